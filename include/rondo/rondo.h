@@ -1,0 +1,165 @@
+/* rondo's C ABI.
+ *
+ * Every function returns a rondo_status; nothing is thrown. rondo_last_error() gives the sentence that belongs to it:
+ * rank, peer, operation, sequence number and the remedy. A call's shape is fixed from the first release: later features
+ * arrive as fields of rondo_call and rondo_config, whose size_bytes says how many of them the caller knows.
+ *
+ * Thread safety: different communicators may be used from different threads at once. Calls on one communicator are
+ * serialised inside; their order, which must be equal on all ranks, is the caller's business. rondo_comm_abort may be
+ * called from any thread at any time.
+ */
+#ifndef RONDO_RONDO_H_
+#define RONDO_RONDO_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define RONDO_API __attribute__((visibility("default")))
+#else
+#define RONDO_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rondo_comm rondo_comm; /* one rank's end of a communicator */
+typedef struct rondo_work rondo_work; /* one asynchronous operation */
+
+typedef enum rondo_status {
+  RONDO_OK = 0,
+  RONDO_INVALID_ARGUMENT = 1,
+  RONDO_MISMATCH = 2,
+  RONDO_TIMEOUT = 3,
+  RONDO_PEER_LOST = 4,
+  RONDO_ABORTED = 5,
+  RONDO_SYSTEM = 6,
+  RONDO_UNSUPPORTED = 7,
+  RONDO_UNAUTHORIZED = 8,
+  RONDO_IN_PROGRESS = 9,
+  RONDO_INTERNAL = 10
+} rondo_status;
+
+typedef enum rondo_dtype {
+  RONDO_INT8 = 0,
+  RONDO_UINT8 = 1,
+  RONDO_INT32 = 2,
+  RONDO_UINT32 = 3,
+  RONDO_INT64 = 4,
+  RONDO_UINT64 = 5,
+  RONDO_FLOAT16 = 6,
+  RONDO_FLOAT32 = 7,
+  RONDO_FLOAT64 = 8,
+  RONDO_BFLOAT16 = 9,
+  RONDO_FLOAT8_E4M3 = 10,
+  RONDO_FLOAT8_E5M2 = 11,
+  RONDO_DTYPE_DEFAULT = 255 /* in rondo_call: follow from the call's dtype */
+} rondo_dtype;
+
+typedef enum rondo_op {
+  RONDO_SUM = 0,
+  RONDO_PROD = 1,
+  RONDO_MAX = 2,
+  RONDO_MIN = 3,
+  RONDO_AVG = 4,
+  RONDO_PREMUL_SUM = 5
+} rondo_op;
+
+/* Promises about the bits of a result (rondo_call.promises). What cannot be kept is refused, not ignored. */
+enum {
+  RONDO_PROMISE_SAME_BITS_PER_RUN = 1 << 0, /* always kept: same inputs, same plan, same bits */
+  RONDO_PROMISE_RANK_ORDER = 1 << 1         /* the bits of adding ranks 0..N-1 in one process, in that order */
+};
+
+/* 128 bytes that every rank of a communicator gets: addresses, port, 128-bit secret. Treat as opaque and confidential. */
+typedef struct rondo_unique_id {
+  char bytes[128];
+} rondo_unique_id;
+
+typedef struct rondo_config {
+  size_t size_bytes;  /* sizeof(rondo_config) */
+  double deadline_s;  /* of an operation; 0: RONDO_TIMEOUT_S or 600 */
+  double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
+} rondo_config;
+#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0}
+
+typedef struct rondo_call {
+  size_t size_bytes;       /* sizeof(rondo_call) */
+  void* stream;            /* device communicators only; NULL here */
+  rondo_dtype wire;        /* RONDO_DTYPE_DEFAULT: the call's dtype */
+  rondo_dtype accumulator; /* RONDO_DTYPE_DEFAULT: that of the dtype */
+  rondo_dtype output;      /* RONDO_DTYPE_DEFAULT: the call's dtype */
+  uint32_t promises;       /* RONDO_PROMISE_* or 0 */
+  double deadline_s;       /* 0: the communicator's */
+  const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
+  const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale, one element of the call's accumulator type */
+  uint64_t tag;            /* shown in traces and errors */
+} rondo_call;
+#define RONDO_CALL_INIT \
+  {sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0}
+
+/* "0.1.0" */
+RONDO_API const char* rondo_version(void);
+RONDO_API const char* rondo_status_string(rondo_status status);
+/* The last error's sentence on this communicator, or of this thread when comm is NULL. Valid until the next call. */
+RONDO_API const char* rondo_last_error(const rondo_comm* comm);
+
+/* Makes an id and opens its rendezvous in this process: the process must live until all ranks have joined. */
+RONDO_API rondo_status rondo_get_unique_id(rondo_unique_id* id);
+/* Collective. Every rank passes the same id and nranks and its own rank. */
+RONDO_API rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
+                                            const rondo_config* config);
+/* All ranks of a communicator inside this process: comms[0..nranks-1]. */
+RONDO_API rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config);
+/* Rank, world size and rendezvous from the environment of torchrun, mpirun or srun (docs/launch.md). */
+RONDO_API rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config);
+RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
+RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
+/* RONDO_OK, or the error after which the communicator refuses further work. Never blocks. */
+RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
+/* From any thread: operations under way and to come on all ranks return RONDO_ABORTED naming this rank. */
+RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
+/* Waits for this rank's outstanding work, then frees everything. comm may be NULL. */
+RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
+
+/* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
+ * rondo_work_wait or rondo_work_free. In place: all_reduce in == out; reduce_scatter out == in + rank * count_elems;
+ * all_gather in == out + rank * count_elems. Other overlaps are refused. count_elems may be 0 (then still collective).
+ *
+ * all_reduce:     in, out: count_elems
+ * reduce_scatter: in: nranks * count_elems, out: count_elems
+ * all_gather:     in: count_elems, out: nranks * count_elems                                                       */
+RONDO_API rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                        rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                            rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                        rondo_dtype dtype, const rondo_call* call, rondo_work** work);
+
+/* Blocks until done and frees the work. */
+RONDO_API rondo_status rondo_work_wait(rondo_work* work);
+/* RONDO_OK when done, RONDO_IN_PROGRESS, or the error. Does not free. */
+RONDO_API rondo_status rondo_work_test(rondo_work* work);
+/* Frees without waiting; the operation still completes. */
+RONDO_API rondo_status rondo_work_free(rondo_work* work);
+
+/* Between start and end of this thread, operations on any communicators and ranks of this process are collected; end
+ * runs them as one batch: no order among them is promised, so they must not touch one another's output. With work ==
+ * NULL an operation in a group is finished when rondo_group_end returns. Groups nest; the outermost end runs. */
+RONDO_API rondo_status rondo_group_start(void);
+RONDO_API rondo_status rondo_group_end(void);
+
+/* Memory that all ranks of the communicator can reach. Collective, equal bytes on all ranks. Operations whose buffers
+ * all lie in such memory go straight from buffer to buffer. Freed collectively, or with the communicator. */
+RONDO_API rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr);
+RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
+
+/* Writes which plan a call of this shape gets and why, as one line of text, at most capacity bytes with the final 0. */
+RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
+                                          rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RONDO_RONDO_H_ */

@@ -1,0 +1,114 @@
+// Status and Expected<T>: how every fallible call of rondo reports.
+//
+// One table of codes (RONDO_STATUS_CODES) is the source of the C++ enum, the C constants' values, their text and the
+// remedy that is printed with them. The first place that notices an error adds the facts (rank, peer, operation,
+// step, errno); callers pass it on unchanged with RONDO_TRY. Nothing is thrown.
+//
+// Thread safety: a Status is a value; concurrent reads are safe.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace rondo {
+
+// X(name, value, text, remedy). Values are part of the C ABI: append only.
+#define RONDO_STATUS_CODES(X)                                                                                         \
+  X(kOk, 0, "ok", "")                                                                                                 \
+  X(kInvalidArgument, 1, "invalid argument", "correct the named argument")                                            \
+  X(kMismatch, 2, "ranks disagree on the operation",                                                                  \
+    "call the same operation with equal count, dtype and op on all ranks, in the same order")                         \
+  X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline (RONDO_TIMEOUT_S)")         \
+  X(kPeerLost, 4, "a peer was lost", "restart the job, or make a new communicator of the survivors")                  \
+  X(kAborted, 5, "aborted", "destroy the communicator; make a new one to go on")                                      \
+  X(kSystem, 6, "system call failed", "see the errno text")                                                           \
+  X(kUnsupported, 7, "not supported", "choose what the message names instead")                                        \
+  X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")                           \
+  X(kInProgress, 9, "not finished yet", "wait or test again")                                                         \
+  X(kInternal, 10, "internal error", "please report this with the message")
+
+enum class StatusCode : int {
+#define RONDO_X(name, value, text, remedy) name = value,
+  RONDO_STATUS_CODES(RONDO_X)
+#undef RONDO_X
+};
+
+/// The short text of a code, "peer lost" say. O(1).
+std::string_view status_text(StatusCode code);
+/// What a user can do about it; empty for kOk.
+std::string_view status_remedy(StatusCode code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;  // ok
+  Status(StatusCode code, std::string message) : detail_(new Detail{code, std::move(message)}) {}
+  Status(const Status& o) : detail_(o.detail_ ? new Detail(*o.detail_) : nullptr) {}
+  Status(Status&&) noexcept = default;
+  Status& operator=(const Status& o) {
+    if (this != &o) detail_.reset(o.detail_ ? new Detail(*o.detail_) : nullptr);
+    return *this;
+  }
+  Status& operator=(Status&&) noexcept = default;
+
+  bool ok() const { return detail_ == nullptr; }
+  StatusCode code() const { return detail_ ? detail_->code : StatusCode::kOk; }
+  /// The facts, without the code's text and remedy; empty when ok.
+  std::string_view message() const { return detail_ ? std::string_view(detail_->message) : std::string_view(); }
+  /// "peer lost: rank 2 ...; restart the job, ..." for people.
+  std::string to_string() const;
+
+ private:
+  struct Detail {
+    StatusCode code;
+    std::string message;
+  };
+  std::unique_ptr<Detail> detail_;
+};
+
+/// A value or the Status that says why there is none.
+template <class T>
+class [[nodiscard]] Expected {
+ public:
+  Expected(T value) : v_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
+  Expected(Status status) : v_(std::move(status)) {}          // NOLINT(google-explicit-constructor)
+  bool ok() const { return v_.index() == 0; }
+  Status status() const { return ok() ? Status() : std::get<1>(v_); }
+  T& value() { return *std::get_if<0>(&v_); }
+  const T& value() const { return *std::get_if<0>(&v_); }
+  T& operator*() { return value(); }
+  const T& operator*() const { return value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+ private:
+  std::variant<T, Status> v_;
+};
+
+namespace internal {
+[[noreturn]] inline void check_failed(const char* expr, const char* file, int line) {
+  std::fprintf(stderr, "rondo: check failed: %s (%s:%d)\n", expr, file, line);
+  std::abort();
+}
+}  // namespace internal
+
+// Passes an error on to the caller.
+#define RONDO_TRY(expr)                                     \
+  do {                                                      \
+    if (::rondo::Status rondo_try_ = (expr); !rondo_try_.ok()) return rondo_try_; \
+  } while (0)
+// RONDO_TRY_ASSIGN(auto x, call()): declares x from an Expected, or passes its error on.
+#define RONDO_CAT2(a, b) a##b
+#define RONDO_CAT(a, b) RONDO_CAT2(a, b)
+#define RONDO_TRY_ASSIGN(lhs, expr)                            \
+  auto RONDO_CAT(rondo_e_, __LINE__) = (expr);                 \
+  if (!RONDO_CAT(rondo_e_, __LINE__).ok()) return RONDO_CAT(rondo_e_, __LINE__).status(); \
+  lhs = std::move(RONDO_CAT(rondo_e_, __LINE__).value())
+// A precondition inside the library: a failure is a bug of rondo's, so it aborts.
+#define RONDO_CHECK(cond) ((cond) ? (void)0 : ::rondo::internal::check_failed(#cond, __FILE__, __LINE__))
+
+}  // namespace rondo

@@ -1,0 +1,48 @@
+// Host reduce and copy kernels: several sources, several sinks, one pass.
+//
+// Every kernel is compiled once per SIMD level (src/kernels/README.md says how and what was measured) and chosen at run
+// time. Contract: sources are combined left to right, src[0] op src[1] op ..., in the accumulator type of the dtype
+// (fp32 for 8- and 16-bit floats), rounded once per sink. A sink may be the same memory as a source (in place, same
+// first element); otherwise sinks and sources do not overlap. No alignment is required beyond the element's own.
+// Results do not depend on the SIMD level, the alignment or the position in the array: bits are equal.
+// num_elems may be 0. Not a function of any global state; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "rondo/types.h"
+
+namespace rondo {
+
+struct KernelArgs {
+  static constexpr uint32_t kNoOwn = UINT32_MAX;
+  const void* const* src = nullptr;  // num_src arrays of num_elems elements
+  void* const* dst = nullptr;        // num_dst arrays of num_elems elements
+  uint32_t num_src = 0;              // >= 1
+  uint32_t num_dst = 0;              // >= 1
+  uint64_t num_elems = 0;
+  uint32_t own = kNoOwn;             // premul_sum: index of the source that is the caller's raw input
+  const void* premul = nullptr;      // its scale, one element of the accumulator type; used when own != kNoOwn
+  uint32_t divide_by = 0;            // avg: divides the result in the accumulator type; 0: no division
+  bool stream = false;               // non-temporal stores to the sinks; the kernel fences before it returns
+};
+using Kernel = void (*)(const KernelArgs&);
+
+/// A copy of bytes: num_elems counts bytes, num_src is 1.
+/// Reductions: num_src >= 1 (with one source: a copy that scales or divides).
+struct KernelTable {
+  std::string_view level;  // "baseline", "avx2", "avx512"
+  Kernel copy;
+  Kernel reduce[kNumDtypes][kNumOps];
+};
+
+enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };
+/// The best level that this processor and operating system support.
+SimdLevel best_simd_level();
+/// The table of a level; nullptr when this processor cannot run it (or the build left it out).
+const KernelTable* kernel_table(SimdLevel level);
+std::optional<SimdLevel> simd_level_from_name(std::string_view name);
+
+}  // namespace rondo

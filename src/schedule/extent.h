@@ -1,0 +1,45 @@
+// extent(): the one function that maps a chunk to elements.
+//
+// A buffer of `total_elems` is cut into `num_chunks` chunks that differ by at most one element, the longer ones first.
+// A loop is a window of `loop_elems` elements into every chunk of every buffer at once; the engine repeats the schedule
+// over loops 0 .. num_loops() - 1 and in each loop a chunk is one message. A chunk that ends earlier has an empty
+// window: no message then, on either end. Any count, any number of chunks; 64-bit throughout; no divisibility rules.
+//
+// Host and device.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace rondo {
+
+struct Extent {
+  uint64_t first_elem = 0;
+  uint64_t num_elems = 0;
+  friend constexpr bool operator==(const Extent&, const Extent&) = default;
+};
+
+/// Chunk `chunk` of `num_chunks` of `total_elems` elements.
+constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chunk) {
+  const uint64_t base = total_elems / num_chunks, longer = total_elems % num_chunks;
+  return {chunk * base + (chunk < longer ? chunk : longer), base + (chunk < longer ? 1 : 0)};
+}
+
+/// The window of loop `loop` in that chunk; empty beyond the chunk's end.
+constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chunk, uint64_t loop,
+                        uint64_t loop_elems) {
+  const Extent whole = extent(total_elems, num_chunks, chunk);
+  if (loop != 0 && whole.num_elems / loop < loop_elems) {  // loop * loop_elems > num_elems, without overflow
+    if (loop > whole.num_elems / loop_elems) return {whole.first_elem + whole.num_elems, 0};
+  }
+  const uint64_t skip = std::min(whole.num_elems, loop * loop_elems);
+  return {whole.first_elem + skip, std::min(loop_elems, whole.num_elems - skip)};
+}
+
+/// How many loops cover the longest chunk; 0 when there is nothing to move.
+constexpr uint64_t num_loops(uint64_t total_elems, uint64_t num_chunks, uint64_t loop_elems) {
+  const uint64_t longest = extent(total_elems, num_chunks, 0).num_elems;
+  return longest / loop_elems + (longest % loop_elems != 0 ? 1 : 0);
+}
+
+}  // namespace rondo

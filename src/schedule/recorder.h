@@ -1,0 +1,113 @@
+// Recorder: the P that turns an algorithm's text into one rank's RankSchedule.
+//
+// An algorithm states, in this order: how the buffers are cut (`chunks`), then lanes, and in each lane the verbs.
+// Every verb checks its operands at once (RONDO_CHECK: a wrong text is a bug of the algorithm's author and is caught by
+// the first `rondo check`). Equal port sets share one table entry.
+//
+// Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one text, two readers).
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+
+#include "rondo/schedule.h"
+#include "rondo/status.h"
+
+namespace rondo {
+
+/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or a cyclic range of `num` chunks.
+struct Chunk {
+  Buffer buffer;
+  int first;
+  int num = 1;
+};
+constexpr Chunk in(int first, int num = 1) { return {Buffer::kIn, first, num}; }
+constexpr Chunk out(int first, int num = 1) { return {Buffer::kOut, first, num}; }
+constexpr Chunk scratch(int first, int num = 1) { return {Buffer::kScratch, first, num}; }
+
+/// Says of a reduction that its result holds all contributions for the first time.
+enum class Sum { kPartial, kFinal };
+
+/// Where the own source stands among the operands of a reduction: after `position` received ones.
+struct Order {
+  int position = 0;
+};
+inline constexpr Order kOwnFirst{0};
+constexpr Order own_after(int received) { return {received}; }
+
+class Recorder {
+ public:
+  Recorder(Rank rank, int nranks) {
+    s_.rank = rank;
+    s_.nranks = nranks;
+  }
+
+  /// How many chunks each buffer is cut into.
+  void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0) {
+    s_.in_chunks = static_cast<uint16_t>(in_chunks);
+    s_.out_chunks = static_cast<uint16_t>(out_chunks);
+    s_.scratch_chunks = static_cast<uint16_t>(scratch_chunks);
+  }
+  /// Instructions that follow go to lane `index`.
+  void lane(int index) {
+    lane_ = static_cast<size_t>(index);
+    if (s_.lanes.size() <= lane_) s_.lanes.resize(lane_ + 1);
+  }
+  /// A set of ports. Receive sets are listed in the order of addition.
+  PortSet ports(std::initializer_list<Port> p) { return PortSet(p); }
+
+  void send(Chunk src, const PortSet& to) { put(Verb::kSend, &src, nullptr, nullptr, &to); }
+  void copy(Chunk src, Chunk dst, Sum sum = Sum::kPartial) { put(Verb::kCopy, &src, nullptr, &dst, nullptr, sum); }
+  void copy_send(Chunk src, Chunk dst, const PortSet& to) { put(Verb::kCopySend, &src, nullptr, &dst, &to); }
+  void recv(const PortSet& from, Chunk dst) { put(Verb::kRecv, nullptr, &from, &dst, nullptr); }
+  void recv_send(const PortSet& from, Chunk shape, const PortSet& to) {  // `shape`: whose extent the message has
+    put(Verb::kRecvSend, nullptr, &from, nullptr, &to, Sum::kPartial, {}, &shape);
+  }
+  void recv_copy_send(const PortSet& from, Chunk dst, const PortSet& to) {
+    put(Verb::kRecvCopySend, nullptr, &from, &dst, &to);
+  }
+  void recv_reduce_send(const PortSet& from, Chunk src, const PortSet& to, Order order) {
+    put(Verb::kRecvReduceSend, &src, &from, nullptr, &to, Sum::kPartial, order);
+  }
+  void recv_reduce_copy(const PortSet& from, Chunk src, Chunk dst, Order order, Sum sum) {
+    put(Verb::kRecvReduceCopy, &src, &from, &dst, nullptr, sum, order);
+  }
+  void recv_reduce_copy_send(const PortSet& from, Chunk src, Chunk dst, const PortSet& to, Order order, Sum sum) {
+    put(Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
+  }
+  /// The lane goes on only when `lane` has finished its instruction `pc` in the same loop.
+  void wait(int lane, int pc) {
+    Instruction i;
+    i.verb = Verb::kWait;
+    i.src_first = static_cast<uint16_t>(lane);
+    i.dst_first = static_cast<uint16_t>(pc);
+    i.num_chunks = 0;
+    s_.lanes[lane_].push_back(i);
+  }
+  /// The next recorded instruction touches the peers' buffers themselves (see kFlagDirect).
+  Recorder& direct() {
+    next_flags_ |= kFlagDirect;
+    return *this;
+  }
+  /// A message without elements.
+  void send_credit(const PortSet& to) {
+    next_flags_ |= kFlagCredit;
+    put(Verb::kSend, nullptr, nullptr, nullptr, &to);
+  }
+  void recv_credit(const PortSet& from) {
+    next_flags_ |= kFlagCredit;
+    put(Verb::kRecv, nullptr, &from, nullptr, nullptr);
+  }
+
+  RankSchedule take() { return std::move(s_); }
+
+ private:
+  void put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
+           Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
+  uint16_t intern(const PortSet* set);
+  RankSchedule s_;
+  size_t lane_ = 0;
+  uint8_t next_flags_ = 0;
+};
+
+}  // namespace rondo
