@@ -1,6 +1,13 @@
 #include "algorithms/registry.h"
 
+#include <algorithm>
+
+#include "algorithms/direct.h"
+#include "algorithms/one_shot.h"
+#include "algorithms/recursive_doubling.h"
 #include "algorithms/ring.h"
+#include "algorithms/tree.h"
+#include "algorithms/two_shot.h"
 
 namespace rondo {
 namespace {
@@ -10,6 +17,35 @@ using namespace algorithms;  // NOLINT(google-build-using-namespace): the table 
 Cost ring_all_reduce_cost(int n) { return {2 * (n - 1), 2 * (n - 1), n}; }
 Cost ring_half_cost(int n) { return {n - 1, n - 1, n}; }
 
+// The data of one rank alone needs no message.
+Cost unless_alone(int n, Cost cost) { return n == 1 ? Cost{0, 0, 1} : cost; }
+Cost one_shot_cost(int n) { return unless_alone(n, {1, 1, 1}); }
+Cost two_shot_cost(int n) { return unless_alone(n, {2, n, n}); }
+Cost all_pairs_reduce_scatter_cost(int n) { return unless_alone(n, {1, n - 1, n}); }
+Cost all_pairs_all_gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
+Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only: data goes from buffer to buffer
+
+Cost recursive_doubling_cost(int n) {
+  const int rounds = RecursiveDoubling::rounds(n);
+  return RecursiveDoubling::folded(n) == 0 ? Cost{rounds, rounds, 1} : Cost{rounds + 2, rounds + 1, 1};
+}
+
+Cost tree_cost(int n) {  // O(N log N): the deepest path and the busiest rank of both trees
+  int64_t depth = 0, busiest = 0;
+  for (Rank r = 0; r < n; ++r) {
+    int64_t halves = 0;
+    for (int tree = 0; tree < 2; ++tree) {
+      const TreeNode node(r, n, tree);
+      halves += node.num_children + (node.parent >= 0 ? 1 : 0);
+      int64_t hops = 0;
+      for (Rank up = node.parent; up >= 0; up = TreeNode(up, n, tree).parent) ++hops;
+      depth = std::max(depth, hops);
+    }
+    busiest = std::max(busiest, halves);
+  }
+  return {2 * depth, busiest, 2};
+}
+
 constexpr Algorithm kAlgorithms[] = {
     {"ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes", ring_all_reduce<Recorder>,
      ring_all_reduce_cost, false, false},
@@ -17,6 +53,28 @@ constexpr Algorithm kAlgorithms[] = {
      ring_half_cost, false, false},
     {"ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes", ring_all_gather<Recorder>,
      ring_half_cost, false, true},
+    {"one_shot", Collective::kAllReduce, "1 step: everybody reads everything", one_shot_all_reduce<Recorder>,
+     one_shot_cost, false, true},
+    {"one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
+     all_pairs_reduce_scatter<Recorder>, all_pairs_reduce_scatter_cost, false, true},
+    {"one_shot", Collective::kAllGather, "1 step: written once, read by all", all_pairs_all_gather<Recorder>,
+     all_pairs_all_gather_cost, false, true},
+    {"two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all", two_shot_all_reduce<Recorder>,
+     two_shot_cost, false, true},
+    {"two_shot", Collective::kReduceScatter, "1 step: the first shot alone", all_pairs_reduce_scatter<Recorder>,
+     all_pairs_reduce_scatter_cost, false, true},
+    {"two_shot", Collective::kAllGather, "1 step: the second shot alone", all_pairs_all_gather<Recorder>,
+     all_pairs_all_gather_cost, false, true},
+    {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees", tree_all_reduce<Recorder>,
+     tree_cost, false, false},
+    {"recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
+     recursive_doubling_all_reduce<Recorder>, recursive_doubling_cost, false, false},
+    {"direct", Collective::kAllReduce, "from buffer to buffer, between two meetings", direct_all_reduce<Recorder>,
+     direct_cost, true, true},
+    {"direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two meetings",
+     direct_reduce_scatter<Recorder>, direct_cost, true, true},
+    {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two meetings",
+     direct_all_gather<Recorder>, direct_cost, true, true},
 };
 
 }  // namespace

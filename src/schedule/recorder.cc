@@ -4,16 +4,38 @@
 
 namespace rondo {
 
+namespace {
+
+size_t hash_ports(const PortSet& set) {
+  uint64_t h = set.size();
+  for (const Port& p : set)
+    h = (h ^ (static_cast<uint64_t>(p.peer) << 32 | static_cast<uint64_t>(p.tag) << 16 | p.group)) *
+        0x9e3779b97f4a7c15u;
+  return static_cast<size_t>(h ^ (h >> 32));
+}
+
+}  // namespace
+
+void Recorder::grow_index() {
+  index_.assign(std::max<size_t>(16, index_.size() * 2), 0);
+  for (size_t i = 1; i < s_.port_sets.size(); ++i) {
+    size_t slot = hash_ports(s_.port_sets[i]) & (index_.size() - 1);
+    while (index_[slot] != 0) slot = (slot + 1) & (index_.size() - 1);
+    index_[slot] = static_cast<uint16_t>(i);
+  }
+}
+
 uint16_t Recorder::intern(const PortSet* set) {
   if (set == nullptr) return 0;
-  RONDO_CHECK(!set->empty());
+  if (2 * s_.port_sets.size() >= index_.size()) grow_index();
+  size_t slot = hash_ports(*set) & (index_.size() - 1);
+  for (; index_[slot] != 0; slot = (slot + 1) & (index_.size() - 1))
+    if (s_.port_sets[index_[slot]] == *set) return index_[slot];
+  RONDO_CHECK(!set->empty() && s_.port_sets.size() < 65535);
   for (const Port& p : *set) RONDO_CHECK(p.peer >= 0 && p.peer < s_.nranks && p.peer != s_.rank);
-  auto it = std::find(s_.port_sets.begin() + 1, s_.port_sets.end(), *set);
-  if (it == s_.port_sets.end()) {
-    RONDO_CHECK(s_.port_sets.size() < 65535);
-    it = s_.port_sets.insert(s_.port_sets.end(), *set);
-  }
-  return static_cast<uint16_t>(it - s_.port_sets.begin());
+  index_[slot] = static_cast<uint16_t>(s_.port_sets.size());
+  s_.port_sets.push_back(*set);
+  return index_[slot];
 }
 
 void Recorder::put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to, Sum sum,

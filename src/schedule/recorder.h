@@ -105,7 +105,9 @@ class Recorder {
   void put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
            Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
   uint16_t intern(const PortSet* set);
+  void grow_index();
   RankSchedule s_;
+  std::vector<uint16_t> index_;  // hash table of port sets: open addressing, 0 is free, 2^k slots
   size_t lane_ = 0;
   uint8_t next_flags_ = 0;
 };

@@ -1,0 +1,68 @@
+// Direct algorithms: data goes straight from user buffer to user buffer. All buffers must be mapped in all ranks.
+//
+//     entry   0 ==> {1 2 3}  1 ==> {0 2 3} ...    "my buffers stand ready"
+//
+//     chunk   in of   0      1      2      3                out of   0      1      2      3
+//       0            [*]    [*]    [*]    [*]  --rank 0-->          [*]    [*]    [*]    [*]
+//       1            [*]    [*]    [*]    [*]  --rank 1-->          [*]    [*]    [*]    [*]
+//       2            [*]    [*]    [*]    [*]  --rank 2-->          [*]    [*]    [*]    [*]
+//       3            [*]    [*]    [*]    [*]  --rank 3-->          [*]    [*]    [*]    [*]
+//
+//     exit    0 ==> {1 2 3}  1 ==> {0 2 3} ...    "I am done with yours"
+//
+// All-reduce: rank r adds chunk r of all inputs and writes it into all outputs. Reduce-scatter: rank r pulls chunk r of
+// all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs.
+// One lane: nobody touches a peer's buffer before that peer's entry credit, nobody leaves before all exit credits.
+// In place is safe: chunk r of any buffer is read and written by rank r alone, sources before sinks.
+//
+// Steps: 2, both of them credits. Bytes sent per rank: 0, since data never passes through a connection; pulled (N-1)/N S
+// in a sum, pushed (N-1)/N S in an all-reduce or all-gather. Order of addition: ascending ranks.
+// Source: shared-address-space collectives, e.g. XPMEM paths of MPI libraries; NCCL's registered-buffer direct mode.
+#pragma once
+
+#include "algorithms/all_pairs.h"
+
+namespace rondo::algorithms {
+
+/// Waits until everybody has come here.
+template <class P>
+void meet(P& p, const AllPairs& all, uint16_t tag) {
+  p.send_credit(all.everybody(tag));
+  p.recv_credit(all.everybody(tag));
+}
+
+template <class P>
+void direct_all_reduce(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  const PortSet peers = all.everybody(AllPairs::kContribution);
+  meet(p, all, AllPairs::kEntry);
+  p.direct().recv_reduce_copy_send(peers, in(rank), out(rank), peers, all.order(), Sum::kFinal);
+  meet(p, all, AllPairs::kExit);
+}
+
+template <class P>
+void direct_reduce_scatter(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, 1);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  meet(p, all, AllPairs::kEntry);
+  p.direct().recv_reduce_copy(all.everybody(AllPairs::kContribution), in(rank), out(0), all.order(), Sum::kFinal);
+  meet(p, all, AllPairs::kExit);
+}
+
+template <class P>
+void direct_all_gather(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0));
+  meet(p, all, AllPairs::kEntry);
+  p.direct().copy_send(in(0), out(rank), all.everybody(AllPairs::kComplete));
+  meet(p, all, AllPairs::kExit);
+}
+
+}  // namespace rondo::algorithms

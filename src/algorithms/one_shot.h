@@ -1,0 +1,34 @@
+// One-shot all-pairs all-reduce: everybody shows everything, everybody adds everything.
+//
+//     0 ===> {1 2 3}     Every rank writes its whole buffer once, into a slot that all others read, and adds up the N
+//     1 ===> {0 2 3}     buffers itself, in ascending order of ranks: x0 + x1 + x2 + x3 on every rank, so all ranks get
+//     2 ===> {0 1 3}     the same bits, and those are the bits that one process gets.
+//     3 ===> {0 1 2}
+//
+//   4 ranks, what rank 2 does:     send in to {0 1 3}
+//                                  recv from {0 1 3}; out = x0 + x1 + in + x3
+//
+// Two lanes, "show" and "add", so that the next loop's data is on its way while this loop's is added.
+//
+// Steps: 1. Bytes sent per rank: S, written once for N - 1 readers. Every rank reads (N-1) S: for small buffers.
+// Order of addition: ascending ranks.
+// Source: the "flat" or all-pairs algorithm of small-message libraries, e.g. MSCCL++'s all-pairs all-reduce.
+#pragma once
+
+#include "algorithms/all_pairs.h"
+
+namespace rondo::algorithms {
+
+template <class P>
+void one_shot_all_reduce(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  p.send(in(0), all.everybody(AllPairs::kContribution));
+
+  p.lane(1);
+  p.recv_reduce_copy(all.everybody(AllPairs::kContribution), in(0), out(0), all.order(), Sum::kFinal);
+}
+
+}  // namespace rondo::algorithms
