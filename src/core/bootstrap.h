@@ -1,0 +1,99 @@
+// Bootstrap: the out-of-band control plane among the ranks of one communicator.
+//
+// join() meets the other ranks at the rendezvous named by a unique id, proves in both directions that each side holds
+// the id's secret, and then connects every rank with every other: through an abstract Unix socket on the same host,
+// through TCP otherwise. What follows (gathering blobs, handing over file descriptors, noticing deaths) runs on that
+// mesh without any central process, so the death of no rank, not even of the maker of the id, makes the others hang.
+//
+//   rank 0 ----unix---- rank 1        host A: one stream per pair, carries frames, descriptors (SCM_RIGHTS), EOF = death
+//      \  \            /   |          host B: likewise
+//       \  `---tcp----'    tcp        between hosts: frames and EOF; TCP keepalive finds a host without power
+//        `------tcp---- rank 2
+//
+// Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes. It is not a data path: payloads
+// are a few KiB, and they are authenticated at connection time but not encrypted.
+//
+// Every wait ends at BootstrapOptions::deadline_s, within 50 ms after the abort flag is raised, or when a peer that is
+// waited for is lost; the error names the ranks.
+//
+// Thread safety: make_unique_id and join from any thread. On one Bootstrap, the collective calls (all_gather, barrier,
+// exchange_descriptors, say_goodbye) are serialised inside, and all ranks must call them in the same order; find_lost
+// and the accessors may be called at any time from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rondo/rondo.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo {
+
+struct BootstrapOptions {
+  double deadline_s = 120;                     // of join, and of every collective call on the Bootstrap
+  const std::atomic<bool>* abort = nullptr;    // raised by another thread: waits return kAborted. Outlives the Bootstrap
+  uint64_t pretend_host = 0;                   // tests: ranks with different values treat each other as other hosts
+};
+
+/// Makes an id and starts its rendezvous: a thread of this process that listens on every usable network interface
+/// (RONDO_SOCKET_IFNAME selects) until all ranks of one communicator have met, or for twice the init deadline
+/// (RONDO_INIT_TIMEOUT_S, 120 s) when nobody comes. The process must live until then. One id serves one communicator.
+/// Errors: kSystem (no usable interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME matches nothing).
+Expected<rondo_unique_id> make_unique_id();
+
+class Bootstrap {
+ public:
+  /// Collective. Errors: kInvalidArgument (rank, nranks, id), kMismatch (ranks disagree on nranks, a rank came twice),
+  /// kUnauthorized (wrong secret), kTimeout (names the missing ranks), kPeerLost, kAborted, kSystem.
+  /// An error that concerns the group is returned to all ranks that have come so far.
+  static Expected<std::unique_ptr<Bootstrap>> join(int nranks, const rondo_unique_id& id, Rank rank,
+                                                   const BootstrapOptions& options = {});
+  /// Closes all connections. Without say_goodbye() before, the peers see a loss.
+  ~Bootstrap();
+  Bootstrap(const Bootstrap&) = delete;
+  Bootstrap& operator=(const Bootstrap&) = delete;
+
+  Rank rank() const;
+  int nranks() const;
+
+  /// Collective: (*all)[r] becomes the bytes that rank r passed; sizes may differ, each at most 1 GiB.
+  /// An error of any collective call leaves the Bootstrap unusable: later ones return the same error.
+  Status all_gather(const void* mine, size_t bytes, std::vector<std::string>* all);
+  /// Collective: returns when all ranks have called it.
+  Status barrier();
+  /// Collective: (*all)[r] becomes duplicates of the descriptors that rank r of this host passed, close-on-exec, owned
+  /// by the caller; empty for this rank itself and for ranks on other hosts. On an error nothing is handed out.
+  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
+
+  /// True when `peer` runs on this host and in this network namespace (so descriptors can be exchanged).
+  bool same_host(Rank peer) const;
+  /// True when `peer` is a thread of this process (or this rank itself).
+  bool same_process(Rank peer) const;
+  /// "rank 3 (pid 4711 on node7)": for messages.
+  std::string describe(Rank peer) const;
+
+  struct Loss {
+    Rank rank;
+    std::string how;  // a sentence that names the rank
+  };
+  /// The first peer found dead, for good; nothing while all live or have said goodbye. One system call while nothing
+  /// happened; never blocks.
+  std::optional<Loss> find_lost();
+
+  /// Tells the peers that this rank leaves on purpose: they see no loss, and an error "rank r left the communicator"
+  /// only if they wait for it. No collective call may follow.
+  void say_goodbye();
+
+ private:
+  class Impl;
+  explicit Bootstrap(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rondo
