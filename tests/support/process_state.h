@@ -1,0 +1,71 @@
+// What a process holds of the system: descriptors, threads, mappings; and names left in shared directories. Tests
+// compare before and after.
+//
+// Thread safety: none needed; each call reads /proc anew.
+#pragma once
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <string>
+
+namespace rondo::testing {
+
+/// Names of a directory's entries, without "." and "..".
+inline std::set<std::string> names_in(const std::string& path) {
+  std::set<std::string> names;
+  DIR* dir = opendir(path.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = readdir(dir)) names.insert(entry->d_name);
+  closedir(dir);
+  names.erase(".");
+  names.erase("..");
+  return names;
+}
+
+/// "number -> target" of every open descriptor.
+inline std::set<std::string> open_descriptors() {
+  std::set<std::string> open;
+  for (const std::string& fd : names_in("/proc/self/fd")) {
+    char target[512];
+    const std::string link = "/proc/self/fd/" + fd;
+    const ssize_t n = readlink(link.c_str(), target, sizeof(target));
+    if (n > 0) open.insert(fd + " -> " + std::string(target, static_cast<size_t>(n)));  // n < 0: opendir's own
+  }
+  return open;
+}
+
+inline size_t num_threads() { return names_in("/proc/self/task").size(); }
+
+/// How many shared or file mappings, and how many bytes of address space they take. The heap is left out: an allocator
+/// may keep what was freed.
+struct Mappings {
+  uint64_t count = 0;
+  uint64_t bytes = 0;
+};
+inline Mappings shared_mappings() {
+  Mappings m;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t dash = line.find('-'), space = line.find(' ');
+    if (space == std::string::npos || line.size() < space + 5 || line[space + 4] != 's') continue;
+    m.count += 1;
+    m.bytes += std::stoull(line.substr(dash + 1, space - dash - 1), nullptr, 16) -
+               std::stoull(line.substr(0, dash), nullptr, 16);
+  }
+  return m;
+}
+
+/// Entries of /dev/shm and /tmp that rondo may have made. Other programs come and go there.
+inline std::set<std::string> shared_names() {
+  std::set<std::string> found;
+  for (const char* dir : {"/dev/shm", "/tmp"})
+    for (const std::string& name : names_in(dir))
+      if (name.find("rondo") != std::string::npos) found.insert(std::string(dir) + "/" + name);
+  return found;
+}
+
+}  // namespace rondo::testing

@@ -1,0 +1,96 @@
+// Threads and the dispatch between the two worlds. Processes: spawn_processes.cc.
+#include "support/spawn.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "support/shared.h"
+#include "support/spawn_processes.h"
+
+namespace rondo::testing {
+namespace {
+
+// What the ranks of a run in threads share with the one that waits for them.
+struct ThreadRun {
+  explicit ThreadRun(int nranks) : results(static_cast<size_t>(nranks)), done(static_cast<size_t>(nranks)) {}
+  std::vector<RankResult> results;
+  std::vector<std::atomic<bool>> done;
+  SharedCounter num_done;
+};
+
+[[noreturn]] void end_program_over_late_threads(const ThreadRun& run, double deadline_s) {
+  std::fprintf(stderr, "spawn: after %.0f s these ranks have not returned:", deadline_s);
+  for (size_t r = 0; r < run.done.size(); ++r)
+    if (!run.done[r]) std::fprintf(stderr, " %zu", r);
+  std::fprintf(stderr, " (threads cannot be killed: the test program ends)\n");
+  std::fflush(nullptr);
+  std::_Exit(1);
+}
+
+std::vector<RankResult> run_threads(int nranks, const OwningRankFn& fn, const SpawnOptions& options) {
+  ThreadRun run(nranks);
+  auto comms = Communicator::init_all(nranks, options.config);
+  if (!comms.ok()) {
+    run.results[0].failures.push_back("init_all: " + comms.status().to_string());
+    return std::move(run.results);
+  }
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < nranks; ++r) {
+    threads.emplace_back([&, r, comm = std::move((*comms)[static_cast<size_t>(r)])]() mutable {
+      RankResult& result = run.results[static_cast<size_t>(r)];
+      result.rank = r;
+      const ::testing::ScopedTrace trace(__FILE__, __LINE__, "rank " + std::to_string(r));
+      const Status status = fn(std::move(comm));
+      if (!status.ok()) result.failures.push_back(status.to_string());
+      run.done[static_cast<size_t>(r)] = true;
+      run.num_done.add();
+    });
+  }
+  if (!run.num_done.wait_at_least(static_cast<uint32_t>(nranks), options.deadline_s))
+    end_program_over_late_threads(run, options.deadline_s);
+  for (std::thread& t : threads) t.join();
+  return std::move(run.results);
+}
+
+std::string describe(const RankResult& result, double deadline_s) {
+  switch (result.end) {
+    case RankResult::End::kReturned: return "returned";
+    case RankResult::End::kSignalled:
+      return std::string("was killed by signal ") + std::to_string(result.signal) + " (" + strsignal(result.signal) +
+             ")";
+    case RankResult::End::kExited: return "exited before its function returned";
+    case RankResult::End::kDeadline: return "was killed at the deadline of " + std::to_string(deadline_s) + " s";
+  }
+  return "?";
+}
+
+}  // namespace
+
+void report(const std::vector<RankResult>& results, const SpawnOptions& options) {
+  for (const RankResult& result : results) {
+    for (const std::string& text : result.failures) ADD_FAILURE() << "rank " << result.rank << ": " << text;
+    bool expected = result.end == RankResult::End::kReturned;
+    for (const Rank r : options.may_die)
+      expected = expected || (r == result.rank && result.end == RankResult::End::kSignalled);
+    if (!expected) ADD_FAILURE() << "rank " << result.rank << ": " << describe(result, options.deadline_s);
+  }
+}
+
+std::vector<RankResult> internal::run(World world, int nranks, const OwningRankFn& fn, const SpawnOptions& options) {
+  if (world == World::kThreads) return run_threads(nranks, fn, options);
+  IdPipes id_pipes(nranks);
+  return run_processes_bare(
+      nranks,
+      [&](Rank rank) -> Status {
+        RONDO_TRY_ASSIGN(const UniqueId id, id_pipes.exchange(rank));
+        RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, options.config));
+        return fn(std::move(comm));
+      },
+      options);
+}
+
+}  // namespace rondo::testing
