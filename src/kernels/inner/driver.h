@@ -1,0 +1,163 @@
+// The one pass over the data: for every step of a few vectors, combine all sources in registers, then write all sinks.
+// Included once per SIMD level; see vector.h and recipes.h.
+//
+//   |<- head ->|<- steps of kUnroll vectors ->|<- single vectors ->|<- tail ->|
+//    streaming                                                       partial
+//    only
+//
+// All loads of a step come before its first store, so that a sink may be a source. The tail is a partial load and store
+// of one vector, not a scalar loop: a call for a handful of elements is nothing but a tail.
+#pragma once
+
+#include "kernels/inner/recipes.h"
+#include "kernels/kernels.h"
+
+namespace rondo {
+namespace RONDO_KERNEL_LEVEL {
+namespace {
+
+// Pointers to the sources and sinks of a shape that is known when compiling stay in registers; kNumSrc or kNumDst 0
+// means any number, read from the caller's tables at every step.
+template <uint32_t kNumSrc, uint32_t kNumDst>
+struct Shape {
+  const uint8_t* src_[kNumSrc == 0 ? 1 : kNumSrc];
+  uint8_t* dst_[kNumDst == 0 ? 1 : kNumDst];
+  const KernelArgs& args;
+
+  explicit RONDO_INLINE Shape(const KernelArgs& a) : args(a) {
+    for (uint32_t s = 0; s < kNumSrc; ++s) src_[s] = static_cast<const uint8_t*>(a.src[s]);
+    for (uint32_t d = 0; d < kNumDst; ++d) dst_[d] = static_cast<uint8_t*>(a.dst[d]);
+  }
+  RONDO_INLINE uint32_t num_src() const { return kNumSrc != 0 ? kNumSrc : args.num_src; }
+  RONDO_INLINE uint32_t num_dst() const { return kNumDst != 0 ? kNumDst : args.num_dst; }
+  RONDO_INLINE const uint8_t* src(uint32_t s) const {
+    if constexpr (kNumSrc != 0) return src_[s];
+    return static_cast<const uint8_t*>(args.src[s]);
+  }
+  RONDO_INLINE uint8_t* dst(uint32_t d) const {
+    if constexpr (kNumDst != 0) return dst_[d];
+    return static_cast<uint8_t*>(args.dst[d]);
+  }
+};
+
+template <int kUnroll, bool kStream, class R, class S>
+RONDO_INLINE void step(const R& recipe, const S& shape, uint64_t offset) {
+  typename R::Acc acc[kUnroll];
+  const uint8_t* p = shape.src(0) + offset;
+#pragma GCC unroll 8
+  for (int u = 0; u < kUnroll; ++u) acc[u] = recipe.first(load(p + u * kWidth), 0);
+  for (uint32_t s = 1; s < shape.num_src(); ++s) {
+    p = shape.src(s) + offset;
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnroll; ++u) acc[u] = recipe.join(acc[u], load(p + u * kWidth), s);
+  }
+  Raw out[kUnroll];
+#pragma GCC unroll 8
+  for (int u = 0; u < kUnroll; ++u) out[u] = recipe.last(acc[u]);
+  for (uint32_t d = 0; d < shape.num_dst(); ++d) {
+    uint8_t* q = shape.dst(d) + offset;
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnroll; ++u) {
+      if constexpr (kStream) {
+        store_stream(q + u * kWidth, out[u]);
+      } else {
+        store(q + u * kWidth, out[u]);
+      }
+    }
+  }
+}
+
+// The num_bytes from offset on, 1 <= num_bytes < kWidth.
+template <class R, class S>
+RONDO_INLINE void partial_step(const R& recipe, const S& shape, uint64_t offset, uint64_t num_bytes) {
+  typename R::Acc acc = recipe.first(load_partial(shape.src(0) + offset, num_bytes), 0);
+  for (uint32_t s = 1; s < shape.num_src(); ++s) {
+    acc = recipe.join(acc, load_partial(shape.src(s) + offset, num_bytes), s);
+  }
+  const Raw out = recipe.last(acc);
+  for (uint32_t d = 0; d < shape.num_dst(); ++d) store_partial(shape.dst(d) + offset, out, num_bytes);
+}
+
+template <uint32_t kNumSrc, uint32_t kNumDst, class R>
+__attribute__((noinline)) void pass(const KernelArgs& args, uint64_t num_bytes, R recipe) {
+  const Shape<kNumSrc, kNumDst> shape(args);
+  constexpr uint64_t kStep = R::kUnroll * kWidth;
+  uint64_t offset = 0;
+  for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, false>(recipe, shape, offset);
+  if constexpr (R::kUnroll > 1) {
+    for (; num_bytes - offset >= kWidth; offset += kWidth) step<1, false>(recipe, shape, offset);
+  }
+  if (offset != num_bytes) partial_step(recipe, shape, offset, num_bytes - offset);
+}
+
+// Streaming stores must be aligned, so all sinks need the same place within a vector; num_bytes where they do not.
+RONDO_INLINE uint64_t bytes_before_alignment(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes) {
+  const uint64_t place = reinterpret_cast<uint64_t>(args.dst[0]) % kWidth;
+  bool aligned = place % elem_bytes == 0;
+  for (uint32_t d = 1; d < args.num_dst; ++d) {
+    aligned = aligned && reinterpret_cast<uint64_t>(args.dst[d]) % kWidth == place;
+  }
+  const uint64_t head = (kWidth - place) % kWidth;
+  return aligned && head < num_bytes ? head : num_bytes;
+}
+
+template <class R>
+__attribute__((noinline)) void streaming_pass(const KernelArgs& args, uint64_t num_bytes, uint64_t head, R recipe) {
+  const Shape<0, 0> shape(args);
+  constexpr uint64_t kStep = R::kUnroll * kWidth;
+  if (head != 0) partial_step(recipe, shape, 0, head);
+  uint64_t offset = head;
+  for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, true>(recipe, shape, offset);
+  if constexpr (R::kUnroll > 1) {
+    for (; num_bytes - offset >= kWidth; offset += kWidth) step<1, true>(recipe, shape, offset);
+  }
+  if (offset != num_bytes) partial_step(recipe, shape, offset, num_bytes - offset);
+  stream_fence();
+}
+
+// Sinks that cannot be streamed to together are written with ordinary stores.
+template <class R>
+RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes, const R& recipe) {
+  const uint64_t head = bytes_before_alignment(args, elem_bytes, num_bytes);
+  if (head == num_bytes) return false;
+  streaming_pass(args, num_bytes, head, recipe);
+  return true;
+}
+
+// The shapes that reduce: two sources are what rings and trees do, with one sink (keep or send) or two (keep and send).
+template <class R>
+RONDO_INLINE void run(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
+  const uint64_t num_bytes = args.num_elems * elem_bytes;
+  if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
+  if (args.num_src == 2 && args.num_dst == 1) return pass<2, 1>(args, num_bytes, recipe);
+  if (args.num_src == 2 && args.num_dst == 2) return pass<2, 2>(args, num_bytes, recipe);
+  pass<0, 0>(args, num_bytes, recipe);
+}
+// For rarer reductions, whose cost is not in the pointer tables.
+template <class R>
+RONDO_INLINE void run_any_shape(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
+  const uint64_t num_bytes = args.num_elems * elem_bytes;
+  if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
+  pass<0, 0>(args, num_bytes, recipe);
+}
+
+struct Identity {
+  using Acc = Raw;
+  static constexpr int kUnroll = 4;
+  RONDO_INLINE Acc first(Raw x, uint32_t) const { return x; }
+  RONDO_INLINE Acc join(Acc a, Raw, uint32_t) const { return a; }
+  RONDO_INLINE Raw last(Acc a) const { return a; }
+};
+
+__attribute__((noinline)) void copy_bytes(const KernelArgs& args, uint64_t num_bytes) {
+  if (num_bytes == 0) return;
+  if (args.stream && try_streaming(args, 1, num_bytes, Identity{})) return;
+  if (args.num_dst == 2) return pass<1, 2>(args, num_bytes, Identity{});
+  if (args.num_dst != 1) return pass<1, 0>(args, num_bytes, Identity{});
+  if (args.dst[0] == args.src[0]) return;
+  __builtin_memcpy(args.dst[0], args.src[0], num_bytes);  // the C library knows this processor's best copy
+}
+
+}  // namespace
+}  // namespace RONDO_KERNEL_LEVEL
+}  // namespace rondo

@@ -1,0 +1,177 @@
+// Element formats on vectors: storage <-> accumulators. Included once per SIMD level; see vector.h.
+//
+// A storage vector of 8- or 16-bit floats is seen as lanes of 32 bits with two or four elements each, and the element at
+// position k of every lane becomes accumulator k. Widening and narrowing are then shifts and masks inside a lane: no
+// shuffle, the same text at every level, and full-width loads and stores. Order inside a vector is of no importance as
+// long as narrow() undoes what widen() did.
+//
+// Every result that is a NaN is stored as the format's canonical NaN, because which of two NaN operands survives an
+// addition depends on the instruction's operand order, which the compiler chooses.
+#pragma once
+
+#include "kernels/float_formats.h"
+#include "kernels/inner/vector.h"
+
+namespace rondo {
+namespace RONDO_KERNEL_LEVEL {
+namespace {
+
+using Bits = Vec<uint32_t>;
+using Floats = Vec<float>;
+using Doubles = Vec<double>;
+
+RONDO_INLINE Bits bits_of(Floats v) { return reinterpret_cast<Bits>(v); }
+RONDO_INLINE Floats floats_of(Bits v) { return reinterpret_cast<Floats>(v); }
+RONDO_INLINE Bits all_lanes(uint32_t v) { return Bits{} + v; }
+
+RONDO_INLINE Floats canonical(Floats v) {
+  return v == v ? v : floats_of(all_lanes(0x7fc00000));
+}
+RONDO_INLINE Doubles canonical(Doubles v) {
+  return v == v ? v : reinterpret_cast<Doubles>(Vec<uint64_t>{} + 0x7ff8000000000000u);
+}
+
+// Several accumulators that belong to one storage vector.
+template <int P, class V>
+struct Pack {
+  V v[P];
+};
+#define RONDO_PACK_OP(op)                                                       \
+  template <int P, class V>                                                     \
+  RONDO_INLINE Pack<P, V> operator op(const Pack<P, V>& a, const Pack<P, V>& b) { \
+    Pack<P, V> r;                                                               \
+    for (int k = 0; k < P; ++k) r.v[k] = a.v[k] op b.v[k];                      \
+    return r;                                                                   \
+  }                                                                             \
+  template <int P, class V, class S>                                            \
+  RONDO_INLINE Pack<P, V> operator op(const Pack<P, V>& a, S scalar) {          \
+    Pack<P, V> r;                                                               \
+    for (int k = 0; k < P; ++k) r.v[k] = a.v[k] op scalar;                      \
+    return r;                                                                   \
+  }
+RONDO_PACK_OP(+)
+RONDO_PACK_OP(*)
+RONDO_PACK_OP(/)
+#undef RONDO_PACK_OP
+
+struct Fp32 {
+  using Acc = Floats;
+  using Scalar = float;
+  static RONDO_INLINE Acc widen(Raw x) { return floats_of(x); }
+  static RONDO_INLINE Raw narrow(Acc a) { return bits_of(canonical(a)); }
+};
+
+struct Fp64 {
+  using Acc = Doubles;
+  using Scalar = double;
+  static RONDO_INLINE Acc widen(Raw x) { return reinterpret_cast<Doubles>(x); }
+  static RONDO_INLINE Raw narrow(Acc a) { return reinterpret_cast<Raw>(canonical(a)); }
+};
+
+struct Bf16 {
+  using Acc = Pack<2, Floats>;
+  using Scalar = float;
+  static RONDO_INLINE Acc widen(Raw x) { return {{floats_of(x << 16), floats_of(x & 0xffff0000u)}}; }
+  // Half of the last kept place minus one, plus one when that place is odd, then cut. The canonical NaN survives this.
+  static RONDO_INLINE Bits round(Floats v) {
+    const Bits x = bits_of(canonical(v));
+    return x + 0x7fffu + ((x >> 16) & 1u);
+  }
+  static RONDO_INLINE Raw narrow(const Acc& a) { return (round(a.v[0]) >> 16) | (round(a.v[1]) & 0xffff0000u); }
+};
+
+// fp16, e4m3 and e5m2 by arithmetic on the bits. Multiplying subnormals would be shorter, but costs a microcode assist
+// per vector on many processors and gives zeros when the caller's thread flushes subnormals.
+template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
+struct NarrowFloat {
+  static constexpr int kPerLane = 32 / kBits;
+  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr uint32_t kSign = 1u << (kBits - 1);
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
+  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds there.
+  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
+  using Acc = Pack<kPerLane, Floats>;
+  using Scalar = float;
+
+  // code: one element in the lower bits of each lane, above it anything.
+  static RONDO_INLINE Floats widen_one(Bits code) {
+    const Bits sign = (code & kSign) << (32 - kBits);
+    const Bits magnitude = code & (kSign - 1);
+    const Bits shifted = magnitude << kShift;
+    const Floats subnormal = floats_of(shifted + kMinNormal) - floats_of(all_lanes(kMinNormal));
+    Bits r = shifted < (1u << 23) ? bits_of(subnormal) : shifted + kRebias;
+    constexpr uint32_t kNanFrom = kMaxCode + 1;
+    if constexpr ((kMaxCode & ((1u << kMantissaBits) - 1)) == 0) {  // the format has infinities
+      r = magnitude >= kMaxCode ? (shifted | 0x7f800000u) : r;
+    } else {
+      r = magnitude >= kNanFrom ? all_lanes(0x7fc00000) : r;
+    }
+    return floats_of(r | sign);
+  }
+  static RONDO_INLINE Bits narrow_one(Floats v) {
+    const Bits x = bits_of(v);
+    const Bits magnitude = x & 0x7fffffffu;
+    const Bits sign = (x >> (32 - kBits)) & kSign;
+    const Bits odd = (magnitude >> kShift) & 1u;
+    const Bits normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
+    const Bits subnormal = bits_of(floats_of(magnitude) + floats_of(all_lanes(kRounder))) - kRounder;
+    Bits r = magnitude < kMinNormal ? subnormal : normal;
+    r = r > kMaxCode ? all_lanes(kMaxCode) : r;
+    return v == v ? (r | sign) : all_lanes(kNanCode);
+  }
+  static RONDO_INLINE Acc widen(Raw x) {
+    Acc a;
+    for (int k = 0; k < kPerLane; ++k) a.v[k] = widen_one(x >> (k * kBits));
+    return a;
+  }
+  static RONDO_INLINE Raw narrow(const Acc& a) {
+    Bits r = narrow_one(a.v[0]);
+    for (int k = 1; k < kPerLane; ++k) r |= narrow_one(a.v[k]) << (k * kBits);
+    return r;
+  }
+};
+
+template <const FloatFormat& f, int kBits>
+using NarrowFloatOf = NarrowFloat<f.mantissa_bits, f.bias, f.max_code, f.nan_code, kBits>;
+using E4m3 = NarrowFloatOf<kFormatE4m3, 8>;
+using E5m2 = NarrowFloatOf<kFormatE5m2, 8>;
+
+#if RONDO_KERNEL_WIDTH == 64
+// F16C and AVX-512 convert in hardware; with the NaN made canonical first, the bits are those of the text above.
+struct Fp16 {
+  using Acc = Pack<2, Floats>;
+  using Scalar = float;
+  static RONDO_INLINE Acc widen(Raw x) {
+    const __m512i v = reinterpret_cast<__m512i>(x);
+    return {{reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm512_castsi512_si256(v))),
+             reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)))}};
+  }
+  static RONDO_INLINE Raw narrow(const Acc& a) {
+    const __m256i lo = _mm512_cvtps_ph(reinterpret_cast<__m512>(canonical(a.v[0])), _MM_FROUND_TO_NEAREST_INT);
+    const __m256i hi = _mm512_cvtps_ph(reinterpret_cast<__m512>(canonical(a.v[1])), _MM_FROUND_TO_NEAREST_INT);
+    return reinterpret_cast<Raw>(_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+  }
+};
+#elif RONDO_KERNEL_WIDTH == 32
+struct Fp16 {
+  using Acc = Pack<2, Floats>;
+  using Scalar = float;
+  static RONDO_INLINE Acc widen(Raw x) {
+    const __m256i v = reinterpret_cast<__m256i>(x);
+    return {{reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_castsi256_si128(v))),
+             reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm256_extracti128_si256(v, 1)))}};
+  }
+  static RONDO_INLINE Raw narrow(const Acc& a) {
+    const __m128i lo = _mm256_cvtps_ph(reinterpret_cast<__m256>(canonical(a.v[0])), _MM_FROUND_TO_NEAREST_INT);
+    const __m128i hi = _mm256_cvtps_ph(reinterpret_cast<__m256>(canonical(a.v[1])), _MM_FROUND_TO_NEAREST_INT);
+    return reinterpret_cast<Raw>(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+  }
+};
+#else
+using Fp16 = NarrowFloatOf<kFormatFp16, 16>;
+#endif
+
+}  // namespace
+}  // namespace RONDO_KERNEL_LEVEL
+}  // namespace rondo

@@ -1,0 +1,138 @@
+// The table of one SIMD level: a kernel for every dtype and op. Included once per level, last; see vector.h.
+//
+// A kernel decides once per call which recipe it runs (one source with nothing to do to it is a copy of bytes, an
+// average without a divisor is a sum) and hands over to the driver.
+#pragma once
+
+#include "kernels/inner/driver.h"
+
+namespace rondo {
+namespace RONDO_KERNEL_LEVEL {
+namespace {
+
+template <Dtype kDtype>
+struct Element;
+#define RONDO_INT_ELEMENT(dtype, type, wrapping) \
+  template <>                                    \
+  struct Element<Dtype::dtype> {                 \
+    using Value = type;                          \
+    using Unsigned = wrapping;                   \
+    using Format = Wrapping<wrapping>;           \
+    using Max = IntMax<type>;                    \
+    using Min = IntMin<type>;                    \
+  };
+RONDO_INT_ELEMENT(kInt8, int8_t, uint8_t)
+RONDO_INT_ELEMENT(kUint8, uint8_t, uint8_t)
+RONDO_INT_ELEMENT(kInt32, int32_t, uint32_t)
+RONDO_INT_ELEMENT(kUint32, uint32_t, uint32_t)
+RONDO_INT_ELEMENT(kInt64, int64_t, uint64_t)
+RONDO_INT_ELEMENT(kUint64, uint64_t, uint64_t)
+#undef RONDO_INT_ELEMENT
+#define RONDO_FLOAT_ELEMENT(dtype, format, bits)      \
+  template <>                                         \
+  struct Element<Dtype::dtype> {                      \
+    using Value = void;                               \
+    using Format = format;                            \
+    using Max = FloatExtreme<format, Vec<bits>, true>;  \
+    using Min = FloatExtreme<format, Vec<bits>, false>; \
+  };
+RONDO_FLOAT_ELEMENT(kFloat32, Fp32, uint32_t)
+RONDO_FLOAT_ELEMENT(kFloat64, Fp64, uint64_t)
+#undef RONDO_FLOAT_ELEMENT
+#define RONDO_NARROW_ELEMENT(dtype, format, spec, code)                        \
+  template <>                                                                  \
+  struct Element<Dtype::dtype> {                                               \
+    using Value = void;                                                        \
+    using Format = format;                                                     \
+    using Max = NarrowExtreme<code, spec.max_code, spec.nan_code, true>;       \
+    using Min = NarrowExtreme<code, spec.max_code, spec.nan_code, false>;      \
+  };
+RONDO_NARROW_ELEMENT(kFloat16, Fp16, kFormatFp16, int16_t)
+RONDO_NARROW_ELEMENT(kBfloat16, Bf16, kFormatBf16, int16_t)
+RONDO_NARROW_ELEMENT(kFloat8E4m3, E4m3, kFormatE4m3, int8_t)
+RONDO_NARROW_ELEMENT(kFloat8E5m2, E5m2, kFormatE5m2, int8_t)
+#undef RONDO_NARROW_ELEMENT
+
+RONDO_INLINE bool is_power_of_two(uint32_t n) { return (n & (n - 1)) == 0; }
+
+template <Dtype kDtype>
+void sum(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
+  run(args, kBytes, Sum<typename Element<kDtype>::Format>{});
+}
+template <Dtype kDtype>
+void prod(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
+  run(args, kBytes, Prod<typename Element<kDtype>::Format>{});
+}
+template <Dtype kDtype>
+void max(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
+  run(args, kBytes, typename Element<kDtype>::Max{});
+}
+template <Dtype kDtype>
+void min(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  if (args.num_src == 1) return copy_bytes(args, args.num_elems * kBytes);
+  run(args, kBytes, typename Element<kDtype>::Min{});
+}
+
+template <Dtype kDtype>
+void avg(const KernelArgs& args) {
+  constexpr uint32_t kBytes = dtype_bytes(kDtype);
+  using Value = typename Element<kDtype>::Value;
+  using Format = typename Element<kDtype>::Format;
+  const uint32_t divisor = args.divide_by;
+  if (divisor == 0) return sum<kDtype>(args);
+  if constexpr (__is_same(Value, void)) {
+    using Scalar = typename Format::Scalar;
+    if (is_power_of_two(divisor)) {
+      SumTimes<Format> recipe;
+      recipe.factor = Scalar{1} / static_cast<Scalar>(divisor);
+      run(args, kBytes, recipe);
+    } else {
+      SumOver<Format> recipe;
+      recipe.divisor = static_cast<Scalar>(divisor);
+      run_any_shape(args, kBytes, recipe);
+    }
+  } else {
+    using Unsigned = typename Element<kDtype>::Unsigned;
+    if (is_power_of_two(divisor) && __builtin_ctz(divisor) < static_cast<int>(8 * kBytes)) {
+      SumShift<Value, Unsigned> recipe;
+      recipe.shift = __builtin_ctz(divisor);
+      run_any_shape(args, kBytes, recipe);
+    } else {
+      SumQuotient<Value, Unsigned> recipe;
+      recipe.divisor = divisor;
+      run_any_shape(args, kBytes, recipe);
+    }
+  }
+}
+
+template <Dtype kDtype>
+void premul_sum(const KernelArgs& args) {
+  if (args.own == KernelArgs::kNoOwn) return sum<kDtype>(args);
+  using Format = typename Element<kDtype>::Format;
+  PremulSum<Format> recipe;
+  recipe.own = args.own;
+  __builtin_memcpy(&recipe.scale, args.premul, sizeof(recipe.scale));
+  run_any_shape(args, dtype_bytes(kDtype), recipe);
+}
+
+void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
+
+// Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
+#define RONDO_ROW(e, v, name, bytes, acc)                                                                       \
+  {&sum<Dtype::e>, &prod<Dtype::e>, &max<Dtype::e>, &min<Dtype::e>, &avg<Dtype::e>, &premul_sum<Dtype::e>},
+#define RONDO_TABLE(level_name) {level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}}
+
+static_assert(kNumOps == 6 && static_cast<int>(Op::kSum) == 0 && static_cast<int>(Op::kProd) == 1 &&
+              static_cast<int>(Op::kMax) == 2 && static_cast<int>(Op::kMin) == 3 &&
+              static_cast<int>(Op::kAvg) == 4 && static_cast<int>(Op::kPremulSum) == 5);
+
+}  // namespace
+}  // namespace RONDO_KERNEL_LEVEL
+}  // namespace rondo

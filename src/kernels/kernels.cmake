@@ -1,0 +1,17 @@
+# Every SIMD level is one file with its own instruction set; no other file of the library gets these flags.
+# -ffp-contract=off: a fused multiply-add would round differently from the level that lacks it.
+# -fno-trapping-math: lanes beyond the end of the data may raise floating-point flags, which nobody reads.
+set(rondo_kernel_flags -O3 -ffp-contract=off -fno-trapping-math)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND rondo_kernel_flags -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC 12's own intrinsics headers
+endif()
+set(rondo_kernel_flags_avx2 -mavx2 -mf16c -mbmi2 -mtune=haswell)
+set(rondo_kernel_flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mbmi2 -mtune=icelake-server
+                              -mprefer-vector-width=512)
+set_source_files_properties(kernels/kernels_baseline.cc PROPERTIES COMPILE_OPTIONS "${rondo_kernel_flags}")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  foreach(level avx2 avx512)
+    set_source_files_properties(kernels/kernels_${level}.cc PROPERTIES COMPILE_OPTIONS
+                                "${rondo_kernel_flags};${rondo_kernel_flags_${level}}")
+  endforeach()
+endif()
