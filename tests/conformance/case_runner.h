@@ -1,0 +1,92 @@
+// Runs one collective call on one rank and judges everything about it: the result's bits, the bytes around it, the
+// input. One runner serves thousands of cases on one communicator.
+//
+// A library error comes back as a Status that names the case; wrong bits are GoogleTest failures, at most
+// kMaxReports for each runner.
+//
+// Thread safety: none; one runner for each rank.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "algorithms/registry.h"
+#include "conformance/data_tables.h"
+#include "rondo/communicator.h"
+
+namespace rondo::testing {
+
+struct Case {
+  const Algorithm* algorithm = nullptr;  // nullptr: the planner's choice
+  Collective collective = Collective::kAllReduce;
+  Dtype dtype = Dtype::kFloat32;
+  Op op = Op::kSum;
+  uint64_t count_elems = 0;
+  bool in_place = false;
+  uint32_t variant = 0;  // where in the data and at which alignment it starts
+};
+std::string describe(const Case& c);
+/// Elements of the input and of the output of one rank.
+uint64_t in_elems(const Case& c, int nranks);
+uint64_t out_elems(const Case& c, int nranks);
+
+enum class Memory { kHeap, kAlloc };
+
+/// The buffers of one call. `begin` prepares them, `judge` compares; in between the caller runs the collective.
+class CallBuffers {
+ public:
+  CallBuffers() = default;
+  /// in_area, out_area: area_bytes() each.
+  CallBuffers(const DataTables* tables, Rank rank, void* in_area, void* out_area)
+      : tables_(tables), rank_(rank), in_area_(static_cast<uint8_t*>(in_area)),
+        out_area_(static_cast<uint8_t*>(out_area)) {}
+  static uint64_t area_bytes(uint64_t buffer_bytes) { return buffer_bytes + 2 * kGuardBytes + 64; }
+
+  void begin(const Case& c);
+  /// Empty when everything is right.
+  std::string judge() const;
+  const void* in() const { return in_; }
+  void* out() const { return out_; }
+
+ private:
+  static constexpr uint64_t kGuardBytes = 64;
+  void place();
+  uint64_t first_elem() const { return c_.variant * 977; }
+  void expected(void* to) const;
+
+  const DataTables* tables_ = nullptr;
+  Rank rank_ = 0;
+  uint8_t* in_area_ = nullptr;
+  uint8_t* out_area_ = nullptr;
+  Case c_;
+  uint8_t* in_ = nullptr;
+  uint8_t* out_ = nullptr;
+  uint8_t* guarded_ = nullptr;  // what the call may write lies in guarded_[0, guarded_bytes_)
+  uint64_t guarded_bytes_ = 0;
+};
+
+/// Issues the case's call on these buffers; blocking when work is nullptr. A fitting premul scale is passed. The
+/// scale is read before the call returns.
+Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work);
+
+class CaseRunner {
+ public:
+  CaseRunner(Communicator& comm, const DataTables& tables) : comm_(comm), tables_(tables) {}
+  ~CaseRunner();
+  CaseRunner(const CaseRunner&) = delete;
+  CaseRunner& operator=(const CaseRunner&) = delete;
+  /// Collective when memory is kAlloc. Buffers of up to buffer_bytes.
+  Status open(Memory memory, uint64_t buffer_bytes);
+  Status run(const Case& c);
+
+ private:
+  static constexpr int kMaxReports = 5;
+  Communicator& comm_;
+  const DataTables& tables_;
+  CallBuffers buffers_;
+  std::unique_ptr<uint8_t[]> heap_;
+  void* allocated_ = nullptr;
+  int num_reports_ = 0;
+};
+
+}  // namespace rondo::testing

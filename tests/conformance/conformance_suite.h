@@ -1,0 +1,160 @@
+// Conformance: every registered algorithm x dtype x op x placement x size gives the oracle's bits, at every rank count.
+//
+// One communicator runs all cases of a rank count in a shuffled order without barriers between them, so that ranks run
+// ahead into the next operation and algorithms that share connections follow one another. The two programs that
+// include this run ranks as threads and as processes.
+//
+// Under a sanitizer a reduced list runs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "conformance/case_runner.h"
+#include "support/shared.h"
+#include "support/spawn.h"
+
+namespace rondo::testing {
+
+inline std::vector<Dtype> conformance_dtypes() {
+  if (kSanitized) return {Dtype::kInt8, Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16};
+  std::vector<Dtype> all;
+  for (int t = 0; t < kNumDtypes; ++t) all.push_back(static_cast<Dtype>(t));
+  return all;
+}
+inline std::vector<Op> conformance_ops() {
+  if (kSanitized) return {Op::kSum, Op::kMax, Op::kAvg, Op::kPremulSum};
+  std::vector<Op> all;
+  for (int op = 0; op < kNumOps; ++op) all.push_back(static_cast<Op>(op));
+  return all;
+}
+inline std::vector<int> conformance_rank_counts() {
+  if (kSanitized) return {1, 2, 3, 4, 8};
+  return {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
+}
+
+/// All (collective, algorithm) pairs of the registry, and the planner's choice for each collective.
+inline std::vector<Case> algorithm_cases(bool with_direct) {
+  std::vector<Case> cases;
+  for (const Algorithm& a : all_algorithms())
+    if (with_direct || !a.direct) cases.push_back({.algorithm = &a, .collective = a.collective});
+  for (int c = 0; c < kNumCollectives; ++c) cases.push_back({.collective = static_cast<Collective>(c)});
+  return cases;
+}
+
+/// None, one, fewer than ranks, ragged, a prime; and around 64 KiB: one of three for most, all three for sums.
+inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
+  const auto n = static_cast<uint64_t>(nranks);
+  const uint64_t boundary = 65536 / dtype_bytes(c.dtype);
+  if (kSanitized) return c.op == Op::kSum ? std::vector<uint64_t>{0, 1, 1009, boundary + 1} : std::vector<uint64_t>{257};
+  std::vector<uint64_t> sizes{0, 1, 3 * n + n / 2 + 1, 1009};
+  if (c.op == Op::kSum) {
+    sizes.insert(sizes.end(), {n - 1, boundary - 1, boundary, boundary + 1});
+  } else if (index % 4 == 0) {
+    sizes.push_back(boundary - 1 + index / 4 % 3);
+  }
+  return sizes;
+}
+
+/// The full product for one rank count, shuffled.
+inline std::vector<Case> product_cases(int nranks, bool with_direct) {
+  std::vector<Case> cases;
+  for (Case c : algorithm_cases(with_direct)) {
+    for (const Dtype t : conformance_dtypes()) {
+      for (const Op op : conformance_ops()) {
+        if (!collective_reduces(c.collective) && op != Op::kSum) continue;
+        for (const bool in_place : {false, true}) {
+          c.dtype = t, c.op = op, c.in_place = in_place;
+          for (const uint64_t count : sizes_of(c, nranks, cases.size())) {
+            c.count_elems = count;
+            c.variant = static_cast<uint32_t>(cases.size() % 11);
+            cases.push_back(c);
+          }
+        }
+      }
+    }
+  }
+  std::shuffle(cases.begin(), cases.end(), std::mt19937_64(static_cast<uint64_t>(nranks)));
+  return cases;
+}
+
+/// Buffers of about total_bytes, cut raggedly, for a few types.
+inline std::vector<Case> large_cases(int nranks, bool with_direct, uint64_t total_bytes) {
+  constexpr std::pair<Dtype, Op> kTypes[] = {{Dtype::kFloat32, Op::kSum}, {Dtype::kBfloat16, Op::kAvg},
+                                             {Dtype::kInt8, Op::kMax},    {Dtype::kFloat64, Op::kPremulSum}};
+  std::vector<Case> cases;
+  for (Case c : algorithm_cases(with_direct)) {
+    for (const auto& [dtype, op] : kTypes) {
+      c.dtype = dtype, c.op = op;
+      c.in_place = cases.size() % 2 == 1;
+      c.variant = static_cast<uint32_t>(cases.size() % 5);
+      c.count_elems = total_bytes / dtype_bytes(dtype) - 7;
+      if (c.collective != Collective::kAllReduce) c.count_elems /= static_cast<uint64_t>(nranks);
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
+inline uint64_t largest_buffer_bytes(const std::vector<Case>& cases, int nranks) {
+  uint64_t largest = 0;
+  for (const Case& c : cases)
+    largest = std::max(largest, std::max(in_elems(c, nranks), out_elems(c, nranks)) * dtype_bytes(c.dtype));
+  return largest;
+}
+
+/// Runs the cases on a fresh communicator.
+inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases) {
+  const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
+  const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
+  SpawnOptions options;
+  options.config.deadline_s = 60;
+  options.deadline_s = 240;
+  spawn(
+      world, nranks,
+      [&](Communicator& comm) -> Status {
+        CaseRunner runner(comm, tables);
+        RONDO_TRY(runner.open(memory, buffer_bytes));
+        for (const Case& c : cases) RONDO_TRY(runner.run(c));
+        return Status();
+      },
+      options);
+}
+
+/// World, rank count.
+class Conformance : public ::testing::TestWithParam<std::tuple<World, int>> {
+ protected:
+  World world() const { return std::get<0>(GetParam()); }
+  int nranks() const { return std::get<1>(GetParam()); }
+  bool heap_is_mapped() const { return world() == World::kThreads; }
+};
+
+TEST_P(Conformance, EveryAlgorithmTypeOpAndSize) {
+  run_cases(world(), nranks(), Memory::kHeap, product_cases(nranks(), heap_is_mapped()));
+}
+
+TEST_P(Conformance, AllocatedMemory) {
+  std::vector<Case> cases = product_cases(nranks(), true);
+  std::erase_if(cases, [](const Case& c) {  // heap memory has covered the rest
+    return c.algorithm != nullptr && !(c.algorithm->direct || (c.algorithm->name == "ring" && c.variant < 2));
+  });
+  run_cases(world(), nranks(), Memory::kAlloc, cases);
+}
+
+TEST_P(Conformance, SeveralMebibytes) {
+  if (nranks() % 4 == 1 && nranks() != 5) GTEST_SKIP() << "large buffers run at other rank counts";
+  const uint64_t total_bytes = kSanitized ? 300000 : 3 << 20;
+  run_cases(world(), nranks(), Memory::kHeap, large_cases(nranks(), heap_is_mapped(), total_bytes));
+  run_cases(world(), nranks(), Memory::kAlloc, large_cases(nranks(), true, total_bytes));
+}
+
+inline std::string conformance_name(const ::testing::TestParamInfo<std::tuple<World, int>>& info) {
+  return std::to_string(std::get<1>(info.param)) + "_" + world_name(std::get<0>(info.param));
+}
+
+}  // namespace rondo::testing
