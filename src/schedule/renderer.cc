@@ -1,0 +1,389 @@
+#include "schedule/renderer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "schedule/extent.h"
+#include "schedule/steps.h"
+
+namespace rondo {
+namespace {
+
+constexpr int kMaxTerms = 8;  // of an expression that is written out
+
+using Row = std::vector<std::string>;
+
+/// The indices 0 .. n-1, or their ends with -1 for those left out.
+std::vector<int> fold(int n, int fold_at) {
+  std::vector<int> shown;
+  const bool all = fold_at == 0 || n <= fold_at;
+  for (int i = 0; i < n; ++i) {
+    if (all || i < fold_at - 2 || i == n - 1) shown.push_back(i);
+    if (!all && i == fold_at - 2) shown.push_back(-1);
+  }
+  return shown;
+}
+
+/// Left-aligned columns, two spaces apart, indented by two.
+std::string format_rows(const std::vector<Row>& rows) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) line += fmt::format("  {:<{}}", row[c], widths[c]);
+    line.resize(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+class Renderer {
+ public:
+  Renderer(const Algorithm& algorithm, const ExplainOptions& options)
+      : algorithm_(algorithm), options_(options), schedule_(record_all(algorithm, options.nranks)),
+        run_(run_symbolically(schedule_)) {
+    std::set<std::pair<Rank, int>> seen;
+    for (const StepWrite& s : run_.summed)
+      if (seen.insert({s.rank, s.chunk}).second) owners_.push_back({s.rank, s.chunk});
+    note_owners();
+    for (int b = 0; b < 3; ++b)
+      contents_[b].assign(static_cast<size_t>(options.nranks), std::vector<ExprPtr>(chunks(static_cast<Buffer>(b))));
+  }
+
+  std::string render() {
+    std::string text = title() + '\n' + legend();
+    if (!run_.stuck.empty()) return text + "\nthe schedule cannot complete:\n" + run_.stuck;
+    apply_writes(0);
+    const bool all = options_.step == 0;
+    if (all) text += "\nbefore step 1\n" + start();
+    const std::vector<bool> shown = shown_steps();
+    for (int step = 1; step <= run_.num_steps; ++step) {
+      apply_writes(step);
+      if (shown[static_cast<size_t>(step)])
+        text += render_step(step);
+      else if (all && shown[static_cast<size_t>(step - 1)])
+        text += fmt::format("\n... the next steps go on in the same way (one step: --step {}; all: --full)\n", step);
+    }
+    if (options_.step > run_.num_steps)
+      text += fmt::format("\nstep {}: there is none, the algorithm has {} with {} ranks\n", options_.step,
+                          run_.num_steps, options_.nranks);
+    return all ? text + '\n' + summary() : text;
+  }
+
+ private:
+  bool reduces() const { return collective_reduces(algorithm_.collective); }
+  int chunks(Buffer b) const { return schedule_.ranks.front().chunks(b); }
+
+  // ---- names ----
+
+  std::string item(Rank rank, int chunk) const {
+    if (rank < 0) return "?";
+    if (!reduces() && chunks(Buffer::kIn) == 1) return rank_letter(rank);
+    return rank_letter(rank) + (rank < 26 ? "" : ".") + std::to_string(chunk);
+  }
+
+  /// As passed on: the own operand first, a complete sum by its name.
+  std::string expression(const Expr& e) const {
+    if (reduces() && e.num_terms == options_.nranks) return "S" + std::to_string(e.chunk);
+    if (!e.is_sum()) return item(e.rank, e.chunk);
+    std::vector<std::string> terms;
+    own_first(e, terms);
+    std::string text = terms.front();
+    const int shown = e.num_terms <= kMaxTerms ? e.num_terms : 3;
+    for (int t = 1; t < shown; ++t) text += fmt::format("+{}", terms[static_cast<size_t>(t)]);
+    if (shown < e.num_terms) text += fmt::format("+..+{}, {} terms", terms.back(), e.num_terms);
+    return text;
+  }
+  void own_first(const Expr& e, std::vector<std::string>& terms) const {
+    if (!e.is_sum()) return terms.push_back(item(e.rank, e.chunk));
+    own_first(*e.operands[e.own], terms);
+    for (size_t o = 0; o < e.operands.size(); ++o)
+      if (o != e.own) own_first(*e.operands[o], terms);
+  }
+
+  /// As performed: one bracket for each rounding, operands in their order.
+  std::string performed(const Expr& e) const {
+    if (!e.is_sum()) return item(e.rank, e.chunk);
+    if (e.num_terms > kMaxTerms) {
+      const Expr* inner = &e;  // a long chain is told by its first bracket and its last operand
+      while (inner->operands.size() == 2 && inner->num_terms > 3 && inner->operands[0]->num_terms > 1)
+        inner = inner->operands[0].get();
+      const ExprPtr& last = e.operands.back();
+      if (inner != &e && !last->is_sum() && inner->num_terms <= 3)
+        return fmt::format("(({}+..)+{}), one by one", performed(*inner), performed(*last));
+    }
+    std::string text = "(";
+    const int num_operands = static_cast<int>(e.operands.size());
+    for (int o : fold(num_operands, num_operands > kMaxTerms ? 4 : 0)) {
+      if (text.size() > 1) text += "+";
+      text += o < 0 ? ".." : performed(*e.operands[static_cast<size_t>(o)]);
+    }
+    return text + ")";
+  }
+
+  std::string in_message(const Expr& e) const {
+    const std::string text = expression(e);
+    const bool complete = reduces() && e.num_terms == options_.nranks;
+    return e.is_sum() && !complete ? fmt::format("({})", text) : text;
+  }
+
+  /// Where an expression's data stands in the whole vector.
+  Extent whole_extent(const Expr& e) const {
+    const int in_chunks = chunks(Buffer::kIn);
+    if (reduces()) return extent(options_.num_elems, static_cast<uint64_t>(in_chunks), static_cast<uint64_t>(e.chunk));
+    return extent(options_.num_elems, static_cast<uint64_t>(in_chunks) * static_cast<uint64_t>(options_.nranks),
+                  static_cast<uint64_t>(e.rank) * static_cast<uint64_t>(in_chunks) + static_cast<uint64_t>(e.chunk));
+  }
+  static std::string extent_text(const Extent& x) {
+    if (x.num_elems == 0) return "no element";
+    if (x.num_elems == 1) return fmt::format("element {}", x.first_elem);
+    return fmt::format("elements {}-{}", x.first_elem, x.first_elem + x.num_elems - 1);
+  }
+
+  // ---- before the steps ----
+
+  std::string title() const {
+    std::string text = fmt::format("{} {}, {} rank{}: {}\n", algorithm_.name, collective_name(algorithm_.collective),
+                                   options_.nranks, options_.nranks == 1 ? "" : "s", algorithm_.summary);
+    if (!options_.has_elements) return text;
+    const bool shards = !reduces();
+    const int n = chunks(shards ? Buffer::kOut : Buffer::kIn);
+    text += fmt::format("{} element{} in {} {}{}:\n", options_.num_elems, options_.num_elems == 1 ? "" : "s", n,
+                        shards ? "shard" : "chunk", n == 1 ? "" : "s");
+    std::vector<Row> rows;
+    for (int c : fold(n, options_.fold_at)) {
+      const Extent x = extent(options_.num_elems, static_cast<uint64_t>(n), static_cast<uint64_t>(std::max(c, 0)));
+      rows.push_back(c < 0 ? Row{"..."} : Row{fmt::format("{} {}", shards ? "shard" : "chunk", c), extent_text(x)});
+    }
+    return text + format_rows(rows);
+  }
+
+  std::string legend() const {
+    std::vector<Row> rows;
+    const int c = std::min(1, chunks(Buffer::kIn) - 1);  // of the example
+    const std::string ranks = options_.nranks <= 26 ? "A, B, C, ..." : "A, B, ..., Z, r26, r27, ...";
+    if (reduces()) {
+      rows.push_back({item(0, c), fmt::format("chunk {} of rank 0's input; the ranks are {}", c, ranks)});
+      if (options_.nranks > 2)
+        rows.push_back({fmt::format("({}+{})", item(1, c), item(0, c)),
+                        "a sum on its way: first what the rank that added had itself, then what arrived"});
+      rows.push_back({fmt::format("S{}", c),
+                      fmt::format("the complete sum of chunk {}; + stands for any operator", c)});
+    } else {
+      const std::string which = chunks(Buffer::kIn) > 1 ? ", chunk 0" : "";
+      rows.push_back({item(0, 0), fmt::format("the input of rank 0{}; the ranks are {}", which, ranks)});
+    }
+    rows.push_back({".", "nothing yet"});
+    return "how to read it\n" + format_rows(rows) + order_of_addition();
+  }
+
+  std::string order_of_addition() const {
+    if (!reduces() || run_.summed.empty()) return "";
+    std::vector<const StepWrite*> by_chunk(static_cast<size_t>(chunks(Buffer::kIn)));
+    for (const StepWrite& s : run_.summed)
+      if (by_chunk[static_cast<size_t>(s.chunk)] == nullptr) by_chunk[static_cast<size_t>(s.chunk)] = &s;
+    std::string text = "additions are performed in this order (one bracket: left to right, rounded once)\n";
+    std::vector<Row> rows;
+    for (int c : fold(static_cast<int>(by_chunk.size()), options_.fold_at)) {
+      const StepWrite* s = c < 0 ? nullptr : by_chunk[static_cast<size_t>(c)];
+      if (s != nullptr) rows.push_back({fmt::format("S{} = {}", c, performed(*s->value))});
+      if (c < 0) rows.push_back({"..."});
+    }
+    return text + format_rows(rows);
+  }
+
+  // ---- steps ----
+
+  void note_owners() {
+    std::set<Rank> ranks;
+    std::set<int> chunks;
+    for (const auto& [rank, chunk] : owners_) {
+      ranks.insert(rank);
+      chunks.insert(chunk);
+    }
+    one_owner_each_ = owners_.size() == chunks.size();
+    spread_ = one_owner_each_ && (ranks.size() > 2 || std::ssize(ranks) == options_.nranks);
+  }
+
+  /// What a step does, in the words of the textbooks.
+  std::string phase(int step) const {
+    bool partial = false, complete = false, credit = false;
+    for (const StepMessage& m : run_.messages) {
+      if (m.step != step) continue;
+      credit |= m.kind == StepMessage::Kind::kCredit;
+      for (const ExprPtr& v : m.values) (reduces() && v->num_terms < options_.nranks ? partial : complete) = true;
+    }
+    const std::string collect = !one_owner_each_ ? "exchange" : spread_ ? "reduce-scatter" : "reduce";
+    const std::string distribute = !reduces() || spread_ ? "all-gather" : "broadcast";
+    if (partial && complete) return collect + " and " + distribute;
+    if (partial) return algorithm_.collective == Collective::kReduceScatter ? "reduce-scatter" : collect;
+    if (complete) return distribute;
+    return credit ? "meeting" : "";
+  }
+
+  /// All, or the beginning and the end of every phase.
+  std::vector<bool> shown_steps() const {
+    std::vector<bool> shown(static_cast<size_t>(run_.num_steps) + 1, true);
+    for (int s = 1; s <= run_.num_steps; ++s) {
+      if (options_.step != 0) {
+        shown[static_cast<size_t>(s)] = s == options_.step;
+      } else if (options_.fold_at != 0 && run_.num_steps > options_.fold_at) {
+        const bool begins = s <= 2 || phase(s) != phase(s - 1) || phase(s) != phase(s - 2);
+        const bool ends = s == run_.num_steps || phase(s) != phase(s + 1);
+        shown[static_cast<size_t>(s)] = begins || ends;
+      }
+    }
+    return shown;
+  }
+
+  std::string render_step(int step) const {
+    std::vector<Row> rows;
+    for (const StepMessage& m : run_.messages)
+      if (m.step == step) rows.push_back(message_row(m));
+    std::vector<Row> shown;
+    for (int i : fold(static_cast<int>(rows.size()), options_.fold_at))
+      shown.push_back(i >= 0 ? rows[static_cast<size_t>(i)]
+                             : Row{fmt::format("... {} more", static_cast<int>(rows.size()) - options_.fold_at + 1)});
+    std::string text = fmt::format("\nstep {} of {}: {}\n", step, run_.num_steps, phase(step));
+    return text + format_rows(shown) + fmt::format("after step {}\n", step) + state(step) + remark(step);
+  }
+
+  Row message_row(const StepMessage& m) const {
+    const bool to_all = m.to.size() > 1 && std::ssize(m.to) == options_.nranks - 1;
+    std::string to = to_all ? "all" : std::to_string(m.to.front());
+    if (!to_all)
+      for (size_t i = 1; i < m.to.size(); ++i) to += fmt::format(",{}", m.to[i]);
+    Row row{fmt::format("{}->{}", m.from, to)};
+    if (m.kind == StepMessage::Kind::kCredit) {
+      row.push_back("ready");
+      return row;
+    }
+    std::string values, extents;
+    for (int k : fold(static_cast<int>(m.values.size()), 4)) {
+      const Expr* value = k < 0 ? nullptr : m.values[static_cast<size_t>(k)].get();
+      values += (values.empty() ? "" : " ") + (value == nullptr ? "..." : in_message(*value));
+      if (value != nullptr) extents += (extents.empty() ? "" : ", ") + extent_text(whole_extent(*value));
+    }
+    row.push_back(values);
+    if (options_.has_elements) row.push_back(extents == "no element" ? "no element: not sent" : extents);
+    if (m.kind == StepMessage::Kind::kPull) row.push_back(fmt::format("{} reads it in {}'s input", to, m.from));
+    if (m.kind == StepMessage::Kind::kPush) row.push_back(fmt::format("{} writes it into the others' output", m.from));
+    return row;
+  }
+
+  // ---- contents ----
+
+  void apply_writes(int step) {
+    for (const StepWrite& w : run_.writes)
+      if (w.step == step)
+        contents_[static_cast<size_t>(w.buffer)][static_cast<size_t>(w.rank)][static_cast<size_t>(w.chunk)] = w.value;
+  }
+
+  std::string start() const {
+    std::vector<Row> rows{{"rank"}};
+    const std::vector<int> columns = fold(chunks(Buffer::kIn), options_.fold_at);
+    for (int c : columns) rows[0].push_back(c < 0 ? "..." : fmt::format("in {}", c));
+    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+      Row row{rank_cell(r)};
+      if (r >= 0)
+        for (int c : columns) row.push_back(c < 0 ? "..." : item(r, c));
+      rows.push_back(row);
+    }
+    const bool any_output =
+        std::any_of(run_.writes.begin(), run_.writes.end(), [](const StepWrite& w) { return w.step == 0; });
+    return format_rows(rows) + (any_output ? state(0) : "");
+  }
+
+  std::string rank_cell(Rank r) const { return r < 0 ? "..." : fmt::format("{} {}", r, rank_letter(r)); }
+
+  std::string state(int step) const {
+    std::vector<Row> rows{{"rank"}};
+    const std::vector<int> out_columns = fold(chunks(Buffer::kOut), options_.fold_at);
+    const std::vector<int> scratch_columns = fold(chunks(Buffer::kScratch), options_.fold_at);
+    for (int c : out_columns) rows[0].push_back(c < 0 ? "..." : fmt::format("out {}", c));
+    for (int c : scratch_columns) rows[0].push_back(c < 0 ? "..." : fmt::format("scratch {}", c));
+    const bool any_held =
+        std::any_of(run_.held.begin(), run_.held.end(), [=](const StepHeld& h) { return h.step == step; });
+    if (any_held) rows[0].push_back("on its way, to be sent next");
+    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+      rows.push_back({rank_cell(r)});
+      if (r < 0) continue;
+      for (int c : out_columns) rows.back().push_back(content(Buffer::kOut, r, c));
+      for (int c : scratch_columns) rows.back().push_back(content(Buffer::kScratch, r, c));
+      if (any_held) rows.back().push_back(held(step, r));
+    }
+    return format_rows(rows);
+  }
+  std::string content(Buffer buffer, Rank rank, int chunk) const {
+    if (chunk < 0) return "...";
+    const ExprPtr& e = contents_[static_cast<size_t>(buffer)][static_cast<size_t>(rank)][static_cast<size_t>(chunk)];
+    return e == nullptr ? "." : expression(*e);
+  }
+  std::string held(int step, Rank rank) const {
+    std::string text;
+    for (const StepHeld& h : run_.held)
+      if (h.step == step && h.rank == rank) text += (text.empty() ? "" : " ") + in_message(*h.value);
+    return text;
+  }
+
+  /// Says when every chunk has been completed by somebody, and when the collective is done.
+  std::string remark(int step) const {
+    std::string text;
+    const int last_sum = run_.summed.empty() ? 0 : run_.summed.back().step;
+    if (step == last_sum && one_owner_each_ && algorithm_.collective != Collective::kAllGather) {
+      const bool own_chunk =
+          std::all_of(owners_.begin(), owners_.end(), [](const auto& o) { return o.first == o.second; }) && spread_;
+      if (own_chunk) text += "  every rank r now holds chunk r complete\n";
+      for (size_t i = 0; !own_chunk && i < owners_.size() && i < kMaxTerms; ++i)
+        text += fmt::format("  chunk {} is complete on rank {}\n", owners_[i].second, owners_[i].first);
+    }
+    if (step != run_.num_steps) return text;
+    if (algorithm_.collective == Collective::kAllReduce) text += "  done: every rank holds every chunk complete\n";
+    if (algorithm_.collective == Collective::kAllGather) text += "  done: every rank holds every rank's input\n";
+    return text;
+  }
+
+  std::string summary() const {
+    const Cost cost = algorithm_.cost(options_.nranks);
+    const int64_t divisor = std::max<int64_t>(1, std::gcd(cost.sent_num, cost.sent_den));
+    const auto num_messages = std::count_if(run_.messages.begin(), run_.messages.end(), [](const StepMessage& m) {
+      return m.kind == StepMessage::Kind::kMessage || m.kind == StepMessage::Kind::kCredit;
+    });
+    std::string text = fmt::format("in all: {} step{}, {} message{}", run_.num_steps, run_.num_steps == 1 ? "" : "s",
+                                   num_messages, num_messages == 1 ? "" : "s");
+    if (options_.nranks == 1) return text + "; one rank alone copies its input\n";
+    if (cost.sent_num == 0) return text + " that only say \"ready\"; data goes from buffer to buffer\n";
+    text += fmt::format("; the busiest rank sends {}", cost.sent_num / divisor);
+    if (cost.sent_den != divisor) text += fmt::format("/{}", cost.sent_den / divisor);
+    return text + " x the bytes of the whole vector\n";
+  }
+
+  const Algorithm& algorithm_;
+  const ExplainOptions& options_;
+  const Schedule schedule_;
+  const SymbolicRun run_;
+  std::vector<std::pair<Rank, int>> owners_;  // who forms which chunk's complete sum
+  bool one_owner_each_ = false;               // no sum is formed twice
+  bool spread_ = false;                       // and the owners are many: a reduce-scatter, not a reduce
+  std::vector<std::vector<ExprPtr>> contents_[3];  // by buffer, rank, chunk: after the latest step applied
+};
+
+}  // namespace
+
+std::string rank_letter(Rank rank) {
+  return rank < 26 ? std::string(1, static_cast<char>('A' + rank)) : fmt::format("r{}", rank);
+}
+
+std::string explain(const Algorithm& algorithm, const ExplainOptions& options) {
+  RONDO_CHECK(options.nranks >= 1 && options.nranks <= kMaxExplainRanks);
+  return Renderer(algorithm, options).render();
+}
+
+}  // namespace rondo

@@ -1,0 +1,32 @@
+// Renderer: an algorithm as a text that a learner can follow: who sends what to whom in every step, and what every
+// chunk of every rank holds after it.
+//
+// Executes the schedule symbolically (src/schedule/steps.h) and prints it as tables; nothing is measured. Large numbers
+// of ranks, chunks and steps are folded. Works for every registered algorithm.
+// Thread safety: pure function.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "algorithms/registry.h"
+
+namespace rondo {
+
+struct ExplainOptions {
+  int nranks = 4;            // 1 .. kMaxExplainRanks
+  bool has_elements = false;
+  uint64_t num_elems = 0;    // of the whole vector: all-reduce: the buffer; reduce-scatter: a rank's input; all-gather:
+                             // a rank's output
+  int step = 0;              // show only this step; 0: all
+  int fold_at = 16;          // rows, columns and steps beyond this number are folded; 0: never
+};
+inline constexpr int kMaxExplainRanks = 256;
+
+/// The whole text, lines ended by '\n'. O(N^2) messages for a ring. A step beyond the last one is said so in the text.
+std::string explain(const Algorithm& algorithm, const ExplainOptions& options);
+
+/// "A" .. "Z", then "r26", "r27", ...
+std::string rank_letter(Rank rank);
+
+}  // namespace rondo
