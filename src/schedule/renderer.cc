@@ -91,7 +91,7 @@ class Renderer {
 
   /// As passed on: the own operand first, a complete sum by its name.
   std::string expression(const Expr& e) const {
-    if (reduces() && e.num_terms == options_.nranks) return "S" + std::to_string(e.chunk);
+    if (reduces() && e.num_terms == options_.nranks) return fmt::format("S{}", e.chunk);
     if (!e.is_sum()) return item(e.rank, e.chunk);
     std::vector<std::string> terms;
     own_first(e, terms);
@@ -268,8 +268,9 @@ class Renderer {
     std::string values, extents;
     for (int k : fold(static_cast<int>(m.values.size()), 4)) {
       const Expr* value = k < 0 ? nullptr : m.values[static_cast<size_t>(k)].get();
-      values += (values.empty() ? "" : " ") + (value == nullptr ? "..." : in_message(*value));
-      if (value != nullptr) extents += (extents.empty() ? "" : ", ") + extent_text(whole_extent(*value));
+      values += fmt::format("{}{}", values.empty() ? "" : " ", value == nullptr ? "..." : in_message(*value));
+      if (value == nullptr) continue;
+      extents += fmt::format("{}{}", extents.empty() ? "" : ", ", extent_text(whole_extent(*value)));
     }
     row.push_back(values);
     if (options_.has_elements) row.push_back(extents == "no element" ? "no element: not sent" : extents);
@@ -329,7 +330,7 @@ class Renderer {
   std::string held(int step, Rank rank) const {
     std::string text;
     for (const StepHeld& h : run_.held)
-      if (h.step == step && h.rank == rank) text += (text.empty() ? "" : " ") + in_message(*h.value);
+      if (h.step == step && h.rank == rank) text += fmt::format("{}{}", text.empty() ? "" : " ", in_message(*h.value));
     return text;
   }
 
