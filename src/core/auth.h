@@ -1,0 +1,66 @@
+// Mutual proof that both ends of a fresh connection hold the same secret, without the secret travelling.
+//
+//   client -> server   hello      magic, version, purpose, claimed rank, client nonce
+//   server -> client   challenge  magic, version, server nonce
+//   client -> server   proof      HMAC-SHA256(secret, "client" | transcript)
+//   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | transcript), or refused + zeros
+//
+// The transcript is hello and challenge, so a proof is bound to both nonces, the purpose and the rank, and the labels
+// keep a server from reflecting a proof. What follows on the connection is neither encrypted nor authenticated.
+// Source: challenge-response of RFC 2104 HMACs in the manner of SCRAM (RFC 5802), without its password stretching: the
+// secret is random.
+//
+// Thread safety: plain functions; a ServerHandshake belongs to one thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/socket.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo {
+
+using Secret = std::array<uint8_t, 16>;
+using Mac = std::array<uint8_t, 32>;
+
+/// Fills from the kernel's generator (getrandom).
+Status random_bytes(void* data, size_t bytes);
+Mac hmac_sha256(const Secret& secret, std::string_view text);
+/// The first 16 bytes of SHA-256 over a label and the text: for secrets that people write down.
+Secret secret_from_text(std::string_view text);
+
+enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2 };
+
+/// Runs the client's side, waiting. Errors: kUnauthorized (refused, or the server does not hold the secret either),
+/// kPeerLost, kTimeout, kAborted, kMismatch (something else answers there, or another version).
+Status authenticate_client(int fd, const Secret& secret, Purpose purpose, Rank rank, const Patience& patience);
+
+/// The server's side as a state machine that never waits: call advance() whenever the socket is readable.
+class ServerHandshake {
+ public:
+  enum class State { kUnderWay, kAccepted, kFailed };
+  ServerHandshake(const Secret& secret, Purpose purpose) : secret_(secret), purpose_(purpose) {}
+  State advance(int fd);
+  Rank rank() const { return rank_; }             // claimed, and proven once accepted
+  const std::string& why() const { return why_; }  // after kFailed
+  bool was_wrong_secret() const { return wrong_secret_; }
+
+ private:
+  State fail(std::string why);
+  State answer_hello(int fd);
+  State judge_proof(int fd);
+  Secret secret_;
+  Purpose purpose_;
+  Rank rank_ = -1;
+  bool challenged_ = false;
+  bool wrong_secret_ = false;
+  std::string inbox_;
+  std::string transcript_;
+  std::string why_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,287 @@
+#include "core/bootstrap.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+
+#include "core/mesh.h"
+#include "core/rendezvous.h"
+#include "core/unique_id.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
+constexpr size_t kMaxBlobBytes = size_t{1} << 30;
+
+// Empty when the peer's process is not visible from here (another pid namespace) or the kernel is older than 5.3: then
+// the end of the link alone tells.
+Fd open_pidfd(int link_fd) {
+  ucred who = {};
+  socklen_t len = sizeof(who);
+  if (::getsockopt(link_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.pid <= 0) return Fd();
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+}
+
+}  // namespace
+
+Expected<rondo_unique_id> make_unique_id() {
+  const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
+  IdContents id;
+  RONDO_TRY_ASSIGN(id.addresses, usable_addresses(spec != nullptr ? spec : ""));
+  if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
+  RONDO_TRY(random_bytes(id.secret.data(), id.secret.size()));
+  RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
+  id.host_hash = fnv1a(self.host);
+  RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(id.addresses, 0, false));
+  id.port = listeners.port;
+  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * init_deadline_s()));
+  return encode_id(id);
+}
+
+class Bootstrap::Impl {
+ public:
+  Impl(Rank rank, const BootstrapOptions& options) : rank_(rank), options_(options) {}
+
+  Status connect(int nranks, const IdContents& id);
+  Status all_gather(std::string_view mine, std::vector<std::string>* all);
+  Status barrier();
+  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
+  std::optional<Loss> find_lost();
+  void say_goodbye();
+
+  Rank rank() const { return rank_; }
+  const std::vector<PeerInfo>& peers() const { return peers_; }
+
+ private:
+  struct Exchange {
+    FrameKind kind;
+    std::shared_ptr<const std::string> payload;
+    std::span<const int> descriptors;
+    std::function<bool(Rank)> takes_part;
+  };
+  Status exchange(const Exchange& what, std::vector<Frame>* got);
+  Status receive_one(const Exchange& what, Rank peer, std::vector<Frame>* got, std::vector<bool>* have);
+  Status fail(Status status) { return failure_ = std::move(status); }
+  Status watch();
+  void look_at(uint64_t event);
+  void forget(Rank peer);
+
+  const Rank rank_;
+  const BootstrapOptions options_;
+  std::vector<PeerInfo> peers_;
+  std::vector<std::unique_ptr<Link>> links_;
+
+  std::mutex collective_mutex_;  // guards sequence_, failure_, and the order of frames on the links
+  uint32_t sequence_ = 0;
+  Status failure_;
+
+  Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
+  std::vector<Fd> pidfds_;
+  std::mutex loss_mutex_;        // guards loss_ and the handling of watch_'s events
+  std::optional<Loss> loss_;
+};
+
+Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
+  const Patience patience(options_.deadline_s, options_.abort);
+  RONDO_TRY_ASSIGN(PeerInfo self, describe_self(options_.pretend_host));
+  RONDO_TRY_ASSIGN(MeshPort port, open_mesh_port(&self));
+  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience));
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met}, std::move(port), patience));
+  met.root->queue(FrameKind::kMeshed, 0, nullptr);
+  met.root->flush();
+  peers_ = std::move(met.peers);
+  return watch();
+}
+
+Status Bootstrap::Impl::watch() {
+  watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!watch_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+  pidfds_.resize(peers_.size());
+  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
+    if (!links_[peer]) continue;
+    epoll_event event = {EPOLLRDHUP, {.u64 = static_cast<uint64_t>(peer)}};
+    if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, links_[peer]->fd(), &event) != 0)
+      return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    if (peers_[peer].host != peers_[rank_].host || peers_[peer].process == peers_[rank_].process) continue;
+    pidfds_[peer] = open_pidfd(links_[peer]->fd());
+    event = {EPOLLIN, {.u64 = static_cast<uint64_t>(peer) | kPidfdEvent}};
+    if (pidfds_[peer] && ::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, pidfds_[peer].get(), &event) != 0)
+      return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+  }
+  return {};
+}
+
+std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
+  const std::lock_guard lock(loss_mutex_);
+  if (loss_) return loss_;
+  epoll_event events[16];
+  const int n = ::epoll_wait(watch_.get(), events, 16, 0);
+  for (int i = 0; i < n; ++i) look_at(events[i].data.u64);
+  return loss_;
+}
+
+void Bootstrap::Impl::look_at(uint64_t event) {
+  const auto peer = static_cast<Rank>(event & 0xffffffff);
+  links_[peer]->drain();  // a goodbye may stand before the end
+  std::string why;
+  const Link::End end = links_[peer]->end(&why);
+  if (end == Link::End::kLeft) return forget(peer);
+  const bool process_ended = (event & kPidfdEvent) != 0;
+  if (loss_ || (end == Link::End::kNone && !process_ended)) return;
+  loss_ = Loss{peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]),
+                                 process_ended ? "its process has ended"
+                                               : why + " without a goodbye, so its process died or gave up")};
+}
+
+void Bootstrap::Impl::forget(Rank peer) {
+  ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, links_[peer]->fd(), nullptr);
+  if (pidfds_[peer]) ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, pidfds_[peer].get(), nullptr);
+}
+
+// Sends one frame to every peer that takes part and takes one from each. Sending and receiving progress together, so
+// payloads of any size cannot block each other.
+Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
+  if (!failure_.ok()) return failure_;
+  got->resize(peers_.size());
+  std::vector<Rank> partners;
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
+    if (r != rank_ && what.takes_part(r)) partners.push_back(r);
+  for (const Rank r : partners) links_[r]->queue(what.kind, sequence_, what.payload, what.descriptors);
+
+  const Patience patience(options_.deadline_s, options_.abort);
+  std::vector<bool> have(peers_.size(), false);
+  for (;;) {
+    std::vector<pollfd> fds;
+    std::vector<Rank> waiting_for;
+    for (const Rank r : partners) {
+      const bool flushed = links_[r]->flush();
+      if (!have[r]) RONDO_TRY(receive_one(what, r, got, &have));
+      if (!have[r]) waiting_for.push_back(r);
+      const int events = (flushed ? 0 : POLLOUT) | (have[r] ? 0 : POLLIN);
+      if (events != 0) fds.push_back({links_[r]->fd(), static_cast<short>(events), 0});
+    }
+    if (fds.empty()) return {};
+    ::poll(fds.data(), fds.size(), patience.slice_ms());
+    if (const Status s = patience.check(frame_name(what.kind)); !s.ok())
+      return fail(Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), sequence_,
+                                               waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for))));
+  }
+}
+
+Status Bootstrap::Impl::receive_one(const Exchange& what, Rank peer, std::vector<Frame>* got, std::vector<bool>* have) {
+  Link& link = *links_[peer];
+  link.drain();
+  std::string why;
+  const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
+  if (auto frame = link.pop()) {
+    if (frame->kind != what.kind || frame->sequence != sequence_)
+      return fail(Status(StatusCode::kMismatch,
+                         fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), sequence_,
+                                     peer_text(peer, peers_[peer]), frame_name(frame->kind), frame->sequence)));
+    (*got)[peer] = std::move(*frame);
+    (*have)[peer] = true;
+    return {};
+  }
+  if (end == Link::End::kNone) return {};
+  const std::string who = peer_text(peer, peers_[peer]);
+  return fail(Status(StatusCode::kPeerLost,
+                     fmt::format("{} before {} #{} of rank {} was complete",
+                                 end == Link::End::kLeft ? who + " left the communicator"
+                                                         : fmt::format("{} was lost ({})", who, why),
+                                 frame_name(what.kind), sequence_, rank_)));
+}
+
+Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {
+  if (mine.size() > kMaxBlobBytes)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
+  const std::lock_guard lock(collective_mutex_);
+  ++sequence_;
+  std::vector<Frame> got;
+  RONDO_TRY(exchange({FrameKind::kGather, std::make_shared<const std::string>(mine), {}, [](Rank) { return true; }},
+                     &got));
+  all->clear();
+  for (Frame& frame : got) all->push_back(std::move(frame.payload));
+  (*all)[rank_] = std::string(mine);
+  return {};
+}
+
+Status Bootstrap::Impl::barrier() {
+  const std::lock_guard lock(collective_mutex_);
+  ++sequence_;
+  std::vector<Frame> got;
+  return exchange({FrameKind::kBarrier, nullptr, {}, [](Rank) { return true; }}, &got);
+}
+
+// As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
+Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  const std::lock_guard lock(collective_mutex_);
+  ++sequence_;
+  wire::Writer total;
+  total.put(static_cast<uint64_t>(mine.size()));
+  const auto payload = std::make_shared<const std::string>(total.take());
+  std::vector<std::vector<Fd>> owned(peers_.size());
+  size_t most = 1;
+  for (size_t first = 0; first < most; first += Link::kMaxDescriptorsPerFrame) {
+    const size_t begin = std::min(first, mine.size());
+    const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
+    std::vector<Frame> got;
+    RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
+                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }}, &got));
+    most = std::max(most, mine.size());
+    for (size_t r = 0; r < got.size(); ++r) {
+      if (!got[r].payload.empty()) most = std::max<size_t>(most, wire::Reader(got[r].payload).get<uint64_t>());
+      for (Fd& fd : got[r].descriptors) owned[r].push_back(std::move(fd));
+    }
+  }
+  all->assign(peers_.size(), {});
+  for (size_t r = 0; r < owned.size(); ++r)
+    for (Fd& fd : owned[r]) (*all)[r].push_back(fd.release());
+  return {};
+}
+
+void Bootstrap::Impl::say_goodbye() {
+  const std::lock_guard lock(collective_mutex_);
+  if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
+  for (const auto& link : links_)
+    if (link) link->say_goodbye();
+}
+
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
+                                                     const BootstrapOptions& options) {
+  if (nranks < 1 || rank < 0 || rank >= nranks)
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: need 0 <= rank < nranks", rank, nranks));
+  RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
+  auto impl = std::make_unique<Impl>(rank, options);
+  RONDO_TRY(impl->connect(nranks, contents));
+  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
+}
+
+Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Bootstrap::~Bootstrap() = default;
+
+Rank Bootstrap::rank() const { return impl_->rank(); }
+int Bootstrap::nranks() const { return static_cast<int>(impl_->peers().size()); }
+Status Bootstrap::all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
+  return impl_->all_gather({static_cast<const char*>(mine), bytes}, all);
+}
+Status Bootstrap::barrier() { return impl_->barrier(); }
+Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  return impl_->exchange_descriptors(mine, all);
+}
+bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
+bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
+std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
+std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
+void Bootstrap::say_goodbye() { impl_->say_goodbye(); }
+
+}  // namespace rondo

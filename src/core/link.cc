@@ -1,0 +1,204 @@
+#include "core/link.h"
+
+#include <fmt/format.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/wire.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint32_t kFrameMagic = 0x52466d31;
+constexpr size_t kHeaderBytes = 16;
+constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int) * 253);
+
+}  // namespace
+
+std::string_view frame_name(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::kJoin: return "join";
+    case FrameKind::kTable: return "table";
+    case FrameKind::kRefused: return "refusal";
+    case FrameKind::kMeshed: return "meshed";
+    case FrameKind::kGather: return "all_gather";
+    case FrameKind::kBarrier: return "barrier";
+    case FrameKind::kDescriptors: return "exchange_descriptors";
+    case FrameKind::kGoodbye: return "goodbye";
+  }
+  return "unknown frame";
+}
+
+void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
+                 std::span<const int> descriptors) {
+  RONDO_CHECK(descriptors.size() <= kMaxDescriptorsPerFrame && (descriptors.empty() || passes_descriptors_));
+  wire::Writer header;
+  header.put(kFrameMagic).put(static_cast<uint8_t>(kind)).put(static_cast<uint8_t>(descriptors.size()));
+  header.put<uint16_t>(0).put(sequence).put(static_cast<uint32_t>(payload ? payload->size() : 0));
+  const std::lock_guard lock(mutex_);
+  outbox_.push_back({header.take(), std::move(payload), {descriptors.begin(), descriptors.end()}, 0});
+}
+
+bool Link::flush() {
+  const std::lock_guard lock(mutex_);
+  return flush_locked();
+}
+
+bool Link::flush_locked() {
+  while (!outbox_.empty() && end_ == End::kNone) {
+    Outgoing& out = outbox_.front();
+    const std::string_view payload = out.payload ? std::string_view(*out.payload) : std::string_view();
+    iovec parts[2];
+    int num_parts = 0;
+    size_t skip = out.done_bytes;
+    for (const std::string_view part : {std::string_view(out.header), payload}) {
+      if (skip < part.size()) parts[num_parts++] = {const_cast<char*>(part.data()) + skip, part.size() - skip};
+      skip -= std::min(skip, part.size());
+    }
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = static_cast<size_t>(num_parts);
+    alignas(cmsghdr) char control[kControlBytes] = {};
+    if (!out.descriptors.empty()) {  // they ride on the next byte, whichever that is
+      const size_t bytes = out.descriptors.size() * sizeof(int);
+      message.msg_control = control;
+      message.msg_controllen = CMSG_SPACE(bytes);
+      cmsghdr* c = CMSG_FIRSTHDR(&message);
+      c->cmsg_level = SOL_SOCKET;
+      c->cmsg_type = SCM_RIGHTS;
+      c->cmsg_len = CMSG_LEN(bytes);
+      std::memcpy(CMSG_DATA(c), out.descriptors.data(), bytes);
+    }
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) {
+      const int error = errno;
+      drain_locked();  // a goodbye may have come before the break
+      if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
+      break;
+    }
+    out.descriptors.clear();
+    out.done_bytes += static_cast<size_t>(n);
+    if (out.done_bytes == out.header.size() + payload.size()) outbox_.pop_front();
+  }
+  return true;
+}
+
+void Link::drain() {
+  const std::lock_guard lock(mutex_);
+  drain_locked();
+}
+
+void Link::drain_locked() {
+  while (end_ == End::kNone) {
+    char buffer[65536];
+    iovec part = {buffer, sizeof(buffer)};
+    alignas(cmsghdr) char control[kControlBytes];
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (passes_descriptors_) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+    }
+    const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); n >= 0 && c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+      for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+        arrived_descriptors_.emplace_back(fd);
+      }
+    }
+    if (n <= 0) return end_locked(n == 0 ? "the connection was closed" : errno_text(errno));
+    if ((message.msg_flags & MSG_CTRUNC) != 0)
+      return end_locked("the kernel dropped descriptors that were sent here: raise this process's limit (ulimit -n)");
+    inbox_.append(buffer, static_cast<size_t>(n));
+    if (!parse_locked()) return;
+  }
+}
+
+bool Link::parse_locked() {
+  size_t at = 0;
+  while (inbox_.size() - at >= kHeaderBytes) {
+    wire::Reader r(std::string_view(inbox_).substr(at, kHeaderBytes));
+    const auto magic = r.get<uint32_t>();
+    Frame frame;
+    frame.kind = static_cast<FrameKind>(r.get<uint8_t>());
+    const size_t num_descriptors = r.get<uint8_t>();
+    r.get<uint16_t>();
+    frame.sequence = r.get<uint32_t>();
+    const size_t payload_bytes = r.get<uint32_t>();
+    if (magic != kFrameMagic || payload_bytes > max_payload_bytes_ ||
+        (num_descriptors != 0 && !passes_descriptors_)) {
+      end_locked("it sent what is not a frame of rondo's");
+      return false;
+    }
+    if (inbox_.size() - at - kHeaderBytes < payload_bytes) {
+      inbox_.reserve(at + kHeaderBytes + payload_bytes);
+      break;
+    }
+    if (num_descriptors > arrived_descriptors_.size()) {
+      end_locked("descriptors that it announced did not arrive");
+      return false;
+    }
+    frame.payload = inbox_.substr(at + kHeaderBytes, payload_bytes);
+    at += kHeaderBytes + payload_bytes;
+    for (size_t i = 0; i < num_descriptors; ++i) {
+      frame.descriptors.push_back(std::move(arrived_descriptors_.front()));
+      arrived_descriptors_.pop_front();
+    }
+    if (frame.kind == FrameKind::kGoodbye) peer_said_goodbye_ = true;
+    else frames_.push_back(std::move(frame));
+  }
+  inbox_.erase(0, at);
+  return true;
+}
+
+std::optional<Frame> Link::pop() {
+  const std::lock_guard lock(mutex_);
+  if (frames_.empty()) return std::nullopt;
+  Frame frame = std::move(frames_.front());
+  frames_.pop_front();
+  return frame;
+}
+
+Link::End Link::end(std::string* why) const {
+  const std::lock_guard lock(mutex_);
+  if (why != nullptr) *why = why_;
+  return end_;
+}
+
+void Link::end_locked(std::string why) {
+  end_ = peer_said_goodbye_ ? End::kLeft : End::kLost;
+  why_ = std::move(why);
+}
+
+void Link::say_goodbye() {
+  const std::lock_guard lock(mutex_);
+  if (!fd_ || said_goodbye_) return;
+  said_goodbye_ = true;
+  while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();  // nobody will wait for these
+  wire::Writer header;
+  header.put(kFrameMagic).put(static_cast<uint8_t>(FrameKind::kGoodbye)).put<uint8_t>(0);
+  header.put<uint16_t>(0).put<uint32_t>(0).put<uint32_t>(0);
+  outbox_.push_back({header.take(), nullptr, {}, 0});
+  flush_locked();
+  ::shutdown(fd_.get(), SHUT_WR);
+}
+
+void Link::close() {
+  const std::lock_guard lock(mutex_);
+  if (!fd_) return;
+  drain_locked();  // unread bytes would turn the close into a reset, which could overtake the goodbye
+  fd_.shut();
+  if (end_ == End::kNone) end_locked("closed by this side");
+}
+
+}  // namespace rondo

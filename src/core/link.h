@@ -1,0 +1,98 @@
+// Link: a stream socket that carries frames between two authenticated ends, and on Unix sockets file descriptors with
+// them. It never waits: queue() keeps what cannot be written yet, flush() and drain() move what can be moved now, and
+// the caller polls.
+//
+//   frame = magic u32 | kind u8 | descriptors u8 | 0 u16 | sequence u32 | payload bytes u32 | payload
+//
+// An end is remembered with its reason: kLeft when the peer said goodbye first, kLost otherwise.
+//
+// Thread safety: all members may be called from any thread; a frame belongs to whoever pops it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/socket.h"
+
+namespace rondo {
+
+enum class FrameKind : uint8_t {
+  // rendezvous
+  kJoin = 1,
+  kTable = 2,
+  kRefused = 3,
+  kMeshed = 4,
+  // mesh
+  kGather = 16,
+  kBarrier = 17,
+  kDescriptors = 18,
+  kGoodbye = 19,
+};
+std::string_view frame_name(FrameKind kind);
+
+struct Frame {
+  FrameKind kind = FrameKind::kBarrier;
+  uint32_t sequence = 0;
+  std::string payload;
+  std::vector<Fd> descriptors;
+};
+
+class Link {
+ public:
+  static constexpr size_t kMaxDescriptorsPerFrame = 200;  // the kernel allows 253 (SCM_MAX_FD)
+  enum class End { kNone, kLeft, kLost };
+
+  /// max_payload_bytes: a frame that announces more ends the link.
+  Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes)
+      : fd_(std::move(fd)), passes_descriptors_(passes_descriptors), max_payload_bytes_(max_payload_bytes) {}
+  ~Link() { close(); }
+
+  int fd() const { return fd_.get(); }
+  /// Descriptors are borrowed until the frame is flushed.
+  void queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
+             std::span<const int> descriptors = {});
+  /// Writes what the socket takes. True when nothing is left (also when the link has ended).
+  bool flush();
+  /// Reads what has arrived.
+  void drain();
+  std::optional<Frame> pop();
+  /// How the link ended, if it did; `why` may be nullptr.
+  End end(std::string* why) const;
+  /// Writes a goodbye if the stream stands between two frames, and ends the outgoing direction.
+  void say_goodbye();
+  /// Ends the connection for both sides, also where a fork has copied the socket.
+  void close();
+
+ private:
+  struct Outgoing {
+    std::string header;
+    std::shared_ptr<const std::string> payload;
+    std::vector<int> descriptors;
+    size_t done_bytes = 0;
+  };
+  bool flush_locked();
+  void drain_locked();
+  bool parse_locked();
+  void end_locked(std::string why);
+
+  mutable std::mutex mutex_;
+  Fd fd_;
+  const bool passes_descriptors_;
+  const size_t max_payload_bytes_;
+  std::deque<Outgoing> outbox_;
+  std::string inbox_;
+  std::deque<Fd> arrived_descriptors_;
+  std::deque<Frame> frames_;
+  bool said_goodbye_ = false;
+  bool peer_said_goodbye_ = false;
+  End end_ = End::kNone;
+  std::string why_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,45 @@
+// Rendezvous: where the ranks of one communicator meet before they know each other's addresses.
+//
+//   joiner                        root (a thread of the id's maker)
+//   connect, handshake  ------->  proves the secret both ways; strangers are refused and logged
+//   join(nranks, who I am) ---->  collects; a contradiction fails the whole group at once, naming both sides
+//                       <-------  table of all ranks, when the last has come
+//   (connects the mesh)
+//   meshed             -------->  a joiner that dies before this is announced to the others
+//
+// The root serves one communicator and ends; the mesh does not need it. Strangers cannot stall it: a connection that
+// does not authenticate within a few seconds is dropped, and when too many are half-open the oldest goes first.
+//
+// Thread safety: start_rendezvous and join_rendezvous from any thread; the root shares nothing with them but sockets.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/link.h"
+#include "core/socket.h"
+#include "core/unique_id.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo {
+
+/// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none came.
+Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
+
+/// RONDO_INIT_TIMEOUT_S, or 120.
+double init_deadline_s();
+/// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
+std::string list_ranks(const std::vector<Rank>& ranks);
+
+struct Met {
+  std::vector<PeerInfo> peers;  // by rank
+  std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed
+};
+/// Collective: waits for all ranks. Errors: those of Bootstrap::join.
+Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
+                              const Patience& patience);
+/// The error in a kRefused frame.
+Status refusal(const Frame& frame);
+
+}  // namespace rondo

@@ -1,0 +1,267 @@
+#include "core/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+constexpr int kSocketFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t bytes = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SocketAddress socket_address(const IpAddress& address, uint16_t port) {
+  SocketAddress a;
+  if (address.v6) {
+    auto* sin6 = reinterpret_cast<sockaddr_in6*>(&a.storage);
+    sin6->sin6_family = AF_INET6;
+    sin6->sin6_port = htons(port);
+    std::memcpy(&sin6->sin6_addr, address.bytes, 16);
+    a.bytes = sizeof(*sin6);
+  } else {
+    auto* sin = reinterpret_cast<sockaddr_in*>(&a.storage);
+    sin->sin_family = AF_INET;
+    sin->sin_port = htons(port);
+    std::memcpy(&sin->sin_addr, address.bytes, 4);
+    a.bytes = sizeof(*sin);
+  }
+  return a;
+}
+
+Expected<SocketAddress> abstract_address(std::string_view name) {
+  SocketAddress a;
+  auto* un = reinterpret_cast<sockaddr_un*>(&a.storage);
+  un->sun_family = AF_UNIX;
+  if (name.size() + 1 > sizeof(un->sun_path))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("socket name '{}' is longer than {} bytes", name, sizeof(un->sun_path) - 1));
+  std::memcpy(un->sun_path + 1, name.data(), name.size());
+  a.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return a;
+}
+
+// Finishes a connect() that was begun on a non-blocking socket.
+Expected<Fd> connect_to(int family, const SocketAddress& to, const std::string& name, const Patience& patience,
+                        bool* refused) {
+  *refused = false;
+  Fd fd(::socket(family, SOCK_STREAM | kSocketFlags, 0));
+  if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
+  int error = 0;
+  while (::connect(fd.get(), to.get(), to.bytes) != 0) {
+    error = errno;
+    if (error == EAGAIN) {  // Unix socket whose backlog is full
+      RONDO_TRY(patience.pause(2, "connecting to " + name));
+      continue;
+    }
+    if (error == EINPROGRESS || error == EINTR) {
+      RONDO_TRY(patience.wait_ready(fd.get(), POLLOUT, "connecting to " + name));
+      socklen_t len = sizeof(error);
+      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &len);
+    }
+    break;
+  }
+  if (error == 0 || error == EAGAIN) return fd;
+  *refused = error == ECONNREFUSED;
+  return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
+}
+
+}  // namespace
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+void Fd::shut() {
+  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+  reset();
+}
+
+Patience::Patience(double seconds, const std::atomic<bool>* abort) : seconds_(seconds), abort_(abort) {
+  const double bounded = std::clamp(seconds, 0.0, 1e8);
+  deadline_ = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(bounded * 1e6));
+}
+
+Patience Patience::at_most(double seconds) const {
+  Patience shorter(seconds, abort_);
+  shorter.deadline_ = std::min(shorter.deadline_, deadline_);
+  return shorter;
+}
+
+Patience Patience::extended(double seconds) const {
+  Patience longer = *this;
+  longer.deadline_ += std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
+  return longer;
+}
+
+int Patience::slice_ms() const {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, kSliceMs));
+}
+
+Status Patience::check(std::string_view doing) const {
+  if (aborted()) return Status(StatusCode::kAborted, fmt::format("aborted while {}", doing));
+  if (expired()) return Status(StatusCode::kTimeout, fmt::format("gave up after {:g} s while {}", seconds_, doing));
+  return {};
+}
+
+Status Patience::wait_ready(int fd, short events, std::string_view doing) const {
+  for (;;) {
+    pollfd p{fd, events, 0};
+    if (::poll(&p, 1, slice_ms()) > 0) return {};
+    RONDO_TRY(check(doing));
+  }
+}
+
+Status Patience::pause(int ms, std::string_view doing) const {
+  ::poll(nullptr, 0, std::min(ms, slice_ms()));
+  return check(doing);
+}
+
+std::string errno_text(int error) { return fmt::format("{} (errno {})", ::strerrordesc_np(error), error); }
+
+std::string IpAddress::to_string(uint16_t port) const {
+  char text[INET6_ADDRSTRLEN] = "?";
+  ::inet_ntop(v6 ? AF_INET6 : AF_INET, bytes, text, sizeof(text));
+  return v6 ? fmt::format("[{}]:{}", text, port) : fmt::format("{}:{}", text, port);
+}
+
+Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port, bool skip_foreign) {
+  Listeners result;
+  std::string why = "no address";
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    result.sockets.clear();
+    result.port = port;
+    bool port_taken = false;
+    for (const IpAddress& address : addresses) {
+      Fd fd(::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | kSocketFlags, 0));
+      if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
+      const int on = 1;
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+      if (address.v6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+      const SocketAddress at = socket_address(address, result.port);
+      if (::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0) {
+        const int error = errno;
+        why = fmt::format("listen on {}: {}", address.to_string(result.port), errno_text(error));
+        if (error == EADDRNOTAVAIL && skip_foreign) continue;
+        port_taken = error == EADDRINUSE;
+        if (port_taken) break;
+        return Status(StatusCode::kSystem, why);
+      }
+      if (result.port == 0) {
+        SocketAddress bound;
+        bound.bytes = sizeof(bound.storage);
+        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.bytes);
+        result.port = ntohs(address.v6 ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
+                                       : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
+      }
+      result.sockets.push_back(std::move(fd));
+    }
+    if (!port_taken && !result.sockets.empty()) return result;
+    if (port != 0 || !port_taken) break;  // a port of the caller's choice has no alternative
+  }
+  return Status(StatusCode::kSystem, why);
+}
+
+Expected<Fd> listen_abstract(std::string_view name) {
+  RONDO_TRY_ASSIGN(const SocketAddress at, abstract_address(name));
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | kSocketFlags, 0));
+  if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
+  if (::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0)
+    return Status(StatusCode::kSystem, fmt::format("listen on abstract socket '{}': {}", name, errno_text(errno)));
+  return fd;
+}
+
+Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused) {
+  auto fd = connect_to(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), address.to_string(port), patience,
+                       refused);
+  if (fd.ok()) tune_tcp(fd->get());
+  return fd;
+}
+
+Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused) {
+  RONDO_TRY_ASSIGN(const SocketAddress to, abstract_address(name));
+  return connect_to(AF_UNIX, to, fmt::format("abstract socket '{}'", name), patience, refused);
+}
+
+Fd accept_one(int listener, std::string* peer) {
+  SocketAddress from;
+  from.bytes = sizeof(from.storage);
+  Fd fd(::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.bytes, kSocketFlags));
+  if (!fd) return fd;
+  IpAddress ip;
+  if (from.storage.ss_family == AF_INET) {
+    const auto* sin = reinterpret_cast<const sockaddr_in*>(&from.storage);
+    std::memcpy(ip.bytes, &sin->sin_addr, 4);
+    *peer = ip.to_string(ntohs(sin->sin_port));
+    tune_tcp(fd.get());
+  } else if (from.storage.ss_family == AF_INET6) {
+    const auto* sin6 = reinterpret_cast<const sockaddr_in6*>(&from.storage);
+    ip.v6 = true;
+    std::memcpy(ip.bytes, &sin6->sin6_addr, 16);
+    *peer = ip.to_string(ntohs(sin6->sin6_port));
+    tune_tcp(fd.get());
+  } else {
+    ucred who = {};
+    socklen_t len = sizeof(who);
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &len);
+    *peer = fmt::format("pid {} of uid {}", who.pid, who.uid);
+  }
+  return fd;
+}
+
+void tune_tcp(int fd) {
+  const int on = 1, idle_s = 1, interval_s = 1, probes = 3, unacknowledged_ms = 4000;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof(unacknowledged_ms));
+}
+
+Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, std::string_view doing) {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::recv(fd, static_cast<char*>(data) + done, bytes - done, 0);
+    if (n > 0) {
+      done += static_cast<size_t>(n);
+    } else if (n == 0) {
+      return Status(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+    } else if (errno == EAGAIN) {
+      RONDO_TRY(patience.wait_ready(fd, POLLIN, doing));
+    } else if (errno != EINTR) {
+      return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+    }
+  }
+  return {};
+}
+
+Status write_all(int fd, std::string_view bytes, const Patience& patience, std::string_view doing) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno == EAGAIN) {
+      RONDO_TRY(patience.wait_ready(fd, POLLOUT, doing));
+    } else if (errno != EINTR) {
+      return Status(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+    }
+  }
+  return {};
+}
+
+}  // namespace rondo

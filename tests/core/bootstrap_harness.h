@@ -1,0 +1,144 @@
+// Ranks of a bootstrap as threads and as forked processes, for tests. Every join has a deadline.
+#pragma once
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/bootstrap.h"
+
+#define ASSERT_OK(expr)                                        \
+  do {                                                         \
+    const ::rondo::Status ok_status_ = (expr);                 \
+    ASSERT_TRUE(ok_status_.ok()) << ok_status_.to_string();    \
+  } while (0)
+#define EXPECT_OK(expr)                                        \
+  do {                                                         \
+    const ::rondo::Status ok_status_ = (expr);                 \
+    EXPECT_TRUE(ok_status_.ok()) << ok_status_.to_string();    \
+  } while (0)
+
+namespace rondo::testing {
+
+struct Spawn {
+  int ranks_per_host = 0;  // 0: one host
+  double deadline_s = 30;
+  BootstrapOptions options(Rank rank) const {
+    BootstrapOptions o;
+    o.deadline_s = deadline_s;
+    if (ranks_per_host > 0) o.pretend_host = 1 + static_cast<uint64_t>(rank / ranks_per_host);
+    return o;
+  }
+};
+
+inline rondo_unique_id new_id() {
+  auto id = make_unique_id();
+  if (!id.ok()) ADD_FAILURE() << id.status().to_string();
+  return id.ok() ? *id : rondo_unique_id{};
+}
+
+/// Joins nranks threads, runs body on each, says goodbye. Returns how each join ended.
+inline std::vector<Status> join_threads(int nranks, const Spawn& spawn, const std::function<void(Bootstrap&)>& body) {
+  const rondo_unique_id id = new_id();
+  std::vector<Status> results(nranks);
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < nranks; ++r)
+    threads.emplace_back([&, r] {
+      auto b = Bootstrap::join(nranks, id, r, spawn.options(r));
+      results[r] = b.status();
+      if (!b.ok()) return;
+      body(**b);
+      (*b)->say_goodbye();
+    });
+  for (std::thread& t : threads) t.join();
+  return results;
+}
+
+/// A forked child. The body's text arrives here when the child ends.
+class Child {
+ public:
+  explicit Child(const std::function<std::string()>& body) {
+    int ends[2];
+    if (::pipe(ends) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ends[0]);
+      const std::string text = body();
+      if (::write(ends[1], text.data(), text.size()) < 0) ::_exit(2);
+      ::_exit(0);
+    }
+    ::close(ends[1]);
+    out_ = ends[0];
+  }
+  Child(Child&& o) noexcept : pid_(std::exchange(o.pid_, -1)), out_(std::exchange(o.out_, -1)) {}
+  ~Child() {
+    if (pid_ > 0) kill();
+  }
+  pid_t pid() const { return pid_; }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    join();
+  }
+  /// What the body returned; "killed by signal n" when it did not get that far.
+  std::string join() {
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n; (n = ::read(out_, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(n));
+    ::close(out_);
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    if (WIFSIGNALED(status)) return "killed by signal " + std::to_string(WTERMSIG(status));
+    return text;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+/// Joins nranks forked processes; "ok" where body returned true.
+inline std::vector<std::string> join_processes(int nranks, const Spawn& spawn,
+                                               const std::function<bool(Bootstrap&)>& body) {
+  const rondo_unique_id id = new_id();
+  std::vector<Child> children;
+  for (Rank r = 0; r < nranks; ++r)
+    children.emplace_back([&, r]() -> std::string {
+      auto b = Bootstrap::join(nranks, id, r, spawn.options(r));
+      if (!b.ok()) return b.status().to_string();
+      const bool good = body(**b);
+      (*b)->say_goodbye();
+      return good ? "ok" : "failed";
+    });
+  std::vector<std::string> results;
+  for (Child& c : children) results.push_back(c.join());
+  return results;
+}
+
+inline int num_open_descriptors() {
+  int n = 0;
+  DIR* dir = ::opendir("/proc/self/fd");
+  while (::readdir(dir) != nullptr) ++n;
+  ::closedir(dir);
+  return n;
+}
+
+/// Polls a condition until it holds or `seconds` have passed.
+inline bool eventually(double seconds, const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+    if (condition()) return true;
+    ::poll(nullptr, 0, 1);
+  }
+  return condition();
+}
+
+}  // namespace rondo::testing
