@@ -8,7 +8,8 @@
 //   4 ranks, what rank 2 does:     send in to {0 1 3}
 //                                  recv from {0 1 3}; out = x0 + x1 + in + x3
 //
-// Two lanes, "show" and "add", so that the next loop's data is on its way while this loop's is added.
+// Two lanes, "show" and "add", so that the next loop's data is on its way while this loop's is added. "add" waits for
+// "show": in place, the sum overwrites what is being shown.
 //
 // Steps: 1. Bytes sent per rank: S, written once for N - 1 readers. Every rank reads (N-1) S: for small buffers.
 // Order of addition: ascending ranks.
@@ -28,6 +29,7 @@ void one_shot_all_reduce(P& p, Rank rank, int nranks) {
   p.send(in(0), all.everybody(AllPairs::kContribution));
 
   p.lane(1);
+  p.wait(0, 0);
   p.recv_reduce_copy(all.everybody(AllPairs::kContribution), in(0), out(0), all.order(), Sum::kFinal);
 }
 

@@ -17,7 +17,8 @@
 //
 // One lane: each message needs the one before.
 //
-// Steps: log2 P, 2 more when N is no power of two. Bytes sent per rank: S log2 P, S more by a rank that folded.
+// Steps: log2 P; when N is no power of two 1 more, and 2 more when more than half of the seats are shared (else nobody
+// who waits for the result hears of another fold through all rounds). Bytes sent per rank: S log2 P, S more by a rank that folded.
 // Order of addition: a balanced tree over ascending ranks.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
 #pragma once

@@ -26,8 +26,9 @@ Cost all_pairs_all_gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
 Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only: data goes from buffer to buffer
 
 Cost recursive_doubling_cost(int n) {
-  const int rounds = RecursiveDoubling::rounds(n);
-  return RecursiveDoubling::folded(n) == 0 ? Cost{rounds, rounds, 1} : Cost{rounds + 2, rounds + 1, 1};
+  const int rounds = RecursiveDoubling::rounds(n), pairs = RecursiveDoubling::folded(n);
+  if (pairs == 0) return {rounds, rounds, 1};
+  return {rounds + (2 * pairs > 1 << rounds ? 2 : 1), rounds + 1, 1};
 }
 
 Cost tree_cost(int n) {  // O(N log N): the deepest path and the busiest rank of both trees
