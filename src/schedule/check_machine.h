@@ -1,0 +1,42 @@
+// Second half of the checker: executes a Program on symbolic values.
+//
+// One thread steps all lanes of all ranks; a lane runs until it lacks a message or room for one. Loop l of an operation
+// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, an instruction after the other, each window one
+// message. Internal to the checker.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "schedule/check_program.h"
+#include "schedule/check_races.h"
+
+namespace rondo::check {
+
+struct RunOptions {
+  int loops = 1;
+  int slices = 1;  // messages per chunk
+  int depth = 1;   // messages a FIFO holds
+  bool races = false;
+  bool rank_order = false;   // every sum must be formed in ascending rank order
+  bool fingerprint = false;  // of the traffic
+  // Lengths: 0: every window of every chunk has one element. Else all-reduce: of the buffer; other collectives: of the
+  // shorter buffer; cut by extent() with windows of loop_elems.
+  bool ragged = false;
+  uint64_t count_elems = 0;
+  uint64_t loop_elems = 1;
+};
+
+struct Outcome {
+  std::optional<Failure> failure;
+  int64_t steps = 0;
+  int64_t sent_elems = 0;  // by the busiest rank
+  uint64_t order_fingerprint = 0;
+  uint64_t traffic_fingerprint = 0;
+};
+
+Outcome execute(const Program& program, const RunOptions& options);
+
+}  // namespace rondo::check

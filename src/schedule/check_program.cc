@@ -1,0 +1,242 @@
+#include "schedule/check_program.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "schedule/checker.h"
+
+namespace rondo::check {
+namespace {
+
+constexpr Rank kManyReaders = 0xffff;
+
+uint64_t connection_name(Rank writer, Rank reader, const Port& port) {
+  return static_cast<uint64_t>(writer) << 48 | static_cast<uint64_t>(port.group == kUnicast ? reader : kManyReaders) << 32 |
+         static_cast<uint64_t>(port.group) << 16 | port.tag;
+}
+
+std::string connection_text(const Connection& c) {
+  return c.group == kUnicast ? fmt::format("the connection from rank {}, tag {}", c.writer, c.tag)
+                             : fmt::format("the multicast of rank {}, group {}, tag {}", c.writer, c.group, c.tag);
+}
+
+bool known_verb(Verb v) { return verb_name(v) != "?"; }
+
+}  // namespace
+
+std::string ports_text(const PortSet& ports) {
+  std::string text = "{";
+  for (const Port& p : ports) text += fmt::format("{}{}", text.size() > 1 ? " " : "", p.peer);
+  return text + "}";
+}
+
+std::optional<Failure> Program::build(std::span<const Schedule* const> operations) {
+  nranks = operations[0]->nranks;
+  ops.resize(operations.size());
+  for (uint32_t op = 0; op < ops.size(); ++op) {
+    ops[op].schedule = operations[op];
+    if (auto f = check_shape(*operations[op])) return f;
+    if (auto f = scan(op)) return f;
+  }
+  return check_ends();
+}
+
+std::optional<Failure> Program::check_shape(const Schedule& s) const {
+  if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
+    return Failure{"the schedule does not have one entry for each rank"};
+  for (Rank r = 0; r < nranks; ++r) {
+    const RankSchedule& me = s.ranks[static_cast<size_t>(r)];
+    const RankSchedule& first = s.ranks[0];
+    if (me.rank != r || me.nranks != nranks) return Failure{"entry holds another rank's schedule", r};
+    if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
+      return Failure{"ranks cut their buffers differently", r};
+    const int n = s.collective == Collective::kAllReduce ? 1 : nranks;
+    const bool fits = s.collective == Collective::kAllGather ? me.out_chunks == n * me.in_chunks
+                                                             : me.in_chunks == n * me.out_chunks;
+    if (!fits || me.in_chunks == 0 || me.out_chunks == 0)
+      return Failure{fmt::format("{} chunks in and {} out do not fit the collective", me.in_chunks, me.out_chunks), r};
+    if (me.port_sets.empty() || !me.port_sets[0].empty()) return Failure{"port set 0 is not empty", r};
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Program::check_instruction(const RankSchedule& r, const Instruction& i) const {
+  auto bad = [](const char* what) { return Failure{what}; };
+  if (!known_verb(i.verb) || i.reserved != 0 || (i.flags & ~(kFlagFinal | kFlagDirect | kFlagCredit)) != 0)
+    return bad("is no instruction");
+  if (i.verb == Verb::kWait) {
+    if (i.src_first >= r.lanes.size() || i.dst_first >= r.lanes[i.src_first].size() || i.flags != 0)
+      return bad("waits for an instruction that does not exist");
+    return std::nullopt;
+  }
+  if (i.recv_set >= r.port_sets.size() || i.send_set >= r.port_sets.size()) return bad("names no port set");
+  if (i.has(kVerbRecv) == r.recv_ports(i).empty() || i.has(kVerbSend) == r.send_ports(i).empty())
+    return bad("has ports that do not fit its verb");
+  if (i.src_position > r.recv_ports(i).size()) return bad("places its own operand behind the last one");
+  if (i.is(kFlagCredit)) {
+    const bool plain = (i.verb == Verb::kSend || i.verb == Verb::kRecv) && i.flags == kFlagCredit;
+    return plain && i.num_chunks == 0 ? std::nullopt : std::optional(bad("is a credit that carries chunks"));
+  }
+  const bool shaped_by_src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend;
+  if (i.num_chunks == 0) return bad("moves no chunk");
+  auto fits = [&](Buffer b, uint16_t first) {
+    return b <= Buffer::kScratch && first < r.chunks(b) && i.num_chunks <= r.chunks(b);
+  };
+  if (shaped_by_src && !fits(i.src_buffer(), i.src_first)) return bad("reads a chunk that does not exist");
+  if (i.has(kVerbDst) && (!fits(i.dst_buffer(), i.dst_first) || i.dst_buffer() == Buffer::kIn))
+    return bad("writes a chunk that does not exist or must not be written");
+  if (i.is(kFlagDirect)) {
+    const bool pulls = !i.has(kVerbRecv) || (i.has(kVerbSrc) && i.src_buffer() == Buffer::kIn);
+    const bool pushes = !i.has(kVerbSend) || (i.has(kVerbDst) && i.dst_buffer() == Buffer::kOut);
+    if (!pulls || !pushes || !(i.has(kVerbRecv) || i.has(kVerbSend)))
+      return bad("reaches into peers' buffers without naming which chunk");
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Program::scan(uint32_t op) {
+  OpTable& table = ops[op];
+  writing_lane_.assign(connections.size(), kNone);
+  reading_lane_.assign(ends.size(), kNone);
+  // Senders first: a connection is made by its writer, and its readers must then find it.
+  for (const bool sending : {true, false}) {
+    for (const RankSchedule& r : table.schedule->ranks) {
+      if (sending) {
+        table.set_base.push_back(static_cast<uint32_t>(table.sets.size()));
+        table.sets.resize(table.sets.size() + r.port_sets.size());
+      }
+      std::vector<uint32_t> used_by(r.port_sets.size(), kNone);
+      for (uint32_t lane = 0; lane < r.lanes.size(); ++lane) {
+        for (uint32_t pc = 0; pc < r.lanes[lane].size(); ++pc) {
+          const Instruction& i = r.lanes[lane][pc];
+          auto located = [&](Failure f) {
+            f.rank = r.rank, f.lane = static_cast<int>(lane), f.pc = static_cast<int>(pc);
+            return f;
+          };
+          if (sending)
+            if (auto f = check_instruction(r, i)) return located(*f);
+          table.direct |= i.is(kFlagDirect);
+          const uint16_t set = sending ? i.send_set : i.recv_set;
+          if (i.verb == Verb::kWait || i.is(kFlagDirect) || set == 0) continue;
+          if (sending && used_by[set] == lane) {  // known already, but its messages may be longer
+            const SetTable& known = table.set(r.rank, set);
+            for (uint32_t k = 0; k < known.send_num; ++k) {
+              Connection& c = connections[table.send_connections[known.send_begin + k]];
+              c.max_chunks = std::max<uint32_t>(c.max_chunks, i.num_chunks);
+            }
+          }
+          if (used_by[set] == lane) continue;
+          const bool fresh = used_by[set] == kNone;
+          used_by[set] = lane;
+          if (!fresh) return located({fmt::format("uses a connection {} ports {} that another lane uses",
+                                                  sending ? "to" : "from", ports_text(r.port_sets[set]))});
+          if (auto f = sending ? use_send_set(op, r, set, lane) : use_recv_set(op, r, set, lane)) return located(*f);
+          if (sending) {
+            const SetTable& made = table.set(r.rank, set);
+            for (uint32_t k = 0; k < made.send_num; ++k) {
+              Connection& c = connections[table.send_connections[made.send_begin + k]];
+              c.max_chunks = std::max<uint32_t>(c.max_chunks, i.num_chunks);
+            }
+          }
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+bool Program::marked(uint32_t id) {
+  if (mark_.size() <= id) mark_.resize(std::max(ends.size(), connections.size()) + 1, 0);
+  return std::exchange(mark_[id], stamp_) == stamp_;
+}
+
+std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane) {
+  OpTable& table = ops[op];
+  SetTable& entry = table.sets[table.set_base[static_cast<size_t>(r.rank)] + set];
+  entry.send_begin = static_cast<uint32_t>(table.send_connections.size());
+  const PortSet& ports = r.port_sets[set];
+  ++stamp_;
+  for (const Port& port : ports) {
+    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank) return Failure{"sends to a rank that is no peer"};
+    const uint64_t name = connection_name(r.rank, port.peer, port);
+    std::vector<Rank> readers{port.peer};
+    if (port.group != kUnicast) {
+      if (&port != &*std::find_if(ports.begin(), ports.end(), [&](const Port& p) {
+            return p.group == port.group && p.tag == port.tag;
+          }))
+        continue;  // one message for the whole group: its first port stands for it
+      readers.clear();
+      for (const Port& p : ports)
+        if (p.group == port.group && p.tag == port.tag) readers.push_back(p.peer);
+      std::sort(readers.begin(), readers.end());
+      const bool twice = std::adjacent_find(readers.begin(), readers.end()) != readers.end();
+      if (twice || (port.group == kGroupAll && readers.size() != static_cast<size_t>(nranks) - 1))
+        return Failure{fmt::format("sends to group {} but to the readers {} only", port.group, ports_text(ports))};
+    }
+    auto [it, fresh] = by_name_.try_emplace(name, static_cast<uint32_t>(connections.size()));
+    const uint32_t id = it->second;
+    if (fresh) {
+      connections.push_back({r.rank, port.group, port.tag, static_cast<uint32_t>(ends.size()),
+                             static_cast<uint32_t>(readers.size()), 0});
+      for (Rank reader : readers) ends.push_back({id, reader});
+      writing_lane_.push_back(kNone);
+      reading_lane_.resize(ends.size(), kNone);
+      written_in_.push_back(0);
+      read_in_.resize(ends.size(), 0);
+    } else {
+      const Connection& c = connections[id];
+      bool same = c.num_ends == readers.size();
+      for (uint32_t k = 0; same && k < c.num_ends; ++k) same = ends[c.first_end + k].reader == readers[k];
+      if (!same) return Failure{connection_text(c) + " is meant for different readers elsewhere"};
+    }
+    if (marked(id)) return Failure{"names a connection twice in one set"};
+    if (writing_lane_[id] != kNone && writing_lane_[id] != lane)
+      return Failure{connection_text(connections[id]) + " is written by two lanes"};
+    writing_lane_[id] = lane;
+    written_in_[id] |= static_cast<uint8_t>(1u << op);
+    table.send_connections.push_back(id);
+  }
+  entry.send_num = static_cast<uint32_t>(table.send_connections.size()) - entry.send_begin;
+  return std::nullopt;
+}
+
+std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane) {
+  OpTable& table = ops[op];
+  SetTable& entry = table.sets[table.set_base[static_cast<size_t>(r.rank)] + set];
+  entry.recv_begin = static_cast<uint32_t>(table.recv_ends.size());
+  ++stamp_;
+  for (const Port& port : r.port_sets[set]) {
+    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank) return Failure{"receives from a rank that is no peer"};
+    const auto it = by_name_.find(connection_name(port.peer, r.rank, port));
+    if (it == by_name_.end() || (written_in_[it->second] >> op & 1) == 0)
+      return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends that", port.peer,
+                                 port.group, port.tag)};
+    const Connection& c = connections[it->second];
+    const auto last = ends.begin() + c.first_end + c.num_ends;
+    const auto found = std::lower_bound(ends.begin() + c.first_end, last, r.rank,
+                                        [](const End& e, Rank rank) { return e.reader < rank; });
+    if (found == last || found->reader != r.rank) return Failure{connection_text(c) + " is not meant for this reader"};
+    const uint32_t end = static_cast<uint32_t>(found - ends.begin());
+    if (marked(end)) return Failure{"names a connection twice in one set"};
+    if (reading_lane_[end] != kNone && reading_lane_[end] != lane)
+      return Failure{connection_text(c) + " is read by two lanes"};
+    reading_lane_[end] = lane;
+    read_in_[end] |= static_cast<uint8_t>(1u << op);
+    table.recv_ends.push_back(end);
+  }
+  entry.recv_num = static_cast<uint32_t>(table.recv_ends.size()) - entry.recv_begin;
+  return std::nullopt;
+}
+
+std::optional<Failure> Program::check_ends() const {
+  for (size_t e = 0; e < ends.size(); ++e) {
+    const Connection& c = connections[ends[e].connection];
+    if (read_in_[e] != written_in_[ends[e].connection])
+      return Failure{connection_text(c) + fmt::format(" is never read by rank {}", ends[e].reader), ends[e].reader};
+  }
+  return std::nullopt;
+}
+
+}  // namespace rondo::check

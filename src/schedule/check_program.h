@@ -1,0 +1,89 @@
+// First half of the checker: what can be said of a Schedule without executing it, and the tables for executing it.
+//
+// Program::build looks at every instruction once (operands, ports, flags), finds the connections of one operation or of
+// two in a row, and their single writing and reading lanes. Internal to the checker.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rondo/schedule.h"
+
+namespace rondo::check {
+
+/// What is wrong, and where.
+struct Failure {
+  std::string what;
+  Rank rank = -1;
+  int lane = -1;
+  int pc = -1;
+  int op = 0;  // of two in a row
+  bool for_want_of_room = false;  // a deadlock that a deeper FIFO may resolve
+};
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+/// A connection's writing end.
+struct Connection {
+  Rank writer;
+  uint16_t group, tag;
+  uint32_t first_end;   // its reading ends: first_end .. first_end + num_ends - 1
+  uint32_t num_ends;
+  uint32_t max_chunks;  // of its longest message
+};
+/// A connection's reading end: each reader has its own head.
+struct End {
+  uint32_t connection;
+  Rank reader;
+};
+
+/// A port set as connections: recv ends in port order, distinct connections to send to.
+struct SetTable {
+  uint32_t recv_begin = 0, recv_num = 0, send_begin = 0, send_num = 0;
+};
+
+/// One of the operations.
+struct OpTable {
+  const Schedule* schedule = nullptr;
+  std::vector<uint32_t> set_base;  // by rank: its set 0 in `sets`
+  std::vector<SetTable> sets;
+  std::vector<uint32_t> recv_ends, send_connections;
+  bool direct = false;
+
+  const SetTable& set(Rank rank, uint16_t index) const { return sets[set_base[static_cast<size_t>(rank)] + index]; }
+};
+
+class Program {
+ public:
+  /// Ranks, chunk counts, instructions, connections. The schedules must outlive the Program.
+  std::optional<Failure> build(std::span<const Schedule* const> operations);
+
+  int nranks = 0;
+  std::vector<OpTable> ops;
+  std::vector<Connection> connections;
+  std::vector<End> ends;
+
+ private:
+  std::optional<Failure> check_shape(const Schedule& s) const;
+  std::optional<Failure> check_instruction(const RankSchedule& r, const Instruction& i) const;
+  std::optional<Failure> scan(uint32_t op);
+  std::optional<Failure> use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
+  std::optional<Failure> use_recv_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
+  std::optional<Failure> check_ends() const;
+  bool marked(uint32_t id);  // already seen in this port set?
+
+  std::unordered_map<uint64_t, uint32_t> by_name_;
+  std::vector<uint32_t> writing_lane_, reading_lane_;  // of the operation under way
+  std::vector<uint32_t> mark_;
+  uint32_t stamp_ = 0;
+  std::vector<uint8_t> read_in_, written_in_;          // by end, by connection: bit = operation
+};
+
+/// "{1 3}" for ports or ranks.
+std::string ports_text(const PortSet& ports);
+
+}  // namespace rondo::check

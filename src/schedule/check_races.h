@@ -1,0 +1,54 @@
+// Races by vector clocks, for the checker. Internal.
+//
+// Every lane of every rank has a clock with one component per lane. It advances with each executed instruction and is
+// joined with the clock of every message received and every lane waited for. Two accesses to the same memory, one of
+// them a write, must be ordered by these clocks; room in a FIFO orders nothing here, so the verdict holds for any depth.
+// Memory is a rank's chunk in one window, with `in` and `out` laid over each other as in-place calls do.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rondo/types.h"
+
+namespace rondo::check {
+
+class Races {
+ public:
+  enum class Access : uint8_t { kReadInput, kRead, kWrite };
+  /// Where an access happened: an index that the owner can name later.
+  struct Epoch {
+    uint32_t lane = UINT32_MAX;
+    uint32_t clock = 0;
+    uint32_t pc = 0;
+  };
+  enum class Verdict : uint8_t { kOrdered, kRace, kInputGone };
+
+  void start(uint32_t num_lanes, uint64_t num_places);
+  /// The lane executes its next instruction.
+  void tick(uint32_t lane) { ++clock(lane)[lane]; }
+  uint32_t* clock(uint32_t lane) { return &clocks_[static_cast<size_t>(lane) * width_]; }
+  uint32_t width() const { return width_; }
+  /// Joins another clock into the lane's.
+  void join(uint32_t lane, const uint32_t* other);
+  /// True when an event of lane `other` is known to `lane`.
+  bool has_heard_of(uint32_t lane, uint32_t other) { return clock(lane)[other] != 0; }
+
+  /// An access by `lane` to place number `place`; `partner` is set to the access that it conflicts with.
+  Verdict access(uint64_t place, Access kind, uint32_t lane, uint32_t pc, Epoch* partner);
+  /// The first access to `place` that `clock` does not cover, if any.
+  std::optional<Epoch> uncovered(uint64_t place, const uint32_t* clock) const;
+
+ private:
+  struct Place {
+    Epoch write;
+    std::vector<Epoch> reads;  // since that write
+  };
+  uint32_t width_ = 0;
+  std::vector<uint32_t> clocks_;
+  std::vector<Place> places_;
+};
+
+}  // namespace rondo::check

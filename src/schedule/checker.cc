@@ -1,0 +1,205 @@
+#include "schedule/checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/check_machine.h"
+#include "schedule/extent.h"
+
+namespace rondo {
+namespace {
+
+using check::execute;
+using check::Failure;
+using check::Outcome;
+using check::Program;
+using check::RunOptions;
+
+/// One proof: runs a program in all the ways that the options ask for and collects the report.
+class Proof {
+ public:
+  Proof(std::vector<const Schedule*> operations, const CheckOptions& options, const CheckClaims& claims)
+      : operations_(std::move(operations)), options_(options), claims_(claims) {}
+
+  CheckReport run() {
+    if (auto f = program_.build(operations_)) {
+      fail(*f);
+      return std::move(report_);
+    }
+    for (const Schedule* s : operations_)
+      for (const RankSchedule& r : s->ranks)
+        for (const Lane& lane : r.lanes) report_.instructions += static_cast<int64_t>(lane.size());
+    const RankSchedule& first = operations_[0]->ranks[0];
+    report_.total_chunks = std::max(first.in_chunks, first.out_chunks);
+    if (one_loop() && many_loops() && all_lengths()) compare_cost();
+    return std::move(report_);
+  }
+
+ private:
+  bool races() const { return program_.nranks <= options_.max_race_ranks; }
+
+  /// Executes at the smallest depth, from `*depth` on, that does not deadlock for want of room.
+  bool execute_at_smallest_depth(RunOptions o, int* depth, Outcome* outcome) {
+    for (;; ++*depth) {
+      o.depth = *depth;
+      *outcome = execute(program_, o);
+      if (!outcome->failure) return true;
+      if (!outcome->failure->for_want_of_room || *depth >= options_.max_fifo_depth) return fail(*outcome->failure);
+    }
+  }
+
+  bool one_loop() {
+    RunOptions o;
+    o.races = races();
+    o.rank_order = claims_.rank_order;
+    o.fingerprint = options_.loops > 1;
+    report_.fifo_depth = options_.first_fifo_depth;
+    Outcome outcome;
+    if (!execute_at_smallest_depth(o, &report_.fifo_depth, &outcome)) return false;
+    report_.steps = outcome.steps;
+    report_.sent_chunks = outcome.sent_elems;
+    report_.order_fingerprint = outcome.order_fingerprint;
+    report_.traffic_fingerprint = outcome.traffic_fingerprint;
+    if (claims_.order_fingerprint && *claims_.order_fingerprint != outcome.order_fingerprint)
+      return fail({"adds in another order than before"});
+    return true;
+  }
+
+  bool many_loops() {
+    report_.fifo_depth_sliced = report_.fifo_depth;
+    if (options_.loops == 1 && options_.max_messages_per_chunk == 1) return true;
+    for (int slices = 1; slices <= options_.max_messages_per_chunk; ++slices) {
+      RunOptions o;
+      o.loops = options_.loops;
+      o.slices = slices;
+      o.races = races();
+      int depth = slices == 1 ? report_.fifo_depth : options_.first_fifo_depth;
+      Outcome outcome;
+      if (!execute_at_smallest_depth(o, &depth, &outcome)) return false;
+      if (slices == 1) report_.fifo_depth = depth;
+      report_.fifo_depth_sliced = depth;
+    }
+    return true;
+  }
+
+  /// Chunks of unequal and zero length: every pattern for few ranks, the tell-tale ones for many.
+  bool all_lengths() {
+    if (!options_.ragged) return true;
+    const uint64_t chunks = std::min(operations_[0]->ranks[0].in_chunks, operations_[0]->ranks[0].out_chunks);
+    std::vector<uint64_t> counts{0, 1, chunks / 2, chunks - 1, chunks + 1, 2 * chunks + 1};
+    if (program_.nranks <= 6)
+      for (uint64_t count = 0; count <= 2 * chunks + 1; ++count) counts.push_back(count);
+    std::sort(counts.begin(), counts.end());
+    counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+    for (const uint64_t count : counts) {
+      RunOptions o;
+      o.ragged = true;
+      o.count_elems = count;
+      o.loop_elems = count > chunks ? 2 : 1;
+      o.loops = static_cast<int>(std::max<uint64_t>(1, num_loops(count, chunks, o.loop_elems)));
+      o.races = races();
+      int depth = report_.fifo_depth;
+      Outcome outcome;
+      if (!execute_at_smallest_depth(o, &depth, &outcome)) {
+        report_.reason += fmt::format(" [{} elements, {} a loop]", count, o.loop_elems);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool compare_cost() {
+    if (!claims_.cost) return true;
+    const Cost& cost = *claims_.cost;
+    if (cost.steps != report_.steps)
+      return fail({fmt::format("takes {} steps where {} are claimed", report_.steps, cost.steps)});
+    if (report_.sent_chunks * cost.sent_den != cost.sent_num * report_.total_chunks)
+      return fail({fmt::format("sends {}/{} S from its busiest rank where {}/{} are claimed", report_.sent_chunks,
+                               report_.total_chunks, cost.sent_num, cost.sent_den)});
+    return true;
+  }
+
+  bool fail(const Failure& f) {
+    report_.ok = false;
+    report_.rank = f.rank;
+    report_.lane = f.lane;
+    report_.pc = f.pc;
+    if (operations_.size() > 1) report_.reason += fmt::format("operation {}: ", f.op + 1);
+    if (f.rank >= 0) report_.reason += fmt::format("rank {} ", f.rank);
+    if (f.lane >= 0 && f.pc >= 0) {
+      const RankSchedule& r = operations_[static_cast<size_t>(f.op)]->ranks[static_cast<size_t>(f.rank)];
+      const Instruction& i = r.lanes[static_cast<size_t>(f.lane)][static_cast<size_t>(f.pc)];
+      report_.reason += fmt::format("lane {} pc {} ({}): ", f.lane, f.pc, instruction_text(r, i));
+    }
+    report_.reason += f.what;
+    return false;
+  }
+
+  std::vector<const Schedule*> operations_;
+  const CheckOptions& options_;
+  const CheckClaims& claims_;
+  Program program_;
+  CheckReport report_;
+};
+
+bool is_direct(const Schedule& s) {
+  for (const RankSchedule& r : s.ranks)
+    for (const Lane& lane : r.lanes)
+      for (const Instruction& i : lane)
+        if (i.is(kFlagDirect)) return true;
+  return false;
+}
+
+}  // namespace
+
+CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options, const CheckClaims& claims) {
+  return Proof({&schedule}, options, claims).run();
+}
+
+CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options) {
+  const Schedule schedule = record_all(algorithm, nranks);
+  CheckClaims claims;
+  claims.cost = algorithm.cost(nranks);
+  claims.rank_order = algorithm.rank_order;
+  CheckReport report = check_schedule(schedule, options, claims);
+  if (report.ok && nranks > 1 && is_direct(schedule) != algorithm.direct) {
+    report.ok = false;
+    report.reason = algorithm.direct ? "is called direct and touches no peer's buffer"
+                                     : "touches peers' buffers and is not called direct";
+  }
+  return report;
+}
+
+CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options) {
+  CheckOptions pair = options;
+  pair.ragged = false;  // each operation has its own lengths; check_schedule covers them
+  return Proof({&first, &second}, pair, {}).run();
+}
+
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options) {
+  return check_pair(record_all(first, nranks), record_all(second, nranks), options);
+}
+
+std::string instruction_text(const RankSchedule& schedule, const Instruction& i) {
+  if (i.verb == Verb::kWait) return fmt::format("wait for lane {} pc {}", i.src_first, i.dst_first);
+  constexpr std::string_view kNames[] = {"in", "out", "scratch", "?"};
+  auto chunks = [&](Buffer b, int first) {
+    const std::string_view name = kNames[std::min(3, static_cast<int>(b))];
+    return i.num_chunks == 1 ? fmt::format("{}[{}]", name, first) : fmt::format("{}[{}+{}]", name, first, i.num_chunks);
+  };
+  std::string text(verb_name(i.verb));
+  auto add = [&text](std::string part) { text += (text.find(' ') == std::string::npos ? " " : ", ") + part; };
+  if (i.is(kFlagCredit)) text += "_credit";
+  if (i.is(kFlagDirect)) text += "_direct";
+  if (i.has(kVerbSrc) && !i.is(kFlagCredit)) add(chunks(i.src_buffer(), i.src_first));
+  if (i.recv_set != 0 && i.recv_set < schedule.port_sets.size()) add("from " + check::ports_text(schedule.recv_ports(i)));
+  if (i.has(kVerbDst)) add("into " + chunks(i.dst_buffer(), i.dst_first));
+  if (i.send_set != 0 && i.send_set < schedule.port_sets.size()) add("to " + check::ports_text(schedule.send_ports(i)));
+  if (i.has(kVerbSrc) && i.has(kVerbRecv)) add(fmt::format("own after {}", i.src_position));
+  if (i.is(kFlagFinal)) add("final");
+  return text;
+}
+
+}  // namespace rondo

@@ -1,0 +1,79 @@
+// Checker: executes a Schedule on symbolic values and proves what it promises.
+//
+// A symbolic value stands for the elements of one chunk: which ranks' contributions it holds, of which chunk, how often
+// (exact sets up to 64 ranks, fingerprints beyond), and the expression tree of additions that made it. The checker
+// walks through the same instructions as the engine and proves, or says which instruction breaks it:
+//   - the collective's postcondition on every rank: every contribution exactly once, of the right chunk;
+//   - one expression tree for an element on all ranks (the order of operands counts), in rank order where claimed;
+//   - the final flag exactly where a sum becomes complete; `in` is only read while it holds raw input;
+//   - every connection has one writing and one reading lane, a multicast one set of readers; no message is left over;
+//   - no deadlock, and the smallest FIFO depth that completes, for 1 to max_messages_per_chunk messages per chunk;
+//   - lanes of a rank never race, in place included, and nobody touches a peer's buffer outside of its operation
+//     (vector clocks: lane order, messages, waits and credits; never the luck of one interleaving);
+//   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, and for a
+//     second operation that starts on each connection as soon as the first has left it (check_pair);
+//   - steps on the critical path and bytes sent equal the row's Cost.
+// A network of FIFOs with one reader and one writer each computes the same in every interleaving (Kahn 1974), so one
+// execution stands for all; what depends on order is judged by happens-before.
+//
+// Thread safety: pure functions. Learned from: msccl-tools' collectives (a collective is a pre- and a postcondition),
+// FastTrack (Flanagan and Freund 2009) for races by vector clocks.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "algorithms/registry.h"
+#include "rondo/schedule.h"
+
+namespace rondo {
+
+struct CheckOptions {
+  int loops = 2;                   // of the data
+  int max_messages_per_chunk = 4;  // 1 .. this many FIFO steps for each chunk
+  int max_fifo_depth = 64;         // deeper counts as deadlock
+  int first_fifo_depth = 1;        // where the search for the smallest depth begins
+  int max_race_ranks = 128;        // vector clocks grow with the square: above this, values and deadlocks only
+  bool ragged = true;              // chunks of unequal and zero length
+
+  /// Values and deadlocks only, in one loop: for thousands of ranks.
+  static CheckOptions fingerprints() { return {1, 1, 64, 8, 0, false}; }
+};
+
+/// What a schedule is said to do beside its collective; unset: not compared.
+struct CheckClaims {
+  std::optional<Cost> cost;
+  bool rank_order = false;
+  std::optional<uint64_t> order_fingerprint;  // the expression trees of an earlier report
+};
+
+struct CheckReport {
+  bool ok = true;
+  std::string reason;  // in words, with rank, lane, pc and instruction; empty when ok
+  Rank rank = -1;      // where it broke; -1: of no single place
+  int lane = -1;
+  int pc = -1;
+
+  int64_t steps = 0;         // messages on the longest chain of dependent messages, one loop
+  int64_t sent_chunks = 0;   // by the busiest rank, one loop
+  int64_t total_chunks = 1;  // that S is cut into
+  int fifo_depth = 0;        // smallest that completes, one message per chunk
+  int fifo_depth_sliced = 0; // the same for max_messages_per_chunk
+  int64_t instructions = 0;  // of all ranks
+  uint64_t order_fingerprint = 0;    // of all elements' expression trees
+  uint64_t traffic_fingerprint = 0;  // of all connections' messages in sequence, and of the outputs
+};
+
+/// Records `algorithm` for all ranks and proves it and its row. O(instructions * lanes) with races, else O(instructions).
+CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
+/// Proves a schedule as it stands, whatever made it.
+CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});
+/// `second` right after `first` on the same connections, without a barrier between them.
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options = {});
+CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options = {});
+
+/// "recv_reduce_send in[3], from {1}, to {3}, own after 1": an instruction in words.
+std::string instruction_text(const RankSchedule& schedule, const Instruction& instruction);
+
+}  // namespace rondo
