@@ -23,6 +23,7 @@ struct Shape {
   const uint8_t* src_[kNumSrc == 0 ? 1 : kNumSrc];
   uint8_t* dst_[kNumDst == 0 ? 1 : kNumDst];
   const KernelArgs& args;
+  static constexpr bool kAnyNumSrc = kNumSrc == 0;
 
   explicit RONDO_INLINE Shape(const KernelArgs& a) : args(a) {
     for (uint32_t s = 0; s < kNumSrc; ++s) src_[s] = static_cast<const uint8_t*>(a.src[s]);
@@ -40,6 +41,19 @@ struct Shape {
   }
 };
 
+// Processors follow some 32 streams on their own; beyond that a step asks for what a later step of the same source will
+// read. One core, 64 sources of 4 MiB of bfloat16: 6 GB/s without, 14 GB/s with (kernels_bench, 64x1/4194304).
+constexpr uint32_t kFollowedSources = 16;
+constexpr uint64_t kPrefetchAheadBytes = 512;
+
+template <int kUnroll, class S>
+RONDO_INLINE void prefetch(const S& shape, const uint8_t* p) {
+  if constexpr (S::kAnyNumSrc) {
+    if (shape.num_src() <= kFollowedSources) return;
+    for (uint64_t b = 0; b < kUnroll * kWidth; b += 64) __builtin_prefetch(p + kPrefetchAheadBytes + b);
+  }
+}
+
 template <int kUnroll, bool kStream, class R, class S>
 RONDO_INLINE void step(const R& recipe, const S& shape, uint64_t offset) {
   typename R::Acc acc[kUnroll];
@@ -48,6 +62,7 @@ RONDO_INLINE void step(const R& recipe, const S& shape, uint64_t offset) {
   for (int u = 0; u < kUnroll; ++u) acc[u] = recipe.first(load(p + u * kWidth), 0);
   for (uint32_t s = 1; s < shape.num_src(); ++s) {
     p = shape.src(s) + offset;
+    prefetch<kUnroll>(shape, p);
 #pragma GCC unroll 8
     for (int u = 0; u < kUnroll; ++u) acc[u] = recipe.join(acc[u], load(p + u * kWidth), s);
   }
