@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -137,7 +138,8 @@ TEST_P(Numerics, RunsRepeatTheirBits) {
         float* to = repeat == 0 ? first.data() : again.data();
         const Status status = comm.reduce_scatter(in.data(), to, kCount, Dtype::kFloat32, Op::kSum, &options);
         ASSERT_TRUE(status.ok()) << status.to_string();
-        if (repeat != 0) ASSERT_EQ(first, again) << name;
+        if (repeat == 0) continue;
+        ASSERT_EQ(first, again) << name;
       }
     }
   });

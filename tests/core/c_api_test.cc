@@ -1,0 +1,252 @@
+// The C ABI: every function of rondo.h, its refusals, and what rondo_last_error says. One thread drives two ranks.
+// labels: unit tsan
+// timeout: 60
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "rondo/rondo.h"
+#include "rondo/status.h"
+#include "support/shared.h"
+
+namespace rondo::testing {
+namespace {
+
+class CApi : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(rondo_comm_init_all(comms_, 2, nullptr), RONDO_OK) << rondo_last_error(nullptr); }
+  void TearDown() override {
+    for (rondo_comm* comm : comms_) EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
+  }
+  // The refusal's code, and words that its sentence must hold.
+  void refused(rondo_status got, rondo_status wanted, std::initializer_list<const char*> words,
+               const rondo_comm* comm) {
+    const std::string text = rondo_last_error(comm);
+    EXPECT_EQ(got, wanted) << text;
+    for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << "no \"" << word << "\" in: " << text;
+  }
+  void refused(rondo_status got, rondo_status wanted, std::initializer_list<const char*> words) {
+    refused(got, wanted, words, comms_[0]);
+  }
+  // Both ranks sum; the communicator is well.
+  void expect_works() {
+    float x[2][3] = {{1, 2, 3}, {10, 20, 30}};
+    ASSERT_EQ(rondo_group_start(), RONDO_OK);
+    for (int r = 0; r < 2; ++r)
+      ASSERT_EQ(rondo_all_reduce(comms_[r], x[r], x[r], 3, RONDO_FLOAT32, RONDO_SUM, nullptr, nullptr), RONDO_OK);
+    ASSERT_EQ(rondo_group_end(), RONDO_OK) << rondo_last_error(comms_[0]);
+    for (int r = 0; r < 2; ++r)
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(x[r][i], 11 * (i + 1));
+  }
+  rondo_comm* comms_[2] = {};
+};
+
+TEST_F(CApi, VersionAndStatusTexts) {
+  EXPECT_STREQ(rondo_version(), "0.1.0");
+#define RONDO_X(name, value, text, remedy) EXPECT_STREQ(rondo_status_string(static_cast<rondo_status>(value)), text);
+  RONDO_STATUS_CODES(RONDO_X)
+#undef RONDO_X
+  EXPECT_NE(rondo_status_string(static_cast<rondo_status>(12345)), nullptr);
+}
+
+TEST_F(CApi, RankSizeAndError) {
+  for (int r = 0; r < 2; ++r) {
+    int rank = -1, size = -1;
+    EXPECT_EQ(rondo_comm_rank(comms_[r], &rank), RONDO_OK);
+    EXPECT_EQ(rondo_comm_size(comms_[r], &size), RONDO_OK);
+    EXPECT_EQ(rank, r);
+    EXPECT_EQ(size, 2);
+    EXPECT_EQ(rondo_comm_error(comms_[r]), RONDO_OK);
+  }
+  int unused = 0;
+  EXPECT_EQ(rondo_comm_rank(nullptr, &unused), RONDO_INVALID_ARGUMENT);
+  EXPECT_EQ(rondo_comm_size(comms_[0], nullptr), RONDO_INVALID_ARGUMENT);
+  EXPECT_EQ(rondo_comm_error(nullptr), RONDO_INVALID_ARGUMENT);
+}
+
+TEST_F(CApi, TheThreeCollectives) {
+  const float in[2][4] = {{1, 2, 3, 4}, {10, 20, 30, 40}};
+  float sum[2][4] = {}, half[2][2] = {}, all[2][8] = {};
+  ASSERT_EQ(rondo_group_start(), RONDO_OK);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(rondo_all_reduce(comms_[r], in[r], sum[r], 4, RONDO_FLOAT32, RONDO_SUM, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_reduce_scatter(comms_[r], in[r], half[r], 2, RONDO_FLOAT32, RONDO_MAX, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_all_gather(comms_[r], in[r], all[r], 4, RONDO_FLOAT32, nullptr, nullptr), RONDO_OK);
+  }
+  ASSERT_EQ(rondo_group_end(), RONDO_OK) << rondo_last_error(comms_[0]);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(sum[r][3], 44);
+    EXPECT_EQ(half[r][0], in[1][2 * r]);
+    EXPECT_EQ(std::memcmp(all[r], in, sizeof(in)), 0);
+  }
+}
+
+TEST_F(CApi, WorkIsTestedAndWaitedForOrFreed) {
+  float x[2] = {1, 2}, y[2] = {1, 2};
+  rondo_work* work[2] = {};
+  rondo_work* freed[2] = {};
+  ASSERT_EQ(rondo_all_reduce(comms_[0], &x[0], &x[0], 1, RONDO_FLOAT32, RONDO_SUM, nullptr, &work[0]), RONDO_OK);
+  ASSERT_NE(work[0], nullptr);
+  EXPECT_EQ(rondo_work_test(work[0]), RONDO_IN_PROGRESS) << "rank 1 has not called";
+  ASSERT_EQ(rondo_all_reduce(comms_[1], &x[1], &x[1], 1, RONDO_FLOAT32, RONDO_SUM, nullptr, &work[1]), RONDO_OK);
+  for (int r = 0; r < 2; ++r)
+    ASSERT_EQ(rondo_all_reduce(comms_[r], &y[r], &y[r], 1, RONDO_FLOAT32, RONDO_PROD, nullptr, &freed[r]), RONDO_OK);
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(rondo_work_free(freed[r]), RONDO_OK);
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(rondo_work_wait(work[r]), RONDO_OK);
+  EXPECT_EQ(x[0], 3);
+  EXPECT_EQ(x[1], 3);
+  EXPECT_EQ(rondo_work_wait(nullptr), RONDO_INVALID_ARGUMENT);
+  EXPECT_EQ(rondo_work_test(nullptr), RONDO_INVALID_ARGUMENT);
+  for (rondo_comm*& comm : comms_) {  // waits for the freed work
+    EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
+    comm = nullptr;
+  }
+  EXPECT_EQ(y[0], 2);
+  EXPECT_EQ(y[1], 2);
+}
+
+TEST_F(CApi, BadArgumentsAreRefusedByName) {
+  float x[4] = {};
+  const auto call = [&](rondo_comm* comm, const void* in, void* out, int dtype, int op) {
+    return rondo_all_reduce(comm, in, out, 4, static_cast<rondo_dtype>(dtype), static_cast<rondo_op>(op), nullptr,
+                            nullptr);
+  };
+  refused(call(nullptr, x, x, RONDO_FLOAT32, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"comm"}, nullptr);
+  refused(call(comms_[0], nullptr, x, RONDO_FLOAT32, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"in", "rank 0"});
+  refused(call(comms_[0], x, nullptr, RONDO_FLOAT32, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"out", "rank 0"});
+  refused(call(comms_[0], x, x, 12, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype", "12"});
+  refused(call(comms_[0], x, x, -1, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype"});
+  refused(call(comms_[0], x, x, RONDO_DTYPE_DEFAULT, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype", "255"});
+  refused(call(comms_[0], x, x, 256 + RONDO_FLOAT32, RONDO_SUM), RONDO_INVALID_ARGUMENT, {"dtype"});
+  refused(call(comms_[0], x, x, RONDO_FLOAT32, 6), RONDO_INVALID_ARGUMENT, {"op", "6"});
+  refused(call(comms_[0], x, x, RONDO_FLOAT32, 256), RONDO_INVALID_ARGUMENT, {"op"});
+  EXPECT_EQ(rondo_comm_error(comms_[0]), RONDO_OK) << "a refusal does not break the communicator";
+  expect_works();
+}
+
+TEST_F(CApi, TheCallsFieldsAreCheckedByName) {
+  float x[4] = {};
+  const auto call = [&](const rondo_call& c) {
+    return rondo_all_reduce(comms_[0], x, x, 4, RONDO_FLOAT32, RONDO_SUM, &c, nullptr);
+  };
+  rondo_call c = RONDO_CALL_INIT;
+  c.size_bytes = sizeof(rondo_call) + 8;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"size_bytes"});
+  c.size_bytes = 0;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"size_bytes"});
+  c = RONDO_CALL_INIT;
+  c.stream = x;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"stream"});
+  c = RONDO_CALL_INIT;
+  c.wire = RONDO_INT8;
+  refused(call(c), RONDO_UNSUPPORTED, {"wire", "int8"});
+  c = RONDO_CALL_INIT;
+  c.accumulator = static_cast<rondo_dtype>(100);
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"accumulator"});
+  c = RONDO_CALL_INIT;
+  c.promises = 1u << 31;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"promises"});
+  c = RONDO_CALL_INIT;
+  c.deadline_s = -1;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"deadline_s"});
+  c.deadline_s = NAN;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"deadline_s"});
+  c = RONDO_CALL_INIT;
+  c.algorithm = "semaphore_flags";
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"algorithm", "semaphore_flags"});
+  expect_works();
+}
+
+TEST_F(CApi, ACallNamesWhatTheDefaultsAre) {
+  float x[2] = {1, 2};
+  rondo_call c = RONDO_CALL_INIT;
+  c.wire = RONDO_FLOAT32, c.accumulator = RONDO_FLOAT32, c.output = RONDO_FLOAT32;
+  c.algorithm = "ring";
+  c.promises = RONDO_PROMISE_SAME_BITS_PER_RUN;
+  c.deadline_s = 20;
+  c.tag = 7;
+  const float scales[2] = {2, 3};
+  ASSERT_EQ(rondo_group_start(), RONDO_OK);
+  for (int r = 0; r < 2; ++r) {
+    c.premul = &scales[r];
+    ASSERT_EQ(rondo_all_reduce(comms_[r], &x[r], &x[r], 1, RONDO_FLOAT32, RONDO_PREMUL_SUM, &c, nullptr), RONDO_OK)
+        << rondo_last_error(comms_[r]);
+  }
+  ASSERT_EQ(rondo_group_end(), RONDO_OK) << rondo_last_error(comms_[0]);
+  EXPECT_EQ(x[0], 1 * 2 + 2 * 3);
+  EXPECT_EQ(x[1], x[0]);
+}
+
+TEST_F(CApi, MakingACommunicatorChecksItsArguments) {
+  rondo_comm* comm = nullptr;
+  rondo_unique_id id{};
+  rondo_config config = RONDO_CONFIG_INIT;
+  refused(rondo_comm_init_all(nullptr, 2, nullptr), RONDO_INVALID_ARGUMENT, {"comms"}, nullptr);
+  refused(rondo_comm_init_all(&comm, 0, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "0"}, nullptr);
+  refused(rondo_comm_init_all(&comm, -3, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "-3"}, nullptr);
+  config.size_bytes += 1;
+  refused(rondo_comm_init_all(&comm, 1, &config), RONDO_INVALID_ARGUMENT, {"size_bytes"}, nullptr);
+  refused(rondo_get_unique_id(nullptr), RONDO_INVALID_ARGUMENT, {"id"}, nullptr);
+  refused(rondo_comm_init_rank(&comm, 2, nullptr, 0, nullptr), RONDO_INVALID_ARGUMENT, {"id"}, nullptr);
+  ASSERT_EQ(rondo_get_unique_id(&id), RONDO_OK) << rondo_last_error(nullptr);
+  refused(rondo_comm_init_rank(&comm, 2, &id, 2, nullptr), RONDO_INVALID_ARGUMENT, {"rank", "2"}, nullptr);
+  refused(rondo_comm_init_rank(&comm, 2, &id, -1, nullptr), RONDO_INVALID_ARGUMENT, {"rank", "-1"}, nullptr);
+  refused(rondo_comm_init_rank(nullptr, 1, &id, 0, nullptr), RONDO_INVALID_ARGUMENT, {"comm"}, nullptr);
+  EXPECT_EQ(comm, nullptr) << "a refusal sets no communicator";
+  ASSERT_EQ(rondo_comm_init_rank(&comm, 1, &id, 0, nullptr), RONDO_OK) << rondo_last_error(nullptr);
+  EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
+  EXPECT_EQ(rondo_comm_destroy(nullptr), RONDO_OK);
+}
+
+TEST_F(CApi, AnIncompleteCommunicatorTimesOut) {
+  rondo_unique_id id{};
+  ASSERT_EQ(rondo_get_unique_id(&id), RONDO_OK) << rondo_last_error(nullptr);
+  rondo_config config = RONDO_CONFIG_INIT;
+  config.init_deadline_s = 0.5;
+  rondo_comm* comm = nullptr;
+  const Stopwatch watch;
+  refused(rondo_comm_init_rank(&comm, 2, &id, 0, &config), RONDO_TIMEOUT, {"rank"}, nullptr);
+  EXPECT_LT(watch.seconds(), 5);
+  EXPECT_EQ(comm, nullptr);
+}
+
+TEST_F(CApi, AllocAndFree) {
+  void* memory[2] = {};
+  // Collective: one thread cannot be both ranks of a blocking call, so a communicator of one rank.
+  rondo_comm* alone = nullptr;
+  ASSERT_EQ(rondo_comm_init_all(&alone, 1, nullptr), RONDO_OK);
+  ASSERT_EQ(rondo_alloc(alone, 5000, &memory[0]), RONDO_OK) << rondo_last_error(alone);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory[0]) % 4096, 0u);
+  EXPECT_EQ(rondo_free(alone, memory[0]), RONDO_OK);
+  refused(rondo_alloc(alone, 5000, nullptr), RONDO_INVALID_ARGUMENT, {"ptr"}, alone);
+  refused(rondo_free(alone, &memory), RONDO_INVALID_ARGUMENT, {"ptr"}, alone);
+  EXPECT_EQ(rondo_comm_destroy(alone), RONDO_OK);
+}
+
+TEST_F(CApi, ExplainPlanFitsItsBuffer) {
+  char text[512];
+  ASSERT_EQ(rondo_explain_plan(comms_[0], "all_reduce", 1000, RONDO_FLOAT32, RONDO_SUM, text, sizeof(text)), RONDO_OK);
+  EXPECT_GT(std::strlen(text), 0u);
+  char cut[8];
+  std::memset(cut, 'x', sizeof(cut));
+  ASSERT_EQ(rondo_explain_plan(comms_[0], "all_reduce", 1000, RONDO_FLOAT32, RONDO_SUM, cut, 4), RONDO_OK);
+  EXPECT_EQ(cut[3], 0);
+  EXPECT_EQ(cut[4], 'x');
+  refused(rondo_explain_plan(comms_[0], "all_dance", 1, RONDO_FLOAT32, RONDO_SUM, text, sizeof(text)),
+          RONDO_INVALID_ARGUMENT, {"collective", "all_dance"});
+}
+
+TEST_F(CApi, AbortIsHeardByTheOtherRank) {
+  float x = 1;
+  EXPECT_EQ(rondo_comm_abort(comms_[1]), RONDO_OK);
+  rondo_call c = RONDO_CALL_INIT;
+  c.deadline_s = 10;
+  refused(rondo_all_reduce(comms_[0], &x, &x, 1, RONDO_FLOAT32, RONDO_SUM, &c, nullptr), RONDO_ABORTED, {"rank 1"});
+  EXPECT_EQ(rondo_comm_error(comms_[0]), RONDO_ABORTED);
+}
+
+}  // namespace
+}  // namespace rondo::testing
