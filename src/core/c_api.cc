@@ -1,0 +1,241 @@
+// The C ABI: argument checks and conversions, nothing else. Communicator does the work.
+#include <cstring>
+#include <string>
+
+#include "core/communicator_impl.h"
+#include "rondo/rondo.h"
+
+struct rondo_comm {
+  std::unique_ptr<rondo::Communicator> comm;
+  std::string last_error;
+};
+struct rondo_work {
+  rondo::Work work;
+  rondo_comm* comm;
+};
+
+namespace rondo {
+namespace {
+
+std::string& thread_error() {
+  thread_local std::string text;
+  return text;
+}
+
+rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
+  if (s.ok()) [[likely]] return RONDO_OK;
+  thread_error() = s.to_string();
+  if (comm != nullptr) comm->last_error = thread_error();
+  return static_cast<rondo_status>(s.code());
+}
+
+rondo_status null_argument(const char* name, rondo_comm* comm = nullptr) {
+  return report(Status(StatusCode::kInvalidArgument, std::string(name) + " is a null pointer"), comm);
+}
+
+Expected<Config> config_of(const rondo_config* c) {
+  if (c == nullptr) return Config{};
+  if (c->size_bytes != sizeof(rondo_config))
+    return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
+                                                    ", not the size of this release's rondo_config (" +
+                                                    std::to_string(sizeof(rondo_config)) + "); use RONDO_CONFIG_INIT");
+  return Config{c->deadline_s, c->init_deadline_s};
+}
+
+// rondo_call as CallOptions; `row` keeps the types that it names.
+Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
+  if (c.size_bytes != sizeof(rondo_call))
+    return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +
+                                                    ", not the size of this release's rondo_call (" +
+                                                    std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
+  if (c.stream != nullptr)
+    return Status(StatusCode::kUnsupported, "call.stream is set, but this is a communicator of host memory; leave it NULL");
+  *row = uniform_row(dtype);
+  if (c.wire != RONDO_DTYPE_DEFAULT) row->wire = static_cast<Dtype>(c.wire);
+  if (c.accumulator != RONDO_DTYPE_DEFAULT) row->accumulator = static_cast<Dtype>(c.accumulator);
+  if (c.output != RONDO_DTYPE_DEFAULT) row->output = static_cast<Dtype>(c.output);
+  options->row = row;
+  options->deadline_s = c.deadline_s;
+  options->algorithm = c.algorithm;
+  options->premul = c.premul;
+  options->promises = c.promises;
+  options->tag = c.tag;
+  return {};
+}
+
+rondo_status run(rondo_comm* comm, Collective collective, const void* in, void* out, uint64_t count_elems,
+                 rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+  if (comm == nullptr) [[unlikely]] return null_argument("comm");
+  if (static_cast<unsigned>(dtype) >= kNumDtypes || static_cast<unsigned>(op) >= kNumOps) [[unlikely]]
+    return report(Status(StatusCode::kInvalidArgument,
+                         "rank " + std::to_string(comm->comm->rank()) + ": dtype is " + std::to_string(dtype) +
+                             " and op is " + std::to_string(op) + ": one of them is none that rondo knows"),
+                  comm);
+  const auto type = static_cast<Dtype>(dtype);
+  CommunicatorImpl& impl = comm->comm->impl();
+  if (call == nullptr && work == nullptr) [[likely]]
+    return report(impl.submit(collective, in, out, count_elems, type, static_cast<Op>(op), nullptr, nullptr), comm);
+  TypeRow row;
+  CallOptions options;
+  if (call != nullptr)
+    if (const Status s = options_of(*call, type, &row, &options); !s.ok()) return report(s, comm);
+  Work started;
+  const Status s = impl.submit(collective, in, out, count_elems, type, static_cast<Op>(op),
+                               call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
+  if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm};
+  return report(s, comm);
+}
+
+}  // namespace
+}  // namespace rondo
+
+using rondo::report;
+
+extern "C" {
+
+const char* rondo_version(void) { return RONDO_VERSION; }
+
+const char* rondo_status_string(rondo_status status) {
+  return rondo::status_text(static_cast<rondo::StatusCode>(status)).data();
+}
+
+const char* rondo_last_error(const rondo_comm* comm) {
+  return comm != nullptr ? comm->last_error.c_str() : rondo::thread_error().c_str();
+}
+
+rondo_status rondo_get_unique_id(rondo_unique_id* id) {
+  if (id == nullptr) return rondo::null_argument("id");
+  auto made = rondo::Communicator::make_unique_id();
+  if (made.ok()) *id = *made;
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
+                                  const rondo_config* config) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  if (id == nullptr) return rondo::null_argument("id");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  auto made = rondo::Communicator::init_rank(nranks, *id, rank, *c);
+  if (made.ok()) *comm = new rondo_comm{std::move(*made), {}};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config) {
+  if (comms == nullptr) return rondo::null_argument("comms");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  auto made = rondo::Communicator::init_all(nranks, *c);
+  if (made.ok())
+    for (size_t r = 0; r < made->size(); ++r) comms[r] = new rondo_comm{std::move((*made)[r]), {}};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  auto made = rondo::Communicator::init_env(*c);
+  if (made.ok()) *comm = new rondo_comm{std::move(*made), {}};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank) {
+  if (comm == nullptr || rank == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "rank");
+  *rank = comm->comm->rank();
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks) {
+  if (comm == nullptr || nranks == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "nranks");
+  *nranks = comm->comm->size();
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_error(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->error(), comm);
+}
+
+rondo_status rondo_comm_abort(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  comm->comm->abort();
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_destroy(rondo_comm* comm) {
+  delete comm;
+  return RONDO_OK;
+}
+
+rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, rondo::Collective::kAllReduce, in, out, count_elems, dtype, op, call, work);
+}
+
+rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                                  rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, rondo::Collective::kReduceScatter, in, out, count_elems, dtype, op, call, work);
+}
+
+rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, rondo::Collective::kAllGather, in, out, count_elems, dtype, RONDO_SUM, call, work);
+}
+
+rondo_status rondo_work_wait(rondo_work* work) {
+  if (work == nullptr) return rondo::null_argument("work");
+  const rondo_status s = report(work->work.wait(), work->comm);
+  delete work;
+  return s;
+}
+
+rondo_status rondo_work_test(rondo_work* work) {
+  if (work == nullptr) return rondo::null_argument("work");
+  const rondo::Status s = work->work.test();
+  return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->comm);
+}
+
+rondo_status rondo_work_free(rondo_work* work) {
+  delete work;
+  return RONDO_OK;
+}
+
+rondo_status rondo_group_start(void) {
+  rondo::group_start();
+  return RONDO_OK;
+}
+
+rondo_status rondo_group_end(void) { return report(rondo::group_end()); }
+
+rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr) {
+  if (comm == nullptr || ptr == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "ptr", comm);
+  auto p = comm->comm->alloc(bytes);
+  if (p.ok()) *ptr = *p;
+  return report(p.status(), comm);
+}
+
+rondo_status rondo_free(rondo_comm* comm, void* ptr) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->free(ptr), comm);
+}
+
+rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
+                                rondo_op op, char* text, size_t capacity) {
+  if (comm == nullptr || collective == nullptr || text == nullptr || capacity == 0)
+    return rondo::null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
+  const auto c = rondo::collective_from_name(collective);
+  if (!c)
+    return report(rondo::Status(rondo::StatusCode::kInvalidArgument,
+                                "collective \"" + std::string(collective) + "\" does not exist"),
+                  comm);
+  if (static_cast<unsigned>(dtype) >= rondo::kNumDtypes || static_cast<unsigned>(op) >= rondo::kNumOps)
+    return report(rondo::Status(rondo::StatusCode::kInvalidArgument, "dtype or op is none that rondo knows"), comm);
+  const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
+                                                   static_cast<rondo::Op>(op));
+  std::strncpy(text, why.c_str(), capacity - 1);
+  text[capacity - 1] = '\0';
+  return RONDO_OK;
+}
+
+}  // extern "C"

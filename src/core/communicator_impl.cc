@@ -1,0 +1,225 @@
+#include "core/communicator_impl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+const KernelTable& kernels_for(const Settings& settings) {
+  const KernelTable* t = kernel_table(settings.simd >= 0 ? static_cast<SimdLevel>(settings.simd) : best_simd_level());
+  RONDO_CHECK(t != nullptr);
+  return *t;
+}
+
+bool overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a), y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+struct Sizes {
+  uint64_t in_bytes, out_bytes;
+  uint64_t in_offset, out_offset;  // in place: in + in_offset == out + out_offset
+};
+
+Sizes sizes_of(const PlanRequest& r, Rank rank, int nranks) {
+  const uint64_t one = r.count_elems * dtype_bytes(r.dtype), all = one * static_cast<uint64_t>(nranks);
+  const uint64_t mine = one * static_cast<uint64_t>(rank);
+  switch (r.collective) {
+    case Collective::kReduceScatter: return {all, one, mine, 0};
+    case Collective::kAllGather: return {one, all, 0, mine};
+    case Collective::kAllReduce: break;
+  }
+  return {one, one, 0, 0};
+}
+
+}  // namespace
+
+CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settings, const SpinSettings& spin,
+                                   std::unique_ptr<Transport> transport)
+    : rank_(rank), nranks_(nranks), settings_(settings), transport_(std::move(transport)),
+      queue_(rank, nranks, *transport_, spin),
+      planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {}
+
+CommunicatorImpl::~CommunicatorImpl() {
+  if (lock()) {  // this rank's outstanding work first
+    std::vector<BatchEntry> rest;
+    for (const auto& w : under_way_) rest.push_back({&queue_, &w->op});
+    unlock();
+    (void)Engine::run(rest);  // its errors are its waiters'
+  }
+  progress_.reset();
+}
+
+bool CommunicatorImpl::lock() {
+  if (queue_.drive()) [[likely]] return true;
+  queue_.contenders().fetch_add(1);
+  for (uint32_t i = 0; !queue_.drive(); ++i)
+    if (i < 100) cpu_pause();
+    else sched_yield();
+  queue_.contenders().fetch_sub(1);
+  return true;
+}
+
+Status CommunicatorImpl::bad(std::string_view argument, std::string_view why) const {
+  return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank_, argument, why));
+}
+
+Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* options) const {
+  const PlanRequest& r = c.request;
+  if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
+    return bad("dtype", fmt::format("is {}, which is no element type", static_cast<int>(r.dtype)));
+  if (static_cast<int>(r.op) >= kNumOps) [[unlikely]]
+    return bad("op", fmt::format("is {}, which is no operator", static_cast<int>(r.op)));
+  if (r.count_elems != 0) {
+    if (c.in == nullptr) [[unlikely]] return bad("in", "is a null pointer");
+    if (c.out == nullptr) [[unlikely]] return bad("out", "is a null pointer");
+    if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
+      return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
+    const Sizes s = sizes_of(r, rank_, nranks_);
+    const auto in_at = reinterpret_cast<uintptr_t>(c.in) + s.in_offset;
+    const auto out_at = reinterpret_cast<uintptr_t>(c.out) + s.out_offset;
+    if (in_at != out_at && overlap(c.in, s.in_bytes, c.out, s.out_bytes)) [[unlikely]]
+      return bad("in and out", "overlap, but not as an operation in place does (see rondo.h)");
+  }
+  if (options == nullptr) [[likely]]
+    return r.op == Op::kPremulSum ? bad("premul", "is needed: premul_sum scales by it") : Status();
+  if (r.op == Op::kPremulSum && options->premul == nullptr) return bad("premul", "is a null pointer");
+  if (options->row != nullptr) {
+    const TypeRow& t = *options->row;
+    if (t.input != r.dtype || !row_supported(t)) {
+      auto name = [](Dtype d) { return static_cast<int>(d) < kNumDtypes ? dtype_name(d) : "?"; };
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {}; name one type "
+                                "for input, wire and output, and its own accumulator", rank_, name(t.input),
+                                name(t.wire), name(t.accumulator), name(t.output)));
+    }
+  }
+  constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROMISE_RANK_ORDER;
+  if ((options->promises & ~kKnownPromises) != 0)
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: promises {:#x} are not known", rank_,
+                                                        options->promises & ~kKnownPromises));
+  if (options->deadline_s < 0) return bad("deadline_s", fmt::format("is {}: negative", options->deadline_s));
+  return {};
+}
+
+void CommunicatorImpl::fill(const CallArguments& c, const Plan& plan, Operation& op) const {
+  const Sizes s = sizes_of(c.request, rank_, nranks_);
+  op.program = plan.program.get();
+  op.fallback = plan.fallback.get();
+  op.in = static_cast<const std::byte*>(c.in);
+  op.out = static_cast<std::byte*>(c.out);
+  op.in_bytes = s.in_bytes;
+  op.out_bytes = s.out_bytes;
+  op.deadline_ns = static_cast<uint64_t>(c.deadline_s * 1e9);
+  op.tag = c.tag;
+  if (c.premul != nullptr) std::memcpy(op.premul, c.premul, dtype_bytes(accumulator_of(c.request.dtype)));
+}
+
+Status CommunicatorImpl::submit(Collective collective, const void* in, void* out, uint64_t count_elems, Dtype dtype,
+                                Op op, const CallOptions* options, Work* work) {
+  CallArguments c{{collective, dtype, op, count_elems, nullptr, 0}, in, out, nullptr, settings_.deadline_s, 0};
+  RONDO_TRY(check(c, options));
+  if (options != nullptr) {
+    if (options->algorithm != nullptr) {
+      RONDO_TRY_ASSIGN(c.request.algorithm, planner_.find(collective, options->algorithm));
+    }
+    c.request.promises = options->promises & RONDO_PROMISE_RANK_ORDER;
+    if (op == Op::kPremulSum) c.premul = options->premul;
+    if (options->deadline_s > 0) c.deadline_s = options->deadline_s;
+    c.tag = options->tag;
+  }
+  if (group_open()) {
+    add_to_group(*this, c, work);
+    return {};
+  }
+  if (work != nullptr) {
+    work->state_ = std::make_shared<WorkState>();
+    const Status s = admit(c, work->state_);
+    if (!s.ok()) work->state_.reset();
+    else start_progress();
+    return s;
+  }
+  lock();
+  if (!queue_.idle()) {  // asynchronous operations are under way: ours comes after them
+    unlock();
+    auto state = std::make_shared<WorkState>();
+    RONDO_TRY(admit(c, state));
+    const BatchEntry entry{&queue_, &state->op};
+    return Engine::run(std::span(&entry, 1));
+  }
+  auto planned = planner_.plan(c.request);
+  if (!planned.ok()) {
+    unlock();
+    return planned.status();
+  }
+  Operation operation;
+  fill(c, **planned.value(), operation);
+  Status s = Engine::run(queue_, operation);
+  unlock();
+  return s;
+}
+
+Status CommunicatorImpl::admit(const CallArguments& c, const std::shared_ptr<WorkState>& state) {
+  lock();
+  forget_finished();
+  auto planned = planner_.plan(c.request);
+  if (!planned.ok()) {
+    unlock();
+    return planned.status();
+  }
+  state->comm = this;
+  state->plan = *planned.value();
+  fill(c, *state->plan, state->op);
+  under_way_.push_back(state);
+  queue_.admit(state->op);
+  state->submitted.store(true, std::memory_order_release);
+  unlock();
+  return {};
+}
+
+void CommunicatorImpl::forget_finished() {
+  std::erase_if(under_way_, [](const auto& w) { return w->op.done.load(std::memory_order_acquire); });
+}
+
+void CommunicatorImpl::start_progress() {
+  std::lock_guard guard(progress_mutex_);
+  if (progress_ == nullptr) progress_ = std::make_unique<ProgressThread>(queue_);
+  progress_->kick();
+}
+
+void CommunicatorImpl::abort() { transport_->raise_abort(rank_); }
+
+Status CommunicatorImpl::error() {
+  if (queue_.has_failed()) return queue_.failure();
+  if (auto by = transport_->aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {}: rank {} aborted the communicator", rank_, *by));
+  return {};
+}
+
+Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
+  if (bytes == 0) return bad("bytes", "is 0");
+  lock();
+  auto p = transport_->alloc((bytes + 4095) / 4096 * 4096);
+  unlock();
+  return p;
+}
+
+Status CommunicatorImpl::free(void* ptr) {
+  lock();
+  Status s = transport_->free(ptr);
+  unlock();
+  return s;
+}
+
+std::string CommunicatorImpl::explain_plan(const PlanRequest& request) {
+  lock();
+  auto planned = planner_.plan(request);
+  std::string text = planned.ok() ? (*planned.value())->reason : planned.status().to_string();
+  unlock();
+  return text;
+}
+
+}  // namespace rondo

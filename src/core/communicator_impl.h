@@ -1,0 +1,96 @@
+// CommunicatorImpl: what a Communicator is made of. One per rank.
+//
+// Thread safety: submit() from any thread (the queue's driver role serialises); abort() and error() at any time.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/bootstrap.h"
+#include "core/settings.h"
+#include "engine/engine.h"
+#include "engine/planner.h"
+#include "engine/progress.h"
+#include "rondo/communicator.h"
+#include "transport/shm/shm.h"
+
+namespace rondo {
+
+/// An operation with what keeps it alive: shared by the caller's Work and, until it is done, by the communicator.
+struct WorkState {
+  CommunicatorImpl* comm = nullptr;
+  std::shared_ptr<Plan> plan;
+  Operation op;
+  std::atomic<bool> submitted{false};  // false while it waits in an open group
+};
+
+/// One call's arguments, checked.
+struct CallArguments {
+  PlanRequest request;
+  const void* in;
+  void* out;
+  const void* premul;
+  double deadline_s;
+  uint64_t tag;
+};
+
+class CommunicatorImpl {
+ public:
+  CommunicatorImpl(Rank rank, int nranks, const Settings& settings, const SpinSettings& spin,
+                   std::unique_ptr<Transport> transport);
+  ~CommunicatorImpl();
+
+  /// Checks, plans and runs (work == nullptr) or starts (work != nullptr) one call; inside a group it is put off.
+  Status submit(Collective collective, const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
+                const CallOptions* options, Work* work);
+  /// Plans and admits a call; the caller does not hold the driver role.
+  Status admit(const CallArguments& call, const std::shared_ptr<WorkState>& state);
+  static Work make_work(std::shared_ptr<WorkState> state) {
+    Work w;
+    w.state_ = std::move(state);
+    return w;
+  }
+  /// Lets the progress thread take care of what has been admitted.
+  void start_progress();
+
+  Rank rank() const { return rank_; }
+  int nranks() const { return nranks_; }
+  OperationQueue& queue() { return queue_; }
+  Transport& transport() { return *transport_; }
+  void abort();
+  Status error();
+  Expected<void*> alloc(uint64_t bytes);
+  Status free(void* ptr);
+  std::string explain_plan(const PlanRequest& request);
+  /// Takes the driver role, waiting for it; false when the communicator was aborted meanwhile.
+  bool lock();
+  void unlock() { queue_.leave(); }
+
+  /// Ranks as processes: the out-of-band channel, which must outlive the transport.
+  std::unique_ptr<LocalPeers> processes;
+
+ private:
+  Status check(const CallArguments& call, const CallOptions* options) const;
+  Status bad(std::string_view argument, std::string_view why) const;
+  void fill(const CallArguments& call, const Plan& plan, Operation& op) const;
+  void forget_finished();
+
+  const Rank rank_;
+  const int nranks_;
+  const Settings settings_;
+  std::unique_ptr<Transport> transport_;
+  OperationQueue queue_;
+  Planner planner_;
+  std::vector<std::shared_ptr<WorkState>> under_way_;  // the driver's
+  std::mutex progress_mutex_;
+  std::unique_ptr<ProgressThread> progress_;
+};
+
+/// The thread's open group, if any: calls are collected instead of run.
+bool group_open();
+void add_to_group(CommunicatorImpl& comm, const CallArguments& call, Work* work);
+
+}  // namespace rondo

@@ -1,0 +1,68 @@
+// Groups: the calls that a thread collects between group_start and group_end, and runs as one batch.
+#include <algorithm>
+#include <vector>
+
+#include "core/communicator_impl.h"
+
+namespace rondo {
+namespace {
+
+struct GroupedCall {
+  CommunicatorImpl* comm;
+  CallArguments call;
+  std::shared_ptr<WorkState> state;
+  bool blocking;  // the caller gave no Work: group_end waits
+};
+
+struct Group {
+  int depth = 0;
+  std::vector<GroupedCall> calls;
+};
+
+// A group belongs to the thread that opened it, as in NCCL's interface.
+Group& this_threads_group() {
+  thread_local Group group;
+  return group;
+}
+
+}  // namespace
+
+bool group_open() { return this_threads_group().depth > 0; }
+
+void add_to_group(CommunicatorImpl& comm, const CallArguments& call, Work* work) {
+  auto state = std::make_shared<WorkState>();
+  this_threads_group().calls.push_back({&comm, call, state, work == nullptr});
+  if (work != nullptr) *work = comm.make_work(std::move(state));
+}
+
+void group_start() { ++this_threads_group().depth; }
+
+Status group_end() {
+  Group& group = this_threads_group();
+  if (group.depth == 0) return Status(StatusCode::kInvalidArgument, "group_end without group_start");
+  if (--group.depth > 0) return {};
+  std::vector<GroupedCall> calls;
+  calls.swap(group.calls);
+
+  Status first_error;
+  std::vector<BatchEntry> batch;
+  std::vector<CommunicatorImpl*> with_async;
+  for (GroupedCall& c : calls) {
+    Status s = c.comm->admit(c.call, c.state);
+    if (!s.ok()) {
+      if (first_error.ok()) first_error = s;
+      c.state->op.status = std::move(s);
+      c.state->op.done.store(true, std::memory_order_release);
+      c.state->submitted.store(true, std::memory_order_release);
+    } else if (c.blocking) {
+      batch.push_back({&c.comm->queue(), &c.state->op});
+    } else if (std::find(with_async.begin(), with_async.end(), c.comm) == with_async.end()) {
+      with_async.push_back(c.comm);
+    }
+  }
+  for (CommunicatorImpl* comm : with_async) comm->start_progress();
+  Status ran = Engine::run(batch);
+  return first_error.ok() ? ran : first_error;
+}
+
+}  // namespace rondo

@@ -1,0 +1,31 @@
+// Engine: drives batches of operations to their end.
+//
+// run(batch) steps any number of operations over any communicators and ranks of this process, interleaved, until all
+// are done: one blocking call is a batch of one. run_cooperative() does the same for all lanes of all ranks in one
+// thread in a seeded order, without any wait: deterministic replay.
+//
+// Thread safety: any thread may run a batch; batches that share a communicator take turns through its driver role.
+#pragma once
+
+#include <span>
+
+#include "engine/queue.h"
+
+namespace rondo {
+
+struct BatchEntry {
+  OperationQueue* queue;
+  Operation* op;  // admitted
+};
+
+class Engine {
+ public:
+  /// Runs one operation on a queue whose driver role the caller holds; the path of a blocking call.
+  static Status run(OperationQueue& queue, Operation& op);
+  /// Drives the queues of `batch` until all its operations are done. The first error in batch order, or ok.
+  static Status run(std::span<const BatchEntry> batch);
+  /// Steps randomly chosen lanes (seeded) until all are done; kTimeout when nothing can move: a deadlock.
+  static Status run_cooperative(std::span<const BatchEntry> batch, uint64_t seed);
+};
+
+}  // namespace rondo

@@ -1,0 +1,173 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo {
+
+bool Executor::step(Operation& op, uint32_t lane) {
+  const Program& p = *op.program;
+  LaneState& at = op.lanes[lane];
+  const ProgramStep& s = p.lanes[lane][at.pc];
+  if (s.flags & (kFlagCredit | kFlagDirect)) [[unlikely]] {
+    if (s.is(kFlagDirect)) direct(op, s);
+    else if (const Program* before = op.program; !credit(op, s)) return false;
+    else if (op.program != before) return true;  // fell back: the lanes have started over
+    return advance(op, lane);
+  }
+  if (s.verb == Verb::kWait) [[unlikely]] {
+    const LaneState& other = op.lanes[s.wait_lane];
+    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) return false;
+    return advance(op, lane);
+  }
+  const uint64_t skip = at.loop * p.loop_elems;
+  if (skip >= s.src.num_elems) return advance(op, lane);  // an empty window: no message, on either end
+  const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
+  const uint32_t steps = p.steps_of_message(num_elems);
+  if (!ready(op, s, steps)) return false;
+  move(op, s, skip, num_elems, steps);
+  return advance(op, lane);
+}
+
+bool Executor::advance(Operation& op, uint32_t lane) {
+  LaneState& at = op.lanes[lane];
+  if (++at.pc == op.program->lanes[lane].size()) {
+    at.pc = 0;
+    if (++at.loop == op.program->num_loops) --op.lanes_left;
+  }
+  return true;
+}
+
+bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
+  if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] return false;
+  for (ReadPort* r : s.recv) {
+    const Arrival a = r->fifo.arrived(steps, op.program->fingerprint);
+    if (a == Arrival::kReady) [[likely]] continue;
+    if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
+    else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps);
+    return false;
+  }
+  for (WritePort* w : s.send)
+    if (!w->fifo.room(steps)) return false;
+  return true;
+}
+
+// Operations before this one on the same end have to finish with it first.
+bool Executor::my_turn(const Operation& op, const ProgramStep& s) const {
+  const Program& p = *op.program;
+  for (size_t i = 0; i < p.reads.size(); ++i)
+    if (p.reads[i].first->fifo.step() < op.first_read_steps[i] &&
+        std::find(s.recv.begin(), s.recv.end(), p.reads[i].first) != s.recv.end())
+      return false;
+  for (size_t i = 0; i < p.writes.size(); ++i)
+    if (p.writes[i].first->fifo.step() < op.first_write_steps[i] &&
+        std::find(s.send.begin(), s.send.end(), p.writes[i].first) != s.send.end())
+      return false;
+  return true;
+}
+
+std::byte* Executor::at(const Operation& op, Buffer b, uint64_t elem) const {
+  const uint64_t offset = elem * op.program->elem_bytes;
+  if (b == Buffer::kIn) return const_cast<std::byte*>(op.in) + offset;
+  if (b == Buffer::kOut) return op.out + offset;
+  return const_cast<std::byte*>(op.scratch.data()) + offset;
+}
+
+void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst,
+                          uint64_t num_elems) {
+  if (num_dst == 0) return;
+  const Program& p = *op.program;
+  KernelArgs a;
+  a.src = sources_.data();
+  a.dst = sinks_.data();
+  a.num_src = num_src;
+  a.num_dst = num_dst;
+  a.num_elems = num_elems;
+  const uint32_t divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
+  if (num_src == 1 && !s.prescale && divide_by == 0) {
+    a.num_elems *= p.elem_bytes;
+    return p.copy(a);
+  }
+  a.divide_by = divide_by;
+  if (s.prescale) {
+    a.own = s.src_position;
+    a.premul = op.premul;
+  }
+  p.reduce(a);
+}
+
+void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
+  const Program& p = *op.program;
+  const bool lines = p.protocol == Protocol::kInline;
+  const uint64_t line_elems = kLinePayloadBytes / p.elem_bytes;
+  const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
+  std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal)) dst = nullptr;  // in place: nothing to copy
+  for (uint32_t k = 0; k < (lines ? steps : 1); ++k) {
+    uint32_t num_src = 0, num_dst = 0;
+    for (const ReadPort* r : s.recv) {
+      if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
+      sources_[num_src++] = lines ? r->fifo.line(k) : r->fifo.data();
+    }
+    if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
+    if (dst != nullptr) sinks_[num_dst++] = dst;
+    for (const WritePort* w : s.send) sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
+    const uint64_t n = lines ? std::min(line_elems, num_elems - k * line_elems) : num_elems;
+    run_kernel(op, s, num_src, num_dst, n);
+    if (src != nullptr) src += kLinePayloadBytes;
+    if (dst != nullptr) dst += kLinePayloadBytes;
+  }
+  for (WritePort* w : s.send) w->post(steps, p.fingerprint);
+  for (ReadPort* r : s.recv) r->release(steps);
+}
+
+// A credit carries where the sender's buffers stand. The ones before the direct step are the entry: when any rank's
+// buffers cannot be reached, every rank learns it from the same credits, and all run the fallback instead.
+bool Executor::credit(Operation& op, const ProgramStep& s) {
+  struct Credit {
+    RemoteAddress in, out;
+  };
+  static_assert(sizeof(Credit) <= kLinePayloadBytes);
+  if (!ready(op, s, 1)) return false;
+  const Program& p = *op.program;
+  if (!s.send.empty()) {
+    Credit c{op.peer_in[static_cast<size_t>(rank_)], op.peer_out[static_cast<size_t>(rank_)]};
+    for (WritePort* w : s.send) {
+      std::memcpy(w->fifo.line(0), &c, sizeof c);
+      w->post(1, p.fingerprint);
+    }
+    return true;
+  }
+  bool reachable = op.peer_in[static_cast<size_t>(rank_)].region != RemoteAddress::kNowhere &&
+                   op.peer_out[static_cast<size_t>(rank_)].region != RemoteAddress::kNowhere;
+  for (ReadPort* r : s.recv) {
+    Credit c;
+    std::memcpy(&c, r->fifo.line(0), sizeof c);
+    r->release(1);
+    op.peer_in[static_cast<size_t>(r->key.writer)] = c.in;
+    op.peer_out[static_cast<size_t>(r->key.writer)] = c.out;
+    reachable &= c.in.region != RemoteAddress::kNowhere && c.out.region != RemoteAddress::kNowhere;
+  }
+  if (!reachable) op.load(op.fallback);
+  return true;
+}
+
+void Executor::direct(Operation& op, const ProgramStep& s) {
+  const Program& p = *op.program;
+  const Transport& transport = ports_.transport();
+  const uint64_t src_bytes = s.src.first_elem * p.elem_bytes, dst_bytes = s.dst.first_elem * p.elem_bytes;
+  if (s.src.num_elems == 0) return;
+  uint32_t num_src = 0, num_dst = 0;
+  for (Rank r : s.recv_peers) {
+    if (s.has(kVerbSrc) && num_src == s.src_position) sources_[num_src++] = at(op, s.src_buffer, s.src.first_elem);
+    sources_[num_src++] = transport.resolve(r, op.peer_in[static_cast<size_t>(r)]) + src_bytes;
+  }
+  if (s.has(kVerbSrc) && num_src <= s.src_position) sources_[num_src++] = at(op, s.src_buffer, s.src.first_elem);
+  if (s.has(kVerbDst)) sinks_[num_dst++] = at(op, s.dst_buffer, s.dst.first_elem);
+  if (num_src == 1 && num_dst == 1 && sinks_[0] == sources_[0] && !s.prescale) num_dst = 0;
+  for (Rank r : s.send_peers)
+    sinks_[num_dst++] = transport.resolve(r, op.peer_out[static_cast<size_t>(r)]) + dst_bytes;
+  run_kernel(op, s, num_src, num_dst, s.src.num_elems);
+}
+
+}  // namespace rondo

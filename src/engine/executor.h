@@ -1,0 +1,39 @@
+// Executor: the verbs. step() moves one message of one lane of one operation, if it can be moved now.
+//
+// The one body for all verbs: gather the sources {own chunk, received messages}, reduce when there are several, scatter
+// to the sinks {own chunk, sends}. It never waits: what is not ready is tried again by the driver.
+//
+// Thread safety: belongs to the communicator's driver.
+#pragma once
+
+#include <vector>
+
+#include "engine/operation.h"
+
+namespace rondo {
+
+class Executor {
+ public:
+  Executor(Rank rank, int nranks, PortTable& ports)
+      : rank_(rank), ports_(ports), sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
+
+  /// True when something moved. `lane` must not have finished.
+  bool step(Operation& op, uint32_t lane);
+
+ private:
+  bool ready(Operation& op, const ProgramStep& s, uint32_t steps);
+  bool my_turn(const Operation& op, const ProgramStep& s) const;
+  void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
+  void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems);
+  bool credit(Operation& op, const ProgramStep& s);
+  void direct(Operation& op, const ProgramStep& s);
+  std::byte* at(const Operation& op, Buffer b, uint64_t elem) const;
+  bool advance(Operation& op, uint32_t lane);
+
+  Rank rank_;
+  PortTable& ports_;
+  std::vector<const void*> sources_;
+  std::vector<void*> sinks_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,58 @@
+// Operation: one call under way on one rank. Plain state that the driver steps; owned by the caller (blocking) or by
+// its WorkState (asynchronous).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine/program.h"
+#include "rondo/status.h"
+
+namespace rondo {
+
+struct LaneState {
+  uint32_t pc = 0;
+  uint64_t loop = 0;
+};
+
+struct Operation {
+  static constexpr int kMaxLanes = 8;
+
+  const Program* program = nullptr;
+  const Program* fallback = nullptr;  // of a direct program: when a rank's buffers cannot be reached
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  uint64_t in_bytes = 0, out_bytes = 0;
+  alignas(8) std::byte premul[8] = {};  // this rank's scale, one element of the accumulator type
+  uint64_t deadline_ns = 0;    // how long it may take from its first wait on
+  uint64_t waiting_since_ns = 0;  // first time that a wait for it was noticed; 0: never
+  uint64_t tag = 0;
+
+  uint64_t sequence = 0;  // 1-based, per communicator
+  LaneState lanes[kMaxLanes];
+  uint32_t lanes_left = 0;
+  bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections
+  bool started = false;
+  Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
+  std::atomic<bool> done{false};
+  Status status;  // valid when done
+
+  // First step of this operation on each of the program's ends, in the order of program->reads and ->writes.
+  std::vector<uint64_t> first_read_steps, first_write_steps;
+  // Where the peers' buffers stand; filled by entry credits of direct programs.
+  std::vector<RemoteAddress> peer_in, peer_out;
+  std::vector<std::byte> scratch;
+
+  /// Makes it ready to run `p` from the beginning.
+  void load(const Program* p) {
+    program = p;
+    lanes_left = 0;
+    for (size_t i = 0; i < p->lanes.size(); ++i) {
+      lanes[i] = {};
+      if (p->num_loops != 0 && !p->lanes[i].empty()) ++lanes_left;
+    }
+  }
+};
+
+}  // namespace rondo

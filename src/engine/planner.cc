@@ -1,0 +1,160 @@
+#include "engine/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rondo/rondo.h"
+
+namespace rondo {
+
+Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels)
+    : rank_(rank), nranks_(nranks), settings_(settings), ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
+
+// Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it.
+const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
+  auto [it, fresh] = profiles_.try_emplace(&algorithm);
+  Profile& p = it->second;
+  if (!fresh) return p;
+  p.steps = algorithm.cost(nranks_).steps;
+  for (Rank r : {0, 1, nranks_ / 2, nranks_ - 1}) {
+    if (r >= nranks_) continue;
+    const RankSchedule s = record_rank(algorithm, r, nranks_);
+    const double whole = std::max(s.in_chunks, s.out_chunks);
+    double messages = 0, sent = 0, received = 0;
+    for (const Lane& lane : s.lanes)
+      for (const Instruction& i : lane) {
+        if (i.verb == Verb::kWait) continue;
+        const bool src = i.has(kVerbSrc) || !i.has(kVerbDst);
+        const double share = i.is(kFlagCredit) ? 0
+                             : std::max(1.0 / whole, static_cast<double>(i.num_chunks) /
+                                                         s.chunks(src ? i.src_buffer() : i.dst_buffer()) *
+                                                         (s.chunks(src ? i.src_buffer() : i.dst_buffer()) / whole));
+        const bool multicast = !s.send_ports(i).empty() && s.send_ports(i)[0].group != kUnicast;
+        messages += 1;
+        sent += share * (multicast && !i.is(kFlagDirect) ? 1.0 : static_cast<double>(s.send_ports(i).size()));
+        received += share * static_cast<double>(s.recv_ports(i).size());
+        p.longest_chunk = std::max(p.longest_chunk, share);
+      }
+    p.messages = std::max(p.messages, messages);
+    p.sent = std::max(p.sent, sent);
+    p.received = std::max(p.received, received);
+  }
+  return p;
+}
+
+// Long enough to amortise a message's fixed cost, short enough that ranks overlap: a quarter of a chunk, within
+// [8 KiB, 64 KiB].
+uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
+  if (settings_.message_bytes != 0) return std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024);
+  uint64_t m = 8 * 1024;
+  while (m < 64 * 1024 && m * 4 < chunk_bytes) m *= 2;
+  return m;
+}
+
+double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
+  const Profile& p = profile(*c.algorithm);
+  const double share = settings_.ranks_per_core;
+  const double step_ns = share > 1 ? settings_.yield_ns * share : settings_.handover_ns;
+  const auto s = static_cast<double>(bytes);
+  if (c.algorithm->direct)
+    return 2 * step_ns + share * (2 * settings_.message_ns + s * (p.sent + p.received) / nranks_ /
+                                                                  (4 * settings_.staging_bytes_per_ns));
+  if (c.protocol == Protocol::kInline) {
+    const double lines = std::max(1.0, p.longest_chunk * s / kLinePayloadBytes);
+    return static_cast<double>(p.steps) * step_ns +
+           share * (p.messages * settings_.line_ns * 2 + lines * p.messages * settings_.line_ns);
+  }
+  const double chunk = std::max(1.0, p.longest_chunk * s);
+  const double messages = p.messages * std::max(1.0, chunk / static_cast<double>(c.message_bytes));
+  return static_cast<double>(p.steps) * (2 * step_ns + std::min(chunk, static_cast<double>(c.message_bytes)) /
+                                                           settings_.staging_bytes_per_ns) +
+         share * (messages * settings_.message_ns + s * (p.sent + p.received) / settings_.staging_bytes_per_ns);
+}
+
+Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {
+  if (const Algorithm* a = find_algorithm(collective, name)) return a;
+  std::string known;
+  for (const Algorithm& a : all_algorithms())
+    if (a.collective == collective) known += fmt::format("{}{}", known.empty() ? "" : ", ", a.name);
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("rank {}: algorithm \"{}\" does not exist for {}; there are {}", rank_, name,
+                            collective_name(collective), known));
+}
+
+Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool direct_allowed) {
+  // A call's own algorithm is a demand; RONDO_ALGO applies to the collectives that have it.
+  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
+  if (demanded.empty()) {
+    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
+    if (set != nullptr && (direct_allowed || !set->direct)) demanded = set->name;
+  }
+  const uint64_t elem_bytes = dtype_bytes(request.dtype);
+  const bool scaled = request.collective != Collective::kAllReduce;
+  const uint64_t bytes = request.count_elems * elem_bytes * (scaled ? static_cast<uint64_t>(nranks_) : 1);
+  std::vector<Candidate> found;
+  for (const Algorithm& a : all_algorithms()) {
+    if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
+    if (a.direct && !direct_allowed) continue;
+    if ((request.promises & RONDO_PROMISE_RANK_ORDER) && collective_reduces(a.collective) && !a.rank_order) continue;
+    const double chunk = std::max(1.0, profile(a).longest_chunk * static_cast<double>(bytes) + static_cast<double>(elem_bytes));
+    for (Protocol protocol : {Protocol::kInline, Protocol::kSimple}) {
+      if (protocol == Protocol::kInline && (a.direct || chunk > static_cast<double>(kMaxInlineBytes) + 8)) continue;
+      if (!a.direct && settings_.protocol[0] != 0 && protocol_name(protocol) != settings_.protocol &&
+          !(protocol == Protocol::kSimple && chunk > static_cast<double>(kMaxInlineBytes) + 8))
+        continue;
+      Candidate c{&a, protocol, protocol == Protocol::kInline ? kMaxInlineBytes
+                                                              : choose_message_bytes(static_cast<uint64_t>(chunk)), 0};
+      c.forecast_ns = forecast_ns(c, bytes);
+      found.push_back(c);
+    }
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
+  if (found.empty())
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: no algorithm for {}{}{}", rank_, collective_name(request.collective),
+                              demanded.empty() ? "" : fmt::format(" named {} fits this call", demanded),
+                              request.promises & RONDO_PROMISE_RANK_ORDER
+                                  ? ": the promise of rank order needs one_shot, two_shot or direct"
+                                  : ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads)"));
+  return found;
+}
+
+Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
+  ProgramShape shape;
+  shape.operation = {request.collective, request.dtype, collective_reduces(request.collective) ? request.op : Op::kSum,
+                     static_cast<uint8_t>(c.algorithm - all_algorithms().data()), request.count_elems};
+  shape.protocol = c.protocol;
+  shape.message_bytes = c.message_bytes;
+  return compile(record_rank(*c.algorithm, rank_, nranks_), shape, ports_, kernels_);
+}
+
+Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
+  const bool direct_allowed = ports_.transport().may_be_direct();
+  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, direct_allowed));
+  const Candidate& best = found[0];
+  auto plan = std::make_shared<Plan>();
+  plan->request = request;
+  plan->may_be_direct = direct_allowed;
+  plan->algorithm = best.algorithm;
+  RONDO_TRY_ASSIGN(plan->program, build(request, best));
+  plan->reason = fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
+                             best.algorithm->direct ? "buffer to buffer" : protocol_name(best.protocol),
+                             best.message_bytes, best.forecast_ns / 1000);
+  if (best.algorithm->direct) {
+    PlanRequest staged = request;
+    staged.algorithm = nullptr;
+    RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, false));
+    RONDO_TRY_ASSIGN(plan->fallback, build(staged, others[0]));
+    plan->reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
+  }
+  if (found.size() > 1)
+    plan->reason += fmt::format("; next best {} {} {:.2f} us", found[1].algorithm->name,
+                                protocol_name(found[1].protocol), found[1].forecast_ns / 1000);
+  std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
+  set[0] = std::move(plan);
+  return set;
+}
+
+}  // namespace rondo

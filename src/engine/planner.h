@@ -1,0 +1,106 @@
+// Planner: picks algorithm, protocol and message size for a call, compiles the plan once, and can say why it chose.
+//
+// All ranks must choose alike, so a choice depends only on what is equal on all of them: the call's shape, the number
+// of ranks, the settings and constants that were agreed when the communicator was made (rank 0's), and whether memory
+// of the communicator is reachable by all. Nothing that only one rank knows enters.
+//
+// The cost model (seconds, one rank): steps * hand-over + share * (messages * per-message + bytes / bandwidth), where
+// share is how many ranks a core carries; docs/planner.md states and discusses it.
+//
+// Thread safety: belongs to the communicator's driver.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "engine/program.h"
+
+namespace rondo {
+
+/// Agreed when the communicator is made: rank 0's environment and measured constants.
+struct PlannerSettings {
+  char algorithm[32] = {};        // RONDO_ALGO; empty: free choice
+  char protocol[16] = {};         // RONDO_PROTO
+  uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
+  int32_t ranks_per_core = 1;     // rounded up
+  double handover_ns = 110;       // a flag from one core to another
+  double yield_ns = 700;          // a core from one rank to another
+  double message_ns = 60;         // the executor's own time for one message
+  double line_ns = 12;            // the same for one header line
+  double staging_bytes_per_ns = 10;  // writing or reading a slot
+};
+
+struct PlanRequest {
+  Collective collective;
+  Dtype dtype;
+  Op op;
+  uint64_t count_elems;
+  const Algorithm* algorithm;  // nullptr: free choice
+  uint32_t promises;
+  friend bool operator==(const PlanRequest&, const PlanRequest&) = default;
+};
+
+struct Plan {
+  PlanRequest request;
+  bool may_be_direct;
+  const Algorithm* algorithm;
+  std::unique_ptr<Program> program;
+  std::unique_ptr<Program> fallback;  // of a direct program
+  std::string reason;
+};
+
+class Planner {
+ public:
+  Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels);
+  /// The plan for a call; a repeated call costs one look into a set of four. Plans in use by others than the driver's
+  /// current call must be shared. Errors: kUnsupported (a promise or setting that cannot be kept), the transport's.
+  Expected<const std::shared_ptr<Plan>*> plan(const PlanRequest& request) {
+    const bool direct = ports_.transport().may_be_direct();
+    std::shared_ptr<Plan>* set = &cache_[hash(request) % kSets * kWays];
+    for (size_t i = 0; i < kWays; ++i)
+      if (set[i] != nullptr && set[i]->request == request && set[i]->may_be_direct == direct) [[likely]] return &set[i];
+    return plan_slow(request, set);
+  }
+  /// The algorithm of that name for the collective, or kInvalidArgument with the names that exist.
+  Expected<const Algorithm*> find(Collective collective, std::string_view name) const;
+
+ private:
+  struct Candidate {
+    const Algorithm* algorithm = nullptr;
+    Protocol protocol = Protocol::kSimple;
+    uint64_t message_bytes = 0;
+    double forecast_ns = 0;
+  };
+  /// What an algorithm does for this N, as shares of S (the larger of the in and out buffers).
+  struct Profile {
+    double messages = 0, sent = 0, received = 0, longest_chunk = 0;
+    int64_t steps = 0;
+  };
+  static constexpr size_t kSets = 512, kWays = 4;
+
+  static size_t hash(const PlanRequest& r) {
+    const uint64_t h = (r.count_elems * 0x9E3779B97F4A7C15u) ^ (static_cast<uint64_t>(r.collective) << 32) ^
+                       (static_cast<uint64_t>(r.dtype) << 40) ^ (static_cast<uint64_t>(r.op) << 48) ^
+                       reinterpret_cast<uintptr_t>(r.algorithm);
+    return static_cast<size_t>(h ^ h >> 31);
+  }
+  Expected<const std::shared_ptr<Plan>*> plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set);
+  Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool direct_allowed);
+  Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
+  const Profile& profile(const Algorithm& algorithm);
+  double forecast_ns(const Candidate& c, uint64_t bytes);
+  uint64_t choose_message_bytes(uint64_t chunk_bytes) const;
+
+  Rank rank_;
+  int nranks_;
+  PlannerSettings settings_;
+  PortTable& ports_;
+  const KernelTable& kernels_;
+  std::vector<std::shared_ptr<Plan>> cache_;  // kSets sets of kWays, the newest first
+  std::unordered_map<const Algorithm*, Profile> profiles_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,161 @@
+#include "engine/program.h"
+
+#include <algorithm>
+
+namespace rondo {
+namespace {
+
+/// How many elements each buffer of a call holds.
+struct Totals {
+  uint64_t in, out;
+};
+
+Totals totals_of(const OperationShape& op, int nranks) {
+  const uint64_t count = op.count_elems, n = static_cast<uint64_t>(nranks);
+  switch (op.collective) {
+    case Collective::kAllReduce: return {count, count};
+    case Collective::kReduceScatter: return {count * n, count};
+    case Collective::kAllGather: return {count, count * n};
+  }
+  return {0, 0};
+}
+
+class Compiler {
+ public:
+  Compiler(const RankSchedule& schedule, const ProgramShape& shape, PortTable& ports, Program& out)
+      : s_(schedule), shape_(shape), ports_(ports), p_(out), totals_(totals_of(shape.operation, schedule.nranks)) {}
+
+  Status run() {
+    fix_loop();
+    for (const Lane& lane : s_.lanes) {
+      p_.lanes.emplace_back();
+      last_step_.emplace_back();
+      for (const Instruction& i : lane) {
+        for (uint16_t k = 0; k < std::max<uint16_t>(i.num_chunks, 1); ++k) RONDO_TRY(add(i, k));
+        last_step_.back().push_back(static_cast<uint16_t>(p_.lanes.back().size() - 1));
+      }
+    }
+    for (ProgramLane& lane : p_.lanes)
+      for (ProgramStep& step : lane)
+        if (step.verb == Verb::kWait) step.wait_pc = last_step_[step.wait_lane][step.wait_pc];
+    for (const ProgramLane& lane : p_.lanes)
+      for (const ProgramStep& step : lane) count_steps(step);
+    return {};
+  }
+
+ private:
+  void fix_loop() {
+    for (const Lane& lane : s_.lanes)
+      for (const Instruction& i : lane) p_.direct |= i.is(kFlagDirect);
+    p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.elem_bytes);
+    p_.num_loops = std::max(num_loops(totals_.in, s_.in_chunks, p_.loop_elems),
+                            num_loops(totals_.out, s_.out_chunks, p_.loop_elems));
+    if (s_.scratch_chunks != 0) {
+      RONDO_CHECK(s_.scratch_chunks == s_.in_chunks);
+      p_.scratch_bytes = totals_.in * p_.elem_bytes;
+    }
+  }
+
+  Extent chunk(Buffer b, uint16_t first, uint16_t k) const {
+    const uint64_t c = (uint64_t{first} + k) % s_.chunks(b);
+    return extent(b == Buffer::kOut ? totals_.out : totals_.in, s_.chunks(b), c);
+  }
+
+  Status add(const Instruction& i, uint16_t k) {
+    ProgramStep step{};
+    step.verb = i.verb;
+    step.flags = i.flags;
+    step.src_buffer = i.src_buffer();
+    step.dst_buffer = i.dst_buffer();
+    step.src_position = i.src_position;
+    if (i.verb == Verb::kWait) {
+      step.wait_lane = i.src_first;
+      step.wait_pc = i.dst_first;
+    } else if (!i.is(kFlagCredit)) {
+      const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend;
+      if (src) step.src = chunk(step.src_buffer, i.src_first, k);
+      if (i.has(kVerbDst)) step.dst = chunk(step.dst_buffer, i.dst_first, k);
+      RONDO_CHECK(!src || !i.has(kVerbDst) || step.src.num_elems == step.dst.num_elems);
+      if (!src) step.src.num_elems = step.dst.num_elems;
+      if (!i.has(kVerbDst)) step.dst.num_elems = step.src.num_elems;
+      step.prescale = p_.premul && i.has(kVerbSrc) && step.src_buffer == Buffer::kIn;
+    }
+    RONDO_TRY(connect(i, step));
+    p_.lanes.back().push_back(std::move(step));
+    return {};
+  }
+
+  Status connect(const Instruction& i, ProgramStep& step) {
+    const bool inline_only = p_.protocol == Protocol::kInline || i.is(kFlagCredit);
+    for (const Port& p : s_.recv_ports(i)) step.recv_peers.push_back(p.peer);
+    for (const Port& p : s_.send_ports(i)) step.send_peers.push_back(p.peer);
+    if (i.is(kFlagDirect)) return {};
+    for (const Port& p : s_.recv_ports(i)) step.recv.push_back(ports_.reader(p, inline_only));
+    const PortSet& to = s_.send_ports(i);
+    for (size_t a = 0; a < to.size();) {  // ports of one multicast stand together and make one message
+      size_t b = a + 1;
+      while (to[a].group != kUnicast && b < to.size() && to[b].group == to[a].group && to[b].tag == to[a].tag) ++b;
+      RONDO_TRY_ASSIGN(WritePort * port,
+                       ports_.writer(std::vector<Port>(to.begin() + static_cast<ptrdiff_t>(a),
+                                                       to.begin() + static_cast<ptrdiff_t>(b)), inline_only));
+      step.send.push_back(port);
+      a = b;
+    }
+    return {};
+  }
+
+  // How many steps a whole operation makes on the ends that `step` uses.
+  void count_steps(const ProgramStep& step) {
+    uint64_t steps = 0;
+    if (step.is(kFlagCredit)) {
+      steps = p_.num_loops != 0 ? 1 : 0;
+    } else if (const uint64_t n = step.src.num_elems; n != 0) {
+      const uint64_t full = n / p_.loop_elems, rest = n % p_.loop_elems;
+      steps = full * p_.steps_of_message(p_.loop_elems) + (rest != 0 ? p_.steps_of_message(rest) : 0);
+    }
+    auto add_to = [&](auto& list, auto* port) {
+      auto it = std::find_if(list.begin(), list.end(), [&](const auto& e) { return e.first == port; });
+      if (it == list.end()) list.emplace_back(port, steps);
+      else it->second += steps;
+    };
+    for (ReadPort* r : step.recv) add_to(p_.reads, r);
+    for (WritePort* w : step.send) add_to(p_.writes, w);
+  }
+
+  const RankSchedule& s_;
+  const ProgramShape& shape_;
+  PortTable& ports_;
+  Program& p_;
+  const Totals totals_;
+  std::vector<std::vector<uint16_t>> last_step_;  // by lane and pc: the last step made of that instruction
+};
+
+}  // namespace
+
+uint32_t fingerprint_of(const OperationShape& op) {
+  uint64_t h = op.packed() * 0x9E3779B97F4A7C15u ^ (op.count_elems + 0x7F4A7C15u) * 0xC2B2AE3D27D4EB4Fu;
+  h ^= h >> 29;
+  h *= 0xBF58476D1CE4E5B9u;
+  const auto f = static_cast<uint32_t>(h >> (64 - kFingerprintBits));
+  return f != 0 ? f : 1;
+}
+
+Expected<std::unique_ptr<Program>> compile(const RankSchedule& schedule, const ProgramShape& shape, PortTable& ports,
+                                           const KernelTable& kernels) {
+  auto p = std::make_unique<Program>();
+  p->operation = shape.operation;
+  p->protocol = shape.protocol;
+  p->fingerprint = fingerprint_of(shape.operation);
+  p->elem_bytes = dtype_bytes(shape.operation.dtype);
+  p->rank = schedule.rank;
+  p->nranks = schedule.nranks;
+  const bool reduces = collective_reduces(shape.operation.collective);
+  p->premul = reduces && shape.operation.op == Op::kPremulSum;
+  p->divide_by = reduces && shape.operation.op == Op::kAvg ? static_cast<uint32_t>(schedule.nranks) : 0;
+  p->copy = kernels.copy;
+  p->reduce = kernels.reduce[static_cast<int>(shape.operation.dtype)][static_cast<int>(shape.operation.op)];
+  RONDO_TRY(Compiler(schedule, shape, ports, *p).run());
+  return p;
+}
+
+}  // namespace rondo

@@ -1,0 +1,82 @@
+// Program: a rank's schedule compiled for one shape of call. The schedule is the only input; what is new here are the
+// sizes: element extents per chunk, the loop, the protocol, the connections' ends and the kernels, all resolved once so
+// that a repeated call resolves nothing.
+//
+// Thread safety: a Program is immutable but for its ports, which belong to the communicator's driver.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/ports.h"
+#include "kernels/kernels.h"
+#include "rondo/schedule.h"
+#include "schedule/extent.h"
+#include "trace/operation_record.h"
+
+namespace rondo {
+
+/// Header lines alone up to kMaxInlineBytes a message, data slots above.
+enum class Protocol : uint8_t { kInline, kSimple };
+constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
+inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
+
+/// An instruction with its operands resolved. Chunk ranges are unrolled: one message per chunk.
+struct ProgramStep {
+  Verb verb;
+  uint8_t flags;
+  Buffer src_buffer, dst_buffer;
+  bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales here
+  uint16_t src_position;
+  uint16_t wait_lane, wait_pc;           // of a wait
+  Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
+  std::vector<ReadPort*> recv;           // in the order of addition
+  std::vector<WritePort*> send;          // a multicast counts once
+  std::vector<Rank> recv_peers, send_peers;  // of direct steps and of credits
+
+  bool has(uint8_t bit) const { return (verb_bits(verb) & bit) != 0; }
+  bool is(uint8_t flag) const { return (flags & flag) != 0; }
+};
+
+using ProgramLane = std::vector<ProgramStep>;
+
+/// What a plan fixes beside the algorithm.
+struct ProgramShape {
+  OperationShape operation;
+  Protocol protocol = Protocol::kSimple;
+  uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
+};
+
+struct Program {
+  OperationShape operation;
+  Protocol protocol;
+  uint32_t fingerprint;  // 24 bits, never 0
+  uint32_t elem_bytes;
+  uint64_t loop_elems, num_loops;
+  Rank rank;
+  int nranks;
+  Kernel copy, reduce;
+  uint32_t divide_by;   // avg: the number of ranks
+  bool premul;
+  bool direct;          // its first credits carry addresses
+  std::vector<ProgramLane> lanes;
+  uint64_t scratch_bytes = 0;
+  // Ends of connections in use, and how many steps one operation makes on each.
+  std::vector<std::pair<ReadPort*, uint64_t>> reads;
+  std::vector<std::pair<WritePort*, uint64_t>> writes;
+  uint32_t steps_of_message(uint64_t elems) const {
+    if (protocol == Protocol::kSimple) return 1;
+    return static_cast<uint32_t>((elems * elem_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);
+  }
+};
+
+/// 24-bit name of what all ranks must agree on for an operation, never 0.
+uint32_t fingerprint_of(const OperationShape& operation);
+
+/// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.
+/// O(instructions).
+Expected<std::unique_ptr<Program>> compile(const RankSchedule& schedule, const ProgramShape& shape, PortTable& ports,
+                                           const KernelTable& kernels);
+
+}  // namespace rondo

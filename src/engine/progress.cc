@@ -1,0 +1,78 @@
+#include "engine/progress.h"
+
+#include <chrono>
+
+namespace rondo {
+namespace {
+
+class ProgressWatch final : public WaitObserver {
+ public:
+  explicit ProgressWatch(OperationQueue& queue) : queue_(queue) {}
+  bool urgent() override {
+    if (queue_.transport().aborted_by() && queue_.drive()) {
+      queue_.check_abort();
+      queue_.leave();
+    }
+    return false;
+  }
+  bool give_up(uint64_t waited_ns) override {
+    if (queue_.drive()) {
+      queue_.diagnose(waited_ns);
+      queue_.leave();
+    }
+    return false;
+  }
+
+ private:
+  OperationQueue& queue_;
+};
+
+}  // namespace
+
+ProgressThread::ProgressThread(OperationQueue& queue) : queue_(queue), thread_([this] { loop(); }) {}
+
+ProgressThread::~ProgressThread() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_one();
+  thread_.join();
+}
+
+void ProgressThread::kick() {
+  std::lock_guard lock(mutex_);  // so that a thread about to sleep sees what was admitted
+  work_.notify_one();
+}
+
+void ProgressThread::loop() {
+  while (!stop_) {
+    {
+      std::unique_lock lock(mutex_);
+      work_.wait(lock, [this] { return stop_ || (queue_.outstanding() != 0 && queue_.contenders() == 0); });
+    }
+    drive_until_idle();
+  }
+}
+
+void ProgressThread::drive_until_idle() {
+  using std::chrono_literals::operator""ms;
+  ProgressWatch watch(queue_);
+  HostSpin spin(queue_.spin(), watch, queue_.bell());
+  while (!stop_ && queue_.outstanding() != 0) {
+    if (queue_.contenders() != 0) {  // somebody waits, and drives; look again when he may have left
+      std::unique_lock lock(mutex_);
+      work_.wait_for(lock, 1ms);
+      continue;
+    }
+    bool moved = false;
+    if (queue_.drive()) {
+      moved = queue_.step();
+      queue_.leave();
+    }
+    if (moved) spin.moved();
+    else spin.idle();
+  }
+}
+
+}  // namespace rondo

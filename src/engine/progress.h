@@ -1,0 +1,36 @@
+// ProgressThread: drives a queue's asynchronous operations while nobody waits for them.
+//
+// It sleeps while nothing is outstanding and keeps its hands off the driver role while a thread that waits wants it.
+// Made with the first asynchronous operation, one per communicator.
+//
+// Thread safety: kick() from any thread; the destructor joins.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "engine/queue.h"
+
+namespace rondo {
+
+class ProgressThread {
+ public:
+  explicit ProgressThread(OperationQueue& queue);
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+  /// Something has been admitted.
+  void kick();
+
+ private:
+  void loop();
+  void drive_until_idle();
+  OperationQueue& queue_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;  // last: it starts when all else stands
+};
+
+}  // namespace rondo

@@ -1,0 +1,157 @@
+#include "engine/queue.h"
+
+#include <algorithm>
+
+namespace rondo {
+namespace {
+
+bool overlap(const std::byte* a, uint64_t a_bytes, const std::byte* b, uint64_t b_bytes) {
+  return a < b + b_bytes && b < a + a_bytes;
+}
+
+// Neither writes what the other reads or writes.
+bool independent(const Operation& x, const Operation& y) {
+  return !overlap(x.out, x.out_bytes, y.out, y.out_bytes) && !overlap(x.out, x.out_bytes, y.in, y.in_bytes) &&
+         !overlap(x.in, x.in_bytes, y.out, y.out_bytes);
+}
+
+}  // namespace
+
+void OperationQueue::begin(Operation& op) {
+  const Program& p = *op.program;
+  op.load(&p);
+  if (const uint64_t scratch = std::max(p.scratch_bytes, op.fallback ? op.fallback->scratch_bytes : 0))
+    op.scratch.resize(scratch);
+  if (p.direct) {
+    op.peer_in.assign(static_cast<size_t>(nranks_), {});
+    op.peer_out.assign(static_cast<size_t>(nranks_), {});
+    op.peer_in[static_cast<size_t>(rank_)] = transport_.describe(op.in, op.in_bytes);
+    op.peer_out[static_cast<size_t>(rank_)] = transport_.describe(op.out, op.out_bytes);
+  }
+  op.started = true;
+}
+
+void OperationQueue::begin_alone(Operation& op) {
+  alone_ = &op;
+  op.sequence = next_sequence_++;
+  begin(op);
+  step_lanes(op);  // its first messages are out before anything is written down
+  announce(op);
+  if (op.lanes_left == 0) complete(op, {});
+}
+
+bool OperationQueue::step_alone(Operation& op) {
+  const bool moved = step_lanes(op);
+  if (op.lanes_left == 0 && !op.done.load(std::memory_order_relaxed)) complete(op, {});
+  return moved;
+}
+
+bool OperationQueue::step_lanes(Operation& op) {
+  bool moved = false;
+  for (uint32_t i = 0; i < op.program->lanes.size(); ++i)
+    if (!op.program->lanes[i].empty() && op.lanes[i].loop < op.program->num_loops) moved |= executor_.step(op, i);
+  return moved;
+}
+
+void OperationQueue::admit(Operation& op) {
+  op.sequence = next_sequence_++;
+  if (has_failed()) {
+    op.status = failure_;
+    op.done.store(true, std::memory_order_release);
+    return;
+  }
+  active_.push_back(&op);
+  outstanding_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Operations start in order, so that all ranks' messages stand in one order on every connection.
+bool OperationQueue::may_start(size_t index) const {
+  const Operation& op = *active_[index];
+  for (size_t i = 0; i < index; ++i) {
+    const Operation& before = *active_[i];
+    if (!before.started || before.program->direct || op.program->direct || !independent(before, op)) return false;
+  }
+  return true;
+}
+
+void OperationQueue::reserve_turns(Operation& op) {
+  auto reserve = [](const auto& ends, std::vector<uint64_t>& first) {
+    first.clear();
+    for (const auto& [port, steps] : ends) {
+      first.push_back(std::max(port->reserved, port->fifo.step()));
+      port->reserved = first.back() + steps;
+    }
+  };
+  reserve(op.program->reads, op.first_read_steps);
+  reserve(op.program->writes, op.first_write_steps);
+}
+
+bool OperationQueue::start(size_t index) {
+  if (!may_start(index)) return false;
+  begin(*active_[index]);
+  reserve_turns(*active_[index]);
+  return true;
+}
+
+bool OperationQueue::retire_if_done(size_t index) {
+  Operation& op = *active_[index];
+  if (op.lanes_left != 0) return false;
+  active_.erase(active_.begin() + static_cast<ptrdiff_t>(index));
+  outstanding_.fetch_sub(1, std::memory_order_relaxed);
+  complete(op, {});
+  return true;
+}
+
+bool OperationQueue::step() {
+  bool moved = false;
+  for (size_t i = 0; i < active_.size();) {
+    Operation& op = *active_[i];
+    const bool starts = !op.started;
+    if (starts && !start(i)) return moved;
+    op.waits_for_turn = i != 0;
+    moved |= step_lanes(op);
+    if (starts) announce(op);
+    if (retire_if_done(i)) moved = true;
+    else ++i;
+  }
+  return moved;
+}
+
+bool OperationQueue::step_any(uint64_t random) {
+  size_t started = 0;
+  while (started < active_.size() && (active_[started]->started || start(started))) ++started;
+  if (started == 0) return false;
+  const size_t i = random % started;
+  Operation& op = *active_[i];
+  op.waits_for_turn = i != 0;
+  const size_t lanes = op.program->lanes.size();
+  const auto lane = static_cast<uint32_t>(random / started % lanes);
+  const bool moved = op.lanes_left != 0 && !op.program->lanes[lane].empty() &&
+                     op.lanes[lane].loop < op.program->num_loops && executor_.step(op, lane);
+  return retire_if_done(i) || moved;
+}
+
+void OperationQueue::complete(Operation& op, Status status) {
+  if (alone_ == &op) alone_ = nullptr;
+  transport_.board(rank_)->finish(op.sequence);
+  op.status = std::move(status);
+  op.done.store(true, std::memory_order_release);  // the owner may free it from here on
+}
+
+void OperationQueue::fail(const Status& status) {
+  if (!has_failed()) {
+    failure_ = status;
+    failed_.store(true, std::memory_order_release);
+  }
+  if (alone_ != nullptr) complete(*alone_, failure_);
+  while (!active_.empty()) {
+    Operation* op = active_.front();
+    active_.pop_front();
+    outstanding_.fetch_sub(1, std::memory_order_relaxed);
+    complete(*op, failure_);
+  }
+}
+
+Status OperationQueue::failure() const { return has_failed() ? failure_ : Status(); }
+
+}  // namespace rondo

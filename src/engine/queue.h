@@ -1,0 +1,100 @@
+// OperationQueue: the one ordered queue of operations of a rank's communicator, and the role of its driver.
+//
+// Whoever holds the driver role (drive/leave) may plan, admit and step operations; everybody else keeps out. A blocking
+// call or a Work::wait takes the role and keeps it until its operation is done; the progress thread takes it only while
+// nobody waits.
+//
+// Operations start in order. One that touches no memory of those before it may start while they run (it takes turns on
+// shared connections); others wait. Once an operation has failed, the communicator refuses all further work with that
+// error, since its ranks no longer agree on what is on the wire.
+//
+// Thread safety: drive(), leave(), failed(), contended() from any thread; the rest is the driver's.
+#pragma once
+
+#include <atomic>
+#include <deque>
+
+#include "engine/executor.h"
+#include "protocol/spin.h"
+
+namespace rondo {
+
+class OperationQueue {
+ public:
+  OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
+      : rank_(rank), nranks_(nranks), transport_(transport), spin_(spin), ports_(rank, transport),
+        executor_(rank, nranks, ports_) {}
+
+  // The driver role.
+  bool drive() {
+    return driver_.load(std::memory_order_relaxed) == 0 && driver_.exchange(1, std::memory_order_acquire) == 0;
+  }
+  void leave() { driver_.store(0, std::memory_order_release); }
+  /// Counts threads that want the role, so that the progress thread gives way.
+  std::atomic<int>& contenders() { return contenders_; }
+  /// Operations admitted and not done.
+  int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
+
+  // For the driver:
+  /// Gives the operation its place in the order. It must live until it is done.
+  void admit(Operation& op);
+  /// One pass over all that may run: true when something moved.
+  bool step();
+  /// Steps one lane of one operation, chosen by `random`.
+  bool step_any(uint64_t random);
+  bool idle() const { return active_.empty(); }
+  /// The same for one operation on an idle queue, without admission: the path of a blocking call. begin_alone, then
+  /// step_alone until op.done.
+  void begin_alone(Operation& op);
+  bool step_alone(Operation& op);
+  /// Ends every operation of the queue, and all to come, with `status`.
+  void fail(const Status& status);
+  /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
+  void diagnose(uint64_t waited_ns);
+  /// True when an abort has been raised; fails the queue then.
+  bool check_abort();
+
+  /// Ok, or why the communicator refuses work.
+  Status failure() const;
+  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  Rank rank() const { return rank_; }
+  int nranks() const { return nranks_; }
+  PortTable& ports() { return ports_; }
+  Executor& executor() { return executor_; }
+  Transport& transport() { return transport_; }
+  const SpinSettings& spin() const { return spin_; }
+  Doorbell* bell() { return transport_.bell(rank_); }
+
+ private:
+  bool may_start(size_t index) const;
+  void begin(Operation& op);
+  bool start(size_t index);
+  bool retire_if_done(size_t index);
+  void reserve_turns(Operation& op);
+  bool step_lanes(Operation& op);
+  /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
+  void announce(const Operation& op) { transport_.board(rank_)->post(op.sequence, op.program->operation, op.tag); }
+  void complete(Operation& op, Status status);
+  Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
+  Status find_mismatch(const Operation& op, uint64_t waited_ns);
+  Status timed_out(const Operation& op, uint64_t waited_ns);
+  std::string describe(const Operation& op) const;
+  std::string blocked_on(const Operation& op) const;
+
+  Rank rank_;
+  int nranks_;
+  Transport& transport_;
+  SpinSettings spin_;
+  PortTable ports_;
+  Executor executor_;
+  uint64_t next_sequence_ = 1;
+  std::deque<Operation*> active_;  // in order; done ones leave
+  Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_
+  alignas(64) std::atomic<uint32_t> driver_{0};
+  std::atomic<int> contenders_{0};
+  std::atomic<int> outstanding_{0};
+  std::atomic<bool> failed_{false};
+  Status failure_;  // written once, before failed_
+};
+
+}  // namespace rondo

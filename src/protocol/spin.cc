@@ -1,0 +1,57 @@
+#include "protocol/spin.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace rondo {
+
+uint64_t monotonic_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void ring_slow(Doorbell& bell) {
+  std::atomic_ref<uint32_t>(bell.asleep).store(0, std::memory_order_release);
+  syscall(SYS_futex, &bell.asleep, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+SpinSettings spin_settings(int local_ranks, int cpus) {
+  SpinSettings s;
+  if (local_ranks > cpus) s.pauses = 4;  // the peer cannot run until we yield
+  return s;
+}
+
+bool HostSpin::idle_slow() {
+  constexpr uint64_t kCheckNs = 1000000;
+  constexpr uint32_t kYieldsPerClock = 16;
+  if (observer_.urgent()) return false;
+  if (about_to_sleep_) {  // announced last time, and the look since then found nothing
+    about_to_sleep_ = false;
+    const timespec limit{0, kMaxSleepUs * 1000};
+    syscall(SYS_futex, &bell_->asleep, FUTEX_WAIT, 1, &limit, nullptr, 0);
+    std::atomic_ref<uint32_t>(bell_->asleep).store(0, std::memory_order_relaxed);
+  } else {
+    sched_yield();
+    if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;
+  }
+  const uint64_t now = monotonic_ns();
+  if (waiting_since_ns_ == 0) {
+    waiting_since_ns_ = last_check_ns_ = now;
+    return true;
+  }
+  if (now - last_check_ns_ >= kCheckNs) {
+    last_check_ns_ = now;
+    if (observer_.give_up(now - waiting_since_ns_)) return false;
+  }
+  if (bell_ != nullptr && now - waiting_since_ns_ >= uint64_t{settings_.yield_us} * 1000) {
+    std::atomic_ref<uint32_t>(bell_->asleep).store(1, std::memory_order_seq_cst);
+    about_to_sleep_ = true;  // the caller looks once more; if it finds nothing, the next idle() sleeps
+  }
+  return true;
+}
+
+}  // namespace rondo

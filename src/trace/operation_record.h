@@ -1,0 +1,88 @@
+// The board on which each rank posts what it is doing: the light, always-on record of operations.
+//
+// A ring of the last 64 operations of a communicator, written by its owner only, in memory that the other ranks of the
+// host can read. Nobody reads it while all goes well, so posting costs a few stores into the owner's own cache lines.
+// When a rank waits too long it reads the others' boards to say who has not come, or who has called something else.
+//
+// Thread safety: one writer; any number of readers, who get a record whole or not at all (sequence check).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "rondo/types.h"
+
+namespace rondo {
+
+/// What an operation is, as far as all ranks must agree on it.
+struct OperationShape {
+  Collective collective = Collective::kAllReduce;
+  Dtype dtype = Dtype::kFloat32;
+  Op op = Op::kSum;
+  uint8_t algorithm = 0;  // index into all_algorithms() (as the plan chose it)
+  uint64_t count_elems = 0;
+  friend constexpr bool operator==(const OperationShape&, const OperationShape&) = default;
+  constexpr uint64_t packed() const {
+    return static_cast<uint64_t>(collective) | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op) << 16 |
+           static_cast<uint64_t>(algorithm) << 24;
+  }
+  static constexpr OperationShape unpack(uint64_t w, uint64_t count) {
+    return {static_cast<Collective>(w & 255), static_cast<Dtype>(w >> 8 & 255), static_cast<Op>(w >> 16 & 255),
+            static_cast<uint8_t>(w >> 24 & 255), count};
+  }
+};
+
+struct alignas(64) OperationRecord {
+  uint64_t sequence;  // 1-based; 0: never used
+  uint64_t shape;
+  uint64_t count_elems;
+  uint64_t tag;
+  uint64_t started_ticks;  // processor's time stamp counter
+  uint64_t pad[3];
+};
+static_assert(sizeof(OperationRecord) == 64);
+
+inline uint64_t ticks() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  uint64_t t;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(t));
+  return t;
+#endif
+}
+
+struct OperationBoard {
+  static constexpr uint32_t kRecords = 64;
+  alignas(64) uint64_t posted;    // sequence of the last operation posted
+  uint64_t finished;              // sequence of the last operation finished in order
+  OperationRecord records[kRecords];
+
+  void post(uint64_t sequence, const OperationShape& shape, uint64_t tag) {
+    OperationRecord& r = records[sequence % kRecords];
+    auto put = [](uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_relaxed); };
+    put(r.sequence, 0);
+    std::atomic_ref(r.shape).store(shape.packed(), std::memory_order_release);
+    std::atomic_ref(r.count_elems).store(shape.count_elems, std::memory_order_release);
+    put(r.tag, tag);
+    put(r.started_ticks, ticks());
+    std::atomic_ref(r.sequence).store(sequence, std::memory_order_release);
+    std::atomic_ref(posted).store(sequence, std::memory_order_release);
+  }
+  void finish(uint64_t sequence) { std::atomic_ref(finished).store(sequence, std::memory_order_relaxed); }
+
+  uint64_t last_posted() { return std::atomic_ref(posted).load(std::memory_order_acquire); }
+  uint64_t last_finished() { return std::atomic_ref(finished).load(std::memory_order_relaxed); }
+  /// The shape posted under `sequence`; nothing if it has not been posted or has been overwritten.
+  std::optional<OperationShape> find(uint64_t sequence) {
+    OperationRecord& r = records[sequence % kRecords];
+    if (std::atomic_ref(r.sequence).load(std::memory_order_acquire) != sequence) return std::nullopt;
+    const uint64_t shape = std::atomic_ref(r.shape).load(std::memory_order_acquire);
+    const uint64_t count = std::atomic_ref(r.count_elems).load(std::memory_order_acquire);
+    if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) != sequence) return std::nullopt;
+    return OperationShape::unpack(shape, count);
+  }
+};
+
+}  // namespace rondo

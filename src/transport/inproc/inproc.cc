@@ -1,0 +1,66 @@
+#include "transport/inproc/inproc.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+Expected<std::byte*> map_anonymous(uint64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return Status(StatusCode::kSystem, fmt::format("mapping {} MiB of memory failed: {}", bytes >> 20, strerror(errno)));
+  madvise(p, bytes, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(p);
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<InprocWorld>> InprocWorld::create(int nranks) {
+  std::shared_ptr<InprocWorld> world(new InprocWorld(nranks));
+  for (int r = 0; r < nranks; ++r) {
+    RONDO_TRY_ASSIGN(std::byte * segment, map_anonymous(world->layout_.total_bytes));
+    world->segments_.push_back(segment);
+  }
+  return world;
+}
+
+InprocWorld::~InprocWorld() {
+  for (std::byte* s : segments_) munmap(s, layout_.total_bytes);
+}
+
+InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
+    : SegmentTransport(rank, world->layout()), world_(std::move(world)) {
+  set_segments(world_->segments());
+}
+
+InprocTransport::~InprocTransport() {
+  depart();
+  for (const Block& b : blocks_) munmap(b.ptr, b.bytes);
+}
+
+std::optional<PeerLoss> InprocTransport::find_lost() {
+  if (auto r = departed_rank()) return PeerLoss{*r, "it has destroyed its communicator"};
+  return std::nullopt;
+}
+
+Expected<void*> InprocTransport::alloc(uint64_t bytes) {
+  RONDO_TRY_ASSIGN(std::byte * p, map_anonymous(bytes));
+  blocks_.push_back({p, bytes});
+  return static_cast<void*>(p);
+}
+
+Status InprocTransport::free(void* ptr) {
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    if (blocks_[i].ptr == ptr) {
+      munmap(blocks_[i].ptr, blocks_[i].bytes);
+      blocks_.erase(blocks_.begin() + static_cast<ptrdiff_t>(i));
+      return {};
+    }
+  return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+}
+
+}  // namespace rondo

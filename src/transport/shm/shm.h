@@ -1,0 +1,61 @@
+// shm: ranks are processes of one host. Each rank's segment is anonymous memory (memfd) whose descriptor the others
+// receive over the bootstrap's Unix sockets and map. Nothing has a name in a file system: a small /dev/shm does not
+// matter, and when the last process is gone, however it went, the memory is gone.
+//
+// alloc() makes one more memfd on every rank and maps all of them everywhere, so that collectives on such memory go
+// straight from user buffer to user buffer.
+//
+// Thread safety: as Transport.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/segment.h"
+
+namespace rondo {
+
+/// What the transport needs of the communicator's out-of-band channel.
+class LocalPeers {
+ public:
+  virtual ~LocalPeers() = default;
+  /// Collective: this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, ours to close.
+  virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
+  /// A peer whose process is gone. Never blocks.
+  virtual std::optional<PeerLoss> find_lost() = 0;
+};
+
+class ShmTransport final : public SegmentTransport {
+ public:
+  /// Collective over all ranks, which must be on this host. `peers` must outlive the transport.
+  static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers);
+  ~ShmTransport() override;
+  std::string_view name() const override { return "shm"; }
+  std::optional<PeerLoss> find_lost() override;
+  Expected<void*> alloc(uint64_t bytes) override;
+  Status free(void* ptr) override;
+  bool may_be_direct() const override { return live_regions_ != 0; }
+  RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
+  std::byte* resolve(Rank peer, const RemoteAddress& a) const override {
+    return regions_[a.region].bases[static_cast<size_t>(peer)] + a.offset_bytes;
+  }
+
+ private:
+  struct Region {  // the same index on all ranks, since alloc is collective
+    std::vector<std::byte*> bases;  // by rank, as mapped here; empty when freed
+    uint64_t bytes = 0;
+  };
+  ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers)
+      : SegmentTransport(rank, layout), peers_(peers) {}
+  Expected<Region> share(const char* label, uint64_t bytes);
+  static void unmap(const Region& region);
+
+  LocalPeers& peers_;
+  Region segments_;
+  std::vector<Region> regions_;
+  int live_regions_ = 0;
+};
+
+}  // namespace rondo

@@ -1,0 +1,84 @@
+// Transport: how messages of a communicator get from one rank to another. src/transport/README.md is the full contract.
+//
+// A transport owns the memory of its connections and nothing else: what is sent, in which order and when to wait is the
+// engine's business, through the FIFO protocol (src/protocol/fifo.h) over the FifoViews that a transport hands out.
+//
+// Thread safety: all functions may be called by one thread at a time per rank, except raise_abort, aborted_by,
+// find_lost and the boards, which any thread may use.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "protocol/fifo.h"
+#include "protocol/spin.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+#include "trace/operation_record.h"
+
+namespace rondo {
+
+/// Names a connection on both of its ends. Unicast: group 0 and a reader; multicast: group > 0, reader -1.
+struct ConnectionKey {
+  Rank writer = 0;
+  Rank reader = -1;
+  uint16_t tag = 0;
+  uint16_t group = 0;
+  bool inline_only = false;  // header lines alone: the Inline protocol
+  friend bool operator==(const ConnectionKey&, const ConnectionKey&) = default;
+};
+
+/// Where a buffer stands, in a form that means the same to every rank of the communicator. 16 bytes: it travels in
+/// entry credits.
+struct RemoteAddress {
+  static constexpr uint64_t kNowhere = UINT64_MAX;
+  uint64_t region = kNowhere;  // kNowhere: no peer can reach it
+  uint64_t offset_bytes = 0;
+};
+
+/// A peer that will not answer any more, and how that was seen.
+struct PeerLoss {
+  Rank rank;
+  std::string how;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const = 0;
+
+  /// Makes the connection's memory and publishes it. Called once per key, by the writer.
+  virtual Expected<FifoView> open_writer(const ConnectionKey& key) = 0;
+  /// The same memory seen by a reader; nothing while the writer has not made it yet (ask again: never blocks).
+  virtual std::optional<FifoView> open_reader(const ConnectionKey& key) = 0;
+  /// Which read counter of a connection belongs to `reader`.
+  virtual uint32_t counter_index(const ConnectionKey& key, Rank reader) const = 0;
+
+  /// What rank r is doing, as it posted it; nullptr where r's memory cannot be read from here.
+  virtual OperationBoard* board(Rank r) = 0;
+  /// Where rank r sleeps; nullptr where it cannot be woken from here.
+  virtual Doorbell* bell(Rank r) = 0;
+
+  /// Tells all ranks that rank `by` has aborted.
+  virtual void raise_abort(Rank by) = 0;
+  virtual std::optional<Rank> aborted_by() = 0;
+  /// A peer that died, or left while others still need it; costs a system call, so it is asked in slow waits only.
+  virtual std::optional<PeerLoss> find_lost() = 0;
+
+  /// Memory that every rank reaches. Collective where ranks are processes.
+  virtual Expected<void*> alloc(uint64_t bytes) = 0;
+  virtual Status free(void* ptr) = 0;
+  /// True when some memory of this communicator is, or may be, reachable by all: then a plan may be direct. Equal on
+  /// all ranks.
+  virtual bool may_be_direct() const = 0;
+  /// The buffer's address for peers, kNowhere when they cannot reach all `bytes` of it.
+  virtual RemoteAddress describe(const void* ptr, uint64_t bytes) const = 0;
+  /// Rank `peer`'s buffer as this process sees it.
+  virtual std::byte* resolve(Rank peer, const RemoteAddress& address) const = 0;
+  /// Bytes of staging memory that this rank has set up so far.
+  virtual uint64_t staging_bytes() const = 0;
+};
+
+}  // namespace rondo
