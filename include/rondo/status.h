@@ -15,6 +15,8 @@
 #include <utility>
 #include <variant>
 
+#include "rondo/rondo.h"
+
 namespace rondo {
 
 // X(name, value, text, remedy). Values are part of the C ABI: append only.
@@ -39,9 +41,9 @@ enum class StatusCode : int {
 };
 
 /// The short text of a code, "peer lost" say. O(1).
-std::string_view status_text(StatusCode code);
+RONDO_API std::string_view status_text(StatusCode code);
 /// What a user can do about it; empty for kOk.
-std::string_view status_remedy(StatusCode code);
+RONDO_API std::string_view status_remedy(StatusCode code);
 
 class [[nodiscard]] Status {
  public:
@@ -60,7 +62,7 @@ class [[nodiscard]] Status {
   /// The facts, without the code's text and remedy; empty when ok.
   std::string_view message() const { return detail_ ? std::string_view(detail_->message) : std::string_view(); }
   /// "peer lost: rank 2 ...; restart the job, ..." for people.
-  std::string to_string() const;
+  RONDO_API std::string to_string() const;
 
  private:
   struct Detail {

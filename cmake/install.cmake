@@ -1,0 +1,25 @@
+# What `cmake --install` puts down: the shared library, the public headers, the CMake package, rondo.pc, and the
+# command line where it was built.
+include(CMakePackageConfigHelpers)
+set(RONDO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
+
+install(TARGETS rondo EXPORT rondoTargets COMPONENT rondo)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT rondo
+        FILES_MATCHING PATTERN "*.h")
+install(EXPORT rondoTargets NAMESPACE rondo:: DESTINATION ${RONDO_PACKAGE_DIR} COMPONENT rondo)
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rondoConfig.cmake.in ${PROJECT_BINARY_DIR}/rondoConfig.cmake
+                              INSTALL_DESTINATION ${RONDO_PACKAGE_DIR})
+# Before 1.0 a minor release may change the interface, so a consumer asks for the minor version that it was written for.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/rondoConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/rondoConfig.cmake ${PROJECT_BINARY_DIR}/rondoConfigVersion.cmake
+        DESTINATION ${RONDO_PACKAGE_DIR} COMPONENT rondo)
+
+# rondo.pc finds its prefix from where it lies, so that an installed tree can be moved.
+file(RELATIVE_PATH RONDO_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rondo)
+
+if(TARGET rondo_cli)
+  install(TARGETS rondo_cli COMPONENT tools)
+endif()

@@ -1,0 +1,132 @@
+// The release store of the FIFO protocol carries the data: what ThreadSanitizer and the mutation build look at.
+// labels: unit tsan
+//
+// Plain (non-atomic) reads and writes of payload and data slots must be ordered by flags and counters alone. Under
+// ThreadSanitizer a build with RONDO_MUTATE_RELEASE_STORE must fail here with a data race (scripts/ci_mutation.sh checks
+// that it does); without a sanitizer the tests check values. There is nothing else between the threads that could order
+// them: no mutex, no condition variable, one thread an end.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "protocol/fifo.h"
+#include "protocol/memory.h"
+
+namespace rondo {
+namespace {
+
+using Writer = FifoWriter<HostMem, HostGroup>;
+using Reader = FifoReader<HostMem, HostGroup>;
+
+constexpr uint32_t kSlots = 4;
+constexpr uint32_t kSlotBytes = 256;
+constexpr uint64_t kSteps = 2000;
+constexpr uint32_t kFingerprint = 0xabcdef;
+
+/// A FIFO's memory, as a transport would lay it out.
+struct FifoMemory {
+  explicit FifoMemory(uint32_t num_readers) : lines(kSlots), data(kSlots * kSlotBytes), counters(num_readers) {
+    for (HeaderLine& line : lines) std::memset(&line, 0, sizeof line);
+    for (ReadCounter& counter : counters) std::memset(&counter, 0, sizeof counter);
+  }
+  FifoView view() { return {lines.data(), data.data(), counters.data(), kSlots, kSlotBytes}; }
+  std::vector<HeaderLine> lines;
+  std::vector<std::byte> data;
+  std::vector<ReadCounter> counters;
+};
+
+/// Repeats `ready` until it holds; false after the deadline.
+template <class Ready>
+bool wait_for(Ready ready) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+uint64_t word_of(uint64_t step, uint64_t index) { return step * 1000 + index; }
+
+void fill(std::byte* to, uint64_t bytes, uint64_t step) {
+  for (uint64_t i = 0; i < bytes / 8; ++i) {
+    const uint64_t word = word_of(step, i);
+    std::memcpy(to + 8 * i, &word, 8);
+  }
+}
+
+uint64_t count_wrong(const std::byte* from, uint64_t bytes, uint64_t step) {
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < bytes / 8; ++i) {
+    uint64_t word;
+    std::memcpy(&word, from + 8 * i, 8);
+    wrong += word != word_of(step, i);
+  }
+  return wrong;
+}
+
+/// One writer and `num_readers` readers, each a thread; `write` and `read` touch the memory of one step.
+template <class Write, class Read>
+void run_steps(uint32_t num_readers, uint64_t first_step, Write write, Read read) {
+  FifoMemory memory(num_readers);
+  for (ReadCounter& counter : memory.counters) counter.steps = first_step;
+  std::vector<uint32_t> indices(num_readers);
+  for (uint32_t i = 0; i < num_readers; ++i) indices[i] = i;
+  std::vector<uint64_t> wrong(num_readers, 0), done(num_readers, 0);
+
+  std::vector<std::thread> threads;
+  for (uint32_t r = 0; r < num_readers; ++r)
+    threads.emplace_back([&, r] {
+      Reader reader(memory.view(), r, first_step);
+      for (uint64_t i = 0; i < kSteps; ++i, ++done[r]) {
+        if (!wait_for([&] { return reader.arrived(1, kFingerprint) == Arrival::kReady; })) return;
+        wrong[r] += read(reader, i);
+        reader.release(1);
+      }
+    });
+  Writer writer(memory.view(), indices.data(), num_readers, first_step);
+  bool had_room = true;
+  for (uint64_t i = 0; i < kSteps && had_room; ++i) {
+    had_room = wait_for([&] { return writer.room(1); });
+    if (!had_room) break;
+    write(writer, i);
+    writer.post(1, kFingerprint);
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_TRUE(had_room);
+  for (uint32_t r = 0; r < num_readers; ++r) {
+    EXPECT_EQ(done[r], kSteps) << "reader " << r;
+    EXPECT_EQ(wrong[r], 0u) << "reader " << r;
+  }
+}
+
+TEST(ReleaseStore, OrdersTheInlinePayload) {
+  constexpr uint64_t kBytes = kLinePayloadBytes;
+  run_steps(
+      1, 0, [](Writer& w, uint64_t step) { fill(w.line(0), kBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.line(0), kBytes, step); });
+}
+
+TEST(ReleaseStore, OrdersTheDataSlot) {
+  run_steps(
+      1, 0, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+}
+
+TEST(ReleaseStore, OrdersReuseOfASlotAmongSeveralReaders) {
+  run_steps(
+      3, 0, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+}
+
+TEST(ReleaseStore, HoldsWhereTheStepOfAFlagWraps) {
+  run_steps(
+      2, kStepMask - kSteps / 2, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+}
+
+}  // namespace
+}  // namespace rondo
