@@ -1,0 +1,200 @@
+// Random operations: collective, count, dtype, op, algorithm, placement, and how they are issued (blocking, asynchronous
+// with several outstanding, grouped), all from one seed that every rank shares. Every result is verified.
+//
+// The order in which a rank waits for its asynchronous work is its own. The seed is printed; --gtest_random_seed=N
+// chooses another one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "conformance/case_runner.h"
+#include "support/shared.h"
+#include "support/simple_calls.h"
+#include "support/spawn.h"
+
+namespace rondo::testing {
+
+inline constexpr Dtype kStressDtypes[] = {Dtype::kInt8,     Dtype::kUint64,  Dtype::kFloat16,   Dtype::kFloat32,
+                                          Dtype::kBfloat16, Dtype::kFloat64, Dtype::kFloat8E5m2};
+inline constexpr Op kStressOps[] = {Op::kSum, Op::kProd, Op::kMax, Op::kMin, Op::kAvg, Op::kPremulSum};
+inline constexpr uint64_t kMaxTotalElems = 120000;
+
+/// What all ranks draw alike.
+class StressPlan {
+ public:
+  enum class Issue { kBlocking, kAsynchronous, kGroup };
+
+  StressPlan(uint64_t seed, int nranks, bool with_direct) : random_(seed), nranks_(nranks) {
+    for (const Algorithm& a : all_algorithms())
+      if (with_direct || !a.direct) algorithms_.push_back(&a);
+  }
+  uint64_t below(uint64_t n) { return random_() % n; }
+  Issue issue() {
+    const uint64_t x = below(10);
+    return x < 3 ? Issue::kBlocking : x < 8 ? Issue::kAsynchronous : Issue::kGroup;
+  }
+  Case next() {
+    Case c;
+    c.algorithm = algorithms_[below(algorithms_.size())];
+    c.collective = c.algorithm->collective;
+    if (below(3) == 0) c.algorithm = nullptr;
+    c.dtype = kStressDtypes[below(std::size(kStressDtypes))];
+    c.op = kStressOps[below(std::size(kStressOps))];
+    c.in_place = below(2) == 0;
+    c.variant = static_cast<uint32_t>(below(13));
+    const double most = std::log(static_cast<double>(kMaxTotalElems / static_cast<uint64_t>(nranks_)));
+    c.count_elems = static_cast<uint64_t>(std::exp(most * static_cast<double>(below(1000)) / 999)) - 1;
+    return c;
+  }
+
+ private:
+  std::mt19937_64 random_;
+  int nranks_;
+  std::vector<const Algorithm*> algorithms_;
+};
+
+/// One rank's side of the stress.
+class StressRank {
+ public:
+  StressRank(Communicator& comm, const DataTables& tables, uint64_t seed, bool with_direct)
+      : comm_(comm), tables_(tables), plan_(seed, comm.size(), with_direct),
+        own_random_(seed + static_cast<uint64_t>(comm.rank())),
+        area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)), memory_(kNumSlots * 2 * area_bytes_) {
+    for (size_t i = 0; i < kNumSlots; ++i) {
+      uint8_t* areas = memory_.data() + 2 * i * area_bytes_;
+      slots_[i].buffers = CallBuffers(&tables_, comm.rank(), areas, areas + area_bytes_);
+    }
+  }
+
+  /// Ends at the first wrong result or error.
+  Status run(int num_steps) {
+    for (int step = 0; step < num_steps; ++step) {
+      const Status status = one_step();
+      if (!status.ok()) return Status(status.code(), "step " + std::to_string(step) + ": " +
+                                                         std::string(status.message()));
+    }
+    while (num_busy_ > 0) RONDO_TRY(finish_one());
+    return Status();
+  }
+
+ private:
+  static constexpr size_t kNumSlots = 8;
+  struct Slot {
+    CallBuffers buffers;
+    Case c;
+    Work work;
+    bool busy = false;
+  };
+
+  Status one_step() {
+    switch (plan_.issue()) {
+      case StressPlan::Issue::kBlocking: {
+        Slot* slot = nullptr;
+        RONDO_TRY(start(&slot, false));
+        return judge(*slot);
+      }
+      case StressPlan::Issue::kAsynchronous: {
+        Slot* slot = nullptr;
+        return start(&slot, true);
+      }
+      case StressPlan::Issue::kGroup: return group();
+    }
+    return Status();
+  }
+
+  // Takes a free slot (finishing an older call where there is none) and issues the plan's next case.
+  Status start(Slot** taken, bool asynchronous) {
+    while (num_busy_ == kNumSlots) RONDO_TRY(finish_one());
+    Slot& slot = *std::find_if(std::begin(slots_), std::end(slots_), [](const Slot& s) { return !s.busy; });
+    slot.c = plan_.next();
+    slot.buffers.begin(slot.c);
+    *taken = &slot;
+    const Status status = issue(comm_, tables_, slot.c, slot.buffers, asynchronous ? &slot.work : nullptr);
+    if (!status.ok()) return Status(status.code(), describe(slot.c) + ": " + std::string(status.message()));
+    slot.busy = true;
+    ++num_busy_;
+    return Status();
+  }
+
+  Status group() {
+    const uint64_t num_calls = plan_.below(4) + 1;
+    while (num_busy_ + num_calls > kNumSlots) RONDO_TRY(finish_one());  // nothing may be waited for inside
+    std::vector<Slot*> blocking;
+    group_start();
+    Status status;
+    for (uint64_t i = 0; i < num_calls && status.ok(); ++i) {
+      Slot* slot = nullptr;
+      const bool asynchronous = plan_.below(3) == 0;
+      status = start(&slot, asynchronous);
+      if (!asynchronous) blocking.push_back(slot);
+    }
+    const Status end = group_end();
+    RONDO_TRY(status);
+    RONDO_TRY(end);
+    for (Slot* slot : blocking) RONDO_TRY(judge(*slot));
+    return Status();
+  }
+
+  // Waits for one outstanding call, chosen by this rank alone.
+  Status finish_one() {
+    size_t k = own_random_() % kNumSlots;
+    while (!slots_[k].busy) k = (k + 1) % kNumSlots;
+    const Status status = slots_[k].work.wait();
+    if (!status.ok()) return Status(status.code(), describe(slots_[k].c) + ": " + std::string(status.message()));
+    return judge(slots_[k]);
+  }
+
+  Status judge(Slot& slot) {
+    slot.busy = false;
+    --num_busy_;
+    const std::string wrong = slot.buffers.judge();
+    return wrong.empty() ? Status() : Status(StatusCode::kInternal, describe(slot.c) + ": " + wrong);
+  }
+
+  Communicator& comm_;
+  const DataTables& tables_;
+  StressPlan plan_;
+  std::mt19937_64 own_random_;
+  uint64_t area_bytes_;
+  std::vector<uint8_t> memory_;
+  Slot slots_[kNumSlots];
+  size_t num_busy_ = 0;
+};
+
+class Stress : public ::testing::TestWithParam<std::tuple<World, int>> {};
+
+TEST_P(Stress, RandomOperations) {
+  const auto [world, nranks] = GetParam();
+  const int chosen = ::testing::UnitTest::GetInstance()->random_seed();
+  const uint64_t seed = chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
+  const int num_steps = kSanitized ? 200 : 1500;
+  std::printf("seed %llu, %d steps of 1 to 4 operations\n", static_cast<unsigned long long>(seed), num_steps);
+  const DataTables tables(nranks, seed, kStressDtypes, kStressOps);
+  SpawnOptions options;
+  options.config.deadline_s = 30;
+  options.deadline_s = 110;
+  spawn(
+      world, nranks,
+      [&, with_direct = world == World::kThreads](Communicator& comm) {
+        return StressRank(comm, tables, seed, with_direct).run(num_steps);
+      },
+      options);
+}
+
+inline std::vector<int> stress_rank_counts() {
+  if (kSanitized) return {2, 3, 5};
+  return {1, 2, 3, 4, 7, 8};
+}
+inline std::string stress_name(const ::testing::TestParamInfo<std::tuple<World, int>>& info) {
+  return std::to_string(std::get<1>(info.param)) + "_" + world_name(std::get<0>(info.param));
+}
+
+}  // namespace rondo::testing
