@@ -1,5 +1,5 @@
-# What `cmake --install` puts down: the shared library, the public headers, the CMake package, rondo.pc, and the
-# command line where it was built.
+# What `cmake --install` puts down as component rondo: the shared library, the public headers, the CMake package and
+# rondo.pc. (The command line installs itself, in tools/.)
 include(CMakePackageConfigHelpers)
 set(RONDO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
 
@@ -19,7 +19,3 @@ install(FILES ${PROJECT_BINARY_DIR}/rondoConfig.cmake ${PROJECT_BINARY_DIR}/rond
 file(RELATIVE_PATH RONDO_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rondo)
-
-if(TARGET rondo_cli)
-  install(TARGETS rondo_cli COMPONENT tools)
-endif()

@@ -1,0 +1,53 @@
+# shellcheck shell=bash disable=SC2034
+# Shared by the scripts; source it. Debian packages by name, and a build with or without ccache.
+
+# What the library and the command line need, what the tests add, and what the sanitizer builds add.
+BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libfmt-dev libssl-dev libhwloc-dev libcli11-dev nlohmann-json3-dev)
+TEST_PACKAGES=(libgtest-dev python3)
+CLANG_PACKAGES=(clang libclang-rt-14-dev)
+
+# need_packages NAME...: installs those that are missing; does nothing, and needs no network, when all are there.
+need_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    echo "no dpkg here: this needs what Debian calls: $*" >&2
+    return 0
+  fi
+  local missing=() name
+  for name in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$name" 2>/dev/null)" = "ii " ] || missing+=("$name")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  echo "installing: ${missing[*]}"
+  local as_root=()
+  [ "$(id -u)" = 0 ] || as_root=(sudo)
+  local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends)
+  "${install[@]}" "${missing[@]}" >/dev/null 2>&1 ||
+    { "${as_root[@]}" apt-get update -qq && "${install[@]}" "${missing[@]}" >/dev/null; }
+}
+
+# configure PRESET [ARGUMENT...]: cmake --preset, with ccache where it is installed; quiet unless it fails.
+configure() {
+  local preset=$1 launcher=() log
+  shift
+  if command -v ccache >/dev/null; then
+    launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache -D CMAKE_C_COMPILER_LAUNCHER=ccache)
+  fi
+  log=$(cmake --preset "$preset" "${launcher[@]}" "$@" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
+}
+
+# build FOLDER [TARGET...]: quiet unless it fails.
+build() {
+  local folder=$1 targets=() log
+  shift
+  [ $# -eq 0 ] || targets=(--target "$@")
+  log=$(cmake --build "$folder" "${targets[@]}" 2>&1) || { printf '%s\n' "$log" | tail -60 >&2; return 1; }
+}
+
+# test_targets PRESET: the executables of the tests that the test preset selects; to be built before they are run.
+test_targets() {
+  ctest --preset "$1" --show-only=json-v1 | python3 -c '
+import json, os, sys
+build = os.path.abspath(sys.argv[1])
+for test in json.load(sys.stdin)["tests"]:
+    if test.get("command", [""])[0].startswith(build + os.sep): print(test["name"])' "build/$1"
+}
