@@ -49,9 +49,9 @@ struct LaunchInfo {
 /// getenv-like: nullptr when the variable is not set.
 using EnvLookup = std::function<const char*(const char* name)>;
 
-/// Pure: everything comes from `lookup` and `parent_pid` (the fallback name of an MPICH job).
+/// Pure: everything comes from `lookup` and `launcher_pid`, which names an MPICH job on its host.
 /// Errors: kInvalidArgument, naming the variables that are missing or wrong.
-Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int parent_pid);
+Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pid);
 /// The same from this process's environment.
 Expected<LaunchInfo> launch_from_environment();
 

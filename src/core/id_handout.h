@@ -1,0 +1,26 @@
+// Handing a unique id from rank 0 to the other ranks of one host, when all they share is a job name: rank 0 listens on
+// an abstract Unix socket of that name, the others connect (retrying until it is there), and each side checks with
+// SO_PEERCRED that the other belongs to the same user, since anybody on the host may bind or connect to such a name.
+//
+// Nobody gets the id before all have asked, and the socket is closed before the first gets it: so the same name can be
+// used again for the next communicator of the job without old and new askers mixing.
+//
+// Thread safety: plain functions; each call owns its sockets.
+#pragma once
+
+#include <string>
+
+#include "core/socket.h"
+#include "rondo/rondo.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo {
+
+/// Rank 0. Collective with fetch_id. Errors: kTimeout (names the ranks that did not come), kAborted, kSystem (the name
+/// is taken: another rank 0 of the same job is waiting).
+Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience);
+/// The other ranks. Errors: kTimeout, kAborted, kPeerLost, kUnauthorized (another user listens there), or rank 0's.
+Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience);
+
+}  // namespace rondo

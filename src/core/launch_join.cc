@@ -1,0 +1,115 @@
+// How the ranks of a launched job get hold of one unique id, and join. Declared in core/launch.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/id_handout.h"
+#include "core/launch.h"
+#include "core/rendezvous.h"
+#include "core/torch_store.h"
+#include "core/unique_id.h"
+
+namespace rondo {
+namespace {
+
+// The nearest ancestor that is Hydra's proxy (a shell may stand between), or the parent.
+int find_launcher_pid() {
+  constexpr int kMaxGenerations = 16;
+  int pid = ::getppid();
+  for (int i = 0; i < kMaxGenerations && pid > 1; ++i) {
+    const Fd fd(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+    char text[512] = {};
+    if (!fd || ::read(fd.get(), text, sizeof(text) - 1) <= 0) break;
+    const std::string_view stat = text;  // "pid (name) state ppid ..."
+    const size_t close = stat.rfind(')');
+    if (close == std::string_view::npos || close + 4 >= stat.size()) break;
+    if (stat.find("(hydra_pmi_proxy") != std::string_view::npos) return pid;
+    pid = std::atoi(text + close + 4);
+  }
+  return ::getppid();
+}
+
+Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const Patience& patience) {
+  RONDO_TRY_ASSIGN(TorchStore store, TorchStore::connect(info.master_addr, info.master_port, patience));
+  // Every rank counts its own communicators in the store, so that the n-th of one meets the n-th of the others.
+  const std::string prefix = "rondo/" + info.job;
+  RONDO_TRY_ASSIGN(const int64_t nth, store.add(fmt::format("{}/count/{}", prefix, info.rank), 1, patience));
+  const std::string key = fmt::format("{}/id/{}", prefix, nth);
+  rondo_unique_id id = {};
+  if (info.rank == 0) {
+    RONDO_TRY_ASSIGN(id, make_unique_id());
+    RONDO_TRY(store.set(key, {id.bytes, sizeof(id.bytes)}, patience));
+    return id;
+  }
+  RONDO_TRY_ASSIGN(const std::string value, store.get(key, patience));
+  if (value.size() != sizeof(id.bytes))
+    return Status(StatusCode::kMismatch, fmt::format("torch's store holds {} bytes under '{}', a unique id has {}",
+                                                     value.size(), key, sizeof(id.bytes)));
+  std::memcpy(id.bytes, value.data(), sizeof(id.bytes));
+  return id;
+}
+
+Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const Patience& patience) {
+  // Job names may be long and are nobody else's business.
+  const std::string name = fmt::format("rondo-job-{}-{:016x}", ::getuid(), fnv1a(info.job));
+  if (info.rank != 0) return fetch_id(name, info.rank, patience);
+  RONDO_TRY_ASSIGN(const rondo_unique_id id, make_unique_id());
+  RONDO_TRY(hand_out_id(name, id, info.nranks, patience));
+  return id;
+}
+
+// Every rank computes the same id; rank 0 opens its rendezvous.
+Expected<rondo_unique_id> derived_id(const LaunchInfo& info, const Patience& patience) {
+  IdContents id;
+  id.derived = true;
+  id.port = info.master_port;
+  id.secret = secret_from_text(info.secret);
+  RONDO_TRY_ASSIGN(id.addresses, resolve(info.master_addr));
+  if (info.rank == 0) {
+    const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
+    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+    for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
+      if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
+    auto listeners = listen_tcp(addresses, id.port, true);
+    if (!listeners.ok())
+      return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; set RONDO_PORT to a free "
+                                                     "port on all ranks", listeners.status().message()));
+    RONDO_TRY(start_rendezvous(std::move(*listeners), id.secret, 2 * patience.seconds()));
+  }
+  if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
+  return encode_id(id);
+}
+
+Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patience) {
+  switch (info.meeting) {
+    case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
+    case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
+    case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
+    case LaunchInfo::Meeting::kDerivedId: return derived_id(info, patience);
+  }
+  return Status(StatusCode::kInternal, "unknown kind of meeting");
+}
+
+}  // namespace
+
+Expected<LaunchInfo> launch_from_environment() {
+  return launch_from_lookup([](const char* name) -> const char* { return std::getenv(name); }, find_launcher_pid());
+}
+
+Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options) {
+  const Patience patience(options.deadline_s, options.abort);
+  auto id = find_id(info, patience);
+  if (!id.ok()) return Status(id.status().code(), fmt::format("{} ({})", id.status().message(), info.how));
+  return Bootstrap::join(info.nranks, *id, info.rank, options);
+}
+
+Expected<std::unique_ptr<Bootstrap>> join_from_environment(const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(const LaunchInfo info, launch_from_environment());
+  return join_launch(info, options);
+}
+
+}  // namespace rondo
