@@ -1,6 +1,7 @@
 # Run by ctest (cmake -P): install the library into a fresh prefix, look at what was installed, move the prefix (so that
 # no path of the build tree can be what makes it work), build the consumer project through find_package(rondo) and run
 # its programs; then the C program once more through pkg-config.
+cmake_minimum_required(VERSION 3.25)
 
 function(run what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
