@@ -1,0 +1,152 @@
+"""The order of a run: screen all peers, then let rondo and each point's best peers alternate over several rounds.
+
+Screening (round 0) measures every peer setting shortly at every size up to `screen_max_bytes`. In the rounds after it,
+each point is measured for rondo and for the `finalists` peers that were best there in the screening (larger sizes take
+the finalists of the largest screened one), once a round, in an order that changes from round to round. Rounds of the
+large sizes are fewer, and none begins when the time given to a number of processes is spent.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .contenders import CONTENDERS, Contender
+from .floors import handover
+from .launch import LoopSettings, Point, run
+from .verdict import Results, size_name
+
+COLLAPSED = 20.0  # a peer this many times slower than the best at 8 B is not measured further at this many processes
+LARGE_BYTES = 16 << 20
+LARGE_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    program_dir: Path
+    contenders: tuple[Contender, ...]
+    collectives: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    loop: LoopSettings
+    rounds: int
+    finalists: int
+    screen_max_bytes: int
+    large_rounds: int = LARGE_ROUNDS
+
+
+def progress(text: str) -> None:
+    print(f"# {text}", file=sys.stderr, flush=True)
+
+
+class Campaign:
+    """All measurements at one number of processes, added to shared Results."""
+
+    def __init__(self, plan: Plan, nranks: int, results: Results, deadline_s: float) -> None:
+        self.plan, self.nranks, self.results, self.deadline_s = plan, nranks, results, deadline_s
+        # A call on fewer elements than ranks has no block for each: only an all-reduce can be asked for it.
+        self.points: list[Point] = [(c, b) for c in plan.collectives for b in plan.sizes_bytes
+                                    if c == "all_reduce" or b // 4 >= nranks]
+        self.peers = [c for c in plan.contenders if c.is_peer]
+        self.own = [c for c in plan.contenders if not c.is_peer]
+        self.versions: dict[str, str] = {}
+
+    def _measure(self, contender: Contender, points: list[Point], round_number: int, loop: LoopSettings) -> None:
+        wanted = [p for p in points if contender.measures(self.nranks, *p)]
+        if not wanted:
+            return
+        start = time.monotonic()
+        launch = run(contender, self.plan.program_dir, self.nranks, wanted, loop, limit_s=300)
+        for (collective, size), record in launch.records.items():
+            self.results.add((self.nranks, collective, size), contender.name, round_number, record)
+        for (collective, size), why in launch.errors.items():
+            self.results.errors.append((self.nranks, contender.name, collective, size, why))
+        if launch.version:
+            self.versions[contender.name] = launch.version
+        for trouble in launch.trouble:
+            progress(f"  {contender.name}: {trouble}")
+        progress(f"{self.nranks} processes, round {round_number}, {contender.name}: {len(launch.records)} of "
+                 f"{len(wanted)} points in {time.monotonic() - start:.1f} s")
+
+    def _drop_collapsed(self, loop: LoopSettings) -> list[Contender]:
+        """Without a core for each rank, some peers spin for whole time slices: one point tells them."""
+        point = ("all_reduce", 8)
+        if self.nranks == 2:
+            return self.peers
+        for peer in self.peers:
+            self._measure(peer, [point], 0, loop)
+        times = {p.name: self.results.median_us((self.nranks, *point), p.name) for p in self.peers}
+        known = [t for t in times.values() if t is not None]
+        kept = [p for p in self.peers if (t := times[p.name]) is None or t <= COLLAPSED * min(known)]
+        for peer in self.peers:
+            if peer not in kept:
+                self.results.notes.append(f"{peer.name} with {self.nranks} processes: {times[peer.name]:.0f} us for an "
+                                          f"8 B all-reduce; not measured further")
+        return kept
+
+    def screen(self) -> None:
+        loop = replace(self.plan.loop, repetitions=3, repetition_us=1000, point_s=0.5, attempts=1)
+        small = [p for p in self.points if p[1] <= self.plan.screen_max_bytes]
+        self.peers = self._drop_collapsed(loop)
+        for peer in self.peers:
+            self._measure(peer, small, 0, loop)
+
+    def _finalists(self, point: Point) -> set[str]:
+        collective, size = point
+        screened = min(size, self.plan.screen_max_bytes)
+        known = [b for b in self.results.sizes(self.nranks, collective) if b <= screened]
+        key = (self.nranks, collective, max(known, default=size))
+        candidates = [(record[0]["median_us"], name) for name, record in self.results.samples.get(key, {}).items()
+                      if 0 in record and CONTENDERS[name].is_peer]
+        return {name for _, name in sorted(candidates)[:self.plan.finalists]}
+
+    def _points_of_round(self, round_number: int) -> list[Point]:
+        return [p for p in self.points if p[1] < LARGE_BYTES or round_number <= self.plan.large_rounds]
+
+    def duel(self) -> int:
+        """Runs the rounds and returns how many. The first is run whatever the time."""
+        finalists = {point: self._finalists(point) for point in self.points}
+        longest_s = 0.0
+        for number in range(1, self.plan.rounds + 1):
+            start = time.monotonic()
+            if number > 1 and start + longest_s > self.deadline_s:
+                self.results.notes.append(f"{self.nranks} processes: {number - 1} rounds, then the time was spent")
+                return number - 1
+            self.results.handovers.append({"nranks": self.nranks, "round": number, **handover(self.plan.program_dir)})
+            order: list[Contender] = self.own + self.peers
+            random.Random(1000 * self.nranks + number).shuffle(order)
+            points = self._points_of_round(number)
+            for contender in order:
+                mine = [p for p in points if not contender.is_peer or contender.name in finalists[p]]
+                self._measure(contender, mine, number, self.plan.loop)
+            if number >= min(2, self.plan.large_rounds):
+                longest_s = time.monotonic() - start
+        return self.plan.rounds
+
+
+def describe_plan(plan: Plan, rank_counts: list[int]) -> str:
+    sizes = ", ".join(size_name(b) for b in plan.sizes_bytes)
+    return (f"processes {rank_counts}; {', '.join(plan.collectives)}; sizes {sizes}; "
+            f"{len(plan.contenders)} contenders; {plan.rounds} rounds")
+
+
+def run_all(plan: Plan, rank_counts: list[int], results: Results, minutes: float,
+            before_rounds: Callable[[int], None]) -> tuple[dict[int, int], dict[str, str]]:
+    """Runs every number of processes within the minutes; before_rounds(nranks) runs between screening and rounds."""
+    end_s = time.monotonic() + 60 * minutes
+    weights = {2: 4.0, 4: 5.0}
+    rounds_done: dict[int, int] = {}
+    versions: dict[str, str] = {}
+    for i, nranks in enumerate(rank_counts):
+        left = rank_counts[i:]
+        share = weights.get(nranks, 6.0) / sum(weights.get(n, 6.0) for n in left)
+        now = time.monotonic()
+        campaign = Campaign(plan, nranks, results, now + share * max(0.0, end_s - now))
+        campaign.screen()
+        before_rounds(nranks)
+        rounds_done[nranks] = campaign.duel()
+        versions |= campaign.versions
+    return rounds_done, versions

@@ -1,0 +1,77 @@
+/* The timing loop that every contender runs: rondo and its peers differ in five function pointers and in nothing else.
+ *
+ * A contender program makes itself known (rank, size, the collectives, memory), then contender_run() measures a list of
+ * points. For each point: the placement of the virtual CPUs is probed, the result of one call and of a burst of
+ * back-to-back calls is verified bit for bit, the number of calls a repetition is scaled to the time of one, and the
+ * repetitions are timed: each starts after a barrier of our own (in shared memory, the same for all contenders), makes
+ * `inner` calls back to back and takes the maximum over the ranks. Rank 0 prints one JSON object a line and point.
+ *
+ * Data are never zero; sums double in place, so buffers start at 2^-110 and are refilled, outside the timing, before
+ * they could overflow. Where one repetition of a small message overflows, it goes on with infinities at full speed.
+ *
+ * One thread per process. Every wait has a deadline: a point that takes longer than point_limit_s ends the process.
+ */
+#ifndef RONDO_BENCH_CONTENDER_H_
+#define RONDO_BENCH_CONTENDER_H_
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { kMaxRanks = 64, kMaxPoints = 256, kIdBytes = 128 };
+
+typedef enum { kBenchAllReduce = 0, kBenchReduceScatter = 1, kBenchAllGather = 2 } bench_collective;
+
+typedef struct {
+  bench_collective collective;
+  uint64_t bytes; /* of the whole buffer: all-reduce's, reduce-scatter's input, all-gather's output */
+} bench_point;
+
+typedef struct {
+  bench_point points[kMaxPoints];
+  int num_points;
+  int repetitions;
+  double repetition_us;   /* calls are added until a repetition takes about this long */
+  double point_s;         /* repetitions are dropped (never below 3) when a point would take longer */
+  double point_limit_s;   /* a point that is not finished by then ends the process */
+  int attempts;           /* of a point that a moved CPU or foreign work has disturbed */
+  uint64_t rotate_bytes;  /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
+  const char* control;    /* file in shared memory by which the ranks meet; not used by forked contenders */
+  int nranks;             /* forked contenders */
+  int registered;         /* rondo: buffers from rondo_alloc */
+  const char* algorithm;  /* rondo: rondo_call.algorithm, or NULL */
+} bench_options;
+
+/* Shared by the ranks of one launch: zeroed memory, mapped by all. */
+typedef struct {
+  struct {
+    _Alignas(64) atomic_uint arrived;
+    double value; /* what the rank tells the others between two barriers */
+    double cpu_s;
+  } ranks[kMaxRanks];
+  _Alignas(64) atomic_uint id_ready;
+  char id[kIdBytes];
+} bench_control;
+
+typedef struct {
+  const char* version;
+  int rank;
+  int nranks;
+  int rs_result_at_front; /* in-place reduce-scatter: result in block 0 (MPI) instead of block `rank` (rondo) */
+  /* Each returns 0 or a code of the library. count_elems counts floats of the whole buffer. */
+  int (*all_reduce)(float* buffer, uint64_t count_elems);
+  int (*reduce_scatter)(float* buffer, uint64_t count_elems);
+  int (*all_gather)(float* buffer, uint64_t count_elems);
+  float* (*allocate)(uint64_t bytes); /* NULL: private memory with madvise(MADV_HUGEPAGE), as for all contenders */
+} contender;
+
+/* Parses the command line of a contender; prints what is wrong and exits with 2. */
+void bench_parse(int argc, char** argv, bench_options* options);
+/* Maps the file options->control, making it when it is missing; whoever chose the name removes it. Exits on errors. */
+bench_control* bench_open_control(const bench_options* options);
+/* Pins rank r to the r-th CPU when every rank can have one; called before the library starts. */
+void bench_pin(int rank, int nranks);
+/* Measures all points. Returns the exit status: 0, or 1 when a result was wrong. */
+int contender_run(const contender* self, const bench_options* options, bench_control* control);
+
+#endif /* RONDO_BENCH_CONTENDER_H_ */

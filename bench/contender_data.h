@@ -1,0 +1,39 @@
+/* What the buffers of a measured point hold, and what they must hold afterwards, bit for bit.
+ *
+ * Element i of rank r is kPeriod-periodic in i: a small integer, so that sums are exact in any order. The period is a
+ * prime, so that no chunk boundary falls on it. Expected values are tables of one period as well, so filling and
+ * checking run at the speed of memory. Not thread safe.
+ */
+#ifndef RONDO_BENCH_CONTENDER_DATA_H_
+#define RONDO_BENCH_CONTENDER_DATA_H_
+
+#include "contender.h"
+
+enum { kPeriod = 4093 };
+
+typedef struct {
+  int rank, nranks;
+  float* values;  /* nranks x kPeriod */
+  float* sums;    /* kPeriod: over all ranks */
+  float* scratch; /* kPeriod: the table being checked */
+} bench_data;
+
+typedef struct {
+  bench_collective collective;
+  int rs_result_at_front; /* then 1 call only */
+  int calls; /* made in place, one after another, since bench_fill_exact */
+} bench_expectation;
+
+/* 0, or -1 without memory. */
+int bench_data_init(bench_data* data, int rank, int nranks);
+/* Integers; all-gather: this rank's block, and -1 in the others. */
+void bench_fill_exact(bench_data* data, bench_collective collective, float* buffer, uint64_t count_elems);
+/* The same values times 2^-110, for bench_calls_before_overflow() in-place all-reduces. */
+void bench_fill_small(bench_data* data, float* buffer, uint64_t count_elems);
+uint64_t bench_calls_before_overflow(int nranks);
+/* The most calls after which in-place sums of bench_fill_exact are still exact, at most 20. */
+int bench_max_burst(int nranks);
+/* Index of the first element that is not what `want` says, or -1. */
+long long bench_first_wrong(bench_data* data, const bench_expectation* want, const float* buffer, uint64_t count_elems);
+
+#endif /* RONDO_BENCH_CONTENDER_DATA_H_ */

@@ -1,0 +1,89 @@
+/* The command line of the contender programs and the shared file by which their ranks meet. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "contender.h"
+
+static void usage_and_exit(const char* why) {
+  fprintf(stderr,
+          "%s\n"
+          "  --points LIST          all_reduce:BYTES,reduce_scatter:BYTES,all_gather:BYTES,...\n"
+          "  --repetitions N        timed repetitions a point (9)\n"
+          "  --repetition-us US     calls are added until a repetition takes this long (2000)\n"
+          "  --point-s S            fewer repetitions, never below 3, when a point would take longer (4)\n"
+          "  --point-limit-s S      deadline of a point (60)\n"
+          "  --attempts N           of a disturbed point (2)\n"
+          "  --rotate-bytes BYTES   cold regime: calls walk through this many bytes of buffers (0: hot)\n"
+          "  --control FILE         MPI contenders: file in shared memory, the same for all ranks\n"
+          "  --nranks N             rondo: ranks to start (2)\n"
+          "  --registered           rondo: buffers from rondo_alloc\n"
+          "  --algorithm NAME       rondo: rondo_call.algorithm\n",
+          why);
+  exit(2);
+}
+
+static void parse_points(const char* text, bench_options* o) {
+  static const char* const names[] = {"all_reduce", "reduce_scatter", "all_gather"};
+  char* copy = strdup(text);
+  for (char* item = strtok(copy, ","); item != NULL; item = strtok(NULL, ",")) {
+    char* colon = strchr(item, ':');
+    if (colon == NULL || o->num_points == kMaxPoints) usage_and_exit("a point is COLLECTIVE:BYTES; at most 256 of them");
+    *colon = 0;
+    bench_point point = {kBenchAllReduce, strtoull(colon + 1, NULL, 10)};
+    int known = 0;
+    for (int k = 0; k < 3; ++k)
+      if (strcmp(item, names[k]) == 0) point.collective = (bench_collective)k, known = 1;
+    if (!known || point.bytes == 0 || point.bytes % sizeof(float) != 0)
+      usage_and_exit("unknown collective, or bytes that are no positive multiple of 4");
+    o->points[o->num_points++] = point;
+  }
+  free(copy);
+}
+
+void bench_parse(int argc, char** argv, bench_options* o) {
+  *o = (bench_options){.repetitions = 9, .repetition_us = 2000, .point_s = 4, .point_limit_s = 60, .attempts = 2,
+                       .nranks = 2};
+  for (int i = 1; i < argc; ++i) {
+    const char* name = argv[i];
+    if (strcmp(name, "--registered") == 0) {
+      o->registered = 1;
+      continue;
+    }
+    if (i + 1 >= argc) usage_and_exit(name);
+    const char* value = argv[++i];
+    if (strcmp(name, "--points") == 0) parse_points(value, o);
+    else if (strcmp(name, "--repetitions") == 0) o->repetitions = atoi(value);
+    else if (strcmp(name, "--repetition-us") == 0) o->repetition_us = atof(value);
+    else if (strcmp(name, "--point-s") == 0) o->point_s = atof(value);
+    else if (strcmp(name, "--point-limit-s") == 0) o->point_limit_s = atof(value);
+    else if (strcmp(name, "--attempts") == 0) o->attempts = atoi(value);
+    else if (strcmp(name, "--rotate-bytes") == 0) o->rotate_bytes = strtoull(value, NULL, 10);
+    else if (strcmp(name, "--control") == 0) o->control = value;
+    else if (strcmp(name, "--nranks") == 0) o->nranks = atoi(value);
+    else if (strcmp(name, "--algorithm") == 0) o->algorithm = value;
+    else usage_and_exit(name);
+  }
+  if (o->num_points == 0) usage_and_exit("--points is missing");
+  if (o->repetitions < 3 || o->repetitions > 99 || o->attempts < 1 || o->nranks < 1 || o->nranks > kMaxRanks)
+    usage_and_exit("3 to 99 repetitions, at least 1 attempt, 1 to 64 ranks");
+}
+
+bench_control* bench_open_control(const bench_options* o) {
+  if (o->control == NULL) usage_and_exit("--control is missing");
+  const int fd = open(o->control, O_RDWR | O_CREAT, 0600);
+  if (fd < 0 || ftruncate(fd, sizeof(bench_control)) != 0) {
+    perror(o->control);
+    exit(3);
+  }
+  void* memory = mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (memory == MAP_FAILED) {
+    perror(o->control);
+    exit(3);
+  }
+  return memory;
+}

@@ -1,0 +1,116 @@
+/* rondo as a contender, through its C API: forks the ranks itself; rank 0 hands the unique id to the others. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "contender.h"
+#include "placement.h"
+#include "rondo/rondo.h"
+
+static rondo_comm* comm_;
+static int rank_, nranks_;
+static rondo_call call_ = RONDO_CALL_INIT;
+static const rondo_call* call_or_null_;
+
+static int checked(rondo_status status) {
+  if (status != RONDO_OK) {
+    fprintf(stderr, "rank %d: %s: %s\n", rank_, rondo_status_string(status), rondo_last_error(comm_));
+    exit(3);
+  }
+  return 0;
+}
+static int all_reduce(float* buffer, uint64_t count_elems) {
+  return (int)rondo_all_reduce(comm_, buffer, buffer, count_elems, RONDO_FLOAT32, RONDO_SUM, call_or_null_, NULL);
+}
+static int reduce_scatter(float* buffer, uint64_t count_elems) {
+  const uint64_t block_elems = count_elems / (uint64_t)nranks_;
+  return (int)rondo_reduce_scatter(comm_, buffer, buffer + (uint64_t)rank_ * block_elems, block_elems, RONDO_FLOAT32,
+                                   RONDO_SUM, call_or_null_, NULL);
+}
+static int all_gather(float* buffer, uint64_t count_elems) {
+  const uint64_t block_elems = count_elems / (uint64_t)nranks_;
+  return (int)rondo_all_gather(comm_, buffer + (uint64_t)rank_ * block_elems, buffer, block_elems, RONDO_FLOAT32,
+                               call_or_null_, NULL);
+}
+static float* allocate_registered(uint64_t bytes) {
+  void* memory = NULL;
+  checked(rondo_alloc(comm_, bytes, &memory));
+  return memory;
+}
+
+static void join(bench_control* control, double limit_s) {
+  rondo_unique_id id;
+  _Static_assert(sizeof id <= kIdBytes, "the id fits into the control block");
+  if (rank_ == 0) {
+    checked(rondo_get_unique_id(&id));
+    memcpy(control->id, &id, sizeof id);
+    atomic_store_explicit(&control->id_ready, 1, memory_order_release);
+  }
+  const double deadline_s = now_s() + limit_s;
+  while (atomic_load_explicit(&control->id_ready, memory_order_acquire) == 0) {
+    if (now_s() > deadline_s) {
+      fprintf(stderr, "rank %d: no unique id from rank 0\n", rank_);
+      exit(4);
+    }
+    usleep(100);
+  }
+  memcpy(&id, control->id, sizeof id);
+  checked(rondo_comm_init_rank(&comm_, nranks_, &id, rank_, NULL));
+}
+
+static int run_rank(const bench_options* options, bench_control* control) {
+  bench_pin(rank_, nranks_);
+  join(control, options->point_limit_s);
+  if (options->algorithm != NULL) {
+    call_.algorithm = options->algorithm;
+    call_or_null_ = &call_;
+  }
+  char version[64];
+  snprintf(version, sizeof version, "rondo %s", rondo_version());
+  const contender self = {.version = version, .rank = rank_, .nranks = nranks_, .all_reduce = all_reduce,
+                          .reduce_scatter = reduce_scatter, .all_gather = all_gather,
+                          .allocate = options->registered ? allocate_registered : NULL};
+  const int status = contender_run(&self, options, control);
+  return checked(rondo_comm_destroy(comm_)) + status;
+}
+
+int main(int argc, char** argv) {
+  static bench_options options;
+  bench_parse(argc, argv, &options);
+  nranks_ = options.nranks;
+  bench_control* control =
+      mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (control == MAP_FAILED) return 3;
+  pid_t children[kMaxRanks];
+  for (int r = 0; r < nranks_; ++r) {
+    children[r] = fork();
+    if (children[r] < 0) return 3;
+    if (children[r] == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      rank_ = r;
+      exit(run_rank(&options, control));
+    }
+  }
+  int worst = 0;
+  for (int left = nranks_; left > 0;) { /* the first rank that fails ends the others */
+    int status = 0;
+    const pid_t ended = wait(&status);
+    if (ended < 0 && errno == EINTR) continue;
+    if (ended < 0) break;
+    --left;
+    for (int r = 0; r < nranks_; ++r)
+      if (children[r] == ended) children[r] = 0;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code > 1)
+      for (int r = 0; r < nranks_; ++r)
+        if (children[r] != 0) kill(children[r], SIGKILL);
+    if (worst == 0) worst = code;
+  }
+  return worst;
+}
