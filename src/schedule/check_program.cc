@@ -37,8 +37,12 @@ std::optional<Failure> Program::build(std::span<const Schedule* const> operation
   ops.resize(operations.size());
   for (uint32_t op = 0; op < ops.size(); ++op) {
     ops[op].schedule = operations[op];
-    if (auto f = check_shape(*operations[op])) return f;
-    if (auto f = scan(op)) return f;
+    auto f = check_shape(*operations[op]);
+    if (!f) f = scan(op);
+    if (f) {
+      f->op = static_cast<int>(op);
+      return f;
+    }
   }
   return check_ends();
 }

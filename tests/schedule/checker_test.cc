@@ -1,0 +1,471 @@
+// The checker says no, and says why: one wrong schedule for each property that it proves.
+#include "schedule/checker.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "algorithms/all_pairs.h"
+
+namespace rondo {
+namespace {
+
+using algorithms::AllPairs;
+
+/// Records `text(p, rank)` for all ranks.
+template <class F>
+Schedule schedule_of(Collective collective, int nranks, F text) {
+  Schedule s;
+  s.collective = collective;
+  s.nranks = nranks;
+  for (Rank r = 0; r < nranks; ++r) {
+    Recorder p(r, nranks);
+    text(p, r);
+    s.ranks.push_back(p.take());
+  }
+  return s;
+}
+
+Schedule of(const char* name, Collective collective, int nranks) {
+  return record_all(*find_algorithm(collective, name), nranks);
+}
+
+void expect_refused(const Schedule& s, const std::string& why, const CheckOptions& options = {},
+                    const CheckClaims& claims = {}) {
+  const CheckReport report = check_schedule(s, options, claims);
+  EXPECT_FALSE(report.ok);
+  EXPECT_NE(report.reason.find(why), std::string::npos) << "wanted: " << why << "\ngot: " << report.reason;
+}
+
+/// Values and deadlocks only: in one loop, in and out of different memory.
+constexpr CheckOptions kValues{1, 1, 64, 1, 0, false};
+
+/// Two ranks swap their buffers and add; `order` says where the own operand stands.
+template <class F>
+Schedule swap_and_add(F order, Sum sum = Sum::kFinal) {
+  return schedule_of(Collective::kAllReduce, 2, [&](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.send(in(0), {{1 - r, 0}});
+    p.recv_reduce_copy({{1 - r, 0}}, in(0), out(0), order(r), sum);
+  });
+}
+
+TEST(Checker, AcceptsTwoRanksThatSwapAndAdd) {
+  const CheckReport report = check_schedule(swap_and_add([](Rank r) { return own_after(r); }));
+  EXPECT_TRUE(report.ok) << report.reason;
+  EXPECT_EQ(report.steps, 1);
+  EXPECT_EQ(report.sent_chunks, 1);
+  EXPECT_EQ(report.fifo_depth, 1);
+}
+
+TEST(Checker, OrderOfOperandsCounts) {
+  expect_refused(swap_and_add([](Rank) { return kOwnFirst; }), "added in another order than on rank 0");
+}
+
+TEST(Checker, AReductionOfThreeAtOnceIsNotTwoOfTwo) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 3, [](Recorder& p, Rank r) {
+    const AllPairs all(r, 3);
+    p.chunks(1, 1);
+    p.lane(0);
+    p.send(in(0), all.everybody(0));
+    if (r != 0) return p.recv_reduce_copy(all.everybody(0), in(0), out(0), own_after(r), Sum::kFinal);
+    p.recv_reduce_copy({{1, 0, kGroupAll}}, in(0), out(0), kOwnFirst, Sum::kPartial);
+    p.recv_reduce_copy({{2, 0, kGroupAll}}, out(0), out(0), kOwnFirst, Sum::kFinal);
+  });
+  expect_refused(s, "added in another order");
+}
+
+TEST(Checker, FinalFlagMissing) {
+  expect_refused(swap_and_add([](Rank r) { return own_after(r); }, Sum::kPartial), "without the final flag");
+}
+
+TEST(Checker, FinalFlagTooEarly) {
+  Schedule s = of("ring", Collective::kAllReduce, 3);
+  s.ranks[1].lanes[1][0].flags |= kFlagFinal;
+  expect_refused(s, "rank 1 lane 1 pc 0 (recv_reduce_send in[2], from {0}, to {2}, own after 1, final): "
+                    "calls a sum final that is not complete");
+}
+
+TEST(Checker, FinalFlagTwice) {
+  Schedule s = of("ring", Collective::kAllReduce, 3);
+  s.ranks[2].lanes[2][0].flags |= kFlagFinal;
+  expect_refused(s, "final that was final before");
+}
+
+TEST(Checker, FinalFlagWithoutASum) {
+  Schedule s = of("ring", Collective::kAllGather, 3);
+  s.ranks[0].lanes[0][0].flags |= kFlagFinal;
+  expect_refused(s, "where nothing is summed");
+}
+
+TEST(Checker, ContributionTwice) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 2, [](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.send(in(0), {{1 - r, 0}});
+    p.recv_reduce_copy_send({{1 - r, 0}}, in(0), out(0), {{1 - r, 0}}, own_after(r), Sum::kFinal);
+    p.recv_reduce_copy({{1 - r, 0}}, in(0), out(0), own_after(r), Sum::kPartial);
+  });
+  expect_refused(s, "adds to a sum of chunk place 0 that is complete already", kValues);
+  const Schedule own = schedule_of(Collective::kAllReduce, 3, [](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.send(in(0), {{(r + 1) % 3, 0}});
+    p.recv_reduce_copy({{(r + 2) % 3, 0}}, in(0), out(0), kOwnFirst, Sum::kPartial);
+    p.send(out(0), {{(r + 1) % 3, 0}});
+    p.recv_reduce_copy({{(r + 2) % 3, 0}}, out(0), out(0), kOwnFirst, Sum::kFinal);
+  });
+  expect_refused(own, "adds the contributions of ranks {0} twice", kValues);
+}
+
+TEST(Checker, ContributionTwiceAmongManyRanks) {
+  Schedule s = of("ring", Collective::kReduceScatter, 80);  // beyond exact sets
+  // Rank 7's chunk 5 is replaced by its chunk 4 on the way.
+  s.ranks[7].lanes[1][0].src_first = 4;
+  expect_refused(s, "adds contributions to different chunks");
+  Schedule bridged = of("two_shot", Collective::kReduceScatter, 80);
+  for (Instruction& i : bridged.ranks[9].lanes[0])
+    if (i.src_first == 12) i.src_first = 13;
+  expect_refused(bridged, "adds contributions to different chunks");
+}
+
+TEST(Checker, ContributionMissing) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 2, [](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.copy(in(0), out(0));
+  });
+  expect_refused(s, "rank 0 ends with out[0] lacking the contributions of ranks {1}");
+}
+
+TEST(Checker, ChunkNeverWritten) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank r) {
+    p.chunks(2, 2);
+    p.lane(0);
+    p.copy(in(0), out(0), Sum::kFinal);
+  });
+  expect_refused(s, "out[1] never written");
+}
+
+TEST(Checker, ChunksSwapped) {
+  const Schedule s = schedule_of(Collective::kAllGather, 2, [](Recorder& p, Rank r) {
+    p.chunks(1, 2);
+    p.lane(0);
+    p.copy_send(in(0), out(1 - r), {{1 - r, 0}});
+    p.recv({{1 - r, 0}}, out(r));
+  });
+  expect_refused(s, "holding place 1 of window 0", kValues);
+}
+
+TEST(Checker, ReadsWhatNobodyWrote) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.copy(out(0), out(0), Sum::kFinal);
+  });
+  expect_refused(s, "reads out[0] before anything is written there");
+}
+
+// --- connections --------------------------------------------------------------------------------------------------
+
+TEST(Checker, TwoLanesOnOneConnection) {
+  Schedule s = of("ring", Collective::kAllGather, 3);
+  s.ranks[0].port_sets[s.ranks[0].lanes[1][0].send_set][0].tag = 2;  // what lane 0 uses
+  expect_refused(s, "is written by two lanes");
+}
+
+TEST(Checker, MessageNeverReceived) {
+  Schedule s = swap_and_add([](Rank r) { return own_after(r); });
+  s.ranks[0].lanes[0].push_back(s.ranks[0].lanes[0][0]);
+  expect_refused(s, "1 messages from rank 0 (tag 0) are never received", kValues);
+}
+
+TEST(Checker, ConnectionNeverRead) {
+  Schedule s = swap_and_add([](Rank r) { return own_after(r); });
+  s.ranks[0].lanes[0].pop_back();
+  expect_refused(s, "the connection from rank 1, tag 0 is never read by rank 0");
+}
+
+TEST(Checker, ConnectionNeverWritten) {
+  Schedule s = swap_and_add([](Rank r) { return own_after(r); });
+  s.ranks[0].port_sets.push_back({{1, 9, 0}});
+  s.ranks[0].lanes[0][1].recv_set = static_cast<uint16_t>(s.ranks[0].port_sets.size() - 1);
+  expect_refused(s, "receives from rank 1, group 0, tag 9, which never sends that");
+}
+
+TEST(Checker, GroupAllMustMeanAll) {
+  Schedule s = of("one_shot", Collective::kAllGather, 4);
+  s.ranks[2].port_sets[1].pop_back();
+  expect_refused(s, "to the readers {0 1} only");
+}
+
+TEST(Checker, OneMulticastOneSetOfReaders) {
+  const Schedule s = schedule_of(Collective::kAllGather, 3, [](Recorder& p, Rank r) {
+    p.chunks(1, 3);
+    p.lane(0);
+    p.send(in(0), {{(r + 1) % 3, 5, 7}});
+    p.send(in(0), {{(r + 2) % 3, 5, 7}});
+    p.recv({{(r + 1) % 3, 5, 7}}, out((r + 1) % 3));
+    p.recv({{(r + 2) % 3, 5, 7}}, out((r + 2) % 3));
+    p.copy(in(0), out(r));
+  });
+  expect_refused(s, "rank 0 lane 0 pc 1 (send in[0], to {2}): the multicast of rank 0, group 7, tag 5 is meant for "
+                    "different readers elsewhere");
+}
+
+TEST(Checker, PairsMustMeanTheSameReaders) {
+  auto text = [](int hops) {  // group 7 has one reader: the neighbour `hops` further
+    return schedule_of(Collective::kAllGather, 3, [hops](Recorder& p, Rank r) {
+      p.chunks(1, 3);
+      p.lane(0);
+      p.send(in(0), {{(r + hops) % 3, 5, 7}});
+      p.recv({{(r + 3 - hops) % 3, 5, 7}}, out((r + 3 - hops) % 3));
+      p.send(in(0), {{(r + 3 - hops) % 3, 6}});
+      p.recv({{(r + hops) % 3, 6}}, out((r + hops) % 3));
+      p.copy(in(0), out(r));
+    });
+  };
+  EXPECT_TRUE(check_pair(text(1), text(1)).ok) << check_pair(text(1), text(1)).reason;
+  const CheckReport report = check_pair(text(1), text(2));
+  EXPECT_FALSE(report.ok);
+  EXPECT_NE(report.reason.find("operation 2: rank 0 lane 0 pc 0"), std::string::npos) << report.reason;
+  EXPECT_NE(report.reason.find("meant for different readers"), std::string::npos) << report.reason;
+}
+
+TEST(Checker, MalformedInstructions) {
+  auto broken = [](auto change) {
+    Schedule s = of("ring", Collective::kAllReduce, 3);
+    change(s.ranks[1].lanes[1][0]);
+    return s;
+  };
+  expect_refused(broken([](Instruction& i) { i.verb = static_cast<Verb>(3); }), "is no instruction");
+  expect_refused(broken([](Instruction& i) { i.reserved = 1; }), "is no instruction");
+  expect_refused(broken([](Instruction& i) { i.src_first = 3; }), "chunk that does not exist");
+  expect_refused(broken([](Instruction& i) { i.num_chunks = 0; }), "moves no chunk");
+  expect_refused(broken([](Instruction& i) { i.num_chunks = 4; }), "chunk that does not exist");
+  expect_refused(broken([](Instruction& i) { i.recv_set = 99; }), "names no port set");
+  expect_refused(broken([](Instruction& i) { i.send_set = 0; }), "ports that do not fit its verb");
+  expect_refused(broken([](Instruction& i) { i.src_position = 2; }), "behind the last one");
+  expect_refused(broken([](Instruction& i) { i.flags = kFlagCredit; }), "a credit that carries chunks");
+  expect_refused(broken([](Instruction& i) { i = {}; i.src_first = 9; }), "waits for an instruction that does not");
+}
+
+// --- deadlock and depth -------------------------------------------------------------------------------------------
+
+TEST(Checker, DeadlockNamesTheBlockedRanks) {
+  Schedule s = swap_and_add([](Rank r) { return own_after(r); });
+  for (RankSchedule& r : s.ranks) std::swap(r.lanes[0][0], r.lanes[0][1]);
+  expect_refused(s, "deadlock with FIFOs of 1: rank 0 lane 0 pc 0 waits for a message from rank 1 (tag 0); "
+                    "rank 1 lane 0 pc 0 waits for a message from rank 0 (tag 0)");
+}
+
+/// Rank 0 sends `early` messages that rank 1 reads after another one.
+Schedule needs_depth(int early) {
+  return schedule_of(Collective::kAllGather, 2, [early](Recorder& p, Rank r) {
+    const int num = early + 1;
+    p.chunks(num, 2 * num);
+    p.lane(0);
+    if (r == 0) {
+      for (int k = 0; k < early; ++k) p.send(in(k), {{1, 0}});
+      p.send(in(early), {{1, 1}});
+      p.recv({{1, 0}}, out(num, num));
+    } else {
+      p.recv({{0, 1}}, out(early));
+      for (int k = 0; k < early; ++k) p.recv({{0, 0}}, out(k));
+      p.send(in(0, num), {{0, 0}});
+    }
+    p.copy(in(0, num), out(r * num, num));
+  });
+}
+
+TEST(Checker, FindsTheSmallestDepth) {
+  CheckOptions options;
+  options.ragged = false;
+  for (int early : {1, 2, 5}) {
+    const CheckReport report = check_schedule(needs_depth(early), options);
+    EXPECT_TRUE(report.ok) << report.reason;
+    EXPECT_EQ(report.fifo_depth, early);
+    EXPECT_EQ(report.fifo_depth_sliced, 4 * early);
+  }
+  options.max_fifo_depth = 4;
+  expect_refused(needs_depth(5), "waits for room towards rank 1 (tag 0)", options);
+}
+
+TEST(Checker, RingNeedsOneSlotMoreThanMessagesPerChunk) {
+  for (int slices = 1; slices <= 4; ++slices) {
+    CheckOptions options;
+    options.max_messages_per_chunk = slices;
+    const CheckReport report = check_schedule(of("ring", Collective::kAllReduce, 8), options);
+    EXPECT_TRUE(report.ok) << report.reason;
+    EXPECT_EQ(report.fifo_depth_sliced, slices + 1);
+  }
+}
+
+// --- races --------------------------------------------------------------------------------------------------------
+
+TEST(Checker, OneShotInPlaceMustWaitForItsOwnSend) {  // regression: found in the first version of one_shot.h
+  Schedule s = of("one_shot", Collective::kAllReduce, 2);
+  std::erase_if(s.ranks[0].lanes[1], [](const Instruction& i) { return i.verb == Verb::kWait; });
+  expect_refused(s, "writes out[0] of rank 0 without being ordered after rank 0 lane 0 pc 0");
+}
+
+TEST(Checker, InputOverwrittenInPlace) {
+  const Schedule s = schedule_of(Collective::kAllReduce, 2, [](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    if (r == 0) {
+      p.recv_reduce_copy({{1, 0}}, in(0), out(0), kOwnFirst, Sum::kFinal);
+      p.send(in(0), {{1, 0}});
+    } else {
+      p.send(in(0), {{0, 0}});
+      p.recv_reduce_copy({{0, 0}}, in(0), out(0), own_after(1), Sum::kFinal);
+    }
+  });
+  expect_refused(s, "rank 0 lane 0 pc 1 (send in[0], to {1}): reads in[0] of rank 0, which in-place calls have");
+  EXPECT_TRUE(check_schedule(s, kValues).ok) << "out of place nothing is wrong with it";
+}
+
+TEST(Checker, LanesThatShareAChunkNeedAWait) {
+  auto text = [](bool waits) {
+    return schedule_of(Collective::kAllGather, 2, [waits](Recorder& p, Rank r) {
+      p.chunks(1, 2);
+      p.lane(0);
+      p.copy(in(0), out(r));
+      p.lane(1);
+      if (waits) p.wait(0, 0);
+      p.send(out(r), {{1 - r, 0}});
+      p.lane(2);
+      p.recv({{1 - r, 0}}, out(1 - r));
+    });
+  };
+  EXPECT_TRUE(check_schedule(text(true)).ok) << check_schedule(text(true)).reason;
+  expect_refused(text(false), "out[0]");
+}
+
+TEST(Checker, RaceIsFoundWhateverTheInterleavingDid) {
+  // Lane 1 happens to run after lane 0 here; nothing orders it.
+  const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
+    p.chunks(1, 1, 1);
+    p.lane(0);
+    p.copy(in(0), scratch(0), Sum::kFinal);
+    p.lane(1);
+    p.copy(scratch(0), out(0));
+  });
+  expect_refused(s, "reads scratch[0] of rank 0 without being ordered after rank 0 lane 0 pc 0");
+}
+
+TEST(Checker, ScratchIsSharedByAllLoops) {
+  // Within a loop the wait orders the two; the next loop's write does not wait for this loop's read.
+  const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
+    p.chunks(1, 1, 1);
+    p.lane(0);
+    p.copy(in(0), scratch(0), Sum::kFinal);
+    p.lane(1);
+    p.wait(0, 0);
+    p.copy(scratch(0), out(0));
+  });
+  EXPECT_TRUE(check_schedule(s, {1, 1, 64, 1, 128, false}).ok);
+  expect_refused(s, "scratch[0]");
+}
+
+TEST(Checker, DirectNeedsTheEntryCredit) {
+  Schedule s = of("direct", Collective::kAllReduce, 3);
+  std::swap(s.ranks[1].lanes[0][1], s.ranks[1].lanes[0][2]);  // works before it has heard of the others
+  expect_refused(s, "touches in[1] of rank 0, which may not have begun the operation");
+}
+
+TEST(Checker, DirectNeedsTheExitCredit) {
+  Schedule s = of("direct", Collective::kAllGather, 3);
+  std::swap(s.ranks[1].lanes[0][2], s.ranks[1].lanes[0][3]);  // says goodbye first
+  expect_refused(s, "touches buffers of rank 0, whose operation may have ended by then");
+}
+
+// --- lengths ------------------------------------------------------------------------------------------------------
+
+CheckOptions only_ragged() {
+  return {1, 1, 64, 1, 0, true};
+}
+
+TEST(Checker, ChunksMustAgreeOnLengths) {
+  const Schedule uneven = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
+    p.chunks(2, 2, 2);
+    p.lane(0);
+    p.copy(in(0, 2), scratch(0, 2), Sum::kFinal);  // a scratch chunk is as long as the longest
+    p.copy(scratch(0, 2), out(0, 2));
+  });
+  EXPECT_TRUE(check_schedule(uneven, kValues).ok) << "equal lengths hide it";
+  expect_refused(uneven, "moves chunks into chunks of another length [1 elements, 1 a loop]", only_ragged());
+}
+
+TEST(Checker, EndsMustAgreeOnLengths) {
+  // Rank 1 takes chunks for longer than they are (scratch is as long as the longest); a sound sum follows.
+  auto text = [](int first) {
+    return schedule_of(Collective::kAllReduce, 2, [first](Recorder& p, Rank r) {
+      p.chunks(2, 2, 2);
+      p.lane(0);
+      if (r == 0)
+        p.send(in(first, 2 - first), {{1, 9}});
+      else
+        p.recv({{0, 9}}, scratch(first, 2 - first));
+      p.send(in(0, 2), {{1 - r, 0}});
+      p.recv_reduce_copy({{1 - r, 0}}, in(0, 2), out(0, 2), own_after(r), Sum::kFinal);
+    });
+  };
+  EXPECT_TRUE(check_schedule(text(1), kValues).ok) << "equal lengths hide it";
+  EXPECT_TRUE(check_schedule(text(0), kValues).ok) << "equal lengths hide it";
+  expect_refused(text(1), "rank 1 lane 0 pc 0 waits for a message from rank 0 (tag 9)", only_ragged());
+  expect_refused(text(0), "expects 2 chunks of 2 elements from rank 0, which sends 2 of 1", only_ragged());
+}
+
+// --- claims -------------------------------------------------------------------------------------------------------
+
+TEST(Checker, ClaimsAreCompared) {
+  const Schedule ring = of("ring", Collective::kAllReduce, 4);
+  CheckClaims claims;
+  claims.cost = Cost{5, 6, 4};
+  expect_refused(ring, "takes 6 steps where 5 are claimed", {}, claims);
+  claims.cost = Cost{6, 5, 4};
+  expect_refused(ring, "sends 6/4 S from its busiest rank where 5/4 are claimed", {}, claims);
+  claims.cost = Cost{6, 3, 2};
+  EXPECT_TRUE(check_schedule(ring, {}, claims).ok);
+  claims.rank_order = true;
+  expect_refused(ring, "not added in ascending rank order, as claimed", {}, claims);
+  CheckClaims order;
+  order.order_fingerprint = check_schedule(ring).order_fingerprint;
+  EXPECT_TRUE(check_schedule(ring, {}, order).ok);
+  expect_refused(of("two_shot", Collective::kAllReduce, 4), "adds in another order than before", {}, order);
+}
+
+TEST(Checker, RowsAreCompared) {
+  Algorithm row = *find_algorithm(Collective::kAllReduce, "direct");
+  row.direct = false;
+  EXPECT_FALSE(check_algorithm(row, 3).ok);
+  row = *find_algorithm(Collective::kAllReduce, "ring");
+  row.direct = true;
+  EXPECT_FALSE(check_algorithm(row, 3).ok);
+  row = *find_algorithm(Collective::kAllReduce, "ring");
+  row.rank_order = true;
+  EXPECT_FALSE(check_algorithm(row, 3).ok);
+}
+
+TEST(Checker, InstructionsInWords) {
+  const RankSchedule ring = of("ring", Collective::kAllReduce, 4).ranks[0];
+  EXPECT_EQ(instruction_text(ring, ring.lanes[0][0]), "send in[3], to {1}");
+  EXPECT_EQ(instruction_text(ring, ring.lanes[1][2]),
+            "recv_reduce_copy_send in[0], from {3}, into out[0], to {1}, own after 1, final");
+  const RankSchedule direct = of("direct", Collective::kAllGather, 3).ranks[1];
+  EXPECT_EQ(instruction_text(direct, direct.lanes[0][0]), "send_credit to {0 2}");
+  EXPECT_EQ(instruction_text(direct, direct.lanes[0][2]), "copy_send_direct in[0], into out[1], to {0 2}");
+}
+
+TEST(Checker, ThousandRanksByFingerprints) {
+  for (const char* name : {"ring", "tree", "recursive_doubling"}) {
+    const CheckReport report =
+        check_algorithm(*find_algorithm(Collective::kAllReduce, name), 1000, CheckOptions::fingerprints());
+    EXPECT_TRUE(report.ok) << name << ": " << report.reason;
+  }
+}
+
+}  // namespace
+}  // namespace rondo
