@@ -42,6 +42,15 @@ Expected<Config> config_of(const rondo_config* c) {
   return Config{c->deadline_s, c->init_deadline_s};
 }
 
+Status take_type(const char* field, rondo_dtype value, Dtype* type) {
+  if (value == RONDO_DTYPE_DEFAULT) return {};
+  if (static_cast<unsigned>(value) >= kNumDtypes)
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(field) + " is " + std::to_string(value) + ", which is no element type");
+  *type = static_cast<Dtype>(value);
+  return {};
+}
+
 // rondo_call as CallOptions; `row` keeps the types that it names.
 Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
   if (c.size_bytes != sizeof(rondo_call))
@@ -51,9 +60,9 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   if (c.stream != nullptr)
     return Status(StatusCode::kUnsupported, "call.stream is set, but this is a communicator of host memory; leave it NULL");
   *row = uniform_row(dtype);
-  if (c.wire != RONDO_DTYPE_DEFAULT) row->wire = static_cast<Dtype>(c.wire);
-  if (c.accumulator != RONDO_DTYPE_DEFAULT) row->accumulator = static_cast<Dtype>(c.accumulator);
-  if (c.output != RONDO_DTYPE_DEFAULT) row->output = static_cast<Dtype>(c.output);
+  RONDO_TRY(take_type("call.wire", c.wire, &row->wire));
+  RONDO_TRY(take_type("call.accumulator", c.accumulator, &row->accumulator));
+  RONDO_TRY(take_type("call.output", c.output, &row->output));
   options->row = row;
   options->deadline_s = c.deadline_s;
   options->algorithm = c.algorithm;

@@ -101,7 +101,7 @@ Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* option
   if ((options->promises & ~kKnownPromises) != 0)
     return Status(StatusCode::kUnsupported, fmt::format("rank {}: promises {:#x} are not known", rank_,
                                                         options->promises & ~kKnownPromises));
-  if (options->deadline_s < 0) return bad("deadline_s", fmt::format("is {}: negative", options->deadline_s));
+  if (!(options->deadline_s >= 0)) return bad("deadline_s", fmt::format("is {}: not a time", options->deadline_s));
   return {};
 }
 
@@ -115,19 +115,19 @@ void CommunicatorImpl::fill(const CallArguments& c, const Plan& plan, Operation&
   op.out_bytes = s.out_bytes;
   op.deadline_ns = static_cast<uint64_t>(c.deadline_s * 1e9);
   op.tag = c.tag;
-  if (c.premul != nullptr) std::memcpy(op.premul, c.premul, dtype_bytes(accumulator_of(c.request.dtype)));
+  std::memcpy(op.premul, c.premul, sizeof(op.premul));
 }
 
 Status CommunicatorImpl::submit(Collective collective, const void* in, void* out, uint64_t count_elems, Dtype dtype,
                                 Op op, const CallOptions* options, Work* work) {
-  CallArguments c{{collective, dtype, op, count_elems, nullptr, 0}, in, out, nullptr, settings_.deadline_s, 0};
+  CallArguments c{{collective, dtype, op, count_elems, nullptr, 0}, in, out, settings_.deadline_s};
   RONDO_TRY(check(c, options));
   if (options != nullptr) {
     if (options->algorithm != nullptr) {
       RONDO_TRY_ASSIGN(c.request.algorithm, planner_.find(collective, options->algorithm));
     }
     c.request.promises = options->promises & RONDO_PROMISE_RANK_ORDER;
-    if (op == Op::kPremulSum) c.premul = options->premul;
+    if (op == Op::kPremulSum) std::memcpy(c.premul, options->premul, dtype_bytes(accumulator_of(dtype)));
     if (options->deadline_s > 0) c.deadline_s = options->deadline_s;
     c.tag = options->tag;
   }
@@ -155,9 +155,9 @@ Status CommunicatorImpl::submit(Collective collective, const void* in, void* out
     unlock();
     return planned.status();
   }
-  Operation operation;
-  fill(c, **planned.value(), operation);
-  Status s = Engine::run(queue_, operation);
+  blocking_.reset();
+  fill(c, **planned.value(), blocking_);
+  Status s = Engine::run(queue_, blocking_);
   unlock();
   return s;
 }

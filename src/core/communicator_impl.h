@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,9 +33,9 @@ struct CallArguments {
   PlanRequest request;
   const void* in;
   void* out;
-  const void* premul;
   double deadline_s;
-  uint64_t tag;
+  uint64_t tag = 0;
+  alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
 };
 
 class CommunicatorImpl {
@@ -84,6 +85,7 @@ class CommunicatorImpl {
   std::unique_ptr<Transport> transport_;
   OperationQueue queue_;
   Planner planner_;
+  Operation blocking_;  // serves all blocking calls on an idle queue; the driver's
   std::vector<std::shared_ptr<WorkState>> under_way_;  // the driver's
   std::mutex progress_mutex_;
   std::unique_ptr<ProgressThread> progress_;
