@@ -1,0 +1,253 @@
+// timeout: 300
+// The checker is tested with seeded bugs: every instruction of every algorithm is broken in every way below, and the
+// checker must notice. A mutant that survives must be equivalent, and that is shown, not believed: all connections
+// carry the same messages in the same sequence and all outputs hold the same expression trees as in the original
+// (traffic_fingerprint), at the same cost, with the same lanes proven free of races and deadlocks.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "algorithms/registry.h"
+#include "schedule/checker.h"
+
+namespace rondo {
+namespace {
+
+struct Place {
+  Rank rank;
+  size_t lane, pc;
+};
+
+/// Breaks the schedule at a place; false when there is nothing to break in this way.
+using Mutation = std::function<bool(Schedule& s, const Place& at)>;
+
+RankSchedule& rank_of(Schedule& s, const Place& at) { return s.ranks[static_cast<size_t>(at.rank)]; }
+Lane& lane_of(Schedule& s, const Place& at) { return rank_of(s, at).lanes[at.lane]; }
+Instruction& instruction_of(Schedule& s, const Place& at) { return lane_of(s, at)[at.pc]; }
+
+/// Gives the instruction a port set of its own, changed by `change`.
+bool change_ports(Schedule& s, const Place& at, bool receiving, const std::function<bool(PortSet&)>& change) {
+  RankSchedule& r = rank_of(s, at);
+  Instruction& i = instruction_of(s, at);
+  uint16_t& set = receiving ? i.recv_set : i.send_set;
+  if (set == 0) return false;
+  PortSet ports = r.port_sets[set];
+  if (!change(ports)) return false;
+  set = static_cast<uint16_t>(r.port_sets.size());
+  r.port_sets.push_back(std::move(ports));
+  return true;
+}
+
+Mutation with_instruction(std::function<bool(Instruction&, const RankSchedule&)> change) {
+  return [change](Schedule& s, const Place& at) {
+    Instruction& i = instruction_of(s, at);
+    return i.verb != Verb::kWait && change(i, rank_of(s, at));
+  };
+}
+
+Mutation with_ports(bool receiving, std::function<bool(PortSet&, const RankSchedule&)> change) {
+  return [=](Schedule& s, const Place& at) {
+    const RankSchedule& r = rank_of(s, at);
+    return change_ports(s, at, receiving, [&](PortSet& p) { return change(p, r); });
+  };
+}
+
+bool next_peer(PortSet& ports, const RankSchedule& r) {
+  Rank& peer = ports[0].peer;
+  const Rank before = peer;
+  do {
+    peer = (peer + 1) % r.nranks;
+  } while (peer == r.rank);
+  return peer != before;
+}
+
+bool move_instruction(Schedule& s, const Place& at) {
+  RankSchedule& r = rank_of(s, at);
+  if (r.lanes.size() < 2) return false;
+  const Instruction moved = instruction_of(s, at);
+  lane_of(s, at).erase(lane_of(s, at).begin() + static_cast<ptrdiff_t>(at.pc));
+  Lane& other = r.lanes[(at.lane + 1) % r.lanes.size()];
+  other.insert(other.begin(), moved);
+  return true;
+}
+
+bool swap_ports(PortSet& ports, const RankSchedule&) {
+  if (ports.size() < 2) return false;
+  std::swap(ports.front(), ports.back());
+  return true;
+}
+
+const std::vector<std::pair<const char*, Mutation>>& mutations() {
+  static const std::vector<std::pair<const char*, Mutation>> kAll{
+      {"dropped",
+       [](Schedule& s, const Place& at) {
+         lane_of(s, at).erase(lane_of(s, at).begin() + static_cast<ptrdiff_t>(at.pc));
+         return true;
+       }},
+      {"doubled",
+       [](Schedule& s, const Place& at) {
+         const Instruction copy = instruction_of(s, at);
+         lane_of(s, at).insert(lane_of(s, at).begin() + static_cast<ptrdiff_t>(at.pc), copy);
+         return true;
+       }},
+      {"swapped with the next",
+       [](Schedule& s, const Place& at) {
+         Lane& lane = lane_of(s, at);
+         if (at.pc + 1 >= lane.size() || lane[at.pc] == lane[at.pc + 1]) return false;
+         std::swap(lane[at.pc], lane[at.pc + 1]);
+         return true;
+       }},
+      {"moved to another lane", move_instruction},
+      {"wrong source chunk", with_instruction([](Instruction& i, const RankSchedule& r) {
+         if (!i.has(kVerbSrc) || i.is(kFlagCredit) || r.chunks(i.src_buffer()) < 2) return false;
+         i.src_first = static_cast<uint16_t>((i.src_first + 1) % r.chunks(i.src_buffer()));
+         return true;
+       })},
+      {"wrong destination chunk", with_instruction([](Instruction& i, const RankSchedule& r) {
+         if (!i.has(kVerbDst) || i.is(kFlagCredit) || r.chunks(i.dst_buffer()) < 2) return false;
+         i.dst_first = static_cast<uint16_t>((i.dst_first + 1) % r.chunks(i.dst_buffer()));
+         return true;
+       })},
+      {"wrong source buffer", with_instruction([](Instruction& i, const RankSchedule& r) {
+         const Buffer other = i.src_buffer() == Buffer::kIn ? Buffer::kOut : Buffer::kIn;
+         if (!i.has(kVerbSrc) || i.is(kFlagCredit) || i.src_first >= r.chunks(other)) return false;
+         i.buffers = static_cast<uint8_t>((i.buffers & 0xf0) | static_cast<uint8_t>(other));
+         return true;
+       })},
+      {"final flag flipped", with_instruction([](Instruction& i, const RankSchedule&) {
+         i.flags ^= kFlagFinal;
+         return true;
+       })},
+      {"own operand elsewhere in the order", with_instruction([](Instruction& i, const RankSchedule& r) {
+         if (!i.has(kVerbSrc) || !i.has(kVerbRecv)) return false;
+         i.src_position = static_cast<uint16_t>((i.src_position + 1) % (r.recv_ports(i).size() + 1));
+         return true;
+       })},
+      {"wrong peer to send to", with_ports(false, next_peer)},
+      {"wrong peer to receive from", with_ports(true, next_peer)},
+      {"wrong tag sent", with_ports(false, [](PortSet& p, const RankSchedule&) { return p[0].tag ^= 1, true; })},
+      {"wrong tag received", with_ports(true, [](PortSet& p, const RankSchedule&) { return p[0].tag ^= 1, true; })},
+      {"wrong group sent", with_ports(false, [](PortSet& p, const RankSchedule&) { return p[0].group ^= 1, true; })},
+      {"receiver forgotten", with_ports(false, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
+      {"sender forgotten", with_ports(true, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
+      {"operands swapped", with_ports(true, swap_ports)},
+      {"credit made data", with_instruction([](Instruction& i, const RankSchedule&) {
+         if (!i.is(kFlagCredit)) return false;
+         i.flags = 0;
+         i.num_chunks = 1;
+         if (i.has(kVerbDst)) i.buffers = static_cast<uint8_t>(Buffer::kOut) << 4;
+         return true;
+       })},
+      {"direct made staged", with_instruction([](Instruction& i, const RankSchedule&) {
+         if (!i.is(kFlagDirect)) return false;
+         i.flags ^= kFlagDirect;
+         return true;
+       })},
+  };
+  return kAll;
+}
+
+/// A text with waits: the owner's copy must be done before another lane sends it on.
+void relayed_all_gather(Recorder& p, Rank rank, int nranks) {
+  p.chunks(1, nranks);
+  p.lane(0);
+  p.copy(in(0), out(rank));
+  p.lane(1);
+  p.wait(0, 0);
+  for (int hops = 1; hops < nranks; ++hops) p.send(out(rank), {{(rank + hops) % nranks, 0}});
+  p.lane(2);
+  for (int hops = 1; hops < nranks; ++hops) {
+    const Rank owner = (rank + nranks - hops) % nranks;
+    p.recv({{owner, 0}}, out(owner));
+  }
+}
+
+struct Count {
+  int made = 0, disproven = 0, reordered = 0, equivalent = 0;
+};
+
+class Mutants {
+ public:
+  /// Breaks `original` everywhere in every way.
+  void breed(const std::string& name, const Schedule& original, CheckClaims claims) {
+    CheckOptions options;
+    options.max_messages_per_chunk = 2;
+    const CheckReport before = check_schedule(original, options, claims);
+    ASSERT_TRUE(before.ok) << name << ": " << before.reason;
+    for (const auto& [what, mutate] : mutations())
+      for (const RankSchedule& r : original.ranks)
+        for (size_t lane = 0; lane < r.lanes.size(); ++lane)
+          for (size_t pc = 0; pc < r.lanes[lane].size(); ++pc) {
+            Schedule mutant = original;
+            if (!mutate(mutant, {r.rank, lane, pc})) continue;
+            Count& count = counts_[what];
+            ++count.made;
+            const CheckReport after = check_schedule(mutant, options, claims);
+            if (!after.ok)
+              ++count.disproven;
+            else if (after.order_fingerprint != before.order_fingerprint)
+              ++count.reordered;  // still a sum, the same on all ranks, but with other bits than before
+            else if (after.traffic_fingerprint == before.traffic_fingerprint)
+              ++count.equivalent;
+            else
+              ADD_FAILURE() << name << ", rank " << r.rank << " lane " << lane << " pc " << pc << " ("
+                            << instruction_text(r, r.lanes[lane][pc]) << ") " << what
+                            << ": survives, and is not equivalent";
+          }
+  }
+
+  void report() const {
+    Count all;
+    std::printf("%-36s %7s %10s %12s %11s\n", "seeded bug", "mutants", "disproven", "other order", "equivalent");
+    for (const auto& [what, c] : counts_) {
+      std::printf("%-36s %7d %10d %12d %11d\n", what.c_str(), c.made, c.disproven, c.reordered, c.equivalent);
+      all.made += c.made, all.disproven += c.disproven, all.reordered += c.reordered, all.equivalent += c.equivalent;
+    }
+    const int killed = all.disproven + all.reordered;
+    std::printf("%-36s %7d %10d %12d %11d\n", "all", all.made, all.disproven, all.reordered, all.equivalent);
+    std::printf("killed: %d of %d (%.1f %%), of those that are not equivalent: %.1f %%\n", killed, all.made,
+                100.0 * killed / all.made, 100.0 * killed / (all.made - all.equivalent));
+  }
+
+  int made() const {
+    int sum = 0;
+    for (const auto& [what, c] : counts_) sum += c.made;
+    return sum;
+  }
+  const std::map<std::string, Count>& counts() const { return counts_; }
+
+ private:
+  std::map<std::string, Count> counts_;
+};
+
+TEST(Mutants, AreKilledOrEquivalent) {
+  Mutants mutants;
+  for (const Algorithm& a : all_algorithms())
+    for (int n : {1, 2, 3, 4, 5}) {
+      CheckClaims claims;
+      claims.cost = a.cost(n);
+      claims.rank_order = a.rank_order;
+      mutants.breed(std::string(a.name) + " " + std::string(collective_name(a.collective)), record_all(a, n), claims);
+    }
+  Schedule relayed;
+  relayed.collective = Collective::kAllGather;
+  relayed.nranks = 3;
+  for (Rank r = 0; r < 3; ++r) {
+    Recorder p(r, 3);
+    relayed_all_gather(p, r, 3);
+    relayed.ranks.push_back(p.take());
+  }
+  mutants.breed("relayed all_gather", relayed, {});
+  mutants.report();
+  EXPECT_GE(mutants.made(), 1000);
+  for (const auto& [what, count] : mutants.counts())
+    EXPECT_GT(count.disproven + count.reordered, 0) << what << ": no such bug was ever noticed";
+}
+
+}  // namespace
+}  // namespace rondo
