@@ -1,7 +1,12 @@
 # Every SIMD level is one file with its own instruction set; no other file of the library gets these flags.
 # -ffp-contract=off: a fused multiply-add would round differently from the level that lacks it.
 # -fno-trapping-math: lanes beyond the end of the data may raise floating-point flags, which nobody reads.
-set(rondo_kernel_flags -O3 -ffp-contract=off -fno-trapping-math)
+set(rondo_kernel_flags -ffp-contract=off -fno-trapping-math)
+if(RONDO_SANITIZE)
+  list(APPEND rondo_kernel_flags -O1)  # the checks around every access make -O3 take minutes
+else()
+  list(APPEND rondo_kernel_flags -O3)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND rondo_kernel_flags -Wno-uninitialized -Wno-maybe-uninitialized)  # GCC 12's own intrinsics headers
 endif()
