@@ -25,17 +25,26 @@ if(NOT "rondo/rondo.h" IN_LIST headers OR NOT "rondo/communicator.h" IN_LIST hea
   message(FATAL_ERROR "rondo.h or communicator.h was not installed: ${headers}")
 endif()
 
+# The README's programs are compiled and run too: what it shows must work.
+foreach(language c cpp)
+  execute_process(COMMAND awk "/^```${language}$/ {on = 1; next} /^```/ {on = 0} on" ${README}
+                  OUTPUT_FILE ${WORK_DIR}/readme.${language})
+endforeach()
+
 set(flags "")
 if(SANITIZE)
   set(flags "-fsanitize=${SANITIZE}")
 endif()
 run("configure the consumer" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build
     -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix -D CMAKE_BUILD_TYPE=Release -D EXPECTED_VERSION=${VERSION}
+    -D README_FOLDER=${WORK_DIR}
     -D CMAKE_C_COMPILER=${C_COMPILER} -D CMAKE_CXX_COMPILER=${CXX_COMPILER}
     -D CMAKE_C_FLAGS=${flags} -D CMAKE_CXX_FLAGS=${flags})
 run("build the consumer" ${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 run("C program" ${WORK_DIR}/build/consumer_c)
 run("C++ program" ${WORK_DIR}/build/consumer_cpp)
+run("README's C program" ${WORK_DIR}/build/readme_c)
+run("README's C++ program" ${WORK_DIR}/build/readme_cpp)
 
 if(PKG_CONFIG)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${WORK_DIR}/prefix/${LIBDIR}/pkgconfig
