@@ -70,6 +70,7 @@ class Bootstrap::Impl {
   };
   Status exchange(const Exchange& what, std::vector<Frame>* got);
   Status receive_one(const Exchange& what, Rank peer, std::vector<Frame>* got, std::vector<bool>* have);
+  std::string first_end(Rank peer, Link::End end, const std::string& why);
   Status fail(Status status) { return failure_ = std::move(status); }
   Status watch();
   void look_at(uint64_t event);
@@ -86,8 +87,9 @@ class Bootstrap::Impl {
 
   Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
   std::vector<Fd> pidfds_;
-  std::mutex loss_mutex_;        // guards loss_ and the handling of watch_'s events
+  std::mutex loss_mutex_;        // guards loss_, first_left_ and the handling of watch_'s events
   std::optional<Loss> loss_;
+  std::optional<Rank> first_left_;
 };
 
 Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
@@ -134,7 +136,10 @@ void Bootstrap::Impl::look_at(uint64_t event) {
   links_[peer]->drain();  // a goodbye may stand before the end
   std::string why;
   const Link::End end = links_[peer]->end(&why);
-  if (end == Link::End::kLeft) return forget(peer);
+  if (end == Link::End::kLeft) {
+    if (!first_left_) first_left_ = peer;
+    return forget(peer);
+  }
   const bool process_ended = (event & kPidfdEvent) != 0;
   if (loss_ || (end == Link::End::kNone && !process_ended)) return;
   loss_ = Loss{peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]),
@@ -192,12 +197,18 @@ Status Bootstrap::Impl::receive_one(const Exchange& what, Rank peer, std::vector
     return {};
   }
   if (end == Link::End::kNone) return {};
-  const std::string who = peer_text(peer, peers_[peer]);
   return fail(Status(StatusCode::kPeerLost,
-                     fmt::format("{} before {} #{} of rank {} was complete",
-                                 end == Link::End::kLeft ? who + " left the communicator"
-                                                         : fmt::format("{} was lost ({})", who, why),
-                                 frame_name(what.kind), sequence_, rank_)));
+                     fmt::format("{}; rank {} was in {} #{}", first_end(peer, end, why), rank_, frame_name(what.kind),
+                                 sequence_)));
+}
+
+// A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
+std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::string& why) {
+  if (const std::optional<Loss> loss = find_lost()) return loss->how;
+  if (end == Link::End::kLost) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
+  const std::lock_guard lock(loss_mutex_);
+  const Rank first = first_left_.value_or(peer);
+  return peer_text(first, peers_[first]) + " left the communicator";
 }
 
 Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {

@@ -87,9 +87,10 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
                               const Patience& patience) {
   RONDO_TRY_ASSIGN(Fd fd, connect_to_root(id, rank, patience));
   auto root = std::make_unique<Link>(std::move(fd), false, kMaxTableBytes);
-  const double left_s = patience.left_s();
   wire::Writer join;
-  join.put(static_cast<uint32_t>(nranks)).put(static_cast<uint64_t>(left_s * 1e3));
+  join.put(static_cast<uint32_t>(nranks))
+      .put(static_cast<uint64_t>(patience.left_s() * 1e3))
+      .put(static_cast<uint64_t>(patience.seconds() * 1e3));
   encode(self, &join);
   root->queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
 

@@ -21,6 +21,7 @@ constexpr int kPollMs = 100;
 constexpr auto kStrangerPatience = std::chrono::seconds(5);  // to authenticate and ask to join
 constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);
 constexpr size_t kMaxStrangers = 128;
+constexpr int kMaxRefusalsLogged = 8;
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
 
@@ -109,8 +110,9 @@ class Root {
     if (!c.link) {
       const auto state = c.handshake->advance(c.fd.get());
       if (state == ServerHandshake::State::kFailed) {
-        if (c.handshake->was_wrong_secret())
-          std::fprintf(stderr, "rondo: rendezvous refused %s: it %s\n", c.address.c_str(), c.handshake->why().c_str());
+        if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
+          std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", c.address.c_str(), c.handshake->why().c_str(),
+                       num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
         c.finished = true;
       }
       if (state != ServerHandshake::State::kAccepted) return;
@@ -133,7 +135,8 @@ class Root {
   void admit(Connection& c, const Frame& join) {
     wire::Reader r(join.payload);
     const auto nranks = static_cast<int>(r.get<uint32_t>());
-    const double deadline_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;
+    const auto deadline = Clock::now() + seconds(static_cast<double>(r.get<uint64_t>()) * 1e-3);
+    const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // of which some has passed already
     PeerInfo info = decode_peer(&r);
     if (!r.finished() || nranks < 1 || c.rank < 0 || c.rank >= nranks) {
       c.finished = true;
@@ -145,11 +148,10 @@ class Root {
       first_ = c.rank;
       peers_.resize(nranks);
       present_.resize(nranks, false);
-      deadline_ = Clock::now() + seconds(deadline_s);
-      deadline_text_s_ = deadline_s;
-    } else if (const auto mine = Clock::now() + seconds(deadline_s); mine < deadline_) {
-      deadline_ = mine;
-      deadline_text_s_ = deadline_s;
+    }
+    if (num_present_ == 0 || deadline < deadline_) {
+      deadline_ = deadline;
+      deadline_text_s_ = deadline_text_s;
     }
     if (nranks != nranks_) {
       newcomer_ = &c;
@@ -241,6 +243,7 @@ class Root {
   bool table_sent_ = false;
   bool failed_ = false;
   int num_told_ = 0;
+  int num_refusals_ = 0;
   Connection* newcomer_ = nullptr;  // caused the failure, is not in the table, and must hear of it too
   std::shared_ptr<const std::string> refusal_;
 };
