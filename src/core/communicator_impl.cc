@@ -122,6 +122,8 @@ Status CommunicatorImpl::submit(Collective collective, const void* in, void* out
                                 Op op, const CallOptions* options, Work* work) {
   CallArguments c{{collective, dtype, op, count_elems, nullptr, 0}, in, out, settings_.deadline_s};
   RONDO_TRY(check(c, options));
+  // Before anything is sent: else the peers could still finish an operation that this rank refuses.
+  if (transport_->aborted_by()) [[unlikely]] return error();
   if (options != nullptr) {
     if (options->algorithm != nullptr) {
       RONDO_TRY_ASSIGN(c.request.algorithm, planner_.find(collective, options->algorithm));

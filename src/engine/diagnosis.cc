@@ -2,6 +2,8 @@
 // late. Slow paths only; every sentence names this rank, the operation, the peer and the place where it stands.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "algorithms/registry.h"
 #include "engine/queue.h"
 
@@ -62,18 +64,23 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns) fail(timed_out(*op, waited));
 }
 
-// Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours.
+// Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place of
+// this operation, and at the last place that the other rank has reached (an operation without elements leaves no
+// message behind that could tell).
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
-  const OperationShape& mine = op.program->operation;
   for (Rank r = 0; r < nranks_; ++r) {
     OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
     if (board == nullptr) continue;
-    const std::optional<OperationShape> theirs = board->find(op.sequence);
-    if (!theirs || *theirs == mine) continue;
-    return Status(StatusCode::kMismatch,
-                  fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
-                              op.sequence, difference(mine, *theirs), rank_, describe_shape(mine), algorithm_name(mine), r,
-                              describe_shape(*theirs), algorithm_name(*theirs)));
+    for (const uint64_t sequence : {op.sequence, std::min(board->last_posted(), op.sequence)}) {
+      const std::optional<OperationShape> mine =
+          sequence == op.sequence ? op.program->operation : board_.find(sequence);
+      const std::optional<OperationShape> theirs = board->find(sequence);
+      if (!mine || !theirs || *theirs == *mine) continue;
+      return Status(StatusCode::kMismatch,
+                    fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
+                                sequence, difference(*mine, *theirs), rank_, describe_shape(*mine),
+                                algorithm_name(*mine), r, describe_shape(*theirs), algorithm_name(*theirs)));
+    }
   }
   if (op.mismatch_with >= 0 && waited_ns >= kMismatchPatienceNs)
     return Status(StatusCode::kMismatch, fmt::format("{}: rank {} sends the messages of another operation", describe(op),

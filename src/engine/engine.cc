@@ -70,6 +70,11 @@ Status first_error(std::span<const BatchEntry> batch) {
 
 Status Engine::run(OperationQueue& queue, Operation& op) {
   if (queue.has_failed()) [[unlikely]] return queue.failure();
+  if (op.program->once) {
+    QueueWatch watch(queue);
+    HostSpin spin(queue.spin(), watch, queue.bell());
+    return queue.run_once(op, spin) ? Status() : queue.failure();
+  }
   queue.begin_alone(op);
   if (!op.done.load(std::memory_order_relaxed)) {
     QueueWatch watch(queue);

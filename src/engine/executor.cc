@@ -121,6 +121,17 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   for (ReadPort* r : s.recv) r->release(steps);
 }
 
+bool Executor::step_once(Operation& op, const ProgramStep& s) {
+  if (s.once_elems == 0) return true;
+  for (ReadPort* r : s.recv)
+    if (r->fifo.arrived(s.once_steps, op.program->fingerprint) != Arrival::kReady)
+      return ready(op, s, s.once_steps);  // sees why, connects
+  for (WritePort* w : s.send)
+    if (!w->fifo.room(s.once_steps)) return false;
+  move(op, s, 0, s.once_elems, s.once_steps);
+  return true;
+}
+
 // A credit carries where the sender's buffers stand. The ones before the direct step are the entry: when any rank's
 // buffers cannot be reached, every rank learns it from the same credits, and all run the fallback instead.
 bool Executor::credit(Operation& op, const ProgramStep& s) {

@@ -19,6 +19,8 @@ class Executor {
 
   /// True when something moved. `lane` must not have finished.
   bool step(Operation& op, uint32_t lane);
+  /// The same for a step of a program in `once` form, without lane bookkeeping.
+  bool step_once(Operation& op, const ProgramStep& s);
 
  private:
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps);

@@ -44,6 +44,12 @@ struct Operation {
   std::vector<RemoteAddress> peer_in, peer_out;
   std::vector<std::byte> scratch;
 
+  /// Forgets an earlier use, so that one Operation serves all blocking calls of a communicator.
+  void reset() {
+    waiting_since_ns = 0;
+    mismatch_with = -1;
+    done.store(false, std::memory_order_relaxed);
+  }
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {
     program = p;

@@ -83,6 +83,9 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
 }
 
 Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool direct_allowed) {
+  // A direct instruction reads its peers' raw inputs and does not know their scales.
+  const bool scales = collective_reduces(request.collective) && request.op == Op::kPremulSum;
+  direct_allowed = direct_allowed && !scales;
   // A call's own algorithm is a demand; RONDO_ALGO applies to the collectives that have it.
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
   if (demanded.empty()) {
@@ -117,6 +120,7 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
                               demanded.empty() ? "" : fmt::format(" named {} fits this call", demanded),
                               request.promises & RONDO_PROMISE_RANK_ORDER
                                   ? ": the promise of rank order needs one_shot, two_shot or direct"
+                              : scales ? ": direct reads what a peer has not scaled yet; premul_sum needs another"
                                   : ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads)"));
   return found;
 }

@@ -40,6 +40,7 @@ class Compiler {
         if (step.verb == Verb::kWait) step.wait_pc = last_step_[step.wait_lane][step.wait_pc];
     for (const ProgramLane& lane : p_.lanes)
       for (const ProgramStep& step : lane) count_steps(step);
+    recognise_once();
     return {};
   }
 
@@ -102,6 +103,18 @@ class Compiler {
       a = b;
     }
     return {};
+  }
+
+  void recognise_once() {
+    p_.once = p_.num_loops == 1 && p_.protocol == Protocol::kInline && p_.scratch_bytes == 0;
+    for (size_t i = 0; i < p_.lanes.size(); ++i)
+      for (ProgramStep& step : p_.lanes[i]) {
+        const bool last_lane = i + 1 == p_.lanes.size();
+        if (step.verb == Verb::kWait || step.flags & (kFlagCredit | kFlagDirect) || (!last_lane && !step.recv.empty()))
+          p_.once = false;
+        step.once_elems = static_cast<uint32_t>(step.src.num_elems);
+        step.once_steps = p_.steps_of_message(step.src.num_elems);
+      }
   }
 
   // How many steps a whole operation makes on the ends that `step` uses.

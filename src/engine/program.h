@@ -31,6 +31,7 @@ struct ProgramStep {
   uint16_t src_position;
   uint16_t wait_lane, wait_pc;           // of a wait
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
+  uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
   std::vector<Rank> recv_peers, send_peers;  // of direct steps and of credits
@@ -61,6 +62,9 @@ struct Program {
   bool premul;
   bool direct;          // its first credits carry addresses
   std::vector<ProgramLane> lanes;
+  // The form of small messages: inline, one loop, only the last lane receives, no waits, credits or direct steps. Its
+  // lanes may run one after the other, each to its end: what others wait for is sent before anything is waited for.
+  bool once = false;
   uint64_t scratch_bytes = 0;
   // Ends of connections in use, and how many steps one operation makes on each.
   std::vector<std::pair<ReadPort*, uint64_t>> reads;

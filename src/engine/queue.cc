@@ -31,6 +31,29 @@ void OperationQueue::begin(Operation& op) {
   op.started = true;
 }
 
+bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
+  const Program& p = *op.program;
+  alone_ = &op;
+  op.started = true;
+  op.sequence = next_sequence_++;
+  for (size_t i = 0; i < p.lanes.size(); ++i) {
+    if (i + 1 == p.lanes.size() && i != 0) announce(op);  // what others wait for is out
+    for (const ProgramStep& s : p.lanes[i]) {
+      if (executor_.step_once(op, s)) continue;
+      for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
+      op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
+      do {
+        if (!spin.idle()) return false;
+      } while (!executor_.step_once(op, s));
+      spin.moved();
+    }
+  }
+  if (p.lanes.size() == 1) announce(op);
+  alone_ = nullptr;
+  board_.finish(op.sequence);
+  return true;
+}
+
 void OperationQueue::begin_alone(Operation& op) {
   alone_ = &op;
   op.sequence = next_sequence_++;
@@ -133,7 +156,7 @@ bool OperationQueue::step_any(uint64_t random) {
 
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
-  transport_.board(rank_)->finish(op.sequence);
+  board_.finish(op.sequence);
   op.status = std::move(status);
   op.done.store(true, std::memory_order_release);  // the owner may free it from here on
 }

@@ -23,7 +23,8 @@ class OperationQueue {
  public:
   OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
       : rank_(rank), nranks_(nranks), transport_(transport), spin_(spin), ports_(rank, transport),
-        executor_(rank, nranks, ports_) {}
+        executor_(rank, nranks, ports_),
+        board_(*transport.board(rank)) {}
 
   // The driver role.
   bool drive() {
@@ -47,6 +48,8 @@ class OperationQueue {
   /// step_alone until op.done.
   void begin_alone(Operation& op);
   bool step_alone(Operation& op);
+  /// Runs a program in `once` form to its end on an idle queue; false when the queue has failed.
+  bool run_once(Operation& op, HostSpin& spin);
   /// Ends every operation of the queue, and all to come, with `status`.
   void fail(const Status& status);
   /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
@@ -73,7 +76,7 @@ class OperationQueue {
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
   /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
-  void announce(const Operation& op) { transport_.board(rank_)->post(op.sequence, op.program->operation, op.tag); }
+  void announce(const Operation& op) { board_.post(op.sequence, op.program->operation, op.tag); }
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   Status find_mismatch(const Operation& op, uint64_t waited_ns);
@@ -87,6 +90,7 @@ class OperationQueue {
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;
+  OperationBoard& board_;  // our own
   uint64_t next_sequence_ = 1;
   std::deque<Operation*> active_;  // in order; done ones leave
   Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_

@@ -74,6 +74,7 @@ class FifoWriter {
     if (Group::leader())
       for (uint32_t i = 0; i < n; ++i) Mem::store_release(&at(i).flag, make_flag(fingerprint, step_ + i));
     step_ += n;
+    for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(i));
   }
   uint64_t step() const { return step_; }
   uint32_t num_slots() const { return view_.num_slots; }

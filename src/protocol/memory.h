@@ -24,6 +24,14 @@ struct HostMem {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
 #endif
   }
+  /// Takes a line that will be written soon away from its last reader, off the path that somebody waits for.
+  static void prefetch_for_write(const void* p) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(p)));
+#else
+    __builtin_prefetch(p, 1, 3);
+#endif
+  }
   static void store_relaxed(uint64_t* p, uint64_t v) {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_relaxed);
   }
