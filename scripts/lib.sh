@@ -40,7 +40,7 @@ build() {
   local folder=$1 targets=() log
   shift
   [ $# -eq 0 ] || targets=(--target "$@")
-  log=$(cmake --build "$folder" "${targets[@]}" 2>&1) || { printf '%s\n' "$log" | tail -60 >&2; return 1; }
+  log=$(cmake --build "$folder" -j "$(nproc)" "${targets[@]}" 2>&1) || { printf '%s\n' "$log" | tail -60 >&2; return 1; }
 }
 
 # test_targets PRESET: the executables of the tests that the test preset selects; to be built before they are run.

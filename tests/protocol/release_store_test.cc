@@ -1,5 +1,6 @@
 // The release store of the FIFO protocol carries the data: what ThreadSanitizer and the mutation build look at.
 // labels: unit tsan
+// links: headers
 //
 // Plain (non-atomic) reads and writes of payload and data slots must be ordered by flags and counters alone. Under
 // ThreadSanitizer a build with RONDO_MUTATE_RELEASE_STORE must fail here with a data race (scripts/ci_mutation.sh checks
