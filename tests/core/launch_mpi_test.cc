@@ -1,0 +1,116 @@
+// Real launches: this binary again, as ranks under Open MPI's mpirun and MPICH's mpiexec, and under rondo's variables.
+// labels: mp
+// timeout: 120
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bootstrap_harness.h"
+#include "core/launch.h"
+
+namespace rondo {
+namespace {
+
+std::string self() {
+  char path[4096] = {};
+  return ::readlink("/proc/self/exe", path, sizeof(path) - 1) > 0 ? path : "";
+}
+
+bool installed(const std::string& program) {
+  return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+struct Launched {
+  int exit_status = -1;
+  std::string output;
+};
+Launched launch(const std::string& prefix) {
+  const std::string command = prefix + " '" + self() +
+                              "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins 2>&1";
+  Launched result;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return result;
+  char buffer[4096];
+  while (const size_t n = ::fread(buffer, 1, sizeof(buffer), pipe)) result.output.append(buffer, n);
+  result.exit_status = ::pclose(pipe);
+  return result;
+}
+
+// All ranks must have joined, under the expected launcher, and none may be left running.
+void check_ranks(const Launched& launched, int nranks, const std::string& launcher) {
+  EXPECT_EQ(launched.exit_status, 0) << launched.output;
+  std::set<int> ranks;
+  size_t at = 0;
+  while ((at = launched.output.find("joined: rank ", at)) != std::string::npos) {
+    int rank, of, pid;
+    char by[64] = {};
+    ASSERT_EQ(std::sscanf(launched.output.c_str() + at, "joined: rank %d of %d pid %d by %63[^.]", &rank, &of, &pid, by), 4);
+    EXPECT_EQ(of, nranks);
+    EXPECT_EQ(by, launcher);
+    ranks.insert(rank);
+    EXPECT_TRUE(testing::eventually(5, [&] { return ::kill(pid, 0) != 0 && errno == ESRCH; })) << "left over: " << pid;
+    ++at;
+  }
+  EXPECT_EQ(ranks.size(), static_cast<size_t>(nranks)) << launched.output;
+}
+
+// Runs in the launched processes only.
+TEST(LaunchedRank, DISABLED_Joins) {
+  const auto info = launch_from_environment();
+  ASSERT_OK(info.status());
+  const int rounds = info->launcher == "rondo" ? 1 : 2;  // an id in the environment serves once
+  for (int round = 0; round < rounds; ++round) {
+    auto b = join_from_environment({.deadline_s = 60});
+    ASSERT_OK(b.status());
+    std::vector<std::string> all;
+    const std::string mine = std::to_string((*b)->rank());
+    ASSERT_OK((*b)->all_gather(mine.data(), mine.size(), &all));
+    for (Rank r = 0; r < (*b)->nranks(); ++r) EXPECT_EQ(all[r], std::to_string(r));
+    ASSERT_OK((*b)->barrier());
+    (*b)->say_goodbye();
+  }
+  // One write, so that lines of several ranks do not mix.
+  const std::string line = "\njoined: rank " + std::to_string(info->rank) + " of " + std::to_string(info->nranks) +
+                           " pid " + std::to_string(::getpid()) + " by " + info->launcher + ".\n";
+  ASSERT_EQ(::write(STDOUT_FILENO, line.data(), line.size()), static_cast<ssize_t>(line.size()));
+}
+
+TEST(LaunchMpi, OpenMpi) {
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "Open MPI's mpirun.openmpi is not installed";
+  check_ranks(launch("mpirun.openmpi -np 3 --allow-run-as-root --oversubscribe"), 3, "Open MPI");
+}
+
+TEST(LaunchMpi, Mpich) {
+  if (!installed("mpiexec.hydra")) GTEST_SKIP() << "MPICH's mpiexec.hydra is not installed";
+  check_ranks(launch("mpiexec.hydra -n 3"), 3, "MPICH");
+}
+
+// A shell between the launcher and the ranks must not split the job.
+TEST(LaunchMpi, MpichThroughAShell) {
+  if (!installed("mpiexec.hydra")) GTEST_SKIP() << "MPICH's mpiexec.hydra is not installed";
+  check_ranks(launch("mpiexec.hydra -n 3 /bin/sh -c '\"$@\"; exit $?' sh"), 3, "MPICH");
+}
+
+TEST(LaunchMpi, RondosOwnVariables) {
+  const std::string id = unique_id_to_hex(testing::new_id());
+  std::vector<testing::Child> children;
+  for (int r = 0; r < 3; ++r)
+    children.emplace_back([&, r] {
+      const Launched l = launch("RONDO_RANK=" + std::to_string(r) + " RONDO_NRANKS=3 RONDO_UNIQUE_ID=" + id);
+      return l.exit_status == 0 ? l.output : "failed: " + l.output;
+    });
+  Launched all{0, ""};
+  for (testing::Child& c : children) all.output += c.join();
+  EXPECT_EQ(all.output.find("failed: "), std::string::npos) << all.output;
+  check_ranks(all, 3, "rondo");
+}
+
+}  // namespace
+}  // namespace rondo
