@@ -38,6 +38,11 @@ std::string describe(const Case& c) {
   return text.str();
 }
 
+bool applies(const Case& c) {
+  return !(c.algorithm != nullptr && c.algorithm->direct && collective_reduces(c.collective) &&
+           c.op == Op::kPremulSum);
+}
+
 uint64_t in_elems(const Case& c, int nranks) {
   return c.collective == Collective::kReduceScatter ? c.count_elems * static_cast<uint64_t>(nranks) : c.count_elems;
 }

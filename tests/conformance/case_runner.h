@@ -26,6 +26,8 @@ struct Case {
   uint32_t variant = 0;  // where in the data and at which alignment it starts
 };
 std::string describe(const Case& c);
+/// False where the named algorithm refuses the op: direct reads peers' inputs, which premul_sum would have to scale.
+bool applies(const Case& c);
 /// Elements of the input and of the output of one rank.
 uint64_t in_elems(const Case& c, int nranks);
 uint64_t out_elems(const Case& c, int nranks);

@@ -70,6 +70,7 @@ inline std::vector<Case> product_cases(int nranks, bool with_direct) {
         if (!collective_reduces(c.collective) && op != Op::kSum) continue;
         for (const bool in_place : {false, true}) {
           c.dtype = t, c.op = op, c.in_place = in_place;
+          if (!applies(c)) continue;
           for (const uint64_t count : sizes_of(c, nranks, cases.size())) {
             c.count_elems = count;
             c.variant = static_cast<uint32_t>(cases.size() % 11);
@@ -91,6 +92,7 @@ inline std::vector<Case> large_cases(int nranks, bool with_direct, uint64_t tota
   for (Case c : algorithm_cases(with_direct)) {
     for (const auto& [dtype, op] : kTypes) {
       c.dtype = dtype, c.op = op;
+      if (!applies(c)) continue;
       c.in_place = cases.size() % 2 == 1;
       c.variant = static_cast<uint32_t>(cases.size() % 5);
       c.count_elems = total_bytes / dtype_bytes(dtype) - 7;

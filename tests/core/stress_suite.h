@@ -45,9 +45,9 @@ class StressPlan {
     Case c;
     c.algorithm = algorithms_[below(algorithms_.size())];
     c.collective = c.algorithm->collective;
-    if (below(3) == 0) c.algorithm = nullptr;
     c.dtype = kStressDtypes[below(std::size(kStressDtypes))];
     c.op = kStressOps[below(std::size(kStressOps))];
+    if (below(3) == 0 || !applies(c)) c.algorithm = nullptr;
     c.in_place = below(2) == 0;
     c.variant = static_cast<uint32_t>(below(13));
     const double most = std::log(static_cast<double>(kMaxTotalElems / static_cast<uint64_t>(nranks_)));
@@ -173,7 +173,7 @@ class Stress : public ::testing::TestWithParam<std::tuple<World, int>> {};
 
 TEST_P(Stress, RandomOperations) {
   const auto [world, nranks] = GetParam();
-  const int chosen = ::testing::UnitTest::GetInstance()->random_seed();
+  const int chosen = GTEST_FLAG_GET(random_seed);
   const uint64_t seed = chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
   const int num_steps = kSanitized ? 200 : 1500;
   std::printf("seed %llu, %d steps of 1 to 4 operations\n", static_cast<unsigned long long>(seed), num_steps);
