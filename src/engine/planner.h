@@ -5,7 +5,7 @@
 // of the communicator is reachable by all. Nothing that only one rank knows enters.
 //
 // The cost model (seconds, one rank): steps * hand-over + share * (messages * per-message + bytes / bandwidth), where
-// share is how many ranks a core carries; docs/planner.md states and discusses it.
+// share is how many ranks a core carries (docs/architecture.md, "Planner").
 //
 // Thread safety: belongs to the communicator's driver.
 #pragma once
