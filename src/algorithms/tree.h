@@ -21,6 +21,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "schedule/recorder.h"
 
@@ -53,7 +54,7 @@ struct TreeNode {
     int offset = bit / 2;
     while (offset > 0 && v + offset >= nranks) offset /= 2;
     if (offset > 0) add_child(to_rank(v + offset));
-    std::sort(children, children + num_children);
+    if (num_children == 2 && children[0] > children[1]) std::swap(children[0], children[1]);  // mirrored
   }
 
   PortSet to_children(uint16_t tag) const {

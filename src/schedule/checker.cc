@@ -33,6 +33,9 @@ class Proof {
         for (const Lane& lane : r.lanes) report_.instructions += static_cast<int64_t>(lane.size());
     const RankSchedule& first = operations_[0]->ranks[0];
     report_.total_chunks = std::max(first.in_chunks, first.out_chunks);
+    for (const Schedule* s : operations_)
+      for (const RankSchedule& r : s->ranks)
+        report_.scratch_chunks = std::max<int64_t>(report_.scratch_chunks, r.scratch_chunks);
     if (one_loop() && many_loops() && all_lengths()) compare_cost();
     return std::move(report_);
   }
@@ -87,26 +90,33 @@ class Proof {
   /// Chunks of unequal and zero length: every pattern for few ranks, the tell-tale ones for many.
   bool all_lengths() {
     if (!options_.ragged) return true;
-    const uint64_t chunks = std::min(operations_[0]->ranks[0].in_chunks, operations_[0]->ranks[0].out_chunks);
-    std::vector<uint64_t> counts{0, 1, chunks / 2, chunks - 1, chunks + 1, 2 * chunks + 1};
-    if (program_.nranks <= 6)
-      for (uint64_t count = 0; count <= 2 * chunks + 1; ++count) counts.push_back(count);
+    uint64_t most = 0, least = UINT64_MAX;
+    for (const Schedule* s : operations_) {
+      const uint64_t chunks = std::min(s->ranks[0].in_chunks, s->ranks[0].out_chunks);
+      most = std::max(most, chunks);
+      least = std::min(least, chunks);
+    }
+    std::vector<uint64_t> counts{0, 1, most / 2, most - 1, most + 1, 2 * most + 1};
+    if (program_.nranks <= 6 && operations_.size() == 1)
+      for (uint64_t count = 0; count <= 2 * most + 1; ++count) counts.push_back(count);
     std::sort(counts.begin(), counts.end());
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    for (const uint64_t count : counts) {
-      RunOptions o;
-      o.ragged = true;
-      o.count_elems = count;
-      o.loop_elems = count > chunks ? 2 : 1;
-      o.loops = static_cast<int>(std::max<uint64_t>(1, num_loops(count, chunks, o.loop_elems)));
-      o.races = races();
-      int depth = report_.fifo_depth;
-      Outcome outcome;
-      if (!execute_at_smallest_depth(o, &depth, &outcome)) {
-        report_.reason += fmt::format(" [{} elements, {} a loop]", count, o.loop_elems);
+    for (const uint64_t count : counts)
+      for (int slices = 1; slices <= std::min(2, options_.max_messages_per_chunk); ++slices) {
+        RunOptions o;
+        o.ragged = true;
+        o.count_elems = count;
+        o.loop_elems = count > most ? 2 : 1;
+        o.slices = slices;
+        const uint64_t windows = std::max<uint64_t>(1, num_loops(count, least, o.loop_elems));
+        o.loops = static_cast<int>((windows + static_cast<uint64_t>(slices) - 1) / static_cast<uint64_t>(slices));
+        o.races = races();
+        int depth = report_.fifo_depth;
+        Outcome outcome;
+        if (execute_at_smallest_depth(o, &depth, &outcome)) continue;
+        report_.reason += fmt::format(" [{} elements, {} a message]", count, o.loop_elems);
         return false;
       }
-    }
     return true;
   }
 
@@ -173,9 +183,7 @@ CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckO
 }
 
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options) {
-  CheckOptions pair = options;
-  pair.ragged = false;  // each operation has its own lengths; check_schedule covers them
-  return Proof({&first, &second}, pair, {}).run();
+  return Proof({&first, &second}, options, {}).run();
 }
 
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options) {

@@ -395,7 +395,7 @@ TEST(Checker, ChunksMustAgreeOnLengths) {
     p.copy(scratch(0, 2), out(0, 2));
   });
   EXPECT_TRUE(check_schedule(uneven, kValues).ok) << "equal lengths hide it";
-  expect_refused(uneven, "moves chunks into chunks of another length [1 elements, 1 a loop]", only_ragged());
+  expect_refused(uneven, "moves chunks into chunks of another length [1 elements, 1 a message]", only_ragged());
 }
 
 TEST(Checker, EndsMustAgreeOnLengths) {
