@@ -1,10 +1,9 @@
 // The one pass over the data: for every step of a few vectors, combine all sources in registers, then write all sinks.
 // Included once per SIMD level; see vector.h and recipes.h.
 //
-//   |<- head ->|<- steps of kUnroll vectors ->|<- single vectors ->|<- tail ->|
-//    streaming                                                       partial
-//    only
+//   |<- steps of kUnroll vectors ->|<- single vectors ->|<- tail: part of a vector ->|
 //
+// Streaming puts a head in front, up to where the sinks are aligned, and streams the steps only.
 // All loads of a step come before its first store, so that a sink may be a source. The tail is a partial load and store
 // of one vector, not a scalar loop: a call for a handful of elements is nothing but a tail.
 #pragma once
@@ -93,11 +92,11 @@ RONDO_INLINE void partial_step(const R& recipe, const S& shape, uint64_t offset,
   for (uint32_t d = 0; d < shape.num_dst(); ++d) store_partial(shape.dst(d) + offset, out, num_bytes);
 }
 
+// The bytes from offset up to num_bytes.
 template <uint32_t kNumSrc, uint32_t kNumDst, class R>
-__attribute__((noinline)) void pass(const KernelArgs& args, uint64_t num_bytes, R recipe) {
+__attribute__((noinline)) void pass(const KernelArgs& args, uint64_t offset, uint64_t num_bytes, R recipe) {
   const Shape<kNumSrc, kNumDst> shape(args);
   constexpr uint64_t kStep = R::kUnroll * kWidth;
-  uint64_t offset = 0;
   for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, false>(recipe, shape, offset);
   if constexpr (R::kUnroll > 1) {
     for (; num_bytes - offset >= kWidth; offset += kWidth) step<1, false>(recipe, shape, offset);
@@ -120,13 +119,10 @@ template <class R>
 __attribute__((noinline)) void streaming_pass(const KernelArgs& args, uint64_t num_bytes, uint64_t head, R recipe) {
   const Shape<0, 0> shape(args);
   constexpr uint64_t kStep = R::kUnroll * kWidth;
-  if (head != 0) partial_step(recipe, shape, 0, head);
+  pass<0, 0>(args, 0, head, recipe);
   uint64_t offset = head;
   for (; num_bytes - offset >= kStep; offset += kStep) step<R::kUnroll, true>(recipe, shape, offset);
-  if constexpr (R::kUnroll > 1) {
-    for (; num_bytes - offset >= kWidth; offset += kWidth) step<1, true>(recipe, shape, offset);
-  }
-  if (offset != num_bytes) partial_step(recipe, shape, offset, num_bytes - offset);
+  pass<0, 0>(args, offset, num_bytes, recipe);
   stream_fence();
 }
 
@@ -140,20 +136,23 @@ RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uin
 }
 
 // The shapes that reduce: two sources are what rings and trees do, with one sink (keep or send) or two (keep and send).
+// Formats whose conversion is the work (kUnroll 1) gain nothing from pointers in registers.
 template <class R>
 RONDO_INLINE void run(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
   const uint64_t num_bytes = args.num_elems * elem_bytes;
   if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
-  if (args.num_src == 2 && args.num_dst == 1) return pass<2, 1>(args, num_bytes, recipe);
-  if (args.num_src == 2 && args.num_dst == 2) return pass<2, 2>(args, num_bytes, recipe);
-  pass<0, 0>(args, num_bytes, recipe);
+  if constexpr (R::kUnroll > 1) {
+    if (args.num_src == 2 && args.num_dst == 1) return pass<2, 1>(args, 0, num_bytes, recipe);
+    if (args.num_src == 2 && args.num_dst == 2) return pass<2, 2>(args, 0, num_bytes, recipe);
+  }
+  pass<0, 0>(args, 0, num_bytes, recipe);
 }
 // For rarer reductions, whose cost is not in the pointer tables.
 template <class R>
 RONDO_INLINE void run_any_shape(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
   const uint64_t num_bytes = args.num_elems * elem_bytes;
   if (args.stream && try_streaming(args, elem_bytes, num_bytes, recipe)) return;
-  pass<0, 0>(args, num_bytes, recipe);
+  pass<0, 0>(args, 0, num_bytes, recipe);
 }
 
 struct Identity {
@@ -167,8 +166,8 @@ struct Identity {
 __attribute__((noinline)) void copy_bytes(const KernelArgs& args, uint64_t num_bytes) {
   if (num_bytes == 0) return;
   if (args.stream && try_streaming(args, 1, num_bytes, Identity{})) return;
-  if (args.num_dst == 2) return pass<1, 2>(args, num_bytes, Identity{});
-  if (args.num_dst != 1) return pass<1, 0>(args, num_bytes, Identity{});
+  if (args.num_dst == 2) return pass<1, 2>(args, 0, num_bytes, Identity{});
+  if (args.num_dst != 1) return pass<1, 0>(args, 0, num_bytes, Identity{});
   if (args.dst[0] == args.src[0]) return;
   __builtin_memcpy(args.dst[0], args.src[0], num_bytes);  // the C library knows this processor's best copy
 }
