@@ -33,13 +33,13 @@ typedef struct {
   bench_point point;
   uint64_t count_elems;
   uint64_t stride_bytes;
-  uint64_t sets;       /* buffers that calls walk through; 1 in the hot regime */
+  uint64_t sets; /* buffers that calls walk through; 1 in the hot regime */
   uint64_t next_set;
   uint64_t calls_left; /* before the sums could overflow */
 } bench_case;
 
 typedef struct {
-  int inner, repetitions, attempts, moved;
+  int inner, repetitions, attempts, moved, disturbed;
   double us[kMaxRepetitions];
   double placement_ns[2];
   double foreign_s, wall_s;
@@ -187,8 +187,7 @@ static int by_value(const void* a, const void* b) {
 static double probe_alone(bench_loop* l) { /* rank 0 probes while the others sleep */
   barrier(l, 1);
   double ns = 0;
-  if (l->self->rank == 0)
-    ns = placement_probe_ns(cpus_at_start[0], cpus_at_start[num_cpus_at_start > 1 ? 1 : 0]);
+  if (l->self->rank == 0) ns = placement_probe_ns(cpus_at_start[0], cpus_at_start[num_cpus_at_start > 1 ? 1 : 0]);
   barrier(l, 1);
   return ns;
 }
@@ -212,8 +211,9 @@ static int measure_attempt(bench_loop* l, bench_case* c, double first_call_s, be
   result->foreign_s = others_busy_s(l) - before_s;
   result->placement_ns[1] = probe_alone(l);
   result->moved = placement_moved(result->placement_ns[0], result->placement_ns[1]);
-  const int disturbed = result->foreign_s > 0.03 * num_cpus_at_start * result->wall_s + 0.05;
-  return max_over_ranks(l, l->self->rank == 0 && (result->moved || disturbed)) > 0; /* rank 0 decides for all */
+  result->disturbed = result->foreign_s > 0.03 * num_cpus_at_start * result->wall_s + 0.05;
+  const int again = l->self->rank == 0 && (result->moved || result->disturbed);
+  return max_over_ranks(l, again) > 0; /* rank 0 decides for all */
 }
 
 static void print_result(const bench_loop* l, const bench_case* c, bench_result* r) {
@@ -221,14 +221,16 @@ static void print_result(const bench_loop* l, const bench_case* c, bench_result*
   const double* us = r->us;
   const int n = r->repetitions;
   const double median = n % 2 ? us[n / 2] : (us[n / 2 - 1] + us[n / 2]) / 2;
-  printf("{\"collective\":\"%s\",\"bytes\":%llu,\"nranks\":%d,\"regime\":\"%s\",\"verified\":true,"
-         "\"median_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"inner\":%d,\"repetitions\":%d,"
-         "\"placement\":\"%s\",\"placement_ns\":[%.1f,%.1f],\"moved\":%s,\"foreign_s\":%.3f,\"wall_s\":%.3f,"
-         "\"attempts\":%d}\n",
-         kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->self->nranks,
-         l->options->rotate_bytes ? "cold" : "hot", median, us[0], us[n - 1], r->inner, n,
-         placement_name(r->placement_ns[0]), r->placement_ns[0], r->placement_ns[1], r->moved ? "true" : "false",
-         r->foreign_s, r->wall_s, r->attempts);
+  printf(
+      "{\"collective\":\"%s\",\"bytes\":%llu,\"nranks\":%d,\"regime\":\"%s\",\"verified\":true,"
+      "\"median_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"inner\":%d,\"repetitions\":%d,"
+      "\"placement\":\"%s\",\"placement_ns\":[%.1f,%.1f],\"moved\":%s,\"disturbed\":%s,\"foreign_s\":%.3f,\"wall_s\":%."
+      "3f,"
+      "\"attempts\":%d}\n",
+      kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->self->nranks,
+      l->options->rotate_bytes ? "cold" : "hot", median, us[0], us[n - 1], r->inner, n,
+      placement_name(r->placement_ns[0]), r->placement_ns[0], r->placement_ns[1], r->moved ? "true" : "false",
+      r->disturbed ? "true" : "false", r->foreign_s, r->wall_s, r->attempts);
 }
 
 static char alarm_line[256];
@@ -239,9 +241,10 @@ static void on_alarm(int signal_number) {
 }
 
 static void watch_point(const bench_loop* l, const bench_case* c) {
-  snprintf(alarm_line, sizeof alarm_line,
-           l->self->rank == 0 ? "{\"collective\":\"%s\",\"bytes\":%llu,\"error\":\"not finished within %.0f s\"}\n" : "",
-           kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->options->point_limit_s);
+  snprintf(
+      alarm_line, sizeof alarm_line,
+      l->self->rank != 0 ? "" : "{\"collective\":\"%s\",\"bytes\":%llu,\"error\":\"not finished within %.0f s\"}\n",
+      kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->options->point_limit_s);
   signal(SIGALRM, on_alarm);
   alarm((unsigned)ceil(l->options->point_limit_s));
 }

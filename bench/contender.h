@@ -31,15 +31,15 @@ typedef struct {
   bench_point points[kMaxPoints];
   int num_points;
   int repetitions;
-  double repetition_us;   /* calls are added until a repetition takes about this long */
-  double point_s;         /* repetitions are dropped (never below 3) when a point would take longer */
-  double point_limit_s;   /* a point that is not finished by then ends the process */
-  int attempts;           /* of a point that a moved CPU or foreign work has disturbed */
-  uint64_t rotate_bytes;  /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
-  const char* control;    /* file in shared memory by which the ranks meet; not used by forked contenders */
-  int nranks;             /* forked contenders */
-  int registered;         /* rondo: buffers from rondo_alloc */
-  const char* algorithm;  /* rondo: rondo_call.algorithm, or NULL */
+  double repetition_us;  /* calls are added until a repetition takes about this long */
+  double point_s;        /* repetitions are dropped (never below 3) when a point would take longer */
+  double point_limit_s;  /* a point that is not finished by then ends the process */
+  int attempts;          /* of a point that a moved CPU or foreign work has disturbed */
+  uint64_t rotate_bytes; /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
+  const char* control;   /* file in shared memory by which the ranks meet; not used by forked contenders */
+  int nranks;            /* forked contenders */
+  int registered;        /* rondo: buffers from rondo_alloc */
+  const char* algorithm; /* rondo: rondo_call.algorithm, or NULL */
 } bench_options;
 
 /* Shared by the ranks of one launch: zeroed memory, mapped by all. */

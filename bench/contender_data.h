@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
   bench_collective collective;
   int rs_result_at_front; /* then 1 call only */
-  int calls; /* made in place, one after another, since bench_fill_exact */
+  int calls;              /* made in place, one after another, since bench_fill_exact */
 } bench_expectation;
 
 /* 0, or -1 without memory. */

@@ -46,8 +46,13 @@ int main(int argc, char** argv) {
   version[strcspn(version, "\n,")] = 0; /* the name and number; what follows names the build machine */
   for (char* p = version; *p != 0; ++p)
     if (*p == '\t') *p = ' ';
-  const contender self = {.version = version, .rank = rank_, .nranks = nranks_, .rs_result_at_front = 1,
-                          .all_reduce = all_reduce, .reduce_scatter = reduce_scatter, .all_gather = all_gather};
+  const contender self = {.version = version,
+                          .rank = rank_,
+                          .nranks = nranks_,
+                          .rs_result_at_front = 1,
+                          .all_reduce = all_reduce,
+                          .reduce_scatter = reduce_scatter,
+                          .all_gather = all_gather};
   const int status = contender_run(&self, &options, bench_open_control(&options));
   MPI_Finalize();
   return status;

@@ -31,7 +31,8 @@ static void parse_points(const char* text, bench_options* o) {
   char* copy = strdup(text);
   for (char* item = strtok(copy, ","); item != NULL; item = strtok(NULL, ",")) {
     char* colon = strchr(item, ':');
-    if (colon == NULL || o->num_points == kMaxPoints) usage_and_exit("a point is COLLECTIVE:BYTES; at most 256 of them");
+    if (colon == NULL || o->num_points == kMaxPoints)
+      usage_and_exit("a point is COLLECTIVE:BYTES; at most 256 of them");
     *colon = 0;
     bench_point point = {kBenchAllReduce, strtoull(colon + 1, NULL, 10)};
     int known = 0;
@@ -45,8 +46,8 @@ static void parse_points(const char* text, bench_options* o) {
 }
 
 void bench_parse(int argc, char** argv, bench_options* o) {
-  *o = (bench_options){.repetitions = 9, .repetition_us = 2000, .point_s = 4, .point_limit_s = 60, .attempts = 2,
-                       .nranks = 2};
+  *o = (bench_options){
+      .repetitions = 9, .repetition_us = 2000, .point_s = 4, .point_limit_s = 60, .attempts = 2, .nranks = 2};
   for (int i = 1; i < argc; ++i) {
     const char* name = argv[i];
     if (strcmp(name, "--registered") == 0) {

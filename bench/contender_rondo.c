@@ -73,8 +73,12 @@ static int run_rank(const bench_options* options, bench_control* control) {
   }
   char version[64];
   snprintf(version, sizeof version, "rondo %s", rondo_version());
-  const contender self = {.version = version, .rank = rank_, .nranks = nranks_, .all_reduce = all_reduce,
-                          .reduce_scatter = reduce_scatter, .all_gather = all_gather,
+  const contender self = {.version = version,
+                          .rank = rank_,
+                          .nranks = nranks_,
+                          .all_reduce = all_reduce,
+                          .reduce_scatter = reduce_scatter,
+                          .all_gather = all_gather,
                           .allocate = options->registered ? allocate_registered : NULL};
   const int status = contender_run(&self, options, control);
   return checked(rondo_comm_destroy(comm_)) + status;
@@ -84,8 +88,7 @@ int main(int argc, char** argv) {
   static bench_options options;
   bench_parse(argc, argv, &options);
   nranks_ = options.nranks;
-  bench_control* control =
-      mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  bench_control* control = mmap(NULL, sizeof(bench_control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (control == MAP_FAILED) return 3;
   pid_t children[kMaxRanks];
   for (int r = 0; r < nranks_; ++r) {

@@ -20,7 +20,9 @@ from .floors import handover
 from .launch import LoopSettings, Point, run
 from .verdict import Results, size_name
 
-COLLAPSED = 20.0  # a peer this many times slower than the best at 8 B is not measured further at this many processes
+COLLAPSED = (
+    20.0  # a peer this many times slower than the best at 8 B is not measured further at this many processes
+)
 LARGE_BYTES = 16 << 20
 LARGE_ROUNDS = 3
 
@@ -48,13 +50,19 @@ class Campaign:
     def __init__(self, plan: Plan, nranks: int, results: Results, deadline_s: float) -> None:
         self.plan, self.nranks, self.results, self.deadline_s = plan, nranks, results, deadline_s
         # A call on fewer elements than ranks has no block for each: only an all-reduce can be asked for it.
-        self.points: list[Point] = [(c, b) for c in plan.collectives for b in plan.sizes_bytes
-                                    if c == "all_reduce" or b // 4 >= nranks]
+        self.points: list[Point] = [
+            (c, b)
+            for c in plan.collectives
+            for b in plan.sizes_bytes
+            if c == "all_reduce" or b // 4 >= nranks
+        ]
         self.peers = [c for c in plan.contenders if c.is_peer]
         self.own = [c for c in plan.contenders if not c.is_peer]
         self.versions: dict[str, str] = {}
 
-    def _measure(self, contender: Contender, points: list[Point], round_number: int, loop: LoopSettings) -> None:
+    def _measure(
+        self, contender: Contender, points: list[Point], round_number: int, loop: LoopSettings
+    ) -> None:
         wanted = [p for p in points if contender.measures(self.nranks, *p)]
         if not wanted:
             return
@@ -68,8 +76,10 @@ class Campaign:
             self.versions[contender.name] = launch.version
         for trouble in launch.trouble:
             progress(f"  {contender.name}: {trouble}")
-        progress(f"{self.nranks} processes, round {round_number}, {contender.name}: {len(launch.records)} of "
-                 f"{len(wanted)} points in {time.monotonic() - start:.1f} s")
+        progress(
+            f"{self.nranks} processes, round {round_number}, {contender.name}: {len(launch.records)} of "
+            f"{len(wanted)} points in {time.monotonic() - start:.1f} s"
+        )
 
     def _drop_collapsed(self, loop: LoopSettings) -> list[Contender]:
         """Without a core for each rank, some peers spin for whole time slices: one point tells them."""
@@ -83,8 +93,10 @@ class Campaign:
         kept = [p for p in self.peers if (t := times[p.name]) is None or t <= COLLAPSED * min(known)]
         for peer in self.peers:
             if peer not in kept:
-                self.results.notes.append(f"{peer.name} with {self.nranks} processes: {times[peer.name]:.0f} us for an "
-                                          f"8 B all-reduce; not measured further")
+                self.results.notes.append(
+                    f"{peer.name} with {self.nranks} processes: {times[peer.name]:.0f} us for an "
+                    f"8 B all-reduce; not measured further"
+                )
         return kept
 
     def screen(self) -> None:
@@ -99,9 +111,12 @@ class Campaign:
         screened = min(size, self.plan.screen_max_bytes)
         known = [b for b in self.results.sizes(self.nranks, collective) if b <= screened]
         key = (self.nranks, collective, max(known, default=size))
-        candidates = [(record[0]["median_us"], name) for name, record in self.results.samples.get(key, {}).items()
-                      if 0 in record and CONTENDERS[name].is_peer]
-        return {name for _, name in sorted(candidates)[:self.plan.finalists]}
+        candidates = [
+            (record[0]["median_us"], name)
+            for name, record in self.results.samples.get(key, {}).items()
+            if 0 in record and CONTENDERS[name].is_peer
+        ]
+        return {name for _, name in sorted(candidates)[: self.plan.finalists]}
 
     def _points_of_round(self, round_number: int) -> list[Point]:
         return [p for p in self.points if p[1] < LARGE_BYTES or round_number <= self.plan.large_rounds]
@@ -113,9 +128,13 @@ class Campaign:
         for number in range(1, self.plan.rounds + 1):
             start = time.monotonic()
             if number > 1 and start + longest_s > self.deadline_s:
-                self.results.notes.append(f"{self.nranks} processes: {number - 1} rounds, then the time was spent")
+                self.results.notes.append(
+                    f"{self.nranks} processes: {number - 1} rounds, then the time was spent"
+                )
                 return number - 1
-            self.results.handovers.append({"nranks": self.nranks, "round": number, **handover(self.plan.program_dir)})
+            self.results.handovers.append(
+                {"nranks": self.nranks, "round": number, **handover(self.plan.program_dir)}
+            )
             order: list[Contender] = self.own + self.peers
             random.Random(1000 * self.nranks + number).shuffle(order)
             points = self._points_of_round(number)
@@ -129,12 +148,15 @@ class Campaign:
 
 def describe_plan(plan: Plan, rank_counts: list[int]) -> str:
     sizes = ", ".join(size_name(b) for b in plan.sizes_bytes)
-    return (f"processes {rank_counts}; {', '.join(plan.collectives)}; sizes {sizes}; "
-            f"{len(plan.contenders)} contenders; {plan.rounds} rounds")
+    return (
+        f"processes {rank_counts}; {', '.join(plan.collectives)}; sizes {sizes}; "
+        f"{len(plan.contenders)} contenders; {plan.rounds} rounds"
+    )
 
 
-def run_all(plan: Plan, rank_counts: list[int], results: Results, minutes: float,
-            before_rounds: Callable[[int], None]) -> tuple[dict[int, int], dict[str, str]]:
+def run_all(
+    plan: Plan, rank_counts: list[int], results: Results, minutes: float, before_rounds: Callable[[int], None]
+) -> tuple[dict[int, int], dict[str, str]]:
     """Runs every number of processes within the minutes; before_rounds(nranks) runs between screening and rounds."""
     end_s = time.monotonic() + 60 * minutes
     weights = {2: 4.0, 4: 5.0}

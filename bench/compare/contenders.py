@@ -37,8 +37,12 @@ class Contender:
         return collective in self.collectives and size_bytes >= self.min_bytes and nranks <= self.max_ranks
 
 
-def _openmpi(name: str, *mca: tuple[str, str], env: dict[str, str] | None = None,
-             collectives: tuple[str, ...] = COLLECTIVES) -> Contender:
+def _openmpi(
+    name: str,
+    *mca: tuple[str, str],
+    env: dict[str, str] | None = None,
+    collectives: tuple[str, ...] = COLLECTIVES,
+) -> Contender:
     return Contender(name, "openmpi", mca=mca, env=env or {}, collectives=collectives)
 
 
@@ -56,10 +60,22 @@ def _peers() -> list[Contender]:
         _openmpi("ompi-ucx", *ucx, env={"UCX_TLS": "posix,cma,self"}),
         _openmpi("ompi-posix-seg32768", *ucx, env=posix),
         _openmpi("ompi-posix-seg61440", *ucx, env={**posix, "UCX_POSIX_SEG_SIZE": "61440"}),
-        _openmpi("ompi-posix-seg32768-ar4", *ucx, dynamic, ("coll_tuned_allreduce_algorithm", "4"), env=posix,
-                 collectives=only_all_reduce),
-        _openmpi("ompi-posix-seg32768-ar5", *ucx, dynamic, ("coll_tuned_allreduce_algorithm", "5"), env=posix,
-                 collectives=only_all_reduce),
+        _openmpi(
+            "ompi-posix-seg32768-ar4",
+            *ucx,
+            dynamic,
+            ("coll_tuned_allreduce_algorithm", "4"),
+            env=posix,
+            collectives=only_all_reduce,
+        ),
+        _openmpi(
+            "ompi-posix-seg32768-ar5",
+            *ucx,
+            dynamic,
+            ("coll_tuned_allreduce_algorithm", "5"),
+            env=posix,
+            collectives=only_all_reduce,
+        ),
         _openmpi("ompi-sm", ("coll_sm_priority", "95")),
         Contender("mpich", "mpich"),
         Contender("mpich-nocma", "mpich", env={"UCX_TLS": "posix,self"}),
@@ -72,8 +88,9 @@ def _rondo() -> list[Contender]:
     return [
         Contender("rondo", "rondo"),
         Contender("rondo-registered", "rondo", program_args=("--registered",), collectives=("all_reduce",)),
-        Contender("rondo-ring", "rondo", env={"RONDO_ALGO": "ring"}, collectives=("all_reduce",),
-                  min_bytes=16 << 20),
+        Contender(
+            "rondo-ring", "rondo", env={"RONDO_ALGO": "ring"}, collectives=("all_reduce",), min_bytes=16 << 20
+        ),
     ]
 
 

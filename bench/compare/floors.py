@@ -15,7 +15,9 @@ from pathlib import Path
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 SIZE = r"(\d+) (B|KiB|MiB|GiB)"
-PRIVATE_LINE = re.compile(rf"^(shm one-shot|shm split|CMA split)\s+chunk\s+{SIZE}\s+x(\d+)\s+{SIZE}\s+([\d.]+) us")
+PRIVATE_LINE = re.compile(
+    rf"^(shm one-shot|shm split|CMA split)\s+chunk\s+{SIZE}\s+x(\d+)\s+{SIZE}\s+([\d.]+) us"
+)
 BOUND_LINE = re.compile(rf"^(inplace fused nt|inplace fused)\s+{SIZE}\s+([\d.]+) us")
 PINGPONG_LINE = re.compile(r"^two lines, no pause\s+med ([\d.]+) ns")
 PLACEMENT = re.compile(r"\[placement (\w+):")
@@ -36,8 +38,11 @@ class Reference:
 def handover(program_dir: Path) -> dict[str, float | str | None]:
     """one_way_ns, exchange_ns, yield_us, placement (see handover.c); empty when it failed."""
     try:
-        out = subprocess.run([str(program_dir / "bench_handover")], capture_output=True, text=True, timeout=90)
-        return json.loads(out.stdout)
+        out = subprocess.run(
+            [str(program_dir / "bench_handover")], capture_output=True, text=True, timeout=90
+        )
+        found: dict[str, float | str | None] = json.loads(out.stdout)
+        return found
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError):
         return {}
 
@@ -53,8 +58,11 @@ def build_reference(source: Path, program_dir: Path) -> tuple[Path | None, str]:
     copy = program_dir / "reference.c"
     copy.write_text(text)
     program = program_dir / "reference"
-    build = subprocess.run(["gcc", "-O3", "-march=native", "-pthread", "-w", "-o", str(program), str(copy)],
-                           capture_output=True, text=True)
+    build = subprocess.run(
+        ["gcc", "-O3", "-march=native", "-pthread", "-w", "-o", str(program), str(copy)],
+        capture_output=True,
+        text=True,
+    )
     if build.returncode != 0:
         return None, "the hand-written reference does not build: " + build.stderr.strip()[:300]
     return program, ""
@@ -81,8 +89,13 @@ def parse_reference(text: str) -> Reference:
 
 def run_reference(program: Path, limit_s: float) -> Reference:
     """All three sections; what a run that exceeds the limit has printed until then counts, and is marked."""
-    process = subprocess.Popen([str(program), "private", "bound", "pingpong"], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True, env={**os.environ, "WANT": "any"})
+    process = subprocess.Popen(
+        [str(program), "private", "bound", "pingpong"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "WANT": "any"},
+    )
     complete = True
     try:
         out, _ = process.communicate(timeout=limit_s)

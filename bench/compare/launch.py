@@ -27,9 +27,20 @@ class LoopSettings:
     rotate_bytes: int = 0
 
     def arguments(self) -> list[str]:
-        return ["--repetitions", str(self.repetitions), "--repetition-us", str(self.repetition_us),
-                "--point-s", str(self.point_s), "--point-limit-s", str(self.point_limit_s),
-                "--attempts", str(self.attempts), "--rotate-bytes", str(self.rotate_bytes)]
+        return [
+            "--repetitions",
+            str(self.repetitions),
+            "--repetition-us",
+            str(self.repetition_us),
+            "--point-s",
+            str(self.point_s),
+            "--point-limit-s",
+            str(self.point_limit_s),
+            "--attempts",
+            str(self.attempts),
+            "--rotate-bytes",
+            str(self.rotate_bytes),
+        ]
 
 
 @dataclass
@@ -42,8 +53,15 @@ class Launch:
 
 def _run_once(argv: list[str], env: dict[str, str], limit_s: float) -> tuple[list[str], str, int]:
     """Standard output's lines, the end of standard error, the exit status (124: out of time)."""
-    process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     status = None
     try:
         out, err = process.communicate(timeout=limit_s)
@@ -76,8 +94,14 @@ def _parse(lines: list[str], launch: Launch) -> None:
             launch.records[point] = record
 
 
-def run(contender: Contender, program_dir: Path, nranks: int, points: list[Point], settings: LoopSettings,
-        limit_s: float) -> Launch:
+def run(
+    contender: Contender,
+    program_dir: Path,
+    nranks: int,
+    points: list[Point],
+    settings: LoopSettings,
+    limit_s: float,
+) -> Launch:
     """Measures the points. A process that dies or hangs loses the point it was at; the rest is launched again."""
     launch = Launch()
     left = list(points)

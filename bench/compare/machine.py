@@ -40,7 +40,9 @@ def _caches() -> dict[str, str]:
 
 def describe(root: Path) -> dict[str, Any]:
     flags = _read("/proc/cpuinfo").split()
-    memory_kib = next((int(x.split()[1]) for x in _read("/proc/meminfo").splitlines() if x.startswith("MemTotal")), 0)
+    memory_kib = next(
+        (int(x.split()[1]) for x in _read("/proc/meminfo").splitlines() if x.startswith("MemTotal")), 0
+    )
     return {
         "cpu": _cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),
@@ -52,9 +54,12 @@ def describe(root: Path) -> dict[str, Any]:
         "transparent_hugepages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "compiler": _output("gcc", "--version").splitlines()[:1],
         "python": platform.python_version(),
-        "packages": {name: _output("dpkg-query", "-W", "-f", "${Version}", name)
-                     for name in ("libopenmpi3", "libmpich12", "libucx0")},
+        "packages": {
+            name: _output("dpkg-query", "-W", "-f", "${Version}", name)
+            for name in ("libopenmpi3", "libmpich12", "libucx0")
+        },
         "rondo_commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD"),
-        "rondo_changed": bool(_output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "src",
-                                      "include")),
+        "rondo_changed": bool(
+            _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "src", "include")
+        ),
     }

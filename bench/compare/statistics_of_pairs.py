@@ -12,7 +12,9 @@ class Ratio:
     median: float
     low: float  # smallest and largest pair
     high: float
-    ci_high: float  # upper end of the 95 % interval of the median (order statistics; the largest below 9 pairs)
+    ci_high: (
+        float  # upper end of the 95 % interval of the median (order statistics; the largest below 9 pairs)
+    )
     pairs: int
 
     @property
@@ -33,7 +35,9 @@ def ratio_of_pairs(pairs: list[float]) -> Ratio | None:
     if not pairs:
         return None
     ordered = sorted(pairs)
-    return Ratio(median(ordered), ordered[0], ordered[-1], ordered[_ci_high_index(len(ordered))], len(ordered))
+    return Ratio(
+        median(ordered), ordered[0], ordered[-1], ordered[_ci_high_index(len(ordered))], len(ordered)
+    )
 
 
 def geometric_mean(values: list[float]) -> float:

@@ -19,7 +19,9 @@ class Results:
     """samples[key][contender][round] is a record of the timing loop; round 0 is the screening of the peers."""
 
     samples: dict[Key, dict[str, dict[int, dict[str, Any]]]] = field(default_factory=dict)
-    errors: list[tuple[int, str, str, int, str]] = field(default_factory=list)  # nranks, contender, point, text
+    errors: list[tuple[int, str, str, int, str]] = field(
+        default_factory=list
+    )  # nranks, contender, point, text
     handovers: list[dict[str, Any]] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -45,11 +47,15 @@ class Results:
         return min(steady or peers, key=lambda name: self.median_us(key, name) or float("inf"), default=None)
 
     def paired(self, key: Key, contender: str, other: str) -> Ratio | None:
-        """contender over other, by rounds; pairs that met different placements of the CPUs only if no other is left."""
+        """contender over other, by rounds; disturbed pairs and those of different placements only if no other is left."""
         mine, theirs = self.rounds_of(key, contender), self.rounds_of(key, other)
         common = sorted(set(mine) & set(theirs))
-        steady = [k for k in common if not mine[k]["moved"] and not theirs[k]["moved"]
-                  and mine[k]["placement"] == theirs[k]["placement"]]
+        steady = [
+            k
+            for k in common
+            if mine[k]["placement"] == theirs[k]["placement"]
+            and not any(r[k][what] for r in (mine, theirs) for what in ("moved", "disturbed"))
+        ]
         return ratio_of_pairs([mine[k]["median_us"] / theirs[k]["median_us"] for k in steady or common])
 
     def handover(self, name: str) -> float | None:
@@ -71,6 +77,16 @@ class Results:
             if found:
                 values.append(min(found))
         return median(values) if values else None
+
+    def share_disturbed(self) -> float:
+        """Of the samples, those that other work or a moved CPU has disturbed in every attempt."""
+        every = [
+            r
+            for contenders in self.samples.values()
+            for rounds in contenders.values()
+            for r in rounds.values()
+        ]
+        return sum(r["moved"] or r["disturbed"] for r in every) / len(every) if every else 0.0
 
     def sizes(self, nranks: int, collective: str) -> list[int]:
         return sorted(b for n, c, b in self.samples if n == nranks and c == collective)
@@ -110,10 +126,10 @@ def _against_peers(results: Results, nranks: int, collective: str) -> list[Verdi
     slower, speedups, unpaired = [], {}, []
     for size in results.sizes(nranks, collective):
         key = (nranks, collective, size)
-        if size // 4 < nranks or results.median_us(key, "rondo") is None:
-            continue
         peer = results.best_peer(key)
-        ratio = results.paired(key, "rondo", peer) if peer else None
+        if size // 4 < nranks or peer is None:
+            continue
+        ratio = results.paired(key, "rondo", peer)
         if ratio is None:
             unpaired.append(size)
             continue
@@ -123,18 +139,30 @@ def _against_peers(results: Results, nranks: int, collective: str) -> list[Verdi
     if not speedups:
         return []
     letter = "a" if nranks == 2 else "e"
-    text = f"{len(speedups) - len(slower)} of {len(speedups)} sizes" + ("; not at " + ", ".join(slower) if slower else "")
+    text = f"{len(speedups) - len(slower)} of {len(speedups)} sizes" + (
+        "; not at " + ", ".join(slower) if slower else ""
+    )
     if unpaired:
-        text += "; not paired: " + ", ".join(map(size_name, unpaired))
-    verdicts = [Verdict(f"({letter}) {nranks} processes, {collective}: faster than the best peer at every size",
-                        not slower and not unpaired, text)]
+        text += "; not measured beside it: " + ", ".join(map(size_name, unpaired))
+    verdicts = [
+        Verdict(
+            f"({letter}) {nranks} processes, {collective}: faster than the best peer at every size",
+            not slower and not unpaired,
+            text,
+        )
+    ]
     low, high, limit = (KIB, MIB, 1.5) if nranks == 2 else (0, 1 << 62, 1.3)
     in_range = [v for size, v in speedups.items() if low <= size <= high]
     if in_range:
         mean = geometric_mean(in_range)
         where = "from 1 KiB to 1 MiB" if nranks == 2 else "over all sizes"
-        verdicts.append(Verdict(f"({letter}) {nranks} processes, {collective}: geometric mean {where} >= {limit}x",
-                                mean >= limit, f"{mean:.2f}x"))
+        verdicts.append(
+            Verdict(
+                f"({letter}) {nranks} processes, {collective}: geometric mean {where} >= {limit}x",
+                mean >= limit,
+                f"{mean:.2f}x",
+            )
+        )
     return verdicts
 
 
@@ -143,24 +171,51 @@ def _against_floors(results: Results) -> list[Verdict]:
     one_way_us = results.one_way_us()
     smallest = results.median_us((2, "all_reduce", 8), "rondo")
     if one_way_us and smallest:
-        verdicts += [Verdict("(b) 2 processes, 8 B all-reduce <= 1.4x the one-way hand-over of a cache line",
-                             smallest <= 1.4 * one_way_us,
-                             f"{smallest * 1000:.0f} ns, {smallest / one_way_us:.2f}x of {one_way_us * 1000:.0f} ns")]
+        verdicts += [
+            Verdict(
+                "(b) 2 processes, 8 B all-reduce <= 1.4x the one-way hand-over of a cache line",
+                smallest <= 1.4 * one_way_us,
+                f"{smallest * 1000:.0f} ns, {smallest / one_way_us:.2f}x of {one_way_us * 1000:.0f} ns",
+            )
+        ]
     sizes = results.sizes(2, "all_reduce")
-    for name, low, high, limit in (("up to 32 KiB", 0, 32 * KIB, 1.2), ("above 32 KiB", 32 * KIB + 1, 1 << 62, 1.05)):
-        rows = [(b, us / ref, limit) for b in sizes if low <= b <= high
-                and (us := results.median_us((2, "all_reduce", b), "rondo")) and (ref := results.reference_us(b))]
+    for name, low, high, limit in (
+        ("up to 32 KiB", 0, 32 * KIB, 1.2),
+        ("above 32 KiB", 32 * KIB + 1, 1 << 62, 1.05),
+    ):
+        rows = [
+            (b, us / ref, limit)
+            for b in sizes
+            if low <= b <= high
+            and (us := results.median_us((2, "all_reduce", b), "rondo"))
+            and (ref := results.reference_us(b))
+        ]
         verdicts += _limits(f"(c) 2 processes, all-reduce <= {limit}x the reference {name}", rows)
-    for name, variants in (("in place, fused", ("inplace fused",)),
-                           ("the best in place", ("inplace fused", "inplace fused nt"))):
-        rows = [(b, us / (1.5 * bound + 2 * one_way_us), 1.0) for b in sizes if one_way_us
-                and (us := results.median_us((2, "all_reduce", b), "rondo-registered"))
-                and (bound := results.bound_us(b, variants))]
-        verdicts += _limits(f"(c) 2 processes, registered all-reduce over (1.5x bound ({name}) + two hand-overs) <= 1", rows)
+    for name, variants in (
+        ("in place, fused", ("inplace fused",)),
+        ("the best in place", ("inplace fused", "inplace fused nt")),
+    ):
+        rows = [
+            (b, us / (1.5 * bound + 2 * one_way_us), 1.0)
+            for b in sizes
+            if one_way_us
+            and (us := results.median_us((2, "all_reduce", b), "rondo-registered"))
+            and (bound := results.bound_us(b, variants))
+        ]
+        verdicts += _limits(
+            f"(c) 2 processes, registered all-reduce over (1.5x bound ({name}) + two hand-overs) <= 1", rows
+        )
     for collective in COLLECTIVES[1:]:
-        rows = [(b, us / ref, 0.65) for b in results.sizes(2, collective) if b >= MIB
-                and (us := results.median_us((2, collective, b), "rondo")) and (ref := results.reference_us(b))]
-        verdicts += _limits(f"(c) 2 processes, {collective} <= 0.65x the reference's all-reduce from 1 MiB", rows)
+        rows = [
+            (b, us / ref, 0.65)
+            for b in results.sizes(2, collective)
+            if b >= MIB
+            and (us := results.median_us((2, collective, b), "rondo"))
+            and (ref := results.reference_us(b))
+        ]
+        verdicts += _limits(
+            f"(c) 2 processes, {collective} <= 0.65x the reference's all-reduce from 1 MiB", rows
+        )
     return verdicts
 
 
@@ -172,15 +227,20 @@ def _ring(results: Results) -> list[Verdict]:
             ratio = results.paired((nranks, "all_reduce", size), "rondo-ring", "rondo")
             if ratio and size >= 16 * MIB:
                 rows.append((size, ratio.median, 1.3))
-        for v in _limits(f"(d) {nranks} processes, ring forced over the planner's choice <= 1.3 from 16 MiB", rows):
+        for v in _limits(
+            f"(d) {nranks} processes, ring forced over the planner's choice <= 1.3 from 16 MiB", rows
+        ):
             verdicts.append(v if nranks == 2 else Verdict(v.target, None, v.text))
     return verdicts
 
 
 def _yield(results: Results) -> list[Verdict]:
     yield_us = results.handover("yield_us")
-    rows = [(b, us / yield_us, 2.0) for b in results.sizes(4, "all_reduce") if b <= KIB and yield_us
-            and (us := results.median_us((4, "all_reduce", b), "rondo"))]
+    rows = [
+        (b, us / yield_us, 2.0)
+        for b in results.sizes(4, "all_reduce")
+        if b <= KIB and yield_us and (us := results.median_us((4, "all_reduce", b), "rondo"))
+    ]
     return _limits("(e) 4 processes, all-reduce up to 1 KiB <= 2x one hand-over by sched_yield", rows)
 
 
