@@ -87,11 +87,11 @@ void check_row(const Algorithm& a, const CheckArgs& args, Tally* tally) {
   const std::string depth = report.fifo_depth == report.fifo_depth_sliced
                                 ? fmt::format("{}", report.fifo_depth)
                                 : fmt::format("{} ({})", report.fifo_depth, report.fifo_depth_sliced);
-  std::fputs(fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8.2f}{}\n", a.name, collective_name(a.collective),
-                         ranks, report.steps, bytes_text(report), depth, seconds_since(start),
-                         report.ok ? "" : "  FAILED")
-                 .c_str(),
-             stdout);
+  std::fputs(
+      fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8.2f}{}\n", a.name, collective_name(a.collective), ranks,
+                  report.steps, bytes_text(report), depth, seconds_since(start), report.ok ? "" : "  FAILED")
+          .c_str(),
+      stdout);
 }
 
 void check_pairs(const std::vector<Algorithm>& rows, const CheckArgs& args, Tally* tally) {

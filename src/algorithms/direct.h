@@ -15,8 +15,9 @@
 // One lane: nobody touches a peer's buffer before that peer's entry credit, nobody leaves before all exit credits.
 // In place is safe: chunk r of any buffer is read and written by rank r alone, sources before sinks.
 //
-// Steps: 2, both of them credits. Bytes sent per rank: 0, since data never passes through a connection; pulled (N-1)/N S
-// in a sum, pushed (N-1)/N S in an all-reduce or all-gather. Order of addition: ascending ranks.
+// Steps: 2, both of them credits. Bytes sent per rank: 0, since data never passes through a connection; in a sum
+// (N-1)/N S are pulled, in an all-reduce (N-1)/N S and in an all-gather (N-1)/N S are pushed.
+// Order of addition: ascending ranks.
 // Source: shared-address-space collectives, e.g. XPMEM paths of MPI libraries; NCCL's registered-buffer direct mode.
 #pragma once
 

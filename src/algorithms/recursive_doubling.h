@@ -1,7 +1,7 @@
 // Recursive-doubling all-reduce, for any number of ranks.
 //
-//     round 0   0 <-> 1    2 <-> 3     Everybody swaps sums with the rank whose number differs in bit k, and adds: after
-//     round 1   0 <-> 2    1 <-> 3     round k a rank holds the sum of its 2^(k+1) neighbours.
+//     round 0   0 <-> 1    2 <-> 3     In round k everybody swaps sums with the rank whose number differs in bit k,
+//     round 1   0 <-> 2    1 <-> 3     and adds: afterwards a rank holds the sum of 2^(k+1) neighbours.
 //
 //   4 ranks, what rank 2 does:     send x2 to 3
 //                                  recv x3, out = x2 + x3, send it to 0
@@ -18,7 +18,8 @@
 // One lane: each message needs the one before.
 //
 // Steps: log2 P; when N is no power of two 1 more, and 2 more when more than half of the seats are shared (else nobody
-// who waits for the result hears of another fold through all rounds). Bytes sent per rank: S log2 P, S more by a rank that folded.
+// who waits for the result hears of another fold through all rounds).
+// Bytes sent per rank: S log2 P, S more by a rank that folded.
 // Order of addition: a balanced tree over ascending ranks.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
 #pragma once
@@ -83,8 +84,7 @@ void recursive_doubling_all_reduce(P& p, Rank rank, int nranks) {
   if (self.shares_seat())
     p.recv_reduce_copy_send({{last, Self::kExchange}}, sum, out(0), {{rank + 1, Self::kResult}}, self.order(last),
                             Sum::kFinal);
-  else
-    p.recv_reduce_copy({{last, Self::kExchange}}, sum, out(0), self.order(last), Sum::kFinal);
+  else p.recv_reduce_copy({{last, Self::kExchange}}, sum, out(0), self.order(last), Sum::kFinal);
 }
 
 }  // namespace rondo::algorithms

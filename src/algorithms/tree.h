@@ -12,8 +12,8 @@
 //                                  tree 1  send x2 to 1
 //                                          recv the sum from 1, keep it
 //
-// Four lanes, up and down of each tree: chunks of later loops climb while earlier ones come down. At the root they meet,
-// so its up lane does both.
+// Four lanes, up and down of each tree: later loops' chunks climb while earlier ones come down. At the root they
+// meet, so its up lane does both.
 //
 // Steps: 2 depth, depth <= ceil(log2 N) + 1. Bytes sent per rank: at most 2 S (inner in one tree: S/2 up, 2 S/2 down;
 // leaf of the other: S/2 up). Order of addition: as the tree nests.
@@ -64,8 +64,8 @@ struct TreeNode {
   }
   /// Operands by ascending rank.
   Order order() const {
-    return own_after(static_cast<int>(std::count_if(children, children + num_children,
-                                                    [this](Rank child) { return child < rank; })));
+    return own_after(static_cast<int>(
+        std::count_if(children, children + num_children, [this](Rank child) { return child < rank; })));
   }
 
  private:
@@ -89,16 +89,12 @@ void tree_all_reduce(P& p, Rank rank, int nranks) {
                               Sum::kFinal);
       continue;
     }
-    if (node.num_children == 0)
-      p.send(in(tree), {{node.parent, up}});
-    else
-      p.recv_reduce_send(node.to_children(up), in(tree), {{node.parent, up}}, node.order());
+    if (node.num_children == 0) p.send(in(tree), {{node.parent, up}});
+    else p.recv_reduce_send(node.to_children(up), in(tree), {{node.parent, up}}, node.order());
 
     p.lane(down);
-    if (node.num_children == 0)
-      p.recv({{node.parent, down}}, out(tree));
-    else
-      p.recv_copy_send({{node.parent, down}}, out(tree), node.to_children(down));
+    if (node.num_children == 0) p.recv({{node.parent, down}}, out(tree));
+    else p.recv_copy_send({{node.parent, down}}, out(tree), node.to_children(down));
   }
 }
 

@@ -343,7 +343,8 @@ void Machine::post(uint32_t lane, const Instruction& i, uint64_t elems) {
       traffic_[connection] = h;
     }
     if (o_.races)
-      std::copy_n(memory_.races().clock(lane), lanes_.size(), &message_clocks_[slot(connection, number) * lanes_.size()]);
+      std::copy_n(memory_.races().clock(lane), lanes_.size(),
+                  &message_clocks_[slot(connection, number) * lanes_.size()]);
     for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end) wake(waiting_reader_[end]);
     if (l.op == 0 && p_.ops.size() > 1 && tail_[connection] == first_ops_messages_[connection])
       wake(next_ops_writer_[connection]);

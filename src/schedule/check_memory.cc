@@ -58,8 +58,7 @@ Memory::Memory(const Program& program, const RunOptions& options)
     if (p_.nranks > 64 && collective_reduces(s.collective)) {
       m.full_sets.assign(size_t{m.places} * windows_, 0);
       for (size_t e = 0; e < m.full_sets.size(); ++e)
-        for (Rank r = 0; r < p_.nranks; ++r)
-          m.full_sets[e] += contribution(r, m.first_elem + static_cast<uint32_t>(e));
+        for (Rank r = 0; r < p_.nranks; ++r) m.full_sets[e] += contribution(r, m.first_elem + static_cast<uint32_t>(e));
     }
     ops_.push_back(std::move(m));
   }
@@ -118,7 +117,8 @@ void Memory::begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t 
 std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, Races::Access kind) {
   if (races_.width() == 0) return std::nullopt;
   OpMemory& m = ops_[op_];
-  const uint64_t base = m.first_place + static_cast<uint64_t>(rank) * (uint64_t{m.places} * windows_ + m.scratch_chunks);
+  const uint64_t base =
+      m.first_place + static_cast<uint64_t>(rank) * (uint64_t{m.places} * windows_ + m.scratch_chunks);
   const uint64_t index = b == Buffer::kScratch ? uint64_t{m.places} * windows_ + chunk
                                                : uint64_t{m.places} * window_ + place(m, rank, b, chunk);
   if (rank != rank_) {
@@ -133,7 +133,8 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
   switch (races_.access(base + index, kind, lane_, pc_, &partner)) {
     case Races::Verdict::kOrdered: return std::nullopt;
     case Races::Verdict::kInputGone:
-      return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then", chunk_text(b, chunk), rank);
+      return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then", chunk_text(b, chunk),
+                         rank);
     case Races::Verdict::kRace: break;
   }
   const auto& first = m.first_lane;
@@ -260,12 +261,14 @@ std::optional<std::string> Memory::check_result(const OpMemory& m, Rank rank, ui
                        (v.elem - m.first_elem) / m.places);
   if (v.count != full_count(m) || (collective_reduces(m.collective) && !v.final)) {
     const uint64_t missing = all_ranks_mask(p_.nranks) & ~v.mask;
-    return p_.nranks <= 64 ? fmt::format("{}[{}] lacking the contributions of ranks {}", name, chunk, ranks_text(missing))
-                           : fmt::format("{}[{}] holding {} contributions of {}", name, chunk, +v.count, p_.nranks);
+    return p_.nranks <= 64
+               ? fmt::format("{}[{}] lacking the contributions of ranks {}", name, chunk, ranks_text(missing))
+               : fmt::format("{}[{}] holding {} contributions of {}", name, chunk, +v.count, p_.nranks);
   }
   if (!collective_reduces(m.collective)) {
     const Rank owner = static_cast<Rank>((wanted - m.first_elem) % m.places / m.in_chunks);
-    if (v.tree != leaf(owner, wanted).tree) return fmt::format("{}[{}] not holding rank {}'s input", name, chunk, owner);
+    if (v.tree != leaf(owner, wanted).tree)
+      return fmt::format("{}[{}] not holding rank {}'s input", name, chunk, owner);
   }
   return std::nullopt;
 }

@@ -45,7 +45,7 @@ class Memory {
   struct OpMemory {
     Collective collective;
     uint32_t in_chunks, out_chunks, scratch_chunks, places;
-    uint32_t first_elem;            // element classes of different operations differ
+    uint32_t first_elem;               // element classes of different operations differ
     std::vector<uint64_t> lengths[2];  // of in and out, by window and chunk
     std::vector<uint64_t> full_sets;   // by element class; more than 64 ranks only
     std::vector<Value> out, scratch;

@@ -13,7 +13,8 @@ namespace {
 constexpr Rank kManyReaders = 0xffff;
 
 uint64_t connection_name(Rank writer, Rank reader, const Port& port) {
-  return static_cast<uint64_t>(writer) << 48 | static_cast<uint64_t>(port.group == kUnicast ? reader : kManyReaders) << 32 |
+  return static_cast<uint64_t>(writer) << 48 |
+         static_cast<uint64_t>(port.group == kUnicast ? reader : kManyReaders) << 32 |
          static_cast<uint64_t>(port.group) << 16 | port.tag;
 }
 
@@ -57,8 +58,8 @@ std::optional<Failure> Program::check_shape(const Schedule& s) const {
     if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
       return Failure{"ranks cut their buffers differently", r};
     const int n = s.collective == Collective::kAllReduce ? 1 : nranks;
-    const bool fits = s.collective == Collective::kAllGather ? me.out_chunks == n * me.in_chunks
-                                                             : me.in_chunks == n * me.out_chunks;
+    const bool fits =
+        s.collective == Collective::kAllGather ? me.out_chunks == n * me.in_chunks : me.in_chunks == n * me.out_chunks;
     if (!fits || me.in_chunks == 0 || me.out_chunks == 0)
       return Failure{fmt::format("{} chunks in and {} out do not fit the collective", me.in_chunks, me.out_chunks), r};
     if (me.port_sets.empty() || !me.port_sets[0].empty()) return Failure{"port set 0 is not empty", r};
@@ -134,8 +135,9 @@ std::optional<Failure> Program::scan(uint32_t op) {
           if (used_by[set] == lane) continue;
           const bool fresh = used_by[set] == kNone;
           used_by[set] = lane;
-          if (!fresh) return located({fmt::format("uses a connection {} ports {} that another lane uses",
-                                                  sending ? "to" : "from", ports_text(r.port_sets[set]))});
+          if (!fresh)
+            return located({fmt::format("uses a connection {} ports {} that another lane uses", sending ? "to" : "from",
+                                        ports_text(r.port_sets[set]))});
           if (auto f = sending ? use_send_set(op, r, set, lane) : use_recv_set(op, r, set, lane)) return located(*f);
           if (sending) {
             const SetTable& made = table.set(r.rank, set);
@@ -167,9 +169,8 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     const uint64_t name = connection_name(r.rank, port.peer, port);
     std::vector<Rank> readers{port.peer};
     if (port.group != kUnicast) {
-      if (&port != &*std::find_if(ports.begin(), ports.end(), [&](const Port& p) {
-            return p.group == port.group && p.tag == port.tag;
-          }))
+      if (&port != &*std::find_if(ports.begin(), ports.end(),
+                                  [&](const Port& p) { return p.group == port.group && p.tag == port.tag; }))
         continue;  // one message for the whole group: its first port stands for it
       readers.clear();
       for (const Port& p : ports)
@@ -182,8 +183,8 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     auto [it, fresh] = by_name_.try_emplace(name, static_cast<uint32_t>(connections.size()));
     const uint32_t id = it->second;
     if (fresh) {
-      connections.push_back({r.rank, port.group, port.tag, static_cast<uint32_t>(ends.size()),
-                             static_cast<uint32_t>(readers.size()), 0});
+      connections.push_back(
+          {r.rank, port.group, port.tag, static_cast<uint32_t>(ends.size()), static_cast<uint32_t>(readers.size()), 0});
       for (Rank reader : readers) ends.push_back({id, reader});
       writing_lane_.push_back(kNone);
       reading_lane_.resize(ends.size(), kNone);
@@ -212,7 +213,8 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
   entry.recv_begin = static_cast<uint32_t>(table.recv_ends.size());
   ++stamp_;
   for (const Port& port : r.port_sets[set]) {
-    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank) return Failure{"receives from a rank that is no peer"};
+    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank)
+      return Failure{"receives from a rank that is no peer"};
     const auto it = by_name_.find(connection_name(port.peer, r.rank, port));
     if (it == by_name_.end() || (written_in_[it->second] >> op & 1) == 0)
       return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends that", port.peer,

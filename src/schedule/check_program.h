@@ -21,7 +21,7 @@ struct Failure {
   Rank rank = -1;
   int lane = -1;
   int pc = -1;
-  int op = 0;  // of two in a row
+  int op = 0;                     // of two in a row
   bool for_want_of_room = false;  // a deadlock that a deeper FIFO may resolve
 };
 
@@ -31,7 +31,7 @@ constexpr uint32_t kNone = UINT32_MAX;
 struct Connection {
   Rank writer;
   uint16_t group, tag;
-  uint32_t first_end;   // its reading ends: first_end .. first_end + num_ends - 1
+  uint32_t first_end;  // its reading ends: first_end .. first_end + num_ends - 1
   uint32_t num_ends;
   uint32_t max_chunks;  // of its longest message
 };
@@ -80,7 +80,7 @@ class Program {
   std::vector<uint32_t> writing_lane_, reading_lane_;  // of the operation under way
   std::vector<uint32_t> mark_;
   uint32_t stamp_ = 0;
-  std::vector<uint8_t> read_in_, written_in_;          // by end, by connection: bit = operation
+  std::vector<uint8_t> read_in_, written_in_;  // by end, by connection: bit = operation
 };
 
 /// "{1 3}" for ports or ranks.

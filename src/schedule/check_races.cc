@@ -25,10 +25,8 @@ Races::Verdict Races::access(uint64_t place, Access kind, uint32_t lane, uint32_
   if (!ordered(p.write)) return Verdict::kRace;
   if (kind == Access::kReadInput && p.write.lane != UINT32_MAX) return Verdict::kInputGone;
   if (kind != Access::kWrite) {
-    if (p.reads.empty() || p.reads.back().lane != lane)
-      p.reads.push_back(now);
-    else
-      p.reads.back() = now;
+    if (p.reads.empty() || p.reads.back().lane != lane) p.reads.push_back(now);
+    else p.reads.back() = now;
     return Verdict::kOrdered;
   }
   for (const Epoch& read : p.reads)

@@ -2,7 +2,7 @@
 //
 // Every lane of every rank has a clock with one component per lane. It advances with each executed instruction and is
 // joined with the clock of every message received and every lane waited for. Two accesses to the same memory, one of
-// them a write, must be ordered by these clocks; room in a FIFO orders nothing here, so the verdict holds for any depth.
+// them a write, must be ordered by these clocks. Room in a FIFO orders nothing, so the verdict holds for any depth.
 // Memory is a rank's chunk in one window, with `in` and `out` laid over each other as in-place calls do.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Symbolic values: what is known of the elements of a chunk. Internal to the checker.
 //
-// Contributor sets are exact up to 64 ranks (a bit each, and a count that shows duplicates); beyond that a sum of hashes
-// that is equal for equal multisets. Expression trees are hashes in which the order of operands counts; a reduction of
+// Contributor sets are exact up to 64 ranks (a bit each, and a count that shows duplicates); beyond that they are sums
+// of hashes, equal for equal multisets. Expression trees are hashes in which the order of operands counts; a reduction of
 // three operands at once differs from two reductions of two, since it rounds once.
 #pragma once
 
@@ -20,12 +20,12 @@ constexpr uint64_t mix(uint64_t x) {  // splitmix64's finaliser
 struct Value {
   static constexpr uint32_t kNothing = UINT32_MAX, kMixed = UINT32_MAX - 1;
 
-  uint64_t set = 0;         // sum of the contributors' hashes
-  uint64_t tree = 0;        // expression tree
-  uint64_t mask = 0;        // contributors, up to 64 ranks
-  uint32_t elem = kNothing; // of which chunk and window; kNothing: never written
-  uint32_t count : 31 = 0;  // contributions
-  uint32_t final : 1 = 0;   // an instruction with the final flag completed it
+  uint64_t set = 0;          // sum of the contributors' hashes
+  uint64_t tree = 0;         // expression tree
+  uint64_t mask = 0;         // contributors, up to 64 ranks
+  uint32_t elem = kNothing;  // of which chunk and window; kNothing: never written
+  uint32_t count : 31 = 0;   // contributions
+  uint32_t final : 1 = 0;    // an instruction with the final flag completed it
 
   bool written() const { return elem != kNothing; }
 };
@@ -47,7 +47,9 @@ inline Value leaf(Rank rank, uint32_t elem) {
 
 /// The start of a reduction of several operands, and one more of them.
 constexpr uint64_t tree_of(uint32_t num_operands) { return mix(num_operands); }
-constexpr uint64_t tree_with(uint64_t tree, uint64_t operand) { return (tree ^ operand) * 0x9e3779b97f4a7c15u + (tree >> 29); }
+constexpr uint64_t tree_with(uint64_t tree, uint64_t operand) {
+  return (tree ^ operand) * 0x9e3779b97f4a7c15u + (tree >> 29);
+}
 
 inline void add(Value& sum, const Value& v) {
   sum.set += v.set;

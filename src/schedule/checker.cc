@@ -202,7 +202,8 @@ std::string instruction_text(const RankSchedule& schedule, const Instruction& i)
   if (i.is(kFlagCredit)) text += "_credit";
   if (i.is(kFlagDirect)) text += "_direct";
   if (i.has(kVerbSrc) && !i.is(kFlagCredit)) add(chunks(i.src_buffer(), i.src_first));
-  if (i.recv_set != 0 && i.recv_set < schedule.port_sets.size()) add("from " + check::ports_text(schedule.recv_ports(i)));
+  if (i.recv_set != 0 && i.recv_set < schedule.port_sets.size())
+    add("from " + check::ports_text(schedule.recv_ports(i)));
   if (i.has(kVerbDst)) add("into " + chunks(i.dst_buffer(), i.dst_first));
   if (i.send_set != 0 && i.send_set < schedule.port_sets.size()) add("to " + check::ports_text(schedule.send_ports(i)));
   if (i.has(kVerbSrc) && i.has(kVerbRecv)) add(fmt::format("own after {}", i.src_position));

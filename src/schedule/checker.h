@@ -55,18 +55,19 @@ struct CheckReport {
   int lane = -1;
   int pc = -1;
 
-  int64_t steps = 0;           // messages on the longest chain of dependent messages, one loop
-  int64_t sent_chunks = 0;     // by the busiest rank, one loop
-  int64_t total_chunks = 1;    // that S is cut into
-  int64_t scratch_chunks = 0;  // of the rank that needs most
-  int fifo_depth = 0;          // smallest that completes, one message per chunk
-  int fifo_depth_sliced = 0;   // the same for max_messages_per_chunk
-  int64_t instructions = 0;    // of all ranks
+  int64_t steps = 0;                 // messages on the longest chain of dependent messages, one loop
+  int64_t sent_chunks = 0;           // by the busiest rank, one loop
+  int64_t total_chunks = 1;          // that S is cut into
+  int64_t scratch_chunks = 0;        // of the rank that needs most
+  int fifo_depth = 0;                // smallest that completes, one message per chunk
+  int fifo_depth_sliced = 0;         // the same for max_messages_per_chunk
+  int64_t instructions = 0;          // of all ranks
   uint64_t order_fingerprint = 0;    // of all elements' expression trees
   uint64_t traffic_fingerprint = 0;  // of all connections' messages in sequence, and of the outputs
 };
 
-/// Records `algorithm` for all ranks and proves it and its row. O(instructions * lanes) with races, else O(instructions).
+/// Records `algorithm` for all ranks and proves it and its row. O(instructions * lanes) with races, else
+/// O(instructions).
 CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
 /// Proves a schedule as it stands, whatever made it.
 CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});

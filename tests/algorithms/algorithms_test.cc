@@ -1,5 +1,5 @@
 // timeout: 300
-// Every row of the registry is proven for 1..33 ranks, alone and before every other row, and costs what is written down.
+// Every row of the registry is proven for 1..33 ranks, alone and before every other row, and costs what is written.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,9 +15,7 @@
 namespace rondo {
 namespace {
 
-std::string label(const Algorithm& a) {
-  return std::string(a.name) + "_" + std::string(collective_name(a.collective));
-}
+std::string label(const Algorithm& a) { return std::string(a.name) + "_" + std::string(collective_name(a.collective)); }
 
 class EveryAlgorithm : public testing::TestWithParam<Algorithm> {};
 
@@ -98,7 +96,8 @@ TEST(Costs, EqualTheFormulae) {
       expect_cost(c, "direct", n, 2, 0, 1);
     const int log = std::bit_width(static_cast<unsigned>(n)) - 1, power = 1 << log;
     if (n == power) expect_cost(Collective::kAllReduce, "recursive_doubling", n, log, log, 1);
-    if (n > power) expect_cost(Collective::kAllReduce, "recursive_doubling", n, log + (2 * n > 3 * power ? 2 : 1), log + 1, 1);
+    if (n > power)
+      expect_cost(Collective::kAllReduce, "recursive_doubling", n, log + (2 * n > 3 * power ? 2 : 1), log + 1, 1);
     const Cost tree = find_algorithm(Collective::kAllReduce, "tree")->cost(n);
     const int ceil_log = std::bit_width(static_cast<unsigned>(n - 1));
     EXPECT_LE(tree.steps, 2 * (ceil_log + 1)) << n;

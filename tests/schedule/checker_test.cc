@@ -83,8 +83,9 @@ TEST(Checker, FinalFlagMissing) {
 TEST(Checker, FinalFlagTooEarly) {
   Schedule s = of("ring", Collective::kAllReduce, 3);
   s.ranks[1].lanes[1][0].flags |= kFlagFinal;
-  expect_refused(s, "rank 1 lane 1 pc 0 (recv_reduce_send in[2], from {0}, to {2}, own after 1, final): "
-                    "calls a sum final that is not complete");
+  expect_refused(s,
+                 "rank 1 lane 1 pc 0 (recv_reduce_send in[2], from {0}, to {2}, own after 1, final): "
+                 "calls a sum final that is not complete");
 }
 
 TEST(Checker, FinalFlagTwice) {
@@ -210,8 +211,9 @@ TEST(Checker, OneMulticastOneSetOfReaders) {
     p.recv({{(r + 2) % 3, 5, 7}}, out((r + 2) % 3));
     p.copy(in(0), out(r));
   });
-  expect_refused(s, "rank 0 lane 0 pc 1 (send in[0], to {2}): the multicast of rank 0, group 7, tag 5 is meant for "
-                    "different readers elsewhere");
+  expect_refused(s,
+                 "rank 0 lane 0 pc 1 (send in[0], to {2}): the multicast of rank 0, group 7, tag 5 is meant for "
+                 "different readers elsewhere");
 }
 
 TEST(Checker, PairsMustMeanTheSameReaders) {
@@ -248,7 +250,11 @@ TEST(Checker, MalformedInstructions) {
   expect_refused(broken([](Instruction& i) { i.send_set = 0; }), "ports that do not fit its verb");
   expect_refused(broken([](Instruction& i) { i.src_position = 2; }), "behind the last one");
   expect_refused(broken([](Instruction& i) { i.flags = kFlagCredit; }), "a credit that carries chunks");
-  expect_refused(broken([](Instruction& i) { i = {}; i.src_first = 9; }), "waits for an instruction that does not");
+  expect_refused(broken([](Instruction& i) {
+                   i = {};
+                   i.src_first = 9;
+                 }),
+                 "waits for an instruction that does not");
 }
 
 // --- deadlock and depth -------------------------------------------------------------------------------------------
@@ -256,8 +262,9 @@ TEST(Checker, MalformedInstructions) {
 TEST(Checker, DeadlockNamesTheBlockedRanks) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   for (RankSchedule& r : s.ranks) std::swap(r.lanes[0][0], r.lanes[0][1]);
-  expect_refused(s, "deadlock with FIFOs of 1: rank 0 lane 0 pc 0 waits for a message from rank 1 (tag 0); "
-                    "rank 1 lane 0 pc 0 waits for a message from rank 0 (tag 0)");
+  expect_refused(s,
+                 "deadlock with FIFOs of 1: rank 0 lane 0 pc 0 waits for a message from rank 1 (tag 0); "
+                 "rank 1 lane 0 pc 0 waits for a message from rank 0 (tag 0)");
 }
 
 /// Rank 0 sends `early` messages that rank 1 reads after another one.
@@ -383,9 +390,7 @@ TEST(Checker, DirectNeedsTheExitCredit) {
 
 // --- lengths ------------------------------------------------------------------------------------------------------
 
-CheckOptions only_ragged() {
-  return {1, 1, 64, 1, 0, true};
-}
+CheckOptions only_ragged() { return {1, 1, 64, 1, 0, true}; }
 
 TEST(Checker, ChunksMustAgreeOnLengths) {
   const Schedule uneven = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
@@ -404,10 +409,8 @@ TEST(Checker, EndsMustAgreeOnLengths) {
     return schedule_of(Collective::kAllReduce, 2, [first](Recorder& p, Rank r) {
       p.chunks(2, 2, 2);
       p.lane(0);
-      if (r == 0)
-        p.send(in(first, 2 - first), {{1, 9}});
-      else
-        p.recv({{0, 9}}, scratch(first, 2 - first));
+      if (r == 0) p.send(in(first, 2 - first), {{1, 9}});
+      else p.recv({{0, 9}}, scratch(first, 2 - first));
       p.send(in(0, 2), {{1 - r, 0}});
       p.recv_reduce_copy({{1 - r, 0}}, in(0, 2), out(0, 2), own_after(r), Sum::kFinal);
     });

@@ -37,8 +37,7 @@ TEST(Extent, CoversEveryElementOnceForSmallCounts) {
 
 TEST(Extent, CoversEveryElementOnceForRandomCounts) {
   std::mt19937_64 random(20);
-  for (int round = 0; round < 300; ++round)
-    expect_covers_once(random() % 5000, 1 + random() % 300, 1 + random() % 700);
+  for (int round = 0; round < 300; ++round) expect_covers_once(random() % 5000, 1 + random() % 300, 1 + random() % 700);
 }
 
 TEST(Extent, ChunksFollowOneAnotherAndDifferByOneAtMost) {

@@ -133,7 +133,8 @@ const std::vector<std::pair<const char*, Mutation>>& mutations() {
       {"wrong tag sent", with_ports(false, [](PortSet& p, const RankSchedule&) { return p[0].tag ^= 1, true; })},
       {"wrong tag received", with_ports(true, [](PortSet& p, const RankSchedule&) { return p[0].tag ^= 1, true; })},
       {"wrong group sent", with_ports(false, [](PortSet& p, const RankSchedule&) { return p[0].group ^= 1, true; })},
-      {"receiver forgotten", with_ports(false, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
+      {"receiver forgotten",
+       with_ports(false, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
       {"sender forgotten", with_ports(true, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
       {"operands swapped", with_ports(true, swap_ports)},
       {"credit made data", with_instruction([](Instruction& i, const RankSchedule&) {
@@ -188,12 +189,10 @@ class Mutants {
             Count& count = counts_[what];
             ++count.made;
             const CheckReport after = check_schedule(mutant, options, claims);
-            if (!after.ok)
-              ++count.disproven;
+            if (!after.ok) ++count.disproven;
             else if (after.order_fingerprint != before.order_fingerprint)
               ++count.reordered;  // still a sum, the same on all ranks, but with other bits than before
-            else if (after.traffic_fingerprint == before.traffic_fingerprint)
-              ++count.equivalent;
+            else if (after.traffic_fingerprint == before.traffic_fingerprint) ++count.equivalent;
             else
               ADD_FAILURE() << name << ", rank " << r.rank << " lane " << lane << " pc " << pc << " ("
                             << instruction_text(r, r.lanes[lane][pc]) << ") " << what
