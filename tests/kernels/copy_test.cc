@@ -1,4 +1,4 @@
-// The copy kernel of every SIMD level: 1..5 sinks, every small size and some large ones, misaligned, in place, streaming.
+// The copy kernel of every SIMD level: 1..5 sinks, small and large sizes, misaligned, in place, streaming.
 // labels: unit
 #include <gtest/gtest.h>
 

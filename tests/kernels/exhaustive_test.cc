@@ -71,7 +71,8 @@ template <Dtype kDtype>
 void check_all_codes_scaled() {
   Arrays<kDtype> codes(1);
   for (uint32_t i = 0; i < 65536; ++i) codes[0].push_back(static_cast<StoreOf<kDtype>>(i));
-  for (float scale : {1.0f, -1.0f, 1.0009765f, 0.3f, 3.0f, 0x1p-12f, 0x1.8p-13f, 0x1.00002p-10f, 0x1p+9f, 1e-30f, 1e30f}) {
+  for (float scale : {1.0f, -1.0f, 1.0009765f, 0.3f, 3.0f, 0x1p-12f,
+                      0x1.8p-13f, 0x1.00002p-10f, 0x1p+9f, 1e-30f, 1e30f}) {
     ASSERT_NO_FATAL_FAILURE(expect_equal<kDtype>(codes, {.op = Op::kPremulSum, .own = 0, .premul = &scale}));
   }
 }

@@ -208,7 +208,8 @@ std::vector<typename Element<kDtype>::Store> random_elements(uint64_t num_elems,
       } else if (kind == 1) {
         v = E::narrow(static_cast<typename E::Acc>(kSpecial[bits() % std::size(kSpecial)]));
       } else {
-        const double tame = (static_cast<double>(bits() >> 11) * 0x1p-53 - 0.5) * std::ldexp(1.0, static_cast<int>(bits() % 12) - 6);
+        const double fraction = static_cast<double>(bits() >> 11) * 0x1p-53 - 0.5;
+        const double tame = std::ldexp(fraction, static_cast<int>(bits() % 12) - 6);
         v = E::narrow(static_cast<typename E::Acc>(tame));
       }
     } else {

@@ -110,7 +110,7 @@ class Case {
       const auto* bytes = static_cast<const uint8_t*>(got) + i * sizeof(Store);
       if (std::memcmp(bytes, &expected_[i], sizeof(Store)) == 0) continue;
       std::string values;
-      for (uint32_t s = 0; s < num_src_; ++s) values += " " + hex(&sources_[s][i]);
+      for (uint32_t s = 0; s < num_src_; ++s) values.append(" ").append(hex(&sources_[s][i]));
       FAIL() << describe(table, shape, num_elems) << " sink " << d << " element " << i << ": got " << hex(bytes)
              << " expected " << hex(&expected_[i]) << " from" << values;
     }
