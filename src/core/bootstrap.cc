@@ -36,13 +36,14 @@ Fd open_pidfd(int link_fd) {
 Expected<rondo_unique_id> make_unique_id() {
   const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
   IdContents id;
-  RONDO_TRY_ASSIGN(id.addresses, usable_addresses(spec != nullptr ? spec : ""));
-  if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
+  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+  if (addresses.size() > IdContents::kMaxAddresses) addresses.resize(IdContents::kMaxAddresses);
   RONDO_TRY(random_bytes(id.secret.data(), id.secret.size()));
   RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
   id.host_hash = fnv1a(self.host);
-  RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(id.addresses, 0, false));
+  RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(addresses, 0));
   id.port = listeners.port;
+  id.addresses = listeners.addresses;
   RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * init_deadline_s()));
   return encode_id(id);
 }

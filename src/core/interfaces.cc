@@ -91,8 +91,8 @@ Expected<std::vector<IpAddress>> resolve(const std::string& host) {
   std::vector<IpAddress> addresses;
   for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
     IpAddress address;
-    if (from_sockaddr(i->ai_addr, &address) && std::find(addresses.begin(), addresses.end(), address) == addresses.end())
-      addresses.push_back(address);
+    if (!from_sockaddr(i->ai_addr, &address)) continue;
+    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
   }
   ::freeaddrinfo(list);
   if (addresses.empty()) return Status(StatusCode::kInvalidArgument, fmt::format("host '{}' has no address", host));

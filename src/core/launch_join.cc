@@ -74,7 +74,7 @@ Expected<rondo_unique_id> derived_id(const LaunchInfo& info, const Patience& pat
     RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
     for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
-    auto listeners = listen_tcp(addresses, id.port, true);
+    auto listeners = listen_tcp(addresses, id.port);
     if (!listeners.ok())
       return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; set RONDO_PORT to a free "
                                                      "port on all ranks", listeners.status().message()));

@@ -46,6 +46,11 @@ class MeshBuilder {
  private:
   bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
   Status news_from_root();
+  // So many half-open connections, and all so young, that listening must wait.
+  bool crowded() const {
+    return strangers_.size() >= kMaxStrangers &&
+           Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
+  }
   void accept_from(int listener, bool local);
   void serve_strangers();
   std::vector<Rank> missing() const;
@@ -98,9 +103,8 @@ Status MeshBuilder::news_from_root() {
 
 void MeshBuilder::accept_from(int listener, bool local) {
   for (;;) {
-    const bool full = strangers_.size() >= kMaxStrangers;
-    if (full && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience) return;
-    if (full) strangers_.pop_front();
+    if (crowded()) return;
+    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
     std::string address;
     Fd fd = accept_one(listener, &address);
     if (!fd) return;
@@ -133,8 +137,9 @@ Status MeshBuilder::accept_all_above() {
     const std::vector<Rank> awaited = missing();
     if (awaited.empty()) return {};
     std::vector<pollfd> fds;
-    fds.push_back({port_.local.get(), POLLIN, 0});
-    for (const Fd& l : port_.tcp.sockets) fds.push_back({l.get(), POLLIN, 0});
+    const short listening = crowded() ? 0 : POLLIN;
+    fds.push_back({port_.local.get(), listening, 0});
+    for (const Fd& l : port_.tcp.sockets) fds.push_back({l.get(), listening, 0});
     for (const Stranger& s : strangers_) fds.push_back({s.fd.get(), POLLIN, 0});
     if (root_.end(nullptr) == Link::End::kNone) fds.push_back({root_.fd(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), patience_.slice_ms());
@@ -157,9 +162,10 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self) {
   MeshPort port;
   RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
   const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
-  RONDO_TRY_ASSIGN(self->addresses, usable_addresses(spec != nullptr ? spec : ""));
-  RONDO_TRY_ASSIGN(port.tcp, listen_tcp(self->addresses, 0, false));
+  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+  RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));
   self->tcp_port = port.tcp.port;
+  self->addresses = port.tcp.addresses;
   return port;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <list>
 #include <optional>
+#include <utility>
 
 #include "core/rendezvous.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
+constexpr int kCrowdedPollMs = 20;
 constexpr auto kStrangerPatience = std::chrono::seconds(5);  // to authenticate and ask to join
 constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);
 constexpr size_t kMaxStrangers = 128;
@@ -49,14 +51,15 @@ class Root {
   void run() {
     while (!done()) {
       std::vector<pollfd> fds;
-      for (const Fd& l : listeners_.sockets) fds.push_back({l.get(), POLLIN, 0});
+      const short listening = std::exchange(crowded_, false) ? 0 : POLLIN;
+      for (const Fd& l : listeners_.sockets) fds.push_back({l.get(), listening, 0});
       const size_t num_listeners = fds.size();
       std::vector<Connection*> polled;
       for (Connection& c : connections_) {
         fds.push_back({c.poll_fd(), POLLIN, 0});
         polled.push_back(&c);
       }
-      ::poll(fds.data(), fds.size(), kPollMs);
+      ::poll(fds.data(), fds.size(), listening != 0 ? kPollMs : kCrowdedPollMs);
       for (size_t i = 0; i < polled.size(); ++i)
         if (fds[num_listeners + i].revents != 0) serve(*polled[i]);
       for (Connection& c : connections_)
@@ -78,13 +81,19 @@ class Root {
                        [](const Connection& c) { return !c.link || c.link->flush(); });
   }
 
+  // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
   void accept_from(int listener) {
     for (;;) {
-      if (num_strangers() >= kMaxStrangers && !evict_oldest_stranger()) return;
+      if (num_strangers() >= kMaxStrangers && !evict_oldest_stranger()) {
+        crowded_ = true;
+        return;
+      }
       Connection c;
       c.fd = accept_one(listener, &c.address);
       if (!c.fd) {
-        if ((errno == EMFILE || errno == ENFILE) && evict_oldest_stranger()) continue;
+        const bool out_of_descriptors = errno == EMFILE || errno == ENFILE;
+        if (out_of_descriptors && evict_oldest_stranger()) continue;
+        crowded_ = out_of_descriptors;
         return;
       }
       c.handshake.emplace(secret_, Purpose::kRendezvous);
@@ -241,6 +250,7 @@ class Root {
   std::vector<bool> present_;
   int num_present_ = 0;
   bool table_sent_ = false;
+  bool crowded_ = false;
   bool failed_ = false;
   int num_told_ = 0;
   int num_refusals_ = 0;

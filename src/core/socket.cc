@@ -79,6 +79,23 @@ Expected<Fd> connect_to(int family, const SocketAddress& to, const std::string& 
   return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
 }
 
+// Binds to *port, or to one of the kernel's choice when it is 0, and says which.
+Expected<Fd> listen_at(const IpAddress& address, uint16_t* port, int* error) {
+  Fd fd(::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | kSocketFlags, 0));
+  const int on = 1;
+  if (fd) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (fd && address.v6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  SocketAddress at = socket_address(address, *port);
+  if (!fd || ::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0) {
+    *error = errno;
+    return Status(StatusCode::kSystem, fmt::format("listen on {}: {}", address.to_string(*port), errno_text(*error)));
+  }
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.bytes);
+  *port = ntohs(address.v6 ? reinterpret_cast<const sockaddr_in6*>(&at.storage)->sin6_port
+                           : reinterpret_cast<const sockaddr_in*>(&at.storage)->sin_port);
+  return fd;
+}
+
 }  // namespace
 
 void Fd::reset(int fd) {
@@ -140,41 +157,28 @@ std::string IpAddress::to_string(uint16_t port) const {
   return v6 ? fmt::format("[{}]:{}", text, port) : fmt::format("{}:{}", text, port);
 }
 
-Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port, bool skip_foreign) {
-  Listeners result;
-  std::string why = "no address";
-  for (int attempt = 0; attempt < 16; ++attempt) {
-    result.sockets.clear();
+Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port) {
+  constexpr int kAttempts = 16;  // a port that is free at the first address may be taken at the second
+  Status why(StatusCode::kSystem, "no address to listen on");
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Listeners result;
     result.port = port;
-    bool port_taken = false;
+    int error = 0;
     for (const IpAddress& address : addresses) {
-      Fd fd(::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | kSocketFlags, 0));
-      if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
-      const int on = 1;
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-      if (address.v6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-      const SocketAddress at = socket_address(address, result.port);
-      if (::bind(fd.get(), at.get(), at.bytes) != 0 || ::listen(fd.get(), 4096) != 0) {
-        const int error = errno;
-        why = fmt::format("listen on {}: {}", address.to_string(result.port), errno_text(error));
-        if (error == EADDRNOTAVAIL && skip_foreign) continue;
-        port_taken = error == EADDRINUSE;
-        if (port_taken) break;
-        return Status(StatusCode::kSystem, why);
+      auto fd = listen_at(address, &result.port, &error);
+      if (fd.ok()) {
+        result.sockets.push_back(std::move(*fd));
+        result.addresses.push_back(address);
+        continue;
       }
-      if (result.port == 0) {
-        SocketAddress bound;
-        bound.bytes = sizeof(bound.storage);
-        ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.bytes);
-        result.port = ntohs(address.v6 ? reinterpret_cast<sockaddr_in6*>(&bound.storage)->sin6_port
-                                       : reinterpret_cast<sockaddr_in*>(&bound.storage)->sin_port);
-      }
-      result.sockets.push_back(std::move(fd));
+      why = fd.status();
+      if (error != EADDRNOTAVAIL) break;
+      error = 0;
     }
-    if (!port_taken && !result.sockets.empty()) return result;
-    if (port != 0 || !port_taken) break;  // a port of the caller's choice has no alternative
+    if (error == 0 && !result.sockets.empty()) return result;
+    if (port != 0 || error != EADDRINUSE) break;  // a port of the caller's choice has no alternative
   }
-  return Status(StatusCode::kSystem, why);
+  return why;
 }
 
 Expected<Fd> listen_abstract(std::string_view name) {
@@ -187,8 +191,8 @@ Expected<Fd> listen_abstract(std::string_view name) {
 }
 
 Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused) {
-  auto fd = connect_to(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), address.to_string(port), patience,
-                       refused);
+  auto fd = connect_to(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), address.to_string(port),
+                       patience, refused);
   if (fd.ok()) tune_tcp(fd->get());
   return fd;
 }
@@ -224,14 +228,14 @@ Fd accept_one(int listener, std::string* peer) {
   return fd;
 }
 
+// No TCP_USER_TIMEOUT: it would also end a connection whose peer is merely slow to read.
 void tune_tcp(int fd) {
-  const int on = 1, idle_s = 1, interval_s = 1, probes = 3, unacknowledged_ms = 4000;
+  const int on = 1, idle_s = 1, interval_s = 1, probes = 3;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof(unacknowledged_ms));
 }
 
 Status read_exactly(int fd, void* data, size_t bytes, const Patience& patience, std::string_view doing) {

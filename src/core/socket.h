@@ -60,7 +60,8 @@ class Patience {
   int slice_ms() const;
   /// kAborted or kTimeout with "while <doing>", Ok when waiting may go on.
   Status check(std::string_view doing) const;
-  /// Waits for `events` on the descriptor: ready (also when it is broken: the next call on it says how), or check()'s error.
+  /// Waits for `events` on the descriptor: ready (also when it is broken: the next call on it says how), or check()'s
+  /// error.
   Status wait_ready(int fd, short events, std::string_view doing) const;
   /// Pauses for at most `ms` between two attempts.
   Status pause(int ms, std::string_view doing) const;
@@ -92,11 +93,12 @@ Expected<std::vector<IpAddress>> resolve(const std::string& host);
 
 struct Listeners {
   std::vector<Fd> sockets;
+  std::vector<IpAddress> addresses;  // of the sockets
   uint16_t port = 0;
 };
-/// One listening TCP socket per address, all on one port (0: the kernel's choice). An address that is not of this host
-/// is skipped when `skip_foreign`.
-Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port, bool skip_foreign);
+/// One listening TCP socket per address, all on one port (0: the kernel's choice). Addresses that this host does not
+/// have, or not yet (IPv6 checks a new one for duplicates first), are left out unless none remains.
+Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port);
 /// A listening Unix socket in the abstract name space of this network namespace.
 Expected<Fd> listen_abstract(std::string_view name);
 

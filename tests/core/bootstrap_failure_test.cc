@@ -103,7 +103,7 @@ TEST(BootstrapFailure, WrongSecretIsRefusedWhileTheOthersGoOn) {
 }
 
 TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {
-  auto listeners = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0, false);
+  auto listeners = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0);
   ASSERT_OK(listeners.status());
   IdContents contents;
   contents.port = listeners->port;

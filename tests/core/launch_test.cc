@@ -210,7 +210,7 @@ TEST(LaunchMeeting, AtALocalSocket) {
 }
 
 TEST(LaunchMeeting, AtADerivedAddress) {
-  auto port = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0, false);  // a free one
+  auto port = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0);  // a free one
   ASSERT_OK(port.status());
   const std::string number = std::to_string(port->port);
   port->sockets.clear();
@@ -221,7 +221,7 @@ TEST(LaunchMeeting, AtADerivedAddress) {
 }
 
 TEST(LaunchMeeting, ATakenPortIsNamed) {
-  auto taken = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0, false);
+  auto taken = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0);
   ASSERT_OK(taken.status());
   const auto info = read(with(kTorchrun, {{"RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"},
                                           {"RONDO_PORT", std::to_string(taken->port)}}));
@@ -256,7 +256,7 @@ TEST(LaunchMeeting, ASecondRankZeroIsRefused) {
 // A store that speaks the documented subset of PyTorch's protocol, strictly: anything unexpected ends the connection.
 class FakeTorchStore {
  public:
-  FakeTorchStore() : listeners_(std::move(*listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0, false))),
+  FakeTorchStore() : listeners_(std::move(*listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0))),
                      acceptor_([this] { accept(); }) {}
   ~FakeTorchStore() {
     stop_ = true;
