@@ -124,8 +124,9 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
 bool Executor::step_once(Operation& op, const ProgramStep& s) {
   if (s.once_elems == 0) return true;
   for (ReadPort* r : s.recv)
-    if (r->fifo.arrived(s.once_steps, op.program->fingerprint) != Arrival::kReady)
-      return ready(op, s, s.once_steps);  // sees why, connects
+    if (r->fifo.arrived(s.once_steps, op.program->fingerprint) != Arrival::kReady &&
+        !ready(op, s, s.once_steps))  // sees why, connects; the message may have come meanwhile
+      return false;
   for (WritePort* w : s.send)
     if (!w->fifo.room(s.once_steps)) return false;
   move(op, s, 0, s.once_elems, s.once_steps);

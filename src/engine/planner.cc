@@ -99,7 +99,6 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
   for (const Algorithm& a : all_algorithms()) {
     if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
     if (a.direct && !direct_allowed) continue;
-    if (a.direct && request.op == Op::kPremulSum) continue;  // a peer's raw input wants that peer's scale
     if ((request.promises & RONDO_PROMISE_RANK_ORDER) && collective_reduces(a.collective) && !a.rank_order) continue;
     const double chunk = std::max(1.0, profile(a).longest_chunk * static_cast<double>(bytes) + static_cast<double>(elem_bytes));
     for (Protocol protocol : {Protocol::kInline, Protocol::kSimple}) {
