@@ -1,0 +1,77 @@
+// `rondo explain`: an algorithm step by step (src/schedule/renderer.h).
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "commands.h"
+#include "perf_options.h"
+#include "schedule/renderer.h"
+
+namespace rondo::tools {
+namespace {
+
+struct ExplainArgs {
+  std::string collective;
+  std::string algo = "ring";
+  ExplainOptions options;
+  int64_t num_elems = -1;
+  bool full = false;
+  bool list = false;
+};
+
+void list_algorithms() {
+  for (const Algorithm& a : all_algorithms())
+    std::printf("%-15s %-19s %s\n", std::string(collective_name(a.collective)).c_str(), std::string(a.name).c_str(),
+                std::string(a.summary).c_str());
+}
+
+[[noreturn]] void fail(const std::string& message) {
+  std::fprintf(stderr, "rondo explain: %s\n", message.c_str());
+  throw CLI::RuntimeError(2);
+}
+
+void run(ExplainArgs& args) {
+  if (args.list) return list_algorithms();
+  if (args.collective.empty()) fail("which collective? e.g. rondo explain all_reduce (or --list)");
+  const std::optional<Collective> collective = parse_collective(args.collective);
+  if (!collective) fail("there is no collective '" + args.collective + "' (rondo explain --list)");
+  std::replace(args.algo.begin(), args.algo.end(), '-', '_');
+  const Algorithm* algorithm = find_algorithm(*collective, args.algo);
+  if (algorithm == nullptr)
+    fail("there is no algorithm '" + args.algo + "' for " + std::string(collective_name(*collective)) +
+         " (rondo explain --list)");
+  args.options.has_elements = args.num_elems >= 0;
+  if (args.options.has_elements) args.options.num_elems = static_cast<uint64_t>(args.num_elems);
+  if (args.full) args.options.fold_at = 0;
+  std::fputs(explain(*algorithm, args.options).c_str(), stdout);
+}
+
+}  // namespace
+
+void add_explain_command(CLI::App& app) {
+  auto args = std::make_shared<ExplainArgs>();
+  CLI::App* command = app.add_subcommand(
+      "explain",
+      "Prints an algorithm step by step: who sends what to whom, and what every rank holds after each step");
+  command->add_option("collective", args->collective, "all_reduce, reduce_scatter or all_gather");
+  command->add_option("--algo,-a", args->algo, "Algorithm, see --list")->capture_default_str();
+  command->add_option("--ranks,-n", args->options.nranks, "Number of ranks")
+      ->check(CLI::Range(1, kMaxExplainRanks))
+      ->capture_default_str();
+  command->add_option("--elements,-e", args->num_elems,
+                      "Elements of the whole vector (reduce_scatter: a rank's input, all_gather: its output): shows "
+                      "which elements every message carries")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--step,-s", args->options.step, "Shows only this step")->check(CLI::PositiveNumber);
+  command->add_flag("--full", args->full, "Folds nothing, however many ranks and steps there are");
+  command->add_flag("--list", args->list, "Lists collectives and algorithms");
+  command->footer(
+      "Examples:\n"
+      "  rondo explain all_reduce --algo ring --ranks 3 --elements 6\n"
+      "  rondo explain all-gather --ranks 5 --step 2\n"
+      "  rondo explain all_reduce --algo tree --ranks 16 --full\n");
+  command->callback([args] { run(*args); });
+}
+
+}  // namespace rondo::tools

@@ -1,0 +1,195 @@
+// `rondo info`: what this build contains, what this machine offers, and what each transport needs of it.
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "commands.h"
+#include "kernels/kernels.h"
+#include "perf_report.h"
+#include "rondo/rondo.h"
+#include "transport/segment.h"
+
+#ifdef RONDO_HAVE_HWLOC
+#include <hwloc.h>
+#endif
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace rondo::tools {
+namespace {
+
+void section(const char* title) { fmt::print("\n{}\n", title); }
+void line(const char* name, const std::string& value) { fmt::print("  {:<18} {}\n", name, value); }
+
+std::string bytes_text(uint64_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, value == static_cast<uint64_t>(value) ? 0 : 1, units[unit]);
+}
+
+std::string file_line(const char* path) {
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  return text.empty() ? "unknown" : text;
+}
+
+void show_build() {
+  section("build");
+  line("version", rondo_version());
+#if defined(__clang__)
+  line("compiler", fmt::format("clang {}", __clang_version__));
+#else
+  line("compiler", fmt::format("gcc {}", __VERSION__));
+#endif
+  const std::string flags = RONDO_COMPILE_FLAGS, sanitizers = RONDO_SANITIZERS;
+  line("build type", fmt::format("{} ({})", RONDO_BUILD_TYPE, flags.find_first_not_of(' ') == std::string::npos ? "no flags" : flags));
+  if (!sanitizers.empty()) line("sanitizers", sanitizers);
+#ifdef RONDO_MUTATE_RELEASE_STORE
+  line("MUTATED", "the protocol's release store is relaxed: a build to test the tests, wrong by design");
+#endif
+#ifdef RONDO_HAVE_HWLOC
+  line("hwloc", "built in");
+#else
+  line("hwloc", "not built in: topology from the kernel only");
+#endif
+  line("CUDA, UCX", "not in this version: host memory only");
+}
+
+void show_processor() {
+  section("processor");
+  line("model", describe_this_rank().processor);
+  std::string available;
+  for (const auto& [level, name] : {std::pair{SimdLevel::kBaseline, "baseline"}, {SimdLevel::kAvx2, "avx2"},
+                                    {SimdLevel::kAvx512, "avx512"}})
+    if (kernel_table(level) != nullptr) available += fmt::format(" {}", name);
+  const KernelTable* used = kernel_table(best_simd_level());
+  const char* asked = std::getenv("RONDO_SIMD");
+  if (asked != nullptr && simd_level_from_name(asked)) used = kernel_table(*simd_level_from_name(asked));
+  line("SIMD in use", used != nullptr ? std::string(used->level)
+                                      : fmt::format("none: RONDO_SIMD={} is not available here", asked));
+  line("SIMD available", available.substr(1) + " (RONDO_SIMD chooses)");
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+    line("CPUs allowed", fmt::format("{} of {}; with more ranks than that, waiting ranks yield and then sleep",
+                                     CPU_COUNT(&cpus), sysconf(_SC_NPROCESSORS_CONF)));
+}
+
+#ifdef RONDO_HAVE_HWLOC
+void show_topology() {
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return line("hwloc", "cannot read the topology");
+  if (hwloc_topology_load(topology) != 0) {
+    hwloc_topology_destroy(topology);
+    return line("hwloc", "cannot read the topology");
+  }
+  auto count = [&](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(topology, type); };
+  line("by hwloc", fmt::format("{} packages, {} NUMA nodes, {} cores, {} threads", count(HWLOC_OBJ_PACKAGE),
+                               count(HWLOC_OBJ_NUMANODE), count(HWLOC_OBJ_CORE), count(HWLOC_OBJ_PU)));
+  for (const auto& [type, name] : {std::pair{HWLOC_OBJ_L1CACHE, "L1 data cache"}, {HWLOC_OBJ_L2CACHE, "L2 cache"},
+                                   {HWLOC_OBJ_L3CACHE, "L3 cache"}})
+    if (hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0))
+      line(name, fmt::format("{} x {}, each for {} threads, lines of {} B", count(type), bytes_text(cache->attr->cache.size),
+                             hwloc_bitmap_weight(cache->cpuset), cache->attr->cache.linesize));
+  hwloc_topology_destroy(topology);
+}
+#else
+void show_topology() {
+  for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"}, {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
+                                  {_SC_LEVEL3_CACHE_SIZE, "L3 cache"}})
+    if (const long bytes = sysconf(key); bytes > 0) line(name, bytes_text(static_cast<uint64_t>(bytes)));
+}
+#endif
+
+void show_memory() {
+  section("memory");
+  line("page size", bytes_text(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))));
+  line("installed", bytes_text(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))));
+  line("huge pages", "private memory: " + file_line("/sys/kernel/mm/transparent_hugepage/enabled"));
+  line("", "memfd: " + file_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled") +
+               " (advise: rondo's shared memory gets them)");
+}
+
+std::string memfd_text() {
+  const int fd = memfd_create("rondo info", MFD_CLOEXEC);
+  if (fd < 0) return fmt::format("NOT available: {}", std::strerror(errno));
+  close(fd);
+  return "available";
+}
+
+void show_transports() {
+  section("transports");
+  line("inproc", "ranks as threads of one process (rondo_comm_init_all): always available");
+  line("shm", fmt::format("ranks as processes of one host: needs memfd_create ({}) and Unix sockets;", memfd_text()));
+  line("", "neither /dev/shm nor ptrace rights are used");
+  const SegmentLayout two(2);
+  line("staging memory", fmt::format("{} slots of {} for each connection in use, and {} lines of 64 B for short messages",
+                                     two.data_slots, bytes_text(SegmentLayout::kSlotBytes),
+                                     SegmentLayout::kLinesPerConnection));
+  line("between hosts", "no transport in this version");
+}
+
+std::string limit_text(__rlimit_resource resource, bool bytes) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0) return "unknown";
+  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return bytes ? bytes_text(limit.rlim_cur) : std::to_string(limit.rlim_cur);
+}
+
+void show_limits() {
+  section("limits");
+  line("open files", limit_text(RLIMIT_NOFILE, false) + " (a rank among N processes needs about 4 N)");
+  line("address space", limit_text(RLIMIT_AS, true));
+  line("locked memory", limit_text(RLIMIT_MEMLOCK, true) + " (rondo locks none)");
+  line("processes", limit_text(RLIMIT_NPROC, false));
+}
+
+void show_environment() {
+  section("environment");
+  bool any = false;
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
+    if (!name.starts_with("RONDO_")) continue;
+    const bool secret = name == "RONDO_UNIQUE_ID" || name == "RONDO_SECRET";
+    line(std::string(name).c_str(), secret ? "(set, not shown)" : std::string(entry.substr(std::min(entry.size(), name.size() + 1))));
+    any = true;
+  }
+  if (!any) line("RONDO_*", "none is set: defaults");
+}
+
+void run() {
+  utsname system{};
+  uname(&system);
+  fmt::print("rondo {} on {} ({} {}, {})\n", rondo_version(), system.nodename, system.sysname, system.release,
+             system.machine);
+  show_build();
+  show_processor();
+  show_topology();
+  show_memory();
+  show_transports();
+  show_limits();
+  show_environment();
+}
+
+}  // namespace
+
+void add_info_command(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("info", "Shows this build, processor, caches, memory, transports, limits and settings");
+  command->footer("Example:\n  rondo info          attach it to a report of a problem or a benchmark\n");
+  command->callback(run);
+}
+
+}  // namespace rondo::tools

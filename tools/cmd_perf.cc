@@ -1,0 +1,175 @@
+// `rondo perf`: the command line of the benchmark (perf_bench.h) in nccl-tests' flags.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "perf_bench.h"
+#include "perf_launch.h"
+#include "perf_options.h"
+
+namespace rondo::tools {
+namespace {
+
+/// What CLI11 fills, before it is checked.
+struct PerfArgs {
+  std::string collective, min_bytes = "32M", max_bytes, step_bytes = "1M", dtypes = "float", ops = "sum";
+  int gpus = 1;
+  PerfOptions options;
+};
+
+[[noreturn]] void fail(const std::string& message) {
+  std::fprintf(stderr, "rondo perf: %s\n", message.c_str());
+  throw CLI::RuntimeError(2);
+}
+template <class T>
+T value_or_fail(Expected<T> value) {
+  if (!value.ok()) fail(std::string(value.status().message()));
+  return std::move(value.value());
+}
+
+void finish_options(PerfArgs& args) {
+  PerfOptions& o = args.options;
+  const std::optional<Collective> collective = parse_collective(args.collective);
+  if (!collective) fail("there is no collective '" + args.collective + "': all_reduce, reduce_scatter, all_gather");
+  o.collective = *collective;
+  o.min_bytes = value_or_fail(parse_bytes(args.min_bytes));
+  o.max_bytes = args.max_bytes.empty() ? o.min_bytes : value_or_fail(parse_bytes(args.max_bytes));
+  o.step_bytes = value_or_fail(parse_bytes(args.step_bytes));
+  o.dtypes = value_or_fail(parse_dtypes(args.dtypes));
+  o.ops = value_or_fail(parse_ops(args.ops));
+  value_or_fail(sweep_bytes(o));
+  if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
+  if (o.blocking == 0 && o.aggregate > 1) fail("-z 0 and -m exclude one another: a group waits for its operations");
+}
+
+/// A launcher's variables: this process is one rank of a world that already exists.
+std::string launcher_name() {
+  auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  if (is_set("RONDO_RANK")) return "RONDO_RANK";
+  if (is_set("RANK") && is_set("WORLD_SIZE")) return "torchrun";
+  if (is_set("OMPI_COMM_WORLD_RANK")) return "Open MPI";
+  if (is_set("PMI_RANK")) return "MPICH";
+  if (is_set("SLURM_STEP_NUM_TASKS")) return "Slurm";
+  return "";
+}
+
+/// argv, wherever CLI11 was called from.
+std::vector<std::string> own_arguments() {
+  std::ifstream cmdline("/proc/self/cmdline");
+  std::vector<std::string> argv;
+  for (std::string word; std::getline(cmdline, word, '\0');) argv.push_back(word);
+  return argv;
+}
+
+int run(const PerfArgs& args, const std::vector<std::string>& argv) {
+  const PerfOptions& o = args.options;
+  if (!o.algorithm.empty()) setenv("RONDO_ALGO", o.algorithm.c_str(), 1);
+  if (!o.protocol.empty()) setenv("RONDO_PROTO", o.protocol.c_str(), 1);
+  if (is_launched_rank()) return bench_env(o, {"processes", argv});
+  if (o.ranks > 0) return launch_processes(o.ranks, argv);
+  if (o.threads > 0) return bench_threads(o, o.threads, {"threads of one process", argv});
+  if (const std::string launcher = launcher_name(); !launcher.empty())
+    return bench_env(o, {"processes of " + launcher, argv});
+  return bench_threads(o, 1, {"alone: see --ranks and --threads", argv});
+}
+
+void add_world_options(CLI::App& c, PerfArgs& a) {
+  const std::string group = "Ranks (none of these: those of torchrun, mpirun or srun, else one)";
+  c.add_option("--ranks", a.options.ranks, "Starts this many processes on this host")
+      ->check(CLI::Range(1, 4096))->group(group);
+  c.add_option("-t,--threads,--nthreads", a.options.threads, "This many ranks as threads of this process")
+      ->check(CLI::Range(1, 4096))->group(group);
+  c.add_option("-g,--ngpus", a.gpus, "Accepted for nccl-tests' command lines; only 1, and it means a host rank")
+      ->check(CLI::Range(0, 1))->group(group);
+  c.add_option("-T,--timeout", a.options.timeout_s, "Deadline of one operation in seconds (0: RONDO_TIMEOUT_S or 600)")
+      ->check(CLI::NonNegativeNumber)->capture_default_str()->group(group);
+}
+
+void add_size_options(CLI::App& c, PerfArgs& a) {
+  const std::string group = "Sizes in bytes; K, M, G are powers of 1024";
+  c.add_option("-b,--minbytes", a.min_bytes, "First size; of the whole vector: reduce_scatter's input, all_gather's output")
+      ->capture_default_str()->group(group);
+  c.add_option("-e,--maxbytes", a.max_bytes, "Last size (default: the first)")->group(group);
+  c.add_option("-i,--stepbytes", a.step_bytes, "Added from size to size")->capture_default_str()->group(group);
+  c.add_option("-f,--stepfactor", a.options.step_factor, "Multiplied from size to size, instead of -i")
+      ->check(CLI::Range(2, 1 << 20))->group(group);
+  c.add_option("-d,--datatype", a.dtypes,
+               "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2, a list, or all")
+      ->capture_default_str()->group(group);
+  c.add_option("-o,--op", a.ops, "sum prod max min avg mulsum, a list with commas, or all")
+      ->capture_default_str()->group(group);
+  c.add_option("-u,--unalign", a.options.unalign_elems, "Elements by which buffers miss a page border")
+      ->check(CLI::Range(0, 1 << 20))->capture_default_str()->group(group);
+}
+
+void add_measure_options(CLI::App& c, PerfArgs& a) {
+  PerfOptions& o = a.options;
+  const std::string group = "Measurement";
+  const auto positive = CLI::Range(1, 1 << 30);
+  const auto not_negative = CLI::Range(0, 1 << 30);
+  c.add_option("-n,--iters", o.iters, "Timed iterations")->check(positive)->capture_default_str()->group(group);
+  c.add_option("-w,--warmup_iters", o.warmup_iters, "Iterations before them")
+      ->check(not_negative)->capture_default_str()->group(group);
+  c.add_option("-m,--agg_iters", o.aggregate, "Operations in a group: one iteration")
+      ->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+  c.add_option("-N,--run_cycles", o.run_cycles, "Repeats the whole sweep; 0: for ever")
+      ->check(not_negative)->capture_default_str()->group(group);
+  c.add_option("-c,--check", o.check, "Verifies every element of the result so many times before and after; 0: never")
+      ->check(not_negative)->capture_default_str()->group(group);
+  c.add_option("-a,--average", o.average, "Reported time: 0 rank 0's, 1 the mean, 2 the least, 3 the most over the ranks")
+      ->check(CLI::Range(0, 3))->capture_default_str()->group(group);
+  c.add_option("-z,--blocking", o.blocking,
+               "0 queues all iterations and waits for them, 1 waits and meets after each, 2 waits after each")
+      ->check(CLI::Range(0, 2))->capture_default_str()->group(group);
+  c.add_option("-R,--local_register", o.registered, "1: buffers from rondo_alloc, which all ranks reach")
+      ->check(CLI::Range(0, 1))->capture_default_str()->group(group);
+  c.add_option("--rotate", o.rotate,
+               "Cold: buffers of so many times the largest size, a new place in them for every call; choose it so that "
+               "they exceed the caches (rondo info)")
+      ->check(CLI::Range(0, 1 << 20))->group(group);
+}
+
+void add_plan_options(CLI::App& c, PerfArgs& a) {
+  const std::string group = "Plan and output";
+  c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")->group(group);
+  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline")->group(group);
+  c.add_flag("--explain", a.options.explain, "Prints why the planner chose what it chose, for every size")->group(group);
+  c.add_option("-J,--output_file", a.options.json_path, "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added")
+      ->group(group);
+}
+
+}  // namespace
+
+void add_perf_command(CLI::App& app) {
+  auto args = std::make_shared<PerfArgs>();
+  CLI::App* command = app.add_subcommand(
+      "perf", "Measures a collective with nccl-tests' flags, table and JSON; verifies every element of every result");
+  command->add_option("collective", args->collective, "all_reduce, reduce_scatter or all_gather")->required();
+  add_world_options(*command, *args);
+  add_size_options(*command, *args);
+  add_measure_options(*command, *args);
+  add_plan_options(*command, *args);
+  command->footer(
+      "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n for\n"
+      "all_reduce and x (n-1)/n for the other two. The exit status is 0 when all values were right on all ranks.\n\n"
+      "Examples:\n"
+      "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"
+      "  rondo perf all_gather --threads 4 -b 1M -d bfloat16         4 threads\n"
+      "  rondo perf reduce_scatter --ranks 4 -b 4K -o all -d all     every op and datatype, verified\n"
+      "  rondo perf all_reduce --ranks 2 -b 16M --rotate 16          cold: 16 sets of buffers\n"
+      "  rondo perf all_reduce --ranks 2 -b 64K --algo ring --explain\n"
+      "  mpirun -np 4 rondo perf all_reduce -b 1M -J result.json     the ranks of a launcher\n");
+  command->callback([args] {
+    finish_options(*args);
+    const std::vector<std::string> argv = own_arguments();
+    const int status = run(*args, argv);
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace rondo::tools

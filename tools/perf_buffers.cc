@@ -1,0 +1,77 @@
+#include "perf_buffers.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "perf_bench.h"
+
+namespace rondo::tools {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+uint64_t round_up(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+uint64_t sets_of(const PerfOptions& o) { return static_cast<uint64_t>(std::max({1, o.rotate, o.aggregate})); }
+/// One place of at most this many bytes.
+uint64_t stride(uint64_t bytes, uint64_t shift_bytes) { return round_up(std::max<uint64_t>(1, bytes + shift_bytes)); }
+
+}  // namespace
+
+uint64_t PerfBuffers::input_arena_bytes(const PerfOptions& o, int nranks) {
+  const uint64_t bytes = o.collective == Collective::kAllGather ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes;
+  return sets_of(o) * stride(bytes, static_cast<uint64_t>(o.unalign_elems) * 8);
+}
+uint64_t PerfBuffers::output_arena_bytes(const PerfOptions& o, int nranks) {
+  const bool part = o.collective == Collective::kReduceScatter;
+  return sets_of(o) * stride(part ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes,
+                             static_cast<uint64_t>(o.unalign_elems) * 8);
+}
+uint64_t PerfBuffers::arena_bytes(const PerfOptions& options, int nranks) {
+  return input_arena_bytes(options, nranks) + output_arena_bytes(options, nranks);
+}
+
+PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks)
+    : comm_(comm), registered_(options.registered != 0), rotate_(options.rotate > 1),
+      unalign_elems_(static_cast<uint64_t>(options.unalign_elems)), sets_(sets_of(options)),
+      in_arena_bytes_(input_arena_bytes(options, nranks)), out_arena_bytes_(output_arena_bytes(options, nranks)) {
+  in_ = allocate(in_arena_bytes_);
+  out_ = allocate(out_arena_bytes_);
+}
+
+std::byte* PerfBuffers::allocate(uint64_t bytes) {
+  void* memory = nullptr;
+  if (registered_) {
+    if (rondo_alloc(comm_, bytes, &memory) != RONDO_OK)
+      throw PerfError(fmt::format("rondo_alloc of {} bytes: {}", bytes, rondo_last_error(comm_)));
+  } else {
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw PerfError(fmt::format("no memory for {} bytes: {}", bytes, std::strerror(errno)));
+  }
+  std::memset(memory, 0x5a, bytes);  // page faults belong here, not into a measurement
+  return static_cast<std::byte*>(memory);
+}
+
+PerfBuffers::~PerfBuffers() {
+  if (registered_) return;
+  if (in_ != nullptr) munmap(in_, in_arena_bytes_);
+  if (out_ != nullptr) munmap(out_, out_arena_bytes_);
+}
+
+void PerfBuffers::use(const CallShape& shape, Dtype dtype) {
+  shift_bytes_ = unalign_elems_ * dtype_bytes(dtype);
+  in_stride_ = stride(shape.in_elems * dtype_bytes(dtype), shift_bytes_);
+  out_stride_ = stride(shape.out_elems * dtype_bytes(dtype), shift_bytes_);
+  num_places_ = rotate_ ? std::min(in_arena_bytes_ / in_stride_, out_arena_bytes_ / out_stride_) : sets_;
+  cursor_ = 0;
+}
+
+Place PerfBuffers::place(uint64_t ahead) const {
+  const uint64_t index = (cursor_ + ahead) % num_places_;
+  return {in_ + index * in_stride_ + shift_bytes_, out_ + index * out_stride_ + shift_bytes_};
+}
+
+}  // namespace rondo::tools

@@ -1,0 +1,51 @@
+// Buffers of one rank in `rondo perf`: two arenas, inputs and outputs, out of which every operation takes its place.
+//
+// Thread safety: none; one rank's. Freed with the communicator when they come from rondo_alloc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "perf_options.h"
+#include "rondo/rondo.h"
+
+namespace rondo::tools {
+
+/// The two ends of one operation.
+struct Place {
+  std::byte* in = nullptr;
+  std::byte* out = nullptr;
+};
+
+class PerfBuffers {
+ public:
+  /// Collective when options.registered. Throws PerfError.
+  PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks);
+  ~PerfBuffers();
+  PerfBuffers(const PerfBuffers&) = delete;
+  PerfBuffers& operator=(const PerfBuffers&) = delete;
+
+  /// Places that follow are for calls of this shape.
+  void use(const CallShape& shape, Dtype dtype);
+  /// The place of the `ahead`-th next operation.
+  Place place(uint64_t ahead) const;
+  /// Hot: the places stay; cold: the next `num_ops` are used up.
+  void advance(uint64_t num_ops) { cursor_ = rotate_ ? (cursor_ + num_ops) % num_places_ : 0; }
+  static uint64_t arena_bytes(const PerfOptions& options, int nranks);
+
+ private:
+  static uint64_t input_arena_bytes(const PerfOptions& options, int nranks);
+  static uint64_t output_arena_bytes(const PerfOptions& options, int nranks);
+  std::byte* allocate(uint64_t bytes);
+
+  rondo_comm* comm_;
+  bool registered_, rotate_;
+  uint64_t unalign_elems_, sets_;
+  uint64_t in_arena_bytes_, out_arena_bytes_;
+  std::byte* in_ = nullptr;
+  std::byte* out_ = nullptr;
+  uint64_t in_stride_ = 0, out_stride_ = 0, shift_bytes_ = 0;  // of the current shape
+  uint64_t num_places_ = 1, cursor_ = 0;
+};
+
+}  // namespace rondo::tools

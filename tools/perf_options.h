@@ -1,0 +1,77 @@
+// Options of `rondo perf`: nccl-tests' flags as plain data, and what follows from them without a communicator.
+//
+// Thread safety: pure functions over values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo::tools {
+
+enum class Averaging { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
+enum class Blocking {
+  kQueue = 0,         // all iterations are queued, then waited for
+  kBarrier = 1,       // blocking calls, a barrier after each
+  kBackToBack = 2,    // blocking calls, one after another
+};
+
+struct PerfOptions {
+  Collective collective = Collective::kAllReduce;
+  uint64_t min_bytes = 32u << 20;
+  uint64_t max_bytes = 32u << 20;
+  uint64_t step_bytes = 1u << 20;
+  uint64_t step_factor = 1;  // above 1: sizes grow by this factor, not by step_bytes
+  int iters = 20;
+  int warmup_iters = 1;
+  int aggregate = 1;    // operations in a group
+  int run_cycles = 1;   // 0: for ever
+  int check = 1;        // how many times each result is verified before and after the timing; 0: never
+  int blocking = 2;     // Blocking
+  int average = 1;      // Averaging
+  int registered = 0;   // 1: buffers from rondo_alloc
+  int unalign_elems = 0;
+  int rotate = 0;       // buffer sets; 0 and 1: one set, hot
+  int ranks = 0;        // processes to start; 0: none
+  int threads = 0;      // ranks as threads; 0: none
+  double timeout_s = 0;
+  std::vector<Dtype> dtypes{Dtype::kFloat32};
+  std::vector<Op> ops{Op::kSum};
+  std::string algorithm, protocol, json_path;
+  bool explain = false;
+};
+
+/// "4096", "1K", "1.5M", "2GiB": a number of bytes, powers of 1024. Errors: kInvalidArgument naming what is wrong.
+Expected<uint64_t> parse_bytes(std::string_view text);
+/// "all_reduce", "all-reduce", "allreduce".
+std::optional<Collective> parse_collective(std::string_view text);
+/// Names separated by commas, or "all". Names are rondo's and nccl-tests' (float, fp32, half, fp16, f8e4m3, ...).
+Expected<std::vector<Dtype>> parse_dtypes(std::string_view text);
+Expected<std::vector<Op>> parse_ops(std::string_view text);
+
+/// The sizes of one sweep, ascending, never empty. Errors: kInvalidArgument (maximum below minimum).
+Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options);
+
+/// How one size becomes a call, as nccl-tests counts: `bytes` is the whole vector, of which an all-gather or a
+/// reduce-scatter has count_elems on each rank.
+struct CallShape {
+  uint64_t count_elems = 0;  // of the call
+  uint64_t in_elems = 0;     // in a rank's input
+  uint64_t out_elems = 0;    // in a rank's output
+  uint64_t bytes = 0;        // of the larger of both: what the table calls size
+};
+CallShape call_shape(Collective collective, Dtype dtype, int nranks, uint64_t bytes);
+
+/// GB/s (10^9) of a call that took `seconds`.
+struct Bandwidth {
+  double algorithm = 0;  // bytes / seconds
+  double bus = 0;        // times 2(n-1)/n for an all-reduce, (n-1)/n for its halves
+};
+Bandwidth bandwidth(Collective collective, int nranks, uint64_t bytes, double seconds);
+
+}  // namespace rondo::tools

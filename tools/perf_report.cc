@@ -1,0 +1,205 @@
+#include "perf_report.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "rondo/rondo.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace rondo::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kJsonLayout = 3;  // of nccl-tests
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+std::string measurement_text(const Measurement& m, const Bandwidth& b) {
+  return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", format_number(m.seconds * 1e6, 7), format_number(b.algorithm, 6),
+                     format_number(b.bus, 6), m.num_wrong ? fmt::format("{:g}", static_cast<double>(*m.num_wrong)) : "N/A");
+}
+
+std::string op_text(const ResultRow& row) { return row.op ? std::string(op_name(*row.op)) : "none"; }
+
+const char* yes_no(bool yes) { return yes ? "true" : "false"; }  // nccl-tests writes strings
+
+}  // namespace
+
+RankInfo describe_this_rank() {
+  RankInfo info;
+  info.pid = getpid();
+  gethostname(info.host, sizeof info.host - 1);
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  std::string processor = "host processor";
+  for (std::string line; std::getline(cpuinfo, line);)
+    if (line.starts_with("model name")) {
+      processor = line.substr(std::min(line.size(), line.find(':') + 2));
+      break;
+    }
+  std::strncpy(info.processor, processor.c_str(), sizeof info.processor - 1);
+  return info;
+}
+
+std::string format_number(double value, int width) {
+  for (int digits = 2; digits >= 0; --digits) {
+    std::string text = fmt::format("{:.{}f}", value, digits);
+    if (std::ssize(text) <= width) return text;
+  }
+  return fmt::format("{:.{}e}", value, width >= 7 ? 1 : 0);
+}
+
+Report::Report(const PerfOptions& options, RunInfo run, std::FILE* out)
+    : options_(options), run_(std::move(run)), out_(out), start_time_(now_text()) {}
+
+void Report::header() {
+  const bool factor = options_.step_factor > 1;
+  fmt::print(out_, "# rondo {} perf, the columns and flags of nccl-tests\n", rondo_version());
+  fmt::print(out_, "# Collective test starting: {}\n", collective_name(options_.collective));
+  fmt::print(out_,
+             "# nRanks {} ({}) minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
+             "validation: {} unalign: {}\n",
+             run_.nranks, run_.ranks_are, options_.min_bytes, options_.max_bytes,
+             factor ? options_.step_factor : options_.step_bytes, factor ? "factor" : "bytes", options_.warmup_iters,
+             options_.iters, options_.aggregate, options_.check, options_.unalign_elems);
+  if (options_.rotate > 1) fmt::print(out_, "# Cold: every call takes the next of {} sets of buffers\n", options_.rotate);
+  if (options_.registered != 0) fmt::print(out_, "# Buffers come from rondo_alloc: all ranks reach them\n");
+  fmt::print(out_, "#\n# Using devices\n");
+  for (size_t r = 0; r < run_.ranks.size(); ++r)
+    fmt::print(out_, "#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [host] {}\n", r, run_.ranks[r].pid,
+               run_.ranks[r].host, run_.ranks[r].processor);
+  constexpr const char* kColumns = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}\n";
+  fmt::print(out_, "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place\n", "",
+             "", "", "", "");
+  fmt::print(out_, fmt::runtime(kColumns), "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
+             "time", "algbw", "busbw", "#wrong");
+  fmt::print(out_, fmt::runtime(kColumns), "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)",
+             "(GB/s)", "(GB/s)", "");
+  std::fflush(out_);
+}
+
+std::string Report::row_text(const ResultRow& row) const {
+  auto measured = [&](const Measurement& m) {
+    return measurement_text(m, bandwidth(options_.collective, run_.nranks, row.shape.bytes, m.seconds));
+  };
+  return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}{}{}", row.shape.bytes, row.shape.count_elems,
+                     dtype_name(row.dtype), op_text(row), -1, measured(row.out_of_place), measured(row.in_place));
+}
+
+void Report::row(const ResultRow& row) {
+  if (!row.plan.empty()) fmt::print(out_, "# {} bytes: {}\n", row.shape.bytes, row.plan);
+  fmt::print(out_, "{}\n", row_text(row));
+  std::fflush(out_);
+  num_wrong_ += row.out_of_place.num_wrong.value_or(0) + row.in_place.num_wrong.value_or(0);
+  rows_.push_back(row);
+}
+
+double Report::average_bus_bandwidth() const {
+  double sum = 0;
+  for (const ResultRow& row : rows_)
+    for (const Measurement* m : {&row.out_of_place, &row.in_place})
+      sum += bandwidth(options_.collective, run_.nranks, row.shape.bytes, m->seconds).bus;
+  return rows_.empty() ? 0 : sum / (2 * static_cast<double>(rows_.size()));
+}
+
+void Report::footer(const std::string& error) {
+  error_ = error;
+  end_time_ = now_text();
+  fmt::print(out_, "# {:<20} : {} {}\n", "Out of bounds values", num_wrong_, num_wrong_ == 0 ? "OK" : "FAILED");
+  fmt::print(out_, "# {:<20} : {:g}\n", "Avg bus bandwidth", average_bus_bandwidth());
+  fmt::print(out_, "#\n# Collective test concluded: {}\n", collective_name(options_.collective));
+  if (!error.empty()) fmt::print(out_, "# error: {}\n", error);
+  std::fflush(out_);
+}
+
+std::string Report::json() const {
+  Json env = Json::array();
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string_view entry(*e);
+    const bool secret = entry.starts_with("RONDO_UNIQUE_ID=") || entry.starts_with("RONDO_SECRET=");
+    if (entry.starts_with("RONDO_") && !secret) env.push_back(*e);
+  }
+  Json devices = Json::array();
+  for (size_t r = 0; r < run_.ranks.size(); ++r)
+    devices.push_back({{"rank", r}, {"group", 0}, {"pid", run_.ranks[r].pid}, {"hostname", run_.ranks[r].host},
+                       {"device", 0}, {"device_hex", "host"}, {"device_info", run_.ranks[r].processor}});
+  const bool factor = options_.step_factor > 1;
+  const char* regime = options_.rotate > 1 ? "cold" : "hot";
+  Json config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
+                 {"ngpus", 0},
+                 {"num_ranks", run_.nranks},
+                 {"ranks_are", run_.ranks_are},
+                 {"minimum_bytes", options_.min_bytes},
+                 {"maximum_bytes", options_.max_bytes},
+                 {factor ? "step_factor" : "step_bytes", factor ? options_.step_factor : options_.step_bytes},
+                 {"warmup_iters", options_.warmup_iters},
+                 {"iterations", options_.iters},
+                 {"aggregated_iterations", options_.aggregate},
+                 {"validation", options_.check},
+                 {"graph", 0},
+                 {"blocking_collectives", yes_no(options_.blocking != 0)},
+                 {"average", options_.average},
+                 {"registered", options_.registered},
+                 {"unalign", options_.unalign_elems},
+                 {"rotate_sets", std::max(1, options_.rotate)},
+                 {"devices", devices}};
+  Json results = Json::array();
+  for (const ResultRow& row : rows_) {
+    Json result = {{"size", row.shape.bytes}, {"count", row.shape.count_elems}, {"type", dtype_name(row.dtype)},
+                   {"redop", op_text(row)}, {"root", "-1"}};
+    for (const auto& [key, m] : {std::pair{"out_of_place", &row.out_of_place}, {"in_place", &row.in_place}}) {
+      const Bandwidth b = bandwidth(options_.collective, run_.nranks, row.shape.bytes, m->seconds);
+      result[key] = {{"time", m->seconds * 1e6}, {"alg_bw", b.algorithm}, {"bus_bw", b.bus},
+                     {"nwrong", m->num_wrong ? Json(*m->num_wrong) : Json()}};
+    }
+    result["actual_iterations"] = options_.iters;
+    result["regime"] = regime;
+    if (!row.plan.empty()) result["plan"] = row.plan;
+    results.push_back(result);
+  }
+  const Json all = {{"version", kJsonLayout},
+                    {"start_time", start_time_},
+                    {"args", run_.args},
+                    {"env", env},
+                    {"rondo_version", rondo_version()},
+                    {"collective", collective_name(options_.collective)},
+                    {"regime", regime},
+                    {"config", config},
+                    {"results", results},
+                    {"out_of_bounds", {{"count", num_wrong_}, {"okay", yes_no(num_wrong_ == 0)}}},
+                    {"average_bus_bandwidth", {{"bandwidth", average_bus_bandwidth()}, {"okay", "unchecked"}}},
+                    {"errors", error_.empty() ? Json::array() : Json::array({error_})},
+                    {"end_time", end_time_}};
+  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::optional<std::string> write_new_file(const std::string& path, const std::string& text) {
+  for (int attempt = -1; attempt < 10000; ++attempt) {
+    const std::string name = attempt < 0 ? path : fmt::format("{}.{}", path, attempt);
+    const int fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0 && errno == EEXIST) continue;
+    if (fd < 0) return std::nullopt;
+    std::FILE* file = fdopen(fd, "w");
+    const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    if (file == nullptr) close(fd);
+    if (file != nullptr && std::fclose(file) == 0 && written) return name;
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace rondo::tools
