@@ -124,10 +124,10 @@ class Campaign:
     def duel(self) -> int:
         """Runs the rounds and returns how many. The first is run whatever the time."""
         finalists = {point: self._finalists(point) for point in self.points}
-        longest_s = 0.0
+        next_s = 0.0  # what the next round will take
         for number in range(1, self.plan.rounds + 1):
             start = time.monotonic()
-            if number > 1 and start + longest_s > self.deadline_s:
+            if number > 1 and start + next_s > self.deadline_s:
                 self.results.notes.append(
                     f"{self.nranks} processes: {number - 1} rounds, then the time was spent"
                 )
@@ -141,8 +141,9 @@ class Campaign:
             for contender in order:
                 mine = [p for p in points if not contender.is_peer or contender.name in finalists[p]]
                 self._measure(contender, mine, number, self.plan.loop)
-            if number >= min(2, self.plan.large_rounds):
-                longest_s = time.monotonic() - start
+            next_s = time.monotonic() - start
+            if number == self.plan.large_rounds:
+                next_s /= 2  # the large sizes are done
         return self.plan.rounds
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,13 +96,14 @@ def run_reference(program: Path, limit_s: float) -> Reference:
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "WANT": "any"},
+        start_new_session=True,
     )
     complete = True
     try:
         out, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         complete = False
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # its second rank holds the pipe as well
         out, _ = process.communicate()
     reference = parse_reference(out)
     reference.complete = complete and process.returncode == 0

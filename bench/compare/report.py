@@ -49,7 +49,8 @@ def _table_of(results: Results, nranks: int, collective: str) -> list[str]:
         us, peer = results.median_us(key, "rondo"), results.best_peer(key)
         ratio = results.paired(key, "rondo", peer) if peer and us else None
         shown = f"{ratio.median:.2f} [{ratio.low:.2f}..{ratio.high:.2f}] {ratio.pairs}" if ratio else "-"
-        line = f"{size_name(size):>8} {_cell(us):>10} {_cell(results.median_us(key, peer) if peer else None):>12}  {shown:25}"
+        peer_us = results.median_us(key, peer) if peer else None
+        line = f"{size_name(size):>8} {_cell(us):>10} {_cell(peer_us):>12}  {shown:25}"
         if with_floors:
             reference = results.reference_us(size)
             line += (
@@ -75,6 +76,10 @@ def text(results: Results, machine: dict[str, Any], verdicts: list[Verdict]) -> 
     lines += [""] + [v.line() for v in verdicts]
     for nranks, contender, collective, size, why in sorted(set(results.errors)):
         lines.append(f"NOT MEASURED  {contender}, {nranks} processes, {collective} {size_name(size)}: {why}")
+    if results.share_disturbed() > 0.1:
+        lines.append(
+            "WARNING  other work disturbed this run: repeat it on an idle machine before quoting a figure"
+        )
     return "\n".join(lines + results.notes)
 
 

@@ -1,4 +1,4 @@
-"""From samples to verdicts: the best peer of a point, paired ratios, and the project's targets as PASS or FALLS SHORT."""
+"""From samples to verdicts: a point's best peer, paired ratios, and the targets as PASS or FALLS SHORT."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class Results:
         return {k: r for k, r in rounds.items() if k > 0} or rounds
 
     def median_us(self, key: Key, contender: str) -> float | None:
-        rounds = self.rounds_of(key, contender)
-        return median(r["median_us"] for r in rounds.values()) if rounds else None
+        """Median over the rounds, undisturbed ones where there are any."""
+        rounds = list(self.rounds_of(key, contender).values())
+        steady = [r for r in rounds if not r["moved"] and not r["disturbed"]]
+        return median(r["median_us"] for r in steady or rounds) if rounds else None
 
     def best_peer(self, key: Key) -> str | None:
         """Least median among the peers that were measured beside rondo; among the screened ones when none was."""
@@ -47,7 +49,7 @@ class Results:
         return min(steady or peers, key=lambda name: self.median_us(key, name) or float("inf"), default=None)
 
     def paired(self, key: Key, contender: str, other: str) -> Ratio | None:
-        """contender over other, by rounds; disturbed pairs and those of different placements only if no other is left."""
+        """contender over other, by rounds; disturbed pairs and unequal placements only where nothing else is left."""
         mine, theirs = self.rounds_of(key, contender), self.rounds_of(key, other)
         common = sorted(set(mine) & set(theirs))
         steady = [
@@ -245,7 +247,7 @@ def _yield(results: Results) -> list[Verdict]:
 
 
 def evaluate(results: Results, cold: bool) -> list[Verdict]:
-    """All targets that the samples allow to judge. The floors are hot figures, so a cold run is not held against them."""
+    """All targets that the samples allow to judge. Floors are hot figures: a cold run is not held against them."""
     verdicts = []
     ranks = sorted({key[0] for key in results.samples})
     for nranks in ranks:
