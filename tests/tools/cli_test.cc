@@ -1,0 +1,192 @@
+// The program `rondo` as a user runs it: output, exit status, ranks that die, a parent that dies.
+// labels: mp
+// timeout: 120
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kDeadline = std::chrono::seconds(60);
+
+/// `rondo ARGS` with stdout and stderr in one pipe.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> args) {
+    args.insert(args.begin(), RONDO_CLI);
+    std::vector<char*> argv;
+    for (std::string& a : args) argv.push_back(a.data());
+    argv.push_back(nullptr);
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], 1);
+      dup2(ends[1], 2);
+      execv(argv[0], argv.data());
+      _exit(126);
+    }
+    close(ends[1]);
+    out_ = ends[0];
+  }
+  ~Program() {
+    if (pid_ > 0) kill(pid_, SIGKILL);
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
+    close(out_);
+  }
+
+  /// Reads until the text appears; false at the end of the output or at the deadline.
+  bool read_until(const std::string& text) {
+    while (text_.find(text) == std::string::npos)
+      if (!read_some()) return false;
+    return true;
+  }
+  /// Reads to the end of the output, which is when every process that holds it is gone.
+  bool read_all() {
+    while (read_some()) {
+    }
+    return ended_;
+  }
+  int exit_status() {
+    EXPECT_TRUE(read_all()) << text_;
+    int how = 0;
+    if (!ended_) kill(pid_, SIGKILL);
+    waitpid(pid_, &how, 0);
+    pid_ = -1;
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+  }
+  const std::string& text() const { return text_; }
+  pid_t pid() const { return pid_; }
+  /// "#  Rank  1 Group  0 Pid   4711 on ...": the process of a rank.
+  pid_t pid_of_rank(int rank) const {
+    const size_t at = text_.find("#  Rank  " + std::to_string(rank) + " Group  0 Pid ");
+    return at == std::string::npos ? -1 : std::atoi(text_.c_str() + at + 24);
+  }
+
+ private:
+  bool read_some() {
+    pollfd p{out_, POLLIN, 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up_ - Clock::now()).count();
+    if (left <= 0 || poll(&p, 1, static_cast<int>(left)) <= 0) return false;
+    char buffer[4096];
+    const ssize_t n = read(out_, buffer, sizeof buffer);
+    ended_ = n <= 0;
+    if (n > 0) text_.append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+  const Clock::time_point give_up_ = Clock::now() + kDeadline;
+  pid_t pid_ = -1;
+  int out_ = -1;
+  std::string text_;
+  bool ended_ = false;
+};
+
+std::vector<std::string> table_rows(const std::string& text) {
+  std::vector<std::string> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && line[0] != '#') rows.push_back(line);
+  return rows;
+}
+
+TEST(Cli, ExplainPrintsTheGoldenText) {
+  Program p({"explain", "all_reduce", "--algo", "ring", "--ranks", "3", "--elements", "6"});
+  EXPECT_EQ(p.exit_status(), 0);
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path().parent_path() /
+                     "schedule/golden/ring_all_reduce_3_ranks_6_elems.txt");
+  std::stringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(p.text(), golden.str());
+}
+
+TEST(Cli, MistakesAreNamedAndFail) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"explain", "all_reduce", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
+      {{"explain", "all_to_none"}, "no collective 'all_to_none'"},
+      {{"perf", "all_reduce", "-b", "12Q"}, "'12Q' is no size"},
+      {{"perf", "all_reduce", "-d", "quad"}, "no datatype 'quad'"},
+      {{"perf", "all_reduce", "-b", "2K", "-e", "1K"}, "-e 1024 is below -b 2048"},
+      {{"perf", "all_reduce", "--ranks", "2", "--threads", "2"}, "exclude one another"},
+      {{"perf", "all_reduce", "--threads", "2", "-b", "1K", "--algo", "zigzag"}, "zigzag"},
+      {{"perf"}, "collective is required"},
+  };
+  for (const auto& [args, message] : cases) {
+    Program p(args);
+    EXPECT_NE(p.exit_status(), 0) << message;
+    EXPECT_NE(p.text().find(message), std::string::npos) << p.text();
+  }
+}
+
+TEST(Cli, InfoAndHelpOfEveryCommand) {
+  Program info({"info"});
+  EXPECT_EQ(info.exit_status(), 0);
+  for (const char* word : {"SIMD in use", "inproc", "shm", "open files"})
+    EXPECT_NE(info.text().find(word), std::string::npos) << info.text();
+  for (const char* command : {"explain", "perf", "info", "check"}) {
+    Program help({command, "--help"});
+    EXPECT_EQ(help.exit_status(), 0) << command;
+  }
+}
+
+TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
+  const std::string path = std::filesystem::temp_directory_path() / ("rondo_cli_" + std::to_string(getpid()) + ".json");
+  Program p({"perf", "all-reduce", "--ranks", "2", "-b", "64", "-e", "64K", "-f", "32", "-n", "3", "-d", "float,int8",
+             "-o", "sum,avg", "--explain", "-J", path});
+  EXPECT_EQ(p.exit_status(), 0) << p.text();
+  EXPECT_EQ(table_rows(p.text()).size(), 12u) << p.text();
+  EXPECT_NE(p.text().find("Out of bounds values : 0 OK"), std::string::npos) << p.text();
+  std::ifstream file(path);
+  const nlohmann::json j = nlohmann::json::parse(file, nullptr, false);
+  std::filesystem::remove(path);
+  ASSERT_FALSE(j.is_discarded());
+  EXPECT_EQ(j["results"].size(), 12u);
+  EXPECT_EQ(j["config"]["num_ranks"], 2);
+  EXPECT_FALSE(j["results"][0]["plan"].get<std::string>().empty());
+}
+
+TEST(Cli, PerfOfThreadsInEveryMode) {
+  const std::vector<std::string> modes[] = {{"-z", "0"}, {"-z", "1", "-a", "3"}, {"-m", "3"},       {"-R", "1"},
+                                            {"-u", "3"}, {"--rotate", "4"},      {"-c", "0", "-a", "0"}};
+  for (const char* collective : {"all_reduce", "reduce_scatter", "all_gather"})
+    for (const auto& mode : modes) {
+      std::vector<std::string> args{"perf", collective, "--threads", "3", "-b", "100", "-e", "40K", "-f", "20", "-n", "3"};
+      args.insert(args.end(), mode.begin(), mode.end());
+      Program p(args);
+      EXPECT_EQ(p.exit_status(), 0) << collective << " " << mode[0] << mode[1] << "\n" << p.text();
+      EXPECT_EQ(table_rows(p.text()).size(), 3u) << p.text();
+    }
+}
+
+TEST(Cli, PerfNamesTheRankThatWasKilledAndHow) {
+  Program p({"perf", "all_reduce", "--ranks", "3", "-b", "4K", "-N", "0"});
+  ASSERT_TRUE(p.read_until("\n        4096 ")) << p.text();
+  const pid_t victim = p.pid_of_rank(1);
+  ASSERT_GT(victim, 1) << p.text();
+  ASSERT_EQ(kill(victim, SIGKILL), 0);
+  EXPECT_EQ(p.exit_status(), 1);
+  EXPECT_NE(p.text().find("rank 1 (pid " + std::to_string(victim) + ") was killed by signal 9 (Killed)"),
+            std::string::npos)
+      << p.text();
+}
+
+TEST(Cli, RanksDieWithTheirParent) {
+  Program p({"perf", "all_reduce", "--ranks", "2", "-b", "4K", "-N", "0"});
+  ASSERT_TRUE(p.read_until("\n        4096 ")) << p.text();
+  ASSERT_EQ(kill(p.pid(), SIGKILL), 0);
+  EXPECT_TRUE(p.read_all()) << "the output's end means that the ranks are gone, too";
+}
+
+}  // namespace
