@@ -90,7 +90,7 @@ class Machine {
   uint32_t depth() const { return static_cast<uint32_t>(o_.depth); }
   size_t slot(uint32_t connection, uint64_t message) const { return connection * depth() + message % depth(); }
   Value* values(uint32_t connection, uint64_t message) {
-    return &fifo_[value_base_[connection] + (message % depth()) * p_.connections[connection].max_chunks];
+    return fifo_.data() + value_base_[connection] + (message % depth()) * p_.connections[connection].max_chunks;
   }
 
   const Program& p_;
