@@ -57,11 +57,24 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (Status s = find_mismatch(*op, waited); !s.ok()) return fail(s);
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
-    if (auto loss = transport_.find_lost())
+    if (auto loss = find_lost(*op))
       return fail(Status(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank,
                                                             loss->how, blocked_on(*op))));
   }
   if (waited >= op->deadline_ns) fail(timed_out(*op, waited));
+}
+
+// A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter.
+std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op) const {
+  auto finished = [&](Rank r) {
+    OperationBoard* board = transport_.board(r);
+    return board != nullptr && board->last_finished() >= op.sequence;
+  };
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && transport_.departed(r) && !finished(r)) return PeerLoss{r, "it has destroyed its communicator"};
+  std::optional<PeerLoss> loss = transport_.find_lost();
+  if (loss && finished(loss->rank)) loss.reset();
+  return loss;
 }
 
 // Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place of

@@ -156,7 +156,7 @@ bool OperationQueue::step_any(uint64_t random) {
 
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
-  board_.finish(op.sequence);
+  if (status.ok()) board_.finish(op.sequence);
   op.status = std::move(status);
   op.done.store(true, std::memory_order_release);  // the owner may free it from here on
 }

@@ -79,6 +79,7 @@ class OperationQueue {
   void announce(const Operation& op) { board_.post(op.sequence, op.program->operation, op.tag); }
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
+  std::optional<PeerLoss> find_lost(const Operation& op) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns);
   Status timed_out(const Operation& op, uint64_t waited_ns);
   std::string describe(const Operation& op) const;

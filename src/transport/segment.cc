@@ -89,10 +89,8 @@ std::optional<Rank> SegmentTransport::aborted_by() {
   return static_cast<Rank>(by - 1);
 }
 
-std::optional<Rank> SegmentTransport::departed_rank() const {
-  for (Rank r = 0; r < layout_.nranks; ++r)
-    if (r != rank_ && std::atomic_ref<uint64_t>(header(r).departed).load(std::memory_order_acquire) != 0) return r;
-  return std::nullopt;
+bool SegmentTransport::departed(Rank r) {
+  return std::atomic_ref<uint64_t>(header(r).departed).load(std::memory_order_acquire) != 0;
 }
 
 void SegmentTransport::depart() {

@@ -53,6 +53,7 @@ class SegmentTransport : public Transport {
   Doorbell* bell(Rank r) override { return &header(r).bell; }
   void raise_abort(Rank by) override;
   std::optional<Rank> aborted_by() override;
+  bool departed(Rank r) override;
   uint64_t staging_bytes() const override { return small_used_ + data_used_; }
 
  protected:
@@ -60,8 +61,6 @@ class SegmentTransport : public Transport {
   /// The segments by rank, set before the first use.
   void set_segments(std::vector<std::byte*> bases) { bases_ = std::move(bases); }
   SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(bases_[static_cast<size_t>(r)]); }
-  /// The first other rank that has destroyed its communicator.
-  std::optional<Rank> departed_rank() const;
   void depart();
 
   Rank rank_;

@@ -4,7 +4,7 @@
 // engine's business, through the FIFO protocol (src/protocol/fifo.h) over the FifoViews that a transport hands out.
 //
 // Thread safety: all functions may be called by one thread at a time per rank, except raise_abort, aborted_by,
-// find_lost and the boards, which any thread may use.
+// departed, find_lost and the boards, which any thread may use.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,9 @@ class Transport {
   /// Tells all ranks that rank `by` has aborted.
   virtual void raise_abort(Rank by) = 0;
   virtual std::optional<Rank> aborted_by() = 0;
-  /// A peer that died, or left while others still need it; costs a system call, so it is asked in slow waits only.
+  /// True when rank r has destroyed its communicator: what it has not sent by then, it will not send.
+  virtual bool departed(Rank r) = 0;
+  /// A peer that died; costs a system call, so it is asked in slow waits only.
   virtual std::optional<PeerLoss> find_lost() = 0;
 
   /// Memory that every rank reaches. Collective where ranks are processes.

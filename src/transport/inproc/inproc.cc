@@ -42,11 +42,6 @@ InprocTransport::~InprocTransport() {
   for (const Block& b : blocks_) munmap(b.ptr, b.bytes);
 }
 
-std::optional<PeerLoss> InprocTransport::find_lost() {
-  if (auto r = departed_rank()) return PeerLoss{*r, "it has destroyed its communicator"};
-  return std::nullopt;
-}
-
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {
   RONDO_TRY_ASSIGN(std::byte * p, map_anonymous(bytes));
   blocks_.push_back({p, bytes});

@@ -68,11 +68,7 @@ ShmTransport::~ShmTransport() {
   unmap(segments_);
 }
 
-std::optional<PeerLoss> ShmTransport::find_lost() {
-  if (auto loss = peers_.find_lost()) return loss;
-  if (auto r = departed_rank()) return PeerLoss{*r, "it has destroyed its communicator"};
-  return std::nullopt;
-}
+std::optional<PeerLoss> ShmTransport::find_lost() { return peers_.find_lost(); }
 
 Expected<void*> ShmTransport::alloc(uint64_t bytes) {
   RONDO_TRY_ASSIGN(Region region, share("rondo-alloc", bytes));
