@@ -86,7 +86,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
     if (board == nullptr) continue;
     for (const uint64_t sequence : {op.sequence, std::min(board->last_posted(), op.sequence)}) {
       const std::optional<OperationShape> mine =
-          sequence == op.sequence ? op.program->operation : board_.find(sequence);
+          sequence == op.sequence ? op.shape() : board_.find(sequence);
       const std::optional<OperationShape> theirs = board->find(sequence);
       if (!mine || !theirs || *theirs == *mine) continue;
       return Status(StatusCode::kMismatch,

@@ -21,6 +21,7 @@ struct Operation {
 
   const Program* program = nullptr;
   const Program* fallback = nullptr;  // of a direct program: when a rank's buffers cannot be reached
+  const Program* planned = nullptr;   // what it began with; `program` may have become the fallback since
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
@@ -48,8 +49,11 @@ struct Operation {
   void reset() {
     waiting_since_ns = 0;
     mismatch_with = -1;
+    planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }
+  /// What all ranks must agree on. Ranks fall back at different times, so it stays what was planned.
+  const OperationShape& shape() const { return (planned != nullptr ? planned : program)->operation; }
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {
     program = p;

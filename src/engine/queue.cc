@@ -19,6 +19,7 @@ bool independent(const Operation& x, const Operation& y) {
 
 void OperationQueue::begin(Operation& op) {
   const Program& p = *op.program;
+  op.planned = &p;
   op.load(&p);
   if (const uint64_t scratch = std::max(p.scratch_bytes, op.fallback ? op.fallback->scratch_bytes : 0))
     op.scratch.resize(scratch);
@@ -92,7 +93,8 @@ bool OperationQueue::may_start(size_t index) const {
   const Operation& op = *active_[index];
   for (size_t i = 0; i < index; ++i) {
     const Operation& before = *active_[i];
-    if (!before.started || before.program->direct || op.program->direct || !independent(before, op)) return false;
+    // A direct operation may fall back to a program whose turns nobody has reserved: it runs alone.
+    if (!before.started || before.fallback != nullptr || op.fallback != nullptr || !independent(before, op)) return false;
   }
   return true;
 }

@@ -76,7 +76,7 @@ class OperationQueue {
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
   /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
-  void announce(const Operation& op) { board_.post(op.sequence, op.program->operation, op.tag); }
+  void announce(const Operation& op) { board_.post(op.sequence, op.shape(), op.tag); }
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   std::optional<PeerLoss> find_lost(const Operation& op) const;

@@ -32,9 +32,8 @@ class StressPlan {
  public:
   enum class Issue { kBlocking, kAsynchronous, kGroup };
 
-  StressPlan(uint64_t seed, int nranks, bool with_direct) : random_(seed), nranks_(nranks) {
-    for (const Algorithm& a : all_algorithms())
-      if (with_direct || !a.direct) algorithms_.push_back(&a);
+  StressPlan(uint64_t seed, int nranks) : random_(seed), nranks_(nranks) {
+    for (const Algorithm& a : all_algorithms()) algorithms_.push_back(&a);
   }
   uint64_t below(uint64_t n) { return random_() % n; }
   Issue issue() {
@@ -64,14 +63,19 @@ class StressPlan {
 /// One rank's side of the stress.
 class StressRank {
  public:
-  StressRank(Communicator& comm, const DataTables& tables, uint64_t seed, bool with_direct)
-      : comm_(comm), tables_(tables), plan_(seed, comm.size(), with_direct),
-        own_random_(seed + static_cast<uint64_t>(comm.rank())),
-        area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)), memory_(kNumSlots * 2 * area_bytes_) {
+  StressRank(Communicator& comm, const DataTables& tables, uint64_t seed)
+      : comm_(comm), tables_(tables), plan_(seed, comm.size()), own_random_(seed + static_cast<uint64_t>(comm.rank())),
+        area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)), heap_(kNumSlots / 2 * 2 * area_bytes_) {}
+
+  /// Collective. Half of the slots lie in memory that all ranks reach, half on the heap; which slot a call gets differs
+  /// among the ranks, so that direct plans must agree to fall back.
+  Status open() {
+    RONDO_TRY_ASSIGN(void* shared, comm_.alloc(heap_.size()));
     for (size_t i = 0; i < kNumSlots; ++i) {
-      uint8_t* areas = memory_.data() + 2 * i * area_bytes_;
-      slots_[i].buffers = CallBuffers(&tables_, comm.rank(), areas, areas + area_bytes_);
+      uint8_t* areas = (i % 2 == 0 ? static_cast<uint8_t*>(shared) : heap_.data()) + i / 2 * 2 * area_bytes_;
+      slots_[i].buffers = CallBuffers(&tables_, comm_.rank(), areas, areas + area_bytes_);
     }
+    return Status();
   }
 
   /// Ends at the first wrong result or error.
@@ -164,7 +168,7 @@ class StressRank {
   StressPlan plan_;
   std::mt19937_64 own_random_;
   uint64_t area_bytes_;
-  std::vector<uint8_t> memory_;
+  std::vector<uint8_t> heap_;
   Slot slots_[kNumSlots];
   size_t num_busy_ = 0;
 };
@@ -175,7 +179,7 @@ TEST_P(Stress, RandomOperations) {
   const auto [world, nranks] = GetParam();
   const int chosen = GTEST_FLAG_GET(random_seed);
   const uint64_t seed = chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
-  const int num_steps = kSanitized ? 200 : 1500;
+  const int num_steps = kSanitized ? 300 : 5000;
   std::printf("seed %llu, %d steps of 1 to 4 operations\n", static_cast<unsigned long long>(seed), num_steps);
   const DataTables tables(nranks, seed, kStressDtypes, kStressOps);
   SpawnOptions options;
@@ -183,8 +187,10 @@ TEST_P(Stress, RandomOperations) {
   options.deadline_s = 110;
   spawn(
       world, nranks,
-      [&, with_direct = world == World::kThreads](Communicator& comm) {
-        return StressRank(comm, tables, seed, with_direct).run(num_steps);
+      [&](Communicator& comm) -> Status {
+        StressRank rank(comm, tables, seed);
+        RONDO_TRY(rank.open());
+        return rank.run(num_steps);
       },
       options);
 }
