@@ -52,18 +52,22 @@ void run(ExplainArgs& args) {
 void add_explain_command(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   CLI::App* command = app.add_subcommand(
-      "explain",
-      "Prints an algorithm step by step: who sends what to whom, and what every rank holds after each step");
+      "explain", "Prints an algorithm step by step: who sends what to whom, and what every rank holds after each step");
   command->add_option("collective", args->collective, "all_reduce, reduce_scatter or all_gather");
-  command->add_option("--algo,-a", args->algo, "Algorithm, see --list")->capture_default_str();
+  command->add_option("--algo,-a", args->algo, "Algorithm, see --list")->type_name("NAME")->capture_default_str();
   command->add_option("--ranks,-n", args->options.nranks, "Number of ranks")
-      ->check(CLI::Range(1, kMaxExplainRanks))
+      ->check(CLI::Range(1, kMaxExplainRanks).description(""))
+      ->type_name("N")
       ->capture_default_str();
-  command->add_option("--elements,-e", args->num_elems,
-                      "Elements of the whole vector (reduce_scatter: a rank's input, all_gather: its output): shows "
-                      "which elements every message carries")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--step,-s", args->options.step, "Shows only this step")->check(CLI::PositiveNumber);
+  command
+      ->add_option("--elements,-e", args->num_elems,
+                   "Elements of the whole vector (reduce_scatter: a rank's input, all_gather: its output): shows "
+                   "which elements every message carries")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
+      ->type_name("N");
+  command->add_option("--step,-s", args->options.step, "Shows only this step")
+      ->check(CLI::Validator(CLI::PositiveNumber).description(""))
+      ->type_name("N");
   command->add_flag("--full", args->full, "Folds nothing, however many ranks and steps there are");
   command->add_flag("--list", args->list, "Lists collectives and algorithms");
   command->footer(

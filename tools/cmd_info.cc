@@ -54,7 +54,8 @@ void show_build() {
   line("compiler", fmt::format("gcc {}", __VERSION__));
 #endif
   const std::string flags = RONDO_COMPILE_FLAGS, sanitizers = RONDO_SANITIZERS;
-  line("build type", fmt::format("{} ({})", RONDO_BUILD_TYPE, flags.find_first_not_of(' ') == std::string::npos ? "no flags" : flags));
+  line("build type", fmt::format("{} ({})", RONDO_BUILD_TYPE,
+                                 flags.find_first_not_of(' ') == std::string::npos ? "no flags" : flags));
   if (!sanitizers.empty()) line("sanitizers", sanitizers);
 #ifdef RONDO_MUTATE_RELEASE_STORE
   line("MUTATED", "the protocol's release store is relaxed: a build to test the tests, wrong by design");
@@ -71,14 +72,14 @@ void show_processor() {
   section("processor");
   line("model", describe_this_rank().processor);
   std::string available;
-  for (const auto& [level, name] : {std::pair{SimdLevel::kBaseline, "baseline"}, {SimdLevel::kAvx2, "avx2"},
-                                    {SimdLevel::kAvx512, "avx512"}})
+  for (const auto& [level, name] :
+       {std::pair{SimdLevel::kBaseline, "baseline"}, {SimdLevel::kAvx2, "avx2"}, {SimdLevel::kAvx512, "avx512"}})
     if (kernel_table(level) != nullptr) available += fmt::format(" {}", name);
   const KernelTable* used = kernel_table(best_simd_level());
   const char* asked = std::getenv("RONDO_SIMD");
   if (asked != nullptr && simd_level_from_name(asked)) used = kernel_table(*simd_level_from_name(asked));
-  line("SIMD in use", used != nullptr ? std::string(used->level)
-                                      : fmt::format("none: RONDO_SIMD={} is not available here", asked));
+  line("SIMD in use",
+       used != nullptr ? std::string(used->level) : fmt::format("none: RONDO_SIMD={} is not available here", asked));
   line("SIMD available", available.substr(1) + " (RONDO_SIMD chooses)");
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -98,16 +99,19 @@ void show_topology() {
   auto count = [&](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(topology, type); };
   line("by hwloc", fmt::format("{} packages, {} NUMA nodes, {} cores, {} threads", count(HWLOC_OBJ_PACKAGE),
                                count(HWLOC_OBJ_NUMANODE), count(HWLOC_OBJ_CORE), count(HWLOC_OBJ_PU)));
-  for (const auto& [type, name] : {std::pair{HWLOC_OBJ_L1CACHE, "L1 data cache"}, {HWLOC_OBJ_L2CACHE, "L2 cache"},
+  for (const auto& [type, name] : {std::pair{HWLOC_OBJ_L1CACHE, "L1 data cache"},
+                                   {HWLOC_OBJ_L2CACHE, "L2 cache"},
                                    {HWLOC_OBJ_L3CACHE, "L3 cache"}})
     if (hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0))
-      line(name, fmt::format("{} x {}, each for {} threads, lines of {} B", count(type), bytes_text(cache->attr->cache.size),
-                             hwloc_bitmap_weight(cache->cpuset), cache->attr->cache.linesize));
+      line(name,
+           fmt::format("{} x {}, each for {} threads, lines of {} B", count(type), bytes_text(cache->attr->cache.size),
+                       hwloc_bitmap_weight(cache->cpuset), cache->attr->cache.linesize));
   hwloc_topology_destroy(topology);
 }
 #else
 void show_topology() {
-  for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"}, {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
+  for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"},
+                                  {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
                                   {_SC_LEVEL3_CACHE_SIZE, "L3 cache"}})
     if (const long bytes = sysconf(key); bytes > 0) line(name, bytes_text(static_cast<uint64_t>(bytes)));
 }
@@ -116,7 +120,8 @@ void show_topology() {
 void show_memory() {
   section("memory");
   line("page size", bytes_text(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))));
-  line("installed", bytes_text(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))));
+  line("installed",
+       bytes_text(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))));
   line("huge pages", "private memory: " + file_line("/sys/kernel/mm/transparent_hugepage/enabled"));
   line("", "memfd: " + file_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled") +
                " (advise: rondo's shared memory gets them)");
@@ -135,9 +140,9 @@ void show_transports() {
   line("shm", fmt::format("ranks as processes of one host: needs memfd_create ({}) and Unix sockets;", memfd_text()));
   line("", "neither /dev/shm nor ptrace rights are used");
   const SegmentLayout two(2);
-  line("staging memory", fmt::format("{} slots of {} for each connection in use, and {} lines of 64 B for short messages",
-                                     two.data_slots, bytes_text(SegmentLayout::kSlotBytes),
-                                     SegmentLayout::kLinesPerConnection));
+  line("staging memory",
+       fmt::format("{} slots of {} for each connection in use, and {} lines of 64 B for short messages", two.data_slots,
+                   bytes_text(SegmentLayout::kSlotBytes), SegmentLayout::kLinesPerConnection));
   line("between hosts", "no transport in this version");
 }
 
@@ -163,7 +168,8 @@ void show_environment() {
     const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
     if (!name.starts_with("RONDO_")) continue;
     const bool secret = name == "RONDO_UNIQUE_ID" || name == "RONDO_SECRET";
-    line(std::string(name).c_str(), secret ? "(set, not shown)" : std::string(entry.substr(std::min(entry.size(), name.size() + 1))));
+    line(std::string(name).c_str(),
+         secret ? "(set, not shown)" : std::string(entry.substr(std::min(entry.size(), name.size() + 1))));
     any = true;
   }
   if (!any) line("RONDO_*", "none is set: defaults");

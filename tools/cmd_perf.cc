@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/registry.h"
 #include "commands.h"
 #include "perf_bench.h"
 #include "perf_launch.h"
@@ -14,6 +15,14 @@
 
 namespace rondo::tools {
 namespace {
+
+/// CLI11's own text for a range makes the help hard to read.
+template <class T>
+CLI::Validator in_range(T least, T most) {
+  CLI::Validator range = CLI::Range(least, most);
+  range.description("");
+  return range;
+}
 
 /// What CLI11 fills, before it is checked.
 struct PerfArgs {
@@ -43,6 +52,10 @@ void finish_options(PerfArgs& args) {
   o.dtypes = value_or_fail(parse_dtypes(args.dtypes));
   o.ops = value_or_fail(parse_ops(args.ops));
   value_or_fail(sweep_bytes(o));
+  std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
+  if (!o.algorithm.empty() && find_algorithm(o.collective, o.algorithm) == nullptr)
+    fail("there is no algorithm '" + o.algorithm + "' for " + std::string(collective_name(o.collective)) +
+         " (rondo explain --list)");
   if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
   if (o.blocking == 0 && o.aggregate > 1) fail("-z 0 and -m exclude one another: a group waits for its operations");
 }
@@ -81,65 +94,125 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
 void add_world_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Ranks (none of these: those of torchrun, mpirun or srun, else one)";
   c.add_option("--ranks", a.options.ranks, "Starts this many processes on this host")
-      ->check(CLI::Range(1, 4096))->group(group);
+      ->check(in_range(1, 4096))
+      ->type_name("N")
+      ->group(group);
   c.add_option("-t,--threads,--nthreads", a.options.threads, "This many ranks as threads of this process")
-      ->check(CLI::Range(1, 4096))->group(group);
+      ->check(in_range(1, 4096))
+      ->type_name("N")
+      ->group(group);
   c.add_option("-g,--ngpus", a.gpus, "Accepted for nccl-tests' command lines; only 1, and it means a host rank")
-      ->check(CLI::Range(0, 1))->group(group);
+      ->check(in_range(0, 1))
+      ->type_name("N")
+      ->group(group);
   c.add_option("-T,--timeout", a.options.timeout_s, "Deadline of one operation in seconds (0: RONDO_TIMEOUT_S or 600)")
-      ->check(CLI::NonNegativeNumber)->capture_default_str()->group(group);
+      ->check(in_range(0.0, 1e9))
+      ->type_name("S")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_size_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Sizes in bytes; K, M, G are powers of 1024";
-  c.add_option("-b,--minbytes", a.min_bytes, "First size; of the whole vector: reduce_scatter's input, all_gather's output")
-      ->capture_default_str()->group(group);
-  c.add_option("-e,--maxbytes", a.max_bytes, "Last size (default: the first)")->group(group);
-  c.add_option("-i,--stepbytes", a.step_bytes, "Added from size to size")->capture_default_str()->group(group);
+  c.add_option("-b,--minbytes", a.min_bytes,
+               "First size; of the whole vector: reduce_scatter's input, all_gather's output")
+      ->type_name("BYTES")
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("-e,--maxbytes", a.max_bytes, "Last size (default: the first)")
+      ->type_name("BYTES")
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("-i,--stepbytes", a.step_bytes, "Added from size to size")
+      ->type_name("BYTES")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-f,--stepfactor", a.options.step_factor, "Multiplied from size to size, instead of -i")
-      ->check(CLI::Range(2, 1 << 20))->group(group);
+      ->check(in_range(1, 1 << 20))
+      ->type_name("N")
+      ->group(group);
   c.add_option("-d,--datatype", a.dtypes,
                "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2, a list, or all")
-      ->capture_default_str()->group(group);
+      ->type_name("NAMES")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-o,--op", a.ops, "sum prod max min avg mulsum, a list with commas, or all")
-      ->capture_default_str()->group(group);
+      ->type_name("NAMES")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-u,--unalign", a.options.unalign_elems, "Elements by which buffers miss a page border")
-      ->check(CLI::Range(0, 1 << 20))->capture_default_str()->group(group);
+      ->check(in_range(0, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_measure_options(CLI::App& c, PerfArgs& a) {
   PerfOptions& o = a.options;
   const std::string group = "Measurement";
-  const auto positive = CLI::Range(1, 1 << 30);
-  const auto not_negative = CLI::Range(0, 1 << 30);
-  c.add_option("-n,--iters", o.iters, "Timed iterations")->check(positive)->capture_default_str()->group(group);
+  const auto positive = in_range(1, 1 << 30);
+  const auto not_negative = in_range(0, 1 << 30);
+  c.add_option("-n,--iters", o.iters, "Timed iterations")
+      ->check(positive)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-w,--warmup_iters", o.warmup_iters, "Iterations before them")
-      ->check(not_negative)->capture_default_str()->group(group);
+      ->check(not_negative)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-m,--agg_iters", o.aggregate, "Operations in a group: one iteration")
-      ->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+      ->check(in_range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-N,--run_cycles", o.run_cycles, "Repeats the whole sweep; 0: for ever")
-      ->check(not_negative)->capture_default_str()->group(group);
+      ->check(not_negative)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-c,--check", o.check, "Verifies every element of the result so many times before and after; 0: never")
-      ->check(not_negative)->capture_default_str()->group(group);
-  c.add_option("-a,--average", o.average, "Reported time: 0 rank 0's, 1 the mean, 2 the least, 3 the most over the ranks")
-      ->check(CLI::Range(0, 3))->capture_default_str()->group(group);
+      ->check(not_negative)
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("-a,--average", o.average,
+               "Reported time: 0 rank 0's, 1 the mean, 2 the least, 3 the most over the ranks")
+      ->check(in_range(0, 3))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-z,--blocking", o.blocking,
                "0 queues all iterations and waits for them, 1 waits and meets after each, 2 waits after each")
-      ->check(CLI::Range(0, 2))->capture_default_str()->group(group);
+      ->check(in_range(0, 2))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-R,--local_register", o.registered, "1: buffers from rondo_alloc, which all ranks reach")
-      ->check(CLI::Range(0, 1))->capture_default_str()->group(group);
+      ->check(in_range(0, 1))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("--rotate", o.rotate,
                "Cold: buffers of so many times the largest size, a new place in them for every call; choose it so that "
                "they exceed the caches (rondo info)")
-      ->check(CLI::Range(0, 1 << 20))->group(group);
+      ->check(in_range(0, 1 << 20))
+      ->type_name("N")
+      ->group(group);
 }
 
 void add_plan_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Plan and output";
-  c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")->group(group);
-  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline")->group(group);
-  c.add_flag("--explain", a.options.explain, "Prints why the planner chose what it chose, for every size")->group(group);
-  c.add_option("-J,--output_file", a.options.json_path, "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added")
+  c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")
+      ->type_name("NAME")
+      ->group(group);
+  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline")->type_name("NAME")->group(group);
+  c.add_flag("-v,--explain", a.options.explain, "Prints why the planner chose what it chose, for every size")
+      ->group(group);
+  c.add_option("-J,--output_file", a.options.json_path,
+               "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added")
+      ->type_name("FILE")
       ->group(group);
 }
 
@@ -155,7 +228,8 @@ void add_perf_command(CLI::App& app) {
   add_measure_options(*command, *args);
   add_plan_options(*command, *args);
   command->footer(
-      "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n for\n"
+      "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n "
+      "for\n"
       "all_reduce and x (n-1)/n for the other two. The exit status is 0 when all values were right on all ranks.\n\n"
       "Examples:\n"
       "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"

@@ -57,6 +57,12 @@ uint64_t available_memory_bytes() {
   return UINT64_MAX;
 }
 
+/// Not this rank's own trouble: the one that has it reports it.
+class PeerFailed : public PerfError {
+ public:
+  using PerfError::PerfError;
+};
+
 class RankBench {
  public:
   RankBench(const PerfOptions& options, rondo_comm* comm, const PerfRun& run) : options_(options), comm_(comm) {
@@ -65,7 +71,14 @@ class RankBench {
     std::vector<RankInfo> ranks = gather_rank_infos();
     refuse_too_much_memory(ranks);
     buffers_ = std::make_unique<PerfBuffers>(options, comm, nranks_);
-    if (rank_ == 0) report_.emplace(options, RunInfo{nranks_, run.ranks_are, run.args, std::move(ranks)}, stdout);
+    if (rank_ != 0) return;
+    RunInfo info{nranks_,
+                 run.ranks_are,
+                 run.args,
+                 std::move(ranks),
+                 PerfBuffers::arena_bytes(options, nranks_),
+                 static_cast<uint64_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)))};
+    report_.emplace(options, std::move(info), stdout);
   }
 
   bool run() {
@@ -89,6 +102,7 @@ class RankBench {
  private:
   void check(rondo_status status, const char* what) {
     if (status == RONDO_OK) return;
+    if (status == RONDO_ABORTED && rank_ != 0) throw PeerFailed("another rank has failed and says why");
     const std::string text = rondo_last_error(comm_);
     throw PerfError(fmt::format("{} on rank {}: {}", what, rank_, text.empty() ? rondo_status_string(status) : text));
   }
@@ -120,8 +134,10 @@ class RankBench {
     double most_over = need / static_cast<double>(available_memory_bytes());
     combine(&most_over, 1, RONDO_MAX);  // all ranks or none
     if (most_over > 0.9)
-      throw PerfError(fmt::format("the buffers need {:.1f} GiB on this host, more than 90 % of its free memory: lower "
-                                  "-e, --rotate or -m", need / (1u << 30)));
+      throw PerfError(
+          fmt::format("the buffers need {:.1f} GiB on this host, more than 90 % of its free memory: lower "
+                      "-e, --rotate or -m",
+                      need / (1u << 30)));
   }
 
   // ---- one operation ----
@@ -194,7 +210,8 @@ class RankBench {
     const void* out = ends(place).out;
     if (options_.collective == Collective::kAllGather) return data_->count_wrong_gathered(shape_.count_elems, out);
     const bool part = options_.collective == Collective::kReduceScatter;
-    return data_->count_wrong_reduced(part ? static_cast<uint64_t>(rank_) * shape_.count_elems : 0, shape_.out_elems, out);
+    return data_->count_wrong_reduced(part ? static_cast<uint64_t>(rank_) * shape_.count_elems : 0, shape_.out_elems,
+                                      out);
   }
   uint64_t verify() {
     uint64_t wrong = 0;
@@ -241,6 +258,7 @@ class RankBench {
   Measurement measure_placement(bool in_place) {
     in_place_ = in_place;
     uint64_t wrong = verify();
+    if (report_) progress_.say(fmt::format("{} bytes of {}: measuring", shape_.bytes, dtype_name(dtype_)));
     const double seconds = measure();
     wrong += verify();
     return over_ranks(seconds, wrong);
@@ -319,6 +337,8 @@ int bench_and_destroy(const PerfOptions& options, rondo_comm* comm, const PerfRu
   bool correct = false, failed = false;
   try {
     correct = bench(options, comm, run);
+  } catch (const PeerFailed&) {
+    failed = true;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rondo perf: %s\n", e.what());
     failed = true;

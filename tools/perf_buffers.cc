@@ -22,7 +22,8 @@ uint64_t stride(uint64_t bytes, uint64_t shift_bytes) { return round_up(std::max
 }  // namespace
 
 uint64_t PerfBuffers::input_arena_bytes(const PerfOptions& o, int nranks) {
-  const uint64_t bytes = o.collective == Collective::kAllGather ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes;
+  const uint64_t bytes =
+      o.collective == Collective::kAllGather ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes;
   return sets_of(o) * stride(bytes, static_cast<uint64_t>(o.unalign_elems) * 8);
 }
 uint64_t PerfBuffers::output_arena_bytes(const PerfOptions& o, int nranks) {
@@ -35,9 +36,13 @@ uint64_t PerfBuffers::arena_bytes(const PerfOptions& options, int nranks) {
 }
 
 PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks)
-    : comm_(comm), registered_(options.registered != 0), rotate_(options.rotate > 1),
-      unalign_elems_(static_cast<uint64_t>(options.unalign_elems)), sets_(sets_of(options)),
-      in_arena_bytes_(input_arena_bytes(options, nranks)), out_arena_bytes_(output_arena_bytes(options, nranks)) {
+    : comm_(comm),
+      registered_(options.registered != 0),
+      rotate_(options.rotate > 1),
+      unalign_elems_(static_cast<uint64_t>(options.unalign_elems)),
+      sets_(sets_of(options)),
+      in_arena_bytes_(input_arena_bytes(options, nranks)),
+      out_arena_bytes_(output_arena_bytes(options, nranks)) {
   in_ = allocate(in_arena_bytes_);
   out_ = allocate(out_arena_bytes_);
 }
@@ -62,11 +67,12 @@ PerfBuffers::~PerfBuffers() {
 }
 
 void PerfBuffers::use(const CallShape& shape, Dtype dtype) {
+  const uint64_t cursor_bytes = cursor_ * in_stride_;  // cold: go on where the last shape stopped
   shift_bytes_ = unalign_elems_ * dtype_bytes(dtype);
   in_stride_ = stride(shape.in_elems * dtype_bytes(dtype), shift_bytes_);
   out_stride_ = stride(shape.out_elems * dtype_bytes(dtype), shift_bytes_);
   num_places_ = rotate_ ? std::min(in_arena_bytes_ / in_stride_, out_arena_bytes_ / out_stride_) : sets_;
-  cursor_ = 0;
+  cursor_ = rotate_ ? cursor_bytes / in_stride_ % num_places_ : 0;
 }
 
 Place PerfBuffers::place(uint64_t ahead) const {

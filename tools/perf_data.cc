@@ -8,8 +8,8 @@
 namespace rondo::tools {
 namespace {
 
-constexpr int64_t kMaxSum = 4096;    // of the numbers that tables turn into bits
-constexpr int64_t kNumSorted = 8192; // values that min and max choose from
+constexpr int64_t kMaxSum = 4096;     // of the numbers that tables turn into bits
+constexpr int64_t kNumSorted = 8192;  // values that min and max choose from
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -96,8 +96,7 @@ void PerfData::build_tables() {
       const uint64_t bits = low_bits(mix(spec_.seed + i), elem_bytes_);
       if (usable(dtype, bits)) input_table_.push_back(bits);
     }
-    std::sort(input_table_.begin(), input_table_.end(),
-              [=](uint64_t a, uint64_t b) { return less(dtype, a, b); });
+    std::sort(input_table_.begin(), input_table_.end(), [=](uint64_t a, uint64_t b) { return less(dtype, a, b); });
     result_table_ = input_table_;
     return;
   }
@@ -222,8 +221,9 @@ uint64_t PerfData::count_wrong_reduced(uint64_t first_elem, uint64_t num_elems, 
 uint64_t PerfData::count_wrong_gathered(uint64_t shard_elems, const void* output) {
   uint64_t wrong = 0;
   for (Rank r = 0; r < spec_.nranks && shard_elems > 0; ++r)
-    wrong += count_different(input_pattern(r), 0, shard_elems,
-                             static_cast<const uint8_t*>(output) + static_cast<uint64_t>(r) * shard_elems * elem_bytes_);
+    wrong +=
+        count_different(input_pattern(r), 0, shard_elems,
+                        static_cast<const uint8_t*>(output) + static_cast<uint64_t>(r) * shard_elems * elem_bytes_);
   return wrong;
 }
 

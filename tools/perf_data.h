@@ -3,8 +3,8 @@
 // An input element is a hash of (seed, element, rank). How the result is made exact:
 //   gather            any bits
 //   integers          any bits for sum, prod (odd factors) and mulsum, which wrap; small numbers for avg
-//   floats sum, avg   integers whose absolute values add up to at most 2^p over the ranks (p: significant bits), so that
-//                     every partial sum is exact; with more ranks than that some give 0, others at each element
+//   floats sum, avg   integers whose absolute values add up to at most 2^p over the ranks (p: significant bits), so
+//                     that every partial sum is exact; with more ranks than that some give 0, others at each element
 //   floats mulsum     the same, room for the scale included (1 for even ranks, 2 for odd ones)
 //   floats prod       one rank 1..7, three ranks 1/2, 1 or 2, the others 1; signs for all
 //   min, max          any finite values
@@ -58,10 +58,10 @@ class PerfData {
 
   DataSpec spec_;
   uint32_t elem_bytes_;
-  bool raw_ = false;           // contributions are bits
-  int64_t budget_ = 1;         // floats' sums: largest absolute contribution
-  int64_t givers_ = 1;         // and how many ranks contribute to an element
-  int64_t table_offset_ = 0;   // index of number 0 in the tables
+  bool raw_ = false;          // contributions are bits
+  int64_t budget_ = 1;        // floats' sums: largest absolute contribution
+  int64_t givers_ = 1;        // and how many ranks contribute to an element
+  int64_t table_offset_ = 0;  // index of number 0 in the tables
   std::vector<uint64_t> input_table_, result_table_;
   std::vector<Words> inputs_;  // by rank, made on first use
   Words result_;

@@ -31,7 +31,8 @@ std::vector<std::string> environment_of(int rank, int nranks, const std::string&
                                fmt::format("RONDO_NRANKS={}", nranks), "RONDO_UNIQUE_ID=" + id_hex};
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string entry(*e), name = entry.substr(0, entry.find('=') + 1);
-    const bool ours = std::any_of(env.begin(), env.begin() + 4, [&](const std::string& v) { return v.starts_with(name); });
+    const bool ours =
+        std::any_of(env.begin(), env.begin() + 4, [&](const std::string& v) { return v.starts_with(name); });
     if (!ours) env.push_back(entry);
   }
   return env;

@@ -1,7 +1,7 @@
 // Starts the ranks of `rondo perf --ranks N`: this program again, N times, as its children.
 //
-// The children find their world in RONDO_RANK, RONDO_NRANKS and RONDO_UNIQUE_ID; the rendezvous runs in the parent. They
-// die with the parent (PR_SET_PDEATHSIG). When one of them dies, the parent names it and how, gives the others ten
+// The children find their world in RONDO_RANK, RONDO_NRANKS and RONDO_UNIQUE_ID; the rendezvous runs in the parent.
+// They die with the parent (PR_SET_PDEATHSIG). When one of them dies, the parent names it and how, gives the others ten
 // seconds to notice and to say so, and then ends them.
 #pragma once
 

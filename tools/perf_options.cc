@@ -14,10 +14,10 @@ struct Alias {
   Dtype dtype;
 };
 constexpr Alias kAliases[] = {
-    {"float32", Dtype::kFloat32},  {"fp32", Dtype::kFloat32},      {"f32", Dtype::kFloat32},
-    {"float64", Dtype::kFloat64},  {"fp64", Dtype::kFloat64},      {"f64", Dtype::kFloat64},
-    {"float16", Dtype::kFloat16},  {"fp16", Dtype::kFloat16},      {"f16", Dtype::kFloat16},
-    {"bf16", Dtype::kBfloat16},    {"f8e4m3", Dtype::kFloat8E4m3}, {"f8e5m2", Dtype::kFloat8E5m2},
+    {"float32", Dtype::kFloat32}, {"fp32", Dtype::kFloat32},      {"f32", Dtype::kFloat32},
+    {"float64", Dtype::kFloat64}, {"fp64", Dtype::kFloat64},      {"f64", Dtype::kFloat64},
+    {"float16", Dtype::kFloat16}, {"fp16", Dtype::kFloat16},      {"f16", Dtype::kFloat16},
+    {"bf16", Dtype::kBfloat16},   {"f8e4m3", Dtype::kFloat8E4m3}, {"f8e5m2", Dtype::kFloat8E5m2},
     {"int", Dtype::kInt32},
 };
 
@@ -89,9 +89,7 @@ std::optional<Collective> parse_collective(std::string_view text) {
 Expected<std::vector<Dtype>> parse_dtypes(std::string_view text) {
   return parse_list<Dtype>(text, kNumDtypes, "datatype", dtype_from_any_name);
 }
-Expected<std::vector<Op>> parse_ops(std::string_view text) {
-  return parse_list<Op>(text, kNumOps, "op", op_from_name);
-}
+Expected<std::vector<Op>> parse_ops(std::string_view text) { return parse_list<Op>(text, kNumOps, "op", op_from_name); }
 
 Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options) {
   if (options.max_bytes < options.min_bytes)

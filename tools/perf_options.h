@@ -16,9 +16,9 @@ namespace rondo::tools {
 
 enum class Averaging { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
 enum class Blocking {
-  kQueue = 0,         // all iterations are queued, then waited for
-  kBarrier = 1,       // blocking calls, a barrier after each
-  kBackToBack = 2,    // blocking calls, one after another
+  kQueue = 0,       // all iterations are queued, then waited for
+  kBarrier = 1,     // blocking calls, a barrier after each
+  kBackToBack = 2,  // blocking calls, one after another
 };
 
 struct PerfOptions {
@@ -29,16 +29,16 @@ struct PerfOptions {
   uint64_t step_factor = 1;  // above 1: sizes grow by this factor, not by step_bytes
   int iters = 20;
   int warmup_iters = 1;
-  int aggregate = 1;    // operations in a group
-  int run_cycles = 1;   // 0: for ever
-  int check = 1;        // how many times each result is verified before and after the timing; 0: never
-  int blocking = 2;     // Blocking
-  int average = 1;      // Averaging
-  int registered = 0;   // 1: buffers from rondo_alloc
+  int aggregate = 1;   // operations in a group
+  int run_cycles = 1;  // 0: for ever
+  int check = 1;       // how many times each result is verified before and after the timing; 0: never
+  int blocking = 2;    // Blocking
+  int average = 1;     // Averaging
+  int registered = 0;  // 1: buffers from rondo_alloc
   int unalign_elems = 0;
-  int rotate = 0;       // buffer sets; 0 and 1: one set, hot
-  int ranks = 0;        // processes to start; 0: none
-  int threads = 0;      // ranks as threads; 0: none
+  int rotate = 0;   // buffer sets; 0 and 1: one set, hot
+  int ranks = 0;    // processes to start; 0: none
+  int threads = 0;  // ranks as threads; 0: none
   double timeout_s = 0;
   std::vector<Dtype> dtypes{Dtype::kFloat32};
   std::vector<Op> ops{Op::kSum};

@@ -31,7 +31,8 @@ std::string now_text() {
 
 std::string measurement_text(const Measurement& m, const Bandwidth& b) {
   return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", format_number(m.seconds * 1e6, 7), format_number(b.algorithm, 6),
-                     format_number(b.bus, 6), m.num_wrong ? fmt::format("{:g}", static_cast<double>(*m.num_wrong)) : "N/A");
+                     format_number(b.bus, 6),
+                     m.num_wrong ? fmt::format("{:g}", static_cast<double>(*m.num_wrong)) : "N/A");
 }
 
 std::string op_text(const ResultRow& row) { return row.op ? std::string(op_name(*row.op)) : "none"; }
@@ -76,15 +77,20 @@ void Report::header() {
              run_.nranks, run_.ranks_are, options_.min_bytes, options_.max_bytes,
              factor ? options_.step_factor : options_.step_bytes, factor ? "factor" : "bytes", options_.warmup_iters,
              options_.iters, options_.aggregate, options_.check, options_.unalign_elems);
-  if (options_.rotate > 1) fmt::print(out_, "# Cold: every call takes the next of {} sets of buffers\n", options_.rotate);
+  if (options_.rotate > 1) {
+    const bool small = run_.buffer_bytes < 2 * run_.cache_bytes;
+    fmt::print(out_, "# Cold: every call takes the next place in {} MiB of buffers a rank{}\n", run_.buffer_bytes >> 20,
+               small ? fmt::format("; the last-level cache has {} MiB: raise --rotate", run_.cache_bytes >> 20) : "");
+  }
   if (options_.registered != 0) fmt::print(out_, "# Buffers come from rondo_alloc: all ranks reach them\n");
   fmt::print(out_, "#\n# Using devices\n");
   for (size_t r = 0; r < run_.ranks.size(); ++r)
     fmt::print(out_, "#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [host] {}\n", r, run_.ranks[r].pid,
                run_.ranks[r].host, run_.ranks[r].processor);
-  constexpr const char* kColumns = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}\n";
-  fmt::print(out_, "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place\n", "",
-             "", "", "", "");
+  constexpr const char* kColumns =
+      "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}\n";
+  fmt::print(out_, "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place\n",
+             "", "", "", "", "");
   fmt::print(out_, fmt::runtime(kColumns), "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
              "time", "algbw", "busbw", "#wrong");
   fmt::print(out_, fmt::runtime(kColumns), "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)",
@@ -131,12 +137,17 @@ std::string Report::json() const {
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const bool secret = entry.starts_with("RONDO_UNIQUE_ID=") || entry.starts_with("RONDO_SECRET=");
-    if (entry.starts_with("RONDO_") && !secret) env.push_back(*e);
+    if (entry.starts_with("RONDO_") && !entry.starts_with("RONDO_PERF_") && !secret) env.push_back(*e);
   }
   Json devices = Json::array();
   for (size_t r = 0; r < run_.ranks.size(); ++r)
-    devices.push_back({{"rank", r}, {"group", 0}, {"pid", run_.ranks[r].pid}, {"hostname", run_.ranks[r].host},
-                       {"device", 0}, {"device_hex", "host"}, {"device_info", run_.ranks[r].processor}});
+    devices.push_back({{"rank", r},
+                       {"group", 0},
+                       {"pid", run_.ranks[r].pid},
+                       {"hostname", run_.ranks[r].host},
+                       {"device", 0},
+                       {"device_hex", "host"},
+                       {"device_info", run_.ranks[r].processor}});
   const bool factor = options_.step_factor > 1;
   const char* regime = options_.rotate > 1 ? "cold" : "hot";
   Json config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
@@ -156,14 +167,21 @@ std::string Report::json() const {
                  {"registered", options_.registered},
                  {"unalign", options_.unalign_elems},
                  {"rotate_sets", std::max(1, options_.rotate)},
+                 {"buffer_bytes", run_.buffer_bytes},
+                 {"last_level_cache_bytes", run_.cache_bytes},
                  {"devices", devices}};
   Json results = Json::array();
   for (const ResultRow& row : rows_) {
-    Json result = {{"size", row.shape.bytes}, {"count", row.shape.count_elems}, {"type", dtype_name(row.dtype)},
-                   {"redop", op_text(row)}, {"root", "-1"}};
+    Json result = {{"size", row.shape.bytes},
+                   {"count", row.shape.count_elems},
+                   {"type", dtype_name(row.dtype)},
+                   {"redop", op_text(row)},
+                   {"root", "-1"}};
     for (const auto& [key, m] : {std::pair{"out_of_place", &row.out_of_place}, {"in_place", &row.in_place}}) {
       const Bandwidth b = bandwidth(options_.collective, run_.nranks, row.shape.bytes, m->seconds);
-      result[key] = {{"time", m->seconds * 1e6}, {"alg_bw", b.algorithm}, {"bus_bw", b.bus},
+      result[key] = {{"time", m->seconds * 1e6},
+                     {"alg_bw", b.algorithm},
+                     {"bus_bw", b.bus},
                      {"nwrong", m->num_wrong ? Json(*m->num_wrong) : Json()}};
     }
     result["actual_iterations"] = options_.iters;

@@ -32,10 +32,12 @@ struct RunInfo {
   std::string ranks_are;  // "processes", "threads", "processes of torchrun", "one rank"
   std::vector<std::string> args;
   std::vector<RankInfo> ranks;
+  uint64_t buffer_bytes = 0;  // all buffers of one rank
+  uint64_t cache_bytes = 0;   // last-level cache; 0: unknown
 };
 
 struct Measurement {
-  double seconds = 0;  // of one operation
+  double seconds = 0;                 // of one operation
   std::optional<uint64_t> num_wrong;  // nothing: not checked
 };
 

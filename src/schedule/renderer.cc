@@ -47,7 +47,9 @@ std::string format_rows(const std::vector<Row>& rows) {
 class Renderer {
  public:
   Renderer(const Algorithm& algorithm, const ExplainOptions& options)
-      : algorithm_(algorithm), options_(options), schedule_(record_all(algorithm, options.nranks)),
+      : algorithm_(algorithm),
+        options_(options),
+        schedule_(record_all(algorithm, options.nranks)),
         run_(run_symbolically(schedule_)) {
     std::set<std::pair<Rank, int>> seen;
     for (const StepWrite& s : run_.summed)
@@ -66,8 +68,7 @@ class Renderer {
     const std::vector<bool> shown = shown_steps();
     for (int step = 1; step <= run_.num_steps; ++step) {
       apply_writes(step);
-      if (shown[static_cast<size_t>(step)])
-        text += render_step(step);
+      if (shown[static_cast<size_t>(step)]) text += render_step(step);
       else if (all && shown[static_cast<size_t>(step - 1)])
         text += fmt::format("\n... the next steps go on in the same way (one step: --step {}; all: --full)\n", step);
     }
@@ -174,8 +175,8 @@ class Renderer {
       if (options_.nranks > 2)
         rows.push_back({fmt::format("({}+{})", item(1, c), item(0, c)),
                         "a sum on its way: first what the rank that added had itself, then what arrived"});
-      rows.push_back({fmt::format("S{}", c),
-                      fmt::format("the complete sum of chunk {}; + stands for any operator", c)});
+      rows.push_back(
+          {fmt::format("S{}", c), fmt::format("the complete sum of chunk {}; + stands for any operator", c)});
     } else {
       const std::string which = chunks(Buffer::kIn) > 1 ? ", chunk 0" : "";
       rows.push_back({item(0, 0), fmt::format("the input of rank 0{}; the ranks are {}", which, ranks)});
@@ -370,9 +371,9 @@ class Renderer {
   const ExplainOptions& options_;
   const Schedule schedule_;
   const SymbolicRun run_;
-  std::vector<std::pair<Rank, int>> owners_;  // who forms which chunk's complete sum
-  bool one_owner_each_ = false;               // no sum is formed twice
-  bool spread_ = false;                       // and the owners are many: a reduce-scatter, not a reduce
+  std::vector<std::pair<Rank, int>> owners_;       // who forms which chunk's complete sum
+  bool one_owner_each_ = false;                    // no sum is formed twice
+  bool spread_ = false;                            // and the owners are many: a reduce-scatter, not a reduce
   std::vector<std::vector<ExprPtr>> contents_[3];  // by buffer, rank, chunk: after the latest step applied
 };
 

@@ -14,12 +14,12 @@
 namespace rondo {
 
 struct ExplainOptions {
-  int nranks = 4;            // 1 .. kMaxExplainRanks
+  int nranks = 4;  // 1 .. kMaxExplainRanks
   bool has_elements = false;
-  uint64_t num_elems = 0;    // of the whole vector: all-reduce: the buffer; reduce-scatter: a rank's input; all-gather:
-                             // a rank's output
-  int step = 0;              // show only this step; 0: all
-  int fold_at = 16;          // rows, columns and steps beyond this number are folded; 0: never
+  uint64_t num_elems = 0;  // of the whole vector: all-reduce: the buffer; reduce-scatter: a rank's input; all-gather:
+                           // a rank's output
+  int step = 0;            // show only this step; 0: all
+  int fold_at = 16;        // rows, columns and steps beyond this number are folded; 0: never
 };
 inline constexpr int kMaxExplainRanks = 256;
 

@@ -189,8 +189,7 @@ class SymbolicExecutor {
       if (i.is(kFlagDirect))
         for (size_t k = 0; k < values.size(); ++k)
           write(message.step, p.peer, Buffer::kOut, i.dst_first + k, values[k]);
-      else
-        parcels(r.rank, p.peer, p).push_back({values, message.step});
+      else parcels(r.rank, p.peer, p).push_back({values, message.step});
     }
     if (i.is(kFlagDirect)) lane.step = message.step;
     run_.messages.push_back(std::move(message));

@@ -120,7 +120,8 @@ TEST(Cli, MistakesAreNamedAndFail) {
       {{"perf", "all_reduce", "-d", "quad"}, "no datatype 'quad'"},
       {{"perf", "all_reduce", "-b", "2K", "-e", "1K"}, "-e 1024 is below -b 2048"},
       {{"perf", "all_reduce", "--ranks", "2", "--threads", "2"}, "exclude one another"},
-      {{"perf", "all_reduce", "--threads", "2", "-b", "1K", "--algo", "zigzag"}, "zigzag"},
+      {{"perf", "all_reduce", "--threads", "2", "-b", "1K", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
+      {{"perf", "all_gather", "--threads", "2", "-b", "1K", "--algo", "tree"}, "no algorithm 'tree' for all_gather"},
       {{"perf"}, "collective is required"},
   };
   for (const auto& [args, message] : cases) {
@@ -158,11 +159,12 @@ TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
 }
 
 TEST(Cli, PerfOfThreadsInEveryMode) {
-  const std::vector<std::string> modes[] = {{"-z", "0"}, {"-z", "1", "-a", "3"}, {"-m", "3"},       {"-R", "1"},
+  const std::vector<std::string> modes[] = {{"-z", "0"}, {"-z", "1", "-a", "3"}, {"-m", "3"},           {"-R", "1"},
                                             {"-u", "3"}, {"--rotate", "4"},      {"-c", "0", "-a", "0"}};
   for (const char* collective : {"all_reduce", "reduce_scatter", "all_gather"})
     for (const auto& mode : modes) {
-      std::vector<std::string> args{"perf", collective, "--threads", "3", "-b", "100", "-e", "40K", "-f", "20", "-n", "3"};
+      std::vector<std::string> args{"perf", collective, "--threads", "3",  "-b", "100",
+                                    "-e",   "40K",      "-f",        "20", "-n", "3"};
       args.insert(args.end(), mode.begin(), mode.end());
       Program p(args);
       EXPECT_EQ(p.exit_status(), 0) << collective << " " << mode[0] << mode[1] << "\n" << p.text();

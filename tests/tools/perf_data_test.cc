@@ -61,8 +61,7 @@ uint64_t reduce_in_order(Dtype dtype, Op op, std::vector<uint64_t> operands, con
   if (op != Op::kAvg) return sum;
   const int n = static_cast<int>(order.size());
   if (dtype == Dtype::kFloat64) return encode_float(dtype, decode_float(dtype, sum) / n);
-  if (is_float(dtype))
-    return encode_float(dtype, static_cast<float>(decode_float(dtype, sum)) / static_cast<float>(n));
+  if (is_float(dtype)) return encode_float(dtype, static_cast<float>(decode_float(dtype, sum)) / static_cast<float>(n));
   const int64_t quotient = as_integer(dtype, sum) / n;
   return static_cast<uint64_t>(quotient) &
          (dtype_bytes(dtype) == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * dtype_bytes(dtype))) - 1);

@@ -57,9 +57,10 @@ TEST(Table, RowsAreNcclTestsColumns) {
                               "500.00    2.10    2.10       3\n"),
             std::string::npos)
       << printed.text;
-  EXPECT_NE(printed.text.find("#       size         count      type   redop    root     time   algbw   busbw  #wrong     "
-                              "time   algbw   busbw  #wrong\n"),
-            std::string::npos)
+  EXPECT_NE(
+      printed.text.find("#       size         count      type   redop    root     time   algbw   busbw  #wrong     "
+                        "time   algbw   busbw  #wrong\n"),
+      std::string::npos)
       << printed.text;
   EXPECT_NE(printed.text.find("# Out of bounds values : 3 FAILED\n"), std::string::npos) << printed.text;
   EXPECT_NE(printed.text.find("# Avg bus bandwidth    : 1.57286\n"), std::string::npos) << printed.text;
