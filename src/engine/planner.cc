@@ -14,33 +14,37 @@ Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTab
 // Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it.
 const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   auto [it, fresh] = profiles_.try_emplace(&algorithm);
-  Profile& p = it->second;
-  if (!fresh) return p;
-  p.steps = algorithm.cost(nranks_).steps;
+  Profile& most = it->second;
+  if (!fresh) return most;
+  most.steps = algorithm.cost(nranks_).steps;
   for (Rank r : {0, 1, nranks_ / 2, nranks_ - 1}) {
     if (r >= nranks_) continue;
     const RankSchedule s = record_rank(algorithm, r, nranks_);
     const double whole = std::max(s.in_chunks, s.out_chunks);
-    double messages = 0, sent = 0, received = 0;
+    Profile p;
     for (const Lane& lane : s.lanes)
       for (const Instruction& i : lane) {
-        if (i.verb == Verb::kWait) continue;
-        const bool src = i.has(kVerbSrc) || !i.has(kVerbDst);
-        const double share = i.is(kFlagCredit) ? 0
-                             : std::max(1.0 / whole, static_cast<double>(i.num_chunks) /
-                                                         s.chunks(src ? i.src_buffer() : i.dst_buffer()) *
-                                                         (s.chunks(src ? i.src_buffer() : i.dst_buffer()) / whole));
-        const bool multicast = !s.send_ports(i).empty() && s.send_ports(i)[0].group != kUnicast;
-        messages += 1;
-        sent += share * (multicast && !i.is(kFlagDirect) ? 1.0 : static_cast<double>(s.send_ports(i).size()));
-        received += share * static_cast<double>(s.recv_ports(i).size());
+        if (i.verb == Verb::kWait || i.is(kFlagCredit)) continue;
+        // Chunks of a one-chunk buffer are as long as those of the other one when that is cut by ranks.
+        const bool cut_by_ranks = algorithm.collective != Collective::kAllReduce;
+        const double share = cut_by_ranks ? i.num_chunks / whole
+                                          : static_cast<double>(i.num_chunks) / s.chunks(i.has(kVerbSrc) ? i.src_buffer() : i.dst_buffer());
+        const PortSet &from = s.recv_ports(i), &to = s.send_ports(i);
+        const bool multicast = !to.empty() && to[0].group != kUnicast;
+        const auto peers = static_cast<double>(from.size() + to.size());
+        p.messages += 1;
         p.longest_chunk = std::max(p.longest_chunk, share);
+        p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
+        if (i.is(kFlagDirect)) p.peer_share += share * peers;
+        else p.slot_share += share * (static_cast<double>(from.size()) + (multicast ? 1.0 : static_cast<double>(to.size())));
       }
-    p.messages = std::max(p.messages, messages);
-    p.sent = std::max(p.sent, sent);
-    p.received = std::max(p.received, received);
+    most.messages = std::max(most.messages, p.messages);
+    most.longest_chunk = std::max(most.longest_chunk, p.longest_chunk);
+    most.slot_share = std::max(most.slot_share, p.slot_share);
+    most.user_share = std::max(most.user_share, p.user_share);
+    most.peer_share = std::max(most.peer_share, p.peer_share);
   }
-  return p;
+  return most;
 }
 
 // Long enough to amortise a message's fixed cost, short enough that ranks overlap: a quarter of a chunk, within
@@ -54,22 +58,20 @@ uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
 
 double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   const Profile& p = profile(*c.algorithm);
-  const double share = settings_.ranks_per_core;
-  const double step_ns = share > 1 ? settings_.yield_ns * share : settings_.handover_ns;
-  const auto s = static_cast<double>(bytes);
-  if (c.algorithm->direct)
-    return 2 * step_ns + share * (2 * settings_.message_ns + s * (p.sent + p.received) / nranks_ /
-                                                                  (4 * settings_.staging_bytes_per_ns));
+  const PlannerSettings& k = settings_;
+  const double share = k.ranks_per_core, size = static_cast<double>(bytes), chunk = p.longest_chunk * size;
+  const double steps = static_cast<double>(p.steps), step_ns = share > 1 ? k.yield_ns * share : k.handover_ns;
+  const double user_ns = size * (p.user_share * k.user_ns_per_byte + p.peer_share * k.peer_ns_per_byte);
+  if (c.algorithm->direct) return steps * step_ns + share * (4 * k.message_ns + user_ns);
   if (c.protocol == Protocol::kInline) {
-    const double lines = std::max(1.0, p.longest_chunk * s / kLinePayloadBytes);
-    return static_cast<double>(p.steps) * step_ns +
-           share * (p.messages * settings_.line_ns * 2 + lines * p.messages * settings_.line_ns);
+    const double lines = std::max(1.0, chunk / kLinePayloadBytes);
+    return steps * step_ns + share * p.messages * (k.line_ns + lines * k.line_ns);
   }
-  const double chunk = std::max(1.0, p.longest_chunk * s);
-  const double messages = p.messages * std::max(1.0, chunk / static_cast<double>(c.message_bytes));
-  return static_cast<double>(p.steps) * (2 * step_ns + std::min(chunk, static_cast<double>(c.message_bytes)) /
-                                                           settings_.staging_bytes_per_ns) +
-         share * (messages * settings_.message_ns + s * (p.sent + p.received) / settings_.staging_bytes_per_ns);
+  const double message = std::min(chunk, static_cast<double>(c.message_bytes));
+  const double loops = std::max(1.0, chunk / static_cast<double>(c.message_bytes));
+  const double fill_ns = steps * message * k.slot_ns_per_byte;  // until the pipeline runs
+  return steps * 2 * step_ns + fill_ns +
+         share * (p.messages * loops * k.message_ns + size * p.slot_share * k.slot_ns_per_byte + user_ns);
 }
 
 Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {

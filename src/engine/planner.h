@@ -4,8 +4,8 @@
 // of ranks, the settings and constants that were agreed when the communicator was made (rank 0's), and whether memory
 // of the communicator is reachable by all. Nothing that only one rank knows enters.
 //
-// The cost model (seconds, one rank): steps * hand-over + share * (messages * per-message + bytes / bandwidth), where
-// share is how many ranks a core carries (docs/architecture.md, "Planner").
+// The cost model: steps * hand-over + share * (messages * per-message + bytes * per-byte), where a hand-over is a yield
+// and share counts the ranks of a core when ranks outnumber cores (docs/architecture.md, "Planner").
 //
 // Thread safety: belongs to the communicator's driver.
 #pragma once
@@ -26,11 +26,14 @@ struct PlannerSettings {
   char protocol[16] = {};         // RONDO_PROTO
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
   int32_t ranks_per_core = 1;     // rounded up
-  double handover_ns = 110;       // a flag from one core to another
-  double yield_ns = 700;          // a core from one rank to another
-  double message_ns = 60;         // the executor's own time for one message
-  double line_ns = 12;            // the same for one header line
-  double staging_bytes_per_ns = 10;  // writing or reading a slot
+  // Constants of a machine of 2023; docs/architecture.md, "Planner", says how they were found.
+  double handover_ns = 120;      // a flag from one core to another
+  double yield_ns = 700;         // a core from one rank to another
+  double message_ns = 70;        // the executor's own time for one message
+  double line_ns = 14;           // the same for one header line
+  double slot_ns_per_byte = 0.035;  // writing or reading a data slot, which another core reads or wrote
+  double user_ns_per_byte = 0.006;  // reading or writing a buffer of the caller's
+  double peer_ns_per_byte = 0.009;  // reading or writing a peer's buffer
 };
 
 struct PlanRequest {
@@ -74,10 +77,11 @@ class Planner {
     uint64_t message_bytes = 0;
     double forecast_ns = 0;
   };
-  /// What an algorithm does for this N, as shares of S (the larger of the in and out buffers).
+  /// What an algorithm does for this N on its busiest rank; bytes as shares of S, the larger of the in and out buffers.
   struct Profile {
-    double messages = 0, sent = 0, received = 0, longest_chunk = 0;
     int64_t steps = 0;
+    double messages = 0, longest_chunk = 0;
+    double slot_share = 0, user_share = 0, peer_share = 0;  // written or read: slots, own buffers, peers' buffers
   };
   static constexpr size_t kSets = 512, kWays = 4;
 

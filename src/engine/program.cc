@@ -110,7 +110,8 @@ class Compiler {
     for (size_t i = 0; i < p_.lanes.size(); ++i)
       for (ProgramStep& step : p_.lanes[i]) {
         const bool last_lane = i + 1 == p_.lanes.size();
-        if (step.verb == Verb::kWait || step.flags & (kFlagCredit | kFlagDirect) || (!last_lane && !step.recv.empty()))
+        const bool waits_ahead = step.verb == Verb::kWait && step.wait_lane >= i;
+        if (waits_ahead || step.flags & (kFlagCredit | kFlagDirect) || (!last_lane && !step.recv.empty()))
           p_.once = false;
         step.once_elems = static_cast<uint32_t>(step.src.num_elems);
         step.once_steps = p_.steps_of_message(step.src.num_elems);

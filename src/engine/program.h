@@ -62,8 +62,9 @@ struct Program {
   bool premul;
   bool direct;          // its first credits carry addresses
   std::vector<ProgramLane> lanes;
-  // The form of small messages: inline, one loop, only the last lane receives, no waits, credits or direct steps. Its
-  // lanes may run one after the other, each to its end: what others wait for is sent before anything is waited for.
+  // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no credits
+  // or direct steps. Its lanes may run one after the other, each to its end (so its waits hold by themselves): what
+  // others wait for is sent before anything is waited for.
   bool once = false;
   uint64_t scratch_bytes = 0;
   // Ends of connections in use, and how many steps one operation makes on each.
