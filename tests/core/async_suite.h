@@ -142,6 +142,36 @@ TEST_P(Async, WorkIsWaitedForByAnotherThread) {
   });
 }
 
+TEST_P(Async, OneThreadWaitsWhileAnotherCalls) {
+  spawn(GetParam(), 3, [](Communicator& comm) {
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      SimpleAllReduce call(comm, 200000);
+      Work work;
+      ASSERT_TRUE(is_ok(call.start(comm, &work)));
+      Status waited;
+      std::thread waiter([&] { waited = work.wait(); });
+      for (int i = 0; i < 10; ++i) EXPECT_TRUE(works(comm, 10 + static_cast<uint64_t>(i) * 500));
+      waiter.join();
+      ASSERT_TRUE(is_ok(waited));
+      ASSERT_EQ(call.judge(), "");
+    }
+  });
+}
+
+TEST_P(Async, CallsThatShareABufferRunInTheirOrder) {
+  spawn(GetParam(), 3, [](Communicator& comm) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      std::vector<int64_t> x(5000, 1);
+      constexpr int kNumCalls = 6;
+      Work works[kNumCalls];
+      for (Work& w : works)  // each sum reads what the one before wrote
+        ASSERT_TRUE(is_ok(comm.all_reduce(x.data(), x.data(), x.size(), Dtype::kInt64, Op::kSum, nullptr, &w)));
+      for (Work& w : works) ASSERT_TRUE(is_ok(w.wait()));
+      for (const int64_t v : x) ASSERT_EQ(v, 3 * 3 * 3 * 3 * 3 * 3);
+    }
+  });
+}
+
 TEST_P(Async, GroupsRunTheirCallsAsOneBatch) {
   spawn(GetParam(), 3, [](Communicator& comm) {
     for (int repeat = 0; repeat < 10; ++repeat) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,6 +40,13 @@ Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t b
   region.bytes = bytes;
   for (Rank r = 0; r < layout_.nranks; ++r) {
     const int fd = r == rank_ ? own.fd : received[static_cast<size_t>(r)].fd;
+    // Touching what lies beyond a shorter file would be a SIGBUS.
+    struct stat theirs {};
+    if (fstat(fd, &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes) {
+      unmap(region);
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on the bytes of {}: {} here, {} on rank {}",
+                                                       rank_, label, bytes, theirs.st_size, r));
+    }
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (p == MAP_FAILED) {
       unmap(region);
