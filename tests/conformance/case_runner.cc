@@ -39,8 +39,7 @@ std::string describe(const Case& c) {
 }
 
 bool applies(const Case& c) {
-  return !(c.algorithm != nullptr && c.algorithm->direct && collective_reduces(c.collective) &&
-           c.op == Op::kPremulSum);
+  return !(c.algorithm != nullptr && c.algorithm->direct && collective_reduces(c.collective) && c.op == Op::kPremulSum);
 }
 
 uint64_t in_elems(const Case& c, int nranks) {

@@ -40,7 +40,9 @@ class CallBuffers {
   CallBuffers() = default;
   /// in_area, out_area: area_bytes() each.
   CallBuffers(const DataTables* tables, Rank rank, void* in_area, void* out_area)
-      : tables_(tables), rank_(rank), in_area_(static_cast<uint8_t*>(in_area)),
+      : tables_(tables),
+        rank_(rank),
+        in_area_(static_cast<uint8_t*>(in_area)),
         out_area_(static_cast<uint8_t*>(out_area)) {}
   static uint64_t area_bytes(uint64_t buffer_bytes) { return buffer_bytes + 2 * kGuardBytes + 64; }
 

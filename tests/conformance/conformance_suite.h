@@ -51,7 +51,8 @@ inline std::vector<Case> algorithm_cases(bool with_direct) {
 inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
   const auto n = static_cast<uint64_t>(nranks);
   const uint64_t boundary = 65536 / dtype_bytes(c.dtype);
-  if (kSanitized) return c.op == Op::kSum ? std::vector<uint64_t>{0, 1, 1009, boundary + 1} : std::vector<uint64_t>{257};
+  if (kSanitized)
+    return c.op == Op::kSum ? std::vector<uint64_t>{0, 1, 1009, boundary + 1} : std::vector<uint64_t>{257};
   std::vector<uint64_t> sizes{1, 3 * n + n / 2 + 1};
   if (n > 8) {  // far more ranks than cores: every hand-over is a context switch
     if (c.op == Op::kSum) sizes.insert(sizes.end(), {0, boundary - 1 + index % 3});
@@ -91,8 +92,10 @@ inline std::vector<Case> product_cases(int nranks, bool with_direct) {
 
 /// Buffers of about total_bytes, cut raggedly, for a few types.
 inline std::vector<Case> large_cases(int nranks, bool with_direct, uint64_t total_bytes) {
-  constexpr std::pair<Dtype, Op> kTypes[] = {{Dtype::kFloat32, Op::kSum}, {Dtype::kBfloat16, Op::kAvg},
-                                             {Dtype::kInt8, Op::kMax},    {Dtype::kFloat64, Op::kPremulSum}};
+  constexpr std::pair<Dtype, Op> kTypes[] = {{Dtype::kFloat32, Op::kSum},
+                                             {Dtype::kBfloat16, Op::kAvg},
+                                             {Dtype::kInt8, Op::kMax},
+                                             {Dtype::kFloat64, Op::kPremulSum}};
   std::vector<Case> cases;
   for (Case c : algorithm_cases(with_direct)) {
     for (const auto& [dtype, op] : kTypes) {

@@ -26,7 +26,8 @@ class CApi : public ::testing::Test {
                const rondo_comm* comm) {
     const std::string text = rondo_last_error(comm);
     EXPECT_EQ(got, wanted) << text;
-    for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << "no \"" << word << "\" in: " << text;
+    for (const char* word : words)
+      EXPECT_NE(text.find(word), std::string::npos) << "no \"" << word << "\" in: " << text;
   }
   void refused(rondo_status got, rondo_status wanted, std::initializer_list<const char*> words) {
     refused(got, wanted, words, comms_[0]);

@@ -1,5 +1,5 @@
-// What goes wrong is said, quickly and on every rank that it concerns: bad arguments, ranks that disagree, ranks that do
-// not come, abort.
+// What goes wrong is said, quickly and on every rank that it concerns: bad arguments, ranks that disagree, ranks that
+// do not come, abort.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,12 +44,12 @@ TEST_P(Errors, UnknownDtypesOpsAndAlgorithmsAreNamed) {
     const std::string me = rank_text(comm.rank());
     EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, static_cast<Dtype>(77), Op::kSum), StatusCode::kInvalidArgument,
                            {me, "dtype", "77"}));
-    EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, static_cast<Op>(66)),
-                           StatusCode::kInvalidArgument, {me, "op", "66"}));
+    EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, static_cast<Op>(66)), StatusCode::kInvalidArgument,
+                           {me, "op", "66"}));
     CallOptions options;
     options.algorithm = "carrier_pigeon";
-    EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, Op::kSum, &options),
-                           StatusCode::kInvalidArgument, {me, "algorithm", "carrier_pigeon"}));
+    EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, Op::kSum, &options), StatusCode::kInvalidArgument,
+                           {me, "algorithm", "carrier_pigeon"}));
     options.algorithm = "tree";  // known, but not for this collective
     EXPECT_TRUE(fails_with(comm.all_gather(x, x + 8, 4, Dtype::kFloat32, &options), StatusCode::kInvalidArgument,
                            {me, "algorithm", "tree", "all_gather"}));
@@ -195,7 +195,9 @@ inline const Disagreement kDisagreements[] = {
     {"dtype", {.dtype = Dtype::kFloat32}, {.dtype = Dtype::kInt32}, {"float", "int32"}},
     {"op", {.op = Op::kSum}, {.op = Op::kMax}, {"sum", "max"}},
     {"collective", {}, {.collective = Collective::kAllGather}, {"all_reduce", "all_gather"}},
-    {"halves", {.collective = Collective::kReduceScatter}, {.collective = Collective::kAllGather},
+    {"halves",
+     {.collective = Collective::kReduceScatter},
+     {.collective = Collective::kAllGather},
      {"reduce_scatter", "all_gather"}},
     {"algorithm", {.algorithm = "ring"}, {.algorithm = "two_shot"}, {"ring", "two_shot"}},
 };

@@ -109,19 +109,18 @@ TEST_P(KilledRank, IsNamedByTheOthersWithinASecond) {
   EXPECT_EQ(errno, ECHILD);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Faults, KilledRank,
-    ::testing::Values(FaultCase{Collective::kAllReduce, "ring", 1 << 20},
-                      FaultCase{Collective::kAllReduce, "two_shot", 1 << 20},
-                      FaultCase{Collective::kAllReduce, "one_shot", 1 << 18},
-                      FaultCase{Collective::kAllReduce, "one_shot", 2},
-                      FaultCase{Collective::kAllReduce, "tree", 1 << 18},
-                      FaultCase{Collective::kAllReduce, "recursive_doubling", 1 << 18},
-                      FaultCase{Collective::kReduceScatter, "ring", 1 << 18},
-                      FaultCase{Collective::kReduceScatter, "two_shot", 1 << 18},
-                      FaultCase{Collective::kAllGather, "ring", 1 << 18},
-                      FaultCase{Collective::kAllGather, "one_shot", 1 << 18}),
-    [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Faults, KilledRank,
+                         ::testing::Values(FaultCase{Collective::kAllReduce, "ring", 1 << 20},
+                                           FaultCase{Collective::kAllReduce, "two_shot", 1 << 20},
+                                           FaultCase{Collective::kAllReduce, "one_shot", 1 << 18},
+                                           FaultCase{Collective::kAllReduce, "one_shot", 2},
+                                           FaultCase{Collective::kAllReduce, "tree", 1 << 18},
+                                           FaultCase{Collective::kAllReduce, "recursive_doubling", 1 << 18},
+                                           FaultCase{Collective::kReduceScatter, "ring", 1 << 18},
+                                           FaultCase{Collective::kReduceScatter, "two_shot", 1 << 18},
+                                           FaultCase{Collective::kAllGather, "ring", 1 << 18},
+                                           FaultCase{Collective::kAllGather, "one_shot", 1 << 18}),
+                         [](const auto& info) { return name_of(info.param); });
 
 TEST(Faults, DeathIsNoticedByAsynchronousWork) {
   constexpr Rank kVictim = 2;

@@ -1,5 +1,5 @@
-// Random operations: collective, count, dtype, op, algorithm, placement, and how they are issued (blocking, asynchronous
-// with several outstanding, grouped), all from one seed that every rank shares. Every result is verified.
+// Random operations: collective, count, dtype, op, algorithm, placement, and how they are issued (blocking,
+// asynchronous with several outstanding, grouped), all from one seed that every rank shares. Every result is verified.
 //
 // The order in which a rank waits for its asynchronous work is its own. The seed is printed; --gtest_random_seed=N
 // chooses another one.
@@ -64,8 +64,12 @@ class StressPlan {
 class StressRank {
  public:
   StressRank(Communicator& comm, const DataTables& tables, uint64_t seed)
-      : comm_(comm), tables_(tables), plan_(seed, comm.size()), own_random_(seed + static_cast<uint64_t>(comm.rank())),
-        area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)), heap_(kNumSlots / 2 * 2 * area_bytes_) {}
+      : comm_(comm),
+        tables_(tables),
+        plan_(seed, comm.size()),
+        own_random_(seed + static_cast<uint64_t>(comm.rank())),
+        area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)),
+        heap_(kNumSlots / 2 * 2 * area_bytes_) {}
 
   /// Collective. Half of the slots lie in memory that all ranks reach, half on the heap; which slot a call gets differs
   /// among the ranks, so that direct plans must agree to fall back.
@@ -82,8 +86,8 @@ class StressRank {
   Status run(int num_steps) {
     for (int step = 0; step < num_steps; ++step) {
       const Status status = one_step();
-      if (!status.ok()) return Status(status.code(), "step " + std::to_string(step) + ": " +
-                                                         std::string(status.message()));
+      if (!status.ok())
+        return Status(status.code(), "step " + std::to_string(step) + ": " + std::string(status.message()));
     }
     while (num_busy_ > 0) RONDO_TRY(finish_one());
     return Status();

@@ -137,9 +137,8 @@ uint64_t expected_integer(const DataSpec& spec, uint64_t position) {
   result = extend(spec.dtype, result);
   if (spec.op != Op::kAvg) return result;
   const auto n = static_cast<uint64_t>(spec.nranks);
-  return is_signed(spec.dtype)
-             ? static_cast<uint64_t>(static_cast<int64_t>(result) / static_cast<int64_t>(n))
-             : result / n;
+  return is_signed(spec.dtype) ? static_cast<uint64_t>(static_cast<int64_t>(result) / static_cast<int64_t>(n))
+                               : result / n;
 }
 
 // IEEE 754-2019 minimum of numbers: -0 < +0.
@@ -266,9 +265,9 @@ void encode_float(Dtype dtype, double x, void* element) {
       std::abort();
     }
     const auto whole = static_cast<uint64_t>(significand);
-    bits = significand < one ? whole
-                             : (static_cast<uint64_t>(exponent + f.bias()) << f.mantissa_bits) +
-                                   (whole - static_cast<uint64_t>(one));
+    bits = significand < one
+               ? whole
+               : (static_cast<uint64_t>(exponent + f.bias()) << f.mantissa_bits) + (whole - static_cast<uint64_t>(one));
   }
   store_bits(dtype, bits | sign, element);
 }
@@ -291,9 +290,8 @@ void fill_exact(const DataSpec& spec, Rank rank, uint64_t first_elem, uint64_t n
 }
 
 void expect_exact(const DataSpec& spec, uint64_t first_elem, uint64_t num_elems, void* to) {
-  fill_periodic(spec.dtype, first_elem, num_elems, to, [&](uint64_t p) {
-    return is_float(spec.dtype) ? expected_float(spec, p) : expected_integer(spec, p);
-  });
+  fill_periodic(spec.dtype, first_elem, num_elems, to,
+                [&](uint64_t p) { return is_float(spec.dtype) ? expected_float(spec, p) : expected_integer(spec, p); });
 }
 
 void fill_rounding(Dtype dtype, uint64_t seed, Rank rank, uint64_t first_elem, uint64_t num_elems, void* to) {

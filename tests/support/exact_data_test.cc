@@ -71,8 +71,10 @@ TEST(EncodeFloat, AgreesWithTheProcessorForFp32) {
 uint64_t step(const DataSpec& spec, uint64_t a, uint64_t b) {
   uint64_t bits = 0;
   const auto combine = [&](auto x, auto y) {
-    return spec.op == Op::kProd ? x * y : spec.op == Op::kMin ? std::min(x, y) : spec.op == Op::kMax ? std::max(x, y)
-                                                                                                      : x + y;
+    return spec.op == Op::kProd  ? x * y
+           : spec.op == Op::kMin ? std::min(x, y)
+           : spec.op == Op::kMax ? std::max(x, y)
+                                 : x + y;
   };
   if (is_float(spec.dtype)) {
     encode_float(spec.dtype, combine(decode_float(spec.dtype, &a), decode_float(spec.dtype, &b)), &bits);
@@ -104,8 +106,8 @@ TEST_P(ExactData, AnyOrderGivesTheSameBits) {
         uint64_t expected = 0;
         expect_exact(spec, e, 1, &expected);
         const uint64_t mask = ~uint64_t{0} >> (64 - 8 * dtype_bytes(dtype));
-        ASSERT_EQ(parts[0] & mask, expected) << op_name(op) << " of " << nranks << " ranks, element " << e
-                                              << (integer ? " (integer)" : "");
+        ASSERT_EQ(parts[0] & mask, expected)
+            << op_name(op) << " of " << nranks << " ranks, element " << e << (integer ? " (integer)" : "");
       }
     }
   }

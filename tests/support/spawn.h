@@ -1,7 +1,7 @@
-// Runs a function on every rank of a communicator: ranks as threads (inproc transport) or as processes (shm transport).
+// Runs a function on every rank of a communicator: ranks as threads (inproc) or as processes (shm).
 //
-// The function's Status, and every failed EXPECT in it, is reported to GoogleTest with the rank, from processes too (the
-// text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads cannot
+// The function's Status, and every failed EXPECT in it, is reported to GoogleTest with the rank, from processes too
+// (the text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads cannot
 // be killed, so they are named and the test program ends. Processes die with the test program.
 //
 // A program that spawns processes must not have made a communicator itself: state that a fork copies is not state that
@@ -38,8 +38,8 @@ struct RankResult {
 struct SpawnOptions {
   Config config;
   double deadline_s = 60;
-  std::vector<Rank> may_die;                                  // processes: being killed is no failure of these ranks
-  std::function<void(const std::vector<pid_t>&)> in_parent;   // processes: runs in the parent while the ranks run
+  std::vector<Rank> may_die;                                 // processes: being killed is no failure of these ranks
+  std::function<void(const std::vector<pid_t>&)> in_parent;  // processes: runs in the parent while the ranks run
 };
 
 /// Owns its communicator, so that a test may destroy it early.
@@ -66,8 +66,8 @@ void report(const std::vector<RankResult>& results, const SpawnOptions& options)
 template <class Fn>
 void spawn_owning(World world, int nranks, Fn fn, const SpawnOptions& options = {}) {
   report(internal::run(
-             world, nranks,
-             [&fn](std::unique_ptr<Communicator> comm) { return internal::call(fn, std::move(comm)); }, options),
+             world, nranks, [&fn](std::unique_ptr<Communicator> comm) { return internal::call(fn, std::move(comm)); },
+             options),
          options);
 }
 

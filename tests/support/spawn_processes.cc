@@ -95,7 +95,7 @@ class Forwarder : public ::testing::EmptyTestEventListener {
 [[noreturn]] void child_main(Rank rank, int report_fd, pid_t parent, const std::function<Status(Rank)>& fn,
                              const SpawnOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);                                      // the parent died before prctl
+  if (getppid() != parent) _exit(1);                                 // the parent died before prctl
   alarm(static_cast<unsigned>(std::ceil(options.deadline_s)) + 10);  // should the parent's own deadline fail
   Reporter reporter(report_fd);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();

@@ -44,14 +44,13 @@ TEST(SharedCounter, IsSharedByProcesses) {
 }
 
 TEST(RunProcesses, ReturnsStatusAndExpectationsOfEachRank) {
-  const auto results = run_processes_bare(
-      4,
-      [](Rank rank) -> Status {
-        if (rank == 1) return Status(StatusCode::kMismatch, "from the function");
-        if (rank == 2) ADD_FAILURE() << "an expectation";
-        return Status();
-      },
-      {});
+  const auto results = run_processes_bare(4,
+                                          [](Rank rank) -> Status {
+                                            if (rank == 1) return Status(StatusCode::kMismatch, "from the function");
+                                            if (rank == 2) ADD_FAILURE() << "an expectation";
+                                            return Status();
+                                          },
+                                          {});
   ASSERT_EQ(results.size(), 4u);
   for (const RankResult& r : results) EXPECT_EQ(r.end, End::kReturned) << "rank " << r.rank;
   EXPECT_TRUE(results[0].failures.empty());
@@ -65,8 +64,7 @@ TEST(RunProcesses, ReturnsStatusAndExpectationsOfEachRank) {
 
 TEST(RunProcesses, LongReportsArriveWhole) {
   const std::string text(300000, 'x');
-  const auto results =
-      run_processes_bare(2, [&](Rank) { return Status(StatusCode::kInternal, text); }, {});
+  const auto results = run_processes_bare(2, [&](Rank) { return Status(StatusCode::kInternal, text); }, {});
   for (const RankResult& r : results) {
     ASSERT_EQ(r.failures.size(), 1u);
     EXPECT_NE(r.failures[0].find(text), std::string::npos);
@@ -74,26 +72,24 @@ TEST(RunProcesses, LongReportsArriveWhole) {
 }
 
 TEST(RunProcesses, NamesASignal) {
-  const auto results = run_processes_bare(
-      2,
-      [](Rank rank) {
-        if (rank == 1) raise(SIGKILL);
-        return Status();
-      },
-      {});
+  const auto results = run_processes_bare(2,
+                                          [](Rank rank) {
+                                            if (rank == 1) raise(SIGKILL);
+                                            return Status();
+                                          },
+                                          {});
   EXPECT_EQ(results[0].end, End::kReturned);
   EXPECT_EQ(results[1].end, End::kSignalled);
   EXPECT_EQ(results[1].signal, SIGKILL);
 }
 
 TEST(RunProcesses, NamesARankThatExits) {
-  const auto results = run_processes_bare(
-      2,
-      [](Rank rank) {
-        if (rank == 0) _exit(7);
-        return Status();
-      },
-      {});
+  const auto results = run_processes_bare(2,
+                                          [](Rank rank) {
+                                            if (rank == 0) _exit(7);
+                                            return Status();
+                                          },
+                                          {});
   EXPECT_EQ(results[0].end, End::kExited);
   ASSERT_EQ(results[0].failures.size(), 1u);
   EXPECT_NE(results[0].failures[0].find("7"), std::string::npos);

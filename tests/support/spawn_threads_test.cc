@@ -25,11 +25,10 @@ TEST(SpawnThreads, RanksRunAtTheSameTime) {
 }
 
 TEST(SpawnThreads, AStatusBecomesAFailureThatNamesTheRank) {
-  EXPECT_NONFATAL_FAILURE(spawn_threads(2,
-                                        [](Communicator& comm) {
-                                          return comm.rank() == 1 ? Status(StatusCode::kAborted, "why") : Status();
-                                        }),
-                          "rank 1: aborted");
+  EXPECT_NONFATAL_FAILURE(
+      spawn_threads(
+          2, [](Communicator& comm) { return comm.rank() == 1 ? Status(StatusCode::kAborted, "why") : Status(); }),
+      "rank 1: aborted");
 }
 
 TEST(SpawnThreads, TheCommunicatorMayBeDestroyedEarly) {
