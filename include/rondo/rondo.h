@@ -20,14 +20,18 @@
 #define RONDO_API
 #endif
 
+/* In C++ an enum without a named type cannot hold every int that a caller may pass. */
 #ifdef __cplusplus
+#define RONDO_ENUM_INT : int
 extern "C" {
+#else
+#define RONDO_ENUM_INT
 #endif
 
 typedef struct rondo_comm rondo_comm; /* one rank's end of a communicator */
 typedef struct rondo_work rondo_work; /* one asynchronous operation */
 
-typedef enum rondo_status {
+typedef enum rondo_status RONDO_ENUM_INT {
   RONDO_OK = 0,
   RONDO_INVALID_ARGUMENT = 1,
   RONDO_MISMATCH = 2,
@@ -41,7 +45,7 @@ typedef enum rondo_status {
   RONDO_INTERNAL = 10
 } rondo_status;
 
-typedef enum rondo_dtype {
+typedef enum rondo_dtype RONDO_ENUM_INT {
   RONDO_INT8 = 0,
   RONDO_UINT8 = 1,
   RONDO_INT32 = 2,
@@ -57,7 +61,7 @@ typedef enum rondo_dtype {
   RONDO_DTYPE_DEFAULT = 255 /* in rondo_call: follow from the call's dtype */
 } rondo_dtype;
 
-typedef enum rondo_op {
+typedef enum rondo_op RONDO_ENUM_INT {
   RONDO_SUM = 0,
   RONDO_PROD = 1,
   RONDO_MAX = 2,
