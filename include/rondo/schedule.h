@@ -58,7 +58,8 @@ enum class Buffer : uint8_t { kIn = 0, kOut = 1, kScratch = 2 };
 enum InstructionFlags : uint8_t {
   kFlagFinal = 1,   // what is written holds every contribution for the first time: avg divides here
   kFlagDirect = 2,  // recv operands are read from (pull) and send operands written to (push) the peers' own buffers:
-                    // recv port p reads chunk src_first of p's `in`, send port p writes chunk dst_first of p's `out`
+                    // recv port p reads chunk src_first of p's src_buffer (`in` or `out`; also of a plain recv, which
+                    // has no source of its own), send port p writes chunk dst_first of p's `out`
   kFlagCredit = 4,  // send/recv of a message without elements: "my buffers stand at ..." (entry), "I am done" (exit)
 };
 

@@ -1,4 +1,5 @@
-// Who talks to whom when every rank talks to every other: shared by one_shot.h, two_shot.h and direct.h.
+// Who talks to whom when every rank talks to every other: shared by one_shot.h, two_shot.h, direct.h
+// and pull.h.
 //
 // `everybody` names multicast connections: a rank writes a message once, into its own slot, and all others read
 // it there. `from_each` names unicast connections, one for each ordered pair of ranks.
@@ -10,7 +11,7 @@
 namespace rondo::algorithms {
 
 struct AllPairs {
-  static constexpr uint16_t kContribution = 0, kComplete = 1, kEntry = 2, kExit = 3;  // kinds of message
+  static constexpr uint16_t kContribution = 0, kComplete = 1, kEntry = 2, kMiddle = 4, kExit = 3;  // kinds of message
 
   AllPairs(Rank r, int n) : rank(r), nranks(n) {}
   Rank rank;

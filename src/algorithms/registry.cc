@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "algorithms/direct.h"
+#include "algorithms/pull.h"
 #include "algorithms/one_shot.h"
 #include "algorithms/recursive_doubling.h"
 #include "algorithms/ring.h"
@@ -23,6 +24,7 @@ Cost one_shot_cost(int n) { return unless_alone(n, {1, 1, 1}); }
 Cost two_shot_cost(int n) { return unless_alone(n, {2, n, n}); }
 Cost all_pairs_reduce_scatter_cost(int n) { return unless_alone(n, {1, n - 1, n}); }
 Cost all_pairs_all_gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
+Cost pull_all_reduce_cost(int n) { return unless_alone(n, {3, 0, 1}); }
 Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only: data goes from buffer to buffer
 
 Cost recursive_doubling_cost(int n) {
@@ -76,6 +78,12 @@ constexpr Algorithm kAlgorithms[] = {
      direct_reduce_scatter<Recorder>, direct_cost, true, true},
     {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two meetings",
      direct_all_gather<Recorder>, direct_cost, true, true},
+    {"pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer",
+     pull_all_reduce<Recorder>, pull_all_reduce_cost, true, true, true},
+    {"pull", Collective::kReduceScatter, "read from buffer to buffer, between two meetings",
+     direct_reduce_scatter<Recorder>, direct_cost, true, true, true},
+    {"pull", Collective::kAllGather, "read from buffer to buffer, between two meetings", pull_all_gather<Recorder>,
+     direct_cost, true, true, true},
 };
 
 }  // namespace

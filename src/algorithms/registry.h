@@ -25,8 +25,9 @@ struct Algorithm {
   std::string_view summary;  // one line for people
   void (*record)(Recorder& p, Rank rank, int nranks);
   Cost (*cost)(int nranks);
-  bool direct;      // reads and writes the peers' own buffers: they must be mapped
+  bool direct;      // touches the peers' own buffers: they must be mapped (or, if it only pulls, readable by copy)
   bool rank_order;  // every sum is formed in ascending rank order: the bits that one process gets by adding 0..N-1
+  bool pulls_only = false;  // direct, and only reads from them
 };
 
 std::span<const Algorithm> all_algorithms();

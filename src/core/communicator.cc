@@ -21,6 +21,9 @@ struct Processes final : LocalPeers {
   Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override {
     return bootstrap->exchange_descriptors(mine, all);
   }
+  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
+    return bootstrap->all_gather(mine, bytes, all);
+  }
   std::optional<PeerLoss> find_lost() override {
     auto loss = bootstrap->find_lost();
     if (!loss) return std::nullopt;

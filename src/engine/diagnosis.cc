@@ -61,6 +61,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
       return fail(Status(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank,
                                                             loss->how, blocked_on(*op))));
   }
+  if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
+    return fail(Status(op->reach_error.code(), fmt::format("{}: {}", describe(*op), op->reach_error.message())));
   if (waited >= op->deadline_ns) fail(timed_out(*op, waited));
 }
 
@@ -70,11 +72,13 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op) const {
     OperationBoard* board = transport_.board(r);
     return board != nullptr && board->last_finished() >= op.sequence;
   };
-  for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && transport_.departed(r) && !finished(r)) return PeerLoss{r, "it has destroyed its communicator"};
-  std::optional<PeerLoss> loss = transport_.find_lost();
-  if (loss && finished(loss->rank)) loss.reset();
-  return loss;
+  // Who died comes before who left: the others leave when they notice the death. Who left is read first, since the
+  // death that made them leave is then there to be seen.
+  std::optional<PeerLoss> left;
+  for (Rank r = 0; r < nranks_ && !left; ++r)
+    if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
+  std::optional<PeerLoss> died = transport_.find_lost();
+  return died && !finished(died->rank) ? died : left;
 }
 
 // Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place of

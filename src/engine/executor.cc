@@ -10,8 +10,9 @@ bool Executor::step(Operation& op, uint32_t lane) {
   LaneState& at = op.lanes[lane];
   const ProgramStep& s = p.lanes[lane][at.pc];
   if (s.flags & (kFlagCredit | kFlagDirect)) [[unlikely]] {
-    if (s.is(kFlagDirect)) direct(op, s);
-    else if (const Program* before = op.program; !credit(op, s)) return false;
+    if (s.is(kFlagDirect)) {
+      if (!direct(op, s)) return false;
+    } else if (const Program* before = op.program; !credit(op, s)) return false;
     else if (op.program != before) return true;  // fell back: the lanes have started over
     return advance(op, lane);
   }
@@ -160,26 +161,64 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
     op.peer_out[static_cast<size_t>(r->key.writer)] = c.out;
     reachable &= c.in.region != RemoteAddress::kNowhere && c.out.region != RemoteAddress::kNowhere;
   }
-  if (!reachable) op.load(op.fallback);
+  if (!reachable) {
+    RONDO_CHECK(op.fallback != nullptr);
+    op.load(op.fallback);
+  }
   return true;
 }
 
-void Executor::direct(Operation& op, const ProgramStep& s) {
-  const Program& p = *op.program;
-  const Transport& transport = ports_.transport();
-  const uint64_t src_bytes = s.src.first_elem * p.elem_bytes, dst_bytes = s.dst.first_elem * p.elem_bytes;
-  if (s.src.num_elems == 0) return;
+const std::byte* Executor::mapped_source(const Operation& op, const ProgramStep& s, Rank r) const {
+  const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
+  return ports_.transport().resolve(r, addresses[static_cast<size_t>(r)]) + s.src.first_elem * op.program->elem_bytes;
+}
+
+// One block of a direct step: sources and sinks are pointers, pulled ones into a buffer of this rank first.
+Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  const uint64_t elem_bytes = op.program->elem_bytes, skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
+  const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
   uint32_t num_src = 0, num_dst = 0;
+  std::byte* own = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
+  std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+  std::byte* block = pulled_.data();
   for (Rank r : s.recv_peers) {
-    if (s.has(kVerbSrc) && num_src == s.src_position) sources_[num_src++] = at(op, s.src_buffer, s.src.first_elem);
-    sources_[num_src++] = transport.resolve(r, op.peer_in[static_cast<size_t>(r)]) + src_bytes;
+    if (own != nullptr && num_src == s.src_position) sources_[num_src++] = own;
+    const RemoteAddress& address = addresses[static_cast<size_t>(r)];
+    if (address.region != RemoteAddress::kByCopy) {
+      sources_[num_src++] = mapped_source(op, s, r) + skip_bytes;
+      continue;
+    }
+    std::byte* to = own == nullptr ? dst : block;  // alone, it goes straight where it belongs
+    RONDO_TRY(ports_.transport().pull(r, address, s.src.first_elem * elem_bytes + skip_bytes, to, bytes));
+    sources_[num_src++] = to;
+    block += bytes;
   }
-  if (s.has(kVerbSrc) && num_src <= s.src_position) sources_[num_src++] = at(op, s.src_buffer, s.src.first_elem);
-  if (s.has(kVerbDst)) sinks_[num_dst++] = at(op, s.dst_buffer, s.dst.first_elem);
-  if (num_src == 1 && num_dst == 1 && sinks_[0] == sources_[0] && !s.prescale) num_dst = 0;
+  if (own != nullptr && num_src <= s.src_position) sources_[num_src++] = own;
+  if (dst != nullptr && !(num_src == 1 && sources_[0] == dst && !s.prescale)) sinks_[num_dst++] = dst;
   for (Rank r : s.send_peers)
-    sinks_[num_dst++] = transport.resolve(r, op.peer_out[static_cast<size_t>(r)]) + dst_bytes;
-  run_kernel(op, s, num_src, num_dst, s.src.num_elems);
+    sinks_[num_dst++] = ports_.transport().resolve(r, op.peer_out[static_cast<size_t>(r)]) +
+                        s.dst.first_elem * elem_bytes + skip_bytes;
+  run_kernel(op, s, num_src, num_dst, num_elems);
+  return {};
+}
+
+bool Executor::direct(Operation& op, const ProgramStep& s) {
+  if (!op.reach_error.ok()) return false;  // for good: the diagnosis ends the operation
+  const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
+  const auto copies = std::count_if(s.recv_peers.begin(), s.recv_peers.end(), [&](Rank r) {
+    return addresses[static_cast<size_t>(r)].region == RemoteAddress::kByCopy;
+  });
+  uint64_t block_elems = s.src.num_elems;
+  if (copies != 0 && s.has(kVerbSrc)) {  // what is pulled is added while it is still in this core's cache
+    const uint64_t block_bytes = std::max<uint64_t>(kPullBytes / static_cast<uint64_t>(copies), 16 * 1024);
+    block_elems = block_bytes / op.program->elem_bytes;
+    pulled_.resize(block_bytes * static_cast<uint64_t>(copies));
+  }
+  for (uint64_t skip = 0; skip < s.src.num_elems; skip += block_elems) {
+    op.reach_error = direct_block(op, s, skip, std::min(block_elems, s.src.num_elems - skip));
+    if (!op.reach_error.ok()) return false;
+  }
+  return true;
 }
 
 }  // namespace rondo

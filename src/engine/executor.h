@@ -23,12 +23,15 @@ class Executor {
   bool step_once(Operation& op, const ProgramStep& s);
 
  private:
+  static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems);
   bool credit(Operation& op, const ProgramStep& s);
-  void direct(Operation& op, const ProgramStep& s);
+  bool direct(Operation& op, const ProgramStep& s);
+  Status direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
+  const std::byte* mapped_source(const Operation& op, const ProgramStep& s, Rank r) const;
   std::byte* at(const Operation& op, Buffer b, uint64_t elem) const;
   bool advance(Operation& op, uint32_t lane);
 
@@ -36,6 +39,7 @@ class Executor {
   PortTable& ports_;
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
+  std::vector<std::byte> pulled_;  // blocks of peers' buffers, read by copy
 };
 
 }  // namespace rondo

@@ -36,6 +36,7 @@ struct Operation {
   bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections
   bool started = false;
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
+  Status reach_error;       // a peer's buffer could not be read
   std::atomic<bool> done{false};
   Status status;  // valid when done
 
@@ -49,6 +50,7 @@ struct Operation {
   void reset() {
     waiting_since_ns = 0;
     mismatch_with = -1;
+    reach_error = {};
     planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }

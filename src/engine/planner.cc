@@ -62,6 +62,13 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   const double share = k.ranks_per_core, size = static_cast<double>(bytes), chunk = p.longest_chunk * size;
   const double steps = static_cast<double>(p.steps), step_ns = share > 1 ? k.yield_ns * share : k.handover_ns;
   const double user_ns = size * (p.user_share * k.user_ns_per_byte + p.peer_share * k.peer_ns_per_byte);
+  if (c.algorithm->pulls_only && !ports_.transport().may_be_direct()) {
+    const bool fresh = c.algorithm->collective == Collective::kAllReduce;  // its second half reads what was just summed
+    const double pull_ns = bytes > k.big_bytes ? (fresh ? k.big_pull_ns_per_byte : k.pull_ns_per_byte)
+                           : fresh             ? k.pull_fresh_ns_per_byte : k.pull_ns_per_byte;
+    const double calls = p.messages * static_cast<double>(nranks_ - 1) + p.peer_share * size / (256 * 1024);
+    return steps * step_ns + share * (calls * k.pull_call_ns + size * p.peer_share * pull_ns + user_ns);
+  }
   if (c.algorithm->direct) return steps * step_ns + share * (4 * k.message_ns + user_ns);
   if (c.protocol == Protocol::kInline) {
     const double lines = std::max(1.0, chunk / kLinePayloadBytes);
@@ -69,9 +76,10 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   }
   const double message = std::min(chunk, static_cast<double>(c.message_bytes));
   const double loops = std::max(1.0, chunk / static_cast<double>(c.message_bytes));
-  const double fill_ns = steps * message * k.slot_ns_per_byte;  // until the pipeline runs
+  const double slot_ns = bytes > k.big_bytes ? k.big_slot_ns_per_byte : k.slot_ns_per_byte;
+  const double fill_ns = steps * message * slot_ns;  // until the pipeline runs
   return steps * 2 * step_ns + fill_ns +
-         share * (p.messages * loops * k.message_ns + size * p.slot_share * k.slot_ns_per_byte + user_ns);
+         share * (p.messages * loops * k.message_ns + size * p.slot_share * slot_ns + user_ns);
 }
 
 Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {
@@ -84,15 +92,17 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
                             collective_name(collective), known));
 }
 
-Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool direct_allowed) {
+Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
   // A direct instruction reads its peers' raw inputs and does not know their scales.
   const bool scales = collective_reduces(request.collective) && request.op == Op::kPremulSum;
-  direct_allowed = direct_allowed && !scales;
+  const bool may_map = !staged_only && !scales && ports_.transport().may_be_direct();
+  const bool may_pull = !staged_only && !scales && ports_.transport().can_pull();
+  auto allowed = [&](const Algorithm& a) { return !a.direct || may_map || (a.pulls_only && may_pull); };
   // A call's own algorithm is a demand; RONDO_ALGO applies to the collectives that have it.
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
   if (demanded.empty()) {
     const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
-    if (set != nullptr && (direct_allowed || !set->direct)) demanded = set->name;
+    if (set != nullptr && allowed(*set)) demanded = set->name;
   }
   const uint64_t elem_bytes = dtype_bytes(request.dtype);
   const bool scaled = request.collective != Collective::kAllReduce;
@@ -100,7 +110,7 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
   std::vector<Candidate> found;
   for (const Algorithm& a : all_algorithms()) {
     if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
-    if (a.direct && !direct_allowed) continue;
+    if (!allowed(a)) continue;
     if ((request.promises & RONDO_PROMISE_RANK_ORDER) && collective_reduces(a.collective) && !a.rank_order) continue;
     const double chunk = std::max(1.0, profile(a).longest_chunk * static_cast<double>(bytes) + static_cast<double>(elem_bytes));
     for (Protocol protocol : {Protocol::kInline, Protocol::kSimple}) {
@@ -121,9 +131,10 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
                   fmt::format("rank {}: no algorithm for {}{}{}", rank_, collective_name(request.collective),
                               demanded.empty() ? "" : fmt::format(" named {} fits this call", demanded),
                               request.promises & RONDO_PROMISE_RANK_ORDER
-                                  ? ": the promise of rank order needs one_shot, two_shot or direct"
+                                  ? ": the promise of rank order needs one_shot, two_shot, pull or direct"
                               : scales ? ": direct reads what a peer has not scaled yet; premul_sum needs another"
-                                  : ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads)"));
+                                  : ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull "
+                                    "processes that may read one another's memory"));
   return found;
 }
 
@@ -138,7 +149,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
 
 Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
   const bool direct_allowed = ports_.transport().may_be_direct();
-  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, direct_allowed));
+  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
   const Candidate& best = found[0];
   auto plan = std::make_shared<Plan>();
   plan->request = request;
@@ -148,10 +159,10 @@ Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& req
   plan->reason = fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
                              best.algorithm->direct ? "buffer to buffer" : protocol_name(best.protocol),
                              best.message_bytes, best.forecast_ns / 1000);
-  if (best.algorithm->direct) {
+  if (best.algorithm->direct && !best.algorithm->pulls_only) {
     PlanRequest staged = request;
     staged.algorithm = nullptr;
-    RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, false));
+    RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, true));
     RONDO_TRY_ASSIGN(plan->fallback, build(staged, others[0]));
     plan->reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
   }

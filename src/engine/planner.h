@@ -32,8 +32,14 @@ struct PlannerSettings {
   double message_ns = 70;        // the executor's own time for one message
   double line_ns = 14;           // the same for one header line
   double slot_ns_per_byte = 0.035;  // writing or reading a data slot, which another core reads or wrote
+  double big_slot_ns_per_byte = 0.06;  // the same where the data exceed the caches near the cores
   double user_ns_per_byte = 0.006;  // reading or writing a buffer of the caller's
   double peer_ns_per_byte = 0.009;  // reading or writing a peer's buffer
+  double pull_call_ns = 600;        // a copy by the kernel: the call
+  double pull_ns_per_byte = 0.026;  // and its bytes, of data that their owner has not just written
+  double pull_fresh_ns_per_byte = 0.12;  // and that it has (still dirty in the owner's cache)
+  double big_pull_ns_per_byte = 0.06;    // either, beyond the caches
+  uint64_t big_bytes = 2 << 20;          // what "beyond the caches" means
 };
 
 struct PlanRequest {
@@ -92,7 +98,7 @@ class Planner {
     return static_cast<size_t>(h ^ h >> 31);
   }
   Expected<const std::shared_ptr<Plan>*> plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set);
-  Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool direct_allowed);
+  Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool staged_only);
   Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
   const Profile& profile(const Algorithm& algorithm);
   double forecast_ns(const Candidate& c, uint64_t bytes);

@@ -47,7 +47,10 @@ class Compiler {
  private:
   void fix_loop() {
     for (const Lane& lane : s_.lanes)
-      for (const Instruction& i : lane) p_.direct |= i.is(kFlagDirect);
+      for (const Instruction& i : lane) {
+        p_.direct |= i.is(kFlagDirect);
+        p_.pushes |= i.is(kFlagDirect) && i.has(kVerbSend);
+      }
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.elem_bytes);
     p_.num_loops = std::max(num_loops(totals_.in, s_.in_chunks, p_.loop_elems),
                             num_loops(totals_.out, s_.out_chunks, p_.loop_elems));
@@ -73,7 +76,7 @@ class Compiler {
       step.wait_lane = i.src_first;
       step.wait_pc = i.dst_first;
     } else if (!i.is(kFlagCredit)) {
-      const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend;
+      const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend || (i.is(kFlagDirect) && i.has(kVerbRecv));
       if (src) step.src = chunk(step.src_buffer, i.src_first, k);
       if (i.has(kVerbDst)) step.dst = chunk(step.dst_buffer, i.dst_first, k);
       RONDO_CHECK(!src || !i.has(kVerbDst) || step.src.num_elems == step.dst.num_elems);

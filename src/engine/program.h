@@ -61,6 +61,7 @@ struct Program {
   uint32_t divide_by;   // avg: the number of ranks
   bool premul;
   bool direct;          // its first credits carry addresses
+  bool pushes;          // writes into the peers' buffers: they must be mapped; reading can be done by copies too
   std::vector<ProgramLane> lanes;
   // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no credits
   // or direct steps. Its lanes may run one after the other, each to its end (so its waits hold by themselves): what

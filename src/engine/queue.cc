@@ -28,6 +28,8 @@ void OperationQueue::begin(Operation& op) {
     op.peer_out.assign(static_cast<size_t>(nranks_), {});
     op.peer_in[static_cast<size_t>(rank_)] = transport_.describe(op.in, op.in_bytes);
     op.peer_out[static_cast<size_t>(rank_)] = transport_.describe(op.out, op.out_bytes);
+    if (p.pushes && op.peer_out[static_cast<size_t>(rank_)].region == RemoteAddress::kByCopy)
+      op.peer_out[static_cast<size_t>(rank_)] = {};  // can be read, but not written
   }
   op.started = true;
 }
@@ -93,8 +95,9 @@ bool OperationQueue::may_start(size_t index) const {
   const Operation& op = *active_[index];
   for (size_t i = 0; i < index; ++i) {
     const Operation& before = *active_[i];
-    // A direct operation may fall back to a program whose turns nobody has reserved: it runs alone.
-    if (!before.started || before.fallback != nullptr || op.fallback != nullptr || !independent(before, op)) return false;
+    // A direct operation runs alone; so does one that has fallen back, whose turns nobody has reserved.
+    auto alone = [](const Operation& o) { return o.program->direct || o.fallback != nullptr; };
+    if (!before.started || alone(before) || alone(op) || !independent(before, op)) return false;
   }
   return true;
 }

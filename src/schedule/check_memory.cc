@@ -178,7 +178,7 @@ std::optional<std::string> Memory::compute(const RankSchedule& r, const Instruct
     pulled_.resize(std::max(pulled_.size(), ports.size()));
     for (size_t k = 0; k < ports.size(); ++k) {
       pulled_[k].resize(num);
-      if (auto what = read(ports[k].peer, Buffer::kIn, i.src_first, num, pulled_[k].data())) return what;
+      if (auto what = read(ports[k].peer, i.src_buffer(), i.src_first, num, pulled_[k].data())) return what;
       operands_.push_back(pulled_[k].data());
     }
   }

@@ -84,7 +84,7 @@ std::optional<Failure> Program::check_instruction(const RankSchedule& r, const I
     const bool plain = (i.verb == Verb::kSend || i.verb == Verb::kRecv) && i.flags == kFlagCredit;
     return plain && i.num_chunks == 0 ? std::nullopt : std::optional(bad("is a credit that carries chunks"));
   }
-  const bool shaped_by_src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend;
+  const bool shaped_by_src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend || (i.is(kFlagDirect) && i.has(kVerbRecv));
   if (i.num_chunks == 0) return bad("moves no chunk");
   auto fits = [&](Buffer b, uint16_t first) {
     return b <= Buffer::kScratch && first < r.chunks(b) && i.num_chunks <= r.chunks(b);
@@ -93,7 +93,8 @@ std::optional<Failure> Program::check_instruction(const RankSchedule& r, const I
   if (i.has(kVerbDst) && (!fits(i.dst_buffer(), i.dst_first) || i.dst_buffer() == Buffer::kIn))
     return bad("writes a chunk that does not exist or must not be written");
   if (i.is(kFlagDirect)) {
-    const bool pulls = !i.has(kVerbRecv) || (i.has(kVerbSrc) && i.src_buffer() == Buffer::kIn);
+    const bool pulls = !i.has(kVerbRecv) || i.src_buffer() == Buffer::kIn ||
+                       (!i.has(kVerbSrc) && i.src_buffer() == Buffer::kOut);
     const bool pushes = !i.has(kVerbSend) || (i.has(kVerbDst) && i.dst_buffer() == Buffer::kOut);
     if (!pulls || !pushes || !(i.has(kVerbRecv) || i.has(kVerbSend)))
       return bad("reaches into peers' buffers without naming which chunk");

@@ -89,6 +89,11 @@ class Recorder {
     next_flags_ |= kFlagDirect;
     return *this;
   }
+  /// Direct: reads `theirs`, a chunk of the peer's in or out buffer, into dst.
+  void pull(const PortSet& from, Chunk theirs, Chunk dst) {
+    next_flags_ |= kFlagDirect;
+    put(Verb::kRecv, nullptr, &from, &dst, nullptr, Sum::kPartial, {}, &theirs);
+  }
   /// A message without elements.
   void send_credit(const PortSet& to) {
     next_flags_ |= kFlagCredit;

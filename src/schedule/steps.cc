@@ -137,7 +137,7 @@ class SymbolicExecutor {
       for (const Port& p : r.recv_ports(i)) {
         StepMessage pull{StepMessage::Kind::kPull, lane.step, p.peer, {r.rank}, {}};
         for (size_t k = 0; k < i.num_chunks; ++k)
-          pull.values.push_back(cell(p.peer, Buffer::kIn, i.src_first + k).value);
+          pull.values.push_back(cell(p.peer, i.src_buffer(), i.src_first + k).value);
         operands.push_back(pull.values);
         run_.messages.push_back(std::move(pull));
       }

@@ -34,6 +34,7 @@ struct ConnectionKey {
 /// entry credits.
 struct RemoteAddress {
   static constexpr uint64_t kNowhere = UINT64_MAX;
+  static constexpr uint64_t kByCopy = UINT64_MAX - 1;  // not mapped, but pull() can read it
   uint64_t region = kNowhere;  // kNowhere: no peer can reach it
   uint64_t offset_bytes = 0;
 };
@@ -72,13 +73,17 @@ class Transport {
   /// Memory that every rank reaches. Collective where ranks are processes.
   virtual Expected<void*> alloc(uint64_t bytes) = 0;
   virtual Status free(void* ptr) = 0;
-  /// True when some memory of this communicator is, or may be, reachable by all: then a plan may be direct. Equal on
-  /// all ranks.
+  /// True when some memory of this communicator is, or may be, mapped by all: then a plan may be direct. Equal on all
+  /// ranks.
   virtual bool may_be_direct() const = 0;
+  /// True when any memory of any rank can be read with pull(): then a plan may pull. Equal on all ranks, for good.
+  virtual bool can_pull() const = 0;
   /// The buffer's address for peers, kNowhere when they cannot reach all `bytes` of it.
   virtual RemoteAddress describe(const void* ptr, uint64_t bytes) const = 0;
-  /// Rank `peer`'s buffer as this process sees it.
+  /// Rank `peer`'s buffer as this process sees it; the address is not kByCopy.
   virtual std::byte* resolve(Rank peer, const RemoteAddress& address) const = 0;
+  /// Copies `bytes` from a peer's buffer whose address is kByCopy. Errors: kSystem with the errno's text.
+  virtual Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) = 0;
   /// Bytes of staging memory that this rank has set up so far.
   virtual uint64_t staging_bytes() const = 0;
 };

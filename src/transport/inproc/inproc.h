@@ -37,6 +37,10 @@ class InprocTransport final : public SegmentTransport {
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
   bool may_be_direct() const override { return true; }
+  bool can_pull() const override { return true; }
+  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
+    return Status(StatusCode::kInternal, "every buffer of this process is mapped");
+  }
   RemoteAddress describe(const void* ptr, uint64_t) const override {
     return {0, reinterpret_cast<uint64_t>(ptr)};
   }

@@ -2,6 +2,9 @@
 // receive over the bootstrap's Unix sockets and map. Nothing has a name in a file system: a small /dev/shm does not
 // matter, and when the last process is gone, however it went, the memory is gone.
 //
+// Where the kernel lets the ranks read one another's memory (process_vm_readv; tried out when the communicator is made,
+// RONDO_CMA=0 forbids it), any buffer can be pulled from without staging.
+//
 // alloc() makes one more memfd on every rank and maps all of them everywhere, so that collectives on such memory go
 // straight from user buffer to user buffer.
 //
@@ -11,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "transport/segment.h"
@@ -23,6 +27,8 @@ class LocalPeers {
   virtual ~LocalPeers() = default;
   /// Collective: this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, ours to close.
   virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
+  /// Collective: every rank's bytes, by rank.
+  virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
   /// A peer whose process is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
 };
@@ -37,6 +43,8 @@ class ShmTransport final : public SegmentTransport {
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
   bool may_be_direct() const override { return live_regions_ != 0; }
+  bool can_pull() const override { return can_pull_; }
+  Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override;
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& a) const override {
     return regions_[a.region].bases[static_cast<size_t>(peer)] + a.offset_bytes;
@@ -51,11 +59,14 @@ class ShmTransport final : public SegmentTransport {
       : SegmentTransport(rank, layout), peers_(peers) {}
   Expected<Region> share(const char* label, uint64_t bytes);
   static void unmap(const Region& region);
+  Status try_pulling();
 
   LocalPeers& peers_;
   Region segments_;
   std::vector<Region> regions_;
   int live_regions_ = 0;
+  std::vector<int> pids_;  // by rank, as seen from here
+  bool can_pull_ = false;
 };
 
 }  // namespace rondo

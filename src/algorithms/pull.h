@@ -1,0 +1,56 @@
+// Pull: like direct.h, but peers' buffers are only read, so it is enough that the kernel copies from them: no staging
+// memory, one copy instead of two, for any buffer.
+//
+//     all-reduce, 3 ranks     0                     1                     2
+//     entry                   ---------------- everybody's buffers stand ready ----------------
+//     sums                    out[0] = in[0] + ...  out[1] = in[1] + ...  out[2] = in[2] + ...     pulls in[r] of all
+//     middle                  ---------------- everybody's sum stands in its out ---------------
+//     the others' sums        out[1] <- 1, [2] <- 2 out[2] <- 2, [0] <- 0 out[0] <- 0, [1] <- 1
+//     exit                    ---------------- nobody reads from anybody any more --------------
+//
+// Reduce-scatter is the first half; it is direct.h's, which never pushes. All-gather pulls everybody's `in`; its own part
+// is copied last, when nobody reads it any more.
+// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum stands.
+//
+// Steps: all-reduce 3, the others 2, all of them credits. Bytes sent per rank: 0; pulled 2(N-1)/N S and (N-1)/N S.
+// Order of addition: ascending ranks.
+// Source: kernel-assisted collectives (KNEM, CMA): Ma, Bosilca, Bouteiller and Dongarra (2011).
+#pragma once
+
+#include "algorithms/direct.h"
+
+namespace rondo::algorithms {
+
+template <class P>
+void pull_all_reduce(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  meet(p, all, AllPairs::kEntry);
+  p.direct().recv_reduce_copy(all.everybody(AllPairs::kContribution), in(rank), out(rank), all.order(), Sum::kFinal);
+  meet(p, all, AllPairs::kMiddle);
+  for (int hops = 1; hops < nranks; ++hops) {
+    const Rank owner = all.neighbour(hops);
+    p.pull({{owner, AllPairs::kComplete, kGroupAll}}, out(owner), out(owner));
+  }
+  meet(p, all, AllPairs::kExit);
+}
+
+template <class P>
+void pull_all_gather(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, nranks);
+  p.lane(0);
+  if (nranks > 1) {
+    meet(p, all, AllPairs::kEntry);
+    for (int hops = 1; hops < nranks; ++hops) {
+      const Rank owner = all.neighbour(hops);
+      p.pull({{owner, AllPairs::kContribution, kGroupAll}}, in(0), out(owner));
+    }
+    meet(p, all, AllPairs::kExit);
+  }
+  p.copy(in(0), out(rank));
+}
+
+}  // namespace rondo::algorithms
