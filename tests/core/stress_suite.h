@@ -183,7 +183,7 @@ TEST_P(Stress, RandomOperations) {
   const auto [world, nranks] = GetParam();
   const int chosen = GTEST_FLAG_GET(random_seed);
   const uint64_t seed = chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
-  const int num_steps = kSanitized ? 300 : 5000;
+  const int num_steps = kSanitized ? 300 : nranks > 4 ? 2000 : 5000;
   std::printf("seed %llu, %d steps of 1 to 4 operations\n", static_cast<unsigned long long>(seed), num_steps);
   const DataTables tables(nranks, seed, kStressDtypes, kStressOps);
   SpawnOptions options;
