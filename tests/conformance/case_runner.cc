@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/communicator_impl.h"
+
 namespace rondo::testing {
 namespace {
 
@@ -40,6 +42,12 @@ std::string describe(const Case& c) {
 
 bool applies(const Case& c) {
   return !(c.algorithm != nullptr && c.algorithm->direct && collective_reduces(c.collective) && c.op == Op::kPremulSum);
+}
+
+bool reachable(Communicator& comm, const Case& c) {
+  if (c.algorithm == nullptr || !c.algorithm->direct) return true;
+  const Transport& transport = comm.impl().transport();
+  return transport.may_be_direct() || (c.algorithm->pulls_only && transport.can_pull());
 }
 
 uint64_t in_elems(const Case& c, int nranks) {
@@ -142,6 +150,7 @@ Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
 }
 
 Status CaseRunner::run(const Case& c) {
+  if (!reachable(comm_, c)) return Status();
   buffers_.begin(c);
   const Status status = issue(comm_, tables_, c, buffers_, nullptr);
   if (!status.ok()) return Status(status.code(), describe(c) + ": " + std::string(status.message()));

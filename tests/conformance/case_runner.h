@@ -28,6 +28,9 @@ struct Case {
 std::string describe(const Case& c);
 /// False where the named algorithm refuses the op: direct reads peers' inputs, which premul_sum would have to scale.
 bool applies(const Case& c);
+/// False where the peers' memory cannot be touched as the algorithm needs it: heap memory of processes, unless it only
+/// reads and the kernel lets processes read one another. Equal on all ranks.
+bool reachable(Communicator& comm, const Case& c);
 /// Elements of the input and of the output of one rank.
 uint64_t in_elems(const Case& c, int nranks);
 uint64_t out_elems(const Case& c, int nranks);

@@ -39,10 +39,9 @@ inline std::vector<int> conformance_rank_counts() {
 }
 
 /// All (collective, algorithm) pairs of the registry, and the planner's choice for each collective.
-inline std::vector<Case> algorithm_cases(bool with_direct) {
+inline std::vector<Case> algorithm_cases() {
   std::vector<Case> cases;
-  for (const Algorithm& a : all_algorithms())
-    if (with_direct || !a.direct) cases.push_back({.algorithm = &a, .collective = a.collective});
+  for (const Algorithm& a : all_algorithms()) cases.push_back({.algorithm = &a, .collective = a.collective});
   for (int c = 0; c < kNumCollectives; ++c) cases.push_back({.collective = static_cast<Collective>(c)});
   return cases;
 }
@@ -68,9 +67,9 @@ inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
 }
 
 /// The full product for one rank count, shuffled.
-inline std::vector<Case> product_cases(int nranks, bool with_direct) {
+inline std::vector<Case> product_cases(int nranks) {
   std::vector<Case> cases;
-  for (Case c : algorithm_cases(with_direct)) {
+  for (Case c : algorithm_cases()) {
     for (const Dtype t : conformance_dtypes()) {
       for (const Op op : conformance_ops()) {
         if (!collective_reduces(c.collective) && op != Op::kSum) continue;
@@ -91,13 +90,13 @@ inline std::vector<Case> product_cases(int nranks, bool with_direct) {
 }
 
 /// Buffers of about total_bytes, cut raggedly, for a few types.
-inline std::vector<Case> large_cases(int nranks, bool with_direct, uint64_t total_bytes) {
+inline std::vector<Case> large_cases(int nranks, uint64_t total_bytes) {
   constexpr std::pair<Dtype, Op> kTypes[] = {{Dtype::kFloat32, Op::kSum},
                                              {Dtype::kBfloat16, Op::kAvg},
                                              {Dtype::kInt8, Op::kMax},
                                              {Dtype::kFloat64, Op::kPremulSum}};
   std::vector<Case> cases;
-  for (Case c : algorithm_cases(with_direct)) {
+  for (Case c : algorithm_cases()) {
     for (const auto& [dtype, op] : kTypes) {
       c.dtype = dtype, c.op = op;
       if (!applies(c)) continue;
@@ -141,15 +140,14 @@ class Conformance : public ::testing::TestWithParam<std::tuple<World, int>> {
  protected:
   World world() const { return std::get<0>(GetParam()); }
   int nranks() const { return std::get<1>(GetParam()); }
-  bool heap_is_mapped() const { return world() == World::kThreads; }
 };
 
 TEST_P(Conformance, EveryAlgorithmTypeOpAndSize) {
-  run_cases(world(), nranks(), Memory::kHeap, product_cases(nranks(), heap_is_mapped()));
+  run_cases(world(), nranks(), Memory::kHeap, product_cases(nranks()));
 }
 
 TEST_P(Conformance, AllocatedMemory) {
-  std::vector<Case> cases = product_cases(nranks(), true);
+  std::vector<Case> cases = product_cases(nranks());
   std::erase_if(cases, [](const Case& c) {  // heap memory has covered the rest
     return c.algorithm != nullptr && !(c.algorithm->direct || (c.algorithm->name == "ring" && c.variant < 2));
   });
@@ -158,8 +156,8 @@ TEST_P(Conformance, AllocatedMemory) {
 
 TEST_P(Conformance, SeveralMebibytes) {
   const uint64_t total_bytes = kSanitized ? 300000 : nranks() > 8 ? 1 << 20 : 3 << 20;
-  run_cases(world(), nranks(), Memory::kHeap, large_cases(nranks(), heap_is_mapped(), total_bytes));
-  run_cases(world(), nranks(), Memory::kAlloc, large_cases(nranks(), true, total_bytes));
+  run_cases(world(), nranks(), Memory::kHeap, large_cases(nranks(), total_bytes));
+  run_cases(world(), nranks(), Memory::kAlloc, large_cases(nranks(), total_bytes));
 }
 
 inline std::string conformance_name(const ::testing::TestParamInfo<std::tuple<World, int>>& info) {
