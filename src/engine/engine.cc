@@ -83,7 +83,7 @@ Status Engine::run(OperationQueue& queue, Operation& op) {
       if (queue.step_alone(op)) {
         if (op.done.load(std::memory_order_relaxed)) break;
         spin.moved();
-      } else if (!spin.idle()) {
+      } else if (!spin.idle(queue.executor().missing())) {
         break;  // the queue has failed, and op with it
       }
     }

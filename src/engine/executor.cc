@@ -44,13 +44,23 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
   for (ReadPort* r : s.recv) {
     const Arrival a = r->fifo.arrived(steps, op.program->fingerprint);
     if (a == Arrival::kReady) [[likely]] continue;
+    for (const ReadPort* other : s.recv)
+      if (other->fifo.arrived(steps, op.program->fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
     if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps);
     return false;
   }
   for (WritePort* w : s.send)
-    if (!w->fifo.room(steps)) return false;
+    if (!w->fifo.room(steps)) {
+      for (const Doorbell* reader : w->reader_bells) note_missing(reader);
+      return false;
+    }
   return true;
+}
+
+// Of all that is missing, what comes from this core matters most: it cannot come before we yield.
+void Executor::note_missing(const Doorbell* whose) {
+  if (whose != nullptr && (missing_ == nullptr || same_cpu(*whose, *own_bell_))) missing_ = whose;
 }
 
 // Operations before this one on the same end have to finish with it first.

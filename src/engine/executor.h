@@ -15,16 +15,20 @@ namespace rondo {
 class Executor {
  public:
   Executor(Rank rank, int nranks, PortTable& ports)
-      : rank_(rank), ports_(ports), sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
+      : rank_(rank), ports_(ports), own_bell_(ports.transport().bell(rank)), sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
 
   /// True when something moved. `lane` must not have finished.
   bool step(Operation& op, uint32_t lane);
+  /// Who is waited for since forget_missing(), preferably somebody on this core; nullptr when unknown.
+  const Doorbell* missing() const { return missing_; }
+  void forget_missing() { missing_ = nullptr; }
   /// The same for a step of a program in `once` form, without lane bookkeeping.
   bool step_once(Operation& op, const ProgramStep& s);
 
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps);
+  void note_missing(const Doorbell* whose);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems);
@@ -37,6 +41,8 @@ class Executor {
 
   Rank rank_;
   PortTable& ports_;
+  const Doorbell* own_bell_;
+  const Doorbell* missing_ = nullptr;
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
   std::vector<std::byte> pulled_;  // blocks of peers' buffers, read by copy

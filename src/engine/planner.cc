@@ -35,10 +35,15 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
         p.messages += 1;
         p.longest_chunk = std::max(p.longest_chunk, share);
         p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
-        if (i.is(kFlagDirect)) p.peer_share += share * peers;
-        else p.slot_share += share * (static_cast<double>(from.size()) + (multicast ? 1.0 : static_cast<double>(to.size())));
+        if (i.is(kFlagDirect)) {
+          p.peer_share += share * peers;
+          p.pulls += static_cast<double>(from.size());
+        } else {
+          p.slot_share += share * (static_cast<double>(from.size()) + (multicast ? 1.0 : static_cast<double>(to.size())));
+        }
       }
     most.messages = std::max(most.messages, p.messages);
+    most.pulls = std::max(most.pulls, p.pulls);
     most.longest_chunk = std::max(most.longest_chunk, p.longest_chunk);
     most.slot_share = std::max(most.slot_share, p.slot_share);
     most.user_share = std::max(most.user_share, p.user_share);
@@ -66,7 +71,7 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
     const bool fresh = c.algorithm->collective == Collective::kAllReduce;  // its second half reads what was just summed
     const double pull_ns = bytes > k.big_bytes ? (fresh ? k.big_pull_ns_per_byte : k.pull_ns_per_byte)
                            : fresh             ? k.pull_fresh_ns_per_byte : k.pull_ns_per_byte;
-    const double calls = p.messages * static_cast<double>(nranks_ - 1) + p.peer_share * size / (256 * 1024);
+    const double calls = p.pulls + p.peer_share * size / (256 * 1024);
     return steps * step_ns + share * (calls * k.pull_call_ns + size * p.peer_share * pull_ns + user_ns);
   }
   if (c.algorithm->direct) return steps * step_ns + share * (4 * k.message_ns + user_ns);

@@ -35,7 +35,7 @@ struct PlannerSettings {
   double big_slot_ns_per_byte = 0.06;  // the same where the data exceed the caches near the cores
   double user_ns_per_byte = 0.006;  // reading or writing a buffer of the caller's
   double peer_ns_per_byte = 0.009;  // reading or writing a peer's buffer
-  double pull_call_ns = 600;        // a copy by the kernel: the call
+  double pull_call_ns = 800;        // a copy by the kernel: the call
   double pull_ns_per_byte = 0.026;  // and its bytes, of data that their owner has not just written
   double pull_fresh_ns_per_byte = 0.12;  // and that it has (still dirty in the owner's cache)
   double big_pull_ns_per_byte = 0.06;    // either, beyond the caches
@@ -86,7 +86,7 @@ class Planner {
   /// What an algorithm does for this N on its busiest rank; bytes as shares of S, the larger of the in and out buffers.
   struct Profile {
     int64_t steps = 0;
-    double messages = 0, longest_chunk = 0;
+    double messages = 0, longest_chunk = 0, pulls = 0;
     double slot_share = 0, user_share = 0, peer_share = 0;  // written or read: slots, own buffers, peers' buffers
   };
   static constexpr size_t kSets = 512, kWays = 4;

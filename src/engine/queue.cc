@@ -46,7 +46,8 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
       for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
       op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
       do {
-        if (!spin.idle()) return false;
+        if (!spin.idle(executor_.missing())) return false;
+        executor_.forget_missing();
       } while (!executor_.step_once(op, s));
       spin.moved();
     }
@@ -74,6 +75,7 @@ bool OperationQueue::step_alone(Operation& op) {
 
 bool OperationQueue::step_lanes(Operation& op) {
   bool moved = false;
+  executor_.forget_missing();
   for (uint32_t i = 0; i < op.program->lanes.size(); ++i)
     if (!op.program->lanes[i].empty() && op.lanes[i].loop < op.program->num_loops) moved |= executor_.step(op, i);
   return moved;

@@ -21,7 +21,8 @@ void ring_slow(Doorbell& bell) {
 
 SpinSettings spin_settings(int local_ranks, int cpus) {
   SpinSettings s;
-  if (local_ranks > cpus) s.pauses = 4;  // the peer cannot run until we yield
+  s.crowded = local_ranks > cpus;
+  if (s.crowded) s.pauses = 64;  // a peer on another core may be about to post; one on this core is yielded to at once
   return s;
 }
 
@@ -36,6 +37,10 @@ bool HostSpin::idle_slow() {
     std::atomic_ref<uint32_t>(bell_->asleep).store(0, std::memory_order_relaxed);
   } else {
     sched_yield();
+    if (settings_.crowded && bell_ != nullptr) {
+      const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
+      if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
+    }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;
   }
   const uint64_t now = monotonic_ns();

@@ -20,8 +20,15 @@ namespace rondo {
 
 struct alignas(64) Doorbell {
   uint32_t asleep;  // the futex word: 1 while its owner sleeps
-  uint32_t pad[15];
+  uint32_t cpu;     // 1 + the processor on which its owner ran when it last yielded; 0: unknown
+  uint32_t pad[14];
 };
+
+inline uint32_t load_cpu(const Doorbell& b) {
+  return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(b.cpu)).load(std::memory_order_relaxed);
+}
+/// True when both owners are known to run on one processor.
+inline bool same_cpu(const Doorbell& a, const Doorbell& b) { return load_cpu(a) != 0 && load_cpu(a) == load_cpu(b); }
 
 /// Wakes the owner of the bell if it sleeps.
 void ring_slow(Doorbell& bell);
@@ -49,6 +56,7 @@ class WaitObserver {
 struct SpinSettings {
   uint32_t pauses = 1000;    // before the first yield
   uint32_t yield_us = 5000;  // before the first sleep
+  bool crowded = false;      // ranks outnumber cores
 };
 /// Settings for `local_ranks` ranks on the `cpus` that they may use.
 SpinSettings spin_settings(int local_ranks, int cpus);
@@ -59,9 +67,10 @@ class HostSpin {
   HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell)
       : settings_(settings), observer_(observer), bell_(own_bell) {}
 
-  /// Nothing moved. False: stop waiting, the observer knows why.
-  bool idle() {
-    if (++idles_ <= settings_.pauses) [[likely]] {
+  /// Nothing moved. `missing`: whose message or slot is waited for, nullptr when unknown. When it belongs to this core
+  /// it cannot come until we yield, so we do at once. False: stop waiting, the observer knows why.
+  bool idle(const Doorbell* missing = nullptr) {
+    if (++idles_ <= settings_.pauses && !(settings_.crowded && shares_core(missing))) [[likely]] {
       cpu_pause();
       return true;
     }
@@ -77,6 +86,9 @@ class HostSpin {
 
  private:
   bool idle_slow();
+  bool shares_core(const Doorbell* missing) const {
+    return missing != nullptr && bell_ != nullptr && same_cpu(*missing, *bell_);
+  }
   SpinSettings settings_;
   WaitObserver& observer_;
   Doorbell* bell_;
