@@ -106,7 +106,7 @@ typedef struct rondo_call {
 /* "0.1.0" */
 RONDO_API const char* rondo_version(void);
 RONDO_API const char* rondo_status_string(rondo_status status);
-/* The last error's sentence on this communicator, or of this thread when comm is NULL. Valid until the next call. */
+/* The last error's sentence on this communicator, or of this thread when comm is NULL. Valid until this thread asks again. */
 RONDO_API const char* rondo_last_error(const rondo_comm* comm);
 
 /* Makes an id and opens its rendezvous in this process: the process must live until all ranks have joined. */

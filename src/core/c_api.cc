@@ -1,5 +1,6 @@
 // The C ABI: argument checks and conversions, nothing else. Communicator does the work.
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "core/communicator_impl.h"
@@ -7,7 +8,8 @@
 
 struct rondo_comm {
   std::unique_ptr<rondo::Communicator> comm;
-  std::string last_error;
+  std::mutex error_mutex = {};
+  std::string last_error = {};  // guarded by error_mutex: several threads may fail on one communicator
 };
 struct rondo_work {
   rondo::Work work;
@@ -25,7 +27,10 @@ std::string& thread_error() {
 rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
   if (s.ok()) [[likely]] return RONDO_OK;
   thread_error() = s.to_string();
-  if (comm != nullptr) comm->last_error = thread_error();
+  if (comm != nullptr) {
+    std::lock_guard lock(comm->error_mutex);
+    comm->last_error = thread_error();
+  }
   return static_cast<rondo_status>(s.code());
 }
 
@@ -109,7 +114,12 @@ const char* rondo_status_string(rondo_status status) {
 }
 
 const char* rondo_last_error(const rondo_comm* comm) {
-  return comm != nullptr ? comm->last_error.c_str() : rondo::thread_error().c_str();
+  if (comm == nullptr) return rondo::thread_error().c_str();
+  thread_local std::string copy;
+  auto* c = const_cast<rondo_comm*>(comm);
+  std::lock_guard lock(c->error_mutex);
+  copy = c->last_error;
+  return copy.c_str();
 }
 
 rondo_status rondo_get_unique_id(rondo_unique_id* id) {
@@ -126,7 +136,7 @@ rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_uni
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
   auto made = rondo::Communicator::init_rank(nranks, *id, rank, *c);
-  if (made.ok()) *comm = new rondo_comm{std::move(*made), {}};
+  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
   return report(made.status());
 }
 
@@ -136,7 +146,7 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
   if (!c.ok()) return report(c.status());
   auto made = rondo::Communicator::init_all(nranks, *c);
   if (made.ok())
-    for (size_t r = 0; r < made->size(); ++r) comms[r] = new rondo_comm{std::move((*made)[r]), {}};
+    for (size_t r = 0; r < made->size(); ++r) comms[r] = new rondo_comm{std::move((*made)[r])};
   return report(made.status());
 }
 
@@ -145,7 +155,7 @@ rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config) 
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
   auto made = rondo::Communicator::init_env(*c);
-  if (made.ok()) *comm = new rondo_comm{std::move(*made), {}};
+  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
   return report(made.status());
 }
 

@@ -44,23 +44,21 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settin
       planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {}
 
 CommunicatorImpl::~CommunicatorImpl() {
-  if (lock()) {  // this rank's outstanding work first
-    std::vector<BatchEntry> rest;
-    for (const auto& w : under_way_) rest.push_back({&queue_, &w->op});
-    unlock();
-    (void)Engine::run(rest);  // its errors are its waiters'
-  }
+  lock();
+  std::vector<BatchEntry> rest;  // this rank's outstanding work first
+  for (const auto& w : under_way_) rest.push_back({&queue_, &w->op});
+  unlock();
+  (void)Engine::run(rest);  // its errors are its waiters'
   progress_.reset();
 }
 
-bool CommunicatorImpl::lock() {
-  if (queue_.drive()) [[likely]] return true;
+void CommunicatorImpl::lock() {
+  if (queue_.drive()) [[likely]] return;
   queue_.contenders().fetch_add(1);
   for (uint32_t i = 0; !queue_.drive(); ++i)
     if (i < 100) cpu_pause();
     else sched_yield();
   queue_.contenders().fetch_sub(1);
-  return true;
 }
 
 Status CommunicatorImpl::bad(std::string_view argument, std::string_view why) const {

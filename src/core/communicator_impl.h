@@ -66,8 +66,8 @@ class CommunicatorImpl {
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);
   std::string explain_plan(const PlanRequest& request);
-  /// Takes the driver role, waiting for it; false when the communicator was aborted meanwhile.
-  bool lock();
+  /// Takes the driver role, waiting for it: whoever has it waits with a deadline, so this ends too.
+  void lock();
   void unlock() { queue_.leave(); }
 
   /// Ranks as processes: the out-of-band channel, which must outlive the transport.

@@ -161,9 +161,14 @@ Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& req
   plan->may_be_direct = direct_allowed;
   plan->algorithm = best.algorithm;
   RONDO_TRY_ASSIGN(plan->program, build(request, best));
-  plan->reason = fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
-                             best.algorithm->direct ? "buffer to buffer" : protocol_name(best.protocol),
-                             best.message_bytes, best.forecast_ns / 1000);
+  plan->reason = best.algorithm->direct
+                     ? fmt::format("{} from buffer to buffer, forecast {:.2f} us", best.algorithm->name,
+                                   best.forecast_ns / 1000)
+                     : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
+                                   protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
+  if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
+    plan->reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
+                                collective_name(request.collective));
   if (best.algorithm->direct && !best.algorithm->pulls_only) {
     PlanRequest staged = request;
     staged.algorithm = nullptr;

@@ -77,7 +77,7 @@ struct OperationBoard {
   /// The shape posted under `sequence`; nothing if it has not been posted or has been overwritten.
   std::optional<OperationShape> find(uint64_t sequence) {
     OperationRecord& r = records[sequence % kRecords];
-    if (std::atomic_ref(r.sequence).load(std::memory_order_acquire) != sequence) return std::nullopt;
+    if (sequence == 0 || std::atomic_ref(r.sequence).load(std::memory_order_acquire) != sequence) return std::nullopt;
     const uint64_t shape = std::atomic_ref(r.shape).load(std::memory_order_acquire);
     const uint64_t count = std::atomic_ref(r.count_elems).load(std::memory_order_acquire);
     if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) != sequence) return std::nullopt;
