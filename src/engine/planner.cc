@@ -52,13 +52,11 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   return most;
 }
 
-// Long enough to amortise a message's fixed cost, short enough that ranks overlap: a quarter of a chunk, within
-// [8 KiB, 64 KiB].
+// One message for a chunk that fits a slot. Long chunks, and those of ranks that share a core, go in shorter messages: the
+// slots in use then stay in the second level cache beside the caller's data (bench/results/peers_2cpu.json; docs/architecture.md, "Staging").
 uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
   if (settings_.message_bytes != 0) return std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024);
-  uint64_t m = 8 * 1024;
-  while (m < 64 * 1024 && m * 4 < chunk_bytes) m *= 2;
-  return m;
+  return chunk_bytes <= 256 * 1024 && settings_.ranks_per_core <= 1 ? 64 * 1024 : 16 * 1024;
 }
 
 double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
@@ -82,7 +80,7 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   const double message = std::min(chunk, static_cast<double>(c.message_bytes));
   const double loops = std::max(1.0, chunk / static_cast<double>(c.message_bytes));
   const double slot_ns = bytes > k.big_bytes ? k.big_slot_ns_per_byte : k.slot_ns_per_byte;
-  const double fill_ns = steps * message * slot_ns;  // until the pipeline runs
+  const double fill_ns = (steps - 1) * message * slot_ns;  // until the pipeline runs
   return steps * 2 * step_ns + fill_ns +
          share * (p.messages * loops * k.message_ns + size * p.slot_share * slot_ns + user_ns);
 }

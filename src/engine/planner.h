@@ -33,7 +33,7 @@ struct PlannerSettings {
   double line_ns = 14;           // the same for one header line
   double slot_ns_per_byte = 0.035;  // writing or reading a data slot, which another core reads or wrote
   double big_slot_ns_per_byte = 0.06;  // the same where the data exceed the caches near the cores
-  double user_ns_per_byte = 0.006;  // reading or writing a buffer of the caller's
+  double user_ns_per_byte = 0.010;  // reading or writing a buffer of the caller's
   double peer_ns_per_byte = 0.009;  // reading or writing a peer's buffer
   double pull_call_ns = 800;        // a copy by the kernel: the call
   double pull_ns_per_byte = 0.026;  // and its bytes, of data that their owner has not just written

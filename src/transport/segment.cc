@@ -17,10 +17,10 @@ uint64_t pack(const ConnectionKey& k) {
 
 }  // namespace
 
-// A Simple connection's ring is 4 MiB between two ranks and 2 MiB or less among more: larger than the writer's L2, so
-// that slots are read from the shared cache (docs/architecture.md, "Staging"), smaller when there are many of them.
+// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that slots are read from the
+// shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very many.
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
-  data_slots = n <= 2 ? 64 : n <= 16 ? 32 : 16;
+  data_slots = n <= 16 ? 32 : 16;
   max_connections = static_cast<uint32_t>(8 * n + 64);
   const uint64_t small_each = round_up(sizeof(ReadCounter) * static_cast<uint64_t>(n), 64) +
                               sizeof(HeaderLine) * kLinesPerConnection;
