@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kKnown[] = {
     "RONDO_ALGO",      "RONDO_PROTO",  "RONDO_MESSAGE_BYTES", "RONDO_TIMEOUT_S", "RONDO_INIT_TIMEOUT_S",
     "RONDO_SIMD",      "RONDO_RANK",   "RONDO_NRANKS",        "RONDO_UNIQUE_ID", "RONDO_SECRET",
-    "RONDO_CMA",       "RONDO_PORT",      "RONDO_SOCKET_IFNAME"};
+    "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK"};
 
 void report_unknown() {
   for (char** e = environ; *e != nullptr; ++e) {
