@@ -54,8 +54,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> connect(std::unique_ptr<Bootstrap> b
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, *processes));
     return std::unique_ptr<Transport>(std::move(shm));
   }());
-  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin_settings(nranks, count_cpus(all)),
-                                                 std::move(transport));
+  const SpinSettings spin = spin_settings(nranks, count_cpus(all));
+  if (spin.crowded) start_on_cpu(rank);  // as many ranks on each core
+  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin, std::move(transport));
   impl->processes = std::move(processes);
   return impl;
 }

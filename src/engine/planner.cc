@@ -11,6 +11,31 @@ namespace rondo {
 Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels)
     : rank_(rank), nranks_(nranks), settings_(settings), ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
 
+// What one rank does. Chunks of a one-chunk buffer are as long as those of the other one when that is cut by ranks.
+Planner::Profile Planner::profile_of(const RankSchedule& s, bool cut_by_ranks) {
+  const double whole = std::max(s.in_chunks, s.out_chunks);
+  Profile p;
+  for (const Lane& lane : s.lanes)
+    for (const Instruction& i : lane) {
+      if (i.verb == Verb::kWait || i.is(kFlagCredit)) continue;
+      const double chunks = cut_by_ranks ? whole : s.chunks(i.has(kVerbSrc) ? i.src_buffer() : i.dst_buffer());
+      const double share = i.num_chunks / chunks;
+      const PortSet &from = s.recv_ports(i), &to = s.send_ports(i);
+      const auto received = static_cast<double>(from.size()), sent = static_cast<double>(to.size());
+      p.messages += 1;
+      p.longest_chunk = std::max(p.longest_chunk, share);
+      p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
+      if (i.is(kFlagDirect)) {
+        p.peer_share += share * (received + sent);
+        p.pulls += received;
+      } else {
+        const bool multicast = !to.empty() && to[0].group != kUnicast;
+        p.slot_share += share * (received + (multicast ? 1.0 : sent));
+      }
+    }
+  return p;
+}
+
 // Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it.
 const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   auto [it, fresh] = profiles_.try_emplace(&algorithm);
@@ -19,29 +44,7 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   most.steps = algorithm.cost(nranks_).steps;
   for (Rank r : {0, 1, nranks_ / 2, nranks_ - 1}) {
     if (r >= nranks_) continue;
-    const RankSchedule s = record_rank(algorithm, r, nranks_);
-    const double whole = std::max(s.in_chunks, s.out_chunks);
-    Profile p;
-    for (const Lane& lane : s.lanes)
-      for (const Instruction& i : lane) {
-        if (i.verb == Verb::kWait || i.is(kFlagCredit)) continue;
-        // Chunks of a one-chunk buffer are as long as those of the other one when that is cut by ranks.
-        const bool cut_by_ranks = algorithm.collective != Collective::kAllReduce;
-        const double share = cut_by_ranks ? i.num_chunks / whole
-                                          : static_cast<double>(i.num_chunks) / s.chunks(i.has(kVerbSrc) ? i.src_buffer() : i.dst_buffer());
-        const PortSet &from = s.recv_ports(i), &to = s.send_ports(i);
-        const bool multicast = !to.empty() && to[0].group != kUnicast;
-        const auto peers = static_cast<double>(from.size() + to.size());
-        p.messages += 1;
-        p.longest_chunk = std::max(p.longest_chunk, share);
-        p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
-        if (i.is(kFlagDirect)) {
-          p.peer_share += share * peers;
-          p.pulls += static_cast<double>(from.size());
-        } else {
-          p.slot_share += share * (static_cast<double>(from.size()) + (multicast ? 1.0 : static_cast<double>(to.size())));
-        }
-      }
+    const Profile p = profile_of(record_rank(algorithm, r, nranks_), algorithm.collective != Collective::kAllReduce);
     most.messages = std::max(most.messages, p.messages);
     most.pulls = std::max(most.pulls, p.pulls);
     most.longest_chunk = std::max(most.longest_chunk, p.longest_chunk);
@@ -52,8 +55,8 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   return most;
 }
 
-// One message for a chunk that fits a slot. Long chunks, and those of ranks that share a core, go in shorter messages: the
-// slots in use then stay in the second level cache beside the caller's data (bench/results/peers_2cpu.json; docs/architecture.md, "Staging").
+// One message for a chunk that fits a slot. Long chunks, and those of ranks that share a core, go in shorter messages:
+// the slots in use then stay in the second level cache beside the caller's data (docs/architecture.md, "Staging").
 uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
   if (settings_.message_bytes != 0) return std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024);
   return chunk_bytes <= 256 * 1024 && settings_.ranks_per_core <= 1 ? 64 * 1024 : 16 * 1024;
@@ -67,8 +70,9 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   const double user_ns = size * (p.user_share * k.user_ns_per_byte + p.peer_share * k.peer_ns_per_byte);
   if (c.algorithm->pulls_only && !ports_.transport().may_be_direct()) {
     const bool fresh = c.algorithm->collective == Collective::kAllReduce;  // its second half reads what was just summed
-    const double pull_ns = bytes > k.big_bytes ? (fresh ? k.big_pull_ns_per_byte : k.pull_ns_per_byte)
-                           : fresh             ? k.pull_fresh_ns_per_byte : k.pull_ns_per_byte;
+    const double fresh_ns = bytes > k.huge_bytes  ? k.huge_pull_ns_per_byte
+                            : bytes > k.big_bytes ? k.big_pull_ns_per_byte : k.pull_fresh_ns_per_byte;
+    const double pull_ns = fresh ? fresh_ns : k.pull_ns_per_byte;
     const double calls = p.pulls + p.peer_share * size / (256 * 1024);
     return steps * step_ns + share * (calls * k.pull_call_ns + size * p.peer_share * pull_ns + user_ns);
   }

@@ -35,11 +35,13 @@ struct PlannerSettings {
   double big_slot_ns_per_byte = 0.06;  // the same where the data exceed the caches near the cores
   double user_ns_per_byte = 0.010;  // reading or writing a buffer of the caller's
   double peer_ns_per_byte = 0.009;  // reading or writing a peer's buffer
-  double pull_call_ns = 800;        // a copy by the kernel: the call
+  double pull_call_ns = 650;        // a copy by the kernel: the call
   double pull_ns_per_byte = 0.026;  // and its bytes, of data that their owner has not just written
   double pull_fresh_ns_per_byte = 0.12;  // and that it has (still dirty in the owner's cache)
   double big_pull_ns_per_byte = 0.06;    // either, beyond the caches
   uint64_t big_bytes = 2 << 20;          // what "beyond the caches" means
+  double huge_pull_ns_per_byte = 0.09;   // a copy by the kernel of so much that its page walks count
+  uint64_t huge_bytes = 96 << 20;
 };
 
 struct PlanRequest {
@@ -101,6 +103,7 @@ class Planner {
   Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool staged_only);
   Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
   const Profile& profile(const Algorithm& algorithm);
+  static Profile profile_of(const RankSchedule& s, bool cut_by_ranks);
   double forecast_ns(const Candidate& c, uint64_t bytes);
   uint64_t choose_message_bytes(uint64_t chunk_bytes) const;
 

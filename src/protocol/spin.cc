@@ -26,6 +26,19 @@ SpinSettings spin_settings(int local_ranks, int cpus) {
   return s;
 }
 
+void start_on_cpu(int index) {
+  cpu_set_t mask, one;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0 || CPU_COUNT(&mask) < 2) return;
+  int seen = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &mask) && seen++ == index % CPU_COUNT(&mask)) {
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof mask, &mask);
+      return;
+    }
+}
+
 bool HostSpin::idle_slow() {
   constexpr uint64_t kCheckNs = 1000000;
   constexpr uint32_t kYieldsPerClock = 16;

@@ -101,4 +101,8 @@ class HostSpin {
 
 uint64_t monotonic_ns();
 
+/// Moves the calling thread to the `index`-th processor of those that it may use, and lets it go again: its mask stays as
+/// it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would last.
+void start_on_cpu(int index);
+
 }  // namespace rondo
