@@ -40,8 +40,8 @@ struct PlannerSettings {
   double pull_fresh_ns_per_byte = 0.12;  // and that it has (still dirty in the owner's cache)
   double big_pull_ns_per_byte = 0.06;    // either, beyond the caches
   uint64_t big_bytes = 2 << 20;          // what "beyond the caches" means
-  double huge_pull_ns_per_byte = 0.09;   // a copy by the kernel of so much that its page walks count
-  uint64_t huge_bytes = 96 << 20;
+  double huge_pull_ns_per_byte = 0.14;   // a copy by the kernel of so much that its page walks count
+  uint64_t huge_bytes = 48 << 20;
 };
 
 struct PlanRequest {
