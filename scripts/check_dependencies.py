@@ -93,6 +93,8 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
         return "include"
     if (top / "src" / name).is_file():
         return room_of(Path("src") / name)
+    if own in UNRESTRICTED and (top / "tools" / name).is_file():  # tests of the tools' parts
+        return "tools"
     return own if own not in LEVELS[0] and (top / own / name).is_file() else None
 
 
