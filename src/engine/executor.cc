@@ -9,12 +9,10 @@ bool Executor::step(Operation& op, uint32_t lane) {
   const Program& p = *op.program;
   LaneState& at = op.lanes[lane];
   const ProgramStep& s = p.lanes[lane][at.pc];
-  if (s.flags & (kFlagCredit | kFlagDirect)) [[unlikely]] {
-    if (s.is(kFlagDirect)) {
-      if (!direct(op, s)) return false;
-    } else if (const Program* before = op.program; !credit(op, s)) return false;
-    else if (op.program != before) return true;  // fell back: the lanes have started over
-    return advance(op, lane);
+  if (s.is(kFlagDirect)) [[unlikely]] return direct(op, s) && advance(op, lane);
+  if (s.is(kFlagCredit)) [[unlikely]] {
+    if (!credit(op, s)) return false;
+    return op.program != &p || advance(op, lane);  // it may have fallen back: then the lanes have started over
   }
   if (s.verb == Verb::kWait) [[unlikely]] {
     const LaneState& other = op.lanes[s.wait_lane];

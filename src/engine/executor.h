@@ -15,15 +15,16 @@ namespace rondo {
 class Executor {
  public:
   Executor(Rank rank, int nranks, PortTable& ports)
-      : rank_(rank), ports_(ports), own_bell_(ports.transport().bell(rank)), sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
+      : rank_(rank), ports_(ports), own_bell_(ports.transport().bell(rank)),
+        sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
 
   /// True when something moved. `lane` must not have finished.
   bool step(Operation& op, uint32_t lane);
+  /// The same for a step of a program in `once` form, without lane bookkeeping.
+  bool step_once(Operation& op, const ProgramStep& s);
   /// Who is waited for since forget_missing(), preferably somebody on this core; nullptr when unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
-  /// The same for a step of a program in `once` form, without lane bookkeeping.
-  bool step_once(Operation& op, const ProgramStep& s);
 
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
