@@ -10,6 +10,7 @@
 namespace rondo {
 namespace {
 
+constexpr uint64_t kStillnessNs = 500'000'000;  // so long without any movement: what looked harmless was not
 constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has written down what it calls
 
 std::string describe_shape(const OperationShape& s) {
@@ -57,7 +58,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (Status s = find_mismatch(*op, waited); !s.ok()) return fail(s);
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
-    if (auto loss = find_lost(*op))
+    if (auto loss = find_lost(*op, waited_ns))
       return fail(Status(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank,
                                                             loss->how, blocked_on(*op))));
   }
@@ -66,8 +67,9 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns) fail(timed_out(*op, waited));
 }
 
-// A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter.
-std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op) const {
+// A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
+// nothing moves any more: transports report the first death only, and a second one may be what stops us.
+std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns) const {
   auto finished = [&](Rank r) {
     OperationBoard* board = transport_.board(r);
     return board != nullptr && board->last_finished() >= op.sequence;
@@ -78,7 +80,7 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op) const {
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
   std::optional<PeerLoss> died = transport_.find_lost();
-  return died && !finished(died->rank) ? died : left;
+  return died && (!finished(died->rank) || waited_ns >= kStillnessNs) ? died : left;
 }
 
 // Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place of

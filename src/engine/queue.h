@@ -24,7 +24,9 @@ class OperationQueue {
   OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
       : rank_(rank), nranks_(nranks), transport_(transport), spin_(spin), ports_(rank, transport),
         executor_(rank, nranks, ports_),
-        board_(*transport.board(rank)) {}
+        board_(*transport.board(rank)) {
+    for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
+  }
 
   // The driver role.
   bool drive() {
@@ -54,6 +56,8 @@ class OperationQueue {
   void fail(const Status& status);
   /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
   void diagnose(uint64_t waited_ns);
+  /// Moves this thread to another core when the ranks stand unevenly on theirs.
+  void even_out() { rondo::even_out(bells_, static_cast<size_t>(rank_)); }
   /// True when an abort has been raised; fails the queue then.
   bool check_abort();
 
@@ -79,7 +83,7 @@ class OperationQueue {
   void announce(const Operation& op) { board_.post(op.sequence, op.shape(), op.tag); }
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
-  std::optional<PeerLoss> find_lost(const Operation& op) const;
+  std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns);
   Status timed_out(const Operation& op, uint64_t waited_ns);
   std::string describe(const Operation& op) const;
@@ -92,6 +96,7 @@ class OperationQueue {
   PortTable ports_;
   Executor executor_;
   OperationBoard& board_;  // our own
+  std::vector<const Doorbell*> bells_;  // by rank
   uint64_t next_sequence_ = 1;
   std::deque<Operation*> active_;  // in order; done ones leave
   Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace rondo {
 
 uint64_t monotonic_ns() {
@@ -26,17 +28,37 @@ SpinSettings spin_settings(int local_ranks, int cpus) {
   return s;
 }
 
+namespace {
+
+void visit_cpu(int cpu, const cpu_set_t& mask) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof mask, &mask);
+}
+
+}  // namespace
+
 void start_on_cpu(int index) {
-  cpu_set_t mask, one;
+  cpu_set_t mask;
   if (sched_getaffinity(0, sizeof mask, &mask) != 0 || CPU_COUNT(&mask) < 2) return;
   int seen = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &mask) && seen++ == index % CPU_COUNT(&mask)) {
-      CPU_ZERO(&one);
-      CPU_SET(cpu, &one);
-      if (sched_setaffinity(0, sizeof one, &one) == 0) sched_setaffinity(0, sizeof mask, &mask);
-      return;
-    }
+    if (CPU_ISSET(cpu, &mask) && seen++ == index % CPU_COUNT(&mask)) return visit_cpu(cpu, mask);
+}
+
+void even_out(const std::vector<const Doorbell*>& bells, size_t own) {
+  cpu_set_t mask;
+  const uint32_t here = load_cpu(*bells[own]);
+  if (here == 0 || sched_getaffinity(0, sizeof mask, &mask) != 0 || CPU_COUNT(&mask) < 2) return;
+  auto owners_on = [&](uint32_t cpu) {
+    return std::count_if(bells.begin(), bells.end(), [&](const Doorbell* b) { return load_cpu(*b) == cpu; });
+  };
+  for (size_t later = own + 1; later < bells.size(); ++later)
+    if (load_cpu(*bells[later]) == here) return;
+  const auto mine = owners_on(here);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &mask) && mine - owners_on(static_cast<uint32_t>(cpu) + 1) >= 2) return visit_cpu(cpu, mask);
 }
 
 bool HostSpin::idle_slow() {
@@ -52,6 +74,8 @@ bool HostSpin::idle_slow() {
     sched_yield();
     if (settings_.crowded && bell_ != nullptr) {
       const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
+      constexpr uint32_t kYieldsPerLook = 512;
+      if (++bell_->yields % kYieldsPerLook == 0) observer_.crowded();
       if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
     }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;

@@ -14,14 +14,17 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace rondo {
 
 struct alignas(64) Doorbell {
   uint32_t asleep;  // the futex word: 1 while its owner sleeps
   uint32_t cpu;     // 1 + the processor on which its owner ran when it last yielded; 0: unknown
-  uint32_t pad[14];
+  uint32_t yields;  // the owner's own count, while ranks outnumber cores
+  uint32_t pad[13];
 };
 
 inline uint32_t load_cpu(const Doorbell& b) {
@@ -49,6 +52,7 @@ class WaitObserver {
  public:
   virtual bool urgent() = 0;                   // cheap, at every yield: true ends the wait (an abort flag is up)
   virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: true ends the wait
+  virtual void crowded() {}                      // every so many yields while ranks outnumber cores
  protected:
   ~WaitObserver() = default;
 };
@@ -104,5 +108,8 @@ uint64_t monotonic_ns();
 /// Moves the calling thread to the `index`-th processor of those that it may use, and lets it go again: its mask stays as
 /// it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would last.
 void start_on_cpu(int index);
+/// When the owner of `bells[own]` shares its processor with at least two more owners than another processor has, and is the
+/// last of them, it moves there. A scheduler that sees only runnable threads can leave 3 and 1 where 2 and 2 would do.
+void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo
