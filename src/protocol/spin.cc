@@ -75,7 +75,8 @@ bool HostSpin::idle_slow() {
     if (settings_.crowded && bell_ != nullptr) {
       const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
       constexpr uint32_t kYieldsPerLook = 512;
-      if (++bell_->yields % kYieldsPerLook == 0) observer_.crowded();
+      const uint32_t yields = std::atomic_ref<uint32_t>(bell_->yields).fetch_add(1, std::memory_order_relaxed);
+      if (yields % kYieldsPerLook == kYieldsPerLook - 1) observer_.crowded();
       if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
     }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;
