@@ -124,6 +124,7 @@ struct RankSchedule {
 struct Schedule {
   Collective collective = Collective::kAllReduce;
   int32_t nranks = 1;
+  Rank root = 0;  // of a rooted collective
   std::vector<RankSchedule> ranks;
 };
 

@@ -5,6 +5,7 @@
 // Host and device: plain constexpr data, no dependency.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -59,14 +60,28 @@ enum class Op : uint8_t {
 inline constexpr int kNumOps = 0 RONDO_OPS(RONDO_X);
 #undef RONDO_X
 
-// X(enumerator, value, name, reduces). Rows grow with the library; values are part of the C ABI.
-#define RONDO_COLLECTIVES(X)                          \
-  X(kAllReduce, 0, "all_reduce", true)                \
-  X(kReduceScatter, 1, "reduce_scatter", true)        \
-  X(kAllGather, 2, "all_gather", false)
+/// Which ranks pass a buffer to a collective.
+enum class Holders : uint8_t { kNobody, kRoot, kEverybody };
+/// How much such a buffer holds: the call's count once, or once for each rank (rank r's part is the r-th).
+enum class Parts : uint8_t { kOne, kEach };
+
+// X(enumerator, value, name, reduces, in: holders, parts, out: holders, parts). Values are part of the C ABI. send and
+// recv are the two ends of one message between two ranks; their "root" is the peer.
+#define RONDO_COLLECTIVES(X)                                                             \
+  X(kAllReduce, 0, "all_reduce", true, kEverybody, kOne, kEverybody, kOne)               \
+  X(kReduceScatter, 1, "reduce_scatter", true, kEverybody, kEach, kEverybody, kOne)      \
+  X(kAllGather, 2, "all_gather", false, kEverybody, kOne, kEverybody, kEach)             \
+  X(kBroadcast, 3, "broadcast", false, kRoot, kOne, kEverybody, kOne)                    \
+  X(kReduce, 4, "reduce", true, kEverybody, kOne, kRoot, kOne)                           \
+  X(kAllToAll, 5, "all_to_all", false, kEverybody, kEach, kEverybody, kEach)             \
+  X(kGather, 6, "gather", false, kEverybody, kOne, kRoot, kEach)                         \
+  X(kScatter, 7, "scatter", false, kRoot, kEach, kEverybody, kOne)                       \
+  X(kBarrier, 8, "barrier", false, kNobody, kOne, kNobody, kOne)                         \
+  X(kSend, 9, "send", false, kEverybody, kOne, kNobody, kOne)                            \
+  X(kRecv, 10, "recv", false, kNobody, kOne, kEverybody, kOne)
 
 enum class Collective : uint8_t {
-#define RONDO_X(e, v, name, reduces) e = v,
+#define RONDO_X(e, v, ...) e = v,
   RONDO_COLLECTIVES(RONDO_X)
 #undef RONDO_X
 };
@@ -107,21 +122,36 @@ constexpr std::string_view op_name(Op op) {
   };
   return kNames[static_cast<int>(op)];
 }
-constexpr std::string_view collective_name(Collective c) {
-  constexpr std::string_view kNames[] = {
-#define RONDO_X(e, v, name, reduces) name,
-      RONDO_COLLECTIVES(RONDO_X)
+/// A row of RONDO_COLLECTIVES.
+struct CollectiveTraits {
+  std::string_view name;
+  bool reduces;
+  Holders in_holders;
+  Parts in_parts;
+  Holders out_holders;
+  Parts out_parts;
+};
+inline constexpr CollectiveTraits kCollectiveTraits[] = {
+#define RONDO_X(e, v, name, reduces, ih, ip, oh, op) \
+  {name, reduces, Holders::ih, Parts::ip, Holders::oh, Parts::op},
+    RONDO_COLLECTIVES(RONDO_X)
 #undef RONDO_X
-  };
-  return kNames[static_cast<int>(c)];
+};
+constexpr const CollectiveTraits& collective_traits(Collective c) { return kCollectiveTraits[static_cast<int>(c)]; }
+constexpr std::string_view collective_name(Collective c) { return collective_traits(c).name; }
+constexpr bool collective_reduces(Collective c) { return collective_traits(c).reduces; }
+/// True when one rank, the root, gives or gets what the others do not.
+constexpr bool collective_is_rooted(Collective c) {
+  return collective_traits(c).in_holders == Holders::kRoot || collective_traits(c).out_holders == Holders::kRoot;
 }
-constexpr bool collective_reduces(Collective c) {
-  constexpr bool kReduces[] = {
-#define RONDO_X(e, v, name, reduces) reduces,
-      RONDO_COLLECTIVES(RONDO_X)
-#undef RONDO_X
-  };
-  return kReduces[static_cast<int>(c)];
+/// True of the two ends of a message between two ranks, which the other ranks do not call.
+constexpr bool is_point_to_point(Collective c) { return c == Collective::kSend || c == Collective::kRecv; }
+/// The factor by which the call's count is multiplied on ranks that hold the buffer.
+constexpr uint64_t parts(Parts p, int nranks) { return p == Parts::kEach ? static_cast<uint64_t>(nranks) : 1; }
+/// Elements of S, the whole that algorithms cut: the larger of the two buffers.
+constexpr uint64_t whole_elems(Collective c, uint64_t count_elems, int nranks) {
+  const CollectiveTraits& t = collective_traits(c);
+  return count_elems * parts(t.in_parts == Parts::kEach ? t.in_parts : t.out_parts, nranks);
 }
 /// Inverse of the name functions; nothing when the name is unknown.
 constexpr std::optional<Dtype> dtype_from_name(std::string_view s) {
@@ -150,7 +180,40 @@ struct TypeRow {
 };
 /// The row of a call that names one type only.
 constexpr TypeRow uniform_row(Dtype t) { return {t, t, accumulator_of(t), t}; }
-/// True when rondo carries this row. Today: the uniform rows; every other row is refused by name.
-constexpr bool row_supported(const TypeRow& row) { return row == uniform_row(row.input); }
+
+namespace detail {
+// The types that mixed rows are made of, as they are numbered in row_index.
+inline constexpr Dtype kMixedEnds[] = {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16};
+inline constexpr Dtype kMixedWires[] = {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat8E4m3,
+                                        Dtype::kFloat8E5m2};
+template <size_t kSize>
+constexpr int position(const Dtype (&list)[kSize], Dtype t) {
+  for (size_t i = 0; i < kSize; ++i)
+    if (list[i] == t) return static_cast<int>(i);
+  return -1;
+}
+}  // namespace detail
+
+/// THE table of type rows: every uniform row; and input, output of {float, bfloat16, half} with a wire of these or fp8,
+/// accumulated in fp32. 0 for a uniform row, 1 .. 45 for a mixed one, nothing for a row that rondo does not carry.
+/// What mixed rows round, and where (docs/types.md): every operand to the wire type, the rank's own as if it had
+/// travelled; partial sums where they travel; the result of a collective that gives it to several ranks to the wire
+/// type, so that all have the same bits; the result of reduce_scatter and reduce once, from the accumulator.
+constexpr std::optional<uint8_t> row_index(const TypeRow& row) {
+  if (row == uniform_row(row.input)) return 0;
+  const int in = detail::position(detail::kMixedEnds, row.input), wire = detail::position(detail::kMixedWires, row.wire),
+            out = detail::position(detail::kMixedEnds, row.output);
+  if (in < 0 || wire < 0 || out < 0 || row.accumulator != Dtype::kFloat32) return std::nullopt;
+  return static_cast<uint8_t>(1 + (in * 5 + wire) * 3 + out);
+}
+/// Inverse of row_index; `input` settles which uniform row index 0 means.
+constexpr TypeRow row_at(uint8_t index, Dtype input) {
+  if (index == 0) return uniform_row(input);
+  const int i = index - 1;
+  return {detail::kMixedEnds[i / 15], detail::kMixedWires[i / 3 % 5], Dtype::kFloat32, detail::kMixedEnds[i % 3]};
+}
+inline constexpr int kNumRows = 46;
+/// True when rondo carries this row; every other row is refused by name.
+constexpr bool row_supported(const TypeRow& row) { return row_index(row).has_value(); }
 
 }  // namespace rondo

@@ -25,14 +25,11 @@ struct Sizes {
 };
 
 Sizes sizes_of(const PlanRequest& r, Rank rank, int nranks) {
-  const uint64_t one = r.count_elems * dtype_bytes(r.dtype), all = one * static_cast<uint64_t>(nranks);
-  const uint64_t mine = one * static_cast<uint64_t>(rank);
-  switch (r.collective) {
-    case Collective::kReduceScatter: return {all, one, mine, 0};
-    case Collective::kAllGather: return {one, all, 0, mine};
-    case Collective::kAllReduce: break;
-  }
-  return {one, one, 0, 0};
+  const CollectiveTraits& t = collective_traits(r.collective);
+  const uint64_t one = r.count_elems * dtype_bytes(r.dtype), mine = one * static_cast<uint64_t>(rank);
+  const bool cut = t.in_parts == Parts::kEach, spread = t.out_parts == Parts::kEach;
+  return {one * parts(t.in_parts, nranks), one * parts(t.out_parts, nranks), cut && !spread ? mine : 0,
+          spread && !cut ? mine : 0};
 }
 
 }  // namespace

@@ -11,13 +11,8 @@ struct Totals {
 };
 
 Totals totals_of(const OperationShape& op, int nranks) {
-  const uint64_t count = op.count_elems, n = static_cast<uint64_t>(nranks);
-  switch (op.collective) {
-    case Collective::kAllReduce: return {count, count};
-    case Collective::kReduceScatter: return {count * n, count};
-    case Collective::kAllGather: return {count, count * n};
-  }
-  return {0, 0};
+  const CollectiveTraits& t = collective_traits(op.collective);
+  return {op.count_elems * parts(t.in_parts, nranks), op.count_elems * parts(t.out_parts, nranks)};
 }
 
 class Compiler {

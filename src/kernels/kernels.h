@@ -30,6 +30,20 @@ struct KernelArgs {
 };
 using Kernel = void (*)(const KernelArgs&);
 
+/// A copy or reduction of a mixed TypeRow. Sources and sinks hold the wire type, except src[args.own] (own_type), when
+/// there is one, and dst[0] (dst_type), when has_dst. Every source is widened to fp32, the own one after it was scaled
+/// (args.premul, unless null) and rounded to the wire type as if it had travelled; combined left to right in fp32;
+/// divided (args.divide_by); rounded once per sink: sends to the wire type, dst[0] to dst_type, after the wire type when
+/// result_as_wire. args.stream is ignored. No source and sink may be the same memory.
+struct MixedKernelArgs {
+  KernelArgs args;
+  Op op = Op::kSum;
+  Dtype own_type = Dtype::kFloat32, wire = Dtype::kFloat32, dst_type = Dtype::kFloat32;
+  bool has_dst = false;
+  bool result_as_wire = false;
+};
+using MixedKernel = void (*)(const MixedKernelArgs&);
+
 /// A copy of bytes: num_elems counts bytes, num_src is 1.
 /// Reductions: num_src >= 1 (with one source: a copy that scales or divides).
 struct KernelTable {

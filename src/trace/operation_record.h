@@ -21,15 +21,20 @@ struct OperationShape {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   uint8_t algorithm = 0;  // index into all_algorithms() (as the plan chose it)
-  uint64_t count_elems = 0;
+  uint64_t count_elems = 0;  // variable counts: their sum where all ranks know it, else 0
+  uint16_t root = 0;         // of a rooted collective; send, recv: the peer
+  uint8_t row = 0;           // row_index() of the call's four types
+  bool variable = false;     // a count for each rank
   friend constexpr bool operator==(const OperationShape&, const OperationShape&) = default;
   constexpr uint64_t packed() const {
     return static_cast<uint64_t>(collective) | static_cast<uint64_t>(dtype) << 8 | static_cast<uint64_t>(op) << 16 |
-           static_cast<uint64_t>(algorithm) << 24;
+           static_cast<uint64_t>(algorithm) << 24 | static_cast<uint64_t>(root) << 32 |
+           static_cast<uint64_t>(row) << 48 | static_cast<uint64_t>(variable) << 56;
   }
   static constexpr OperationShape unpack(uint64_t w, uint64_t count) {
     return {static_cast<Collective>(w & 255), static_cast<Dtype>(w >> 8 & 255), static_cast<Op>(w >> 16 & 255),
-            static_cast<uint8_t>(w >> 24 & 255), count};
+            static_cast<uint8_t>(w >> 24 & 255), count, static_cast<uint16_t>(w >> 32),
+            static_cast<uint8_t>(w >> 48), (w >> 56 & 1) != 0};
   }
 };
 
