@@ -50,6 +50,7 @@ struct KernelTable {
   std::string_view level;  // "baseline", "avx2", "avx512"
   Kernel copy;
   Kernel reduce[kNumDtypes][kNumOps];
+  MixedKernel mixed;  // every mixed row and op
 };
 
 enum class SimdLevel : uint8_t { kBaseline, kAvx2, kAvx512 };

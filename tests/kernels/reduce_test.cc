@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "kernels/guarded_buffer.h"
 #include "kernels/kernels.h"
 #include "kernels/oracle.h"
 
@@ -13,7 +14,6 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kMaxElems = 600;
-constexpr uint64_t kGuardBytes = 64;
 constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512};
 
 std::vector<uint64_t> ragged_sizes() {
@@ -22,29 +22,6 @@ std::vector<uint64_t> ragged_sizes() {
   for (uint64_t n : {95, 96, 97, 127, 128, 129, 191, 255, 256, 257, 319, 511, 513, 600}) sizes.push_back(n);
   return sizes;
 }
-
-// A buffer whose payload begins at a chosen place within a 64-byte line, with guard bytes on both sides.
-class Buffer {
- public:
-  explicit Buffer(uint64_t payload_bytes) : bytes_(payload_bytes + 4 * kGuardBytes) {}
-  void place(uint64_t misalignment_bytes, uint64_t payload_bytes) {
-    const uint64_t address = reinterpret_cast<uint64_t>(bytes_.data()) + kGuardBytes;
-    first_ = kGuardBytes + (64 - address % 64) % 64 + misalignment_bytes;
-    payload_bytes_ = payload_bytes;
-    std::fill(bytes_.begin(), bytes_.end(), uint8_t{0xa5});
-  }
-  uint8_t* data() { return bytes_.data() + first_; }
-  bool guards_intact() const {
-    const auto good = [](uint8_t b) { return b == 0xa5; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + static_cast<int64_t>(first_), good) &&
-           std::all_of(bytes_.begin() + static_cast<int64_t>(first_ + payload_bytes_), bytes_.end(), good);
-  }
-
- private:
-  std::vector<uint8_t> bytes_;
-  uint64_t first_ = 0;
-  uint64_t payload_bytes_ = 0;
-};
 
 // What one call does besides the op: which sources it has, and how it is asked to write.
 struct Shape {
@@ -68,7 +45,7 @@ class Case {
       for (uint32_t s = 0; s < num_src; ++s) x[s] = sources_[s][i];
       expected_[i] = oracle::reduce<kDtype>(x, call);
     }
-    buffers_.assign(num_src + 4, Buffer(kMaxElems * sizeof(Store)));
+    buffers_.assign(num_src + 4, GuardedBuffer(kMaxElems * sizeof(Store)));
   }
 
   void check(const KernelTable& table, const Shape& shape, uint64_t num_elems) {
@@ -99,7 +76,8 @@ class Case {
     args.stream = shape.stream;
     table.reduce[static_cast<int>(kDtype)][static_cast<int>(call_.op)](args);
     for (uint32_t d = 0; d < shape.num_dst; ++d) expect_result(table, shape, num_elems, d, dst[d]);
-    for (const Buffer& buffer : buffers_) ASSERT_TRUE(buffer.guards_intact()) << describe(table, shape, num_elems);
+    for (const GuardedBuffer& buffer : buffers_)
+      ASSERT_TRUE(buffer.guards_intact()) << describe(table, shape, num_elems);
   }
 
  private:
@@ -133,7 +111,7 @@ class Case {
   uint32_t num_src_;
   std::vector<std::vector<Store>> sources_;
   std::vector<Store> expected_;
-  std::vector<Buffer> buffers_;
+  std::vector<GuardedBuffer> buffers_;
 };
 
 template <Dtype kDtype>

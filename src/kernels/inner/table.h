@@ -1,10 +1,12 @@
-// The table of one SIMD level: a kernel for every dtype and op. Included once per level, last; see vector.h.
+// The table of one SIMD level: a kernel for every dtype and op, and the one for mixed rows. Included once per level,
+// last; see vector.h.
 //
 // A kernel decides once per call which recipe it runs (one source with nothing to do to it is a copy of bytes, an
 // average without a divisor is a sum) and hands over to the driver.
 #pragma once
 
 #include "kernels/inner/driver.h"
+#include "kernels/inner/mixed.h"
 
 namespace rondo {
 namespace RONDO_KERNEL_LEVEL {
@@ -127,7 +129,8 @@ void copy(const KernelArgs& args) { copy_bytes(args, args.num_elems); }
 // Rows in the order of RONDO_DTYPES, columns in the order of RONDO_OPS.
 #define RONDO_ROW(e, v, name, bytes, acc)                                                                       \
   {&sum<Dtype::e>, &prod<Dtype::e>, &max<Dtype::e>, &min<Dtype::e>, &avg<Dtype::e>, &premul_sum<Dtype::e>},
-#define RONDO_TABLE(level_name) {level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}}
+#define RONDO_TABLE(level_name) \
+  { level_name, &copy, {RONDO_DTYPES(RONDO_ROW)}, &mixed }
 
 static_assert(kNumOps == 6 && static_cast<int>(Op::kSum) == 0 && static_cast<int>(Op::kProd) == 1 &&
               static_cast<int>(Op::kMax) == 2 && static_cast<int>(Op::kMin) == 3 &&

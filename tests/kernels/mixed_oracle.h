@@ -1,0 +1,71 @@
+// A scalar model of the mixed kernel, written from the words of MixedKernelArgs (src/kernels/kernels.h) and row_index
+// (include/rondo/types.h): it shares no code with the library. One element at a time, every rounding spelled out.
+#pragma once
+
+#include <cstdlib>
+
+#include "kernels/oracle.h"
+
+namespace rondo::oracle {
+
+/// The value that an element of `t` stands for, from its bits in the lower bytes.
+inline float mixed_widen(Dtype t, uint32_t bits) {
+  switch (t) {
+    case Dtype::kFloat32: return std::bit_cast<float>(bits);
+    case Dtype::kBfloat16: return static_cast<float>(decode(bits, kBf16));
+    case Dtype::kFloat16: return static_cast<float>(decode(bits, kFp16));
+    case Dtype::kFloat8E4m3: return static_cast<float>(decode(bits, kE4m3));
+    case Dtype::kFloat8E5m2: return static_cast<float>(decode(bits, kE5m2));
+    default: std::abort();
+  }
+}
+/// The bits of the element of `t` nearest to x.
+inline uint32_t mixed_narrow(Dtype t, float x) {
+  switch (t) {
+    case Dtype::kFloat32: return std::isnan(x) ? 0x7fc00000u : std::bit_cast<uint32_t>(x);
+    case Dtype::kBfloat16: return encode(x, kBf16);
+    case Dtype::kFloat16: return encode(x, kFp16);
+    case Dtype::kFloat8E4m3: return encode(x, kE4m3);
+    case Dtype::kFloat8E5m2: return encode(x, kE5m2);
+    default: std::abort();
+  }
+}
+inline float mixed_round(Dtype t, float x) { return mixed_widen(t, mixed_narrow(t, x)); }
+
+/// A call of the mixed kernel without its buffers. Rows: own, wire and destination type.
+struct MixedCall {
+  Dtype own_type, wire, dst_type;
+  Op op = Op::kSum;
+  uint32_t own = UINT32_MAX;
+  const float* premul = nullptr;
+  uint32_t divide_by = 0;
+  bool result_as_wire = false;
+};
+struct MixedResult {
+  uint32_t sent;  // what the sends get
+  uint32_t dst;   // what dst[0] gets when there is one
+};
+
+/// One element from the bits of its sources.
+inline MixedResult mixed(const std::vector<uint32_t>& x, const MixedCall& call) {
+  auto value = [&](size_t s) {
+    if (s != call.own) return mixed_widen(call.wire, x[s]);
+    float v = mixed_widen(call.own_type, x[s]);
+    if (call.premul != nullptr) v = times(v, *call.premul);
+    return mixed_round(call.wire, v);
+  };
+  float acc = value(0);
+  for (size_t s = 1; s < x.size(); ++s) {
+    switch (call.op) {
+      case Op::kProd: acc = times(acc, value(s)); break;
+      case Op::kMax: acc = maximum(acc, value(s)); break;
+      case Op::kMin: acc = minimum(acc, value(s)); break;
+      default: acc = plus(acc, value(s)); break;
+    }
+  }
+  if (call.divide_by != 0) acc = divide(acc, call.divide_by);
+  const float kept = call.result_as_wire ? mixed_round(call.wire, acc) : acc;
+  return {mixed_narrow(call.wire, acc), mixed_narrow(call.dst_type, kept)};
+}
+
+}  // namespace rondo::oracle
