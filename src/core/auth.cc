@@ -1,11 +1,13 @@
+#define OPENSSL_SUPPRESS_DEPRECATED  // SHA256_Init and its like: see core/auth.h
 #include "core/auth.h"
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/sha.h>
+#include <poll.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -45,10 +47,26 @@ Status random_bytes(void* data, size_t bytes) {
 }
 
 Mac hmac_sha256(const Secret& secret, std::string_view text) {
-  Mac mac = {};
-  unsigned int bytes = 0;
-  RONDO_CHECK(::HMAC(::EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-                     reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(), &bytes) != nullptr);
+  std::array<uint8_t, SHA256_CBLOCK> inner, outer;
+  static_assert(sizeof(Secret) <= SHA256_CBLOCK);
+  for (size_t i = 0; i < inner.size(); ++i) {
+    const uint8_t key = i < secret.size() ? secret[i] : 0;
+    inner[i] = key ^ 0x36;
+    outer[i] = key ^ 0x5c;
+  }
+  Mac mac;
+  SHA256_CTX hash;
+  ::SHA256_Init(&hash);
+  ::SHA256_Update(&hash, inner.data(), inner.size());
+  ::SHA256_Update(&hash, text.data(), text.size());
+  ::SHA256_Final(mac.data(), &hash);
+  ::SHA256_Init(&hash);
+  ::SHA256_Update(&hash, outer.data(), outer.size());
+  ::SHA256_Update(&hash, mac.data(), mac.size());
+  ::SHA256_Final(mac.data(), &hash);
+  ::OPENSSL_cleanse(&hash, sizeof(hash));
+  ::OPENSSL_cleanse(inner.data(), inner.size());
+  ::OPENSSL_cleanse(outer.data(), outer.size());
   return mac;
 }
 
@@ -59,29 +77,67 @@ Secret secret_from_text(std::string_view text) {
   return secret;
 }
 
-Status authenticate_client(int fd, const Secret& secret, Purpose purpose, Rank rank, const Patience& patience) {
+ClientHandshake::State ClientHandshake::fail(StatusCode code, std::string why) {
+  status_ = Status(code, std::move(why));
+  return State::kFailed;
+}
+
+ClientHandshake::State ClientHandshake::start(int fd) {
   std::string nonce(kNonceBytes, '\0');
-  RONDO_TRY(random_bytes(nonce.data(), nonce.size()));
+  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.code(), std::string(s.message()));
   wire::Writer hello;
-  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose)).put(static_cast<uint32_t>(rank)).raw(nonce);
-  RONDO_TRY(write_all(fd, hello.bytes(), patience, "greeting the other side"));
+  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_)).raw(nonce);
+  transcript_ = hello.take();
+  if (!send_whole(fd, transcript_)) return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
+  return State::kUnderWay;
+}
 
-  std::string challenge(kChallengeBytes, '\0');
-  RONDO_TRY(read_exactly(fd, challenge.data(), challenge.size(), patience, "waiting for the other side's challenge"));
-  if (!std::string_view(challenge).starts_with(kMagic))
-    return Status(StatusCode::kMismatch, "what answers there does not speak rondo's protocol");
-  if (static_cast<uint8_t>(challenge[kMagic.size()]) != kVersion)
-    return Status(StatusCode::kMismatch, fmt::format("the other side speaks version {} of the handshake, this one {}",
-                                                     static_cast<uint8_t>(challenge[kMagic.size()]), kVersion));
-  const std::string transcript = hello.bytes() + challenge;
-  RONDO_TRY(write_all(fd, view(hmac_sha256(secret, "client" + transcript)), patience, "proving the secret"));
+ClientHandshake::State ClientHandshake::advance(int fd) {
+  for (;;) {
+    const size_t wanted = proven_ ? kVerdictBytes : kChallengeBytes;
+    const char* doing = proven_ ? "waiting for the verdict" : "waiting for the other side's challenge";
+    char buffer[std::max(kVerdictBytes, kChallengeBytes)];
+    const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+    if (n == 0)
+      return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    if (inbox_.size() < wanted) continue;
+    if (proven_) return judge_verdict();
+    if (const State s = answer_challenge(fd); s != State::kUnderWay) return s;
+  }
+}
 
-  std::string verdict(kVerdictBytes, '\0');
-  RONDO_TRY(read_exactly(fd, verdict.data(), verdict.size(), patience, "waiting for the verdict"));
-  if (verdict[0] != kAccept)
-    return Status(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
-  if (!same_secretly(std::string_view(verdict).substr(1), view(hmac_sha256(secret, "server" + transcript))))
-    return Status(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
+  if (!std::string_view(inbox_).starts_with(kMagic))
+    return fail(StatusCode::kMismatch, "what answers there does not speak rondo's protocol");
+  if (const auto version = static_cast<uint8_t>(inbox_[kMagic.size()]); version != kVersion)
+    return fail(StatusCode::kMismatch,
+                fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
+  transcript_ += inbox_;
+  inbox_.clear();
+  proven_ = true;
+  if (!send_whole(fd, view(hmac_sha256(secret_, "client" + transcript_))))
+    return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
+  return State::kUnderWay;
+}
+
+ClientHandshake::State ClientHandshake::judge_verdict() {
+  if (inbox_[0] != kAccept)
+    return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
+  if (!same_secretly(std::string_view(inbox_).substr(1), view(hmac_sha256(secret_, "server" + transcript_))))
+    return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+  return State::kAccepted;
+}
+
+Status authenticate_client(int fd, const Secret& secret, Purpose purpose, Rank rank, const Patience& patience) {
+  ClientHandshake handshake(secret, purpose, rank);
+  for (auto state = handshake.start(fd); state != ClientHandshake::State::kAccepted; state = handshake.advance(fd)) {
+    if (state == ClientHandshake::State::kFailed) return handshake.status();
+    RONDO_TRY(patience.wait_ready(fd, POLLIN, "waiting for the other side's part of the handshake"));
+  }
   return {};
 }
 

@@ -70,7 +70,7 @@ class Bootstrap::Impl {
     std::function<bool(Rank)> takes_part;
   };
   Status exchange(const Exchange& what, std::vector<Frame>* got);
-  Status receive_one(const Exchange& what, Rank peer, std::vector<Frame>* got, std::vector<bool>* have);
+  Status take_one(const Exchange& what, Rank peer, std::vector<Frame>* got, bool* have);
   std::string first_end(Rank peer, Link::End end, const std::string& why);
   Status fail(Status status) { return failure_ = std::move(status); }
   Status watch();
@@ -154,38 +154,55 @@ void Bootstrap::Impl::forget(Rank peer) {
 }
 
 // Sends one frame to every peer that takes part and takes one from each. Sending and receiving progress together, so
-// payloads of any size cannot block each other.
+// payloads of any size cannot block each other. Only links that have news cost a system call.
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   got->resize(peers_.size());
-  std::vector<Rank> partners;
-  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
-    if (r != rank_ && what.takes_part(r)) partners.push_back(r);
-  for (const Rank r : partners) links_[r]->queue(what.kind, sequence_, what.payload, what.descriptors);
+  struct Partner {
+    Rank rank;
+    bool flushed, have;
+  };
+  std::vector<Partner> open;
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
+    if (r == rank_ || !what.takes_part(r)) continue;
+    links_[r]->queue(what.kind, sequence_, what.payload, what.descriptors);
+    open.push_back({r, links_[r]->flush(), false});
+  }
+  for (Partner& p : open) RONDO_TRY(take_one(what, p.rank, got, &p.have));  // what came with an earlier frame
 
   const Patience patience(options_.deadline_s, options_.abort);
-  std::vector<bool> have(peers_.size(), false);
+  std::vector<pollfd> fds;
   for (;;) {
-    std::vector<pollfd> fds;
-    std::vector<Rank> waiting_for;
-    for (const Rank r : partners) {
-      const bool flushed = links_[r]->flush();
-      if (!have[r]) RONDO_TRY(receive_one(what, r, got, &have));
-      if (!have[r]) waiting_for.push_back(r);
-      const int events = (flushed ? 0 : POLLOUT) | (have[r] ? 0 : POLLIN);
-      if (events != 0) fds.push_back({links_[r]->fd(), static_cast<short>(events), 0});
+    std::erase_if(open, [](const Partner& p) { return p.flushed && p.have; });
+    if (open.empty()) return {};
+    fds.clear();
+    for (const Partner& p : open) {
+      const int events = (p.flushed ? 0 : POLLOUT) | (p.have ? 0 : POLLIN);
+      fds.push_back({links_[p.rank]->fd(), static_cast<short>(events), 0});
     }
-    if (fds.empty()) return {};
     ::poll(fds.data(), fds.size(), patience.slice_ms());
-    if (const Status s = patience.check(frame_name(what.kind)); !s.ok())
+    for (size_t i = 0; i < open.size(); ++i) {
+      if (fds[i].revents == 0) continue;
+      Partner& p = open[i];
+      if (!p.flushed) p.flushed = links_[p.rank]->flush();
+      if (!p.have) links_[p.rank]->drain_announced();
+      if (!p.have) RONDO_TRY(take_one(what, p.rank, got, &p.have));
+    }
+    if (const Status s = patience.check(frame_name(what.kind)); !s.ok()) {
+      std::vector<Rank> waiting_for;
+      for (const Partner& p : open)
+        if (!p.have) waiting_for.push_back(p.rank);
+      if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
+        return {};
       return fail(Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), sequence_,
                                                waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for))));
+    }
   }
 }
 
-Status Bootstrap::Impl::receive_one(const Exchange& what, Rank peer, std::vector<Frame>* got, std::vector<bool>* have) {
+// Takes the peer's frame if it has been read; an error when it is another one, or when the link has ended without it.
+Status Bootstrap::Impl::take_one(const Exchange& what, Rank peer, std::vector<Frame>* got, bool* have) {
   Link& link = *links_[peer];
-  link.drain();
   std::string why;
   const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
   if (auto frame = link.pop()) {
@@ -194,7 +211,7 @@ Status Bootstrap::Impl::receive_one(const Exchange& what, Rank peer, std::vector
                          fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), sequence_,
                                      peer_text(peer, peers_[peer]), frame_name(frame->kind), frame->sequence)));
     (*got)[peer] = std::move(*frame);
-    (*have)[peer] = true;
+    *have = true;
     return {};
   }
   if (end == Link::End::kNone) return {};

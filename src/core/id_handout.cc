@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -20,7 +21,7 @@ constexpr uint32_t kMagic = 0x52644964;
 constexpr size_t kRequestBytes = 8;       // magic, rank
 constexpr size_t kAnswerHeaderBytes = 5;  // status code, bytes of what follows: the id, or a message
 constexpr size_t kMaxAnswerBytes = 4096;
-constexpr int kRetryMs = 5;
+constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often there within a millisecond
 constexpr double kGraceS = 2;             // rank 0 knows who is missing and should speak first
 
 struct Asker {
@@ -137,7 +138,7 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Pat
   wire::Writer request;
   request.put(kMagic).put(static_cast<uint32_t>(rank));
   const Patience grace = patience.extended(kGraceS);
-  for (;;) {
+  for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {
     bool refused = false;
     auto fd = connect_abstract(name, patience, &refused);
     if (fd.ok()) {
@@ -151,7 +152,7 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Pat
       if (s.ok()) return id;
       return Status(s.code(), fmt::format("rank {}: {}", rank, s.message()));
     }
-    if (const Status s = patience.pause(kRetryMs, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
+    if (const Status s = patience.pause(retry_ms, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
       return Status(s.code(), fmt::format("rank {} {}", rank, s.message()));
   }
 }

@@ -93,7 +93,12 @@ void Link::drain() {
   drain_locked();
 }
 
-void Link::drain_locked() {
+void Link::drain_announced() {
+  const std::lock_guard lock(mutex_);
+  drain_locked(Until::kShortRead);
+}
+
+void Link::drain_locked(Until until) {
   while (end_ == End::kNone) {
     char buffer[65536];
     iovec part = {buffer, sizeof(buffer)};
@@ -120,7 +125,7 @@ void Link::drain_locked() {
     if ((message.msg_flags & MSG_CTRUNC) != 0)
       return end_locked("the kernel dropped descriptors that were sent here: raise this process's limit (ulimit -n)");
     inbox_.append(buffer, static_cast<size_t>(n));
-    if (!parse_locked()) return;
+    if (!parse_locked() || (until == Until::kShortRead && static_cast<size_t>(n) < sizeof(buffer))) return;
   }
 }
 

@@ -59,8 +59,11 @@ class Link {
              std::span<const int> descriptors = {});
   /// Writes what the socket takes. True when nothing is left (also when the link has ended).
   bool flush();
-  /// Reads what has arrived.
+  /// Reads what has arrived, also the end of the stream if it has.
   void drain();
+  /// The same with one system call less, for links that a poll has announced: an end that stands right behind the data
+  /// may be left to the next poll.
+  void drain_announced();
   std::optional<Frame> pop();
   /// How the link ended, if it did; `why` may be nullptr.
   End end(std::string* why) const;
@@ -77,7 +80,8 @@ class Link {
     size_t done_bytes = 0;
   };
   bool flush_locked();
-  void drain_locked();
+  enum class Until { kNothingIsLeft, kShortRead };
+  void drain_locked(Until until = Until::kNothingIsLeft);
   bool parse_locked();
   void end_locked(std::string why);
 

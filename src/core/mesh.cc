@@ -26,6 +26,13 @@ Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
   return own;
 }
 
+// A connection of ours to a lower rank whose handshake is under way.
+struct Caller {
+  Fd fd;
+  Rank peer;
+  ClientHandshake handshake;
+};
+
 struct Stranger {
   Fd fd;
   bool local;
@@ -40,11 +47,12 @@ class MeshBuilder {
         port_(std::move(port)), patience_(patience), links_(peers_.size()) {}
 
   Status connect_to(Rank peer);
-  Status accept_all_above();
+  Status meet_all();
   std::vector<std::unique_ptr<Link>> take() { return std::move(links_); }
 
  private:
   bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
+  Status could_not_connect(Rank peer, StatusCode code, const Status& why);
   Status news_from_root();
   // So many half-open connections, and all so young, that listening must wait.
   bool crowded() const {
@@ -52,8 +60,14 @@ class MeshBuilder {
            Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
   }
   void accept_from(int listener, bool local);
-  void serve_strangers();
+  Status advance(Caller& caller);
+  void serve(Stranger& stranger);
   std::vector<Rank> missing() const;
+  bool complete() const { return num_linked_ + 1 == peers_.size(); }
+  void link(Rank peer, Fd fd, bool local) {
+    links_[peer] = std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes);
+    ++num_linked_;
+  }
 
   const Rank rank_;
   const Secret secret_;
@@ -62,6 +76,8 @@ class MeshBuilder {
   MeshPort port_;
   const Patience& patience_;
   std::vector<std::unique_ptr<Link>> links_;
+  size_t num_linked_ = 0;
+  std::list<Caller> callers_;
   std::list<Stranger> strangers_;
 };
 
@@ -85,13 +101,26 @@ Status MeshBuilder::connect_to(Rank peer) {
       RONDO_TRY(patience_.check("connecting to " + peer_text(peer, to)));
     }
   }
-  if (fd) last = authenticate_client(fd.get(), listener_secret(secret_, to), Purpose::kMesh, rank_, patience_);
-  if (!last.ok()) {
-    RONDO_TRY(news_from_root());
-    const StatusCode code = refused ? StatusCode::kPeerLost : last.code();
-    return Status(code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, to), last.message()));
-  }
-  links_[peer] = std::make_unique<Link>(std::move(fd), same_host(peer), kMaxPayloadBytes);
+  if (!fd) return could_not_connect(peer, refused ? StatusCode::kPeerLost : last.code(), last);
+  Caller& caller = callers_.emplace_back(
+      Caller{std::move(fd), peer, ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_)});
+  if (caller.handshake.start(caller.fd.get()) == ClientHandshake::State::kFailed)
+    return could_not_connect(peer, caller.handshake.status().code(), caller.handshake.status());
+  return {};
+}
+
+Status MeshBuilder::could_not_connect(Rank peer, StatusCode code, const Status& why) {
+  RONDO_TRY(news_from_root());
+  return Status(code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, peers_[peer]),
+                                  why.message()));
+}
+
+// Moves a call of ours on. When it has been answered the caller is spent: its fd is empty.
+Status MeshBuilder::advance(Caller& caller) {
+  const auto state = caller.handshake.advance(caller.fd.get());
+  if (state == ClientHandshake::State::kFailed)
+    return could_not_connect(caller.peer, caller.handshake.status().code(), caller.handshake.status());
+  if (state == ClientHandshake::State::kAccepted) link(caller.peer, std::move(caller.fd), same_host(caller.peer));
   return {};
 }
 
@@ -113,44 +142,55 @@ void MeshBuilder::accept_from(int listener, bool local) {
   }
 }
 
-void MeshBuilder::serve_strangers() {
-  for (auto s = strangers_.begin(); s != strangers_.end();) {
-    const auto state = s->handshake.advance(s->fd.get());
-    const Rank peer = s->handshake.rank();
-    if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
-        !links_[peer])
-      links_[peer] = std::make_unique<Link>(std::move(s->fd), s->local, kMaxPayloadBytes);
-    const bool stale = Patience::Clock::now() - s->since > kStrangerPatience;
-    s = state != ServerHandshake::State::kUnderWay || stale ? strangers_.erase(s) : std::next(s);
-  }
+// Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
+void MeshBuilder::serve(Stranger& s) {
+  const auto state = s.handshake.advance(s.fd.get());
+  if (state == ServerHandshake::State::kUnderWay) return;
+  const Rank peer = s.handshake.rank();
+  if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
+      !links_[peer])
+    link(peer, std::move(s.fd), s.local);
+  s.fd.reset();
 }
 
 std::vector<Rank> MeshBuilder::missing() const {
   std::vector<Rank> ranks;
-  for (Rank r = rank_ + 1; r < static_cast<Rank>(peers_.size()); ++r)
-    if (!links_[r]) ranks.push_back(r);
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
+    if (r != rank_ && !links_[r]) ranks.push_back(r);
   return ranks;
 }
 
-Status MeshBuilder::accept_all_above() {
-  for (;;) {
-    const std::vector<Rank> awaited = missing();
-    if (awaited.empty()) return {};
-    std::vector<pollfd> fds;
+// All handshakes at once, ours with the ranks below and those of the ranks above: two wake-ups of a rank can serve
+// dozens of peers.
+Status MeshBuilder::meet_all() {
+  std::vector<pollfd> fds;
+  while (!complete()) {
     const short listening = crowded() ? 0 : POLLIN;
-    fds.push_back({port_.local.get(), listening, 0});
+    fds.assign(1, {port_.local.get(), listening, 0});
     for (const Fd& l : port_.tcp.sockets) fds.push_back({l.get(), listening, 0});
-    for (const Stranger& s : strangers_) fds.push_back({s.fd.get(), POLLIN, 0});
     if (root_.end(nullptr) == Link::End::kNone) fds.push_back({root_.fd(), POLLIN, 0});
+    const size_t first_caller = fds.size();
+    for (const Caller& c : callers_) fds.push_back({c.fd.get(), POLLIN, 0});
+    for (const Stranger& s : strangers_) fds.push_back({s.fd.get(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), patience_.slice_ms());
-    serve_strangers();
-    accept_from(port_.local.get(), true);
-    for (const Fd& l : port_.tcp.sockets) accept_from(l.get(), false);
+
+    size_t i = first_caller;
+    for (Caller& c : callers_)
+      if (fds[i++].revents != 0) RONDO_TRY(advance(c));
+    for (Stranger& s : strangers_)
+      if (fds[i++].revents != 0) serve(s);
+    callers_.remove_if([](const Caller& c) { return !c.fd; });
+    const auto now = Patience::Clock::now();
+    strangers_.remove_if([&](const Stranger& s) { return !s.fd || now - s.since > kStrangerPatience; });
+    if (fds[0].revents != 0) accept_from(port_.local.get(), true);
+    for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
+      if (fds[1 + l].revents != 0) accept_from(port_.tcp.sockets[l].get(), false);
     RONDO_TRY(news_from_root());
-    if (const Status s = patience_.check("connecting"); !s.ok() && !missing().empty())
+    if (const Status s = patience_.check("connecting"); !s.ok() && !complete())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
                                           list_ranks(missing()), peers_.size()));
   }
+  return {};
 }
 
 }  // namespace
@@ -173,7 +213,7 @@ Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& req
                                                           const Patience& patience) {
   MeshBuilder builder(request, std::move(port), patience);
   for (Rank peer = 0; peer < request.rank; ++peer) RONDO_TRY(builder.connect_to(peer));
-  RONDO_TRY(builder.accept_all_above());
+  RONDO_TRY(builder.meet_all());
   return builder.take();
 }
 

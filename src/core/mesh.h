@@ -1,6 +1,6 @@
 // Mesh: connects every rank with every other after the rendezvous. Each rank listens; rank r connects to the ranks
-// below it, in order, and accepts those above, so every pair gets exactly one stream and no two ranks wait for each
-// other in a cycle (rank 0 only accepts, rank 1 needs only rank 0, and so on).
+// below it and accepts those above, so every pair gets exactly one stream. All handshakes of a rank are under way at the
+// same time, and a connect succeeds without its listener's help, so no two ranks wait for each other in a cycle.
 //
 // Thread safety: one MeshPort belongs to one join.
 #pragma once

@@ -144,8 +144,10 @@ Status Patience::wait_ready(int fd, short events, std::string_view doing) const 
   }
 }
 
-Status Patience::pause(int ms, std::string_view doing) const {
-  ::poll(nullptr, 0, std::min(ms, slice_ms()));
+Status Patience::pause(double ms, std::string_view doing) const {
+  const auto ns = static_cast<int64_t>(std::min(ms, static_cast<double>(slice_ms())) * 1e6);
+  const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
+  ::ppoll(nullptr, 0, &time, nullptr);
   return check(doing);
 }
 

@@ -63,8 +63,8 @@ class Patience {
   /// Waits for `events` on the descriptor: ready (also when it is broken: the next call on it says how), or check()'s
   /// error.
   Status wait_ready(int fd, short events, std::string_view doing) const;
-  /// Pauses for at most `ms` between two attempts.
-  Status pause(int ms, std::string_view doing) const;
+  /// Pauses for at most `ms` (at most one slice) between two attempts.
+  Status pause(double ms, std::string_view doing) const;
 
  private:
   double seconds_;

@@ -1,0 +1,99 @@
+#include "ranks.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace rondo::bench {
+
+double now_ms() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
+}
+
+void Crew::need(const Status& status) {
+  if (status.ok()) return;
+  shared_.failed = 1;
+  std::fprintf(stderr, "bench_startup: rank %d of %d: %s\n", rank_, nranks_, status.to_string().c_str());
+  std::exit(1);
+}
+
+void Crew::line_up() {
+  const double end_ms = now_ms() + kPatienceS * 1e3;
+  const uint32_t turn = shared_.turns;
+  if (shared_.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(nranks_)) {
+    shared_.arrived = 0;
+    shared_.start_ms = now_ms();
+    shared_.turns.fetch_add(1);
+    return;
+  }
+  while (shared_.turns == turn) {
+    sched_yield();
+    if (shared_.failed != 0 || now_ms() > end_ms)
+      need(Status(StatusCode::kTimeout, "another rank failed, or did not come to the barrier"));
+  }
+}
+
+std::unique_ptr<Communicator> Crew::make_communicator() {
+  ++ids_seen_;
+  if (rank_ == 0) {
+    auto id = Communicator::make_unique_id();
+    need(id.status());
+    shared_.id = *id;
+    shared_.ids_made.fetch_add(1);
+  }
+  const double end_ms = now_ms() + kPatienceS * 1e3;
+  while (shared_.ids_made != ids_seen_) {
+    sched_yield();
+    if (shared_.failed != 0 || now_ms() > end_ms) need(Status(StatusCode::kTimeout, "rank 0 made no id"));
+  }
+  auto comm = Communicator::init_rank(nranks_, shared_.id, rank_);
+  need(comm.status());
+  return std::move(*comm);
+}
+
+bool run_ranks(int nranks, Shared* result, const std::function<void(Crew&)>& body) {
+  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  auto* shared = new (memory) Shared{};
+  const pid_t parent = getpid();
+  std::vector<pid_t> children;
+  for (int r = 0; r < nranks; ++r) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      Crew crew(*shared, r, nranks);
+      body(crew);
+      std::fflush(nullptr);
+      _exit(0);
+    }
+    if (pid < 0) shared->failed = 1;
+    children.push_back(pid);
+  }
+  bool good = true;
+  for (const pid_t pid : children) {
+    int status = 0;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
+      good = false;
+      shared->failed = 1;
+    }
+  }
+  std::memcpy(static_cast<void*>(result), memory, sizeof(Shared));
+  munmap(memory, sizeof(Shared));
+  return good;
+}
+
+}  // namespace rondo::bench

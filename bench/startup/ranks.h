@@ -1,0 +1,58 @@
+// Ranks of the start-up benchmark: forked processes that line up in shared memory, so that what is timed begins when all
+// of them exist and ends when the last is ready.
+//
+// The program that forks must not have used rondo before. Every wait has a deadline; a rank that fails says why on
+// stderr and ends the run.
+//
+// Thread safety: none needed; one thread in each process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include "rondo/communicator.h"
+
+namespace rondo::bench {
+
+inline constexpr int kMaxRanks = 256;
+inline constexpr double kPatienceS = 60;
+
+/// CLOCK_MONOTONIC, in ms.
+double now_ms();
+
+/// What the ranks of a run share. Zeroed.
+struct Shared {
+  std::atomic<uint32_t> arrived, turns;      // of the barrier
+  std::atomic<uint32_t> ids_made;            // ids that rank 0 has put into `id`
+  std::atomic<uint32_t> failed;
+  UniqueId id;
+  double start_ms;                           // when the last rank arrived at line_up()
+  double ready_ms[kMaxRanks];
+  double values[kMaxRanks][8];               // whatever a measurement wants to hand to the parent
+};
+
+class Crew {
+ public:
+  Crew(Shared& shared, int rank, int nranks) : shared_(shared), rank_(rank), nranks_(nranks) {}
+  int rank() const { return rank_; }
+  int nranks() const { return nranks_; }
+  Shared& shared() { return shared_; }
+  /// A barrier that yields; the last to arrive notes the time.
+  void line_up();
+  /// Rank 0 makes an id, the others wait for it; then all make a communicator.
+  std::unique_ptr<Communicator> make_communicator();
+  /// Says why on stderr and ends the process, if the status is not ok.
+  void need(const Status& status);
+
+ private:
+  Shared& shared_;
+  const int rank_, nranks_;
+  uint32_t ids_seen_ = 0;
+};
+
+/// Forks nranks processes that run `body`, waits for them, and returns what they left in the shared memory.
+/// False when one of them failed.
+bool run_ranks(int nranks, Shared* result, const std::function<void(Crew&)>& body);
+
+}  // namespace rondo::bench

@@ -1,0 +1,111 @@
+// The handshake's keyed hash, and its client's side against a server's: what is accepted, what is refused and why.
+// labels: unit
+#include "core/auth.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <string>
+
+namespace rondo {
+namespace {
+
+std::string hex(const Mac& mac) {
+  std::string text;
+  for (const uint8_t b : mac) {
+    text += "0123456789abcdef"[b >> 4];
+    text += "0123456789abcdef"[b & 15];
+  }
+  return text;
+}
+
+// RFC 4231 has keys of other lengths than a Secret's, but trailing zeros do not change an HMAC's key.
+TEST(Hmac, TestCase2OfRfc4231) {
+  const Secret jefe = {'J', 'e', 'f', 'e'};
+  EXPECT_EQ(hex(hmac_sha256(jefe, "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST(Hmac, ManyBlocksAndNone) {
+  // Python: hmac.new(bytes(range(16)), text, "sha256").hexdigest()
+  Secret key;
+  for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<uint8_t>(i);
+  EXPECT_EQ(hex(hmac_sha256(key, "")), "07eff8b326b7798c9ccfcbdbe579489ac785a7995a04618b1a2813c26744777d");
+  EXPECT_EQ(hex(hmac_sha256(key, std::string(1000, 'x'))), "47d6741abd3310963561d670d1b78088de0537dee5ce7c5a40319c89389a918b");
+}
+
+// Both ends of a stream in one thread; neither side of the handshake ever waits.
+struct Meeting {
+  Meeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh)
+      : client(clients, wanted, 7), server(servers, Purpose::kMesh) {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    client_end = Fd(ends[0]);
+    server_end = Fd(ends[1]);
+  }
+  void run() {
+    client_state = client.start(client_end.get());
+    for (int i = 0; i < 4; ++i) {
+      if (server_state == ServerHandshake::State::kUnderWay) server_state = server.advance(server_end.get());
+      if (server_state == ServerHandshake::State::kFailed) server_end.reset();
+      if (client_state == ClientHandshake::State::kUnderWay) client_state = client.advance(client_end.get());
+    }
+  }
+  Fd client_end, server_end;
+  ClientHandshake client;
+  ServerHandshake server;
+  ClientHandshake::State client_state = ClientHandshake::State::kUnderWay;
+  ServerHandshake::State server_state = ServerHandshake::State::kUnderWay;
+};
+
+constexpr Secret kSecret = {1, 2, 3}, kOther = {3, 2, 1};
+
+TEST(Handshake, EqualSecretsMeet) {
+  Meeting m(kSecret, kSecret);
+  m.run();
+  EXPECT_EQ(m.client_state, ClientHandshake::State::kAccepted);
+  ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted);
+  EXPECT_EQ(m.server.rank(), 7);
+}
+
+TEST(Handshake, AnotherSecretIsRefusedOnBothSides) {
+  Meeting m(kSecret, kOther);
+  m.run();
+  EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
+  EXPECT_TRUE(m.server.was_wrong_secret());
+  ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
+  EXPECT_EQ(m.client.status().code(), StatusCode::kUnauthorized);
+}
+
+TEST(Handshake, AnotherPurposeIsClosed) {
+  Meeting m(kSecret, kSecret, Purpose::kRendezvous);
+  m.run();
+  EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
+  ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
+  EXPECT_EQ(m.client.status().code(), StatusCode::kPeerLost);
+}
+
+TEST(Handshake, WhatIsNoRondoIsNamed) {
+  Meeting m(kSecret, kSecret);
+  m.client_state = m.client.start(m.client_end.get());
+  const std::string page = "HTTP/1.1 400 Bad Request\r\nServer: something else altogether\r\n\r\n";
+  ASSERT_EQ(::send(m.server_end.get(), page.data(), page.size(), MSG_NOSIGNAL), static_cast<ssize_t>(page.size()));
+  ASSERT_EQ(m.client.advance(m.client_end.get()), ClientHandshake::State::kFailed);
+  EXPECT_EQ(m.client.status().code(), StatusCode::kMismatch);
+}
+
+// A server that accepts without holding the secret: its verdict must not convince.
+TEST(Handshake, AServerThatOnlySaysYesIsUnauthorized) {
+  Meeting m(kSecret, kSecret);
+  m.client_state = m.client.start(m.client_end.get());
+  std::string challenge = std::string("rondoHS") + '\1' + std::string(32, 'n');
+  const std::string verdict = '\1' + std::string(sizeof(Mac), 'm');
+  challenge += verdict;
+  ASSERT_EQ(::send(m.server_end.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(challenge.size()));
+  ASSERT_EQ(m.client.advance(m.client_end.get()), ClientHandshake::State::kFailed);
+  EXPECT_EQ(m.client.status().code(), StatusCode::kUnauthorized);
+}
+
+}  // namespace
+}  // namespace rondo
