@@ -168,6 +168,7 @@ class RankBench {
         return check(rondo_reduce_scatter(comm_, in, out, shape_.count_elems, dtype, op, call, work), "reduce_scatter");
       case Collective::kAllGather:
         return check(rondo_all_gather(comm_, in, out, shape_.count_elems, dtype, call, work), "all_gather");
+      default: return check(RONDO_UNSUPPORTED, "a collective that perf does not measure");
     }
   }
 

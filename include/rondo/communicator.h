@@ -77,6 +77,47 @@ class RONDO_API Communicator {
   Status all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype,
                     const CallOptions* options = nullptr, Work* work = nullptr);
 
+  /// in of the root into out of all. in: count_elems, used on the root alone, where it may be out.
+  Status broadcast(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
+                   const CallOptions* options = nullptr, Work* work = nullptr);
+  /// The sum of all in, into out of the root. out: count_elems, used on the root alone.
+  Status reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op, Rank root,
+                const CallOptions* options = nullptr, Work* work = nullptr);
+  /// Part p of in goes to rank p, where it becomes part rank() of out. in, out: size() * count_elems; never in place.
+  Status all_to_all(const void* in, void* out, uint64_t count_elems, Dtype dtype, const CallOptions* options = nullptr,
+                    Work* work = nullptr);
+  /// Every rank's in becomes its part of the root's out. in: count_elems; out: size() * count_elems, on the root alone.
+  Status gather(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
+                const CallOptions* options = nullptr, Work* work = nullptr);
+  /// Part p of the root's in becomes rank p's out. in: size() * count_elems, on the root alone; out: count_elems.
+  Status scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
+                 const CallOptions* options = nullptr, Work* work = nullptr);
+  /// Returns when all ranks have called it.
+  Status barrier(const CallOptions* options = nullptr, Work* work = nullptr);
+
+  /// One message from this rank to `peer`, which calls recv with the same count and type; calls between two ranks match
+  /// in their order. May return before the peer has received (up to 2 MiB lie in the connection), so that no program
+  /// should depend on it: calls that wait for each other belong into a group. peer may be this rank. Zero elements: no
+  /// message.
+  Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
+              Work* work = nullptr);
+  Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
+              Work* work = nullptr);
+
+  /// all_gather in which rank r gives counts[r] elements, which every rank finds at out + offsets[r] (nullptr: one after
+  /// the other). counts, offsets: size() values, in elements, read before the call returns; counts equal on all ranks,
+  /// offsets given by all ranks or by none. Zero counts are allowed. In place: in == out + offsets[rank()].
+  Status all_gather_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
+                      const CallOptions* options = nullptr, Work* work = nullptr);
+  /// reduce_scatter in which rank r gets the counts[r] elements that stand at in + offsets[r]. As all_gather_v.
+  Status reduce_scatter_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
+                          Op op, const CallOptions* options = nullptr, Work* work = nullptr);
+  /// in_counts[p] elements at in + in_offsets[p] go to rank p; out_counts[p] from rank p come to out + out_offsets[p].
+  /// A rank knows only its own counts: each pair of ranks checks that they agree on theirs (kMismatch).
+  Status all_to_all_v(const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out,
+                      const uint64_t* out_counts, const uint64_t* out_offsets, Dtype dtype,
+                      const CallOptions* options = nullptr, Work* work = nullptr);
+
   /// Memory that all ranks can reach. Collective, equal bytes on all ranks; page-aligned, zeroed.
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);

@@ -73,7 +73,10 @@ typedef enum rondo_op RONDO_ENUM_INT {
 /* Promises about the bits of a result (rondo_call.promises). What cannot be kept is refused, not ignored. */
 enum {
   RONDO_PROMISE_SAME_BITS_PER_RUN = 1 << 0, /* always kept: same inputs, same plan, same bits */
-  RONDO_PROMISE_RANK_ORDER = 1 << 1         /* the bits of adding ranks 0..N-1 in one process, in that order */
+  RONDO_PROMISE_RANK_ORDER = 1 << 1,        /* the bits of adding ranks 0..N-1 in one process, in that order */
+  RONDO_PROMISE_SAME_BITS_PER_SIZE = 1 << 2,      /* an element's bits do not depend on how many elements the call has */
+  RONDO_PROMISE_SAME_BITS_PER_ALGORITHM = 1 << 3, /* ... nor on the algorithm */
+  RONDO_PROMISE_SAME_BITS_PER_TRANSPORT = 1 << 4  /* ... nor on whether ranks are threads or processes */
 };
 
 /* 128 bytes that every rank of a communicator gets: addresses, port, 128-bit secret. Treat as opaque and confidential. */
@@ -128,18 +131,65 @@ RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
 RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
 
 /* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
- * rondo_work_wait or rondo_work_free. In place: all_reduce in == out; reduce_scatter out == in + rank * count_elems;
- * all_gather in == out + rank * count_elems. Other overlaps are refused. count_elems may be 0 (then still collective).
+ * rondo_work_wait or rondo_work_free. In place: all_reduce, broadcast and reduce in == out; reduce_scatter and scatter
+ * out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems; all_to_all never. Other overlaps
+ * are refused. count_elems may be 0 (then still collective). root's and the others' buffers that are not used may be NULL.
  *
  * all_reduce:     in, out: count_elems
  * reduce_scatter: in: nranks * count_elems, out: count_elems
- * all_gather:     in: count_elems, out: nranks * count_elems                                                       */
+ * all_gather:     in: count_elems, out: nranks * count_elems
+ * broadcast:      in: count_elems on the root, out: count_elems
+ * reduce:         in: count_elems, out: count_elems on the root
+ * all_to_all:     in, out: nranks * count_elems; part p of in goes to rank p
+ * gather:         in: count_elems, out: nranks * count_elems on the root
+ * scatter:        in: nranks * count_elems on the root, out: count_elems
+ * barrier:        returns when all ranks have called it                                                             */
 RONDO_API rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
                                         rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
                                             rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
                                         rondo_dtype dtype, const rondo_call* call, rondo_work** work);
+
+RONDO_API rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                       rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                    rondo_dtype dtype, rondo_op op, int root, const rondo_call* call,
+                                    rondo_work** work);
+RONDO_API rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                        rondo_dtype dtype, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                    rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
+                                     rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work);
+
+/* One message between two ranks, which call send and recv with the same count and type; calls between two ranks match
+ * in their order. A send may return before its message is received, or not: calls that wait for each other belong into
+ * a group. peer may be this rank. Zero elements: no message. */
+RONDO_API rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype,
+                                  int peer, const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
+                                  const rondo_call* call, rondo_work** work);
+
+/* Collectives with a count for each rank. counts and offsets: nranks values, in elements, read before the call returns;
+ * offsets NULL: the parts stand one after the other. Zero counts are allowed.
+ *
+ * all_gather_v:     rank r gives counts[r] elements, found at out + offsets[r]; counts equal on all ranks, offsets given
+ *                   by all ranks or by none. In place: in == out + offsets[rank]
+ * reduce_scatter_v: rank r gets the counts[r] elements of the sum that stand at in + offsets[r]; likewise
+ * all_to_all_v:     in_counts[p] elements at in + in_offsets[p] go to rank p, out_counts[p] from rank p come to
+ *                   out + out_offsets[p]. Each pair of ranks checks that both ends agree (RONDO_MISMATCH)              */
+RONDO_API rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                          const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call,
+                                          rondo_work** work);
+RONDO_API rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                              const uint64_t* offsets, rondo_dtype dtype, rondo_op op,
+                                              const rondo_call* call, rondo_work** work);
+RONDO_API rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts,
+                                          const uint64_t* in_offsets, void* out, const uint64_t* out_counts,
+                                          const uint64_t* out_offsets, rondo_dtype dtype, const rondo_call* call,
+                                          rondo_work** work);
 
 /* Blocks until done and frees the work. */
 RONDO_API rondo_status rondo_work_wait(rondo_work* work);

@@ -77,25 +77,24 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   return {};
 }
 
-rondo_status run(rondo_comm* comm, Collective collective, const void* in, void* out, uint64_t count_elems,
-                 rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+// Runs `issue(options, work)`, a call of the Communicator, after what only the C ABI can get wrong has been checked.
+template <class Issue>
+rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work,
+                 Issue&& issue) {
   if (comm == nullptr) [[unlikely]] return null_argument("comm");
   if (static_cast<unsigned>(dtype) >= kNumDtypes || static_cast<unsigned>(op) >= kNumOps) [[unlikely]]
     return report(Status(StatusCode::kInvalidArgument,
                          "rank " + std::to_string(comm->comm->rank()) + ": dtype is " + std::to_string(dtype) +
                              " and op is " + std::to_string(op) + ": one of them is none that rondo knows"),
                   comm);
-  const auto type = static_cast<Dtype>(dtype);
-  CommunicatorImpl& impl = comm->comm->impl();
-  if (call == nullptr && work == nullptr) [[likely]]
-    return report(impl.submit(collective, in, out, count_elems, type, static_cast<Op>(op), nullptr, nullptr), comm);
+  Communicator& c = *comm->comm;
+  if (call == nullptr && work == nullptr) [[likely]] return report(issue(c, nullptr, nullptr), comm);
   TypeRow row;
   CallOptions options;
   if (call != nullptr)
-    if (const Status s = options_of(*call, type, &row, &options); !s.ok()) return report(s, comm);
+    if (const Status s = options_of(*call, static_cast<Dtype>(dtype), &row, &options); !s.ok()) return report(s, comm);
   Work started;
-  const Status s = impl.submit(collective, in, out, count_elems, type, static_cast<Op>(op),
-                               call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
+  const Status s = issue(c, call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
   if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm};
   return report(s, comm);
 }
@@ -187,19 +186,100 @@ rondo_status rondo_comm_destroy(rondo_comm* comm) {
   return RONDO_OK;
 }
 
-rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
-                              rondo_op op, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, rondo::Collective::kAllReduce, in, out, count_elems, dtype, op, call, work);
+rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+                    });
 }
 
-rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
-                                  rondo_op op, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, rondo::Collective::kReduceScatter, in, out, count_elems, dtype, op, call, work);
+rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.reduce_scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+                    });
 }
 
-rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
-                              const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, rondo::Collective::kAllGather, in, out, count_elems, dtype, RONDO_SUM, call, work);
+rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.broadcast(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), root, o, w);
+                    });
+}
+
+rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_to_all(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, RONDO_UINT8, RONDO_SUM, call, work,
+                    [](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) { return c.barrier(o, w); });
+}
+
+rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.send(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
+                    });
+}
+
+rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.recv(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
+                    });
+}
+
+rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_gather_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+                    });
+}
+
+rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out, const uint64_t* out_counts, const uint64_t* out_offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
 }
 
 rondo_status rondo_work_wait(rondo_work* work) {

@@ -107,25 +107,17 @@ Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int 
 Rank Communicator::rank() const { return impl_->rank(); }
 int Communicator::size() const { return impl_->nranks(); }
 
-Status Communicator::all_reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
-                                const CallOptions* options, Work* work) {
-  return impl_->submit(Collective::kAllReduce, in, out, count_elems, dtype, op, options, work);
-}
-Status Communicator::reduce_scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
-                                    const CallOptions* options, Work* work) {
-  return impl_->submit(Collective::kReduceScatter, in, out, count_elems, dtype, op, options, work);
-}
-Status Communicator::all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype,
-                                const CallOptions* options, Work* work) {
-  return impl_->submit(Collective::kAllGather, in, out, count_elems, dtype, Op::kSum, options, work);
-}
-
 Expected<void*> Communicator::alloc(uint64_t bytes) { return impl_->alloc(bytes); }
 Status Communicator::free(void* ptr) { return impl_->free(ptr); }
 void Communicator::abort() { impl_->abort(); }
 Status Communicator::error() const { return impl_->error(); }
 std::string Communicator::explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op) {
-  return impl_->explain_plan({collective, dtype, op, count_elems, nullptr, 0});
+  PlanRequest request;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.op = op;
+  request.count_elems = count_elems;
+  return impl_->explain_plan(request);
 }
 
 Work::Work(Work&&) noexcept = default;

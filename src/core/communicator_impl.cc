@@ -20,17 +20,37 @@ bool overlap(const void* a, uint64_t a_bytes, const void* b, uint64_t b_bytes) {
 }
 
 struct Sizes {
-  uint64_t in_bytes, out_bytes;
-  uint64_t in_offset, out_offset;  // in place: in + in_offset == out + out_offset
+  uint64_t in_bytes, out_bytes;        // of what this rank holds
+  uint64_t in_offset, out_offset;      // in place: in + in_offset == out + out_offset
+  bool may_be_in_place;
 };
 
-Sizes sizes_of(const PlanRequest& r, Rank rank, int nranks) {
+Sizes sizes_of(const PlanRequest& r, const TypeRow& types, Rank rank, int nranks) {
   const CollectiveTraits& t = collective_traits(r.collective);
-  const uint64_t one = r.count_elems * dtype_bytes(r.dtype), mine = one * static_cast<uint64_t>(rank);
+  const auto held = [&](Holders h) { return h == Holders::kEverybody || (h == Holders::kRoot && r.root == rank); };
   const bool cut = t.in_parts == Parts::kEach, spread = t.out_parts == Parts::kEach;
-  return {one * parts(t.in_parts, nranks), one * parts(t.out_parts, nranks), cut && !spread ? mine : 0,
-          spread && !cut ? mine : 0};
+  uint64_t in = r.count_elems * parts(t.in_parts, nranks), out = r.count_elems * parts(t.out_parts, nranks);
+  uint64_t mine = r.count_elems * static_cast<uint64_t>(rank);
+  if (r.counts != nullptr) {
+    in = r.counts->in.end();
+    out = r.counts->out.end();
+    mine = (cut ? r.counts->in : r.counts->out).part(static_cast<uint64_t>(rank)).first_elem;
+  }
+  const uint64_t in_elem = dtype_bytes(types.input), out_elem = dtype_bytes(types.output);
+  return {held(t.in_holders) ? in * in_elem : 0, held(t.out_holders) ? out * out_elem : 0,
+          cut && !spread ? mine * in_elem : 0, spread && !cut ? mine * out_elem : 0,
+          !(cut && spread) && types.input == types.output};
 }
+
+/// False where every order of operations gives the same bits.
+bool order_matters(Collective c, Dtype t, Op op) {
+  const bool exact = accumulator_of(t) != Dtype::kFloat32 && t != Dtype::kFloat64;  // integers
+  return collective_reduces(c) && !exact && op != Op::kMin && op != Op::kMax;
+}
+
+constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROMISE_RANK_ORDER |
+                                    RONDO_PROMISE_SAME_BITS_PER_SIZE | RONDO_PROMISE_SAME_BITS_PER_ALGORITHM |
+                                    RONDO_PROMISE_SAME_BITS_PER_TRANSPORT;
 
 }  // namespace
 
@@ -68,31 +88,25 @@ Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* option
     return bad("dtype", fmt::format("is {}, which is no element type", static_cast<int>(r.dtype)));
   if (static_cast<int>(r.op) >= kNumOps) [[unlikely]]
     return bad("op", fmt::format("is {}, which is no operator", static_cast<int>(r.op)));
-  if (r.count_elems != 0) {
-    if (c.in == nullptr) [[unlikely]] return bad("in", "is a null pointer");
-    if (c.out == nullptr) [[unlikely]] return bad("out", "is a null pointer");
-    if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
-      return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
-    const Sizes s = sizes_of(r, rank_, nranks_);
-    const auto in_at = reinterpret_cast<uintptr_t>(c.in) + s.in_offset;
-    const auto out_at = reinterpret_cast<uintptr_t>(c.out) + s.out_offset;
-    if (in_at != out_at && overlap(c.in, s.in_bytes, c.out, s.out_bytes)) [[unlikely]]
-      return bad("in and out", "overlap, but not as an operation in place does (see rondo.h)");
+  if (r.root < 0 || r.root >= nranks_) [[unlikely]]
+    return bad(is_point_to_point(r.collective) ? "peer" : "root",
+               fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1));
+  TypeRow types = uniform_row(r.dtype);
+  if (options != nullptr && options->row != nullptr) [[unlikely]] types = *options->row;
+  if (types.input != r.dtype || !row_supported(types)) [[unlikely]] {
+    auto name = [](Dtype d) { return static_cast<int>(d) < kNumDtypes ? dtype_name(d) : "?"; };
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {} of {} elements; all four "
+                              "types may follow from the call's, or input and output be float, bfloat16 or half, the wire one "
+                              "of these or fp8, and the accumulator float (docs/types.md)", rank_, name(types.input),
+                              name(types.wire), name(types.accumulator), name(types.output), dtype_name(r.dtype)));
   }
+  if (is_point_to_point(r.collective) && types != uniform_row(r.dtype))
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: send and recv carry one type and convert nothing", rank_));
+  if (r.count_elems != 0 || r.counts != nullptr) RONDO_TRY(check_buffers(c, types));
   if (options == nullptr) [[likely]]
     return r.op == Op::kPremulSum ? bad("premul", "is needed: premul_sum scales by it") : Status();
   if (r.op == Op::kPremulSum && options->premul == nullptr) return bad("premul", "is a null pointer");
-  if (options->row != nullptr) {
-    const TypeRow& t = *options->row;
-    if (t.input != r.dtype || !row_supported(t)) {
-      auto name = [](Dtype d) { return static_cast<int>(d) < kNumDtypes ? dtype_name(d) : "?"; };
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("rank {}: no kernel for input {}, wire {}, accumulator {}, output {}; name one type "
-                                "for input, wire and output, and its own accumulator", rank_, name(t.input),
-                                name(t.wire), name(t.accumulator), name(t.output)));
-    }
-  }
-  constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROMISE_RANK_ORDER;
   if ((options->promises & ~kKnownPromises) != 0)
     return Status(StatusCode::kUnsupported, fmt::format("rank {}: promises {:#x} are not known", rank_,
                                                         options->promises & ~kKnownPromises));
@@ -100,34 +114,57 @@ Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* option
   return {};
 }
 
+Status CommunicatorImpl::check_buffers(const CallArguments& c, const TypeRow& types) const {
+  const PlanRequest& r = c.request;
+  if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
+    return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
+  const Sizes s = sizes_of(r, types, rank_, nranks_);
+  if (s.in_bytes != 0 && c.in == nullptr) [[unlikely]] return bad("in", "is a null pointer");
+  if (s.out_bytes != 0 && c.out == nullptr) [[unlikely]] return bad("out", "is a null pointer");
+  if (s.in_bytes == 0 || s.out_bytes == 0) return {};
+  const auto in_at = reinterpret_cast<uintptr_t>(c.in) + s.in_offset;
+  const auto out_at = reinterpret_cast<uintptr_t>(c.out) + s.out_offset;
+  if ((in_at != out_at || !s.may_be_in_place) && overlap(c.in, s.in_bytes, c.out, s.out_bytes)) [[unlikely]]
+    return bad("in and out", "overlap, but not as an operation in place does (see rondo.h)");
+  return {};
+}
+
 void CommunicatorImpl::fill(const CallArguments& c, const Plan& plan, Operation& op) const {
-  const Sizes s = sizes_of(c.request, rank_, nranks_);
+  const Sizes s = sizes_of(c.request, c.request.types(), rank_, nranks_);
   op.program = plan.program.get();
   op.fallback = plan.fallback.get();
   op.in = static_cast<const std::byte*>(c.in);
   op.out = static_cast<std::byte*>(c.out);
-  op.in_bytes = s.in_bytes;
+  op.in_bytes = s.in_bytes;  // 0 on a rank that holds none
   op.out_bytes = s.out_bytes;
   op.deadline_ns = static_cast<uint64_t>(c.deadline_s * 1e9);
   op.tag = c.tag;
   std::memcpy(op.premul, c.premul, sizeof(op.premul));
 }
 
-Status CommunicatorImpl::submit(Collective collective, const void* in, void* out, uint64_t count_elems, Dtype dtype,
-                                Op op, const CallOptions* options, Work* work) {
-  CallArguments c{{collective, dtype, op, count_elems, nullptr, 0}, in, out, settings_.deadline_s};
+// The options of a call that has been checked.
+Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments& c) const {
+  PlanRequest& r = c.request;
+  if (options.algorithm != nullptr) {
+    if (is_point_to_point(r.collective)) return bad("algorithm", "is set, but a message has none");
+    RONDO_TRY_ASSIGN(r.algorithm, planner_.find(r.collective, options.algorithm));
+  }
+  if (order_matters(r.collective, r.dtype, r.op)) r.promises = options.promises & ~RONDO_PROMISE_SAME_BITS_PER_RUN;
+  if (options.row != nullptr) r.row = *row_index(*options.row);
+  if (r.op == Op::kPremulSum) std::memcpy(c.premul, options.premul, dtype_bytes(accumulator_of(r.dtype)));
+  if (options.deadline_s > 0) c.deadline_s = options.deadline_s;
+  c.tag = options.tag;
+  return {};
+}
+
+Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Work* work) {
+  CallArguments c{{call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, call.counts.get()},
+                  call.in, call.out, settings_.deadline_s};
+  if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.
   if (transport_->aborted_by()) [[unlikely]] return error();
-  if (options != nullptr) {
-    if (options->algorithm != nullptr) {
-      RONDO_TRY_ASSIGN(c.request.algorithm, planner_.find(collective, options->algorithm));
-    }
-    c.request.promises = options->promises & RONDO_PROMISE_RANK_ORDER;
-    if (op == Op::kPremulSum) std::memcpy(c.premul, options->premul, dtype_bytes(accumulator_of(dtype)));
-    if (options->deadline_s > 0) c.deadline_s = options->deadline_s;
-    c.tag = options->tag;
-  }
+  if (options != nullptr) RONDO_TRY(read_options(*options, c));
   if (group_open()) {
     add_to_group(*this, c, work);
     return {};

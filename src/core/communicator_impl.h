@@ -28,13 +28,26 @@ struct WorkState {
   std::atomic<bool> submitted{false};  // false while it waits in an open group
 };
 
-/// One call's arguments, checked.
+/// One call's arguments as the caller gave them.
+struct Call {
+  Collective collective;
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t count_elems = 0;
+  Dtype dtype = Dtype::kFloat32;
+  Op op = Op::kSum;
+  Rank root = 0;  // send, recv: the peer
+  std::shared_ptr<const VariableCounts> counts = nullptr;
+};
+
+/// The same, checked.
 struct CallArguments {
   PlanRequest request;
   const void* in;
   void* out;
   double deadline_s;
   uint64_t tag = 0;
+  std::shared_ptr<const VariableCounts> counts = nullptr;  // what request.counts points to
   alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
 };
 
@@ -45,8 +58,7 @@ class CommunicatorImpl {
   ~CommunicatorImpl();
 
   /// Checks, plans and runs (work == nullptr) or starts (work != nullptr) one call; inside a group it is put off.
-  Status submit(Collective collective, const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
-                const CallOptions* options, Work* work);
+  Status submit(const Call& call, const CallOptions* options, Work* work);
   /// Plans and admits a call; the caller does not hold the driver role.
   Status admit(const CallArguments& call, const std::shared_ptr<WorkState>& state);
   static Work make_work(std::shared_ptr<WorkState> state) {
@@ -75,6 +87,8 @@ class CommunicatorImpl {
 
  private:
   Status check(const CallArguments& call, const CallOptions* options) const;
+  Status check_buffers(const CallArguments& call, const TypeRow& types) const;
+  Status read_options(const CallOptions& options, CallArguments& call) const;
   Status bad(std::string_view argument, std::string_view why) const;
   void fill(const CallArguments& call, const Plan& plan, Operation& op) const;
   void forget_finished();

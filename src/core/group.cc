@@ -44,6 +44,9 @@ Status group_end() {
   std::vector<GroupedCall> calls;
   calls.swap(group.calls);
 
+  // Messages after collectives: on every rank alike, so that no collective waits behind a message that waits for it.
+  std::stable_partition(calls.begin(), calls.end(),
+                        [](const GroupedCall& c) { return !is_point_to_point(c.call.request.collective); });
   Status first_error;
   std::vector<BatchEntry> batch;
   std::vector<CommunicatorImpl*> with_async;

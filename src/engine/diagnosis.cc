@@ -14,8 +14,19 @@ constexpr uint64_t kStillnessNs = 500'000'000;  // so long without any movement:
 constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has written down what it calls
 
 std::string describe_shape(const OperationShape& s) {
-  std::string text = fmt::format("{} of {} {}", collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
+  std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
+  if (s.collective == Collective::kBarrier) return text;
+  const bool counted = !s.variable || s.count_elems != 0;
+  text += counted ? fmt::format(" of {} {}", s.count_elems, dtype_name(s.dtype)) : fmt::format(" of {}", dtype_name(s.dtype));
+  if (s.row != 0) {
+    const TypeRow row = row_at(s.row, s.dtype);
+    text += fmt::format(" as {}, {} out", dtype_name(row.wire), dtype_name(row.output));
+  }
   if (collective_reduces(s.collective)) text += fmt::format(" {}", op_name(s.op));
+  const bool from = s.collective == Collective::kRecv || s.collective == Collective::kBroadcast ||
+                    s.collective == Collective::kScatter;
+  if (is_point_to_point(s.collective) || collective_is_rooted(s.collective))
+    text += fmt::format(" {} rank {}", from ? "from" : "to", s.root);
   return text;
 }
 
@@ -25,10 +36,12 @@ std::string algorithm_name(const OperationShape& s) {
 }
 
 std::string difference(const OperationShape& a, const OperationShape& b) {
-  if (a.collective != b.collective) return "the operation";
+  if (a.collective != b.collective || a.variable != b.variable) return "the operation";
   if (a.count_elems != b.count_elems) return "count_elems";
+  if (a.root != b.root) return "root";
   if (a.dtype != b.dtype) return "dtype";
   if (a.op != b.op) return "op";
+  if (a.row != b.row) return "the types";
   return "the algorithm";
 }
 
@@ -36,8 +49,9 @@ std::string difference(const OperationShape& a, const OperationShape& b) {
 
 std::string OperationQueue::describe(const Operation& op) const {
   const OperationShape& s = op.program->operation;
-  return fmt::format("rank {}: operation #{} ({}, {} {}{})", rank_, op.sequence, describe_shape(s), algorithm_name(s),
-                     protocol_name(op.program->protocol), op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
+  const std::string algorithm = is_point_to_point(op.program) ? "message" : algorithm_name(s);
+  return fmt::format("rank {}: {} #{} ({}, {} {}{})", rank_, is_point_to_point(op.program) ? "call" : "operation",
+                     op.sequence, describe_shape(s), algorithm, protocol_name(op.program->protocol), op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
 }
 
 bool OperationQueue::check_abort() {
@@ -70,7 +84,10 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
 // A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
 // nothing moves any more: transports report the first death only, and a second one may be what stops us.
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns) const {
+  const bool pair = is_point_to_point(op.program);
+  const Rank peer = op.program->operation.root;
   auto finished = [&](Rank r) {
+    if (pair) return r != peer;  // nobody else matters
     OperationBoard* board = transport_.board(r);
     return board != nullptr && board->last_finished() >= op.sequence;
   };
@@ -87,6 +104,18 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
 // this operation, and at the last place that the other rank has reached (an operation without elements leaves no
 // message behind that could tell).
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
+  if (is_point_to_point(op.program)) {
+    if (Status s = find_pair_mismatch(op); !s.ok()) return s;
+  } else {
+    if (Status s = find_board_mismatch(op); !s.ok()) return s;
+  }
+  if (op.mismatch_with >= 0 && waited_ns >= kMismatchPatienceNs)
+    return Status(StatusCode::kMismatch, fmt::format("{}: rank {} sends the messages of another operation", describe(op),
+                                                     op.mismatch_with));
+  return {};
+}
+
+Status OperationQueue::find_board_mismatch(const Operation& op) {
   for (Rank r = 0; r < nranks_; ++r) {
     OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
     if (board == nullptr) continue;
@@ -101,10 +130,24 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
                                 algorithm_name(*mine), r, describe_shape(*theirs), algorithm_name(*theirs)));
     }
   }
-  if (op.mismatch_with >= 0 && waited_ns >= kMismatchPatienceNs)
-    return Status(StatusCode::kMismatch, fmt::format("{}: rank {} sends the messages of another operation", describe(op),
-                                                     op.mismatch_with));
   return {};
+}
+
+// The two ends of a message: what the peer says of the same one.
+Status OperationQueue::find_pair_mismatch(const Operation& op) {
+  const OperationShape& mine = op.shape();
+  const Rank peer = mine.root;
+  PairBoard* board = transport_.pair_board(peer);
+  if (board == nullptr) return {};
+  const Collective other_end = mine.collective == Collective::kSend ? Collective::kRecv : Collective::kSend;
+  const std::optional<OperationShape> theirs = board->find(other_end, rank_, op.sequence);
+  if (!theirs || (theirs->count_elems == mine.count_elems && theirs->dtype == mine.dtype)) return {};
+  return Status(StatusCode::kMismatch,
+                fmt::format("message #{} from rank {} to rank {}: the ranks disagree on {}: rank {} calls {}, rank {} calls {}",
+                            op.sequence, mine.collective == Collective::kSend ? rank_ : peer,
+                            mine.collective == Collective::kSend ? peer : rank_,
+                            theirs->count_elems != mine.count_elems ? "count_elems" : "dtype", rank_,
+                            describe_shape(mine), peer, describe_shape(*theirs)));
 }
 
 std::string OperationQueue::blocked_on(const Operation& op) const {
@@ -118,7 +161,7 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
     const uint64_t n = std::min(p.loop_elems, s.src.num_elems);
     const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(n);
     for (const ReadPort* r : s.recv)
-      if (r->fifo.arrived(1, p.fingerprint) != Arrival::kReady)
+      if (r->fifo.arrived(1, s.fingerprint) != Arrival::kReady)
         return fmt::format("it waits for data from rank {} in {}", r->key.writer, where);
     for (WritePort* w : s.send)
       if (!w->fifo.room(steps))
@@ -128,7 +171,16 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
   return "it has not started";
 }
 
-Status OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
+std::string OperationQueue::who_is_late(const Operation& op) {
+  const OperationShape& mine = op.shape();
+  if (is_point_to_point(op.program)) {
+    PairBoard* board = transport_.pair_board(mine.root);
+    const bool sends = mine.collective == Collective::kSend;
+    if (board == nullptr || board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
+      return "; both ranks have called it";
+    return fmt::format("; rank {} has not called {} rank {} for the {}. time", mine.root, sends ? "recv from" : "send to",
+                       rank_, op.sequence);
+  }
   std::string late;
   for (Rank r = 0; r < nranks_; ++r) {
     OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
@@ -140,10 +192,13 @@ Status OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
                                             board->last_finished() >= last ? "finished" : "under way")
                               : "none");
   }
-  if (late.empty()) late = "; all ranks have called it";
+  return late.empty() ? "; all ranks have called it" : late;
+}
+
+Status OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
   return Status(StatusCode::kTimeout,
-                fmt::format("{} waited {:.1f} s{}; {}", describe(op), static_cast<double>(waited_ns) * 1e-9, late,
-                            blocked_on(op)));
+                fmt::format("{} waited {:.1f} s{}; {}", describe(op), static_cast<double>(waited_ns) * 1e-9,
+                            who_is_late(op), blocked_on(op)));
 }
 
 }  // namespace rondo

@@ -40,10 +40,10 @@ bool Executor::advance(Operation& op, uint32_t lane) {
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
   if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] return false;
   for (ReadPort* r : s.recv) {
-    const Arrival a = r->fifo.arrived(steps, op.program->fingerprint);
+    const Arrival a = r->fifo.arrived(steps, s.fingerprint);
     if (a == Arrival::kReady) [[likely]] continue;
     for (const ReadPort* other : s.recv)
-      if (other->fifo.arrived(steps, op.program->fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
+      if (other->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
     if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps);
     return false;
@@ -76,14 +76,14 @@ bool Executor::my_turn(const Operation& op, const ProgramStep& s) const {
 }
 
 std::byte* Executor::at(const Operation& op, Buffer b, uint64_t elem) const {
-  const uint64_t offset = elem * op.program->elem_bytes;
+  const uint64_t offset = elem * op.program->elem_bytes[static_cast<int>(b)];
   if (b == Buffer::kIn) return const_cast<std::byte*>(op.in) + offset;
   if (b == Buffer::kOut) return op.out + offset;
   return const_cast<std::byte*>(op.scratch.data()) + offset;
 }
 
 void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst,
-                          uint64_t num_elems) {
+                          uint64_t num_elems, bool has_dst) {
   if (num_dst == 0) return;
   const Program& p = *op.program;
   KernelArgs a;
@@ -92,12 +92,12 @@ void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t nu
   a.num_src = num_src;
   a.num_dst = num_dst;
   a.num_elems = num_elems;
-  const uint32_t divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
-  if (num_src == 1 && !s.prescale && divide_by == 0) {
-    a.num_elems *= p.elem_bytes;
+  a.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
+  if (p.mixed) [[unlikely]] return run_mixed(op, s, a, has_dst);
+  if (num_src == 1 && !s.prescale && a.divide_by == 0) {
+    a.num_elems *= p.wire_bytes;
     return p.copy(a);
   }
-  a.divide_by = divide_by;
   if (s.prescale) {
     a.own = s.src_position;
     a.premul = op.premul;
@@ -105,13 +105,33 @@ void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t nu
   p.reduce(a);
 }
 
+void Executor::run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst) {
+  const Program& p = *op.program;
+  auto type_in = [&](Buffer b) {
+    return b == Buffer::kIn ? p.types.input : b == Buffer::kOut ? p.types.output : p.types.wire;
+  };
+  MixedKernelArgs m;
+  m.args = args;
+  m.op = p.operation.op;
+  m.wire = p.types.wire;
+  if (s.has(kVerbSrc)) {
+    m.args.own = std::min<uint32_t>(s.src_position, args.num_src - 1);
+    m.own_type = type_in(s.src_buffer);
+  }
+  if (s.prescale) m.args.premul = op.premul;
+  m.has_dst = has_dst;
+  m.dst_type = type_in(s.dst_buffer);
+  m.result_as_wire = s.as_wire;
+  p.mixed_kernel(m);
+}
+
 void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
-  const bool lines = p.protocol == Protocol::kInline;
-  const uint64_t line_elems = kLinePayloadBytes / p.elem_bytes;
+  const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
+  const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal)) dst = nullptr;  // in place: nothing to copy
+  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   for (uint32_t k = 0; k < (lines ? steps : 1); ++k) {
     uint32_t num_src = 0, num_dst = 0;
     for (const ReadPort* r : s.recv) {
@@ -122,18 +142,18 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     if (dst != nullptr) sinks_[num_dst++] = dst;
     for (const WritePort* w : s.send) sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
     const uint64_t n = lines ? std::min(line_elems, num_elems - k * line_elems) : num_elems;
-    run_kernel(op, s, num_src, num_dst, n);
-    if (src != nullptr) src += kLinePayloadBytes;
-    if (dst != nullptr) dst += kLinePayloadBytes;
+    if (n != 0) run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
+    if (src != nullptr) src += line_elems * p.elem_bytes[static_cast<int>(s.src_buffer)];
+    if (dst != nullptr) dst += line_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)];
   }
-  for (WritePort* w : s.send) w->post(steps, p.fingerprint);
+  for (WritePort* w : s.send) w->post(steps, s.fingerprint);
   for (ReadPort* r : s.recv) r->release(steps);
 }
 
 bool Executor::step_once(Operation& op, const ProgramStep& s) {
-  if (s.once_elems == 0) return true;
+  if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
-    if (r->fifo.arrived(s.once_steps, op.program->fingerprint) != Arrival::kReady &&
+    if (r->fifo.arrived(s.once_steps, s.fingerprint) != Arrival::kReady &&
         !ready(op, s, s.once_steps))  // sees why, connects; the message may have come meanwhile
       return false;
   for (WritePort* w : s.send)
@@ -151,11 +171,15 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
   static_assert(sizeof(Credit) <= kLinePayloadBytes);
   if (!ready(op, s, 1)) return false;
   const Program& p = *op.program;
+  if (!p.direct) {  // a mere "I have come here"
+    move(op, s, 0, 0, 1);
+    return true;
+  }
   if (!s.send.empty()) {
     Credit c{op.peer_in[static_cast<size_t>(rank_)], op.peer_out[static_cast<size_t>(rank_)]};
     for (WritePort* w : s.send) {
       std::memcpy(w->fifo.line(0), &c, sizeof c);
-      w->post(1, p.fingerprint);
+      w->post(1, s.fingerprint);
     }
     return true;
   }
@@ -178,12 +202,12 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
 
 const std::byte* Executor::mapped_source(const Operation& op, const ProgramStep& s, Rank r) const {
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
-  return ports_.transport().resolve(r, addresses[static_cast<size_t>(r)]) + s.src.first_elem * op.program->elem_bytes;
+  return ports_.transport().resolve(r, addresses[static_cast<size_t>(r)]) + s.src.first_elem * op.program->wire_bytes;
 }
 
 // One block of a direct step: sources and sinks are pointers, pulled ones into a buffer of this rank first.
 Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  const uint64_t elem_bytes = op.program->elem_bytes, skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
+  const uint64_t elem_bytes = op.program->wire_bytes, skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
   uint32_t num_src = 0, num_dst = 0;
   std::byte* own = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
@@ -206,7 +230,7 @@ Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip
   for (Rank r : s.send_peers)
     sinks_[num_dst++] = ports_.transport().resolve(r, op.peer_out[static_cast<size_t>(r)]) +
                         s.dst.first_elem * elem_bytes + skip_bytes;
-  run_kernel(op, s, num_src, num_dst, num_elems);
+  run_kernel(op, s, num_src, num_dst, num_elems, dst != nullptr);
   return {};
 }
 
@@ -219,7 +243,7 @@ bool Executor::direct(Operation& op, const ProgramStep& s) {
   uint64_t block_elems = s.src.num_elems;
   if (copies != 0 && s.has(kVerbSrc)) {  // what is pulled is added while it is still in this core's cache
     const uint64_t block_bytes = std::max<uint64_t>(kPullBytes / static_cast<uint64_t>(copies), 16 * 1024);
-    block_elems = block_bytes / op.program->elem_bytes;
+    block_elems = block_bytes / op.program->wire_bytes;
     pulled_.resize(block_bytes * static_cast<uint64_t>(copies));
   }
   for (uint64_t skip = 0; skip < s.src.num_elems; skip += block_elems) {

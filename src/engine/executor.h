@@ -32,7 +32,9 @@ class Executor {
   void note_missing(const Doorbell* whose);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
-  void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems);
+  void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
+                  bool has_dst);
+  void run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst);
   bool credit(Operation& op, const ProgramStep& s);
   bool direct(Operation& op, const ProgramStep& s);
   Status direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);

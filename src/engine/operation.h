@@ -30,7 +30,7 @@ struct Operation {
   uint64_t waiting_since_ns = 0;  // first time that a wait for it was noticed; 0: never
   uint64_t tag = 0;
 
-  uint64_t sequence = 0;  // 1-based, per communicator
+  uint64_t sequence = 0;  // 1-based, per communicator; send, recv: per peer and direction
   LaneState lanes[kMaxLanes];
   uint32_t lanes_left = 0;
   bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections

@@ -12,19 +12,28 @@ Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTab
     : rank_(rank), nranks_(nranks), settings_(settings), ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
 
 // What one rank does. Chunks of a one-chunk buffer are as long as those of the other one when that is cut by ranks.
-Planner::Profile Planner::profile_of(const RankSchedule& s, bool cut_by_ranks) {
+Planner::Profile Planner::profile_of(const RankSchedule& s, const Algorithm& algorithm) {
+  const CollectiveTraits& traits = collective_traits(algorithm.collective);
+  const bool cut_by_ranks = traits.in_parts == Parts::kEach || traits.out_parts == Parts::kEach;
   const double whole = std::max(s.in_chunks, s.out_chunks);
   Profile p;
+  p.serves_variable_counts =
+      s.in_chunks == parts(traits.in_parts, s.nranks) && s.out_chunks == parts(traits.out_parts, s.nranks);
   for (const Lane& lane : s.lanes)
     for (const Instruction& i : lane) {
-      if (i.verb == Verb::kWait || i.is(kFlagCredit)) continue;
+      if (i.verb == Verb::kWait) continue;
+      if (i.is(kFlagCredit)) {
+        if (!algorithm.direct) p.messages += 1;
+        continue;
+      }
       const double chunks = cut_by_ranks ? whole : s.chunks(i.has(kVerbSrc) ? i.src_buffer() : i.dst_buffer());
       const double share = i.num_chunks / chunks;
       const PortSet &from = s.recv_ports(i), &to = s.send_ports(i);
       const auto received = static_cast<double>(from.size()), sent = static_cast<double>(to.size());
-      p.messages += 1;
-      p.longest_chunk = std::max(p.longest_chunk, share);
+      p.messages += i.num_chunks;
+      p.longest_chunk = std::max(p.longest_chunk, 1 / chunks);
       p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
+      p.adds_in_out |= i.has(kVerbSrc) && i.has(kVerbRecv) && i.src_buffer() == Buffer::kOut;
       if (i.is(kFlagDirect)) {
         p.peer_share += share * (received + sent);
         p.pulls += received;
@@ -44,13 +53,15 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   most.steps = algorithm.cost(nranks_).steps;
   for (Rank r : {0, 1, nranks_ / 2, nranks_ - 1}) {
     if (r >= nranks_) continue;
-    const Profile p = profile_of(record_rank(algorithm, r, nranks_), algorithm.collective != Collective::kAllReduce);
+    const Profile p = profile_of(record_rank(algorithm, r, nranks_), algorithm);
     most.messages = std::max(most.messages, p.messages);
     most.pulls = std::max(most.pulls, p.pulls);
     most.longest_chunk = std::max(most.longest_chunk, p.longest_chunk);
     most.slot_share = std::max(most.slot_share, p.slot_share);
     most.user_share = std::max(most.user_share, p.user_share);
     most.peer_share = std::max(most.peer_share, p.peer_share);
+    most.serves_variable_counts &= p.serves_variable_counts;
+    most.adds_in_out |= p.adds_in_out;
   }
   return most;
 }
@@ -62,16 +73,16 @@ uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
   return chunk_bytes <= 256 * 1024 && settings_.ranks_per_core <= 1 ? 64 * 1024 : 16 * 1024;
 }
 
-double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
+double Planner::forecast_ns(const Candidate& c, const Volume& v) {
   const Profile& p = profile(*c.algorithm);
   const PlannerSettings& k = settings_;
-  const double share = k.ranks_per_core, size = static_cast<double>(bytes), chunk = p.longest_chunk * size;
+  const double share = k.ranks_per_core, size = v.whole, chunk = v.chunk(p.longest_chunk);
   const double steps = static_cast<double>(p.steps), step_ns = share > 1 ? k.yield_ns * share : k.handover_ns;
   const double user_ns = size * (p.user_share * k.user_ns_per_byte + p.peer_share * k.peer_ns_per_byte);
   if (c.algorithm->pulls_only && !ports_.transport().may_be_direct()) {
     const bool fresh = c.algorithm->collective == Collective::kAllReduce;  // its second half reads what was just summed
-    const double fresh_ns = bytes > k.huge_bytes  ? k.huge_pull_ns_per_byte
-                            : bytes > k.big_bytes ? k.big_pull_ns_per_byte : k.pull_fresh_ns_per_byte;
+    const double fresh_ns = size > static_cast<double>(k.huge_bytes)  ? k.huge_pull_ns_per_byte
+                            : size > static_cast<double>(k.big_bytes) ? k.big_pull_ns_per_byte : k.pull_fresh_ns_per_byte;
     const double pull_ns = fresh ? fresh_ns : k.pull_ns_per_byte;
     const double calls = p.pulls + p.peer_share * size / (256 * 1024);
     return steps * step_ns + share * (calls * k.pull_call_ns + size * p.peer_share * pull_ns + user_ns);
@@ -83,7 +94,7 @@ double Planner::forecast_ns(const Candidate& c, uint64_t bytes) {
   }
   const double message = std::min(chunk, static_cast<double>(c.message_bytes));
   const double loops = std::max(1.0, chunk / static_cast<double>(c.message_bytes));
-  const double slot_ns = bytes > k.big_bytes ? k.big_slot_ns_per_byte : k.slot_ns_per_byte;
+  const double slot_ns = size > static_cast<double>(k.big_bytes) ? k.big_slot_ns_per_byte : k.slot_ns_per_byte;
   const double fill_ns = (steps - 1) * message * slot_ns;  // until the pipeline runs
   return steps * 2 * step_ns + fill_ns +
          share * (p.messages * loops * k.message_ns + size * p.slot_share * slot_ns + user_ns);
@@ -99,91 +110,182 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
                             collective_name(collective), known));
 }
 
+Planner::Volume Planner::volume_of(const PlanRequest& r) const {
+  const double wire_bytes = dtype_bytes(r.types().wire);
+  if (r.counts == nullptr) return {static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * wire_bytes, 0};
+  constexpr double kUnknownBytes = 1 << 20;  // no rank knows what the others have
+  if (r.counts->pairwise) return {kUnknownBytes * nranks_, kUnknownBytes};
+  const PartExtents& many = r.counts->in.counts.size() > 1 ? r.counts->in : r.counts->out;
+  return {static_cast<double>(r.count_elems) * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes)};
+}
+
+// What an algorithm cannot do for this call, whatever it costs.
+bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
+  const Profile& p = profile(a);
+  if (r.counts != nullptr && !p.serves_variable_counts) return false;
+  if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
+    // One algorithm adds alike wherever it runs; and at every size, if it does not cut the data.
+    const bool named = r.algorithm != nullptr;
+    uint32_t kept = named ? RONDO_PROMISE_SAME_BITS_PER_TRANSPORT : 0;
+    if (named && p.longest_chunk == 1) kept |= RONDO_PROMISE_SAME_BITS_PER_SIZE;
+    if ((r.promises & ~kept) != 0) return false;
+  }
+  if (r.row != 0) {
+    const TypeRow t = r.types();
+    if (a.direct) return false;  // reads what has not been rounded to the wire type
+    if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator) return false;  // out cannot hold a partial sum
+  }
+  if (!a.direct) return true;
+  // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their own.
+  const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
+  if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
+  return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
+}
+
+namespace {
+
+std::string promise_names(uint32_t promises) {
+  std::string text;
+  for (const auto& [bit, name] : {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
+                                  {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
+                                  {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
+                                  {RONDO_PROMISE_RANK_ORDER, "rank order"}})
+    if (promises & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  return text;
+}
+
+}  // namespace
+
+std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) const {
+  std::string text = fmt::format("rank {}: no algorithm for {}{}", rank_, collective_name(r.collective),
+                                 r.counts != nullptr ? "_v" : "");
+  if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
+  if (r.promises != 0)
+    return text + fmt::format(": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
+                              "form them", promise_names(r.promises));
+  if (r.row != 0)
+    return text + ": with mixed types data must travel through messages, and partial sums must fit where they are kept; name "
+                  "ring, one_shot or two_shot";
+  if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
+  if (r.op == Op::kPremulSum && collective_reduces(r.collective))
+    return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";
+  return text + ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull processes that may "
+                "read one another's memory";
+}
+
 Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
-  // A direct instruction reads its peers' raw inputs and does not know their scales.
-  const bool scales = collective_reduces(request.collective) && request.op == Op::kPremulSum;
-  const bool may_map = !staged_only && !scales && ports_.transport().may_be_direct();
-  const bool may_pull = !staged_only && !scales && ports_.transport().can_pull();
-  auto allowed = [&](const Algorithm& a) { return !a.direct || may_map || (a.pulls_only && may_pull); };
-  // A call's own algorithm is a demand; RONDO_ALGO applies to the collectives that have it.
+  // A call's own algorithm is a demand; RONDO_ALGO applies to the calls that it can serve.
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
   if (demanded.empty()) {
     const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
-    if (set != nullptr && allowed(*set)) demanded = set->name;
+    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
   }
-  const uint64_t elem_bytes = dtype_bytes(request.dtype);
-  const bool scaled = request.collective != Collective::kAllReduce;
-  const uint64_t bytes = request.count_elems * elem_bytes * (scaled ? static_cast<uint64_t>(nranks_) : 1);
+  const Volume volume = volume_of(request);
+  const double elem_bytes = dtype_bytes(request.types().wire);
+  const bool pairwise = request.counts != nullptr && request.counts->pairwise;
   std::vector<Candidate> found;
   for (const Algorithm& a : all_algorithms()) {
     if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
-    if (!allowed(a)) continue;
-    if ((request.promises & RONDO_PROMISE_RANK_ORDER) && collective_reduces(a.collective) && !a.rank_order) continue;
-    const double chunk = std::max(1.0, profile(a).longest_chunk * static_cast<double>(bytes) + static_cast<double>(elem_bytes));
+    if (!allowed(a, request, staged_only)) continue;
+    const double chunk = std::max(1.0, volume.chunk(profile(a).longest_chunk) + elem_bytes);
+    const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     for (Protocol protocol : {Protocol::kInline, Protocol::kSimple}) {
-      if (protocol == Protocol::kInline && (a.direct || chunk > static_cast<double>(kMaxInlineBytes) + 8)) continue;
+      if (protocol == Protocol::kInline && (a.direct || !fits_lines || pairwise)) continue;
       if (!a.direct && settings_.protocol[0] != 0 && protocol_name(protocol) != settings_.protocol &&
-          !(protocol == Protocol::kSimple && chunk > static_cast<double>(kMaxInlineBytes) + 8))
+          !(protocol == Protocol::kSimple && (!fits_lines || pairwise)))
         continue;
       Candidate c{&a, protocol, protocol == Protocol::kInline ? kMaxInlineBytes
                                                               : choose_message_bytes(static_cast<uint64_t>(chunk)), 0};
-      c.forecast_ns = forecast_ns(c, bytes);
+      c.forecast_ns = forecast_ns(c, volume);
       found.push_back(c);
     }
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
-  if (found.empty())
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: no algorithm for {}{}{}", rank_, collective_name(request.collective),
-                              demanded.empty() ? "" : fmt::format(" named {} fits this call", demanded),
-                              request.promises & RONDO_PROMISE_RANK_ORDER
-                                  ? ": the promise of rank order needs one_shot, two_shot, pull or direct"
-                              : scales ? ": direct reads what a peer has not scaled yet; premul_sum needs another"
-                                  : ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull "
-                                    "processes that may read one another's memory"));
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
   return found;
 }
 
+namespace {
+
+// TEMP
+RankSchedule record_point_to_point(Collective c, Rank rank, int nranks, Rank peer) {
+  Recorder p(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (c == Collective::kSend) p.send(in(0), {{peer, 0xFFF0}});
+  else p.recv({{peer, 0xFFF0}}, out(0));
+  return p.take();
+}
+
+OperationShape shape_of(const PlanRequest& r, uint8_t algorithm) {
+  return {r.collective, r.dtype, collective_reduces(r.collective) ? r.op : Op::kSum, algorithm, r.count_elems,
+          static_cast<uint16_t>(r.root), r.row, r.counts != nullptr};
+}
+
+}  // namespace
+
 Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
   ProgramShape shape;
-  shape.operation = {request.collective, request.dtype, collective_reduces(request.collective) ? request.op : Op::kSum,
-                     static_cast<uint8_t>(c.algorithm - all_algorithms().data()), request.count_elems};
+  shape.operation = shape_of(request, static_cast<uint8_t>(c.algorithm - all_algorithms().data()));
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
-  return compile(record_rank(*c.algorithm, rank_, nranks_), shape, ports_, kernels_);
+  shape.counts = request.counts;
+  return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),
+                 shape, ports_, kernels_);
+}
+
+// A message between two ranks: no choice to make but the protocol, which both ends derive from its length.
+Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
+  const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
+  ProgramShape shape;
+  shape.operation = shape_of(request, 0);
+  shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
+  shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : choose_message_bytes(bytes);
+  RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
+                                         ports_, kernels_));
+  plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);
+  return {};
 }
 
 Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
-  const bool direct_allowed = ports_.transport().may_be_direct();
-  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
-  const Candidate& best = found[0];
   auto plan = std::make_shared<Plan>();
   plan->request = request;
-  plan->may_be_direct = direct_allowed;
-  plan->algorithm = best.algorithm;
-  RONDO_TRY_ASSIGN(plan->program, build(request, best));
-  plan->reason = best.algorithm->direct
+  if (request.counts != nullptr) {
+    plan->counts = std::make_unique<VariableCounts>(*request.counts);
+    plan->request.counts = plan->counts.get();
+  }
+  plan->may_be_direct = ports_.transport().may_be_direct();
+  RONDO_TRY(is_point_to_point(request.collective) ? plan_message(request, *plan) : plan_collective(request, *plan));
+  std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
+  set[0] = std::move(plan);
+  return set;
+}
+
+Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
+  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
+  const Candidate& best = found[0];
+  plan.algorithm = best.algorithm;
+  RONDO_TRY_ASSIGN(plan.program, build(request, best));
+  plan.reason = best.algorithm->direct
                      ? fmt::format("{} from buffer to buffer, forecast {:.2f} us", best.algorithm->name,
                                    best.forecast_ns / 1000)
                      : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
                                    protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
-    plan->reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
+    plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));
   if (best.algorithm->direct && !best.algorithm->pulls_only) {
     PlanRequest staged = request;
     staged.algorithm = nullptr;
     RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, true));
-    RONDO_TRY_ASSIGN(plan->fallback, build(staged, others[0]));
-    plan->reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
+    RONDO_TRY_ASSIGN(plan.fallback, build(staged, others[0]));
+    plan.reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
   }
   if (found.size() > 1)
-    plan->reason += fmt::format("; next best {} {} {:.2f} us", found[1].algorithm->name,
+    plan.reason += fmt::format("; next best {} {} {:.2f} us", found[1].algorithm->name,
                                 protocol_name(found[1].protocol), found[1].forecast_ns / 1000);
-  std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
-  set[0] = std::move(plan);
-  return set;
+  return {};
 }
 
 }  // namespace rondo

@@ -17,6 +17,7 @@
 
 #include "algorithms/registry.h"
 #include "engine/program.h"
+#include "engine/request.h"
 
 namespace rondo {
 
@@ -44,18 +45,9 @@ struct PlannerSettings {
   uint64_t huge_bytes = 48 << 20;
 };
 
-struct PlanRequest {
-  Collective collective;
-  Dtype dtype;
-  Op op;
-  uint64_t count_elems;
-  const Algorithm* algorithm;  // nullptr: free choice
-  uint32_t promises;
-  friend bool operator==(const PlanRequest&, const PlanRequest&) = default;
-};
-
 struct Plan {
   PlanRequest request;
+  std::unique_ptr<VariableCounts> counts;  // what request.counts points to
   bool may_be_direct;
   const Algorithm* algorithm;
   std::unique_ptr<Program> program;
@@ -90,21 +82,34 @@ class Planner {
     int64_t steps = 0;
     double messages = 0, longest_chunk = 0, pulls = 0;
     double slot_share = 0, user_share = 0, peer_share = 0;  // written or read: slots, own buffers, peers' buffers
+    bool serves_variable_counts = true;  // one chunk for each part of a buffer
+    bool adds_in_out = false;            // keeps partial sums in the caller's output
   };
   static constexpr size_t kSets = 512, kWays = 4;
 
   static size_t hash(const PlanRequest& r) {
     const uint64_t h = (r.count_elems * 0x9E3779B97F4A7C15u) ^ (static_cast<uint64_t>(r.collective) << 32) ^
                        (static_cast<uint64_t>(r.dtype) << 40) ^ (static_cast<uint64_t>(r.op) << 48) ^
+                       (static_cast<uint64_t>(r.row) << 52) ^ (static_cast<uint64_t>(r.root) << 16) ^
                        reinterpret_cast<uintptr_t>(r.algorithm);
     return static_cast<size_t>(h ^ h >> 31);
   }
   Expected<const std::shared_ptr<Plan>*> plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set);
   Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool staged_only);
+  Status plan_collective(const PlanRequest& request, Plan& plan);
+  Status plan_message(const PlanRequest& request, Plan& plan);
   Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
   const Profile& profile(const Algorithm& algorithm);
-  static Profile profile_of(const RankSchedule& s, bool cut_by_ranks);
-  double forecast_ns(const Candidate& c, uint64_t bytes);
+  static Profile profile_of(const RankSchedule& s, const Algorithm& algorithm);
+  bool allowed(const Algorithm& a, const PlanRequest& request, bool staged_only);
+  std::string why_none(const PlanRequest& request, std::string_view demanded) const;
+  /// The call in bytes as it travels: S, and the longest chunk of an algorithm that has 1 / share chunks.
+  struct Volume {
+    double whole, longest_part;  // longest_part 0: equal parts
+    double chunk(double share) const { return longest_part > 0 ? longest_part : share * whole; }
+  };
+  Volume volume_of(const PlanRequest& request) const;
+  double forecast_ns(const Candidate& c, const Volume& v);
   uint64_t choose_message_bytes(uint64_t chunk_bytes) const;
 
   Rank rank_;

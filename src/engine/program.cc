@@ -5,7 +5,7 @@
 namespace rondo {
 namespace {
 
-/// How many elements each buffer of a call holds.
+/// How many elements each buffer of a call holds where it is held.
 struct Totals {
   uint64_t in, out;
 };
@@ -40,24 +40,43 @@ class Compiler {
   }
 
  private:
+  const PartExtents* parts_of(Buffer b) const {
+    if (shape_.counts == nullptr) return nullptr;
+    if (b == Buffer::kScratch) b = s_.scratch_chunks == s_.in_chunks ? Buffer::kIn : Buffer::kOut;
+    return b == Buffer::kOut ? &shape_.counts->out : &shape_.counts->in;
+  }
+
+  uint64_t loops_over(Buffer b) const {
+    if (const PartExtents* v = parts_of(b)) return num_loops(v->longest(), 1, p_.loop_elems);
+    return num_loops(b == Buffer::kOut ? totals_.out : totals_.in, s_.chunks(b), p_.loop_elems);
+  }
+
   void fix_loop() {
     for (const Lane& lane : s_.lanes)
       for (const Instruction& i : lane) {
         p_.direct |= i.is(kFlagDirect);
         p_.pushes |= i.is(kFlagDirect) && i.has(kVerbSend);
       }
-    p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.elem_bytes);
-    p_.num_loops = std::max(num_loops(totals_.in, s_.in_chunks, p_.loop_elems),
-                            num_loops(totals_.out, s_.out_chunks, p_.loop_elems));
+    p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
+    p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
+    if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // credits alone: no elements to count
     if (s_.scratch_chunks != 0) {
-      RONDO_CHECK(s_.scratch_chunks == s_.in_chunks);
-      p_.scratch_bytes = totals_.in * p_.elem_bytes;
+      const PartExtents* v = parts_of(Buffer::kScratch);
+      p_.scratch_bytes = (v != nullptr ? v->end() : scratch_like_in() ? totals_.in : totals_.out) * p_.wire_bytes;
     }
+  }
+
+  // Chunk c of scratch is as long as chunk c of the buffer that is cut into as many.
+  bool scratch_like_in() const {
+    RONDO_CHECK(s_.scratch_chunks == s_.in_chunks || s_.scratch_chunks == s_.out_chunks);
+    return s_.scratch_chunks == s_.in_chunks;
   }
 
   Extent chunk(Buffer b, uint16_t first, uint16_t k) const {
     const uint64_t c = (uint64_t{first} + k) % s_.chunks(b);
-    return extent(b == Buffer::kOut ? totals_.out : totals_.in, s_.chunks(b), c);
+    if (const PartExtents* v = parts_of(b)) return v->part(c);
+    const bool like_out = b == Buffer::kOut || (b == Buffer::kScratch && !scratch_like_in());
+    return extent(like_out ? totals_.out : totals_.in, s_.chunks(b), c);
   }
 
   Status add(const Instruction& i, uint16_t k) {
@@ -67,6 +86,7 @@ class Compiler {
     step.src_buffer = i.src_buffer();
     step.dst_buffer = i.dst_buffer();
     step.src_position = i.src_position;
+    step.fingerprint = p_.fingerprint;
     if (i.verb == Verb::kWait) {
       step.wait_lane = i.src_first;
       step.wait_pc = i.dst_first;
@@ -74,10 +94,18 @@ class Compiler {
       const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend || (i.is(kFlagDirect) && i.has(kVerbRecv));
       if (src) step.src = chunk(step.src_buffer, i.src_first, k);
       if (i.has(kVerbDst)) step.dst = chunk(step.dst_buffer, i.dst_first, k);
+      // A peer's one part is as long as the place that it is read into.
+      const bool theirs = i.is(kFlagDirect) && i.verb == Verb::kRecv && step.src_buffer == Buffer::kIn;
+      if (shape_.counts != nullptr && theirs && shape_.counts->in.counts.size() == 1)
+        step.src = {0, step.dst.num_elems};
       RONDO_CHECK(!src || !i.has(kVerbDst) || step.src.num_elems == step.dst.num_elems);
       if (!src) step.src.num_elems = step.dst.num_elems;
       if (!i.has(kVerbDst)) step.dst.num_elems = step.src.num_elems;
       step.prescale = p_.premul && i.has(kVerbSrc) && step.src_buffer == Buffer::kIn;
+      step.as_wire = p_.mixed && !(i.is(kFlagFinal) && one_owner());
+      // A rank knows the counts of its own pairs only, so each pair checks its own.
+      if (shape_.counts != nullptr && shape_.counts->pairwise)
+        step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
     }
     RONDO_TRY(connect(i, step));
     p_.lanes.back().push_back(std::move(step));
@@ -103,16 +131,22 @@ class Compiler {
     return {};
   }
 
+  /// A sum that one rank alone gets is rounded once, from the accumulator.
+  bool one_owner() const {
+    const Collective c = shape_.operation.collective;
+    return c == Collective::kReduceScatter || c == Collective::kReduce;
+  }
+
   void recognise_once() {
     p_.once = p_.num_loops == 1 && p_.protocol == Protocol::kInline && p_.scratch_bytes == 0;
     for (size_t i = 0; i < p_.lanes.size(); ++i)
       for (ProgramStep& step : p_.lanes[i]) {
         const bool last_lane = i + 1 == p_.lanes.size();
         const bool waits_ahead = step.verb == Verb::kWait && step.wait_lane >= i;
-        if (waits_ahead || step.flags & (kFlagCredit | kFlagDirect) || (!last_lane && !step.recv.empty()))
+        if (waits_ahead || step.is(kFlagDirect) || (!last_lane && !step.recv.empty()))
           p_.once = false;
         step.once_elems = static_cast<uint32_t>(step.src.num_elems);
-        step.once_steps = p_.steps_of_message(step.src.num_elems);
+        step.once_steps = step.is(kFlagCredit) ? 1 : p_.steps_of_message(step.src.num_elems);
       }
   }
 
@@ -144,8 +178,13 @@ class Compiler {
 
 }  // namespace
 
-uint32_t fingerprint_of(const OperationShape& op) {
-  uint64_t h = op.packed() * 0x9E3779B97F4A7C15u ^ (op.count_elems + 0x7F4A7C15u) * 0xC2B2AE3D27D4EB4Fu;
+uint32_t fingerprint_of(const OperationShape& shape, uint64_t more) {
+  OperationShape op = shape;
+  if (is_point_to_point(op.collective)) {  // both ends say the same
+    op.collective = Collective::kSend;
+    op.root = 0;
+  }
+  uint64_t h = (op.packed() ^ more * 0x94D049BB133111EBu) * 0x9E3779B97F4A7C15u ^ (op.count_elems + 0x7F4A7C15u) * 0xC2B2AE3D27D4EB4Fu;
   h ^= h >> 29;
   h *= 0xBF58476D1CE4E5B9u;
   const auto f = static_cast<uint32_t>(h >> (64 - kFingerprintBits));
@@ -157,14 +196,20 @@ Expected<std::unique_ptr<Program>> compile(const RankSchedule& schedule, const P
   auto p = std::make_unique<Program>();
   p->operation = shape.operation;
   p->protocol = shape.protocol;
-  p->fingerprint = fingerprint_of(shape.operation);
-  p->elem_bytes = dtype_bytes(shape.operation.dtype);
+  p->fingerprint = fingerprint_of(shape.operation, shape.counts != nullptr ? shape.counts->agreed_hash : 0);
+  p->types = row_at(shape.operation.row, shape.operation.dtype);
+  p->mixed = shape.operation.row != 0;
+  p->wire_bytes = dtype_bytes(p->types.wire);
+  p->elem_bytes[static_cast<int>(Buffer::kIn)] = dtype_bytes(p->types.input);
+  p->elem_bytes[static_cast<int>(Buffer::kOut)] = dtype_bytes(p->types.output);
+  p->elem_bytes[static_cast<int>(Buffer::kScratch)] = p->wire_bytes;
   p->rank = schedule.rank;
   p->nranks = schedule.nranks;
   const bool reduces = collective_reduces(shape.operation.collective);
   p->premul = reduces && shape.operation.op == Op::kPremulSum;
   p->divide_by = reduces && shape.operation.op == Op::kAvg ? static_cast<uint32_t>(schedule.nranks) : 0;
   p->copy = kernels.copy;
+  p->mixed_kernel = kernels.mixed;
   p->reduce = kernels.reduce[static_cast<int>(shape.operation.dtype)][static_cast<int>(shape.operation.op)];
   RONDO_TRY(Compiler(schedule, shape, ports, *p).run());
   return p;

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "engine/ports.h"
+#include "engine/request.h"
 #include "kernels/kernels.h"
 #include "rondo/schedule.h"
-#include "schedule/extent.h"
 #include "trace/operation_record.h"
 
 namespace rondo {
@@ -28,10 +28,12 @@ struct ProgramStep {
   uint8_t flags;
   Buffer src_buffer, dst_buffer;
   bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales here
+  bool as_wire;   // mixed types: what it writes is rounded to the wire type first
   uint16_t src_position;
+  uint32_t fingerprint;  // of its messages
   uint16_t wait_lane, wait_pc;           // of a wait
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
-  uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message
+  uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message; no steps: nothing to do
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
   std::vector<Rank> recv_peers, send_peers;  // of direct steps and of credits
@@ -47,24 +49,29 @@ struct ProgramShape {
   OperationShape operation;
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
+  const VariableCounts* counts = nullptr;
 };
 
 struct Program {
   OperationShape operation;
   Protocol protocol;
   uint32_t fingerprint;  // 24 bits, never 0
-  uint32_t elem_bytes;
+  TypeRow types;
+  bool mixed;                // the types differ
+  uint32_t elem_bytes[3];    // by Buffer: of the input, of the output, of scratch, which holds the wire type
+  uint32_t wire_bytes;       // of an element in a message
   uint64_t loop_elems, num_loops;
   Rank rank;
   int nranks;
   Kernel copy, reduce;
+  MixedKernel mixed_kernel;
   uint32_t divide_by;   // avg: the number of ranks
   bool premul;
   bool direct;          // its first credits carry addresses
   bool pushes;          // writes into the peers' buffers: they must be mapped; reading can be done by copies too
   std::vector<ProgramLane> lanes;
-  // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no credits
-  // or direct steps. Its lanes may run one after the other, each to its end (so its waits hold by themselves): what
+  // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no direct
+  // steps. Its lanes may run one after the other, each to its end (so its waits hold by themselves): what
   // others wait for is sent before anything is waited for.
   bool once = false;
   uint64_t scratch_bytes = 0;
@@ -73,12 +80,12 @@ struct Program {
   std::vector<std::pair<WritePort*, uint64_t>> writes;
   uint32_t steps_of_message(uint64_t elems) const {
     if (protocol == Protocol::kSimple) return 1;
-    return static_cast<uint32_t>((elems * elem_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);
+    return static_cast<uint32_t>((elems * wire_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);
   }
 };
 
-/// 24-bit name of what all ranks must agree on for an operation, never 0.
-uint32_t fingerprint_of(const OperationShape& operation);
+/// 24-bit name of what all ranks must agree on for an operation, never 0. `more`: a hash of what the shape cannot hold.
+uint32_t fingerprint_of(const OperationShape& operation, uint64_t more = 0);
 
 /// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.
 /// O(instructions).

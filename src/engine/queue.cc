@@ -26,8 +26,12 @@ void OperationQueue::begin(Operation& op) {
   if (p.direct) {
     op.peer_in.assign(static_cast<size_t>(nranks_), {});
     op.peer_out.assign(static_cast<size_t>(nranks_), {});
-    op.peer_in[static_cast<size_t>(rank_)] = transport_.describe(op.in, op.in_bytes);
-    op.peer_out[static_cast<size_t>(rank_)] = transport_.describe(op.out, op.out_bytes);
+    // A buffer that this rank does not hold is never touched, so it can be reached well enough.
+    auto describe = [this](const std::byte* at, uint64_t bytes) {
+      return bytes != 0 ? transport_.describe(at, bytes) : RemoteAddress{RemoteAddress::kNothing, 0};
+    };
+    op.peer_in[static_cast<size_t>(rank_)] = describe(op.in, op.in_bytes);
+    op.peer_out[static_cast<size_t>(rank_)] = describe(op.out, op.out_bytes);
     if (p.pushes && op.peer_out[static_cast<size_t>(rank_)].region == RemoteAddress::kByCopy)
       op.peer_out[static_cast<size_t>(rank_)] = {};  // can be read, but not written
   }
@@ -38,7 +42,7 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
   const Program& p = *op.program;
   alone_ = &op;
   op.started = true;
-  op.sequence = next_sequence_++;
+  number(op);
   for (size_t i = 0; i < p.lanes.size(); ++i) {
     if (i + 1 == p.lanes.size() && i != 0) announce(op);  // what others wait for is out
     for (const ProgramStep& s : p.lanes[i]) {
@@ -54,13 +58,13 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
   }
   if (p.lanes.size() == 1) announce(op);
   alone_ = nullptr;
-  board_.finish(op.sequence);
+  finish(op);
   return true;
 }
 
 void OperationQueue::begin_alone(Operation& op) {
   alone_ = &op;
-  op.sequence = next_sequence_++;
+  number(op);
   begin(op);
   step_lanes(op);  // its first messages are out before anything is written down
   announce(op);
@@ -81,8 +85,15 @@ bool OperationQueue::step_lanes(Operation& op) {
   return moved;
 }
 
+uint64_t OperationQueue::next_in_pair(const Operation& op) {
+  const OperationShape& s = op.program->operation;
+  std::vector<uint64_t>& calls = s.collective == Collective::kSend ? sent_to_ : received_from_;
+  calls.resize(static_cast<size_t>(nranks_));
+  return ++calls[s.root];
+}
+
 void OperationQueue::admit(Operation& op) {
-  op.sequence = next_sequence_++;
+  number(op);
   if (has_failed()) {
     op.status = failure_;
     op.done.store(true, std::memory_order_release);
@@ -99,7 +110,9 @@ bool OperationQueue::may_start(size_t index) const {
     const Operation& before = *active_[i];
     // A direct operation runs alone; so does one that has fallen back, whose turns nobody has reserved.
     auto alone = [](const Operation& o) { return o.program->direct || o.fallback != nullptr; };
-    if (!before.started || alone(before) || alone(op) || !independent(before, op)) return false;
+    const bool share_ends = is_point_to_point(before.program) == is_point_to_point(op.program);
+    if (!before.started || !independent(before, op)) return false;
+    if (share_ends && (alone(before) || alone(op))) return false;
   }
   return true;
 }
@@ -163,7 +176,7 @@ bool OperationQueue::step_any(uint64_t random) {
 
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
-  if (status.ok()) board_.finish(op.sequence);
+  if (status.ok()) finish(op);
   op.status = std::move(status);
   op.done.store(true, std::memory_order_release);  // the owner may free it from here on
 }

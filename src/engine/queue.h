@@ -4,7 +4,8 @@
 // call or a Work::wait takes the role and keeps it until its operation is done; the progress thread takes it only while
 // nobody waits.
 //
-// Operations start in order. One that touches no memory of those before it may start while they run (it takes turns on
+// Operations start in order. (Sends and receives too: on a rank; they have a count of their own, as they are no part of
+// the order that all ranks share.) One that touches no memory of those before it may start while they run (it takes turns on
 // shared connections); others wait. Once an operation has failed, the communicator refuses all further work with that
 // error, since its ranks no longer agree on what is on the wire.
 //
@@ -24,7 +25,7 @@ class OperationQueue {
   OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
       : rank_(rank), nranks_(nranks), transport_(transport), spin_(spin), ports_(rank, transport),
         executor_(rank, nranks, ports_),
-        board_(*transport.board(rank)) {
+        board_(*transport.board(rank)), pair_board_(*transport.pair_board(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
   }
 
@@ -79,12 +80,24 @@ class OperationQueue {
   bool retire_if_done(size_t index);
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
+  void number(Operation& op) { op.sequence = is_point_to_point(op.program) ? next_in_pair(op) : next_sequence_++; }
+  uint64_t next_in_pair(const Operation& op);
+  static bool is_point_to_point(const Program* p) { return rondo::is_point_to_point(p->operation.collective); }
   /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
-  void announce(const Operation& op) { board_.post(op.sequence, op.shape(), op.tag); }
+  void announce(const Operation& op) {
+    if (is_point_to_point(op.program)) [[unlikely]] pair_board_.post(op.sequence, op.shape(), op.tag);
+    else board_.post(op.sequence, op.shape(), op.tag);
+  }
+  void finish(const Operation& op) {
+    if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence);
+  }
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns);
+  Status find_board_mismatch(const Operation& op);
+  Status find_pair_mismatch(const Operation& op);
+  std::string who_is_late(const Operation& op);
   Status timed_out(const Operation& op, uint64_t waited_ns);
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
@@ -96,8 +109,10 @@ class OperationQueue {
   PortTable ports_;
   Executor executor_;
   OperationBoard& board_;  // our own
+  PairBoard& pair_board_;
   std::vector<const Doorbell*> bells_;  // by rank
   uint64_t next_sequence_ = 1;
+  std::vector<uint64_t> sent_to_, received_from_;  // calls, by peer; made with the first
   std::deque<Operation*> active_;  // in order; done ones leave
   Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_
   alignas(64) std::atomic<uint32_t> driver_{0};

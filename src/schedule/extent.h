@@ -4,12 +4,14 @@
 // A loop is a window of `loop_elems` elements into every chunk of every buffer at once; the engine repeats the schedule
 // over loops 0 .. num_loops() - 1 and in each loop a chunk is one message. A chunk that ends earlier has an empty
 // window: no message then, on either end. Any count, any number of chunks; 64-bit throughout; no divisibility rules.
+// Variable counts enter here and nowhere else: a chunk is then one part, with an extent of its own (PartExtents).
 //
-// Host and device.
+// Host and device, but for PartExtents.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace rondo {
 
@@ -35,6 +37,22 @@ constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chun
   const uint64_t skip = std::min(whole.num_elems, loop * loop_elems);
   return {whole.first_elem + skip, std::min(loop_elems, whole.num_elems - skip)};
 }
+
+/// Counts of their own for the parts of a buffer, in elements: part c is chunk c. Packed where offsets are none.
+struct PartExtents {
+  std::vector<uint64_t> counts, offsets;
+  bool empty() const { return counts.empty(); }
+  Extent part(uint64_t c) const { return {offsets[c], counts[c]}; }
+  uint64_t longest() const { return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()); }
+  /// Up to where the buffer reaches.
+  uint64_t end() const {
+    uint64_t end = 0;
+    for (size_t c = 0; c < counts.size(); ++c)
+      if (counts[c] != 0) end = std::max(end, offsets[c] + counts[c]);
+    return end;
+  }
+  friend bool operator==(const PartExtents&, const PartExtents&) = default;
+};
 
 /// How many loops cover the longest chunk; 0 when there is nothing to move.
 constexpr uint64_t num_loops(uint64_t total_elems, uint64_t num_chunks, uint64_t loop_elems) {

@@ -1,6 +1,6 @@
 // Segment: the memory of one rank in one communicator, laid out for any transport whose ranks share memory.
 //
-//   | header: abort word, doorbell, board | directory of connections | lines and counters ... | data slots ... |
+//   | header: abort word, doorbell, boards | directory of connections | lines and counters ... | data slots ... |
 //
 // The owner is the only one that makes connections in its segment (it is their writer) and publishes each by storing
 // its directory entry's key with release; readers look for the key. The segment is sparse: address space is taken for
@@ -34,6 +34,7 @@ struct SegmentHeader {
   uint64_t departed;                // 1 when the owner has destroyed its communicator
   alignas(64) Doorbell bell;
   OperationBoard board;
+  PairBoard pair_board;
 };
 
 struct DirectoryEntry {
@@ -50,6 +51,7 @@ class SegmentTransport : public Transport {
     return key.group == 0 ? 0 : static_cast<uint32_t>(reader);
   }
   OperationBoard* board(Rank r) override { return &header(r).board; }
+  PairBoard* pair_board(Rank r) override { return &header(r).pair_board; }
   Doorbell* bell(Rank r) override { return &header(r).bell; }
   void raise_abort(Rank by) override;
   std::optional<Rank> aborted_by() override;

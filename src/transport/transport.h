@@ -17,6 +17,7 @@
 #include "rondo/status.h"
 #include "rondo/types.h"
 #include "trace/operation_record.h"
+#include "trace/pair_record.h"
 
 namespace rondo {
 
@@ -35,6 +36,7 @@ struct ConnectionKey {
 struct RemoteAddress {
   static constexpr uint64_t kNowhere = UINT64_MAX;
   static constexpr uint64_t kByCopy = UINT64_MAX - 1;  // not mapped, but pull() can read it
+  static constexpr uint64_t kNothing = UINT64_MAX - 2;  // no buffer at all
   uint64_t region = kNowhere;  // kNowhere: no peer can reach it
   uint64_t offset_bytes = 0;
 };
@@ -59,6 +61,8 @@ class Transport {
 
   /// What rank r is doing, as it posted it; nullptr where r's memory cannot be read from here.
   virtual OperationBoard* board(Rank r) = 0;
+  /// Its sends and receives, likewise.
+  virtual PairBoard* pair_board(Rank r) = 0;
   /// Where rank r sleeps; nullptr where it cannot be woken from here.
   virtual Doorbell* bell(Rank r) = 0;
 

@@ -36,6 +36,7 @@ std::string describe(const Case& c) {
   text << collective_name(c.collective) << " by " << (c.algorithm ? c.algorithm->name : "the planner's choice") << ", "
        << c.count_elems << " x " << dtype_name(c.dtype);
   if (collective_reduces(c.collective)) text << ", " << op_name(c.op);
+  if (collective_is_rooted(c.collective)) text << ", root " << c.root;
   text << (c.in_place ? ", in place" : "") << ", variant " << c.variant;
   return text.str();
 }
@@ -51,21 +52,31 @@ bool reachable(Communicator& comm, const Case& c) {
 }
 
 uint64_t in_elems(const Case& c, int nranks) {
-  return c.collective == Collective::kReduceScatter ? c.count_elems * static_cast<uint64_t>(nranks) : c.count_elems;
+  return c.count_elems * parts(collective_traits(c.collective).in_parts, nranks);
 }
 uint64_t out_elems(const Case& c, int nranks) {
-  return c.collective == Collective::kAllGather ? c.count_elems * static_cast<uint64_t>(nranks) : c.count_elems;
+  return c.count_elems * parts(collective_traits(c.collective).out_parts, nranks);
 }
 
+bool CallBuffers::holds(Holders holders) const {
+  return holders == Holders::kEverybody || (holders == Holders::kRoot && c_.root == rank_);
+}
+
+// In place the smaller buffer is this rank's part of the larger one; a rank that holds one buffer alone has it guarded
+// where the output would be.
 void CallBuffers::place() {
+  const CollectiveTraits& traits = collective_traits(c_.collective);
+  const bool has_in = holds(traits.in_holders), has_out = holds(traits.out_holders);
   const uint64_t bytes = dtype_bytes(c_.dtype), shift = kGuardBytes + c_.variant % 4 * bytes;
-  const uint64_t in_bytes = in_elems(c_, tables_->nranks()) * bytes;
-  const uint64_t out_bytes = out_elems(c_, tables_->nranks()) * bytes;
+  num_in_elems_ = has_in ? in_elems(c_, tables_->nranks()) : 0;
+  num_out_elems_ = has_out ? out_elems(c_, tables_->nranks()) : 0;
   const uint64_t own = static_cast<uint64_t>(rank_) * c_.count_elems * bytes;
+  const bool cut = traits.in_parts == Parts::kEach, spread = traits.out_parts == Parts::kEach;
+  in_place_ = c_.in_place && has_in && has_out && !(cut && spread);
   guarded_ = out_area_ + shift;
-  in_ = c_.in_place ? guarded_ + (c_.collective == Collective::kAllGather ? own : 0) : in_area_ + shift;
-  out_ = guarded_ + (c_.in_place && c_.collective == Collective::kReduceScatter ? own : 0);
-  guarded_bytes_ = c_.in_place ? std::max(in_bytes, out_bytes) : out_bytes;
+  in_ = !has_in ? nullptr : in_place_ ? guarded_ + (spread ? own : 0) : in_area_ + shift;
+  out_ = !has_out ? nullptr : guarded_ + (in_place_ && cut ? own : 0);
+  guarded_bytes_ = std::max(num_out_elems_, in_place_ ? num_in_elems_ : 0) * bytes;
 }
 
 void CallBuffers::begin(const Case& c) {
@@ -74,29 +85,37 @@ void CallBuffers::begin(const Case& c) {
   std::memset(guarded_ - kGuardBytes, kGuardByte, kGuardBytes);
   std::memset(guarded_, kStaleByte, guarded_bytes_);
   std::memset(guarded_ + guarded_bytes_, kGuardByte, kGuardBytes);
-  const uint64_t num_elems = in_elems(c_, tables_->nranks());
-  if (collective_reduces(c_.collective)) {
-    tables_->input(c_.dtype, c_.op, rank_, first_elem(), num_elems, in_);
-  } else {
-    tables_->input(bits_of(c_.dtype), DataTables::kMoveOp, rank_, first_elem(), num_elems, in_);
-  }
+  if (num_in_elems_ != 0) input_of(rank_, 0, num_in_elems_, in_);
+}
+
+void CallBuffers::input_of(Rank r, uint64_t skip_elems, uint64_t num_elems, void* to) const {
+  if (collective_reduces(c_.collective)) tables_->input(c_.dtype, c_.op, r, first_elem() + skip_elems, num_elems, to);
+  else tables_->input(bits_of(c_.dtype), DataTables::kMoveOp, r, first_elem() + skip_elems, num_elems, to);
 }
 
 void CallBuffers::expected(void* to) const {
-  const uint64_t count = c_.count_elems, bytes = dtype_bytes(c_.dtype);
+  const uint64_t count = c_.count_elems, bytes = dtype_bytes(c_.dtype), mine = static_cast<uint64_t>(rank_) * count;
+  auto from_each = [&](uint64_t skip_elems) {
+    for (Rank r = 0; r < tables_->nranks(); ++r)
+      input_of(r, skip_elems, count, static_cast<uint8_t*>(to) + static_cast<uint64_t>(r) * count * bytes);
+  };
   switch (c_.collective) {
-    case Collective::kAllReduce: return tables_->expected(c_.dtype, c_.op, first_elem(), count, to);
-    case Collective::kReduceScatter:
-      return tables_->expected(c_.dtype, c_.op, first_elem() + static_cast<uint64_t>(rank_) * count, count, to);
+    case Collective::kAllReduce:
+    case Collective::kReduce: return tables_->expected(c_.dtype, c_.op, first_elem(), count, to);
+    case Collective::kReduceScatter: return tables_->expected(c_.dtype, c_.op, first_elem() + mine, count, to);
     case Collective::kAllGather:
-      for (Rank r = 0; r < tables_->nranks(); ++r)
-        tables_->input(bits_of(c_.dtype), DataTables::kMoveOp, r, first_elem(), count,
-                       static_cast<uint8_t*>(to) + static_cast<uint64_t>(r) * count * bytes);
+    case Collective::kGather: return from_each(0);
+    case Collective::kAllToAll: return from_each(mine);
+    case Collective::kBroadcast: return input_of(c_.root, 0, count, to);
+    case Collective::kScatter: return input_of(c_.root, mine, count, to);
+    case Collective::kBarrier:
+    case Collective::kSend:
+    case Collective::kRecv: return;
   }
 }
 
 std::string CallBuffers::judge() const {
-  const uint64_t bytes = dtype_bytes(c_.dtype), num_elems = out_elems(c_, tables_->nranks());
+  const uint64_t bytes = dtype_bytes(c_.dtype), num_elems = num_out_elems_;
   std::vector<uint8_t> wanted(num_elems * bytes);
   expected(wanted.data());
   const uint64_t at = num_elems == 0 ? 0 : first_difference(c_.dtype, out_, wanted.data(), num_elems);
@@ -105,9 +124,9 @@ std::string CallBuffers::judge() const {
            hex(out_ + at * bytes, bytes) + ", expected " + hex(wanted.data() + at * bytes, bytes);
   if (!all_bytes_are(guarded_ - kGuardBytes, kGuardBytes, kGuardByte)) return "bytes before the output were written";
   if (!all_bytes_are(guarded_ + guarded_bytes_, kGuardBytes, kGuardByte)) return "bytes after the output were written";
-  if (c_.in_place || !collective_reduces(c_.collective) || in_elems(c_, tables_->nranks()) == 0) return "";
-  wanted.resize(in_elems(c_, tables_->nranks()) * bytes);
-  tables_->input(c_.dtype, c_.op, rank_, first_elem(), in_elems(c_, tables_->nranks()), wanted.data());
+  if (in_place_ || num_in_elems_ == 0) return "";
+  wanted.resize(num_in_elems_ * bytes);
+  input_of(rank_, 0, num_in_elems_, wanted.data());
   return std::memcmp(wanted.data(), in_, wanted.size()) == 0 ? "" : "the input was changed";
 }
 
@@ -115,16 +134,23 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
   CallOptions options;
   const std::string name(c.algorithm ? c.algorithm->name : "");
   if (c.algorithm != nullptr) options.algorithm = name.c_str();
-  const uint64_t scale = c.op == Op::kPremulSum ? premul_scale(tables.spec(c.dtype, c.op), comm.rank()) : 0;
-  if (c.op == Op::kPremulSum) options.premul = &scale;
+  const bool scales = collective_reduces(c.collective) && c.op == Op::kPremulSum;
+  const uint64_t scale = scales ? premul_scale(tables.spec(c.dtype, c.op), comm.rank()) : 0;
+  if (scales) options.premul = &scale;
+  const void* in = buffers.in();
+  void* out = buffers.out();
   switch (c.collective) {
-    case Collective::kAllReduce:
-      return comm.all_reduce(buffers.in(), buffers.out(), c.count_elems, c.dtype, c.op, &options, work);
-    case Collective::kReduceScatter:
-      return comm.reduce_scatter(buffers.in(), buffers.out(), c.count_elems, c.dtype, c.op, &options, work);
-    case Collective::kAllGather:
-      options.premul = nullptr;
-      return comm.all_gather(buffers.in(), buffers.out(), c.count_elems, c.dtype, &options, work);
+    case Collective::kAllReduce: return comm.all_reduce(in, out, c.count_elems, c.dtype, c.op, &options, work);
+    case Collective::kReduceScatter: return comm.reduce_scatter(in, out, c.count_elems, c.dtype, c.op, &options, work);
+    case Collective::kAllGather: return comm.all_gather(in, out, c.count_elems, c.dtype, &options, work);
+    case Collective::kBroadcast: return comm.broadcast(in, out, c.count_elems, c.dtype, c.root, &options, work);
+    case Collective::kReduce: return comm.reduce(in, out, c.count_elems, c.dtype, c.op, c.root, &options, work);
+    case Collective::kAllToAll: return comm.all_to_all(in, out, c.count_elems, c.dtype, &options, work);
+    case Collective::kGather: return comm.gather(in, out, c.count_elems, c.dtype, c.root, &options, work);
+    case Collective::kScatter: return comm.scatter(in, out, c.count_elems, c.dtype, c.root, &options, work);
+    case Collective::kBarrier: return comm.barrier(&options, work);
+    case Collective::kSend:
+    case Collective::kRecv: break;  // between two ranks: tests/conformance/point_to_point_suite.h
   }
   return Status(StatusCode::kInternal, "no such collective");
 }

@@ -22,7 +22,8 @@ struct Case {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   uint64_t count_elems = 0;
-  bool in_place = false;
+  bool in_place = false;  // where a rank holds both buffers and the collective can be
+  Rank root = 0;
   uint32_t variant = 0;  // where in the data and at which alignment it starts
 };
 std::string describe(const Case& c);
@@ -31,7 +32,7 @@ bool applies(const Case& c);
 /// False where the peers' memory cannot be touched as the algorithm needs it: heap memory of processes, unless it only
 /// reads and the kernel lets processes read one another. Equal on all ranks.
 bool reachable(Communicator& comm, const Case& c);
-/// Elements of the input and of the output of one rank.
+/// Elements of the input and of the output of a rank that holds them.
 uint64_t in_elems(const Case& c, int nranks);
 uint64_t out_elems(const Case& c, int nranks);
 
@@ -52,12 +53,15 @@ class CallBuffers {
   void begin(const Case& c);
   /// Empty when everything is right.
   std::string judge() const;
+  /// nullptr where this rank holds none.
   const void* in() const { return in_; }
   void* out() const { return out_; }
 
  private:
   static constexpr uint64_t kGuardBytes = 64;
+  bool holds(Holders holders) const;
   void place();
+  void input_of(Rank r, uint64_t skip_elems, uint64_t num_elems, void* to) const;
   uint64_t first_elem() const { return c_.variant * 977; }
   void expected(void* to) const;
 
@@ -70,6 +74,8 @@ class CallBuffers {
   uint8_t* out_ = nullptr;
   uint8_t* guarded_ = nullptr;  // what the call may write lies in guarded_[0, guarded_bytes_)
   uint64_t guarded_bytes_ = 0;
+  uint64_t num_in_elems_ = 0, num_out_elems_ = 0;  // that this rank holds
+  bool in_place_ = false;
 };
 
 /// Issues the case's call on these buffers; blocking when work is nullptr. A fitting premul scale is passed. The

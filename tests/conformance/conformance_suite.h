@@ -35,14 +35,18 @@ inline std::vector<Op> conformance_ops() {
 }
 inline std::vector<int> conformance_rank_counts() {
   if (kSanitized) return {1, 2, 3, 4, 8};
-  return {1, 2, 3, 4, 5, 6, 7, 8, 9, 16};
+  return {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33};
 }
 
 /// All (collective, algorithm) pairs of the registry, and the planner's choice for each collective.
 inline std::vector<Case> algorithm_cases() {
   std::vector<Case> cases;
   for (const Algorithm& a : all_algorithms()) cases.push_back({.algorithm = &a, .collective = a.collective});
-  for (int c = 0; c < kNumCollectives; ++c) cases.push_back({.collective = static_cast<Collective>(c)});
+  for (int i = 0; i < kNumCollectives; ++i)
+    if (const auto c = static_cast<Collective>(i); std::any_of(cases.begin(), cases.end(), [c](const Case& x) {
+          return x.collective == c;
+        }))
+      cases.push_back({.collective = c});
   return cases;
 }
 
@@ -71,6 +75,7 @@ inline std::vector<Case> product_cases(int nranks) {
   std::vector<Case> cases;
   for (Case c : algorithm_cases()) {
     for (const Dtype t : conformance_dtypes()) {
+      if (c.collective == Collective::kBarrier && t != Dtype::kFloat32) continue;
       for (const Op op : conformance_ops()) {
         if (!collective_reduces(c.collective) && op != Op::kSum) continue;
         for (const bool in_place : {false, true}) {
@@ -79,6 +84,7 @@ inline std::vector<Case> product_cases(int nranks) {
           for (const uint64_t count : sizes_of(c, nranks, cases.size())) {
             c.count_elems = count;
             c.variant = static_cast<uint32_t>(cases.size() % 11);
+            c.root = static_cast<Rank>(cases.size() % static_cast<size_t>(nranks));
             cases.push_back(c);
           }
         }
@@ -103,7 +109,8 @@ inline std::vector<Case> large_cases(int nranks, uint64_t total_bytes) {
       c.in_place = cases.size() % 2 == 1;
       c.variant = static_cast<uint32_t>(cases.size() % 5);
       c.count_elems = total_bytes / dtype_bytes(dtype) - 7;
-      if (c.collective != Collective::kAllReduce) c.count_elems /= static_cast<uint64_t>(nranks);
+      c.count_elems = c.count_elems * c.count_elems / std::max<uint64_t>(1, whole_elems(c.collective, c.count_elems, nranks));
+      c.root = static_cast<Rank>(cases.size() % static_cast<size_t>(nranks));
       cases.push_back(c);
     }
   }

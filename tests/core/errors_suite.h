@@ -164,6 +164,7 @@ struct Call {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   const char* algorithm = nullptr;
+  Rank root = 0;
 };
 inline Status make(Communicator& comm, const Call& call, Work* work = nullptr) {
   static thread_local std::vector<double> in, out;
@@ -172,15 +173,26 @@ inline Status make(Communicator& comm, const Call& call, Work* work = nullptr) {
   out.assign(room, 0);
   CallOptions options;
   options.algorithm = call.algorithm;
+  const void* from = in.data();
+  void* to = out.data();
   switch (call.collective) {
     case Collective::kAllReduce:
-      return comm.all_reduce(in.data(), out.data(), call.count_elems, call.dtype, call.op, &options, work);
+      return comm.all_reduce(from, to, call.count_elems, call.dtype, call.op, &options, work);
     case Collective::kReduceScatter:
-      return comm.reduce_scatter(in.data(), out.data(), call.count_elems, call.dtype, call.op, &options, work);
-    case Collective::kAllGather:
-      return comm.all_gather(in.data(), out.data(), call.count_elems, call.dtype, &options, work);
+      return comm.reduce_scatter(from, to, call.count_elems, call.dtype, call.op, &options, work);
+    case Collective::kAllGather: return comm.all_gather(from, to, call.count_elems, call.dtype, &options, work);
+    case Collective::kBroadcast:
+      return comm.broadcast(from, to, call.count_elems, call.dtype, call.root, &options, work);
+    case Collective::kReduce:
+      return comm.reduce(from, to, call.count_elems, call.dtype, call.op, call.root, &options, work);
+    case Collective::kAllToAll: return comm.all_to_all(from, to, call.count_elems, call.dtype, &options, work);
+    case Collective::kGather: return comm.gather(from, to, call.count_elems, call.dtype, call.root, &options, work);
+    case Collective::kScatter: return comm.scatter(from, to, call.count_elems, call.dtype, call.root, &options, work);
+    case Collective::kBarrier: return comm.barrier(&options, work);
+    case Collective::kSend:
+    case Collective::kRecv: break;
   }
-  return Status();
+  return Status(StatusCode::kInternal, "not a collective of all ranks");
 }
 
 struct Disagreement {

@@ -51,8 +51,8 @@ Status call(Communicator& comm, const FaultCase& c, std::vector<float>& in, std:
       return comm.reduce_scatter(in.data(), out.data(), c.count_elems, Dtype::kFloat32, Op::kSum, &options, work);
     case Collective::kAllGather:
       return comm.all_gather(in.data(), out.data(), c.count_elems, Dtype::kFloat32, &options, work);
+    default: return Status(StatusCode::kInternal, "no fault case has this collective");
   }
-  return Status();
 }
 
 // Calls until an error comes; judges that error.

@@ -49,6 +49,7 @@ class StressPlan {
     if (below(3) == 0 || !applies(c)) c.algorithm = nullptr;
     c.in_place = below(2) == 0;
     c.variant = static_cast<uint32_t>(below(13));
+    c.root = static_cast<Rank>(below(static_cast<uint64_t>(nranks_)));
     const double most = std::log(static_cast<double>(kMaxTotalElems / static_cast<uint64_t>(nranks_)));
     c.count_elems = static_cast<uint64_t>(std::exp(most * static_cast<double>(below(1000)) / 999)) - 1;
     return c;

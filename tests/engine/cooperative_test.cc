@@ -31,8 +31,11 @@ class Flight {
 
   Status admit(int op, size_t rank) {
     const size_t k = static_cast<size_t>(op) * comms_.size() + rank;
-    CallArguments call{{Collective::kAllReduce, Dtype::kInt64, Op::kSum, count_, &algorithm_, 0},
-                       in_[k].data(), out_[k].data(), 600};
+    PlanRequest request;
+    request.dtype = Dtype::kInt64;
+    request.count_elems = count_;
+    request.algorithm = &algorithm_;
+    CallArguments call{request, in_[k].data(), out_[k].data(), 600};
     states_.push_back(std::make_shared<WorkState>());
     RONDO_TRY(comms_[rank]->impl().admit(call, states_.back()));
     batch_.push_back({&comms_[rank]->impl().queue(), &states_.back()->op});
