@@ -71,8 +71,8 @@ void check_row(const Algorithm& a, const CheckArgs& args, Tally* tally) {
   int proven = first - 1;
   for (int n = first; n <= last; ++n) {
     tally->fingerprints |= n > kMaxRaceRanks;
-    report = check_algorithm(a, n, n <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
-    ++tally->proofs;
+    report = check_roots(a, n, n <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
+    tally->proofs += static_cast<int>(roots_to_prove(a.collective, n).size());
     if (!report.ok) {
       std::fflush(stdout);
       std::fprintf(stderr, "rondo check: %s, %d ranks: %s\n", label(a).c_str(), n, report.reason.c_str());

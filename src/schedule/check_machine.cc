@@ -15,24 +15,25 @@ struct LaneState {
   const Instruction* code = nullptr;
   uint32_t size = 0, pc = 0;
   uint32_t loop = 0, slice = 0;
+  uint32_t chunk = 0;          // of the instruction's range
   Rank rank = 0;
   uint16_t op = 0, index = 0;  // lane `index` of its rank
   uint32_t depth = 0;          // messages on the longest chain that led here
   bool ready = false;          // stands in the queue
-  bool watched = false;        // other lanes wait for it
 };
 
-/// What lies in a FIFO beside the values.
+/// What lies in a FIFO.
 struct Message {
-  uint32_t num_chunks = 0;
+  Value value;
   uint32_t depth = 0;
   uint64_t elems = 0;
 };
 
 /// A pc that another lane waits for: what that lane knew when it finished it.
 struct Milestone {
-  uint32_t lane, pc;
+  uint32_t pc = 0;
   std::vector<std::vector<uint32_t>> clocks;  // by loop
+  std::vector<std::vector<uint64_t>> heard;
   std::vector<uint32_t> depths;
 };
 
@@ -66,7 +67,8 @@ class Machine {
   void perform(uint32_t lane, const Instruction& i, uint64_t elems);
   void receive(uint32_t lane, const Instruction& i, uint64_t elems);
   void post(uint32_t lane, const Instruction& i, uint64_t elems);
-  void advance(uint32_t lane, bool last_slice);
+  void advance(uint32_t lane, const Instruction& whole);
+  void reach_milestones(uint32_t lane);
   void wake(uint32_t& lane) {
     if (lane == kNone) return;
     if (!std::exchange(lanes_[lane].ready, true)) ready_.push_back(lane);
@@ -78,6 +80,7 @@ class Machine {
   std::string why_blocked(uint32_t lane, bool* for_want_of_room);
   void finish();
   void check_exits();
+  void check_barriers();
   void fail(uint32_t lane, std::string what) {
     const LaneState& l = lanes_[lane];
     if (!out_.failure) out_.failure = Failure{std::move(what), l.rank, l.index, static_cast<int>(l.pc), l.op};
@@ -89,8 +92,11 @@ class Machine {
   uint32_t window(const LaneState& l) const { return l.loop * static_cast<uint32_t>(o_.slices) + l.slice; }
   uint32_t depth() const { return static_cast<uint32_t>(o_.depth); }
   size_t slot(uint32_t connection, uint64_t message) const { return connection * depth() + message % depth(); }
-  Value* values(uint32_t connection, uint64_t message) {
-    return fifo_.data() + value_base_[connection] + (message % depth()) * p_.connections[connection].max_chunks;
+  // Who is known to a lane to have begun its operation: a bit for each rank. Barriers only, for any number of ranks.
+  std::span<uint64_t> heard(uint32_t lane) { return {heard_.data() + lane * heard_words_, heard_words_}; }
+  std::span<uint64_t> message_heard(size_t slot) { return {message_heard_.data() + slot * heard_words_, heard_words_}; }
+  static void join(std::span<uint64_t> into, std::span<const uint64_t> from) {
+    for (size_t k = 0; k < into.size(); ++k) into[k] |= from[k];
   }
 
   const Program& p_;
@@ -101,8 +107,8 @@ class Machine {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<uint32_t>> lane_base_;  // by operation and rank: its lane 0
   std::vector<uint32_t> ready_;
-  std::vector<uint32_t> milestone_watchers_;
-  std::vector<Milestone> milestones_;
+  std::vector<std::vector<uint32_t>> watchers_;    // by lane: who waits for it
+  std::vector<std::vector<Milestone>> milestones_;  // by lane
 
   // FIFOs, by connection or by reading end; messages are numbered from 0.
   std::vector<uint64_t> tail_, head_;
@@ -111,8 +117,8 @@ class Machine {
   std::vector<uint32_t> next_ops_writer_, next_ops_reader_;
   std::vector<Message> messages_;
   std::vector<uint32_t> message_clocks_;
-  std::vector<uint64_t> value_base_;
-  std::vector<Value> fifo_;
+  size_t heard_words_ = 0;  // 0: no barrier
+  std::vector<uint64_t> heard_, message_heard_;
   std::vector<uint64_t> traffic_;
   std::vector<int64_t> sent_elems_;  // by rank
 };
@@ -139,30 +145,30 @@ void Machine::set_up() {
   waiting_writer_.assign(connections, kNone);
   waiting_reader_.assign(p_.ends.size(), kNone);
   messages_.resize(connections * depth());
-  value_base_.resize(connections);
-  uint64_t num_values = 0;
-  for (size_t c = 0; c < connections; ++c) {
-    value_base_[c] = num_values;
-    num_values += uint64_t{p_.connections[c].max_chunks} * depth();
-  }
-  fifo_.resize(num_values);
   sent_elems_.assign(static_cast<size_t>(p_.nranks), 0);
   if (o_.fingerprint) traffic_.assign(connections, 0);
   memory_.start(o_.races ? static_cast<uint32_t>(lanes_.size()) : 0);
   if (o_.races) message_clocks_.resize(messages_.size() * lanes_.size());
+  for (const OpTable& op : p_.ops)
+    if (op.schedule->collective == Collective::kBarrier) heard_words_ = (static_cast<size_t>(p_.nranks) + 63) / 64;
+  heard_.assign(lanes_.size() * heard_words_, 0);
+  message_heard_.assign(messages_.size() * heard_words_, 0);
+  for (uint32_t lane = 0; heard_words_ != 0 && lane < lanes_.size(); ++lane)
+    heard(lane)[static_cast<size_t>(lanes_[lane].rank) / 64] |= uint64_t{1} << lanes_[lane].rank % 64;
   find_milestones();
   if (p_.ops.size() > 1) count_messages();
 }
 
 void Machine::find_milestones() {
+  milestones_.resize(lanes_.size());
+  watchers_.resize(lanes_.size());
   for (const LaneState& l : lanes_)
     for (uint32_t pc = 0; pc < l.size; ++pc) {
       if (l.code[pc].verb != Verb::kWait) continue;
       const uint32_t target = lane_base_[l.op][static_cast<size_t>(l.rank)] + l.code[pc].src_first;
-      lanes_[target].watched = true;
-      const auto same = [&](const Milestone& m) { return m.lane == target && m.pc == l.code[pc].dst_first; };
-      if (std::none_of(milestones_.begin(), milestones_.end(), same))
-        milestones_.push_back({target, l.code[pc].dst_first, {}, {}});
+      std::vector<Milestone>& of_lane = milestones_[target];
+      const auto same = [&](const Milestone& m) { return m.pc == l.code[pc].dst_first; };
+      if (std::none_of(of_lane.begin(), of_lane.end(), same)) of_lane.emplace_back().pc = l.code[pc].dst_first;
     }
 }
 
@@ -179,10 +185,9 @@ void Machine::count_messages() {
       if (i.is(kFlagCredit)) {
         messages = static_cast<uint64_t>(o_.loops);
       } else {
-        for (uint32_t w = 0; w < memory_.num_windows(); ++w) {
-          const std::optional<uint64_t> elems = memory_.elems(schedule_of(l), 0, i, w);
-          messages += elems.has_value() && *elems != 0 ? 1 : 0;
-        }
+        for (uint32_t k = 0; k < i.num_chunks; ++k)
+          for (uint32_t w = 0; w < memory_.num_windows(); ++w)
+            messages += memory_.elems(schedule_of(l), 0, unrolled(schedule_of(l), i, k), w).value_or(0) != 0 ? 1 : 0;
       }
       const SetTable& set = p_.ops[0].set(l.rank, i.send_set);
       for (uint32_t k = 0; k < set.send_num; ++k)
@@ -200,12 +205,13 @@ void Machine::run_lane(uint32_t lane) {
       ++l.loop;
       continue;
     }
-    const Instruction& i = l.code[l.pc];
-    if (i.verb == Verb::kWait) {
-      if (!pass_wait(lane, i)) return;
-      advance(lane, true);
+    const Instruction& whole = l.code[l.pc];
+    if (whole.verb == Verb::kWait) {
+      if (!pass_wait(lane, whole)) return;
+      advance(lane, whole);
       continue;
     }
+    const Instruction i = unrolled(schedule_of(l), whole, l.chunk);
     const bool credit = i.is(kFlagCredit);
     uint64_t elems = 0;
     if (!credit) {
@@ -220,38 +226,43 @@ void Machine::run_lane(uint32_t lane) {
       if (!is_ready(lane, i)) return;
       perform(lane, i, elems);
     }
-    advance(lane, credit || l.slice + 1 == static_cast<uint32_t>(o_.slices));
+    advance(lane, whole);
   }
 }
 
-void Machine::advance(uint32_t lane, bool last_slice) {
+void Machine::advance(uint32_t lane, const Instruction& whole) {
   LaneState& l = lanes_[lane];
-  if (!last_slice) {
-    ++l.slice;
-    return;
-  }
+  const bool repeated = whole.verb != Verb::kWait && !whole.is(kFlagCredit);  // for each window, for each chunk
+  if (repeated && ++l.slice < static_cast<uint32_t>(o_.slices)) return;
   l.slice = 0;
-  if (l.watched) {
-    for (Milestone& m : milestones_)
-      if (m.lane == lane && m.pc == l.pc) {
-        m.depths.push_back(l.depth);
-        if (o_.races) m.clocks.emplace_back(memory_.races().clock(lane), memory_.races().clock(lane) + lanes_.size());
-      }
-    for (uint32_t watcher : std::exchange(milestone_watchers_, {})) wake(watcher);
-  }
+  if (repeated && ++l.chunk < whole.num_chunks) return;
+  l.chunk = 0;
+  if (!milestones_[lane].empty()) reach_milestones(lane);
   ++l.pc;
+}
+
+void Machine::reach_milestones(uint32_t lane) {
+  const LaneState& l = lanes_[lane];
+  for (Milestone& m : milestones_[lane]) {
+    if (m.pc != l.pc) continue;
+    m.depths.push_back(l.depth);
+    if (o_.races) m.clocks.emplace_back(memory_.races().clock(lane), memory_.races().clock(lane) + lanes_.size());
+    m.heard.emplace_back(heard(lane).begin(), heard(lane).end());
+    for (uint32_t watcher : std::exchange(watchers_[lane], {})) wake(watcher);
+  }
 }
 
 bool Machine::pass_wait(uint32_t lane, const Instruction& i) {
   LaneState& l = lanes_[lane];
   const uint32_t target = lane_base_[l.op][static_cast<size_t>(l.rank)] + i.src_first;
-  for (const Milestone& m : milestones_) {
-    if (m.lane != target || m.pc != i.dst_first) continue;
+  for (const Milestone& m : milestones_[target]) {
+    if (m.pc != i.dst_first) continue;
     if (m.depths.size() <= l.loop) {
-      milestone_watchers_.push_back(lane);
+      watchers_[target].push_back(lane);
       return false;
     }
     l.depth = std::max(l.depth, m.depths[l.loop]);
+    join(heard(lane), m.heard[l.loop]);
     if (o_.races) {
       memory_.races().tick(lane);
       memory_.races().join(lane, m.clocks[l.loop].data());
@@ -305,16 +316,17 @@ void Machine::receive(uint32_t lane, const Instruction& i, uint64_t elems) {
     const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
     const uint64_t number = head_[end];
     const Message& m = messages_[slot(connection, number)];
-    if (m.num_chunks != i.num_chunks || m.elems != elems) {
-      fail(lane, fmt::format("expects {} chunks of {} elements from rank {}, which sends {} of {}", i.num_chunks, elems,
-                             p_.connections[connection].writer, m.num_chunks, m.elems));
+    if (m.elems != elems) {
+      fail(lane, fmt::format("expects {} elements from rank {}, which sends {}", elems,
+                             p_.connections[connection].writer, m.elems));
       return;
     }
-    memory_.add_message(values(connection, number));
+    memory_.add_message(&m.value);
     l.depth = std::max(l.depth, m.depth);
+    join(heard(lane), message_heard(slot(connection, number)));
     if (o_.races) memory_.races().join(lane, &message_clocks_[slot(connection, number) * lanes_.size()]);
   }
-  // All values are copied before the slots are free again: a woken writer runs only after this lane has stopped.
+  // The values are read before the slots are written again: a woken writer runs only after this lane has stopped.
   for (uint32_t k = 0; k < set.recv_num; ++k) {
     const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
     ++head_[end];
@@ -331,17 +343,15 @@ void Machine::post(uint32_t lane, const Instruction& i, uint64_t elems) {
     const uint32_t connection = op.send_connections[set.send_begin + k];
     const Connection& c = p_.connections[connection];
     const uint64_t number = tail_[connection]++;
-    messages_[slot(connection, number)] = {i.num_chunks, l.depth + 1, elems};
+    const Value value = i.is(kFlagCredit) ? Value{} : memory_.result();
+    messages_[slot(connection, number)] = {value, l.depth + 1, elems};
     out_.steps = std::max<int64_t>(out_.steps, l.depth + 1);
-    const std::span<const Value> result = memory_.result();
-    if (!i.is(kFlagCredit)) std::copy(result.begin(), result.end(), values(connection, number));
     sent_elems_[static_cast<size_t>(l.rank)] += static_cast<int64_t>(elems);
     if (o_.fingerprint) {
-      uint64_t h = mix(traffic_[connection] + elems);
-      if (!i.is(kFlagCredit))
-        for (const Value& v : result) h = mix(h + v.tree + v.elem * 3u + v.final);
-      traffic_[connection] = h;
+      const uint64_t h = mix(traffic_[connection] + elems);
+      traffic_[connection] = i.is(kFlagCredit) ? h : mix(h + value.tree + value.elem * 3u + value.final);
     }
+    std::ranges::copy(heard(lane), message_heard(slot(connection, number)).begin());
     if (o_.races)
       std::copy_n(memory_.races().clock(lane), lanes_.size(),
                   &message_clocks_[slot(connection, number) * lanes_.size()]);
@@ -410,6 +420,7 @@ void Machine::finish() {
   out_.sent_elems = *std::max_element(sent_elems_.begin(), sent_elems_.end());
   out_.failure = memory_.check_results(&out_.order_fingerprint);
   if (!out_.failure && o_.races) check_exits();
+  if (!out_.failure && heard_words_ != 0) check_barriers();
   out_.traffic_fingerprint = out_.order_fingerprint;
   for (size_t c = 0; c < traffic_.size(); ++c) {
     const Connection& k = p_.connections[c];
@@ -437,6 +448,26 @@ void Machine::check_exits() {
         out_.failure = Failure{fmt::format("touches buffers of rank {}, whose operation may have ended by then", r),
                                l.rank, l.index, static_cast<int>(late->pc), op};
       }
+    }
+  }
+}
+
+// A barrier's postcondition: no rank ends before every rank has begun.
+void Machine::check_barriers() {
+  std::vector<uint64_t> all(heard_words_);
+  for (uint16_t op = 0; op < p_.ops.size(); ++op) {
+    if (p_.ops[op].schedule->collective != Collective::kBarrier) continue;
+    for (const RankSchedule& r : p_.ops[op].schedule->ranks) {
+      std::fill(all.begin(), all.end(), 0);
+      all[static_cast<size_t>(r.rank) / 64] |= uint64_t{1} << r.rank % 64;
+      const uint32_t base = lane_base_[op][static_cast<size_t>(r.rank)];
+      for (uint32_t k = 0; k < r.lanes.size(); ++k) join(all, heard(base + k));
+      for (Rank other = 0; other < p_.nranks; ++other)
+        if ((all[static_cast<size_t>(other) / 64] >> other % 64 & 1) == 0) {
+          out_.failure = Failure{fmt::format("may leave the barrier before rank {} has come", other), r.rank};
+          out_.failure->op = op;
+          return;
+        }
     }
   }
 }

@@ -1,8 +1,8 @@
 // Second half of the checker: executes a Program on symbolic values.
 //
 // One thread steps all lanes of all ranks; a lane runs until it lacks a message or room for one. Loop l of an operation
-// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, an instruction after the other, each window one
-// message. Internal to the checker.
+// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, an instruction after the other, each chunk of its range
+// and each window one message. Internal to the checker.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,12 @@ struct RunOptions {
   bool races = false;
   bool rank_order = false;   // every sum must be formed in ascending rank order
   bool fingerprint = false;  // of the traffic
-  // Lengths: 0: every window of every chunk has one element. Else all-reduce: of the buffer; other collectives: of the
-  // shorter buffer; cut by extent() with windows of loop_elems.
+  // Lengths. Not ragged: every window of every chunk has one element. Else a part has count_elems elements (the call's
+  // count), cut by extent() with windows of loop_elems; with variable counts part j has part_elems[j], in an all_to_all
+  // what rank r has for rank j part_elems[r * nranks + j].
   bool ragged = false;
   uint64_t count_elems = 0;
+  std::span<const uint64_t> part_elems;
   uint64_t loop_elems = 1;
 };
 

@@ -35,30 +35,20 @@ Memory::Memory(const Program& program, const RunOptions& options)
   const size_t nranks = static_cast<size_t>(p_.nranks);
   for (const OpTable& table : p_.ops) {
     const Schedule& s = *table.schedule;
-    OpMemory m{};
-    m.collective = s.collective;
-    m.in_chunks = s.ranks[0].in_chunks;
-    m.out_chunks = s.ranks[0].out_chunks;
+    OpMemory m(s);
     for (const RankSchedule& r : s.ranks) m.scratch_chunks = std::max<uint32_t>(m.scratch_chunks, r.scratch_chunks);
-    m.places = std::max(m.in_chunks, m.out_chunks);
+    const uint32_t num_classes = m.conditions.num_classes() * windows_;
     m.first_elem = first_elem;
     m.first_place = first_place;
-    first_elem += m.places * windows_;
-    first_place += nranks * (uint64_t{m.places} * windows_ + m.scratch_chunks);
-    const uint64_t in_total = o_.count_elems * (s.collective == Collective::kReduceScatter ? nranks : 1);
-    const uint64_t out_total = o_.count_elems * (s.collective == Collective::kAllGather ? nranks : 1);
-    for (uint32_t w = 0; w < windows_; ++w)
-      for (const Buffer b : {Buffer::kIn, Buffer::kOut})
-        for (uint32_t c = 0; c < chunks(m, b); ++c)
-          m.lengths[static_cast<int>(b)].push_back(
-              o_.ragged ? extent(b == Buffer::kIn ? in_total : out_total, chunks(m, b), c, w, o_.loop_elems).num_elems
-                        : 1);
-    m.out.resize(nranks * m.out_chunks * windows_);
-    m.scratch.resize(nranks * m.scratch_chunks);
-    if (p_.nranks > 64 && collective_reduces(s.collective)) {
-      m.full_sets.assign(size_t{m.places} * windows_, 0);
-      for (size_t e = 0; e < m.full_sets.size(); ++e)
-        for (Rank r = 0; r < p_.nranks; ++r) m.full_sets[e] += contribution(r, m.first_elem + static_cast<uint32_t>(e));
+    first_elem += num_classes;
+    first_place += nranks * m.num_places() * windows_;
+    if (o_.ragged) fill_lengths(m);
+    m.out.resize(nranks * m.conditions.out_chunks * windows_);
+    m.scratch.resize(nranks * m.scratch_chunks * windows_);
+    if (p_.nranks > 64 && m.conditions.reduces()) {
+      m.full_sets.assign(num_classes, 0);
+      for (uint32_t e = 0; e < num_classes; ++e)
+        for (Rank r = 0; r < p_.nranks; ++r) m.full_sets[e] += contribution(r, m.first_elem + e);
     }
     ops_.push_back(std::move(m));
   }
@@ -73,40 +63,64 @@ void Memory::start(uint32_t num_lanes) {
     }
   if (num_lanes == 0) return;
   const OpMemory& last = ops_.back();
-  races_.start(num_lanes, last.first_place + static_cast<uint64_t>(p_.nranks) *
-                                                 (uint64_t{last.places} * windows_ + last.scratch_chunks));
+  races_.start(num_lanes, last.first_place + static_cast<uint64_t>(p_.nranks) * last.num_places() * windows_);
 }
 
-uint32_t Memory::place(const OpMemory& m, Rank rank, Buffer b, uint32_t chunk) const {
-  const uint32_t r = static_cast<uint32_t>(rank);
-  if (m.collective == Collective::kReduceScatter && b == Buffer::kOut) return r * m.out_chunks + chunk;
-  if (m.collective == Collective::kAllGather && b == Buffer::kIn) return r * m.in_chunks + chunk;
-  return chunk;
+// --- lengths --------------------------------------------------------------------------------------------------------
+
+void Memory::fill_lengths(OpMemory& m) const {
+  const bool variable = !o_.part_elems.empty();
+  const CollectiveTraits& t = m.conditions.traits();
+  for (const Buffer b : {Buffer::kIn, Buffer::kOut}) {
+    const uint32_t num = m.chunks(b);
+    const uint64_t whole = o_.count_elems * parts(b == Buffer::kIn ? t.in_parts : t.out_parts, p_.nranks);
+    std::vector<uint64_t>& lengths = m.lengths[static_cast<int>(b)];
+    for (Rank r = 0; r < (variable ? p_.nranks : 1); ++r)
+      for (uint32_t w = 0; w < windows_; ++w)
+        for (uint32_t c = 0; c < num; ++c)
+          lengths.push_back((variable ? extent(part_elems(m, r, b, c), 1, 0, w, o_.loop_elems)
+                                      : extent(whole, num, c, w, o_.loop_elems))
+                                .num_elems);
+  }
 }
 
-Value& Memory::stored(OpMemory& m, Rank rank, Buffer b, uint32_t chunk, uint32_t window) {
-  const size_t r = static_cast<size_t>(rank);
-  return b == Buffer::kOut ? m.out[(r * windows_ + window) * m.out_chunks + chunk]
-                           : m.scratch[r * m.scratch_chunks + chunk];
+uint64_t Memory::part_elems(const OpMemory& m, Rank rank, Buffer b, uint32_t part) const {
+  const size_t nranks = static_cast<size_t>(p_.nranks), r = static_cast<size_t>(rank);
+  if (m.conditions.transposes()) return o_.part_elems[b == Buffer::kIn ? r * nranks + part : part * nranks + r];
+  return o_.part_elems[b == Buffer::kIn ? m.conditions.before(rank, part) : m.conditions.after(rank, part)];
+}
+
+uint64_t Memory::length(const OpMemory& m, const RankSchedule& r, Buffer b, uint32_t chunk, uint32_t window) const {
+  if (b == Buffer::kScratch) b = r.scratch_chunks == r.in_chunks ? Buffer::kIn : Buffer::kOut;
+  const size_t row = o_.part_elems.empty() ? window : static_cast<size_t>(r.rank) * windows_ + window;
+  return m.lengths[static_cast<int>(b)][row * m.chunks(b) + chunk];
 }
 
 std::optional<uint64_t> Memory::elems(const RankSchedule& r, uint32_t op, const Instruction& i, uint32_t window) const {
+  if (!o_.ragged) return 1;
   const OpMemory& m = ops_[op];
-  if (!o_.ragged) return i.num_chunks;
-  auto length = [&](Buffer b, uint32_t chunk) {  // scratch: as long as the longest chunk
-    if (b == Buffer::kScratch)
-      return std::max(m.lengths[0][size_t{window} * m.in_chunks], m.lengths[1][size_t{window} * m.out_chunks]);
-    return m.lengths[static_cast<int>(b)][size_t{window} * chunks(m, b) + chunk];
-  };
   const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend, dst = i.has(kVerbDst);
-  uint64_t total = 0;
-  for (uint32_t k = 0; k < i.num_chunks; ++k) {
-    const uint64_t from = src ? length(i.src_buffer(), (i.src_first + k) % r.chunks(i.src_buffer())) : 0;
-    const uint64_t to = dst ? length(i.dst_buffer(), (i.dst_first + k) % r.chunks(i.dst_buffer())) : from;
-    if (src && from != to) return std::nullopt;
-    total += to;
+  const uint64_t from = src ? length(m, r, i.src_buffer(), i.src_first, window) : 0;
+  const uint64_t to = dst ? length(m, r, i.dst_buffer(), i.dst_first, window) : from;
+  if (src && from != to) return std::nullopt;
+  if (i.is(kFlagDirect)) {
+    const std::vector<RankSchedule>& ranks = p_.ops[op].schedule->ranks;
+    auto theirs = [&](const Port& p, Buffer b, uint16_t chunk) {
+      return length(m, ranks[static_cast<size_t>(p.peer)], b, chunk, window);
+    };
+    for (const Port& p : r.recv_ports(i))
+      if (theirs(p, i.src_buffer(), i.src_first) != to) return std::nullopt;
+    for (const Port& p : r.send_ports(i))
+      if (theirs(p, Buffer::kOut, i.dst_first) != to) return std::nullopt;
   }
-  return total;
+  return to;
+}
+
+// --- instructions ---------------------------------------------------------------------------------------------------
+
+Value& Memory::stored(OpMemory& m, Rank rank, Buffer b, uint32_t chunk, uint32_t window) {
+  return (b == Buffer::kOut ? m.out
+                            : m.scratch)[(static_cast<size_t>(rank) * windows_ + window) * m.chunks(b) + chunk];
 }
 
 void Memory::begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t window) {
@@ -116,11 +130,11 @@ void Memory::begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t 
 
 std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, Races::Access kind) {
   if (races_.width() == 0) return std::nullopt;
-  OpMemory& m = ops_[op_];
-  const uint64_t base =
-      m.first_place + static_cast<uint64_t>(rank) * (uint64_t{m.places} * windows_ + m.scratch_chunks);
-  const uint64_t index = b == Buffer::kScratch ? uint64_t{m.places} * windows_ + chunk
-                                               : uint64_t{m.places} * window_ + place(m, rank, b, chunk);
+  const OpMemory& m = ops_[op_];
+  const uint32_t address = b == Buffer::kScratch ? m.conditions.num_addresses() + chunk
+                                                 : m.conditions.address(rank, b, chunk);
+  const uint64_t place =
+      m.first_place + (static_cast<uint64_t>(rank) * windows_ + window_) * m.num_places() + address;
   if (rank != rank_) {
     const size_t num_lanes = p_.ops[op_].schedule->ranks[static_cast<size_t>(rank)].lanes.size();
     bool entered = false;
@@ -130,7 +144,7 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
       return fmt::format("touches {} of rank {}, which may not have begun the operation", chunk_text(b, chunk), rank);
   }
   Races::Epoch partner;
-  switch (races_.access(base + index, kind, lane_, pc_, &partner)) {
+  switch (races_.access(place, kind, lane_, pc_, &partner)) {
     case Races::Verdict::kOrdered: return std::nullopt;
     case Races::Verdict::kInputGone:
       return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then", chunk_text(b, chunk),
@@ -144,48 +158,35 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
                      partner.lane - first[static_cast<size_t>(owner)], partner.pc);
 }
 
-std::optional<std::string> Memory::read(Rank rank, Buffer b, uint32_t first, uint32_t num, Value* values) {
+std::optional<std::string> Memory::read(Rank rank, Buffer b, uint32_t chunk, Value* value) {
   OpMemory& m = ops_[op_];
-  for (uint32_t k = 0; k < num; ++k) {
-    uint32_t chunk = first + k;
-    if (chunk >= chunks(m, b)) chunk -= chunks(m, b);
-    if (b == Buffer::kIn) {
-      values[k] = leaf(rank, elem(m, window_, place(m, rank, b, chunk)));
-    } else {
-      values[k] = stored(m, rank, b, chunk, window_);
-      if (!values[k].written()) return fmt::format("reads {} before anything is written there", chunk_text(b, chunk));
-    }
-    if (auto what = access(rank, b, chunk, b == Buffer::kIn ? Races::Access::kReadInput : Races::Access::kRead))
-      return what;
+  if (b == Buffer::kIn) {
+    *value = leaf(rank, m.elem(window_, m.conditions.before(rank, chunk)));
+  } else {
+    *value = stored(m, rank, b, chunk, window_);
+    if (!value->written()) return fmt::format("reads {} before anything is written there", chunk_text(b, chunk));
   }
-  return std::nullopt;
+  return access(rank, b, chunk, b == Buffer::kIn ? Races::Access::kReadInput : Races::Access::kRead);
 }
 
-std::optional<std::string> Memory::write(Rank rank, Buffer b, uint32_t first) {
-  OpMemory& m = ops_[op_];
-  for (const Value& v : result_) {
-    if (auto what = access(rank, b, first, Races::Access::kWrite)) return what;
-    stored(m, rank, b, first, window_) = v;
-    if (++first == chunks(m, b)) first = 0;
-  }
+std::optional<std::string> Memory::write(Rank rank, Buffer b, uint32_t chunk) {
+  if (auto what = access(rank, b, chunk, Races::Access::kWrite)) return what;
+  stored(ops_[op_], rank, b, chunk, window_) = result_;
   return std::nullopt;
 }
 
 std::optional<std::string> Memory::compute(const RankSchedule& r, const Instruction& i) {
-  const uint32_t num = i.num_chunks;
   if (i.is(kFlagDirect) && i.has(kVerbRecv)) {
     const PortSet& ports = r.recv_ports(i);
     pulled_.resize(std::max(pulled_.size(), ports.size()));
     for (size_t k = 0; k < ports.size(); ++k) {
-      pulled_[k].resize(num);
-      if (auto what = read(ports[k].peer, i.src_buffer(), i.src_first, num, pulled_[k].data())) return what;
-      operands_.push_back(pulled_[k].data());
+      if (auto what = read(ports[k].peer, i.src_buffer(), i.src_first, &pulled_[k])) return what;
+      operands_.push_back(&pulled_[k]);
     }
   }
   if (i.has(kVerbSrc)) {
-    own_.resize(num);
-    if (auto what = read(rank_, i.src_buffer(), i.src_first, num, own_.data())) return what;
-    operands_.insert(operands_.begin() + std::min<ptrdiff_t>(i.src_position, std::ssize(operands_)), own_.data());
+    if (auto what = read(rank_, i.src_buffer(), i.src_first, &own_)) return what;
+    operands_.insert(operands_.begin() + std::min<ptrdiff_t>(i.src_position, std::ssize(operands_)), &own_);
   }
   if (auto what = reduce(i)) return what;
   if (i.has(kVerbDst))
@@ -197,35 +198,32 @@ std::optional<std::string> Memory::compute(const RankSchedule& r, const Instruct
 }
 
 std::optional<std::string> Memory::reduce(const Instruction& i) {
-  const uint32_t num = i.num_chunks;
   if (operands_.size() == 1) {
-    result_.assign(operands_[0], operands_[0] + num);
+    result_ = *operands_[0];
   } else {
-    Value zero;
-    zero.tree = tree_of(static_cast<uint32_t>(operands_.size()));
-    result_.assign(num, zero);
-    for (const Value* operand : operands_)
-      for (uint32_t k = 0; k < num; ++k) {
-        if (operand[k].final) return fmt::format("adds to a sum of chunk place {} that is complete already", k);
-        add(result_[k], operand[k]);
-      }
+    result_ = {};
+    result_.tree = tree_of(static_cast<uint32_t>(operands_.size()));
+    for (const Value* operand : operands_) {
+      if (operand->final) return "adds to a sum that is complete already";
+      add(result_, *operand);
+    }
   }
-  for (uint32_t k = 0; k < num; ++k)
-    if (auto what = judge(result_[k], k, i.is(kFlagFinal))) return what;
-  return std::nullopt;
+  return judge(result_, i.is(kFlagFinal));
 }
 
-std::optional<std::string> Memory::judge(Value& v, uint32_t position, bool flagged) const {
+std::optional<std::string> Memory::judge(Value& v, bool flagged) const {
   const OpMemory& m = ops_[op_];
   if (v.elem == Value::kMixed) return "adds contributions to different chunks";
-  const uint32_t full = full_count(m);
+  const uint32_t full = m.conditions.contributions();
   const bool exact = p_.nranks <= 64;
   const bool doubled = exact ? static_cast<uint32_t>(std::popcount(v.mask)) != v.count
                              : v.count > full || (v.count == full && !m.full_sets.empty() &&
                                                   v.set != m.full_sets[v.elem - m.first_elem]);
-  if (doubled) return twice(position);
-  if (!collective_reduces(m.collective))
+  if (doubled) return twice();
+  if (!m.conditions.reduces()) {
+    if (v.count > 1) return "adds where nothing is summed";
     return flagged ? std::optional<std::string>("calls a sum final where nothing is summed") : std::nullopt;
+  }
   const bool completes = v.count == full && !v.final;
   if (completes && !flagged) return "completes a sum without the final flag";
   if (!completes && flagged)
@@ -234,15 +232,17 @@ std::optional<std::string> Memory::judge(Value& v, uint32_t position, bool flagg
   return std::nullopt;
 }
 
-std::string Memory::twice(uint32_t position) const {
+std::string Memory::twice() const {
   uint64_t seen = 0, again = 0;
   for (const Value* operand : operands_) {
-    again |= seen & operand[position].mask;
-    seen |= operand[position].mask;
+    again |= seen & operand->mask;
+    seen |= operand->mask;
   }
   if (again == 0) return "adds some contribution twice";
   return fmt::format("adds the contributions of ranks {} twice", ranks_text(again));
 }
+
+// --- the end --------------------------------------------------------------------------------------------------------
 
 uint64_t Memory::rank_order_tree(uint32_t elem) const {
   if (p_.nranks == 1) return leaf(0, elem).tree;
@@ -251,58 +251,79 @@ uint64_t Memory::rank_order_tree(uint32_t elem) const {
   return tree;
 }
 
+// "what rank 2 gives for chunk 3 of the whole in window 0"
+std::string Memory::holding(const OpMemory& m, const Value& v) const {
+  const uint32_t num = m.conditions.num_classes(), cls = v.elem - m.first_elem;
+  const bool one = v.count == 1 && p_.nranks <= 64;
+  const std::string giver = one ? fmt::format("rank {} gives for ", std::countr_zero(v.mask)) : "belongs to ";
+  return fmt::format("what {}chunk {} of the whole in window {}", giver, cls % num, cls / num);
+}
+
 std::optional<std::string> Memory::check_result(const OpMemory& m, Rank rank, uint32_t chunk, uint32_t window) const {
-  const Value& v = m.out[(static_cast<size_t>(rank) * windows_ + window) * m.out_chunks + chunk];
-  const uint32_t wanted = elem(m, window, place(m, rank, Buffer::kOut, chunk));
-  const std::string_view name = "ends with out";
-  if (!v.written()) return fmt::format("{}[{}] never written", name, chunk);
+  const Value& v = output(m, rank, chunk, window);
+  const std::string name = fmt::format("ends with out[{}]", chunk);
+  if (!v.written()) return name + " never written";
+  const uint32_t wanted = m.elem(window, m.conditions.after(rank, chunk));
   if (v.elem != wanted)
-    return fmt::format("{}[{}] holding place {} of window {}", name, chunk, (v.elem - m.first_elem) % m.places,
-                       (v.elem - m.first_elem) / m.places);
-  if (v.count != full_count(m) || (collective_reduces(m.collective) && !v.final)) {
+    return fmt::format("{} holding {}, not {}", name, holding(m, v),
+                       m.conditions.reduces() ? fmt::format("the sum of chunk {}", m.conditions.after(rank, chunk))
+                                              : holding(m, leaf(m.conditions.giver(chunk), wanted)));
+  if (v.count != m.conditions.contributions() || (m.conditions.reduces() && !v.final)) {
     const uint64_t missing = all_ranks_mask(p_.nranks) & ~v.mask;
     return p_.nranks <= 64
-               ? fmt::format("{}[{}] lacking the contributions of ranks {}", name, chunk, ranks_text(missing))
-               : fmt::format("{}[{}] holding {} contributions of {}", name, chunk, +v.count, p_.nranks);
+               ? fmt::format("{} lacking the contributions of ranks {}", name, ranks_text(missing))
+               : fmt::format("{} holding {} contributions of {}", name, +v.count, p_.nranks);
   }
-  if (!collective_reduces(m.collective)) {
-    const Rank owner = static_cast<Rank>((wanted - m.first_elem) % m.places / m.in_chunks);
-    if (v.tree != leaf(owner, wanted).tree)
-      return fmt::format("{}[{}] not holding rank {}'s input", name, chunk, owner);
+  if (!m.conditions.reduces() && v.tree != leaf(m.conditions.giver(chunk), wanted).tree)
+    return fmt::format("{} not holding rank {}'s input", name, m.conditions.giver(chunk));
+  return std::nullopt;
+}
+
+std::optional<Failure> Memory::check_results(size_t op, uint64_t* order_fingerprint) const {
+  const OpMemory& m = ops_[op];
+  struct Tree {
+    uint64_t hash = 0;
+    Rank rank = -1;
+  };
+  std::vector<Tree> trees(m.conditions.reduces() ? size_t{m.conditions.num_classes()} * windows_ : 0);
+  for (Rank r = 0; r < p_.nranks; ++r) {
+    if (!m.conditions.holds(r, Buffer::kOut)) continue;
+    const RankSchedule& schedule = p_.ops[op].schedule->ranks[static_cast<size_t>(r)];
+    for (uint32_t w = 0; w < windows_; ++w)
+      for (uint32_t c = 0; c < m.conditions.out_chunks; ++c) {
+        if (o_.ragged && length(m, schedule, Buffer::kOut, c, w) == 0) continue;
+        if (auto what = check_result(m, r, c, w)) return Failure{*what, r};
+        const Value& v = output(m, r, c, w);
+        if (!m.conditions.reduces()) {
+          *order_fingerprint += mix(v.tree + v.elem);
+          continue;
+        }
+        Tree& tree = trees[v.elem - m.first_elem];
+        if (tree.rank < 0) {
+          tree = {v.tree, r};
+          *order_fingerprint += mix(v.tree + v.elem);
+          if (o_.rank_order && v.tree != rank_order_tree(v.elem))
+            return Failure{fmt::format("ends with out[{}] not added in ascending rank order, as claimed", c), r};
+        } else if (tree.hash != v.tree) {
+          return Failure{fmt::format("ends with out[{}] added in another order than on rank {}", c, tree.rank), r};
+        }
+      }
   }
   return std::nullopt;
 }
 
 std::optional<Failure> Memory::check_results(uint64_t* order_fingerprint) const {
-  for (const OpMemory& m : ops_) {
-    struct Tree {
-      uint64_t hash = 0;
-      Rank rank = -1;
-    };
-    std::vector<Tree> trees(size_t{m.places} * windows_);
-    for (Rank r = 0; r < p_.nranks; ++r)
-      for (uint32_t w = 0; w < windows_; ++w)
-        for (uint32_t c = 0; c < m.out_chunks; ++c) {
-          if (m.lengths[1][size_t{w} * m.out_chunks + c] == 0) continue;
-          if (auto what = check_result(m, r, c, w)) return Failure{*what, r};
-          const Value& v = m.out[(static_cast<size_t>(r) * windows_ + w) * m.out_chunks + c];
-          Tree& tree = trees[v.elem - m.first_elem];
-          if (tree.rank < 0) {
-            tree = {v.tree, r};
-            *order_fingerprint += mix(v.tree + v.elem);
-            if (o_.rank_order && collective_reduces(m.collective) && v.tree != rank_order_tree(v.elem))
-              return Failure{fmt::format("ends with out[{}] not added in ascending rank order, as claimed", c), r};
-          } else if (tree.hash != v.tree) {
-            return Failure{fmt::format("ends with out[{}] added in another order than on rank {}", c, tree.rank), r};
-          }
-        }
-  }
+  for (size_t op = 0; op < ops_.size(); ++op)
+    if (auto failure = check_results(op, order_fingerprint)) {
+      failure->op = static_cast<int>(op);
+      return failure;
+    }
   return std::nullopt;
 }
 
 std::optional<Races::Epoch> Memory::uncovered(uint16_t op, Rank rank, const uint32_t* clock) const {
   const OpMemory& m = ops_[op];
-  const uint64_t num = uint64_t{m.places} * windows_ + m.scratch_chunks;
+  const uint64_t num = uint64_t{m.num_places()} * windows_;
   const uint64_t base = m.first_place + static_cast<uint64_t>(rank) * num;
   for (uint64_t k = 0; k < num; ++k)
     if (auto late = races_.uncovered(base + k, clock)) return late;

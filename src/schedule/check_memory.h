@@ -1,15 +1,15 @@
 // The buffers of all ranks, as the checker sees them: symbolic values, lengths and accesses. Internal to the checker.
 //
-// Chunks have two numbers: the one in their buffer, and the one in the collective's whole ("place"): chunk c of `in` in
-// an all-gather of 4 ranks is place rank + c. Equal places of one rank are the same memory when a call is in place.
+// Chunks have two numbers: the one in their buffer, and the class of the elements that they hold (check_collective.h).
+// An element class here is such a class in one window of one operation.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "schedule/check_collective.h"
 #include "schedule/check_program.h"
 #include "schedule/check_races.h"
 #include "schedule/check_value.h"
@@ -26,15 +26,16 @@ class Memory {
   Races& races() { return races_; }
   uint32_t num_windows() const { return windows_; }
 
-  /// How many elements the instruction's message has in a window; nothing when source and destination differ.
+  /// How many elements the message of an instruction on one chunk has in a window; nothing when source and destination
+  /// differ.
   std::optional<uint64_t> elems(const RankSchedule& r, uint32_t op, const Instruction& i, uint32_t window) const;
 
-  /// One instruction in one window: begin, add_message for each received one, compute, result.
+  /// One instruction on one chunk in one window: begin, add_message for each received one, compute, result.
   void begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t window);
-  void add_message(const Value* values) { operands_.push_back(values); }
+  void add_message(const Value* value) { operands_.push_back(value); }
   /// Gathers, reduces, writes. What is wrong in words, or nothing.
   std::optional<std::string> compute(const RankSchedule& r, const Instruction& i);
-  std::span<const Value> result() const { return result_; }
+  const Value& result() const { return result_; }
 
   /// The collective's postcondition, and the fingerprint of all expression trees.
   std::optional<Failure> check_results(uint64_t* order_fingerprint) const;
@@ -43,35 +44,40 @@ class Memory {
 
  private:
   struct OpMemory {
-    Collective collective;
-    uint32_t in_chunks, out_chunks, scratch_chunks, places;
-    uint32_t first_elem;               // element classes of different operations differ
-    std::vector<uint64_t> lengths[2];  // of in and out, by window and chunk
+    explicit OpMemory(const Schedule& s) : conditions(s) {}
+    Conditions conditions;
+    uint32_t scratch_chunks = 0;       // of the rank that has most
+    uint32_t first_elem = 0;           // element classes of different operations differ
+    std::vector<uint64_t> lengths[2];  // of in and out, by window and chunk; of variable counts also by rank
     std::vector<uint64_t> full_sets;   // by element class; more than 64 ranks only
     std::vector<Value> out, scratch;
     std::vector<uint32_t> first_lane;  // by rank
-    uint64_t first_place;
+    uint64_t first_place = 0;          // of the rank's memory, for races
+
+    uint32_t chunks(Buffer b) const {
+      return b == Buffer::kIn ? conditions.in_chunks : b == Buffer::kOut ? conditions.out_chunks : scratch_chunks;
+    }
+    uint32_t num_places() const { return conditions.num_addresses() + scratch_chunks; }  // of one rank and window
+    uint32_t elem(uint32_t window, uint32_t cls) const { return first_elem + window * conditions.num_classes() + cls; }
   };
 
-  uint32_t place(const OpMemory& m, Rank rank, Buffer b, uint32_t chunk) const;
-  uint32_t elem(const OpMemory& m, uint32_t window, uint32_t place) const {
-    return m.first_elem + window * m.places + place;
-  }
-  uint32_t chunks(const OpMemory& m, Buffer b) const {
-    return b == Buffer::kIn ? m.in_chunks : b == Buffer::kOut ? m.out_chunks : m.scratch_chunks;
-  }
+  void fill_lengths(OpMemory& m) const;
+  uint64_t part_elems(const OpMemory& m, Rank rank, Buffer b, uint32_t part) const;
+  uint64_t length(const OpMemory& m, const RankSchedule& r, Buffer b, uint32_t chunk, uint32_t window) const;
   Value& stored(OpMemory& m, Rank rank, Buffer b, uint32_t chunk, uint32_t window);
-  uint32_t full_count(const OpMemory& m) const {
-    return collective_reduces(m.collective) ? static_cast<uint32_t>(p_.nranks) : 1;
+  const Value& output(const OpMemory& m, Rank rank, uint32_t chunk, uint32_t window) const {
+    return m.out[(static_cast<size_t>(rank) * windows_ + window) * m.conditions.out_chunks + chunk];
   }
 
   std::optional<std::string> access(Rank rank, Buffer b, uint32_t chunk, Races::Access kind);
-  std::optional<std::string> read(Rank rank, Buffer b, uint32_t first, uint32_t num, Value* values);
-  std::optional<std::string> write(Rank rank, Buffer b, uint32_t first);
+  std::optional<std::string> read(Rank rank, Buffer b, uint32_t chunk, Value* value);
+  std::optional<std::string> write(Rank rank, Buffer b, uint32_t chunk);
   std::optional<std::string> reduce(const Instruction& i);
-  std::optional<std::string> judge(Value& v, uint32_t position, bool flagged) const;
-  std::string twice(uint32_t position) const;
+  std::optional<std::string> judge(Value& v, bool flagged) const;
+  std::string twice() const;
+  std::string holding(const OpMemory& m, const Value& v) const;
   std::optional<std::string> check_result(const OpMemory& m, Rank rank, uint32_t chunk, uint32_t window) const;
+  std::optional<Failure> check_results(size_t op, uint64_t* order_fingerprint) const;
   uint64_t rank_order_tree(uint32_t elem) const;
 
   const Program& p_;
@@ -85,8 +91,8 @@ class Memory {
   Rank rank_ = 0;
   uint32_t lane_ = 0, pc_ = 0, window_ = 0;
   std::vector<const Value*> operands_;
-  std::vector<Value> own_, result_;
-  std::vector<std::vector<Value>> pulled_;
+  Value own_, result_;
+  std::vector<Value> pulled_;
 };
 
 }  // namespace rondo::check

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/checker.h"
+#include "schedule/check_collective.h"
 
 namespace rondo::check {
 namespace {
@@ -23,6 +23,38 @@ std::string connection_text(const Connection& c) {
                              : fmt::format("the multicast of rank {}, group {}, tag {}", c.writer, c.group, c.tag);
 }
 
+// Of a broadcast and its like, who has a buffer: "only the root, rank 0, has an input".
+std::string holder_text(const Schedule& s, Buffer b) {
+  const CollectiveTraits& t = collective_traits(s.collective);
+  const std::string_view what = b == Buffer::kIn ? "an input" : "an output";
+  const Holders h = b == Buffer::kIn ? t.in_holders : t.out_holders;
+  return h == Holders::kRoot ? fmt::format("only the root, rank {}, has {} in a {}", s.root, what, t.name)
+                             : fmt::format("nobody has {} in a {}", what, t.name);
+}
+
+// Whether an instruction of rank r touches only buffers that exist, its own and in direct steps the peers'.
+std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, const Instruction& i) {
+  auto missing = [&](const char* act, Rank rank, Buffer b, uint16_t chunk) -> std::optional<Failure> {
+    if (Conditions::holds(s.collective, s.root, rank, b)) return std::nullopt;
+    const std::string whose = rank == r.rank ? "" : fmt::format(" of rank {}", rank);
+    return Failure{fmt::format("{} {}[{}]{}, but {}", act, b == Buffer::kIn ? "in" : "out", chunk, whose, holder_text(s, b))};
+  };
+  if (i.has(kVerbSrc))
+    if (auto f = missing("reads", r.rank, i.src_buffer(), i.src_first)) return f;
+  if (i.has(kVerbDst))
+    if (auto f = missing("writes", r.rank, i.dst_buffer(), i.dst_first)) return f;
+  if (!i.is(kFlagDirect)) return std::nullopt;
+  for (const PortSet* ports : {&r.recv_ports(i), &r.send_ports(i)})
+    for (const Port& p : *ports)
+      if (p.peer < 0 || p.peer >= s.nranks || p.peer == r.rank)
+        return Failure{fmt::format("reaches into buffers of rank {}, which is no peer", p.peer)};
+  for (const Port& p : r.recv_ports(i))
+    if (auto f = missing("reads", p.peer, i.src_buffer(), i.src_first)) return f;
+  for (const Port& p : r.send_ports(i))
+    if (auto f = missing("writes", p.peer, Buffer::kOut, i.dst_first)) return f;
+  return std::nullopt;
+}
+
 bool known_verb(Verb v) { return verb_name(v) != "?"; }
 
 }  // namespace
@@ -31,6 +63,16 @@ std::string ports_text(const PortSet& ports) {
   std::string text = "{";
   for (const Port& p : ports) text += fmt::format("{}{}", text.size() > 1 ? " " : "", p.peer);
   return text + "}";
+}
+
+Instruction unrolled(const RankSchedule& r, const Instruction& i, uint32_t chunk) {
+  if (i.num_chunks <= 1) return i;
+  Instruction one = i;
+  one.num_chunks = 1;
+  auto shifted = [&](Buffer b, uint16_t first) { return static_cast<uint16_t>((first + chunk) % std::max<uint32_t>(1, r.chunks(b))); };
+  one.src_first = shifted(i.src_buffer(), i.src_first);
+  one.dst_first = shifted(i.dst_buffer(), i.dst_first);
+  return one;
 }
 
 std::optional<Failure> Program::build(std::span<const Schedule* const> operations) {
@@ -48,26 +90,35 @@ std::optional<Failure> Program::build(std::span<const Schedule* const> operation
   return check_ends();
 }
 
+// The rules of shape. All ranks cut `in` and `out` alike, whether they hold them or not. A buffer of one part is cut into
+// q chunks, one of a part for each rank into N q chunks, part 0's first, with the same q for both. (For q > 1 chunks of
+// parts have equal lengths only now and then, since extent() cuts the whole: the proof of lengths will say so.)
+// Chunk c of scratch is as long as chunk c of the buffer that is cut into as many, of `in` if both are.
 std::optional<Failure> Program::check_shape(const Schedule& s) const {
+  if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};
   if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
     return Failure{"the schedule does not have one entry for each rank"};
+  if (s.root < 0 || s.root >= nranks) return Failure{fmt::format("the root, rank {}, does not exist", s.root)};
   for (Rank r = 0; r < nranks; ++r) {
     const RankSchedule& me = s.ranks[static_cast<size_t>(r)];
     const RankSchedule& first = s.ranks[0];
     if (me.rank != r || me.nranks != nranks) return Failure{"entry holds another rank's schedule", r};
     if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
       return Failure{"ranks cut their buffers differently", r};
-    const int n = s.collective == Collective::kAllReduce ? 1 : nranks;
-    const bool fits =
-        s.collective == Collective::kAllGather ? me.out_chunks == n * me.in_chunks : me.in_chunks == n * me.out_chunks;
-    if (!fits || me.in_chunks == 0 || me.out_chunks == 0)
+    const CollectiveTraits& t = collective_traits(s.collective);
+    const uint64_t in_parts = parts(t.in_parts, nranks), out_parts = parts(t.out_parts, nranks);
+    const uint64_t per_part = me.in_chunks / in_parts;
+    if (per_part == 0 || me.in_chunks != per_part * in_parts || me.out_chunks != per_part * out_parts)
       return Failure{fmt::format("{} chunks in and {} out do not fit the collective", me.in_chunks, me.out_chunks), r};
+    if (me.scratch_chunks != 0 && me.scratch_chunks != me.in_chunks && me.scratch_chunks != me.out_chunks)
+      return Failure{fmt::format("{} chunks of scratch are neither as many as in nor as out", me.scratch_chunks), r};
     if (me.port_sets.empty() || !me.port_sets[0].empty()) return Failure{"port set 0 is not empty", r};
   }
   return std::nullopt;
 }
 
-std::optional<Failure> Program::check_instruction(const RankSchedule& r, const Instruction& i) const {
+std::optional<Failure> Program::check_instruction(const Schedule& s, const RankSchedule& r,
+                                                  const Instruction& i) const {
   auto bad = [](const char* what) { return Failure{what}; };
   if (!known_verb(i.verb) || i.reserved != 0 || (i.flags & ~(kFlagFinal | kFlagDirect | kFlagCredit)) != 0)
     return bad("is no instruction");
@@ -84,6 +135,7 @@ std::optional<Failure> Program::check_instruction(const RankSchedule& r, const I
     const bool plain = (i.verb == Verb::kSend || i.verb == Verb::kRecv) && i.flags == kFlagCredit;
     return plain && i.num_chunks == 0 ? std::nullopt : std::optional(bad("is a credit that carries chunks"));
   }
+  if (s.collective == Collective::kBarrier) return bad("moves chunks in a barrier, which has none: only credits");
   const bool shaped_by_src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend || (i.is(kFlagDirect) && i.has(kVerbRecv));
   if (i.num_chunks == 0) return bad("moves no chunk");
   auto fits = [&](Buffer b, uint16_t first) {
@@ -99,7 +151,7 @@ std::optional<Failure> Program::check_instruction(const RankSchedule& r, const I
     if (!pulls || !pushes || !(i.has(kVerbRecv) || i.has(kVerbSend)))
       return bad("reaches into peers' buffers without naming which chunk");
   }
-  return std::nullopt;
+  return check_holders(s, r, i);
 }
 
 std::optional<Failure> Program::scan(uint32_t op) {
@@ -122,17 +174,10 @@ std::optional<Failure> Program::scan(uint32_t op) {
             return f;
           };
           if (sending)
-            if (auto f = check_instruction(r, i)) return located(*f);
+            if (auto f = check_instruction(*table.schedule, r, i)) return located(*f);
           table.direct |= i.is(kFlagDirect);
           const uint16_t set = sending ? i.send_set : i.recv_set;
           if (i.verb == Verb::kWait || i.is(kFlagDirect) || set == 0) continue;
-          if (sending && used_by[set] == lane) {  // known already, but its messages may be longer
-            const SetTable& known = table.set(r.rank, set);
-            for (uint32_t k = 0; k < known.send_num; ++k) {
-              Connection& c = connections[table.send_connections[known.send_begin + k]];
-              c.max_chunks = std::max<uint32_t>(c.max_chunks, i.num_chunks);
-            }
-          }
           if (used_by[set] == lane) continue;
           const bool fresh = used_by[set] == kNone;
           used_by[set] = lane;
@@ -140,13 +185,6 @@ std::optional<Failure> Program::scan(uint32_t op) {
             return located({fmt::format("uses a connection {} ports {} that another lane uses", sending ? "to" : "from",
                                         ports_text(r.port_sets[set]))});
           if (auto f = sending ? use_send_set(op, r, set, lane) : use_recv_set(op, r, set, lane)) return located(*f);
-          if (sending) {
-            const SetTable& made = table.set(r.rank, set);
-            for (uint32_t k = 0; k < made.send_num; ++k) {
-              Connection& c = connections[table.send_connections[made.send_begin + k]];
-              c.max_chunks = std::max<uint32_t>(c.max_chunks, i.num_chunks);
-            }
-          }
         }
       }
     }
@@ -185,7 +223,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     const uint32_t id = it->second;
     if (fresh) {
       connections.push_back(
-          {r.rank, port.group, port.tag, static_cast<uint32_t>(ends.size()), static_cast<uint32_t>(readers.size()), 0});
+          {r.rank, port.group, port.tag, static_cast<uint32_t>(ends.size()), static_cast<uint32_t>(readers.size())});
       for (Rank reader : readers) ends.push_back({id, reader});
       writing_lane_.push_back(kNone);
       reading_lane_.resize(ends.size(), kNone);

@@ -33,7 +33,6 @@ struct Connection {
   uint16_t group, tag;
   uint32_t first_end;  // its reading ends: first_end .. first_end + num_ends - 1
   uint32_t num_ends;
-  uint32_t max_chunks;  // of its longest message
 };
 /// A connection's reading end: each reader has its own head.
 struct End {
@@ -69,7 +68,7 @@ class Program {
 
  private:
   std::optional<Failure> check_shape(const Schedule& s) const;
-  std::optional<Failure> check_instruction(const RankSchedule& r, const Instruction& i) const;
+  std::optional<Failure> check_instruction(const Schedule& s, const RankSchedule& r, const Instruction& i) const;
   std::optional<Failure> scan(uint32_t op);
   std::optional<Failure> use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
   std::optional<Failure> use_recv_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);
@@ -82,6 +81,9 @@ class Program {
   uint32_t stamp_ = 0;
   std::vector<uint8_t> read_in_, written_in_;  // by end, by connection: bit = operation
 };
+
+/// One chunk of an instruction's range. The engine unrolls ranges in the same way: one message for each chunk.
+Instruction unrolled(const RankSchedule& r, const Instruction& i, uint32_t chunk);
 
 /// "{1 3}" for ports or ranks.
 std::string ports_text(const PortSet& ports);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
+#include "schedule/check_collective.h"
 #include "schedule/check_machine.h"
 #include "schedule/extent.h"
 
@@ -90,9 +92,9 @@ class Proof {
   /// Chunks of unequal and zero length: every pattern for few ranks, the tell-tale ones for many.
   bool all_lengths() {
     if (!options_.ragged) return true;
-    uint64_t most = 0, least = UINT64_MAX;
+    uint64_t most = 0, least = UINT64_MAX;  // chunks that a part is cut into
     for (const Schedule* s : operations_) {
-      const uint64_t chunks = std::min(s->ranks[0].in_chunks, s->ranks[0].out_chunks);
+      const uint64_t chunks = check::Conditions(*s).per_part;
       most = std::max(most, chunks);
       least = std::min(least, chunks);
     }
@@ -101,31 +103,38 @@ class Proof {
       for (uint64_t count = 0; count <= 2 * most + 1; ++count) counts.push_back(count);
     std::sort(counts.begin(), counts.end());
     counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
-    for (const uint64_t count : counts)
-      for (int slices = 1; slices <= std::min(2, options_.max_messages_per_chunk); ++slices) {
-        RunOptions o;
-        o.ragged = true;
-        o.count_elems = count;
-        o.loop_elems = count > most ? 2 : 1;
-        o.slices = slices;
-        const uint64_t windows = std::max<uint64_t>(1, num_loops(count, least, o.loop_elems));
-        o.loops = static_cast<int>((windows + static_cast<uint64_t>(slices) - 1) / static_cast<uint64_t>(slices));
-        o.races = races();
-        int depth = report_.fifo_depth;
-        Outcome outcome;
-        if (execute_at_smallest_depth(o, &depth, &outcome)) continue;
-        report_.reason += fmt::format(" [{} elements, {} a message]", count, o.loop_elems);
-        return false;
-      }
+    for (const uint64_t count : counts) {
+      RunOptions o;
+      o.count_elems = count;
+      o.loop_elems = count > most ? 2 : 1;
+      if (lengths(o, num_loops(count, least, o.loop_elems))) continue;
+      report_.reason += fmt::format(" [{} elements, {} a message]", count, o.loop_elems);
+      return false;
+    }
+    return true;
+  }
+
+  /// Executes with the lengths that `o` says, in loops of one and of two messages a chunk.
+  bool lengths(RunOptions o, uint64_t windows) {
+    for (int slices = 1; slices <= std::min(2, options_.max_messages_per_chunk); ++slices) {
+      o.ragged = true;
+      o.slices = slices;
+      o.loops = std::max(1, (static_cast<int>(windows) + slices - 1) / slices);
+      o.races = races();
+      int depth = report_.fifo_depth;
+      Outcome outcome;
+      if (!execute_at_smallest_depth(o, &depth, &outcome)) return false;
+    }
     return true;
   }
 
   bool compare_cost() {
     if (!claims_.cost) return true;
     const Cost& cost = *claims_.cost;
-    if (cost.steps != report_.steps)
+    const int64_t measured = report_.sent_chunks * cost.sent_den, claimed = cost.sent_num * report_.total_chunks;
+    if (claims_.cost_is_bound ? report_.steps > cost.steps : report_.steps != cost.steps)
       return fail({fmt::format("takes {} steps where {} are claimed", report_.steps, cost.steps)});
-    if (report_.sent_chunks * cost.sent_den != cost.sent_num * report_.total_chunks)
+    if (claims_.cost_is_bound ? measured > claimed : measured != claimed)
       return fail({fmt::format("sends {}/{} S from its busiest rank where {}/{} are claimed", report_.sent_chunks,
                                report_.total_chunks, cost.sent_num, cost.sent_den)});
     return true;
@@ -168,10 +177,11 @@ CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options
   return Proof({&schedule}, options, claims).run();
 }
 
-CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options) {
-  const Schedule schedule = record_all(algorithm, nranks);
+CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options, Rank root) {
+  const Schedule schedule = record_all(algorithm, nranks, root);
   CheckClaims claims;
   claims.cost = algorithm.cost(nranks);
+  claims.cost_is_bound = collective_is_rooted(algorithm.collective);
   claims.rank_order = algorithm.rank_order;
   CheckReport report = check_schedule(schedule, options, claims);
   if (report.ok && nranks > 1 && is_direct(schedule) != algorithm.direct) {
@@ -182,12 +192,48 @@ CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckO
   return report;
 }
 
+std::vector<Rank> roots_to_prove(Collective collective, int nranks) {
+  if (!collective_is_rooted(collective)) return {0};
+  if (nranks > kMaxAllRoots) return {0, 1, nranks / 2, nranks - 2, nranks - 1};
+  std::vector<Rank> all(static_cast<size_t>(nranks));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+CheckReport check_roots(const Algorithm& algorithm, int nranks, const CheckOptions& options) {
+  CheckReport all;
+  const std::vector<Rank> roots = roots_to_prove(algorithm.collective, nranks);
+  for (const Rank root : roots) {
+    CheckReport one = check_algorithm(algorithm, nranks, options, root);
+    if (!one.ok) {
+      if (collective_is_rooted(algorithm.collective)) one.reason = fmt::format("root {}: {}", root, one.reason);
+      return one;
+    }
+    one.steps = std::max(one.steps, all.steps);
+    one.sent_chunks = std::max(one.sent_chunks, all.sent_chunks);
+    one.scratch_chunks = std::max(one.scratch_chunks, all.scratch_chunks);
+    one.fifo_depth = std::max(one.fifo_depth, all.fifo_depth);
+    one.fifo_depth_sliced = std::max(one.fifo_depth_sliced, all.fifo_depth_sliced);
+    one.instructions = std::max(one.instructions, all.instructions);
+    all = one;
+  }
+  const Cost cost = algorithm.cost(nranks);
+  if (std::ssize(roots) == nranks &&
+      (all.steps != cost.steps || all.sent_chunks * cost.sent_den != cost.sent_num * all.total_chunks)) {
+    all.ok = false;
+    all.reason = fmt::format("no root takes {} steps and sends {}/{} S as claimed: at most {} and {}/{} S", cost.steps,
+                             cost.sent_num, cost.sent_den, all.steps, all.sent_chunks, all.total_chunks);
+  }
+  return all;
+}
+
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options) {
   return Proof({&first, &second}, options, {}).run();
 }
 
-CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options) {
-  return check_pair(record_all(first, nranks), record_all(second, nranks), options);
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options,
+                       Rank first_root, Rank second_root) {
+  return check_pair(record_all(first, nranks, first_root), record_all(second, nranks, second_root), options);
 }
 
 std::string instruction_text(const RankSchedule& schedule, const Instruction& i) {

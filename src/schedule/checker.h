@@ -3,7 +3,9 @@
 // A symbolic value stands for the elements of one chunk: which ranks' contributions it holds, of which chunk, how often
 // (exact sets up to 64 ranks, fingerprints beyond), and the expression tree of additions that made it. The checker
 // walks through the same instructions as the engine and proves, or says which instruction breaks it:
-//   - the collective's postcondition on every rank: every contribution exactly once, of the right chunk;
+//   - the collective's postcondition on every rank that has an output: every contribution exactly once, of the right
+//     chunk; where nothing is summed, the right rank's input; of a barrier, that no rank leaves before all have come;
+//   - nobody touches a buffer that its rank does not hold (the input of a broadcast beside the root, and so on);
 //   - one expression tree for an element on all ranks (the order of operands counts), in rank order where claimed;
 //   - the final flag exactly where a sum becomes complete; `in` is only read while it holds raw input;
 //   - every connection has one writing and one reading lane, a multicast one set of readers; no message is left over;
@@ -23,6 +25,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "algorithms/registry.h"
 #include "rondo/schedule.h"
@@ -44,6 +47,7 @@ struct CheckOptions {
 /// What a schedule is said to do beside its collective; unset: not compared.
 struct CheckClaims {
   std::optional<Cost> cost;
+  bool cost_is_bound = false;  // less is fine: another root costs that much
   bool rank_order = false;
   std::optional<uint64_t> order_fingerprint;  // the expression trees of an earlier report
 };
@@ -67,12 +71,20 @@ struct CheckReport {
 };
 
 /// Records `algorithm` for all ranks and proves it and its row. O(instructions * lanes) with races, else
-/// O(instructions).
-CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
+/// O(instructions). A row's cost is that of its most expensive root: one root alone may cost less.
+CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options = {}, Rank root = 0);
+/// The roots that check_roots proves: all up to kMaxAllRoots ranks; beyond, 0, 1, N/2, N-2 and N-1, where rotations and
+/// trees have their seams. 0 alone where there is no root.
+std::vector<Rank> roots_to_prove(Collective collective, int nranks);
+inline constexpr int kMaxAllRoots = 16;
+/// check_algorithm for each of roots_to_prove; if those are all roots, the most expensive one costs exactly what the row
+/// says. The report has the largest figures of all roots; its reason names the root.
+CheckReport check_roots(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
 /// Proves a schedule as it stands, whatever made it.
 CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});
 /// `second` right after `first` on the same connections, without a barrier between them.
-CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options = {});
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options = {},
+                       Rank first_root = 0, Rank second_root = 0);
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options = {});
 
 /// "recv_reduce_send in[3], from {1}, to {3}, own after 1": an instruction in words.
