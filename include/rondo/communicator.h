@@ -1,10 +1,12 @@
 // Communicator: one rank's end of a group of ranks, and the collectives on it. The C++ twin of rondo.h, same semantics.
 //
-// Thread safety: see rondo.h. A Communicator must outlive its Works.
+// Thread safety: see rondo.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,10 +18,26 @@ namespace rondo {
 
 using UniqueId = rondo_unique_id;
 
+/// Ends from another thread what makes communicators: an init, split, shrink or grow that was given the token (Config)
+/// returns kAborted at most 100 ms after raise(). Copies are the same token. Thread safety: any thread.
+class RONDO_API AbortToken {
+ public:
+  AbortToken();
+  void raise() const { raised_->store(true, std::memory_order_release); }
+  bool raised() const { return raised_->load(std::memory_order_acquire); }
+  const std::atomic<bool>* flag() const { return raised_.get(); }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> raised_;
+};
+
 struct Config {
   double deadline_s = 0;       // 0: RONDO_TIMEOUT_S or 600
   double init_deadline_s = 0;  // 0: RONDO_INIT_TIMEOUT_S or 120
+  std::optional<AbortToken> abort = {};  // children made by split, shrink and grow inherit it
 };
+
+inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
 
 /// Optional parts of a call; the default is what a plain call does.
 struct CallOptions {
@@ -34,7 +52,8 @@ struct CallOptions {
 struct Operation;  // src/engine
 class CommunicatorImpl;  // src/core
 
-/// An asynchronous operation. Movable; destroying it does not wait.
+/// An asynchronous operation. Movable; destroying it does not wait. It may outlive its communicator, whose destruction
+/// completes it: it then says how it ended.
 class RONDO_API Work {
  public:
   Work() = default;
@@ -122,6 +141,26 @@ class RONDO_API Communicator {
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);
 
+  // Communicators of other ranks (docs/communicators.md). These calls wait for all ranks that take part, so each rank
+  // needs a thread of its own. Parent and children are independent: they may be used, aborted and destroyed in any order.
+  // They wait at most the init deadline, and return kAborted when a rank aborts this communicator meanwhile (not shrink).
+
+  /// Collective. Ranks of equal colour get a communicator of their own, ordered by (key, rank); nullptr, and ok, where
+  /// colour is kNoColour (or negative). Errors are returned to all ranks: kMismatch, kTimeout (names the ranks that did
+  /// not come), kPeerLost, kAborted, kSystem, kInvalidArgument (a rank's config).
+  Expected<std::unique_ptr<Communicator>> split(int colour, int key, const Config& config = {});
+  /// Collective over the ranks that live and are not in `excluded`, also after an error or abort: they agree on who is
+  /// left, and get a communicator of those, in the order of their ranks. A rank that dies meanwhile is left out too.
+  /// `excluded` must be equal on all callers; the excluded ranks do not call. Errors: kTimeout (names the ranks that
+  /// live but did not come), kMismatch (another rank excluded this one), kAborted (the token), kSystem.
+  Expected<std::unique_ptr<Communicator>> shrink(const std::vector<Rank>& excluded = {}, const Config& config = {});
+  /// Collective over this communicator's ranks, which keep their ranks, and new_nranks - size() newcomers, which call
+  /// init_rank(new_nranks, id, rank) with ranks from size() on. Only rank 0 need pass the id. Errors: those of init_rank.
+  Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
+
+  /// Waits until this rank's outstanding work is done and returns its first error; after that no call is accepted but
+  /// abort, error and shrink. Not needed before destruction, which waits likewise.
+  Status finalize();
   /// From any thread.
   void abort();
   /// Ok, or the error after which this communicator refuses work. Never blocks.
@@ -133,6 +172,7 @@ class RONDO_API Communicator {
 
  private:
   explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
+  static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
   friend class CommunicatorImpl;
   std::unique_ptr<CommunicatorImpl> impl_;
 };

@@ -30,6 +30,7 @@ extern "C" {
 
 typedef struct rondo_comm rondo_comm; /* one rank's end of a communicator */
 typedef struct rondo_work rondo_work; /* one asynchronous operation */
+typedef struct rondo_abort rondo_abort; /* ends the making of communicators from another thread */
 
 typedef enum rondo_status RONDO_ENUM_INT {
   RONDO_OK = 0,
@@ -88,8 +89,12 @@ typedef struct rondo_config {
   size_t size_bytes;  /* sizeof(rondo_config) */
   double deadline_s;  /* of an operation; 0: RONDO_TIMEOUT_S or 600 */
   double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
+  const rondo_abort* abort; /* raised: making the communicator, and its children, ends with RONDO_ABORTED; or NULL */
 } rondo_config;
-#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0}
+#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL}
+
+/* rondo_comm_split: this rank takes part and gets no communicator. */
+#define RONDO_NO_COLOUR (-1)
 
 typedef struct rondo_call {
   size_t size_bytes;       /* sizeof(rondo_call) */
@@ -127,8 +132,34 @@ RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
 /* From any thread: operations under way and to come on all ranks return RONDO_ABORTED naming this rank. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
-/* Waits for this rank's outstanding work, then frees everything. comm may be NULL. */
+/* Waits for this rank's outstanding work and returns its first error; after that no call is accepted but abort, error,
+ * shrink and destroy. */
+RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
+/* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work may be waited for or freed
+ * later: it says how it ended. */
 RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
+
+/* An abort handle for rondo_config.abort: raise may be called from any thread at any time; what was given the handle
+ * and waits returns RONDO_ABORTED at most 100 ms later. free: communicators that were given the handle do not need it. */
+RONDO_API rondo_status rondo_abort_create(rondo_abort** abort);
+RONDO_API rondo_status rondo_abort_raise(rondo_abort* abort);
+RONDO_API rondo_status rondo_abort_free(rondo_abort* abort);
+
+/* Communicators of other ranks; docs/communicators.md. They wait for all ranks that take part, at most the init deadline,
+ * so each rank needs a thread of its own. comm stays as it was; it and the new one may be destroyed in any order.
+ *
+ * split:  collective; ranks of equal colour get a communicator of their own, ordered by (key, rank), those with
+ *         RONDO_NO_COLOUR (or another negative one) get NULL.
+ * shrink: collective over the ranks that live and are not excluded, also after errors and aborts: a communicator of
+ *         those, in the order of their ranks. excluded: num_excluded ranks, equal on all callers; they do not call.
+ * grow:   collective over comm's ranks, which keep their ranks, and newcomers that call rondo_comm_init_rank with
+ *         new_nranks, the same id and the ranks from comm's size on. id may be NULL on all ranks but 0.              */
+RONDO_API rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part,
+                                        const rondo_config* config);
+RONDO_API rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
+                                         const rondo_config* config);
+RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const rondo_unique_id* id,
+                                       rondo_comm** larger, const rondo_config* config);
 
 /* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
  * rondo_work_wait or rondo_work_free. In place: all_reduce, broadcast and reduce in == out; reduce_scatter and scatter

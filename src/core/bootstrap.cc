@@ -1,5 +1,4 @@
-#include "core/bootstrap.h"
-
+// The collective calls of a Bootstrap, and how it notices deaths.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -9,10 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
-#include <mutex>
 
-#include "core/mesh.h"
+#include "core/bootstrap_impl.h"
 #include "core/rendezvous.h"
 #include "core/unique_id.h"
 
@@ -48,51 +45,6 @@ Expected<rondo_unique_id> make_unique_id() {
   return encode_id(id);
 }
 
-class Bootstrap::Impl {
- public:
-  Impl(Rank rank, const BootstrapOptions& options) : rank_(rank), options_(options) {}
-
-  Status connect(int nranks, const IdContents& id);
-  Status all_gather(std::string_view mine, std::vector<std::string>* all);
-  Status barrier();
-  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
-  std::optional<Loss> find_lost();
-  void say_goodbye();
-
-  Rank rank() const { return rank_; }
-  const std::vector<PeerInfo>& peers() const { return peers_; }
-
- private:
-  struct Exchange {
-    FrameKind kind;
-    std::shared_ptr<const std::string> payload;
-    std::span<const int> descriptors;
-    std::function<bool(Rank)> takes_part;
-  };
-  Status exchange(const Exchange& what, std::vector<Frame>* got);
-  Status take_one(const Exchange& what, Rank peer, std::vector<Frame>* got, bool* have);
-  std::string first_end(Rank peer, Link::End end, const std::string& why);
-  Status fail(Status status) { return failure_ = std::move(status); }
-  Status watch();
-  void look_at(uint64_t event);
-  void forget(Rank peer);
-
-  const Rank rank_;
-  const BootstrapOptions options_;
-  std::vector<PeerInfo> peers_;
-  std::vector<std::unique_ptr<Link>> links_;
-
-  std::mutex collective_mutex_;  // guards sequence_, failure_, and the order of frames on the links
-  uint32_t sequence_ = 0;
-  Status failure_;
-
-  Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
-  std::vector<Fd> pidfds_;
-  std::mutex loss_mutex_;        // guards loss_, first_left_ and the handling of watch_'s events
-  std::optional<Loss> loss_;
-  std::optional<Rank> first_left_;
-};
-
 Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
   const Patience patience(options_.deadline_s, options_.abort);
   RONDO_TRY_ASSIGN(PeerInfo self, describe_self(options_.pretend_host));
@@ -102,23 +54,26 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
   met.root->queue(FrameKind::kMeshed, 0, nullptr);
   met.root->flush();
   peers_ = std::move(met.peers);
+  views_.resize(peers_.size());
+  pidfds_.resize(peers_.size());
+  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
+    if (links_[peer] && peers_[peer].host == peers_[rank_].host && peers_[peer].process != peers_[rank_].process)
+      pidfds_[peer] = open_pidfd(links_[peer]->fd());
   return watch();
 }
 
 Status Bootstrap::Impl::watch() {
   watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!watch_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
-  pidfds_.resize(peers_.size());
+  auto add = [this](int fd, uint32_t events, uint64_t data) -> Status {
+    epoll_event event = {events, {.u64 = data}};
+    if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+    return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+  };
   for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
     if (!links_[peer]) continue;
-    epoll_event event = {EPOLLRDHUP, {.u64 = static_cast<uint64_t>(peer)}};
-    if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, links_[peer]->fd(), &event) != 0)
-      return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
-    if (peers_[peer].host != peers_[rank_].host || peers_[peer].process == peers_[rank_].process) continue;
-    pidfds_[peer] = open_pidfd(links_[peer]->fd());
-    event = {EPOLLIN, {.u64 = static_cast<uint64_t>(peer) | kPidfdEvent}};
-    if (pidfds_[peer] && ::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, pidfds_[peer].get(), &event) != 0)
-      return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    RONDO_TRY(add(links_[peer]->fd(), EPOLLRDHUP, static_cast<uint64_t>(peer)));
+    if (pidfds_[peer]) RONDO_TRY(add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent));
   }
   return {};
 }
@@ -153,24 +108,43 @@ void Bootstrap::Impl::forget(Rank peer) {
   if (pidfds_[peer]) ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, pidfds_[peer].get(), nullptr);
 }
 
-// Sends one frame to every peer that takes part and takes one from each. Sending and receiving progress together, so
-// payloads of any size cannot block each other. Only links that have news cost a system call.
+Status Bootstrap::Impl::fail(Status status) {
+  // What has not left yet may name descriptors whose owner is about to close them.
+  for (const auto& link : links_)
+    if (link) link->drop_unsent();
+  return failure_ = std::move(status);
+}
+
+// Sends one frame to every peer that takes part and takes one from each.
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
-  got->resize(peers_.size());
-  struct Partner {
-    Rank rank;
-    bool flushed, have;
-  };
-  std::vector<Partner> open;
+  const Patience patience(options_.deadline_s, options_.abort);
+  Awaited how{what.kind, sequence_, {}, {}, &patience};
   for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
     if (r == rank_ || !what.takes_part(r)) continue;
     links_[r]->queue(what.kind, sequence_, what.payload, what.descriptors);
-    open.push_back({r, links_[r]->flush(), false});
+    how.to.push_back(r);
   }
-  for (Partner& p : open) RONDO_TRY(take_one(what, p.rank, got, &p.have));  // what came with an earlier frame
+  how.from = how.to;
+  return receive(how, got);
+}
 
-  const Patience patience(options_.deadline_s, options_.abort);
+// Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
+// size cannot block each other. Only links that have news cost a system call.
+Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
+  if (!failure_.ok()) return failure_;
+  got->clear();
+  got->resize(peers_.size());
+  struct Partner {
+    Rank rank;
+    bool flushed = true, have = true;
+  };
+  std::vector<Partner> open(peers_.size());
+  for (size_t r = 0; r < open.size(); ++r) open[r].rank = static_cast<Rank>(r);
+  for (const Rank r : what.to) open[r].flushed = links_[r]->flush();
+  for (const Rank r : what.from) {  // what came with an earlier frame
+    RONDO_TRY_ASSIGN(open[r].have, take_one(what, r, &(*got)[r]));
+  }
   std::vector<pollfd> fds;
   for (;;) {
     std::erase_if(open, [](const Partner& p) { return p.flushed && p.have; });
@@ -180,44 +154,64 @@ Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) 
       const int events = (p.flushed ? 0 : POLLOUT) | (p.have ? 0 : POLLIN);
       fds.push_back({links_[p.rank]->fd(), static_cast<short>(events), 0});
     }
-    ::poll(fds.data(), fds.size(), patience.slice_ms());
+    ::poll(fds.data(), fds.size(), what.patience->slice_ms());
     for (size_t i = 0; i < open.size(); ++i) {
       if (fds[i].revents == 0) continue;
       Partner& p = open[i];
       if (!p.flushed) p.flushed = links_[p.rank]->flush();
-      if (!p.have) links_[p.rank]->drain_announced();
-      if (!p.have) RONDO_TRY(take_one(what, p.rank, got, &p.have));
+      if (p.have) continue;
+      links_[p.rank]->drain_announced();
+      RONDO_TRY_ASSIGN(p.have, take_one(what, p.rank, &(*got)[p.rank]));
     }
-    if (const Status s = patience.check(frame_name(what.kind)); !s.ok()) {
-      std::vector<Rank> waiting_for;
-      for (const Partner& p : open)
-        if (!p.have) waiting_for.push_back(p.rank);
-      if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
-        return {};
-      return fail(Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), sequence_,
-                                               waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for))));
-    }
+    Status s = what.patience->check(frame_name(what.kind));
+    if (s.ok() && interrupt_) s = interrupt_();
+    if (s.ok()) continue;
+    std::vector<Rank> waiting_for;
+    for (const Partner& p : open)
+      if (!p.have) waiting_for.push_back(p.rank);
+    if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
+      return {};
+    return fail(Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
+                                             waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for))));
   }
 }
 
-// Takes the peer's frame if it has been read; an error when it is another one, or when the link has ended without it.
-Status Bootstrap::Impl::take_one(const Exchange& what, Rank peer, std::vector<Frame>* got, bool* have) {
+// The next frame of a peer, less what it says about survivors: that is kept for whoever asks (survivors.cc).
+std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
+  while (auto frame = links_[peer]->pop()) {
+    if (frame->kind != FrameKind::kView) return frame;
+    views_[peer].push_back(std::move(*frame));
+  }
+  return std::nullopt;
+}
+
+// Takes the peer's frame if it has been read: true. An error when it is another one, or when the link has ended without
+// it.
+Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
   const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
-  if (auto frame = link.pop()) {
-    if (frame->kind != what.kind || frame->sequence != sequence_)
+  while (auto frame = next_frame(peer)) {
+    if (frame->kind == what.kind && frame->sequence == what.sequence) {
+      *got = std::move(*frame);
+      return true;
+    }
+    if (!what.skip_others)
       return fail(Status(StatusCode::kMismatch,
-                         fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), sequence_,
-                                     peer_text(peer, peers_[peer]), frame_name(frame->kind), frame->sequence)));
-    (*got)[peer] = std::move(*frame);
-    *have = true;
-    return {};
+                         fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind),
+                                     what.sequence, peer_text(peer, peers_[peer]), frame_name(frame->kind),
+                                     frame->sequence)));
   }
-  if (end == Link::End::kNone) return {};
+  if (end == Link::End::kNone) {
+    if (what.gave_up && what.gave_up(peer))
+      return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has begun anew", rank_,
+                                                            peer_text(peer, peers_[peer]))));
+    return false;
+  }
+  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok()) return fail(s);  // why it left, most likely
   return fail(Status(StatusCode::kPeerLost,
                      fmt::format("{}; rank {} was in {} #{}", first_end(peer, end, why), rank_, frame_name(what.kind),
-                                 sequence_)));
+                                 what.sequence)));
 }
 
 // A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
@@ -285,6 +279,11 @@ void Bootstrap::Impl::say_goodbye() {
     if (link) link->say_goodbye();
 }
 
+void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
+  const std::lock_guard lock(collective_mutex_);
+  interrupt_ = std::move(interrupt);
+}
+
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
                                                      const BootstrapOptions& options) {
   if (nranks < 1 || rank < 0 || rank >= nranks)
@@ -311,6 +310,21 @@ bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host ==
 bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
 std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
+void Bootstrap::set_interrupt(std::function<Status()> interrupt) { impl_->set_interrupt(std::move(interrupt)); }
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& members,
+                                                       const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset(members, options));
+  return std::unique_ptr<Bootstrap>(impl != nullptr ? new Bootstrap(std::move(impl)) : nullptr);
+}
+Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
+  return impl_->begin_shrink(excluded, options);
+}
+Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) { return impl_->agree(made); }
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
+                                                                    const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset_of_survivors(members, options));
+  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
+}
 void Bootstrap::say_goodbye() { impl_->say_goodbye(); }
 
 }  // namespace rondo

@@ -23,6 +23,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -85,6 +86,29 @@ class Bootstrap {
   /// The first peer found dead, for good; nothing while all live or have said goodbye. One system call while nothing
   /// happened; never blocks.
   std::optional<Loss> find_lost();
+
+  /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank passes
+  /// the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one another
+  /// connected sockets over the links that stand; across hosts they meet at a rendezvous of members[0]. Errors: those of
+  /// all_gather, and kSystem naming the rank that could not make its sockets.
+  Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
+  /// Asked at least every 50 ms while a collective call waits; an error ends the call. Set before the first call.
+  void set_interrupt(std::function<Status()> interrupt);
+
+  // Shrinking, collective over the ranks that live and are not excluded, also after any error: begin_shrink once, then
+  // agree() until all have made the same communicator of the same ranks, each time after subset_of_survivors().
+  struct Survivors {
+    std::vector<Rank> members;  // equal on all of them
+    Status failure;             // of the gravest made, equal on all
+    bool begun_anew;            // what was made for an earlier answer must be made again, also for the same members
+  };
+  Status begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options);
+  /// made: how this rank's making of the last answer's communicator went; ok at first. Errors: kTimeout (names the
+  /// ranks that live and do not come), kMismatch (another list, or this rank is excluded), kAborted.
+  Expected<Survivors> agree(const Status& made);
+  /// A Bootstrap of the members that agree() said.
+  Expected<std::unique_ptr<Bootstrap>> subset_of_survivors(const std::vector<Rank>& members,
+                                                           const BootstrapOptions& options);
 
   /// Tells the peers that this rank leaves on purpose: they see no loss, and an error "rank r left the communicator"
   /// only if they wait for it. No collective call may follow.

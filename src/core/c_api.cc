@@ -3,18 +3,9 @@
 #include <mutex>
 #include <string>
 
+#include "core/c_handles.h"
 #include "core/communicator_impl.h"
 #include "rondo/rondo.h"
-
-struct rondo_comm {
-  std::unique_ptr<rondo::Communicator> comm;
-  std::mutex error_mutex = {};
-  std::string last_error = {};  // guarded by error_mutex: several threads may fail on one communicator
-};
-struct rondo_work {
-  rondo::Work work;
-  rondo_comm* comm;
-};
 
 namespace rondo {
 namespace {
@@ -24,28 +15,23 @@ std::string& thread_error() {
   return text;
 }
 
-rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
+}  // namespace
+
+rondo_status report(const Status& s, LastError* error) {
   if (s.ok()) [[likely]] return RONDO_OK;
   thread_error() = s.to_string();
-  if (comm != nullptr) {
-    std::lock_guard lock(comm->error_mutex);
-    comm->last_error = thread_error();
+  if (error != nullptr) {
+    std::lock_guard lock(error->mutex);
+    error->text = thread_error();
   }
   return static_cast<rondo_status>(s.code());
 }
 
-rondo_status null_argument(const char* name, rondo_comm* comm = nullptr) {
+rondo_status null_argument(const char* name, rondo_comm* comm) {
   return report(Status(StatusCode::kInvalidArgument, std::string(name) + " is a null pointer"), comm);
 }
 
-Expected<Config> config_of(const rondo_config* c) {
-  if (c == nullptr) return Config{};
-  if (c->size_bytes != sizeof(rondo_config))
-    return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
-                                                    ", not the size of this release's rondo_config (" +
-                                                    std::to_string(sizeof(rondo_config)) + "); use RONDO_CONFIG_INIT");
-  return Config{c->deadline_s, c->init_deadline_s};
-}
+namespace {
 
 Status take_type(const char* field, rondo_dtype value, Dtype* type) {
   if (value == RONDO_DTYPE_DEFAULT) return {};
@@ -95,7 +81,7 @@ rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_c
     if (const Status s = options_of(*call, static_cast<Dtype>(dtype), &row, &options); !s.ok()) return report(s, comm);
   Work started;
   const Status s = issue(c, call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
-  if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm};
+  if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm->error};
   return report(s, comm);
 }
 
@@ -115,9 +101,8 @@ const char* rondo_status_string(rondo_status status) {
 const char* rondo_last_error(const rondo_comm* comm) {
   if (comm == nullptr) return rondo::thread_error().c_str();
   thread_local std::string copy;
-  auto* c = const_cast<rondo_comm*>(comm);
-  std::lock_guard lock(c->error_mutex);
-  copy = c->last_error;
+  std::lock_guard lock(comm->error->mutex);
+  copy = comm->error->text;
   return copy.c_str();
 }
 
@@ -284,7 +269,7 @@ rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t
 
 rondo_status rondo_work_wait(rondo_work* work) {
   if (work == nullptr) return rondo::null_argument("work");
-  const rondo_status s = report(work->work.wait(), work->comm);
+  const rondo_status s = report(work->work.wait(), work->error.get());
   delete work;
   return s;
 }
@@ -292,7 +277,7 @@ rondo_status rondo_work_wait(rondo_work* work) {
 rondo_status rondo_work_test(rondo_work* work) {
   if (work == nullptr) return rondo::null_argument("work");
   const rondo::Status s = work->work.test();
-  return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->comm);
+  return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->error.get());
 }
 
 rondo_status rondo_work_free(rondo_work* work) {

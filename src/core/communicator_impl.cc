@@ -61,11 +61,7 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settin
       planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {}
 
 CommunicatorImpl::~CommunicatorImpl() {
-  lock();
-  std::vector<BatchEntry> rest;  // this rank's outstanding work first
-  for (const auto& w : under_way_) rest.push_back({&queue_, &w->op});
-  unlock();
-  (void)Engine::run(rest);  // its errors are its waiters'
+  (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
 }
 
@@ -227,7 +223,7 @@ void CommunicatorImpl::start_progress() {
 void CommunicatorImpl::abort() { transport_->raise_abort(rank_); }
 
 Status CommunicatorImpl::error() {
-  if (queue_.has_failed()) return queue_.failure();
+  if (queue_.has_failed() && !finalized_) return queue_.failure();
   if (auto by = transport_->aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {}: rank {} aborted the communicator", rank_, *by));
   return {};
@@ -235,6 +231,7 @@ Status CommunicatorImpl::error() {
 
 Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
   if (bytes == 0) return bad("bytes", "is 0");
+  if (finalized_) return ready();
   lock();
   auto p = transport_->alloc((bytes + 4095) / 4096 * 4096);
   unlock();

@@ -10,13 +10,13 @@
 #include <optional>
 #include <vector>
 
-#include "core/bootstrap.h"
+#include "core/control_plane.h"
 #include "core/settings.h"
 #include "engine/engine.h"
 #include "engine/planner.h"
 #include "engine/progress.h"
 #include "rondo/communicator.h"
-#include "transport/shm/shm.h"
+#include "transport/transport.h"
 
 namespace rondo {
 
@@ -82,10 +82,21 @@ class CommunicatorImpl {
   void lock();
   void unlock() { queue_.leave(); }
 
-  /// Ranks as processes: the out-of-band channel, which must outlive the transport.
-  std::unique_ptr<LocalPeers> processes;
+  // Other communicators of these ranks, and the end of this one: split.cc, shrink.cc, grow.cc, finalize.cc.
+  /// How this rank reaches the others outside of the data path; the transport may use it. Called once, at the start.
+  void take_control(std::unique_ptr<ControlPlane> control, std::optional<AbortToken> abort);
+  Expected<std::unique_ptr<CommunicatorImpl>> split(int colour, int key, const Config& config);
+  Expected<std::unique_ptr<CommunicatorImpl>> shrink(const std::vector<Rank>& excluded, const Config& config);
+  Expected<std::unique_ptr<CommunicatorImpl>> grow(int new_nranks, const UniqueId* id, const Config& config);
+  Status finalize();
 
  private:
+  struct Wish;  // what a rank asks for, as it tells the others
+  Expected<std::vector<Wish>> gather_wishes(const Wish& mine);
+  Expected<ChildOptions> child_options(const Config& config) const;
+  Status interrupted() const;
+  Status ready();
+  Status drain();
   Status check(const CallArguments& call, const CallOptions* options) const;
   Status check_buffers(const CallArguments& call, const TypeRow& types) const;
   Status read_options(const CallOptions& options, CallArguments& call) const;
@@ -96,6 +107,10 @@ class CommunicatorImpl {
   const Rank rank_;
   const int nranks_;
   const Settings settings_;
+  std::mutex control_mutex_;  // one call at a time that makes a communicator
+  std::unique_ptr<ControlPlane> control_;  // outlives the transport
+  std::optional<AbortToken> abort_;
+  std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
   OperationQueue queue_;
   Planner planner_;

@@ -16,6 +16,13 @@ constexpr uint32_t kFrameMagic = 0x52466d31;
 constexpr size_t kHeaderBytes = 16;
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int) * 253);
 
+std::string header_of(FrameKind kind, uint32_t sequence, size_t num_descriptors, const std::string* payload) {
+  wire::Writer header;
+  header.put(kFrameMagic).put(static_cast<uint8_t>(kind)).put(static_cast<uint8_t>(num_descriptors));
+  header.put<uint16_t>(0).put(sequence).put(static_cast<uint32_t>(payload != nullptr ? payload->size() : 0));
+  return header.take();
+}
+
 }  // namespace
 
 std::string_view frame_name(FrameKind kind) {
@@ -28,6 +35,8 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kBarrier: return "barrier";
     case FrameKind::kDescriptors: return "exchange_descriptors";
     case FrameKind::kGoodbye: return "goodbye";
+    case FrameKind::kStream: return "split";
+    case FrameKind::kView: return "shrink";
   }
   return "unknown frame";
 }
@@ -35,11 +44,24 @@ std::string_view frame_name(FrameKind kind) {
 void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
                  std::span<const int> descriptors) {
   RONDO_CHECK(descriptors.size() <= kMaxDescriptorsPerFrame && (descriptors.empty() || passes_descriptors_));
-  wire::Writer header;
-  header.put(kFrameMagic).put(static_cast<uint8_t>(kind)).put(static_cast<uint8_t>(descriptors.size()));
-  header.put<uint16_t>(0).put(sequence).put(static_cast<uint32_t>(payload ? payload->size() : 0));
+  std::string header = header_of(kind, sequence, descriptors.size(), payload.get());
   const std::lock_guard lock(mutex_);
-  outbox_.push_back({header.take(), std::move(payload), {descriptors.begin(), descriptors.end()}, 0});
+  outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
+}
+
+void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
+                       std::vector<Fd> fds) {
+  RONDO_CHECK(fds.size() <= kMaxDescriptorsPerFrame && (fds.empty() || passes_descriptors_));
+  Outgoing out{header_of(kind, sequence, fds.size(), payload.get()), std::move(payload), {}};
+  for (const Fd& fd : fds) out.descriptors.push_back(fd.get());
+  out.owned = std::move(fds);
+  const std::lock_guard lock(mutex_);
+  outbox_.push_back(std::move(out));
+}
+
+void Link::drop_unsent() {
+  const std::lock_guard lock(mutex_);
+  while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();
 }
 
 bool Link::flush() {
@@ -190,10 +212,7 @@ void Link::say_goodbye() {
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
   while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();  // nobody will wait for these
-  wire::Writer header;
-  header.put(kFrameMagic).put(static_cast<uint8_t>(FrameKind::kGoodbye)).put<uint8_t>(0);
-  header.put<uint16_t>(0).put<uint32_t>(0).put<uint32_t>(0);
-  outbox_.push_back({header.take(), nullptr, {}, 0});
+  outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, nullptr), nullptr, {}});
   flush_locked();
   ::shutdown(fd_.get(), SHUT_WR);
 }

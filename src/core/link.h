@@ -33,6 +33,8 @@ enum class FrameKind : uint8_t {
   kBarrier = 17,
   kDescriptors = 18,
   kGoodbye = 19,
+  kStream = 20,  // one end of a new connection between the two
+  kView = 21,    // who lives, as far as the sender knows
 };
 std::string_view frame_name(FrameKind kind);
 
@@ -57,6 +59,10 @@ class Link {
   /// Descriptors are borrowed until the frame is flushed.
   void queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
              std::span<const int> descriptors = {});
+  /// As above; the frame owns its descriptors.
+  void queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload, std::vector<Fd> fds);
+  /// Forgets frames of which nothing has been written yet.
+  void drop_unsent();
   /// Writes what the socket takes. True when nothing is left (also when the link has ended).
   bool flush();
   /// Reads what has arrived, also the end of the stream if it has.
@@ -78,6 +84,7 @@ class Link {
     std::shared_ptr<const std::string> payload;
     std::vector<int> descriptors;
     size_t done_bytes = 0;
+    std::vector<Fd> owned = {};  // closed when the frame is out
   };
   bool flush_locked();
   enum class Until { kNothingIsLeft, kShortRead };

@@ -92,6 +92,13 @@ Expected<Settings> read_settings(const Config& config) {
   return s;
 }
 
+Expected<Settings> override_settings(const Settings& parent, const Config& config) {
+  Settings s = parent;
+  if (config.deadline_s > 0) s.deadline_s = config.deadline_s;
+  if (config.init_deadline_s > 0) s.init_deadline_s = config.init_deadline_s;
+  return s;
+}
+
 int count_cpus(const std::vector<Settings>& all) {
   cpu_set_t any;
   CPU_ZERO(&any);

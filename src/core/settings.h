@@ -30,6 +30,10 @@ struct Settings {
 /// variables are reported on stderr.
 Expected<Settings> read_settings(const Config& config);
 
+/// Settings of a communicator made from another one: `parent`'s, less what `config` says otherwise.
+/// Errors: kInvalidArgument.
+Expected<Settings> override_settings(const Settings& parent, const Config& config);
+
 /// What all ranks use: rank 0's plan settings. Errors: kMismatch naming the two ranks and both values where a rank sets
 /// something else than rank 0. `all` is by rank.
 Expected<Settings> agree(Rank rank, const std::vector<Settings>& all);

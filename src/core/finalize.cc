@@ -1,0 +1,31 @@
+// The end of a communicator's work.
+#include <fmt/format.h>
+
+#include "core/communicator_impl.h"
+
+namespace rondo {
+
+Status CommunicatorImpl::drain() {
+  lock();
+  const std::vector<std::shared_ptr<WorkState>> mine = under_way_;  // kept alive: others may forget them meanwhile
+  unlock();
+  std::vector<BatchEntry> rest;
+  for (const auto& w : mine) rest.push_back({&queue_, &w->op});
+  return Engine::run(rest);
+}
+
+Status CommunicatorImpl::finalize() {
+  if (finalized_) return error();
+  Status s = drain();
+  if (s.ok()) s = error();
+  lock();
+  if (!queue_.has_failed()) {
+    finalized_ = true;
+    queue_.fail(Status(StatusCode::kInvalidArgument,
+                       fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_)));
+  }
+  unlock();
+  return s;
+}
+
+}  // namespace rondo

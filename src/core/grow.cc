@@ -1,0 +1,35 @@
+// Growing a communicator: its ranks and newcomers meet under one unique id.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "core/process_control.h"
+#include "core/wish.h"
+
+namespace rondo {
+
+Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nranks, const UniqueId* id,
+                                                                   const Config& config) {
+  const std::lock_guard guard(control_mutex_);
+  Wish mine{Wish::Kind::kGrow, new_nranks, 0, {}, ready()};
+  auto options = child_options(config);
+  if (mine.status.ok()) mine.status = options.status();
+  if (mine.status.ok() && new_nranks <= nranks_)
+    mine.status = bad("new_nranks", fmt::format("is {}, but the communicator has {} ranks already", new_nranks, nranks_));
+  if (mine.status.ok() && rank_ == 0 && id == nullptr)
+    mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
+  if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine));
+  for (Rank r = 0; r < nranks_; ++r)
+    if (wishes[static_cast<size_t>(r)].first != new_nranks)
+      return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
+                                                       wishes[static_cast<size_t>(r)].first));
+  UniqueId common = {};
+  if (wishes[0].bytes.size() != sizeof common.bytes)
+    return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
+  std::memcpy(common.bytes, wishes[0].bytes.data(), sizeof common.bytes);
+  RONDO_TRY_ASSIGN(auto bootstrap, Bootstrap::join(new_nranks, common, rank_, bootstrap_options(*options)));
+  return make_process_communicator(std::move(bootstrap), *options);
+}
+
+}  // namespace rondo

@@ -1,0 +1,52 @@
+// ProcessControl: the control plane of ranks that met through a Bootstrap (processes of a host, or threads that joined
+// one by one), and how their communicators are made. It also serves the shm transport with descriptors and deaths.
+//
+// Thread safety: as ControlPlane.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/bootstrap.h"
+#include "core/control_plane.h"
+#include "transport/shm/shm.h"
+
+namespace rondo {
+
+/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport.
+/// Errors: kMismatch (settings, version), kUnsupported (ranks on several hosts), those of the Bootstrap and the transport.
+Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
+                                                                      const ChildOptions& options);
+/// What the Bootstrap takes from the options. The token must outlive it.
+BootstrapOptions bootstrap_options(const ChildOptions& options);
+
+class ProcessControl final : public ControlPlane, public LocalPeers {
+ public:
+  ProcessControl(std::unique_ptr<Bootstrap> bootstrap, std::optional<AbortToken> abort)
+      : abort_(std::move(abort)), bootstrap_(std::move(bootstrap)) {}
+  ~ProcessControl() override { bootstrap_->say_goodbye(); }
+
+  Status gather(std::string_view mine, std::vector<std::string>* all) override {
+    return bootstrap_->all_gather(mine.data(), mine.size(), all);
+  }
+  Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
+                                                         const ChildOptions& options) override;
+  Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
+                                                                const ChildOptions& options) override;
+  void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
+
+  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override {
+    return bootstrap_->exchange_descriptors(mine, all);
+  }
+  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
+    return bootstrap_->all_gather(mine, bytes, all);
+  }
+  std::optional<PeerLoss> find_lost() override;
+
+ private:
+  std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
+  std::unique_ptr<Bootstrap> bootstrap_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,86 @@
+// Splitting a communicator, and what split and grow have in common: every rank hears first what all ranks ask for.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/wire.h"
+#include "core/wish.h"
+
+namespace rondo {
+namespace {
+
+std::string_view name_of(uint8_t kind) { return kind == 1 ? "split" : kind == 2 ? "grow" : "something else"; }
+
+}  // namespace
+
+void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, std::optional<AbortToken> abort) {
+  control_ = std::move(control);
+  abort_ = std::move(abort);
+  control_->set_interrupt([this] { return interrupted(); });
+}
+
+Status CommunicatorImpl::interrupted() const {
+  if (abort_ && abort_->raised()) return Status(StatusCode::kAborted, "the abort token was raised");
+  if (const auto by = transport_->aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {} aborted the communicator", *by));
+  return {};
+}
+
+Status CommunicatorImpl::ready() {
+  return finalized_ ? Status(StatusCode::kInvalidArgument, fmt::format("rank {}: the communicator was finalized", rank_))
+                    : error();
+}
+
+Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
+  RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
+  return ChildOptions{settings, config.abort ? config.abort : abort_};
+}
+
+Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine) {
+  wire::Writer w;
+  w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
+  w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());
+  std::vector<std::string> all;
+  RONDO_TRY(control_->gather(w.bytes(), &all));
+  std::vector<Wish> wishes;
+  for (size_t r = 0; r < all.size(); ++r) {
+    wire::Reader reader(all[r]);
+    Wish theirs;
+    theirs.kind = static_cast<Wish::Kind>(reader.get<uint8_t>());
+    theirs.first = reader.get<int64_t>();
+    theirs.second = reader.get<int64_t>();
+    theirs.bytes = reader.str();
+    const auto code = static_cast<StatusCode>(reader.get<uint8_t>());
+    const std::string_view why = reader.str();
+    if (!reader.finished() || theirs.kind != mine.kind)
+      return Status(StatusCode::kMismatch,
+                    fmt::format("rank {} calls {}, rank {} calls {}", rank_, name_of(static_cast<uint8_t>(mine.kind)), r,
+                                name_of(static_cast<uint8_t>(theirs.kind))));
+    if (code != StatusCode::kOk)
+      theirs.status = Status(code, static_cast<Rank>(r) == rank_ ? std::string(why)
+                                                                 : fmt::format("rank {} cannot {}: {}", r,
+                                                                               name_of(all[r][0]), why));
+    wishes.push_back(std::move(theirs));
+  }
+  RONDO_TRY(wishes[static_cast<size_t>(rank_)].status);
+  for (const Wish& wish : wishes) RONDO_TRY(wish.status);
+  return wishes;
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, int key, const Config& config) {
+  const std::lock_guard guard(control_mutex_);
+  Wish mine{Wish::Kind::kSplit, std::max(colour, kNoColour), key, {}, ready()};
+  auto options = child_options(config);
+  if (mine.status.ok()) mine.status = options.status();
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine));
+
+  std::vector<Rank> members;
+  for (Rank r = 0; r < nranks_ && colour >= 0; ++r)
+    if (wishes[static_cast<size_t>(r)].first == colour) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
+    return wishes[static_cast<size_t>(a)].second < wishes[static_cast<size_t>(b)].second;
+  });
+  return control_->make_child(members, *options);
+}
+
+}  // namespace rondo

@@ -1,0 +1,120 @@
+// Makes the mesh of some of a mesh's ranks.
+//
+//   parent's links      rank 0 ======= rank 1        of each pair of members, the one that comes first in the new order
+//   (Unix sockets)        \\          //             makes a connected pair of sockets and sends one end to the other:
+//                           \\      //               one message per pair, no rendezvous, no listener, no proof needed,
+//                            rank 2                  since the link that it comes through was proven already
+//
+// Nothing is shared with the parent afterwards: either may be closed first, and the end of a stream tells of a death as
+// in any mesh. Ranks of several hosts cannot hand over sockets; they meet at a rendezvous of the group's first rank,
+// whose id travels through the parent.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/bootstrap_impl.h"
+#include "core/rendezvous.h"
+#include "core/unique_id.h"
+
+namespace rondo {
+namespace {
+
+constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
+
+Rank place_in(const std::vector<Rank>& members, Rank rank) {
+  return static_cast<Rank>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset(const std::vector<Rank>& members,
+                                                                   const BootstrapOptions& options) {
+  const bool one_host = std::all_of(peers_.begin(), peers_.end(),
+                                    [this](const PeerInfo& p) { return p.host == peers_[rank_].host; });
+  if (!one_host) return subset_by_id(members, options);
+  const std::lock_guard lock(collective_mutex_);
+  if (!failure_.ok()) return failure_;
+  ++sequence_;
+  if (members.empty()) return std::unique_ptr<Impl>();
+  const Patience patience(options.deadline_s, options.abort);
+  Awaited how{FrameKind::kStream, sequence_, {}, {}, &patience};
+  return subset_by_streams(members, how, options);
+}
+
+// Every member sends before it waits, and to all, so that a failure here leaves nobody waiting there.
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(const std::vector<Rank>& members,
+                                                                              const Awaited& template_of,
+                                                                              const BootstrapOptions& options) {
+  const Rank mine = place_in(members, rank_);
+  auto child = std::make_unique<Impl>(mine, options);
+  child->links_.resize(members.size());
+  child->pidfds_.resize(members.size());
+  child->views_.resize(members.size());
+  Awaited how = template_of;
+  Status failed;
+  for (Rank i = 0; i < static_cast<Rank>(members.size()); ++i) {
+    const Rank peer = members[i];
+    child->peers_.push_back(peers_[peer]);
+    if (i == mine) continue;
+    if (pidfds_[peer]) child->pidfds_[i] = Fd(::fcntl(pidfds_[peer].get(), F_DUPFD_CLOEXEC, 0));
+    if (i < mine) {
+      how.from.push_back(peer);
+      continue;
+    }
+    how.to.push_back(peer);
+    int ends[2];
+    std::vector<Fd> theirs;
+    std::shared_ptr<const std::string> why;
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0) {
+      child->links_[i] = std::make_unique<Link>(Fd(ends[0]), true, kMaxPayloadBytes);
+      theirs.emplace_back(ends[1]);
+    } else {
+      failed = Status(StatusCode::kSystem, fmt::format("rank {} cannot make a socket: {}", rank_, errno_text(errno)));
+      why = std::make_shared<const std::string>(failed.message());
+    }
+    links_[peer]->queue_owned(how.kind, how.sequence, std::move(why), std::move(theirs));
+  }
+  std::vector<Frame> got;
+  RONDO_TRY(receive(how, &got));
+  RONDO_TRY(failed);
+  for (const Rank peer : how.from) {
+    Frame& frame = got[peer];
+    if (frame.descriptors.size() != 1) return Status(StatusCode::kSystem, std::move(frame.payload));
+    child->links_[place_in(members, peer)] =
+        std::make_unique<Link>(std::move(frame.descriptors[0]), true, kMaxPayloadBytes);
+  }
+  RONDO_TRY(child->watch());
+  return child;
+}
+
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const std::vector<Rank>& members,
+                                                                         const BootstrapOptions& options) {
+  wire::Writer mine;  // status code, then the id or what is wrong
+  if (!members.empty() && members[0] == rank_) {
+    auto id = make_unique_id();
+    mine.put(static_cast<uint8_t>(id.status().code()));
+    mine.raw(id.ok() ? std::string_view(id->bytes, sizeof(id->bytes)) : id.status().message());
+  }
+  std::vector<std::string> all;
+  RONDO_TRY(all_gather(mine.bytes(), &all));
+  if (members.empty()) return std::unique_ptr<Impl>();
+  wire::Reader r(all[members[0]]);
+  const auto code = static_cast<StatusCode>(r.get<uint8_t>());
+  const std::string_view text = std::string_view(all[members[0]]).substr(std::min<size_t>(1, all[members[0]].size()));
+  if (code != StatusCode::kOk) return Status(code, fmt::format("rank {}: {}", members[0], text));
+  rondo_unique_id id = {};
+  if (text.size() != sizeof(id.bytes))
+    return Status(StatusCode::kMismatch, fmt::format("rank {} sent {} bytes in place of an id", members[0], text.size()));
+  std::memcpy(id.bytes, text.data(), sizeof(id.bytes));
+  RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
+  BootstrapOptions same_host = options;
+  same_host.pretend_host = options_.pretend_host;
+  auto child = std::make_unique<Impl>(place_in(members, rank_), same_host);
+  RONDO_TRY(child->connect(static_cast<int>(members.size()), contents));
+  return child;
+}
+
+}  // namespace rondo

@@ -1,0 +1,264 @@
+// How the ranks that live agree on who they are, whatever became of their communicator.
+//
+//   round k   every rank sends its view to all that it does not know to be gone, and takes the view of round k of each
+//             of them, or learns that it is gone (the kernel tells: end of the link, end of the process)
+//   decide    when all views taken in a round equal the one sent; the decision is sent to all in place of a view of the
+//             next round, and whoever takes one adopts it and passes it on
+//
+// A view only grows, so there are at most as many rounds as deaths, plus two. Two ranks that live never decide
+// differently: if one decides V in round k then all ranks outside of V have sent V in round k; to decide another view W
+// later a rank needs a view of a later round of every rank outside of W, but from who has decided V it gets that
+// decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
+//
+// Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
+// early decision of Charron-Bost and Schiper (2004).
+#include "core/survivors.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "core/bootstrap_impl.h"
+#include "core/rendezvous.h"
+#include "core/wire.h"
+
+namespace rondo {
+namespace {
+
+// What others have died of is told last.
+int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
+
+void put_set(const std::vector<bool>& set, wire::Writer* w) {
+  for (const bool b : set) w->put<uint8_t>(b ? 1 : 0);
+}
+std::vector<bool> get_set(wire::Reader* r, int nranks) {
+  std::vector<bool> set(static_cast<size_t>(nranks));
+  const std::string_view bytes = r->raw(set.size());
+  for (size_t i = 0; i < bytes.size(); ++i) set[i] = bytes[i] != 0;
+  return set;
+}
+
+}  // namespace
+
+void SurvivorView::join(const SurvivorView& other) {
+  for (size_t r = 0; r < gone.size(); ++r) gone[r] = gone[r] || other.gone[r];
+  const int mine = gravity(code), theirs = gravity(other.code);
+  if (theirs < mine || theirs == 0 || (theirs == mine && other.failed >= failed)) return;
+  failed = other.failed;
+  code = other.code;
+  why = other.why;
+}
+
+void SurvivorView::set_failure(Rank rank, const Status& status) {
+  failed = status.ok() ? -1 : rank;
+  code = status.code();
+  why = status.message();
+}
+
+std::vector<Rank> SurvivorView::members() const {
+  std::vector<Rank> ranks;
+  for (size_t r = 0; r < gone.size(); ++r)
+    if (!gone[r]) ranks.push_back(static_cast<Rank>(r));
+  return ranks;
+}
+
+std::string encode_view(const ViewMessage& m) {
+  wire::Writer w;
+  w.put(m.attempt).put(m.phase).put(m.round).put<uint8_t>(m.decided ? 1 : 0);
+  w.put(static_cast<uint32_t>(m.view.gone.size()));
+  put_set(m.view.excluded, &w);
+  put_set(m.view.gone, &w);
+  w.put(static_cast<uint32_t>(m.view.failed)).put(static_cast<uint8_t>(m.view.code)).str(m.view.why);
+  return w.take();
+}
+
+std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
+  wire::Reader r(bytes);
+  ViewMessage m;
+  m.attempt = r.get<uint32_t>();
+  m.phase = r.get<uint32_t>();
+  m.round = r.get<uint32_t>();
+  m.decided = r.get<uint8_t>() != 0;
+  if (r.get<uint32_t>() != static_cast<uint32_t>(nranks)) return std::nullopt;
+  m.view.excluded = get_set(&r, nranks);
+  m.view.gone = get_set(&r, nranks);
+  m.view.failed = static_cast<Rank>(r.get<uint32_t>());
+  const auto code = r.get<uint8_t>();
+  m.view.code = static_cast<StatusCode>(code);
+  m.view.why = r.str();
+  if (!r.finished() || code > static_cast<uint8_t>(StatusCode::kInternal)) return std::nullopt;
+  return m;
+}
+
+Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
+  const std::lock_guard lock(collective_mutex_);
+  SurvivorView view;
+  view.excluded.resize(peers_.size(), false);
+  for (const Rank r : excluded) {
+    if (r < 0 || r >= static_cast<Rank>(peers_.size()) || r == rank_)
+      return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: excluded names rank {}: {}", rank_, r,
+                                                              r == rank_ ? "the caller" : "there is none"));
+    view.excluded[static_cast<size_t>(r)] = true;
+  }
+  view.gone = view.excluded;
+  view_ = std::move(view);
+  ++attempt_;
+  phase_ = 0;
+  shrink_patience_.emplace(options.deadline_s, options.abort);
+  return {};
+}
+
+Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
+  const std::lock_guard lock(collective_mutex_);
+  view_.set_failure(rank_, made);
+  ++phase_;
+  bool restarted = false;
+  for (;;) {
+    RONDO_TRY_ASSIGN(const Phase end, run_phase());
+    if (end == Phase::kDecided) break;
+    // Another rank gave up and calls again: its attempt is everybody's now.
+    restarted = true;
+    view_.gone = view_.excluded;
+    view_.set_failure(rank_, {});
+    phase_ = 1;
+  }
+  return Survivors{view_.members(), view_.failure(), restarted};
+}
+
+void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
+  const auto bytes = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
+  // Whom the callers exclude hears so once, should it call too.
+  const bool to_excluded = phase_ == 1 && round == 1;
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    if (!links_[r] || (view_.gone[r] && !(to_excluded && view_.excluded[r]))) continue;
+    links_[r]->queue(FrameKind::kView, attempt_, bytes);
+    links_[r]->flush();
+  }
+}
+
+// What a peer says in this attempt or a later one.
+std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
+  links_[peer]->drain();
+  std::deque<Frame>& kept = views_[peer];
+  while (true) {
+    while (!kept.empty()) {
+      auto m = decode_view(kept.front().payload, static_cast<int>(peers_.size()));
+      if (m && m->attempt > attempt_) return m;  // and stays: it belongs to the attempt that begins now
+      kept.pop_front();
+      if (m && m->attempt == attempt_ && m->phase >= phase_) return m;
+    }
+    auto frame = links_[peer]->pop();
+    if (!frame) return std::nullopt;
+    if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));  // others: of calls that were given up
+  }
+}
+
+bool Bootstrap::Impl::is_gone(Rank peer) {
+  if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
+  pollfd p{pidfds_[peer].get(), POLLIN, 0};
+  return pidfds_[peer] && ::poll(&p, 1, 0) > 0;
+}
+
+Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
+  for (uint32_t round = 1;; ++round) {
+    const SurvivorView sent = view_;
+    send_view(round, false);
+    bool all_equal = true;
+    std::vector<bool> heard(peers_.size(), false);
+    heard[rank_] = true;
+    for (;;) {
+      std::vector<Rank> waiting_for;
+      for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
+        if (heard[peer] || view_.gone[peer]) continue;
+        links_[peer]->flush();
+        const bool gone = is_gone(peer);  // before the look: what it sent before its end still counts
+        const std::optional<ViewMessage> m = next_view(peer);
+        if (!m) {
+          view_.gone[peer] = gone;
+          if (!gone) waiting_for.push_back(peer);
+          continue;
+        }
+        if (m->attempt > attempt_) {
+          attempt_ = m->attempt;
+          return Phase::kRestarted;
+        }
+        RONDO_TRY(check_view(peer, *m, round));
+        if (m->decided) {
+          view_ = m->view;
+          send_view(round, true);
+          return Phase::kDecided;
+        }
+        all_equal = all_equal && m->view == sent;
+        view_.join(m->view);
+        heard[peer] = true;
+      }
+      if (waiting_for.empty()) break;
+      RONDO_TRY(await_views(waiting_for));
+    }
+    if (all_equal && view_ == sent) {
+      send_view(round, true);
+      return Phase::kDecided;
+    }
+  }
+}
+
+Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t round) const {
+  const std::string who = peer_text(peer, peers_[peer]);
+  if (m.view.excluded != view_.excluded) {
+    auto list = [](const std::vector<bool>& set) {
+      std::vector<Rank> ranks;
+      for (size_t r = 0; r < set.size(); ++r)
+        if (set[r]) ranks.push_back(static_cast<Rank>(r));
+      return ranks.empty() ? std::string("nobody") : list_ranks(ranks);
+    };
+    return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} excludes {}, but {} excludes {}", rank_,
+                                                     list(view_.excluded), who, list(m.view.excluded)));
+  }
+  if (m.view.gone[static_cast<size_t>(rank_)])
+    return Status(StatusCode::kMismatch, fmt::format("shrink: {} goes on without rank {}", who, rank_));
+  if (m.phase != phase_ || (m.round != round && !m.decided))
+    return Status(StatusCode::kInternal, fmt::format("shrink: {} is in round {} of phase {}, rank {} in {} of {}", who,
+                                                     m.round, m.phase, rank_, round, phase_));
+  return {};
+}
+
+Status Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
+  std::vector<pollfd> fds;
+  for (const Rank r : from) {
+    const bool flushed = links_[r]->flush();
+    fds.push_back({links_[r]->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0});
+    if (pidfds_[r]) fds.push_back({pidfds_[r].get(), POLLIN, 0});
+  }
+  ::poll(fds.data(), fds.size(), shrink_patience_->slice_ms());
+  if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
+    return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
+                                        from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
+  return {};
+}
+
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
+                                                                                const BootstrapOptions& options) {
+  const std::lock_guard lock(collective_mutex_);
+  for (const Rank r : members)
+    if (peers_[r].host != peers_[rank_].host)
+      return Status(StatusCode::kUnsupported, fmt::format("rank {} and {} are on different hosts: shrink works on one "
+                                                          "host only", rank_, peer_text(r, peers_[r])));
+  Awaited how{FrameKind::kStream, 0x80000000u | attempt_ << 12 | phase_, {}, {}, &*shrink_patience_};
+  how.skip_others = true;
+  how.gave_up = [this](Rank peer) {
+    return std::any_of(views_[peer].begin(), views_[peer].end(), [this](const Frame& f) {
+      const auto m = decode_view(f.payload, static_cast<int>(peers_.size()));
+      return m && (m->attempt > attempt_ || (m->attempt == attempt_ && m->phase > phase_));
+    });
+  };
+  // What the communicator's own calls have come to does not matter here.
+  const Status before = std::exchange(failure_, Status());
+  const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
+  auto made = subset_by_streams(members, how, options);
+  failure_ = before;
+  interrupt_ = interrupt;
+  return made;
+}
+
+}  // namespace rondo

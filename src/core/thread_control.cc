@@ -1,0 +1,221 @@
+#include "core/thread_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "core/communicator_impl.h"
+#include "core/rendezvous.h"
+
+namespace rondo {
+
+Expected<std::shared_ptr<ThreadWorld>> ThreadWorld::create(int nranks) {
+  auto world = std::make_shared<ThreadWorld>();
+  RONDO_TRY_ASSIGN(world->memory, InprocWorld::create(nranks));
+  world->meeting = std::make_shared<ThreadMeeting>(nranks);
+  return world;
+}
+
+Status ThreadMeeting::close(Status why) {
+  if (closed_.ok()) closed_ = why;
+  changed_.notify_all();
+  return why;
+}
+
+// Ok when done() holds; the caller holds the lock and what done() and missing() look at.
+Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
+                               const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing) {
+  while (!done()) {
+    changed_.wait_for(lock, std::chrono::milliseconds(std::max(1, wait.patience.slice_ms())));
+    if (done()) break;
+    Status s = wait.patience.check(what);
+    if (s.ok() && wait.interrupt) s = wait.interrupt();
+    if (!s.ok())
+      return Status(s.code(), fmt::format("rank {} {}, waiting for {}", rank, s.message(), list_ranks(missing())));
+  }
+  return {};
+}
+
+Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, const Wait& wait) {
+  std::unique_lock lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  offers_[static_cast<size_t>(rank)] = std::move(mine);
+  here_[static_cast<size_t>(rank)] = true;
+  const uint64_t round = round_;
+  if (std::all_of(here_.begin(), here_.end(), [](bool h) { return h; })) {
+    complete_ = std::make_shared<const std::vector<Offer>>(std::exchange(offers_, std::vector<Offer>(here_.size())));
+    here_.assign(here_.size(), false);
+    ++round_;
+    changed_.notify_all();
+    return complete_;
+  }
+  // Nobody can begin the next round before this rank has left this one: so complete_ is this round's.
+  auto missing = [&] {
+    std::vector<Rank> ranks;
+    for (size_t r = 0; r < here_.size(); ++r)
+      if (!here_[r]) ranks.push_back(static_cast<Rank>(r));
+    return ranks;
+  };
+  auto gone = [&]() -> std::optional<Rank> {
+    for (const Rank r : missing())
+      if (left_[static_cast<size_t>(r)]) return r;
+    return std::nullopt;
+  };
+  const Status s = wait_for(lock, rank, wait, "meets the other ranks", [&] {
+    return round_ != round || !closed_.ok() || gone();
+  }, missing);
+  if (round_ != round) return complete_;
+  if (!s.ok()) return close(s);
+  if (!closed_.ok()) return closed_;
+  if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // why it left
+  return close(Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator",
+                                                         rank, *gone())));
+}
+
+void ThreadMeeting::leave(Rank rank) {
+  const std::lock_guard lock(mutex_);
+  left_[static_cast<size_t>(rank)] = true;
+  changed_.notify_all();
+}
+
+ThreadMeeting::Wait ThreadControl::wait(const ChildOptions& options, bool interruptible) const {
+  const std::optional<AbortToken>& token = options.abort;
+  return {Patience(options.settings.init_deadline_s, token ? token->flag() : nullptr),
+          interruptible ? interrupt_ : std::function<Status()>()};
+}
+
+Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* all) {
+  const ThreadMeeting::Wait how{Patience(deadline_s_, abort_ ? abort_->flag() : nullptr), interrupt_};
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, {std::string(mine), nullptr}, how));
+  all->clear();
+  for (const ThreadMeeting::Offer& o : *offers) all->push_back(o.bytes);
+  return {};
+}
+
+namespace {
+
+Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const std::vector<Settings>& all,
+                                                             const std::shared_ptr<ThreadWorld>& world,
+                                                             const ChildOptions& options) {
+  RONDO_TRY_ASSIGN(const Settings agreed, agree(rank, all));
+  const auto nranks = static_cast<int>(all.size());
+  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin_settings(nranks, count_cpus(all)),
+                                                 std::make_unique<InprocTransport>(rank, world->memory));
+  impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options.abort);
+  return impl;
+}
+
+std::string_view bytes_of(const Settings& s) { return {reinterpret_cast<const char*>(&s), sizeof s}; }
+
+// The settings of the members among what all ranks sent.
+std::vector<Settings> settings_of(const std::vector<std::string>& all, const std::vector<Rank>& members) {
+  std::vector<Settings> settings(members.size());
+  for (size_t i = 0; i < members.size(); ++i)
+    std::memcpy(&settings[i], all[static_cast<size_t>(members[i])].data(), sizeof(Settings));
+  return settings;
+}
+
+}  // namespace
+
+Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
+                                                                                  const ChildOptions& options) {
+  RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
+  const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
+  std::vector<std::unique_ptr<CommunicatorImpl>> made;
+  for (Rank r = 0; r < nranks; ++r) {
+    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, options));
+    made.push_back(std::move(impl));
+  }
+  return made;
+}
+
+// The first member makes the world and hands it over with its settings, in one round.
+Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std::vector<Rank>& members,
+                                                                      const ChildOptions& options) {
+  ThreadMeeting::Offer mine{std::string(bytes_of(options.settings)), nullptr};
+  if (!members.empty() && members[0] == rank_) {
+    auto world = ThreadWorld::create(static_cast<int>(members.size()));
+    if (world.ok()) mine.world = *world;
+    else mine.bytes = world.status().to_string();
+  }
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, std::move(mine), wait(options, true)));
+  if (members.empty()) return std::unique_ptr<CommunicatorImpl>();
+  const ThreadMeeting::Offer& first = (*offers)[static_cast<size_t>(members[0])];
+  if (first.world == nullptr)
+    return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
+                                                   first.bytes));
+  std::vector<std::string> all;
+  for (const ThreadMeeting::Offer& o : *offers) all.push_back(o.bytes);
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  return make_thread_rank(static_cast<Rank>(place), settings_of(all, members), first.world, options);
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(const std::vector<Rank>& excluded,
+                                                                             const ChildOptions& options) {
+  const std::string bytes(bytes_of(options.settings));
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Survivors found,
+                   meeting_->find_survivors(rank_, excluded, bytes, wait(options, false)));
+  const auto place = std::find(found.members.begin(), found.members.end(), rank_) - found.members.begin();
+  std::vector<Settings> all(found.members.size());
+  for (size_t i = 0; i < all.size(); ++i) std::memcpy(&all[i], found.settings[i].data(), sizeof(Settings));
+  return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
+}
+
+// Decided once, under the lock, by whoever sees that all are here; the others take that.
+Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, const std::vector<Rank>& excluded,
+                                                                 std::string settings, const Wait& wait) {
+  std::unique_lock lock(mutex_);
+  Shrink& now = shrink_;
+  const auto me = static_cast<size_t>(rank);
+  std::vector<bool> out(here_.size(), false);
+  for (const Rank r : excluded) out[static_cast<size_t>(r)] = true;
+  for (size_t r = 0; r < here_.size(); ++r) {
+    if (now.here.empty() || !now.here[r]) continue;
+    if (now.out[me])
+      return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} goes on without rank {}", r, rank));
+    if (now.out != out)
+      return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", r, rank));
+  }
+  now.here.resize(here_.size());
+  now.settings.resize(here_.size());
+  now.out = out;
+  now.here[me] = true;
+  now.settings[me] = std::move(settings);
+  if (now.outcome == nullptr) now.outcome = std::make_shared<Outcome>();
+  const std::shared_ptr<Outcome> outcome = now.outcome;
+  changed_.notify_all();
+  auto missing = [&] {
+    std::vector<Rank> ranks;
+    for (size_t r = 0; r < here_.size(); ++r)
+      if (!now.here[r] && !left_[r] && !now.out[r]) ranks.push_back(static_cast<Rank>(r));
+    return ranks;
+  };
+  const Status s = wait_for(lock, rank, wait, "agrees with the survivors", [&] {
+    return outcome->has_value() || missing().empty();
+  }, missing);
+  if (!outcome->has_value() && !s.ok()) {
+    now.here[me] = false;
+    return s;
+  }
+  if (!outcome->has_value()) decide_survivors();
+  if (!(*outcome)->ok()) return (*outcome)->status();
+  return ***outcome;
+}
+
+void ThreadMeeting::decide_survivors() {
+  const Shrink done = std::exchange(shrink_, Shrink());
+  Survivors found;
+  for (size_t r = 0; r < done.here.size(); ++r) {
+    if (!done.here[r]) continue;
+    found.members.push_back(static_cast<Rank>(r));
+    found.settings.push_back(done.settings[r]);
+  }
+  auto world = ThreadWorld::create(static_cast<int>(found.members.size()));
+  if (world.ok()) found.world = *world;
+  *done.outcome = world.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(world.status());
+  changed_.notify_all();
+}
+
+}  // namespace rondo

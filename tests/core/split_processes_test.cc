@@ -1,0 +1,13 @@
+// Split and finalize, with ranks as processes.
+// labels: mp
+// timeout: 180
+#include "core/split_suite.h"
+
+namespace rondo::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Split, ::testing::Values(World::kProcesses),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, Finalize, ::testing::Values(World::kProcesses),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+}  // namespace rondo::testing
