@@ -1,4 +1,6 @@
 // `rondo perf`: the command line of the benchmark (perf_bench.h) in nccl-tests' flags.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include "commands.h"
 #include "perf_bench.h"
 #include "perf_launch.h"
+#include "perf_operations.h"
 #include "perf_options.h"
 
 namespace rondo::tools {
@@ -26,7 +29,8 @@ CLI::Validator in_range(T least, T most) {
 
 /// What CLI11 fills, before it is checked.
 struct PerfArgs {
-  std::string collective, min_bytes = "32M", max_bytes, step_bytes = "1M", dtypes = "float", ops = "sum";
+  std::string operation, min_bytes = "32M", max_bytes, step_bytes = "1M", dtypes = "float", ops = "sum";
+  std::string wire, accumulator, output;
   int gpus = 1;
   PerfOptions options;
 };
@@ -41,21 +45,54 @@ T value_or_fail(Expected<T> value) {
   return std::move(value.value());
 }
 
+std::optional<Dtype> one_type_or_fail(const std::string& flag, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const std::vector<Dtype> types = value_or_fail(parse_dtypes(name));
+  if (types.size() != 1) fail(flag + " takes one type; -d takes several");
+  return types[0];
+}
+
+/// Types that differ: every row must be one that rondo carries.
+void finish_types(PerfArgs& args) {
+  PerfOptions& o = args.options;
+  o.wire = one_type_or_fail("--wire", args.wire);
+  o.accumulator = one_type_or_fail("--accumulator", args.accumulator);
+  o.output = one_type_or_fail("--output", args.output);
+  for (Dtype dtype : o.dtypes) {
+    const TypeRow t = types_of(o, dtype);
+    if (t != uniform_row(dtype) && !o.operation->collective)
+      fail(std::string(o.operation->name) + " carries one type: it has no --wire, --accumulator or --output");
+    if (!row_supported(t))
+      fail(
+          fmt::format("input {}, wire {}, accumulator {}, output {}: types that differ are float, bfloat16 or half for "
+                      "input (-d) and --output, these or fp8 for --wire, and a float --accumulator",
+                      dtype_name(t.input), dtype_name(t.wire), dtype_name(t.accumulator), dtype_name(t.output)));
+  }
+}
+
+/// What concerns the plan: the flags that make sense only where there is one.
+void check_plan_options(const PerfOptions& o) {
+  const std::string name(o.operation->name);
+  const bool one_type = !o.wire && !o.accumulator && !o.output;
+  if (!o.algorithm.empty() && (!o.operation->collective || !find_algorithm(*o.operation->collective, o.algorithm)))
+    fail("there is no algorithm '" + o.algorithm + "' for " + name + " (rondo explain --list)");
+  if (o.explain && (!o.operation->collective || o.operation->variable_counts || !one_type))
+    fail("--explain tells the plan of a collective with equal counts and one type");
+}
+
 void finish_options(PerfArgs& args) {
   PerfOptions& o = args.options;
-  const std::optional<Collective> collective = parse_collective(args.collective);
-  if (!collective) fail("there is no collective '" + args.collective + "': all_reduce, reduce_scatter, all_gather");
-  o.collective = *collective;
+  o.operation = find_perf_operation(args.operation);
+  if (o.operation == nullptr) fail("there is no collective '" + args.operation + "': " + perf_operation_names());
   o.min_bytes = value_or_fail(parse_bytes(args.min_bytes));
   o.max_bytes = args.max_bytes.empty() ? o.min_bytes : value_or_fail(parse_bytes(args.max_bytes));
   o.step_bytes = value_or_fail(parse_bytes(args.step_bytes));
   o.dtypes = value_or_fail(parse_dtypes(args.dtypes));
   o.ops = value_or_fail(parse_ops(args.ops));
+  finish_types(args);
   value_or_fail(sweep_bytes(o));
   std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
-  if (!o.algorithm.empty() && find_algorithm(o.collective, o.algorithm) == nullptr)
-    fail("there is no algorithm '" + o.algorithm + "' for " + std::string(collective_name(o.collective)) +
-         " (rondo explain --list)");
+  check_plan_options(o);
   if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
   if (o.blocking == 0 && o.aggregate > 1) fail("-z 0 and -m exclude one another: a group waits for its operations");
 }
@@ -115,7 +152,7 @@ void add_world_options(CLI::App& c, PerfArgs& a) {
 void add_size_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Sizes in bytes; K, M, G are powers of 1024";
   c.add_option("-b,--minbytes", a.min_bytes,
-               "First size; of the whole vector: reduce_scatter's input, all_gather's output")
+               "First size; of the whole vector: the longer of a rank's input and output, in the input's type")
       ->type_name("BYTES")
       ->capture_default_str()
       ->group(group);
@@ -140,11 +177,25 @@ void add_size_options(CLI::App& c, PerfArgs& a) {
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);
+  c.add_option("-r,--root", a.options.root, "Root of broadcast, reduce, gather and scatter; -1: every rank in turn")
+      ->check(in_range(-1, 65535))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   c.add_option("-u,--unalign", a.options.unalign_elems, "Elements by which buffers miss a page border")
       ->check(in_range(0, 1 << 20))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+}
+
+void add_type_options(CLI::App& c, PerfArgs& a) {
+  const std::string group = "Types that differ from -d, the input's (docs/types.md)";
+  c.add_option("--wire", a.wire, "What travels: float, bfloat16, half, fp8_e4m3 or fp8_e5m2")
+      ->type_name("NAME")
+      ->group(group);
+  c.add_option("--accumulator", a.accumulator, "What is added in: float")->type_name("NAME")->group(group);
+  c.add_option("--output", a.output, "What comes out: float, bfloat16 or half")->type_name("NAME")->group(group);
 }
 
 void add_measure_options(CLI::App& c, PerfArgs& a) {
@@ -222,21 +273,28 @@ void add_perf_command(CLI::App& app) {
   auto args = std::make_shared<PerfArgs>();
   CLI::App* command = app.add_subcommand(
       "perf", "Measures a collective with nccl-tests' flags, table and JSON; verifies every element of every result");
-  command->add_option("collective", args->collective, "all_reduce, reduce_scatter or all_gather")->required();
+  command->add_option("collective", args->operation, "One of: " + perf_operation_names())->required();
   add_world_options(*command, *args);
   add_size_options(*command, *args);
+  add_type_options(*command, *args);
   add_measure_options(*command, *args);
   add_plan_options(*command, *args);
   command->footer(
       "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n "
       "for\n"
-      "all_reduce and x (n-1)/n for the other two. The exit status is 0 when all values were right on all ranks.\n\n"
+      "all_reduce, x 1 for broadcast, reduce and sendrecv, x (n-1)/n for the others. sendrecv: each rank sends to the "
+      "next\n"
+      "and receives from the previous one. ..._v: part k of n holds k + 1 of n(n+1)/2 shares of the whole. N/A: not "
+      "verified,\n"
+      "or no such form in place. The exit status is 0 when all values were right on all ranks.\n\n"
       "Examples:\n"
       "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"
       "  rondo perf all_gather --threads 4 -b 1M -d bfloat16         4 threads\n"
       "  rondo perf reduce_scatter --ranks 4 -b 4K -o all -d all     every op and datatype, verified\n"
       "  rondo perf all_reduce --ranks 2 -b 16M --rotate 16          cold: 16 sets of buffers\n"
       "  rondo perf all_reduce --ranks 2 -b 64K --algo ring --explain\n"
+      "  rondo perf reduce_scatter --ranks 4 -b 1M --wire bfloat16   float in and out, half the bytes between\n"
+      "  rondo perf broadcast --ranks 4 -b 1M -r -1                  from every root\n"
       "  mpirun -np 4 rondo perf all_reduce -b 1M -J result.json     the ranks of a launcher\n");
   command->callback([args] {
     finish_options(*args);

@@ -10,7 +10,9 @@
 #include <deque>
 #include <fstream>
 #include <memory>
-#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "perf_buffers.h"
@@ -100,7 +102,8 @@ class RankBench {
   }
 
  private:
-  void check(rondo_status status, const char* what) {
+  const PerfOperation& op() const { return *options_.operation; }
+  void check(rondo_status status, std::string_view what) {
     if (status == RONDO_OK) return;
     if (status == RONDO_ABORTED && rank_ != 0) throw PeerFailed("another rank has failed and says why");
     const std::string text = rondo_last_error(comm_);
@@ -143,33 +146,50 @@ class RankBench {
   // ---- one operation ----
 
   struct Ends {
-    const void* in;
-    void* out;
+    std::byte* in;
+    std::byte* out;
   };
+  /// nullptr on a side that this rank does not hold.
   Ends ends(const Place& place) const {
-    const uint64_t own_bytes = static_cast<uint64_t>(rank_) * shape_.count_elems * dtype_bytes(dtype_);
-    if (!in_place_) return {place.in, place.out};
-    if (options_.collective == Collective::kReduceScatter) return {place.in, place.in + own_bytes};
-    if (options_.collective == Collective::kAllGather) return {place.out + own_bytes, place.out};
-    return {place.out, place.out};
+    Ends e{place.in, place.out};
+    const uint64_t elem_bytes = dtype_bytes(types_.input);
+    if (in_place_ && op().cuts_in()) e.out = e.in + layout_.in_own * elem_bytes;
+    else if (in_place_) e.in = e.out + layout_.out_own * elem_bytes;
+    if (layout_.in_elems == 0) e.in = nullptr;
+    if (layout_.out_elems == 0) e.out = nullptr;
+    return e;
   }
 
-  void issue(const Place& place, rondo_work** work) {
+  void issue(const Place& place, rondo_work** works) {
     const auto [in, out] = ends(place);
-    const auto dtype = static_cast<rondo_dtype>(dtype_);
-    const auto op = static_cast<rondo_op>(op_);
-    rondo_call with_scale = RONDO_CALL_INIT;
-    with_scale.premul = &premul_;
-    const rondo_call* call = op_ == Op::kPremulSum ? &with_scale : nullptr;
-    switch (options_.collective) {
-      case Collective::kAllReduce:
-        return check(rondo_all_reduce(comm_, in, out, shape_.count_elems, dtype, op, call, work), "all_reduce");
-      case Collective::kReduceScatter:
-        return check(rondo_reduce_scatter(comm_, in, out, shape_.count_elems, dtype, op, call, work), "reduce_scatter");
-      case Collective::kAllGather:
-        return check(rondo_all_gather(comm_, in, out, shape_.count_elems, dtype, call, work), "all_gather");
-      default: return check(RONDO_UNSUPPORTED, "a collective that perf does not measure");
-    }
+    const PerfCall call{comm_,
+                        rank_,
+                        nranks_,
+                        in,
+                        out,
+                        shape_.count_elems,
+                        layout_.in_counts.data(),
+                        layout_.out_counts.data(),
+                        static_cast<rondo_dtype>(types_.input),
+                        static_cast<rondo_op>(reduce_op_),
+                        root_,
+                        call_options_ ? &*call_options_ : nullptr,
+                        works};
+    check(op().issue(call), op().name);
+  }
+
+  /// What a plain call does not say.
+  void prepare_call() {
+    const bool scales = op().traits.reduces && reduce_op_ == Op::kPremulSum;
+    premul_ = data_->premul(rank_);
+    call_options_.reset();
+    if (!scales && types_ == uniform_row(types_.input)) return;
+    call_options_ = RONDO_CALL_INIT;
+    call_options_->wire = static_cast<rondo_dtype>(types_.wire);
+    call_options_->accumulator = static_cast<rondo_dtype>(types_.accumulator);
+    call_options_->output = static_cast<rondo_dtype>(types_.output);
+    if (scales) call_options_->premul = &premul_;
+    if (!options_.algorithm.empty()) call_options_->algorithm = options_.algorithm.c_str();
   }
 
   /// One iteration: a blocking call, or a group of them.
@@ -187,32 +207,37 @@ class RankBench {
   void iterate_queued(int iters) {
     std::deque<rondo_work*> under_way;
     for (int i = 0; i < iters * options_.aggregate; ++i) {
-      rondo_work* work = nullptr;
-      issue(buffers_->place(0), &work);
+      rondo_work* works[PerfCall::kMaxWorks] = {};
+      issue(buffers_->place(0), works);
       buffers_->advance(1);
-      under_way.push_back(work);
-      if (under_way.size() < kMaxQueued) continue;
-      check(rondo_work_wait(under_way.front()), "rondo_work_wait");
-      under_way.pop_front();
+      for (rondo_work* work : works)
+        if (work != nullptr) under_way.push_back(work);
+      while (under_way.size() >= kMaxQueued) wait_for_first(under_way);
     }
-    for (rondo_work* work : under_way) check(rondo_work_wait(work), "rondo_work_wait");
+    while (!under_way.empty()) wait_for_first(under_way);
+  }
+  void wait_for_first(std::deque<rondo_work*>& under_way) {
+    check(rondo_work_wait(under_way.front()), "rondo_work_wait");
+    under_way.pop_front();
   }
 
   // ---- one size ----
 
   void prepare(const Place& place) {
     const auto [in, out] = ends(place);
-    const uint64_t elem_bytes = dtype_bytes(dtype_);
-    if (!in_place_ || options_.collective == Collective::kAllGather)
-      std::memset(out, 0x5a, shape_.out_elems * elem_bytes);
-    data_->fill(rank_, shape_.in_elems, const_cast<void*>(in));
+    if (out != nullptr) std::memset(out, 0x5a, layout_.out_elems * dtype_bytes(types_.output));
+    if (in != nullptr) data_->fill(rank_, layout_.in_elems, in);
   }
   uint64_t count_wrong(const Place& place) {
-    const void* out = ends(place).out;
-    if (options_.collective == Collective::kAllGather) return data_->count_wrong_gathered(shape_.count_elems, out);
-    const bool part = options_.collective == Collective::kReduceScatter;
-    return data_->count_wrong_reduced(part ? static_cast<uint64_t>(rank_) * shape_.count_elems : 0, shape_.out_elems,
-                                      out);
+    const std::byte* out = ends(place).out;
+    if (out == nullptr) return 0;
+    if (op().traits.reduces) return data_->count_wrong_reduced(layout_.in_own, layout_.out_elems, out);
+    uint64_t wrong = 0;
+    for (const Segment& s : segments_) {
+      wrong += data_->count_wrong_delivered(s.from, s.first_elem, s.num_elems, out);
+      out += s.num_elems * dtype_bytes(types_.output);
+    }
+    return wrong;
   }
   uint64_t verify() {
     uint64_t wrong = 0;
@@ -252,14 +277,14 @@ class RankBench {
     total_wrong_ += static_cast<uint64_t>(sums[1]);
     Measurement m;
     m.seconds = averaging == Averaging::kRank0 ? sums[0] : averaging == Averaging::kMean ? sums[0] / nranks_ : extreme;
-    if (options_.check > 0) m.num_wrong = static_cast<uint64_t>(sums[1]);
+    if (options_.check > 0 && op().moves_bytes()) m.num_wrong = static_cast<uint64_t>(sums[1]);
     return m;
   }
 
   Measurement measure_placement(bool in_place) {
     in_place_ = in_place;
     uint64_t wrong = verify();
-    if (report_) progress_.say(fmt::format("{} bytes of {}: measuring", shape_.bytes, dtype_name(dtype_)));
+    if (report_) progress_.say(fmt::format("{} bytes of {}: measuring", shape_.bytes, dtype_name(types_.input)));
     const double seconds = measure();
     wrong += verify();
     return over_ranks(seconds, wrong);
@@ -268,38 +293,53 @@ class RankBench {
   std::string plan_text() {
     if (!options_.explain || !report_) return "";
     char text[1024] = {};
-    check(rondo_explain_plan(comm_, std::string(collective_name(options_.collective)).c_str(), shape_.count_elems,
-                             static_cast<rondo_dtype>(dtype_), static_cast<rondo_op>(op_), text, sizeof text),
+    check(rondo_explain_plan(comm_, std::string(op().name).c_str(), shape_.count_elems,
+                             static_cast<rondo_dtype>(types_.input), static_cast<rondo_op>(reduce_op_), text,
+                             sizeof text),
           "rondo_explain_plan");
     return text;
   }
 
   void measure_size(uint64_t bytes, size_t index, size_t num_sizes) {
-    shape_ = call_shape(options_.collective, dtype_, nranks_, bytes);
-    buffers_->use(shape_, dtype_);
+    shape_ = call_shape(op(), types_.input, nranks_, bytes);
+    layout_ = rank_layout(op(), shape_, {rank_, nranks_, root_});
+    segments_ = expected_segments(op(), shape_, {rank_, nranks_, root_});
+    buffers_->use(shape_, types_);
     if (report_)
-      progress_.say(fmt::format("size {} of {}: {} bytes of {}", index + 1, num_sizes, bytes, dtype_name(dtype_)));
+      progress_.say(
+          fmt::format("size {} of {}: {} bytes of {}", index + 1, num_sizes, bytes, dtype_name(types_.input)));
     ResultRow row;
     row.shape = shape_;
-    row.dtype = dtype_;
-    if (collective_reduces(options_.collective)) row.op = op_;
+    if (op().moves_bytes()) row.dtype = types_.input;
+    if (op().traits.reduces) row.op = reduce_op_;
+    if (op().is_rooted()) row.root = root_;
     row.plan = plan_text();
     row.out_of_place = measure_placement(false);
-    row.in_place = measure_placement(true);
+    if (op().may_be_in_place() && types_.input == types_.output) row.in_place = measure_placement(true);
     progress_.clear();
     if (report_) report_->row(row);
   }
 
+  std::vector<int> roots() const {
+    if (!op().is_rooted() || options_.root >= 0) return {std::max(0, options_.root)};
+    std::vector<int> all(static_cast<size_t>(nranks_));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
   void sweep() {
-    const std::vector<uint64_t> sizes = sweep_bytes(options_).value();
-    const bool reduces = collective_reduces(options_.collective);
-    for (Dtype dtype : options_.dtypes)
-      for (Op op : reduces ? options_.ops : std::vector<Op>{Op::kSum}) {
-        dtype_ = dtype;
-        op_ = op;
-        data_ = std::make_unique<PerfData>(DataSpec{options_.collective, dtype, op, nranks_, kSeed});
-        premul_ = data_->premul(rank_);
-        for (size_t i = 0; i < sizes.size(); ++i) measure_size(sizes[i], i, sizes.size());
+    const std::vector<uint64_t> sizes = op().moves_bytes() ? sweep_bytes(options_).value() : std::vector<uint64_t>{0};
+    const std::vector<Dtype> dtypes = op().moves_bytes() ? options_.dtypes : std::vector<Dtype>{Dtype::kUint8};
+    for (Dtype dtype : dtypes)
+      for (Op reduce_op : op().traits.reduces ? options_.ops : std::vector<Op>{Op::kSum}) {
+        types_ = types_of(options_, dtype);
+        reduce_op_ = reduce_op;
+        data_ = std::make_unique<PerfData>(DataSpec{op().traits, types_, reduce_op, nranks_, kSeed});
+        prepare_call();
+        for (int root : roots()) {
+          root_ = root;
+          for (size_t i = 0; i < sizes.size(); ++i) measure_size(sizes[i], i, sizes.size());
+        }
       }
   }
 
@@ -320,10 +360,14 @@ class RankBench {
   uint64_t total_wrong_ = 0;
   // of the current row
   std::unique_ptr<PerfData> data_;
-  Dtype dtype_ = Dtype::kFloat32;
-  Op op_ = Op::kSum;
+  TypeRow types_ = uniform_row(Dtype::kFloat32);
+  Op reduce_op_ = Op::kSum;
+  int root_ = 0;
   uint64_t premul_ = 0;
+  std::optional<rondo_call> call_options_;
   CallShape shape_;
+  RankLayout layout_;
+  std::vector<Segment> segments_;  // what the output must hold, where nothing is reduced
   bool in_place_ = false;
 };
 

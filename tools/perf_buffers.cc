@@ -21,18 +21,20 @@ uint64_t stride(uint64_t bytes, uint64_t shift_bytes) { return round_up(std::max
 
 }  // namespace
 
-uint64_t PerfBuffers::input_arena_bytes(const PerfOptions& o, int nranks) {
-  const uint64_t bytes =
-      o.collective == Collective::kAllGather ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes;
-  return sets_of(o) * stride(bytes, static_cast<uint64_t>(o.unalign_elems) * 8);
-}
-uint64_t PerfBuffers::output_arena_bytes(const PerfOptions& o, int nranks) {
-  const bool part = o.collective == Collective::kReduceScatter;
-  return sets_of(o) * stride(part ? o.max_bytes / static_cast<uint64_t>(nranks) : o.max_bytes,
-                             static_cast<uint64_t>(o.unalign_elems) * 8);
+PerfBuffers::Arenas PerfBuffers::arenas(const PerfOptions& o, int nranks) {
+  uint64_t in = 0, out = 0;
+  for (Dtype dtype : o.dtypes) {
+    const CallShape shape = call_shape(*o.operation, dtype, nranks, o.max_bytes);
+    const TypeRow types = types_of(o, dtype);
+    in = std::max(in, shape.in_elems * dtype_bytes(types.input));
+    out = std::max(out, shape.out_elems * dtype_bytes(types.output));
+  }
+  const uint64_t shift_bytes = static_cast<uint64_t>(o.unalign_elems) * 8;
+  return {sets_of(o) * stride(in, shift_bytes), sets_of(o) * stride(out, shift_bytes)};
 }
 uint64_t PerfBuffers::arena_bytes(const PerfOptions& options, int nranks) {
-  return input_arena_bytes(options, nranks) + output_arena_bytes(options, nranks);
+  const Arenas a = arenas(options, nranks);
+  return a.in_bytes + a.out_bytes;
 }
 
 PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks)
@@ -41,10 +43,9 @@ PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nrank
       rotate_(options.rotate > 1),
       unalign_elems_(static_cast<uint64_t>(options.unalign_elems)),
       sets_(sets_of(options)),
-      in_arena_bytes_(input_arena_bytes(options, nranks)),
-      out_arena_bytes_(output_arena_bytes(options, nranks)) {
-  in_ = allocate(in_arena_bytes_);
-  out_ = allocate(out_arena_bytes_);
+      arenas_(arenas(options, nranks)) {
+  in_ = allocate(arenas_.in_bytes);
+  out_ = allocate(arenas_.out_bytes);
 }
 
 std::byte* PerfBuffers::allocate(uint64_t bytes) {
@@ -62,22 +63,23 @@ std::byte* PerfBuffers::allocate(uint64_t bytes) {
 
 PerfBuffers::~PerfBuffers() {
   if (registered_) return;
-  if (in_ != nullptr) munmap(in_, in_arena_bytes_);
-  if (out_ != nullptr) munmap(out_, out_arena_bytes_);
+  if (in_ != nullptr) munmap(in_, arenas_.in_bytes);
+  if (out_ != nullptr) munmap(out_, arenas_.out_bytes);
 }
 
-void PerfBuffers::use(const CallShape& shape, Dtype dtype) {
+void PerfBuffers::use(const CallShape& shape, const TypeRow& types) {
   const uint64_t cursor_bytes = cursor_ * in_stride_;  // cold: go on where the last shape stopped
-  shift_bytes_ = unalign_elems_ * dtype_bytes(dtype);
-  in_stride_ = stride(shape.in_elems * dtype_bytes(dtype), shift_bytes_);
-  out_stride_ = stride(shape.out_elems * dtype_bytes(dtype), shift_bytes_);
-  num_places_ = rotate_ ? std::min(in_arena_bytes_ / in_stride_, out_arena_bytes_ / out_stride_) : sets_;
+  in_shift_ = unalign_elems_ * dtype_bytes(types.input);
+  out_shift_ = unalign_elems_ * dtype_bytes(types.output);
+  in_stride_ = stride(shape.in_elems * dtype_bytes(types.input), in_shift_);
+  out_stride_ = stride(shape.out_elems * dtype_bytes(types.output), out_shift_);
+  num_places_ = rotate_ ? std::min(arenas_.in_bytes / in_stride_, arenas_.out_bytes / out_stride_) : sets_;
   cursor_ = rotate_ ? cursor_bytes / in_stride_ % num_places_ : 0;
 }
 
 Place PerfBuffers::place(uint64_t ahead) const {
   const uint64_t index = (cursor_ + ahead) % num_places_;
-  return {in_ + index * in_stride_ + shift_bytes_, out_ + index * out_stride_ + shift_bytes_};
+  return {in_ + index * in_stride_ + in_shift_, out_ + index * out_stride_ + out_shift_};
 }
 
 }  // namespace rondo::tools

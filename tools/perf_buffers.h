@@ -26,7 +26,7 @@ class PerfBuffers {
   PerfBuffers& operator=(const PerfBuffers&) = delete;
 
   /// Places that follow are for calls of this shape.
-  void use(const CallShape& shape, Dtype dtype);
+  void use(const CallShape& shape, const TypeRow& types);
   /// The place of the `ahead`-th next operation.
   Place place(uint64_t ahead) const;
   /// Hot: the places stay; cold: the next `num_ops` are used up.
@@ -34,17 +34,19 @@ class PerfBuffers {
   static uint64_t arena_bytes(const PerfOptions& options, int nranks);
 
  private:
-  static uint64_t input_arena_bytes(const PerfOptions& options, int nranks);
-  static uint64_t output_arena_bytes(const PerfOptions& options, int nranks);
+  struct Arenas {
+    uint64_t in_bytes = 0, out_bytes = 0;
+  };
+  static Arenas arenas(const PerfOptions& options, int nranks);
   std::byte* allocate(uint64_t bytes);
 
   rondo_comm* comm_;
   bool registered_, rotate_;
   uint64_t unalign_elems_, sets_;
-  uint64_t in_arena_bytes_, out_arena_bytes_;
+  Arenas arenas_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-  uint64_t in_stride_ = 0, out_stride_ = 0, shift_bytes_ = 0;  // of the current shape
+  uint64_t in_stride_ = 0, out_stride_ = 0, in_shift_ = 0, out_shift_ = 0;  // bytes, of the current shape
   uint64_t num_places_ = 1, cursor_ = 0;
 };
 

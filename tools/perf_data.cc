@@ -9,6 +9,7 @@ namespace rondo::tools {
 namespace {
 
 constexpr int64_t kMaxSum = 4096;     // of the numbers that tables turn into bits
+constexpr int64_t kMaxProduct = 448;  // in eighths
 constexpr int64_t kNumSorted = 8192;  // values that min and max choose from
 
 uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
@@ -81,40 +82,78 @@ uint64_t encode_float(Dtype dtype, double value) {
   return sign | (static_cast<uint64_t>(units) + (static_cast<uint64_t>(exponent + bias - 1) << mantissa_bits));
 }
 
+namespace {
+
+double rounded_to(Dtype dtype, double value) { return decode_float(dtype, encode_float(dtype, value)); }
+
+/// An input that rounds to `value` on the wire: moved down, not at all or up by an eighth of its last place, which is a
+/// quarter of the last place below a power of two.
+double near_number(const TypeRow& types, int64_t number, double value) {
+  const int spare_bits = format_of(types.input).mantissa_bits - format_of(types.wire).mantissa_bits;
+  if (value == 0 || spare_bits < 3) return value;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  const double eighth = std::ldexp(1.0, exponent - 4 - format_of(types.wire).mantissa_bits);
+  return value + static_cast<double>((number % 3 + 3) % 3 - 1) * eighth;
+}
+
+}  // namespace
+
 PerfData::PerfData(const DataSpec& spec)
-    : spec_(spec), elem_bytes_(dtype_bytes(spec.dtype)), inputs_(static_cast<size_t>(spec.nranks)) {
+    : spec_(spec),
+      in_bytes_(dtype_bytes(spec.types.input)),
+      out_bytes_(dtype_bytes(spec.types.output)),
+      mixed_(spec.types != uniform_row(spec.types.input)),
+      inputs_(static_cast<size_t>(spec.nranks)),
+      delivered_(static_cast<size_t>(spec.nranks)) {
   const Op op = spec.op;
-  raw_ = !collective_reduces(spec.collective) ||
-         (!is_float(spec.dtype) && (op == Op::kSum || op == Op::kProd || op == Op::kPremulSum));
-  if (!raw_) build_tables();
+  const bool wraps = !is_float(spec.types.input) && (op == Op::kSum || op == Op::kProd || op == Op::kPremulSum);
+  raw_ = !mixed_ && (!spec.traits.reduces || wraps);
+  if (raw_) return;
+  if (!mixed_ && (op == Op::kMin || op == Op::kMax)) build_sorted_tables();
+  else build_tables();
+}
+
+void PerfData::build_sorted_tables() {
+  const Dtype dtype = spec_.types.input;
+  for (uint64_t i = 0; std::ssize(input_table_) < kNumSorted; ++i) {
+    const uint64_t bits = low_bits(mix(spec_.seed + i), in_bytes_);
+    if (usable(dtype, bits)) input_table_.push_back(bits);
+  }
+  std::sort(input_table_.begin(), input_table_.end(), [=](uint64_t a, uint64_t b) { return less(dtype, a, b); });
+  result_table_ = input_table_;
+}
+
+/// A result in the accumulator type as the output holds it.
+uint64_t PerfData::result_of(double value) const {
+  const TypeRow& t = spec_.types;
+  const bool one_owner =
+      spec_.traits.reduces && (spec_.traits.out_holders == Holders::kRoot || spec_.traits.in_parts == Parts::kEach);
+  return encode_float(t.output, one_owner ? value : rounded_to(t.wire, value));
 }
 
 void PerfData::build_tables() {
-  const Dtype dtype = spec_.dtype;
-  if (spec_.op == Op::kMin || spec_.op == Op::kMax) {
-    for (uint64_t i = 0; std::ssize(input_table_) < kNumSorted; ++i) {
-      const uint64_t bits = low_bits(mix(spec_.seed + i), elem_bytes_);
-      if (usable(dtype, bits)) input_table_.push_back(bits);
+  const TypeRow& t = spec_.types;
+  const bool floats = is_float(t.input), averages = spec_.traits.reduces && spec_.op == Op::kAvg;
+  const auto precision = [&](Dtype d) { return floats ? int64_t{2} << std::min(format_of(d).mantissa_bits, 20) : 100; };
+  const int64_t largest = std::min(precision(t.wire), kMaxSum), scale = spec_.op == Op::kPremulSum ? 2 : 1;
+  const bool adds = spec_.traits.reduces && spec_.op != Op::kMin && spec_.op != Op::kMax;
+  givers_ = adds ? std::min<int64_t>(spec_.nranks, largest / scale) : spec_.nranks;
+  budget_ = std::min(precision(t.input), adds ? std::max<int64_t>(1, largest / scale / spec_.nranks) : largest);
+  const bool multiplies = spec_.traits.reduces && spec_.op == Op::kProd;  // of halves: numbers are eighths
+  table_offset_ = multiplies ? kMaxProduct : largest;
+  for (int64_t number = -table_offset_; number <= table_offset_; ++number) {
+    const double value = static_cast<double>(number) / (multiplies ? 8 : 1);
+    if (!floats) {
+      input_table_.push_back(low_bits(static_cast<uint64_t>(number), in_bytes_));
+      result_table_.push_back(low_bits(static_cast<uint64_t>(averages ? number / spec_.nranks : number), out_bytes_));
+      continue;
     }
-    std::sort(input_table_.begin(), input_table_.end(), [=](uint64_t a, uint64_t b) { return less(dtype, a, b); });
-    result_table_ = input_table_;
-    return;
-  }
-  const int64_t precision = is_float(dtype) ? int64_t{2} << std::min(format_of(dtype).mantissa_bits, 20) : 100;
-  const int64_t largest = std::min(precision, kMaxSum), scale = spec_.op == Op::kPremulSum ? 2 : 1;
-  budget_ = std::max<int64_t>(1, largest / scale / spec_.nranks);
-  givers_ = std::min<int64_t>(spec_.nranks, largest / scale);
-  table_offset_ = kMaxSum;
-  for (int64_t number = -kMaxSum; number <= kMaxSum; ++number) {
-    double value = static_cast<double>(number);
-    if (spec_.op == Op::kProd) value /= 8;  // products of halves
-    uint64_t input = is_float(dtype) ? encode_float(dtype, value) : static_cast<uint64_t>(number), result = input;
-    if (spec_.op == Op::kAvg && !is_float(dtype)) result = static_cast<uint64_t>(number / spec_.nranks);
-    if (spec_.op == Op::kAvg && dtype == Dtype::kFloat64) result = encode_float(dtype, value / spec_.nranks);
-    if (spec_.op == Op::kAvg && is_float(dtype) && dtype != Dtype::kFloat64)
-      result = encode_float(dtype, static_cast<float>(value) / static_cast<float>(spec_.nranks));
-    input_table_.push_back(low_bits(input, elem_bytes_));
-    result_table_.push_back(low_bits(result, elem_bytes_));
+    double result = value;
+    if (averages && t.accumulator == Dtype::kFloat64) result = value / spec_.nranks;
+    else if (averages) result = static_cast<float>(value) / static_cast<float>(spec_.nranks);
+    input_table_.push_back(encode_float(t.input, near_number(t, number, value)));
+    result_table_.push_back(result_of(result));
   }
 }
 
@@ -122,10 +161,10 @@ int64_t PerfData::contribution(uint64_t elem, Rank rank) const {
   const uint64_t at_elem = mix(spec_.seed * 0x9e3779b97f4a7c15u + elem + 1);
   const uint64_t hash = mix(at_elem + static_cast<uint64_t>(rank + 1) * 0x9e3779b97f4a7c15u);
   if (raw_) return static_cast<int64_t>(spec_.op == Op::kProd ? hash | 1 : hash);
-  if (spec_.op == Op::kMin || spec_.op == Op::kMax) return static_cast<int64_t>(hash % kNumSorted);
+  if (!mixed_ && (spec_.op == Op::kMin || spec_.op == Op::kMax)) return static_cast<int64_t>(hash % kNumSorted);
   const int64_t n = spec_.nranks, place = (rank + static_cast<int64_t>(at_elem >> 1) % n) % n;
-  const int64_t sign = is_signed(spec_.dtype) && (hash & 1) != 0 ? -1 : 1;
-  if (spec_.op == Op::kProd) {  // in eighths; an element's product lies between 1/8 and 56
+  const int64_t sign = is_signed(spec_.types.input) && (hash & 1) != 0 ? -1 : 1;
+  if (spec_.traits.reduces && spec_.op == Op::kProd) {  // in eighths; an element's product lies between 1/8 and 56
     if (place == 0) return sign * 8 * (1 + static_cast<int64_t>((hash >> 8) % 7));
     return sign * (place <= 3 ? int64_t{4} << (hash >> 8) % 3 : 8);
   }
@@ -156,18 +195,18 @@ int64_t PerfData::reduced(uint64_t elem) const {
 }
 
 uint64_t PerfData::input_bits(int64_t contribution) const {
-  return raw_ ? low_bits(static_cast<uint64_t>(contribution), elem_bytes_)
+  return raw_ ? low_bits(static_cast<uint64_t>(contribution), in_bytes_)
               : input_table_[static_cast<size_t>(contribution + table_offset_)];
 }
-uint64_t PerfData::result_bits(int64_t reduced) const {
-  return raw_ ? low_bits(static_cast<uint64_t>(reduced), elem_bytes_)
-              : result_table_[static_cast<size_t>(reduced + table_offset_)];
+uint64_t PerfData::result_bits(int64_t result) const {
+  return raw_ ? low_bits(static_cast<uint64_t>(result), out_bytes_)
+              : result_table_[static_cast<size_t>(result + table_offset_)];
 }
 
-PerfData::Words PerfData::pattern_of(const std::vector<uint64_t>& bits) const {
-  Words words(kPeriodElems * elem_bytes_);
+PerfData::Words PerfData::pattern_of(const std::vector<uint64_t>& bits, uint32_t elem_bytes) const {
+  Words words(kPeriodElems * elem_bytes);
   for (uint64_t e = 0; e < kPeriodElems; ++e)  // little-endian, as all machines that rondo runs on
-    std::memcpy(words.data() + e * elem_bytes_, &bits[e], elem_bytes_);
+    std::memcpy(words.data() + e * elem_bytes, &bits[e], elem_bytes);
   return words;
 }
 static_assert(std::endian::native == std::endian::little);
@@ -177,7 +216,18 @@ const PerfData::Words& PerfData::input_pattern(Rank rank) {
   if (words.empty()) {
     std::vector<uint64_t> bits(kPeriodElems);
     for (uint64_t e = 0; e < kPeriodElems; ++e) bits[e] = input_bits(contribution(e, rank));
-    words = pattern_of(bits);
+    words = pattern_of(bits, in_bytes_);
+  }
+  return words;
+}
+
+const PerfData::Words& PerfData::delivered_pattern(Rank from) {
+  if (!mixed_) return input_pattern(from);
+  Words& words = delivered_[static_cast<size_t>(from)];
+  if (words.empty()) {
+    std::vector<uint64_t> bits(kPeriodElems);
+    for (uint64_t e = 0; e < kPeriodElems; ++e) bits[e] = result_bits(contribution(e, from));
+    words = pattern_of(bits, out_bytes_);
   }
   return words;
 }
@@ -186,7 +236,7 @@ const PerfData::Words& PerfData::result_pattern() {
   if (result_.empty()) {
     std::vector<uint64_t> bits(kPeriodElems);
     for (uint64_t e = 0; e < kPeriodElems; ++e) bits[e] = result_bits(reduced(e));
-    result_ = pattern_of(bits);
+    result_ = pattern_of(bits, out_bytes_);
   }
   return result_;
 }
@@ -195,7 +245,7 @@ void PerfData::fill(Rank rank, uint64_t num_elems, void* input) {
   const Words& pattern = input_pattern(rank);
   auto* to = static_cast<uint8_t*>(input);
   for (uint64_t e = 0; e < num_elems; e += kPeriodElems)
-    std::memcpy(to + e * elem_bytes_, pattern.data(), std::min(kPeriodElems, num_elems - e) * elem_bytes_);
+    std::memcpy(to + e * in_bytes_, pattern.data(), std::min(kPeriodElems, num_elems - e) * in_bytes_);
 }
 
 uint64_t PerfData::count_different(const Words& pattern, uint64_t first_elem, uint64_t num_elems,
@@ -204,11 +254,11 @@ uint64_t PerfData::count_different(const Words& pattern, uint64_t first_elem, ui
   const auto* have = static_cast<const uint8_t*>(data);
   for (uint64_t done = 0; done < num_elems;) {
     const uint64_t at = (first_elem + done) % kPeriodElems, run = std::min(kPeriodElems - at, num_elems - done);
-    const uint8_t* want = pattern.data() + at * elem_bytes_;
-    const uint8_t* got = have + done * elem_bytes_;
-    if (std::memcmp(want, got, run * elem_bytes_) != 0)
+    const uint8_t* want = pattern.data() + at * out_bytes_;
+    const uint8_t* got = have + done * out_bytes_;
+    if (std::memcmp(want, got, run * out_bytes_) != 0)
       for (uint64_t e = 0; e < run; ++e)
-        different += std::memcmp(want + e * elem_bytes_, got + e * elem_bytes_, elem_bytes_) != 0;
+        different += std::memcmp(want + e * out_bytes_, got + e * out_bytes_, out_bytes_) != 0;
     done += run;
   }
   return different;
@@ -218,17 +268,12 @@ uint64_t PerfData::count_wrong_reduced(uint64_t first_elem, uint64_t num_elems, 
   return num_elems == 0 ? 0 : count_different(result_pattern(), first_elem, num_elems, output);
 }
 
-uint64_t PerfData::count_wrong_gathered(uint64_t shard_elems, const void* output) {
-  uint64_t wrong = 0;
-  for (Rank r = 0; r < spec_.nranks && shard_elems > 0; ++r)
-    wrong +=
-        count_different(input_pattern(r), 0, shard_elems,
-                        static_cast<const uint8_t*>(output) + static_cast<uint64_t>(r) * shard_elems * elem_bytes_);
-  return wrong;
+uint64_t PerfData::count_wrong_delivered(Rank from, uint64_t first_elem, uint64_t num_elems, const void* output) {
+  return num_elems == 0 ? 0 : count_different(delivered_pattern(from), first_elem, num_elems, output);
 }
 
 uint64_t PerfData::premul(Rank rank) const {
-  const Dtype accumulator = accumulator_of(spec_.dtype);
+  const Dtype accumulator = spec_.types.accumulator;
   const uint64_t scale = rank % 2 == 1 ? 2 : 1;
   return is_float(accumulator) ? encode_float(accumulator, static_cast<double>(scale)) : scale;
 }

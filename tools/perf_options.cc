@@ -105,23 +105,10 @@ Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options) {
   return invalid("more than 100000 sizes: raise -i or use -f");
 }
 
-CallShape call_shape(Collective collective, Dtype dtype, int nranks, uint64_t bytes) {
-  const uint64_t elems = bytes / dtype_bytes(dtype), n = static_cast<uint64_t>(nranks);
-  CallShape shape{elems, elems, elems, 0};
-  if (collective != Collective::kAllReduce) {
-    shape.count_elems = elems / n;
-    shape.in_elems = shape.count_elems * (collective == Collective::kReduceScatter ? n : 1);
-    shape.out_elems = shape.count_elems * (collective == Collective::kAllGather ? n : 1);
-  }
-  shape.bytes = std::max(shape.in_elems, shape.out_elems) * dtype_bytes(dtype);
-  return shape;
-}
-
-Bandwidth bandwidth(Collective collective, int nranks, uint64_t bytes, double seconds) {
-  if (seconds <= 0) return {};
-  const double algorithm = static_cast<double>(bytes) / 1e9 / seconds;
-  const double share = static_cast<double>(nranks - 1) / nranks;
-  return {algorithm, algorithm * (collective == Collective::kAllReduce ? 2 * share : share)};
+TypeRow types_of(const PerfOptions& options, Dtype dtype) {
+  const TypeRow row = uniform_row(dtype);
+  return {dtype, options.wire.value_or(row.wire), options.accumulator.value_or(row.accumulator),
+          options.output.value_or(row.output)};
 }
 
 }  // namespace rondo::tools

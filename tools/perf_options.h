@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "perf_operations.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
@@ -22,7 +23,7 @@ enum class Blocking {
 };
 
 struct PerfOptions {
-  Collective collective = Collective::kAllReduce;
+  const PerfOperation* operation = &perf_operations()[0];
   uint64_t min_bytes = 32u << 20;
   uint64_t max_bytes = 32u << 20;
   uint64_t step_bytes = 1u << 20;
@@ -42,13 +43,15 @@ struct PerfOptions {
   double timeout_s = 0;
   std::vector<Dtype> dtypes{Dtype::kFloat32};
   std::vector<Op> ops{Op::kSum};
+  std::optional<Dtype> wire, accumulator, output;  // nothing: they follow from the datatype
+  int root = 0;                                    // -1: one rank after the other
   std::string algorithm, protocol, json_path;
   bool explain = false;
 };
 
 /// "4096", "1K", "1.5M", "2GiB": a number of bytes, powers of 1024. Errors: kInvalidArgument naming what is wrong.
 Expected<uint64_t> parse_bytes(std::string_view text);
-/// "all_reduce", "all-reduce", "allreduce".
+/// "all_reduce", "all-reduce", "allreduce": a row of RONDO_COLLECTIVES.
 std::optional<Collective> parse_collective(std::string_view text);
 /// Names separated by commas, or "all". Names are rondo's and nccl-tests' (float, fp32, half, fp16, f8e4m3, ...).
 Expected<std::vector<Dtype>> parse_dtypes(std::string_view text);
@@ -57,21 +60,7 @@ Expected<std::vector<Op>> parse_ops(std::string_view text);
 /// The sizes of one sweep, ascending, never empty. Errors: kInvalidArgument (maximum below minimum).
 Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options);
 
-/// How one size becomes a call, as nccl-tests counts: `bytes` is the whole vector, of which an all-gather or a
-/// reduce-scatter has count_elems on each rank.
-struct CallShape {
-  uint64_t count_elems = 0;  // of the call
-  uint64_t in_elems = 0;     // in a rank's input
-  uint64_t out_elems = 0;    // in a rank's output
-  uint64_t bytes = 0;        // of the larger of both: what the table calls size
-};
-CallShape call_shape(Collective collective, Dtype dtype, int nranks, uint64_t bytes);
-
-/// GB/s (10^9) of a call that took `seconds`.
-struct Bandwidth {
-  double algorithm = 0;  // bytes / seconds
-  double bus = 0;        // times 2(n-1)/n for an all-reduce, (n-1)/n for its halves
-};
-Bandwidth bandwidth(Collective collective, int nranks, uint64_t bytes, double seconds);
+/// The four types of a call on elements of `dtype`.
+TypeRow types_of(const PerfOptions& options, Dtype dtype);
 
 }  // namespace rondo::tools

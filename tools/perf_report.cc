@@ -29,13 +29,27 @@ std::string now_text() {
   return text;
 }
 
-std::string measurement_text(const Measurement& m, const Bandwidth& b) {
-  return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", format_number(m.seconds * 1e6, 7), format_number(b.algorithm, 6),
+std::string measurement_text(const std::optional<Measurement>& m, const Bandwidth& b) {
+  if (!m) return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+  return fmt::format("  {:>7}  {:>6}  {:>6}  {:>6}", format_number(m->seconds * 1e6, 7), format_number(b.algorithm, 6),
                      format_number(b.bus, 6),
-                     m.num_wrong ? fmt::format("{:g}", static_cast<double>(*m.num_wrong)) : "N/A");
+                     m->num_wrong ? fmt::format("{:g}", static_cast<double>(*m->num_wrong)) : "N/A");
 }
 
-std::string op_text(const ResultRow& row) { return row.op ? std::string(op_name(*row.op)) : "none"; }
+std::string_view op_text(const ResultRow& row) { return row.op ? op_name(*row.op) : "none"; }
+std::string_view dtype_text(const ResultRow& row) { return row.dtype ? dtype_name(*row.dtype) : "none"; }
+Bandwidth bandwidth_of(const PerfOptions& options, int nranks, const ResultRow& row,
+                       const std::optional<Measurement>& m) {
+  return m ? bandwidth(*options.operation, nranks, row.shape.bytes, m->seconds) : Bandwidth{};
+}
+
+/// The types that were named apart from the datatype: (key, name) pairs.
+std::vector<std::pair<std::string, std::string_view>> named_types(const PerfOptions& o) {
+  std::vector<std::pair<std::string, std::string_view>> types;
+  for (const auto& [key, dtype] : {std::pair{"wire", o.wire}, {"accumulator", o.accumulator}, {"output", o.output}})
+    if (dtype) types.emplace_back(key, dtype_name(*dtype));
+  return types;
+}
 
 const char* yes_no(bool yes) { return yes ? "true" : "false"; }  // nccl-tests writes strings
 
@@ -70,13 +84,18 @@ Report::Report(const PerfOptions& options, RunInfo run, std::FILE* out)
 void Report::header() {
   const bool factor = options_.step_factor > 1;
   fmt::print(out_, "# rondo {} perf, the columns and flags of nccl-tests\n", rondo_version());
-  fmt::print(out_, "# Collective test starting: {}\n", collective_name(options_.collective));
+  fmt::print(out_, "# Collective test starting: {}\n", options_.operation->name);
   fmt::print(out_,
              "# nRanks {} ({}) minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
              "validation: {} unalign: {}\n",
              run_.nranks, run_.ranks_are, options_.min_bytes, options_.max_bytes,
              factor ? options_.step_factor : options_.step_bytes, factor ? "factor" : "bytes", options_.warmup_iters,
              options_.iters, options_.aggregate, options_.check, options_.unalign_elems);
+  std::string types;
+  for (const auto& [key, name] : named_types(options_)) types += fmt::format(" {} {}", key, name);
+  if (!types.empty()) fmt::print(out_, "# Types that differ from the column's:{}\n", types);
+  if (options_.operation->variable_counts)
+    fmt::print(out_, "# Counts: part k of N holds k + 1 of N(N+1)/2 shares; the column shows their average\n");
   if (options_.rotate > 1) {
     const bool small = run_.buffer_bytes < 2 * run_.cache_bytes;
     fmt::print(out_, "# Cold: every call takes the next place in {} MiB of buffers a rank{}\n", run_.buffer_bytes >> 20,
@@ -99,27 +118,29 @@ void Report::header() {
 }
 
 std::string Report::row_text(const ResultRow& row) const {
-  auto measured = [&](const Measurement& m) {
-    return measurement_text(m, bandwidth(options_.collective, run_.nranks, row.shape.bytes, m.seconds));
+  auto measured = [&](const std::optional<Measurement>& m) {
+    return measurement_text(m, bandwidth_of(options_, run_.nranks, row, m));
   };
-  return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}{}{}", row.shape.bytes, row.shape.count_elems,
-                     dtype_name(row.dtype), op_text(row), -1, measured(row.out_of_place), measured(row.in_place));
+  return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}{}{}", row.shape.bytes, row.shape.count_elems, dtype_text(row),
+                     op_text(row), row.root, measured(row.out_of_place), measured(row.in_place));
 }
 
 void Report::row(const ResultRow& row) {
   if (!row.plan.empty()) fmt::print(out_, "# {} bytes: {}\n", row.shape.bytes, row.plan);
   fmt::print(out_, "{}\n", row_text(row));
   std::fflush(out_);
-  num_wrong_ += row.out_of_place.num_wrong.value_or(0) + row.in_place.num_wrong.value_or(0);
+  num_wrong_ += row.out_of_place.num_wrong.value_or(0);
+  if (row.in_place) num_wrong_ += row.in_place->num_wrong.value_or(0);
   rows_.push_back(row);
 }
 
 double Report::average_bus_bandwidth() const {
   double sum = 0;
+  int num = 0;
   for (const ResultRow& row : rows_)
-    for (const Measurement* m : {&row.out_of_place, &row.in_place})
-      sum += bandwidth(options_.collective, run_.nranks, row.shape.bytes, m->seconds).bus;
-  return rows_.empty() ? 0 : sum / (2 * static_cast<double>(rows_.size()));
+    for (const std::optional<Measurement>& m : {std::optional(row.out_of_place), row.in_place})
+      if (m) sum += bandwidth_of(options_, run_.nranks, row, m).bus, ++num;
+  return num == 0 ? 0 : sum / num;
 }
 
 void Report::footer(const std::string& error) {
@@ -127,7 +148,7 @@ void Report::footer(const std::string& error) {
   end_time_ = now_text();
   fmt::print(out_, "# {:<20} : {} {}\n", "Out of bounds values", num_wrong_, num_wrong_ == 0 ? "OK" : "FAILED");
   fmt::print(out_, "# {:<20} : {:g}\n", "Avg bus bandwidth", average_bus_bandwidth());
-  fmt::print(out_, "#\n# Collective test concluded: {}\n", collective_name(options_.collective));
+  fmt::print(out_, "#\n# Collective test concluded: {}\n", options_.operation->name);
   if (!error.empty()) fmt::print(out_, "# error: {}\n", error);
   std::fflush(out_);
 }
@@ -170,19 +191,21 @@ std::string Report::json() const {
                  {"buffer_bytes", run_.buffer_bytes},
                  {"last_level_cache_bytes", run_.cache_bytes},
                  {"devices", devices}};
+  for (const auto& [key, name] : named_types(options_)) config["types"][key] = name;
   Json results = Json::array();
   for (const ResultRow& row : rows_) {
     Json result = {{"size", row.shape.bytes},
                    {"count", row.shape.count_elems},
-                   {"type", dtype_name(row.dtype)},
+                   {"type", dtype_text(row)},
                    {"redop", op_text(row)},
-                   {"root", "-1"}};
-    for (const auto& [key, m] : {std::pair{"out_of_place", &row.out_of_place}, {"in_place", &row.in_place}}) {
-      const Bandwidth b = bandwidth(options_.collective, run_.nranks, row.shape.bytes, m->seconds);
-      result[key] = {{"time", m->seconds * 1e6},
-                     {"alg_bw", b.algorithm},
-                     {"bus_bw", b.bus},
-                     {"nwrong", m->num_wrong ? Json(*m->num_wrong) : Json()}};
+                   {"root", std::to_string(row.root)}};
+    for (const auto& [key, m] :
+         {std::pair{"out_of_place", std::optional(row.out_of_place)}, {"in_place", row.in_place}}) {
+      const Bandwidth b = bandwidth_of(options_, run_.nranks, row, m);
+      result[key] = {{"time", m ? Json(m->seconds * 1e6) : Json()},
+                     {"alg_bw", m ? Json(b.algorithm) : Json()},
+                     {"bus_bw", m ? Json(b.bus) : Json()},
+                     {"nwrong", m && m->num_wrong ? Json(*m->num_wrong) : Json()}};
     }
     result["actual_iterations"] = options_.iters;
     result["regime"] = regime;
@@ -194,7 +217,7 @@ std::string Report::json() const {
                     {"args", run_.args},
                     {"env", env},
                     {"rondo_version", rondo_version()},
-                    {"collective", collective_name(options_.collective)},
+                    {"collective", options_.operation->name},
                     {"regime", regime},
                     {"config", config},
                     {"results", results},

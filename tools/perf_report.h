@@ -1,8 +1,8 @@
 // Report of `rondo perf`: nccl-tests' table on a stream, and its JSON.
 //
 // The columns, their widths and the JSON keys are nccl-tests' (2.19), so that its readers work on ours; rondo adds keys
-// (rondo_version, regime, num_ranks, ranks_are, rotate_sets, plan) and takes none away. A `host` device says that the
-// numbers come from memory, not from NVLink.
+// (rondo_version, regime, num_ranks, ranks_are, rotate_sets, plan, types) and takes none away. What was not measured is
+// N/A in the table and null in the JSON. A `host` device says that the numbers come from memory, not from NVLink.
 //
 // Thread safety: belongs to rank 0.
 #pragma once
@@ -43,10 +43,12 @@ struct Measurement {
 
 struct ResultRow {
   CallShape shape;
-  Dtype dtype = Dtype::kFloat32;
-  std::optional<Op> op;  // nothing: an all-gather
-  std::string plan;      // the planner's reason, when asked for
-  Measurement out_of_place, in_place;
+  std::optional<Dtype> dtype;  // nothing: no data
+  std::optional<Op> op;        // nothing: nothing is reduced
+  int root = -1;               // -1: none
+  std::string plan;            // the planner's reason, when asked for
+  Measurement out_of_place;
+  std::optional<Measurement> in_place;  // nothing: the operation has no such form
 };
 
 /// "1234.56" in at most `width` characters, fewer digits for larger numbers.

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/registry.h"
+#include "perf_operations.h"
+
+namespace rondo {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -122,6 +127,13 @@ TEST(Cli, MistakesAreNamedAndFail) {
       {{"perf", "all_reduce", "--ranks", "2", "--threads", "2"}, "exclude one another"},
       {{"perf", "all_reduce", "--threads", "2", "-b", "1K", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
       {{"perf", "all_gather", "--threads", "2", "-b", "1K", "--algo", "tree"}, "no algorithm 'tree' for all_gather"},
+      {{"perf", "all_to_none"}, "there is no collective 'all_to_none': all_reduce"},
+      {{"perf", "sendrecv", "--algo", "ring"}, "no algorithm 'ring' for sendrecv"},
+      {{"perf", "sendrecv", "--wire", "bf16"}, "sendrecv carries one type"},
+      {{"perf", "all_gather_v", "--explain"}, "--explain tells the plan of a collective with equal counts"},
+      {{"perf", "all_reduce", "-d", "float,int8", "--wire", "bf16"}, "input int8, wire bfloat16, accumulator int8"},
+      {{"perf", "all_reduce", "--wire", "bf16,half"}, "--wire takes one type"},
+      {{"perf", "reduce", "--threads", "2", "-b", "1K", "-r", "2"}, "root is 2: the ranks of this communicator"},
       {{"perf"}, "collective is required"},
   };
   for (const auto& [args, message] : cases) {
@@ -158,18 +170,58 @@ TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
   EXPECT_FALSE(j["results"][0]["plan"].get<std::string>().empty());
 }
 
+/// Operations that some algorithm serves.
+std::vector<const tools::PerfOperation*> served_operations() {
+  std::vector<const tools::PerfOperation*> served;
+  for (const tools::PerfOperation& o : tools::perf_operations())
+    if (!o.collective || std::any_of(all_algorithms().begin(), all_algorithms().end(),
+                                     [&](const Algorithm& a) { return a.collective == *o.collective; }))
+      served.push_back(&o);
+  return served;
+}
+
 TEST(Cli, PerfOfThreadsInEveryMode) {
-  const std::vector<std::string> modes[] = {{"-z", "0"}, {"-z", "1", "-a", "3"}, {"-m", "3"},           {"-R", "1"},
-                                            {"-u", "3"}, {"--rotate", "4"},      {"-c", "0", "-a", "0"}};
-  for (const char* collective : {"all_reduce", "reduce_scatter", "all_gather"})
+  const std::vector<std::string> modes[] = {{"-z", "0"},
+                                            {"-z", "1", "-a", "3", "-u", "3"},
+                                            {"-m", "3"},
+                                            {"-R", "1"},
+                                            {"--rotate", "4", "-c", "0", "-a", "0"}};
+  for (const tools::PerfOperation* operation : served_operations())
     for (const auto& mode : modes) {
-      std::vector<std::string> args{"perf", collective, "--threads", "3",  "-b", "100",
-                                    "-e",   "40K",      "-f",        "20", "-n", "3"};
+      std::vector<std::string> args{
+          "perf", std::string(operation->name), "--threads", "3", "-b", "100", "-e", "40K", "-f", "20", "-n", "3"};
       args.insert(args.end(), mode.begin(), mode.end());
       Program p(args);
-      EXPECT_EQ(p.exit_status(), 0) << collective << " " << mode[0] << mode[1] << "\n" << p.text();
-      EXPECT_EQ(table_rows(p.text()).size(), 3u) << p.text();
+      EXPECT_EQ(p.exit_status(), 0) << operation->name << " " << mode[0] << mode[1] << "\n" << p.text();
+      EXPECT_EQ(table_rows(p.text()).size(), operation->moves_bytes() ? 3u : 1u) << p.text();
     }
+}
+
+TEST(Cli, PerfAcrossProcessesOfEveryOperationFromEveryRoot) {
+  for (const tools::PerfOperation* operation : served_operations()) {
+    Program p({"perf", std::string(operation->name), "--ranks", "3", "-b", "1000", "-e", "300K", "-f", "300", "-n", "2",
+               "-r", "-1"});
+    EXPECT_EQ(p.exit_status(), 0) << operation->name << "\n" << p.text();
+    const std::vector<std::string> rows = table_rows(p.text());
+    EXPECT_EQ(rows.size(), operation->is_rooted() ? 6u : operation->moves_bytes() ? 2u : 1u) << p.text();
+    EXPECT_EQ(rows.back().substr(46, 6), operation->is_rooted() ? "     2" : "    -1") << p.text();
+  }
+}
+
+TEST(Cli, PerfOfMixedTypesIsVerified) {
+  const std::vector<std::string> calls[] = {
+      {"reduce_scatter", "--wire", "bf16", "-o", "all"},
+      {"all_reduce", "-d", "float,half,bf16", "--wire", "fp8_e4m3", "--output", "bf16", "-o", "avg,min"},
+      {"all_gather", "--wire", "bf16", "--accumulator", "float"},
+      {"reduce_scatter_v", "-d", "half", "--wire", "float", "--output", "float"}};
+  for (const std::vector<std::string>& call : calls) {
+    std::vector<std::string> args{"perf", "--ranks", "3", "-b", "100", "-e", "200K", "-f", "2000", "-n", "2"};
+    args.insert(args.begin() + 1, call.begin(), call.end());
+    Program p(args);
+    EXPECT_EQ(p.exit_status(), 0) << p.text();
+    EXPECT_NE(p.text().find("Out of bounds values : 0 OK"), std::string::npos) << p.text();
+    EXPECT_NE(p.text().find("# Types that differ from the column's:"), std::string::npos) << p.text();
+  }
 }
 
 TEST(Cli, PerfNamesTheRankThatWasKilledAndHow) {
@@ -192,3 +244,4 @@ TEST(Cli, RanksDieWithTheirParent) {
 }
 
 }  // namespace
+}  // namespace rondo

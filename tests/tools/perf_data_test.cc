@@ -17,6 +17,7 @@ namespace rondo::tools {
 namespace {
 
 constexpr uint64_t kElems = 400;
+constexpr CollectiveTraits kAllReduce = collective_traits(Collective::kAllReduce);
 
 uint64_t element(const std::vector<uint8_t>& bytes, uint64_t e, uint32_t elem_bytes) {
   uint64_t bits = 0;
@@ -76,9 +77,10 @@ TEST_P(AnyOrder, GivesTheExpectedBits) {
   std::iota(order.begin(), order.end(), 0);
   for (int d = 0; d < kNumDtypes; ++d)
     for (int o = 0; o < kNumOps; ++o) {
-      const DataSpec spec{Collective::kAllReduce, static_cast<Dtype>(d), static_cast<Op>(o), nranks, 5};
-      SCOPED_TRACE(std::string(dtype_name(spec.dtype)) + " " + std::string(op_name(spec.op)));
-      const uint32_t elem_bytes = dtype_bytes(spec.dtype);
+      const auto dtype = static_cast<Dtype>(d);
+      const DataSpec spec{kAllReduce, uniform_row(dtype), static_cast<Op>(o), nranks, 5};
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::string(op_name(spec.op)));
+      const uint32_t elem_bytes = dtype_bytes(dtype);
       PerfData data(spec);
       std::vector<std::vector<uint8_t>> inputs(order.size(), std::vector<uint8_t>(kElems * elem_bytes));
       for (int r = 0; r < nranks; ++r) data.fill(r, kElems, inputs[static_cast<size_t>(r)].data());
@@ -87,7 +89,7 @@ TEST_P(AnyOrder, GivesTheExpectedBits) {
         for (uint64_t e = 0; e < kElems; ++e) {
           std::vector<uint64_t> operands;
           for (const auto& input : inputs) operands.push_back(element(input, e, elem_bytes));
-          const uint64_t bits = reduce_in_order(spec.dtype, spec.op, operands, order);
+          const uint64_t bits = reduce_in_order(dtype, spec.op, operands, order);
           std::memcpy(output.data() + e * elem_bytes, &bits, elem_bytes);
         }
         EXPECT_EQ(data.count_wrong_reduced(0, kElems, output.data()), 0u);
@@ -99,22 +101,22 @@ INSTANTIATE_TEST_SUITE_P(Ranks, AnyOrder, testing::Values(1, 2, 3, 4, 7, 8, 17, 
 
 TEST(PerfData, EveryRanksContributionMatters) {
   for (int d = 0; d < kNumDtypes; ++d) {
-    const DataSpec spec{Collective::kAllReduce, static_cast<Dtype>(d), Op::kSum, 4, 5};
-    PerfData data(spec);
+    const auto dtype = static_cast<Dtype>(d);
+    PerfData data({kAllReduce, uniform_row(dtype), Op::kSum, 4, 5});
     std::vector<uint8_t> input(kElems * 8), zeros(kElems * 8);
     for (int r = 0; r < 4; ++r) {
       data.fill(r, kElems, input.data());
       uint64_t nonzero = 0;
-      for (uint64_t e = 0; e < kElems; ++e) nonzero += element(input, e, dtype_bytes(spec.dtype)) != 0;
-      EXPECT_GT(nonzero, kElems * 9 / 10) << dtype_name(spec.dtype) << " rank " << r;
+      for (uint64_t e = 0; e < kElems; ++e) nonzero += element(input, e, dtype_bytes(dtype)) != 0;
+      EXPECT_GT(nonzero, kElems * 9 / 10) << dtype_name(dtype) << " rank " << r;
     }
-    EXPECT_GT(data.count_wrong_reduced(0, kElems, zeros.data()), kElems / 3) << dtype_name(spec.dtype);
+    EXPECT_GT(data.count_wrong_reduced(0, kElems, zeros.data()), kElems / 3) << dtype_name(dtype);
   }
 }
 
 TEST(PerfData, WrongElementsAreCountedAcrossPeriodsAndShiftsAreSeen) {
   const uint64_t elems = 3 * PerfData::kPeriodElems + 5;
-  PerfData data({Collective::kAllReduce, Dtype::kFloat32, Op::kSum, 1, 9});
+  PerfData data({kAllReduce, uniform_row(Dtype::kFloat32), Op::kSum, 1, 9});
   std::vector<float> output(elems);
   data.fill(0, elems, output.data());
   EXPECT_EQ(data.count_wrong_reduced(0, elems, output.data()), 0u);
@@ -128,12 +130,93 @@ TEST(PerfData, WrongElementsAreCountedAcrossPeriodsAndShiftsAreSeen) {
 
 TEST(PerfData, GatheredShardsAreToldApart) {
   constexpr uint64_t kShard = 1000;
-  PerfData data({Collective::kAllGather, Dtype::kBfloat16, Op::kSum, 3, 9});
+  PerfData data({collective_traits(Collective::kAllGather), uniform_row(Dtype::kBfloat16), Op::kSum, 3, 9});
   std::vector<uint16_t> output(3 * kShard);
   for (int r = 0; r < 3; ++r) data.fill(r, kShard, output.data() + static_cast<uint64_t>(r) * kShard);
-  EXPECT_EQ(data.count_wrong_gathered(kShard, output.data()), 0u);
+  const auto count_wrong = [&] {
+    uint64_t wrong = 0;
+    for (int r = 0; r < 3; ++r)
+      wrong += data.count_wrong_delivered(r, 0, kShard, output.data() + static_cast<uint64_t>(r) * kShard);
+    return wrong;
+  };
+  EXPECT_EQ(count_wrong(), 0u);
+  EXPECT_EQ(data.count_wrong_delivered(1, 7, kShard - 7, output.data() + kShard + 7), 0u);
   std::swap_ranges(output.begin(), output.begin() + kShard, output.begin() + kShard);
-  EXPECT_GT(data.count_wrong_gathered(kShard, output.data()), 19 * kShard / 10);
+  EXPECT_GT(count_wrong(), 19 * kShard / 10);
+}
+
+// ---- mixed types ----
+
+/// The finite value of a type next to x, ties to even: by bisection over the patterns, which ascend with their values.
+double nearest(Dtype dtype, double x) {
+  if (dtype == Dtype::kFloat32) return static_cast<float>(x);
+  uint64_t low = 0, high = uint64_t{1} << (8 * dtype_bytes(dtype) - 1);
+  while (high - low > 1) {
+    const uint64_t middle = (low + high) / 2;
+    const double value = decode_float(dtype, middle);
+    (std::isfinite(value) && value <= std::fabs(x) ? low : high) = middle;
+  }
+  const double below = decode_float(dtype, low), above = decode_float(dtype, low + 1);
+  const double down = std::fabs(x) - below, up = above - std::fabs(x);
+  return std::copysign(down < up || (down == up && low % 2 == 0) ? below : above, x);
+}
+
+/// What a rank's output must hold by the rule of rondo/types.h, formed from the inputs with doubles.
+double mixed_result(const DataSpec& spec, const std::vector<double>& inputs) {
+  const TypeRow& t = spec.types;
+  double result = 0;
+  for (size_t r = 0; r < inputs.size(); ++r) {
+    const double own = nearest(t.wire, inputs[r] * (spec.op == Op::kPremulSum && r % 2 == 1 ? 2 : 1));
+    if (r == 0) result = own;
+    else if (spec.op == Op::kMin) result = std::min(result, own);
+    else if (spec.op == Op::kMax) result = std::max(result, own);
+    else result = spec.op == Op::kProd ? result * own : result + own;
+    EXPECT_EQ(nearest(t.wire, result), result) << "a partial result does not fit what travels";
+  }
+  if (spec.op == Op::kAvg) result = static_cast<float>(result) / static_cast<float>(inputs.size());
+  const bool one_owner = spec.traits.name == "reduce" || spec.traits.name == "reduce_scatter";
+  return nearest(t.output, one_owner ? result : nearest(t.wire, result));
+}
+
+constexpr uint64_t kFewElems = 100;  // searching the nearest value takes long
+
+TEST(MixedTypes, ResultsAreRoundedWhereTheRuleSays) {
+  for (uint8_t index = 1; index < kNumRows; ++index)
+    for (const Collective c : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce})
+      for (int o = 0; o < kNumOps; ++o)
+        for (int nranks : {2, 5}) {
+          const TypeRow t = row_at(index, Dtype::kFloat32);
+          if (t == uniform_row(t.input)) continue;
+          const DataSpec spec{collective_traits(c), t, static_cast<Op>(o), nranks, 3};
+          SCOPED_TRACE(testing::Message() << spec.traits.name << " " << op_name(spec.op) << " row " << int{index});
+          PerfData data(spec);
+          std::vector<std::vector<uint8_t>> inputs(static_cast<size_t>(nranks));
+          for (int r = 0; r < nranks; ++r) {
+            inputs[static_cast<size_t>(r)].resize(kFewElems * dtype_bytes(t.input));
+            data.fill(r, kFewElems, inputs[static_cast<size_t>(r)].data());
+          }
+          std::vector<uint8_t> output(kFewElems * dtype_bytes(t.output));
+          for (uint64_t e = 0; e < kFewElems; ++e) {
+            std::vector<double> operands;
+            for (const auto& input : inputs)
+              operands.push_back(decode_float(t.input, element(input, e, dtype_bytes(t.input))));
+            const uint64_t bits = encode_float(t.output, mixed_result(spec, operands));
+            std::memcpy(output.data() + e * dtype_bytes(t.output), &bits, dtype_bytes(t.output));
+          }
+          ASSERT_EQ(data.count_wrong_reduced(0, kFewElems, output.data()), 0u);
+        }
+}
+
+TEST(MixedTypes, DataThatWereNotRoundedOnTheWireAreSeen) {
+  const TypeRow t{Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat32};
+  PerfData data({collective_traits(Collective::kBroadcast), t, Op::kSum, 2, 3});
+  std::vector<float> output(kElems);
+  data.fill(1, kElems, output.data());
+  EXPECT_GT(data.count_wrong_delivered(1, 0, kElems, output.data()), kElems / 2);
+  for (float& x : output) x = static_cast<float>(nearest(t.wire, x));
+  EXPECT_EQ(data.count_wrong_delivered(1, 0, kElems, output.data()), 0u);
+  for (float& x : output) x = std::nextafter(x, 0.0f);
+  EXPECT_EQ(data.count_wrong_delivered(1, 0, kElems, output.data()), kElems);
 }
 
 TEST(FloatCodec, RoundTripsEveryFinitePatternAndRoundsTiesToEven) {
@@ -153,10 +236,10 @@ TEST(FloatCodec, RoundTripsEveryFinitePatternAndRoundsTiesToEven) {
 }
 
 TEST(PerfData, PremulIsOneElementOfTheAccumulator) {
-  const PerfData half({Collective::kAllReduce, Dtype::kFloat16, Op::kPremulSum, 2, 1});
+  const PerfData half({kAllReduce, uniform_row(Dtype::kFloat16), Op::kPremulSum, 2, 1});
   EXPECT_EQ(half.premul(0), 0x3f800000u);
   EXPECT_EQ(half.premul(1), 0x40000000u);
-  const PerfData integers({Collective::kAllReduce, Dtype::kInt32, Op::kPremulSum, 2, 1});
+  const PerfData integers({kAllReduce, uniform_row(Dtype::kInt32), Op::kPremulSum, 2, 1});
   EXPECT_EQ(integers.premul(1), 2u);
 }
 

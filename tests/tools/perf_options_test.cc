@@ -1,4 +1,4 @@
-// Command line values of `rondo perf`: sizes, names, sweeps, how a size becomes a call, bandwidth formulae.
+// Command line values of `rondo perf`: sizes, names, sweeps, types.
 // labels: unit
 #include "perf_options.h"
 
@@ -31,7 +31,8 @@ TEST(ParseNames, CollectivesInAllSpellings) {
   EXPECT_EQ(parse_collective("all-reduce"), Collective::kAllReduce);
   EXPECT_EQ(parse_collective("AllGather"), Collective::kAllGather);
   EXPECT_EQ(parse_collective("reduce-scatter"), Collective::kReduceScatter);
-  EXPECT_EQ(parse_collective("reduce"), std::nullopt);
+  EXPECT_EQ(parse_collective("reduce"), Collective::kReduce);
+  EXPECT_EQ(parse_collective("educe"), std::nullopt);
 }
 
 TEST(ParseNames, DatatypesAndOpsAsListsAndAll) {
@@ -79,32 +80,13 @@ TEST(Sweep, ZeroAndTheEndOfTheNumbersDoNotLoop) {
   EXPECT_FALSE(sweep_bytes(o).ok()) << "more sizes than anybody wants";
 }
 
-TEST(CallShapes, SizeIsTheWholeVector) {
-  const CallShape all = call_shape(Collective::kAllReduce, Dtype::kFloat32, 3, 100);
-  EXPECT_EQ(all.count_elems, 25u);
-  EXPECT_EQ(all.in_elems, 25u);
-  EXPECT_EQ(all.out_elems, 25u);
-  EXPECT_EQ(all.bytes, 100u);
-  const CallShape scatter = call_shape(Collective::kReduceScatter, Dtype::kFloat32, 3, 100);
-  EXPECT_EQ(scatter.count_elems, 8u);
-  EXPECT_EQ(scatter.in_elems, 24u);
-  EXPECT_EQ(scatter.out_elems, 8u);
-  EXPECT_EQ(scatter.bytes, 96u);
-  const CallShape gather = call_shape(Collective::kAllGather, Dtype::kInt8, 4, 10);
-  EXPECT_EQ(gather.count_elems, 2u);
-  EXPECT_EQ(gather.in_elems, 2u);
-  EXPECT_EQ(gather.out_elems, 8u);
-}
-
-TEST(Bandwidths, FormulaeOfNcclTests) {
-  const Bandwidth all = bandwidth(Collective::kAllReduce, 4, 2'000'000'000, 0.5);
-  EXPECT_DOUBLE_EQ(all.algorithm, 4.0);
-  EXPECT_DOUBLE_EQ(all.bus, 6.0);
-  const Bandwidth gather = bandwidth(Collective::kAllGather, 4, 2'000'000'000, 0.5);
-  EXPECT_DOUBLE_EQ(gather.bus, 3.0);
-  EXPECT_DOUBLE_EQ(bandwidth(Collective::kReduceScatter, 2, 1'000'000'000, 1).bus, 0.5);
-  EXPECT_DOUBLE_EQ(bandwidth(Collective::kAllReduce, 1, 1000, 1).bus, 0.0);
-  EXPECT_DOUBLE_EQ(bandwidth(Collective::kAllReduce, 2, 1000, 0).algorithm, 0.0);
+TEST(Types, FollowTheDatatypeUnlessNamed) {
+  PerfOptions o;
+  EXPECT_EQ(types_of(o, Dtype::kBfloat16), uniform_row(Dtype::kBfloat16));
+  o.wire = Dtype::kFloat8E4m3;
+  o.output = Dtype::kFloat32;
+  EXPECT_EQ(types_of(o, Dtype::kFloat16),
+            (TypeRow{Dtype::kFloat16, Dtype::kFloat8E4m3, Dtype::kFloat32, Dtype::kFloat32}));
 }
 
 }  // namespace

@@ -16,10 +16,11 @@ namespace {
 
 ResultRow a_row() {
   ResultRow row;
-  row.shape = call_shape(Collective::kAllReduce, Dtype::kFloat32, 2, 1 << 20);
+  row.shape = call_shape(*find_perf_operation("all_reduce"), Dtype::kFloat32, 2, 1 << 20);
+  row.dtype = Dtype::kFloat32;
   row.op = Op::kSum;
   row.out_of_place = {0.001, 0};
-  row.in_place = {0.0005, 3};
+  row.in_place = Measurement{0.0005, 3};
   return row;
 }
 
@@ -75,7 +76,7 @@ TEST(Table, UncheckedAndGatheredRows) {
   ResultRow row = a_row();
   row.op.reset();
   row.out_of_place.num_wrong.reset();
-  row.in_place.num_wrong.reset();
+  row.in_place->num_wrong.reset();
   row.plan = "ring because";
   PerfOptions options;
   options.rotate = 8;
@@ -88,6 +89,40 @@ TEST(Table, UncheckedAndGatheredRows) {
   EXPECT_EQ(printed.json["results"][0]["plan"], "ring because");
   EXPECT_EQ(printed.json["regime"], "cold");
   EXPECT_EQ(printed.json["errors"][0], "rank 1 went away");
+}
+
+TEST(Table, RootsTypesAndWhatHasNoFormInPlace) {
+  ResultRow row = a_row();
+  row.op.reset();
+  row.root = 1;
+  row.in_place.reset();
+  PerfOptions options;
+  options.operation = find_perf_operation("broadcast");
+  options.wire = Dtype::kBfloat16;
+  const Printed printed = print(options, row, "");
+  EXPECT_NE(
+      printed.text.find("float    none       1  1000.00    1.05    1.05       0      N/A     N/A     N/A     N/A\n"),
+      std::string::npos)
+      << printed.text;
+  EXPECT_NE(printed.text.find("# Types that differ from the column's: wire bfloat16\n"), std::string::npos);
+  EXPECT_NE(printed.text.find("# Avg bus bandwidth    : 1.04858\n"), std::string::npos) << printed.text;
+  const nlohmann::json& result = printed.json["results"][0];
+  EXPECT_EQ(result["root"], "1");
+  EXPECT_TRUE(result["in_place"]["time"].is_null());
+  EXPECT_DOUBLE_EQ(result["out_of_place"]["bus_bw"], 1.048576);
+  EXPECT_EQ(printed.json["config"]["types"], (nlohmann::json{{"wire", "bfloat16"}}));
+}
+
+TEST(Table, ABarrierHasATimeAndNoData) {
+  ResultRow row;
+  row.out_of_place = {0.000002, std::nullopt};
+  PerfOptions options;
+  options.operation = find_perf_operation("barrier");
+  const Printed printed = print(options, row, "");
+  EXPECT_NE(printed.text.find("           0             0      none    none      -1     2.00    0.00    0.00     N/A"),
+            std::string::npos)
+      << printed.text;
+  EXPECT_TRUE(printed.all_correct);
 }
 
 TEST(Json, KeysOfNcclTests) {
