@@ -3,8 +3,7 @@
 
 Rules (docs/architecture.md, "Rooms"):
   order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other
-  words     algorithms also use the vocabulary that they are written in, schedule/recorder.h, which itself stands on
-            include/ alone; src/fsdp and examples/ use the public headers only
+  public    src/fsdp and examples/ use the public headers only
   paths     an include in quotes names a file from src/, include/ or the own top folder; only tests and benchmarks may
             also name a file beside them
   cuda      no CUDA header outside *.cu and *.cuh
@@ -34,7 +33,6 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("adapters",),
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-VOCABULARY = {"schedule/recorder.h"}
 PUBLIC_ONLY = {"fsdp", "examples"}
 UNRESTRICTED = {"tests", "bench"}  # they look everywhere; the rules on paths and CUDA hold for them too
 TOP_FOLDERS = ("include", "src", "tools", "adapters", "examples", "tests", "bench")
@@ -98,16 +96,12 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
     return own if own not in LEVELS[0] and (top / own / name).is_file() else None
 
 
-def may_include(path: Path, room: str, name: str, target: str) -> str | None:
-    """Why `path` of `room` may not include `name` of room `target`; None when it may."""
+def may_include(room: str, name: str, target: str) -> str | None:
+    """Why `room` may not include `name` of room `target`; None when it may."""
     if target == room or room in UNRESTRICTED or target == "include":
-        if path.as_posix().removeprefix("src/") in VOCABULARY and target not in ("include",) and name not in VOCABULARY:
-            return f"{path.name} is vocabulary and stands on include/ alone, not on {name}"
         return None
     if room in PUBLIC_ONLY:
         return f"{room} uses the public headers only, not {name}"
-    if room == "algorithms" and name in VOCABULARY:
-        return None
     if target not in LEVEL_OF:
         return f"{name} lies in {target}, which is no room of src/"
     if LEVEL_OF[target] < LEVEL_OF[room]:
@@ -131,7 +125,7 @@ def check_includes(top: Path, path: Path, room: str, text: str) -> Iterator[Find
             if not beside and not is_cuda_header(name):
                 yield Finding(path, number, "paths", f'"{name}" is no file of src/, include/ or {path.parts[0]}/')
             continue
-        reason = may_include(path, room, name, target)
+        reason = may_include(room, name, target)
         if reason is not None:
             yield Finding(path, number, "order", reason)
 

@@ -100,6 +100,9 @@ static_assert(sizeof(Port) == 8);
 inline constexpr uint16_t kUnicast = 0;
 inline constexpr uint16_t kGroupAll = 1;  // every other rank of the communicator
 
+/// Of send and recv, which run beside the collectives: all other tags are an algorithm's own.
+inline constexpr uint16_t kTagPointToPoint = 0xFFF0;
+
 /// In the order of addition (receive sets) or of any order (send sets).
 using PortSet = std::vector<Port>;
 using Lane = std::vector<Instruction>;
@@ -109,7 +112,7 @@ struct RankSchedule {
   int32_t nranks = 1;
   uint16_t in_chunks = 1;       // into how many chunks each buffer is cut
   uint16_t out_chunks = 1;
-  uint16_t scratch_chunks = 0;
+  uint16_t scratch_chunks = 0;  // 0, or as many as in or out have: chunk c is then as long as theirs
   std::vector<Lane> lanes;
   std::vector<PortSet> port_sets{PortSet{}};
 

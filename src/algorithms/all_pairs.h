@@ -1,12 +1,12 @@
-// Who talks to whom when every rank talks to every other: shared by one_shot.h, two_shot.h, direct.h
-// and pull.h.
+// Who talks to whom when every rank talks to every other: what one_shot.h, two_shot.h, linear.h, all_to_all.h,
+// barrier.h, direct.h and pull.h share.
 //
 // `everybody` names multicast connections: a rank writes a message once, into its own slot, and all others read
 // it there. `from_each` names unicast connections, one for each ordered pair of ranks.
 // Sets are listed by ascending rank: that is the order of addition, with the own operand in its place (`order`).
 #pragma once
 
-#include "schedule/recorder.h"
+#include "rondo/recorder.h"
 
 namespace rondo::algorithms {
 
@@ -35,5 +35,12 @@ struct AllPairs {
     return ports;
   }
 };
+
+/// Waits until everybody has come here.
+template <class P>
+void meet(P& p, const AllPairs& all, uint16_t tag) {
+  p.send_credit(all.everybody(tag));
+  p.recv_credit(all.everybody(tag));
+}
 
 }  // namespace rondo::algorithms

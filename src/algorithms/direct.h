@@ -11,12 +11,13 @@
 //     exit    0 ==> {1 2 3}  1 ==> {0 2 3} ...    "I am done with yours"
 //
 // All-reduce: rank r adds chunk r of all inputs and writes it into all outputs. Reduce-scatter: rank r pulls chunk r of
-// all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs.
+// all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs. Broadcast: the root pushes
+// its input into all outputs.
 // One lane: nobody touches a peer's buffer before that peer's entry credit, nobody leaves before all exit credits.
 // In place is safe: chunk r of any buffer is read and written by rank r alone, sources before sinks.
 //
 // Steps: 2, both of them credits. Bytes sent per rank: 0, since data never passes through a connection; in a sum
-// (N-1)/N S are pulled, in an all-reduce (N-1)/N S and in an all-gather (N-1)/N S are pushed.
+// (N-1)/N S are pulled, in an all-reduce (N-1)/N S, in an all-gather (N-1)/N S, in a broadcast (N-1) S are pushed.
 // Order of addition: ascending ranks.
 // Source: shared-address-space collectives, e.g. XPMEM paths of MPI libraries; NCCL's registered-buffer direct mode.
 #pragma once
@@ -24,13 +25,6 @@
 #include "algorithms/all_pairs.h"
 
 namespace rondo::algorithms {
-
-/// Waits until everybody has come here.
-template <class P>
-void meet(P& p, const AllPairs& all, uint16_t tag) {
-  p.send_credit(all.everybody(tag));
-  p.recv_credit(all.everybody(tag));
-}
 
 template <class P>
 void direct_all_reduce(P& p, Rank rank, int nranks) {
@@ -63,6 +57,17 @@ void direct_all_gather(P& p, Rank rank, int nranks) {
   if (nranks == 1) return p.copy(in(0), out(0));
   meet(p, all, AllPairs::kEntry);
   p.direct().copy_send(in(0), out(rank), all.everybody(AllPairs::kComplete));
+  meet(p, all, AllPairs::kExit);
+}
+
+template <class P>
+void direct_broadcast(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0));
+  meet(p, all, AllPairs::kEntry);
+  if (rank == root) p.direct().copy_send(in(0), out(0), all.everybody(AllPairs::kComplete));
   meet(p, all, AllPairs::kExit);
 }
 

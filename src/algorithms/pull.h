@@ -8,11 +8,14 @@
 //     the others' sums        out[1] <- 1, [2] <- 2 out[2] <- 2, [0] <- 0 out[0] <- 0, [1] <- 1
 //     exit                    ---------------- nobody reads from anybody any more --------------
 //
-// Reduce-scatter is the first half; it is direct.h's, which never pushes. All-gather pulls everybody's `in`; its own part
-// is copied last, when nobody reads it any more.
-// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum stands.
+// Reduce-scatter is the first half; it is direct.h's, which never pushes. All others pull between two meetings what they
+// want: all-gather everybody's `in`, all-to-all the own chunk of everybody's `in`, broadcast and scatter the root's `in`
+// or the own chunk of it; in gather and reduce the root alone pulls, everybody's `in`.
+// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum stands;
+// and a rank's own part is copied last, when nobody reads it any more. (All-to-all is not done in place.)
 //
-// Steps: all-reduce 3, the others 2, all of them credits. Bytes sent per rank: 0; pulled 2(N-1)/N S and (N-1)/N S.
+// Steps: all-reduce 3, the others 2, all of them credits. Bytes sent per rank: 0; pulled 2(N-1)/N S in an all-reduce, S
+// in a broadcast, S/N in a scatter, (N-1) S in a reduce and (N-1)/N S in a gather by the root, (N-1)/N S in the others.
 // Order of addition: ascending ranks.
 // Source: kernel-assisted collectives (KNEM, CMA): Ma, Bosilca, Bouteiller and Dongarra (2011).
 #pragma once
@@ -51,6 +54,76 @@ void pull_all_gather(P& p, Rank rank, int nranks) {
     meet(p, all, AllPairs::kExit);
   }
   p.copy(in(0), out(rank));
+}
+
+template <class P>
+void pull_all_to_all(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, nranks);
+  p.lane(0);
+  if (nranks > 1) {
+    meet(p, all, AllPairs::kEntry);
+    for (int hops = 1; hops < nranks; ++hops) {
+      const Rank peer = all.neighbour(hops);
+      p.pull({{peer, AllPairs::kContribution, kGroupAll}}, in(rank), out(peer));
+    }
+    meet(p, all, AllPairs::kExit);
+  }
+  p.copy(in(rank), out(rank));
+}
+
+template <class P>
+void pull_broadcast(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (nranks > 1) {
+    meet(p, all, AllPairs::kEntry);
+    if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(0), out(0));
+    meet(p, all, AllPairs::kExit);
+  }
+  if (rank == root) p.copy(in(0), out(0));
+}
+
+template <class P>
+void pull_scatter(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, 1);
+  p.lane(0);
+  if (nranks > 1) {
+    meet(p, all, AllPairs::kEntry);
+    if (rank != root) p.pull({{root, AllPairs::kContribution, kGroupAll}}, in(rank), out(0));
+    meet(p, all, AllPairs::kExit);
+  }
+  if (rank == root) p.copy(in(rank), out(0));
+}
+
+template <class P>
+void pull_gather(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, nranks);
+  p.lane(0);
+  if (nranks > 1) meet(p, all, AllPairs::kEntry);
+  if (rank == root) {
+    p.copy(in(0), out(rank));
+    for (int hops = 1; hops < nranks; ++hops) {
+      const Rank peer = all.neighbour(hops);
+      p.pull({{peer, AllPairs::kContribution, kGroupAll}}, in(0), out(peer));
+    }
+  }
+  if (nranks > 1) meet(p, all, AllPairs::kExit);
+}
+
+template <class P>
+void pull_reduce(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  meet(p, all, AllPairs::kEntry);
+  if (rank == root)
+    p.direct().recv_reduce_copy(all.everybody(AllPairs::kContribution), in(0), out(0), all.order(), Sum::kFinal);
+  meet(p, all, AllPairs::kExit);
 }
 
 }  // namespace rondo::algorithms

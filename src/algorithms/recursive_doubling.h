@@ -24,7 +24,7 @@
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
 #pragma once
 
-#include "schedule/recorder.h"
+#include "rondo/recorder.h"
 
 namespace rondo::algorithms {
 

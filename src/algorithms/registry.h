@@ -7,8 +7,9 @@
 #include <span>
 #include <string_view>
 
+#include "rondo/recorder.h"
 #include "rondo/schedule.h"
-#include "schedule/recorder.h"
+#include "rondo/status.h"
 
 namespace rondo {
 
@@ -35,6 +36,8 @@ std::span<const Algorithm> all_algorithms();
 const Algorithm* find_algorithm(Collective collective, std::string_view name);
 /// One rank's schedule. 1 <= nranks <= 65535. O(its instructions).
 RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root = 0);
+/// The schedule of one end of a message between two ranks (kSend, kRecv), which no table lists. peer != rank.
+RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
 /// All ranks' schedules.
 Schedule record_all(const Algorithm& algorithm, int nranks, Rank root = 0);
 

@@ -24,7 +24,7 @@
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 
-#include "schedule/recorder.h"
+#include "rondo/recorder.h"
 
 namespace rondo::algorithms {
 

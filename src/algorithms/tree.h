@@ -23,7 +23,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/recorder.h"
+#include "rondo/recorder.h"
 
 namespace rondo::algorithms {
 
@@ -56,6 +56,9 @@ struct TreeNode {
     if (offset > 0) add_child(to_rank(v + offset));
     if (num_children == 2 && children[0] > children[1]) std::swap(children[0], children[1]);  // mirrored
   }
+
+  /// The rank without a parent.
+  static constexpr Rank top(int nranks, int tree) { return tree == 0 ? 0 : nranks % 2 == 0 ? nranks - 1 : 1 % nranks; }
 
   PortSet to_children(uint16_t tag) const {
     PortSet ports;

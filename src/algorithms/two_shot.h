@@ -1,4 +1,4 @@
-// Two-shot all-pairs all-reduce, and its two halves: reduce-scatter and all-gather.
+// Two-shot all-pairs all-reduce, its two halves, reduce-scatter and all-gather, and reduce.
 //
 //     shot 1   0 --1--> 1     0 --2--> 2     0 --3--> 3      chunk j of every rank goes to its owner j,
 //              1 --0--> 0     1 --2--> 2     1 --3--> 3      who adds the N contributions in ascending order
@@ -9,9 +9,12 @@
 //                                  recv x1[0], x2[0], x3[0]; out[0] = in[0] + x1[0] + x2[0] + x3[0]; send it to {1 2 3}
 //                                  recv out[1] from 1, out[2] from 2, out[3] from 3
 //
+// Reduce: in shot 2 the owners send their sums to the root alone, so that adding is shared by all.
+//
 // Three lanes, one for each role: "give" sends contributions, "own" completes the own chunk, "take" receives the rest.
 //
-// Steps: all-reduce 2, the halves 1. Bytes sent per rank: shot 1 (N-1)/N S; shot 2 S/N, written once for N - 1 readers.
+// Steps: all-reduce and reduce 2, the halves 1. Bytes sent per rank: shot 1 (N-1)/N S; shot 2 S/N, in the all-reduce
+// written once for N - 1 readers.
 // Order of addition: ascending ranks, so each sum is rounded once and has the bits that one process gets.
 // Source: the direct (all-pairs) exchange; MSCCL++'s two-shot all-reduce.
 #pragma once
@@ -52,6 +55,26 @@ void two_shot_all_reduce(P& p, Rank rank, int nranks) {
 
   p.lane(2);
   two_shot_take(p, all);
+}
+
+template <class P>
+void two_shot_reduce(P& p, Rank rank, int nranks, Rank root) {
+  const AllPairs all(rank, nranks);
+  p.chunks(nranks, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  two_shot_give(p, all);
+
+  p.lane(1);
+  const PortSet contributions = all.from_each(AllPairs::kContribution);
+  if (rank != root) return p.recv_reduce_send(contributions, in(rank), {{root, AllPairs::kComplete}}, all.order(), Sum::kFinal);
+  p.recv_reduce_copy(contributions, in(rank), out(rank), all.order(), Sum::kFinal);
+
+  p.lane(2);
+  for (int hops = 1; hops < nranks; ++hops) {
+    const Rank owner = all.neighbour(hops);
+    p.recv({{owner, AllPairs::kComplete}}, out(owner));
+  }
 }
 
 template <class P>

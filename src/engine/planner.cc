@@ -36,6 +36,7 @@ Planner::Profile Planner::profile_of(const RankSchedule& s, const Algorithm& alg
       p.adds_in_out |= i.has(kVerbSrc) && i.has(kVerbRecv) && i.src_buffer() == Buffer::kOut;
       if (i.is(kFlagDirect)) {
         p.peer_share += share * (received + sent);
+        p.pushes |= sent != 0;
         p.pulls += received;
       } else {
         const bool multicast = !to.empty() && to[0].group != kUnicast;
@@ -45,14 +46,15 @@ Planner::Profile Planner::profile_of(const RankSchedule& s, const Algorithm& alg
   return p;
 }
 
-// Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it.
+// Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it. Of direct
+// algorithms at all: in a collective with a root few ranks may touch others' buffers, and all must prepare for it.
 const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
   auto [it, fresh] = profiles_.try_emplace(&algorithm);
   Profile& most = it->second;
   if (!fresh) return most;
   most.steps = algorithm.cost(nranks_).steps;
-  for (Rank r : {0, 1, nranks_ / 2, nranks_ - 1}) {
-    if (r >= nranks_) continue;
+  for (Rank r = 0; r < nranks_; ++r) {
+    if (!algorithm.direct && r > 1 && r != nranks_ / 2 && r != nranks_ - 1) continue;
     const Profile p = profile_of(record_rank(algorithm, r, nranks_), algorithm);
     most.messages = std::max(most.messages, p.messages);
     most.pulls = std::max(most.pulls, p.pulls);
@@ -62,6 +64,7 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
     most.peer_share = std::max(most.peer_share, p.peer_share);
     most.serves_variable_counts &= p.serves_variable_counts;
     most.adds_in_out |= p.adds_in_out;
+    most.pushes |= p.pushes;
   }
   return most;
 }
@@ -208,16 +211,6 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
 
 namespace {
 
-// TEMP
-RankSchedule record_point_to_point(Collective c, Rank rank, int nranks, Rank peer) {
-  Recorder p(rank, nranks);
-  p.chunks(1, 1);
-  p.lane(0);
-  if (c == Collective::kSend) p.send(in(0), {{peer, 0xFFF0}});
-  else p.recv({{peer, 0xFFF0}}, out(0));
-  return p.take();
-}
-
 OperationShape shape_of(const PlanRequest& r, uint8_t algorithm) {
   return {r.collective, r.dtype, collective_reduces(r.collective) ? r.op : Op::kSum, algorithm, r.count_elems,
           static_cast<uint16_t>(r.root), r.row, r.counts != nullptr};
@@ -231,6 +224,8 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;
+  shape.direct = c.algorithm->direct && nranks_ > 1;
+  shape.pushes = shape.direct && profile(*c.algorithm).pushes;
   return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }

@@ -52,11 +52,8 @@ class Compiler {
   }
 
   void fix_loop() {
-    for (const Lane& lane : s_.lanes)
-      for (const Instruction& i : lane) {
-        p_.direct |= i.is(kFlagDirect);
-        p_.pushes |= i.is(kFlagDirect) && i.has(kVerbSend);
-      }
+    p_.direct = shape_.direct;
+    p_.pushes = shape_.pushes;
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
     p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
     if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // credits alone: no elements to count

@@ -50,6 +50,7 @@ struct ProgramShape {
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
+  bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction of its own
 };
 
 struct Program {

@@ -1,10 +1,15 @@
-#include "schedule/recorder.h"
+#include "rondo/recorder.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
 namespace rondo {
 
 namespace {
+
+constexpr std::string_view kBufferNames[] = {"in", "out", "scratch"};
+constexpr int kMost = 65535;  // of chunks, lanes and port sets: 16 bits of an instruction
 
 size_t hash_ports(const PortSet& set) {
   uint64_t h = set.size();
@@ -15,6 +20,42 @@ size_t hash_ports(const PortSet& set) {
 }
 
 }  // namespace
+
+void Recorder::wrong(std::string_view what) {
+  if (!error_.empty()) return;
+  error_ = fmt::format("rank {} of {}", s_.rank, s_.nranks);
+  if (lane_ < s_.lanes.size()) error_ += fmt::format(" lane {} pc {} ({})", lane_, s_.lanes[lane_].size(), verb_name(verb_));
+  error_ += fmt::format(": {}", what);
+}
+
+void Recorder::chunks(int in_chunks, int out_chunks, int scratch_chunks) {
+  if (in_chunks < 1 || in_chunks > kMost || out_chunks < 1 || out_chunks > kMost)
+    return wrong(fmt::format("cuts in into {} chunks and out into {}: 1 to {} are possible", in_chunks, out_chunks, kMost));
+  if (scratch_chunks != 0 && scratch_chunks != in_chunks && scratch_chunks != out_chunks)
+    return wrong(fmt::format("cuts scratch into {} chunks: it must be none, or as many as in ({}) or out ({})",
+                             scratch_chunks, in_chunks, out_chunks));
+  s_.in_chunks = static_cast<uint16_t>(in_chunks);
+  s_.out_chunks = static_cast<uint16_t>(out_chunks);
+  s_.scratch_chunks = static_cast<uint16_t>(scratch_chunks);
+}
+
+void Recorder::lane(int index) {
+  if (index < 0 || index > kMost) return wrong(fmt::format("has no lane {}", index));
+  lane_ = static_cast<size_t>(index);
+  if (s_.lanes.size() <= lane_) s_.lanes.resize(lane_ + 1);
+}
+
+void Recorder::wait(int lane, int pc) {
+  verb_ = Verb::kWait;
+  if (lane_ >= s_.lanes.size()) return wrong("a verb stands before the first lane()");
+  if (lane < 0 || lane > kMost || pc < 0 || pc > kMost) return wrong(fmt::format("no lane {} pc {}", lane, pc));
+  Instruction i;
+  i.verb = Verb::kWait;
+  i.src_first = static_cast<uint16_t>(lane);
+  i.dst_first = static_cast<uint16_t>(pc);
+  i.num_chunks = 0;
+  s_.lanes[lane_].push_back(i);
+}
 
 void Recorder::grow_index() {
   index_.assign(std::max<size_t>(16, index_.size() * 2), 0);
@@ -31,16 +72,28 @@ uint16_t Recorder::intern(const PortSet* set) {
   size_t slot = hash_ports(*set) & (index_.size() - 1);
   for (; index_[slot] != 0; slot = (slot + 1) & (index_.size() - 1))
     if (s_.port_sets[index_[slot]] == *set) return index_[slot];
-  RONDO_CHECK(!set->empty() && s_.port_sets.size() < 65535);
-  for (const Port& p : *set) RONDO_CHECK(p.peer >= 0 && p.peer < s_.nranks && p.peer != s_.rank);
+  if (set->empty()) return wrong("names no port"), 0;
+  if (s_.port_sets.size() >= kMost) return wrong("has too many sets of ports"), 0;
+  for (const Port& p : *set)
+    if (p.peer < 0 || p.peer >= s_.nranks || p.peer == s_.rank)
+      return wrong(fmt::format("names rank {}, which is no peer", p.peer)), 0;
   index_[slot] = static_cast<uint16_t>(s_.port_sets.size());
   s_.port_sets.push_back(*set);
   return index_[slot];
 }
 
+uint16_t Recorder::operand(const Chunk& c, int num) {
+  const int all = s_.chunks(c.buffer);
+  if (c.num != num) wrong(fmt::format("moves {} chunks to {}", num, c.num));
+  if (num < 1 || num > all || c.first < 0 || c.first >= all)
+    wrong(fmt::format("{} chunks of {} from {} on: it has {}", num, kBufferNames[static_cast<int>(c.buffer)], c.first, all));
+  return static_cast<uint16_t>(c.first);
+}
+
 void Recorder::put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to, Sum sum,
                    Order order, const Chunk* shape) {
-  RONDO_CHECK(lane_ < s_.lanes.size());
+  verb_ = verb;
+  if (lane_ >= s_.lanes.size()) return wrong("a verb stands before the first lane()");
   Instruction i;
   i.verb = verb;
   i.flags = static_cast<uint8_t>(next_flags_ | (sum == Sum::kFinal ? kFlagFinal : 0));
@@ -50,21 +103,17 @@ void Recorder::put(Verb verb, const Chunk* src, const PortSet* from, const Chunk
   const Chunk* s = src != nullptr ? src : shape;
   const int num = s != nullptr ? s->num : dst != nullptr ? dst->num : 0;
   i.num_chunks = static_cast<uint16_t>(num);
-  auto operand = [&](const Chunk* c) {
-    RONDO_CHECK(c->num == num && num >= 1 && num <= s_.chunks(c->buffer));
-    RONDO_CHECK(c->first >= 0 && c->first < s_.chunks(c->buffer));
-    return static_cast<uint16_t>(c->first);
-  };
   if (s != nullptr) {
-    i.src_first = operand(s);
+    i.src_first = operand(*s, num);
     i.buffers |= static_cast<uint8_t>(s->buffer);
   }
   if (dst != nullptr) {
-    RONDO_CHECK(dst->buffer != Buffer::kIn);
-    i.dst_first = operand(dst);
+    if (dst->buffer == Buffer::kIn) wrong("writes into in, which is the caller's");
+    i.dst_first = operand(*dst, num);
     i.buffers |= static_cast<uint8_t>(static_cast<uint8_t>(dst->buffer) << 4);
   }
-  RONDO_CHECK(order.position >= 0 && order.position <= static_cast<int>(from != nullptr ? from->size() : 0));
+  if (order.position < 0 || order.position > static_cast<int>(from != nullptr ? from->size() : 0))
+    wrong(fmt::format("places its own operand after {} received ones", order.position));
   i.src_position = static_cast<uint16_t>(order.position);
   s_.lanes[lane_].push_back(i);
 }

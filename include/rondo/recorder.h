@@ -1,21 +1,24 @@
-// Recorder: the P that turns an algorithm's text into one rank's RankSchedule.
+// The words in which algorithms are written, and Recorder: the P that turns an algorithm's text into one rank's
+// RankSchedule. Algorithms outside of this library are written in the same words (algorithm.h).
 //
 // An algorithm states, in this order: how the buffers are cut (`chunks`), then lanes, and in each lane the verbs.
-// Every verb checks its operands at once (RONDO_CHECK: a wrong text is a bug of the algorithm's author and is caught by
-// the first `rondo check`). Equal port sets share one table entry.
+// Every verb checks its operands at once; the first wrong one is kept in words (`error`), and what is recorded from
+// there on means nothing. Equal port sets share one table entry.
 //
 // Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one text, two readers).
 #pragma once
 
 #include <initializer_list>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "rondo/rondo.h"
 #include "rondo/schedule.h"
-#include "rondo/status.h"
 
 namespace rondo {
 
-/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or a cyclic range of `num` chunks.
+/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or a range of `num` chunks, cyclic modulo the buffer's chunk count.
 struct Chunk {
   Buffer buffer;
   int first;
@@ -42,17 +45,11 @@ class Recorder {
     s_.nranks = nranks;
   }
 
-  /// How many chunks each buffer is cut into.
-  void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0) {
-    s_.in_chunks = static_cast<uint16_t>(in_chunks);
-    s_.out_chunks = static_cast<uint16_t>(out_chunks);
-    s_.scratch_chunks = static_cast<uint16_t>(scratch_chunks);
-  }
+  /// How many chunks each buffer is cut into, 1..65535. Scratch is none, or cut into as many as in or out: its chunk c
+  /// is then as long as theirs, and holds the type that travels.
+  RONDO_API void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0);
   /// Instructions that follow go to lane `index`.
-  void lane(int index) {
-    lane_ = static_cast<size_t>(index);
-    if (s_.lanes.size() <= lane_) s_.lanes.resize(lane_ + 1);
-  }
+  RONDO_API void lane(int index);
   /// A set of ports. Receive sets are listed in the order of addition.
   PortSet ports(std::initializer_list<Port> p) { return PortSet(p); }
 
@@ -66,8 +63,8 @@ class Recorder {
   void recv_copy_send(const PortSet& from, Chunk dst, const PortSet& to) {
     put(Verb::kRecvCopySend, nullptr, &from, &dst, &to);
   }
-  void recv_reduce_send(const PortSet& from, Chunk src, const PortSet& to, Order order) {
-    put(Verb::kRecvReduceSend, &src, &from, nullptr, &to, Sum::kPartial, order);
+  void recv_reduce_send(const PortSet& from, Chunk src, const PortSet& to, Order order, Sum sum = Sum::kPartial) {
+    put(Verb::kRecvReduceSend, &src, &from, nullptr, &to, sum, order);
   }
   void recv_reduce_copy(const PortSet& from, Chunk src, Chunk dst, Order order, Sum sum) {
     put(Verb::kRecvReduceCopy, &src, &from, &dst, nullptr, sum, order);
@@ -76,14 +73,7 @@ class Recorder {
     put(Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
   }
   /// The lane goes on only when `lane` has finished its instruction `pc` in the same loop.
-  void wait(int lane, int pc) {
-    Instruction i;
-    i.verb = Verb::kWait;
-    i.src_first = static_cast<uint16_t>(lane);
-    i.dst_first = static_cast<uint16_t>(pc);
-    i.num_chunks = 0;
-    s_.lanes[lane_].push_back(i);
-  }
+  RONDO_API void wait(int lane, int pc);
   /// The next recorded instruction touches the peers' buffers themselves (see kFlagDirect).
   Recorder& direct() {
     next_flags_ |= kFlagDirect;
@@ -104,17 +94,24 @@ class Recorder {
     put(Verb::kRecv, nullptr, &from, nullptr, nullptr);
   }
 
+  /// The first wrong statement in words, with its place; empty when there is none.
+  const std::string& error() const { return error_; }
   RankSchedule take() { return std::move(s_); }
 
  private:
-  void put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
-           Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
+  RONDO_API void put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
+                     Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
+  uint16_t operand(const Chunk& c, int num);
   uint16_t intern(const PortSet* set);
   void grow_index();
+  void wrong(std::string_view what);
+
   RankSchedule s_;
   std::vector<uint16_t> index_;  // hash table of port sets: open addressing, 0 is free, 2^k slots
   size_t lane_ = 0;
   uint8_t next_flags_ = 0;
+  Verb verb_ = Verb::kWait;  // that is being recorded
+  std::string error_;
 };
 
 }  // namespace rondo

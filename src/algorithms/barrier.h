@@ -1,0 +1,39 @@
+// Barrier: nobody leaves before everybody has come. Its messages are credits: they carry no elements.
+//
+//     one-shot         0 ==> {1 2 3}   1 ==> {0 2 3}   ...           everybody tells all others and hears from all
+//
+//     dissemination    round 1   0 -> 1   1 -> 2   2 -> 3   3 -> 0   In round k rank r tells r + 2^k and hears from
+//                      round 2   0 -> 2   1 -> 3   2 -> 0   3 -> 1   r - 2^k (modulo N): then it has heard, of
+//                                                                    itself and through others, from 2^(k+1) ranks.
+//
+// One lane: who tells the next one has heard from the one before.
+//
+// Steps: one-shot 1, dissemination ceil(log2 N). Bytes sent per rank: 0; a rank writes 1 credit and reads N - 1, or
+// writes and reads ceil(log2 N).
+// Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
+#pragma once
+
+#include "algorithms/all_pairs.h"
+
+namespace rondo::algorithms {
+
+template <class P>
+void one_shot_barrier(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  if (nranks > 1) meet(p, all, AllPairs::kEntry);
+}
+
+template <class P>
+void dissemination_barrier(P& p, Rank rank, int nranks) {
+  const AllPairs all(rank, nranks);
+  p.chunks(1, 1);
+  p.lane(0);
+  for (int hops = 1; hops < nranks; hops *= 2) {
+    p.send_credit({{all.neighbour(hops), AllPairs::kEntry}});
+    p.recv_credit({{all.neighbour(nranks - hops), AllPairs::kEntry}});
+  }
+}
+
+}  // namespace rondo::algorithms

@@ -1,0 +1,73 @@
+// Binomial gather and scatter: whole subtrees travel as one message, so that few steps do.
+//
+//     gather to 0          1 --x1--> 0     3 --x3--> 2         Rank v, counted from the root, stands for the block of
+//                          2 --x2 x3--> 0                      ranks v .. v + lowest bit of v - 1. It collects the
+//                                                              blocks of v + 1, v + 2, v + 4, ... and hands its whole
+//     scatter from 0       0 --y2 y3--> 2                      block to v without its lowest bit. Scatter runs the
+//                          0 --y1--> 1     2 --y3--> 3         same ways downwards, the largest block first.
+//
+//   4 ranks, root 0, what rank 2 does:     gather    keep x2 in scratch[2]; recv scratch[3] from 3; send both to 0
+//                                          scatter   recv scratch[2 3] from 0; send [3] to 3; keep [2]
+//
+// One lane: each message needs the one before. Blocks are ranges of chunks, cyclic where they pass rank N - 1.
+//
+// Steps: floor(log2 N), the most bits that a number below N has. Bytes sent per rank: gather at most S/2 (2^k/N S, 2^k < N, or what is left of it), scatter
+// (N-1)/N S by the root.
+// Source: textbook, e.g. Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication" (2007).
+#pragma once
+
+#include <algorithm>
+
+#include "rondo/recorder.h"
+
+namespace rondo::algorithms {
+
+/// A rank's place in the binomial tree.
+struct Binomial {
+  static constexpr uint16_t kBlock = 0;
+
+  Binomial(Rank r, int n, Rank the_root) : rank(r), nranks(n), root(the_root), v((r - the_root + n) % n) {}
+  Rank rank;
+  int nranks;
+  Rank root;
+  int v;  // counted from the root
+
+  Rank at(int place) const { return (place + root) % nranks; }
+  /// The first block size that is not this rank's: its lowest bit, for the root all.
+  int end() const { return v == 0 ? nranks : v & -v; }
+  PortSet parent() const { return {{at(v & (v - 1)), kBlock}}; }
+  PortSet child(int bit) const { return {{at(v + bit), kBlock}}; }
+  bool has_child(int bit) const { return bit < end() && v + bit < nranks; }
+  int child_block(int bit) const { return std::min(bit, nranks - v - bit); }
+  int block() const { return v == 0 ? nranks : std::min(end(), nranks - v); }
+};
+
+template <class P>
+void binomial_gather(P& p, Rank rank, int nranks, Rank root) {
+  const Binomial self(rank, nranks, root);
+  p.chunks(1, nranks, nranks);
+  p.lane(0);
+  if (self.block() == 1 && self.v != 0) return p.send(in(0), self.parent());
+  const Buffer where = self.v == 0 ? Buffer::kOut : Buffer::kScratch;
+  p.copy(in(0), {where, rank});
+  for (int bit = 1; self.has_child(bit); bit *= 2)
+    p.recv(self.child(bit), {where, self.at(self.v + bit), self.child_block(bit)});
+  if (self.v != 0) p.send(scratch(rank, self.block()), self.parent());
+}
+
+template <class P>
+void binomial_scatter(P& p, Rank rank, int nranks, Rank root) {
+  const Binomial self(rank, nranks, root);
+  p.chunks(nranks, 1, nranks);
+  p.lane(0);
+  if (self.block() == 1 && self.v != 0) return p.recv(self.parent(), out(0));
+  const Buffer where = self.v == 0 ? Buffer::kIn : Buffer::kScratch;
+  if (self.v != 0) p.recv(self.parent(), scratch(rank, self.block()));
+  int bit = 1;
+  while (self.has_child(bit)) bit *= 2;
+  for (bit /= 2; bit >= 1; bit /= 2)
+    p.send({where, self.at(self.v + bit), self.child_block(bit)}, self.child(bit));
+  p.copy({where, rank}, out(0));
+}
+
+}  // namespace rondo::algorithms

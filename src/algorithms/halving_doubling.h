@@ -1,0 +1,184 @@
+// Recursive halving and doubling: all-reduce, reduce-scatter and all-gather, for any number of ranks.
+//
+//     halving     0 <-> 2   1 <-> 3     In each round a rank swaps with the one at distance 2^k, the farthest first: it
+//                 0 <-> 1   2 <-> 3     sends the half of its block that the other one keeps, and adds what arrives to
+//                                       its own half. In the end its block is one chunk, complete.
+//     doubling    0 <-> 1   2 <-> 3     The same swaps backwards, complete blocks now: blocks grow to the whole.
+//                 0 <-> 2   1 <-> 3
+//
+//   4 ranks, what rank 2 does:     send chunks 0 1 to 0; recv 2 3 from 0, add mine, keep in scratch
+//     halving                      send chunk 3 to 3;    recv 2 from 3, add: complete; keep it, and
+//     doubling                     send chunk 2 to 3;    recv 3 from 3
+//                                  send chunks 2 3 to 0; recv 0 1 from 0
+//
+// When N is no power of two, P the highest one below it, the first 2 (N - P) ranks share seats as in
+// recursive_doubling.h: the odd rank of a pair folds its data into the even one's and gets passed on what it lacks. An
+// all-reduce has a chunk for each seat; in the halves a shared seat stands for the chunks of both its ranks.
+//
+// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank from
+// taking. Partial sums stand in scratch.
+//
+// Steps, R = log2 P: all-reduce 2 R, 2 R + 2 when N is no power of two; the halves R, else R + 1, and R + 2 when more
+// than half of the seats are shared.
+// Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair: the result comes on top
+// of its rounds). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S; else seat 0's, whose blocks hold
+// the most shared seats: the sum of d + min(d, N - P) over d = 1, 2, 4, .., P/2 in its rounds, and N - 1 to its partner.
+// Order of addition: a balanced tree, the lower seats' sum on the left.
+// Source: Rabenseifner, "Optimization of collective reduction operations" (2004); Thakur, Rabenseifner and Gropp (2005).
+#pragma once
+
+#include <algorithm>
+
+#include "algorithms/recursive_doubling.h"
+
+namespace rondo::algorithms {
+
+/// Seats and the chunks they stand for.
+struct HalvingDoubling : RecursiveDoubling {
+  static constexpr uint16_t kSum = 1, kComplete = 3, kPassedOn = 4;        // beside kFold and kResult
+  static constexpr int kGiveSums = 0, kTakeSums = 1, kGive = 2, kTake = 3;  // lanes of the all-reduce
+  enum class Cut { kBySeat, kByRank };                                      // what a chunk belongs to
+
+  HalvingDoubling(Rank r, int n, Cut the_cut) : RecursiveDoubling(r, n), nranks(n), num_seats(n - pairs), cut(the_cut) {}
+  int nranks;
+  int num_seats;  // P
+  Cut cut;
+
+  /// The rank on the seat at `distance`.
+  Rank across(int distance) const { return rank_of(seat() ^ distance); }
+  Rank rank_of(int seat) const { return seat < pairs ? 2 * seat : seat + pairs; }
+  int first_chunk(int seat) const { return cut == Cut::kBySeat ? seat : seat + std::min(seat, pairs); }
+  /// The chunks of the `size` seats among which `seat` is.
+  Chunk block(Buffer buffer, int seat, int size) const {
+    const int first = seat / size * size;
+    return {buffer, first_chunk(first), first_chunk(first + size) - first_chunk(first)};
+  }
+  Chunk mine(Buffer buffer, int size) const { return block(buffer, seat(), size); }
+  Chunk theirs(Buffer buffer, int distance) const { return block(buffer, seat() ^ distance, distance); }
+};
+
+/// The halving but for its last addition, which `complete(from, buffer)` states: a rank with a seat.
+template <class P, class Complete>
+void halving_sums(P& p, const HalvingDoubling& self, Complete complete) {
+  using Self = HalvingDoubling;
+  const int half = self.num_seats / 2, folds = self.shares_seat() ? 1 : 0;
+  auto operand = [&](int distance) { return distance == half && folds == 0 ? Buffer::kIn : Buffer::kScratch; };
+  p.lane(Self::kGiveSums);
+  for (int distance = half, taken = folds; distance >= 1; distance /= 2, ++taken) {
+    if (taken > 0) p.wait(Self::kTakeSums, taken - 1);
+    const Chunk theirs = self.theirs(operand(distance), distance);
+    const PortSet to{{self.across(distance), Self::kSum}};
+    if (distance > 1) p.send(theirs, to);
+    else for (int k = 0; k < theirs.num; ++k) p.send({theirs.buffer, theirs.first + k}, to);
+  }
+
+  p.lane(Self::kTakeSums);
+  if (folds != 0)
+    p.recv_reduce_copy({{self.rank + 1, Self::kFold}}, self.mine(Buffer::kIn, self.num_seats),
+                       self.mine(Buffer::kScratch, self.num_seats), kOwnFirst, Sum::kPartial);
+  for (int distance = half; distance > 1; distance /= 2) {
+    const Rank peer = self.across(distance);
+    p.recv_reduce_copy({{peer, Self::kSum}}, self.mine(operand(distance), distance),
+                       self.mine(Buffer::kScratch, distance), self.order(peer), Sum::kPartial);
+  }
+  complete(self.across(1), operand(1));
+}
+
+/// The doubling, once the own seat's chunks are on their way to the first partner: a rank with a seat. The lane `take`
+/// has made `before` steps already.
+template <class P>
+void doubling_spread(P& p, const HalvingDoubling& self, int give, int take, int before) {
+  using Self = HalvingDoubling;
+  p.lane(give);
+  for (int distance = 2; distance < self.num_seats; distance *= 2) {
+    p.wait(take, before++);
+    p.send(self.mine(Buffer::kOut, distance), {{self.across(distance), Self::kComplete}});
+  }
+
+  p.lane(take);
+  for (int distance = 1; distance < self.num_seats; distance *= 2) {
+    const PortSet from{{self.across(distance), Self::kComplete}};
+    const Chunk theirs = self.theirs(Buffer::kOut, distance);
+    if (self.shares_seat()) p.recv_copy_send(from, theirs, {{self.rank + 1, Self::kPassedOn}});
+    else p.recv(from, theirs);
+  }
+}
+
+/// What a rank without a seat gets passed on, but for its partner's own chunk.
+template <class P>
+void doubling_passed_on(P& p, const HalvingDoubling& self) {
+  for (int distance = 1; distance < self.num_seats; distance *= 2)
+    p.recv({{self.rank - 1, HalvingDoubling::kPassedOn}}, self.theirs(Buffer::kOut, distance));
+}
+
+template <class P>
+void halving_doubling_all_reduce(P& p, Rank rank, int nranks) {
+  using Self = HalvingDoubling;
+  const Self self(rank, nranks, Self::Cut::kBySeat);
+  p.chunks(self.num_seats, self.num_seats, self.num_seats);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  if (self.sits_out()) {
+    p.send(in(0, self.num_seats), {{rank - 1, Self::kFold}});
+    p.lane(1);
+    p.recv({{rank - 1, Self::kResult}}, self.mine(Buffer::kOut, 1));
+    return doubling_passed_on(p, self);
+  }
+  halving_sums(p, self, [&](Rank peer, Buffer buffer) {
+    PortSet to{{peer, Self::kComplete}};
+    if (self.shares_seat()) to.push_back({rank + 1, Self::kResult});
+    p.recv_reduce_copy_send({{peer, Self::kSum}}, self.mine(buffer, 1), self.mine(Buffer::kOut, 1), to, self.order(peer),
+                            Sum::kFinal);
+  });
+  p.lane(Self::kGive);
+  p.wait(Self::kTakeSums, Self::rounds(nranks) - (self.shares_seat() ? 0 : 1));  // the own seat's chunk is complete
+  doubling_spread(p, self, Self::kGive, Self::kTake, 0);
+}
+
+template <class P>
+void halving_reduce_scatter(P& p, Rank rank, int nranks) {
+  using Self = HalvingDoubling;
+  const Self self(rank, nranks, Self::Cut::kByRank);
+  p.chunks(nranks, 1, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  if (self.sits_out()) {
+    p.send(in(0, nranks), {{rank - 1, Self::kFold}});
+    p.lane(1);
+    return p.recv({{rank - 1, Self::kResult}}, out(0));
+  }
+  halving_sums(p, self, [&](Rank peer, Buffer buffer) {
+    const PortSet from{{peer, Self::kSum}};
+    p.recv_reduce_copy(from, {buffer, rank}, out(0), self.order(peer), Sum::kFinal);
+    if (self.shares_seat())
+      p.recv_reduce_send(from, {buffer, rank + 1}, {{rank + 1, Self::kResult}}, self.order(peer), Sum::kFinal);
+  });
+}
+
+template <class P>
+void doubling_all_gather(P& p, Rank rank, int nranks) {
+  using Self = HalvingDoubling;
+  const Self self(rank, nranks, Self::Cut::kByRank);
+  p.chunks(1, nranks);
+  p.lane(0);
+  if (nranks == 1) return p.copy(in(0), out(0));
+  if (self.sits_out()) {
+    p.copy_send(in(0), out(rank), {{rank - 1, Self::kFold}});
+    p.lane(1);
+    p.recv({{rank - 1, Self::kResult}}, out(rank - 1));
+    return doubling_passed_on(p, self);
+  }
+  const PortSet first{{self.across(1), Self::kComplete}};
+  if (!self.shares_seat()) {
+    p.copy_send(in(0), out(rank), first);
+    return doubling_spread(p, self, 0, 1, 0);
+  }
+  p.copy_send(in(0), out(rank), {{rank + 1, Self::kResult}});
+  p.wait(1, 0);
+  p.send(self.mine(Buffer::kOut, 1), first);
+  p.lane(1);
+  p.recv({{rank + 1, Self::kFold}}, out(rank + 1));
+  doubling_spread(p, self, 0, 1, 1);
+}
+
+}  // namespace rondo::algorithms
