@@ -213,7 +213,7 @@ RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank
 }
 
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {
-  RONDO_CHECK(is_point_to_point(send_or_recv) && rank != peer);
+  RONDO_CHECK(is_point_to_point(send_or_recv));
   Recorder recorder(rank, nranks);
   if (send_or_recv == Collective::kSend) send_to(recorder, peer);
   else recv_from(recorder, peer);

@@ -33,6 +33,7 @@ Planner::Profile Planner::profile_of(const RankSchedule& s, const Algorithm& alg
       p.messages += i.num_chunks;
       p.longest_chunk = std::max(p.longest_chunk, 1 / chunks);
       p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
+      p.sends_final |= i.is(kFlagFinal) && i.has(kVerbSend);
       p.adds_in_out |= i.has(kVerbSrc) && i.has(kVerbRecv) && i.src_buffer() == Buffer::kOut;
       if (i.is(kFlagDirect)) {
         p.peer_share += share * (received + sent);
@@ -64,6 +65,7 @@ const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
     most.peer_share = std::max(most.peer_share, p.peer_share);
     most.serves_variable_counts &= p.serves_variable_counts;
     most.adds_in_out |= p.adds_in_out;
+    most.sends_final |= p.sends_final;
     most.pushes |= p.pushes;
   }
   return most;
@@ -137,6 +139,8 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
     const TypeRow t = r.types();
     if (a.direct) return false;  // reads what has not been rounded to the wire type
     if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator) return false;  // out cannot hold a partial sum
+    if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
+      return false;  // its owner is to get the sum as it stands in the accumulator
   }
   if (!a.direct) return true;
   // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their own.

@@ -84,6 +84,7 @@ class Planner {
     double slot_share = 0, user_share = 0, peer_share = 0;  // written or read: slots, own buffers, peers' buffers
     bool serves_variable_counts = true;  // one chunk for each part of a buffer
     bool adds_in_out = false;            // keeps partial sums in the caller's output
+    bool sends_final = false;            // complete sums travel
     bool pushes = false;                 // direct: some rank writes into its peers' buffers
   };
   static constexpr size_t kSets = 512, kWays = 4;

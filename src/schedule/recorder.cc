@@ -75,7 +75,7 @@ uint16_t Recorder::intern(const PortSet* set) {
   if (set->empty()) return wrong("names no port"), 0;
   if (s_.port_sets.size() >= kMost) return wrong("has too many sets of ports"), 0;
   for (const Port& p : *set)
-    if (p.peer < 0 || p.peer >= s_.nranks || p.peer == s_.rank)
+    if (p.peer < 0 || p.peer >= s_.nranks || (p.peer == s_.rank && p.tag != kTagPointToPoint))
       return wrong(fmt::format("names rank {}, which is no peer", p.peer)), 0;
   index_[slot] = static_cast<uint16_t>(s_.port_sets.size());
   s_.port_sets.push_back(*set);

@@ -85,6 +85,60 @@ TEST_F(CApi, TheThreeCollectives) {
   }
 }
 
+TEST_F(CApi, RootedCollectivesAndAllToAll) {
+  const float in[2][4] = {{1, 2, 3, 4}, {10, 20, 30, 40}};
+  float given[2][4] = {}, sum[4] = {}, swapped[2][4] = {}, gathered[8] = {}, part[2][2] = {};
+  ASSERT_EQ(rondo_group_start(), RONDO_OK);
+  for (int r = 0; r < 2; ++r) {  // buffers that a rank has no use for are NULL
+    const bool is_root = r == 1;
+    EXPECT_EQ(rondo_broadcast(comms_[r], is_root ? in[r] : nullptr, given[r], 4, RONDO_FLOAT32, 1, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_reduce(comms_[r], in[r], is_root ? sum : nullptr, 4, RONDO_FLOAT32, RONDO_SUM, 1, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_all_to_all(comms_[r], in[r], swapped[r], 2, RONDO_FLOAT32, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_gather(comms_[r], in[r], is_root ? gathered : nullptr, 4, RONDO_FLOAT32, 1, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_scatter(comms_[r], is_root ? in[r] : nullptr, part[r], 2, RONDO_FLOAT32, 1, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_barrier(comms_[r], nullptr, nullptr), RONDO_OK);
+  }
+  ASSERT_EQ(rondo_group_end(), RONDO_OK) << rondo_last_error(comms_[0]);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(std::memcmp(given[r], in[1], sizeof in[1]), 0);
+    EXPECT_EQ(swapped[r][0], in[0][2 * r]);
+    EXPECT_EQ(swapped[r][3], in[1][2 * r + 1]);
+    EXPECT_EQ(part[r][1], in[1][2 * r + 1]);
+  }
+  EXPECT_EQ(sum[2], 33);
+  EXPECT_EQ(std::memcmp(gathered, in, sizeof in), 0);
+  refused(rondo_reduce(comms_[0], in[0], nullptr, 4, RONDO_FLOAT32, RONDO_SUM, 2, nullptr, nullptr),
+          RONDO_INVALID_ARGUMENT, {"root is 2", "rank 0"});
+}
+
+TEST_F(CApi, MessagesAndVariableCounts) {
+  const int32_t in[2][3] = {{1, 2, 3}, {10, 20, 30}};
+  const uint64_t counts[2] = {1, 2}, one_each[2] = {1, 1}, apart[2] = {2, 0};
+  int32_t got[2][3] = {}, all[2][3] = {}, sum[2][2] = {}, swapped[2][2] = {};
+  ASSERT_EQ(rondo_group_start(), RONDO_OK);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(rondo_send(comms_[r], in[r], 3, RONDO_INT32, 1 - r, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_recv(comms_[r], got[r], 3, RONDO_INT32, 1 - r, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_all_gather_v(comms_[r], in[r], all[r], counts, nullptr, RONDO_INT32, nullptr, nullptr), RONDO_OK);
+    EXPECT_EQ(rondo_reduce_scatter_v(comms_[r], in[r], sum[r], counts, nullptr, RONDO_INT32, RONDO_SUM, nullptr, nullptr),
+              RONDO_OK);
+    EXPECT_EQ(rondo_all_to_all_v(comms_[r], in[r], one_each, apart, swapped[r], one_each, nullptr, RONDO_INT32, nullptr,
+                                 nullptr),
+              RONDO_OK);
+  }
+  ASSERT_EQ(rondo_group_end(), RONDO_OK) << rondo_last_error(comms_[0]);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(std::memcmp(got[r], in[1 - r], sizeof in[0]), 0);
+    EXPECT_EQ(all[r][0], 1);
+    EXPECT_EQ(all[r][2], 20);
+    EXPECT_EQ(swapped[r][0], in[0][apart[r]]);
+    EXPECT_EQ(swapped[r][1], in[1][apart[r]]);
+  }
+  EXPECT_EQ(sum[0][0], 11);
+  EXPECT_EQ(sum[1][0], 22);
+  EXPECT_EQ(sum[1][1], 33);
+}
+
 TEST_F(CApi, WorkIsTestedAndWaitedForOrFreed) {
   float x[2] = {1, 2}, y[2] = {1, 2};
   rondo_work* work[2] = {};

@@ -2,7 +2,7 @@
 // asynchronous with several outstanding, grouped), all from one seed that every rank shares. Every result is verified.
 //
 // The order in which a rank waits for its asynchronous work is its own. The seed is printed; --gtest_random_seed=N
-// chooses another one.
+// chooses another one. RONDO_TEST_STRESS_FACTOR=N runs N times as many (scripts/stress.sh).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
+#include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -32,7 +35,7 @@ class StressPlan {
  public:
   enum class Issue { kBlocking, kAsynchronous, kGroup };
 
-  StressPlan(uint64_t seed, int nranks) : random_(seed), nranks_(nranks) {
+  StressPlan(uint64_t seed, int nranks, std::span<const Dtype> dtypes) : random_(seed), nranks_(nranks), dtypes_(dtypes) {
     for (const Algorithm& a : all_algorithms()) algorithms_.push_back(&a);
   }
   uint64_t below(uint64_t n) { return random_() % n; }
@@ -44,7 +47,7 @@ class StressPlan {
     Case c;
     c.algorithm = algorithms_[below(algorithms_.size())];
     c.collective = c.algorithm->collective;
-    c.dtype = kStressDtypes[below(std::size(kStressDtypes))];
+    c.dtype = dtypes_[below(dtypes_.size())];
     c.op = kStressOps[below(std::size(kStressOps))];
     if (below(3) == 0 || !applies(c)) c.algorithm = nullptr;
     c.in_place = below(2) == 0;
@@ -58,16 +61,17 @@ class StressPlan {
  private:
   std::mt19937_64 random_;
   int nranks_;
+  std::span<const Dtype> dtypes_;
   std::vector<const Algorithm*> algorithms_;
 };
 
 /// One rank's side of the stress.
 class StressRank {
  public:
-  StressRank(Communicator& comm, const DataTables& tables, uint64_t seed)
+  StressRank(Communicator& comm, const DataTables& tables, uint64_t seed, std::span<const Dtype> dtypes = kStressDtypes)
       : comm_(comm),
         tables_(tables),
-        plan_(seed, comm.size()),
+        plan_(seed, comm.size(), dtypes),
         own_random_(seed + static_cast<uint64_t>(comm.rank())),
         area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)),
         heap_(kNumSlots / 2 * 2 * area_bytes_) {}
@@ -82,6 +86,8 @@ class StressRank {
     }
     return Status();
   }
+
+  uint64_t num_operations() const { return num_operations_; }
 
   /// Ends at the first wrong result or error.
   Status run(int num_steps) {
@@ -130,6 +136,7 @@ class StressRank {
     if (!status.ok()) return Status(status.code(), describe(slot.c) + ": " + std::string(status.message()));
     slot.busy = true;
     ++num_busy_;
+    ++num_operations_;
     return Status();
   }
 
@@ -176,28 +183,116 @@ class StressRank {
   std::vector<uint8_t> heap_;
   Slot slots_[kNumSlots];
   size_t num_busy_ = 0;
+  uint64_t num_operations_ = 0;
 };
+
+inline int stress_factor() {
+  const char* value = std::getenv("RONDO_TEST_STRESS_FACTOR");
+  return value != nullptr ? std::max(1, std::atoi(value)) : 1;
+}
+inline uint64_t stress_seed(int nranks) {
+  const int chosen = GTEST_FLAG_GET(random_seed);
+  return chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
+}
 
 class Stress : public ::testing::TestWithParam<std::tuple<World, int>> {};
 
 TEST_P(Stress, RandomOperations) {
   const auto [world, nranks] = GetParam();
-  const int chosen = GTEST_FLAG_GET(random_seed);
-  const uint64_t seed = chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
-  const int num_steps = kSanitized ? 300 : nranks > 4 ? 2000 : 5000;
-  std::printf("seed %llu, %d steps of 1 to 4 operations\n", static_cast<unsigned long long>(seed), num_steps);
+  const uint64_t seed = stress_seed(nranks);
+  const int num_steps = stress_factor() * (kSanitized ? 300 : nranks > 4 ? 2000 : 5000);
+  Shared<SharedCounter> done;
   const DataTables tables(nranks, seed, kStressDtypes, kStressOps);
   SpawnOptions options;
   options.config.deadline_s = 30;
-  options.deadline_s = 110;
+  options.deadline_s = 110 * stress_factor();
   spawn(
       world, nranks,
       [&](Communicator& comm) -> Status {
         StressRank rank(comm, tables, seed);
         RONDO_TRY(rank.open());
-        return rank.run(num_steps);
+        RONDO_TRY(rank.run(num_steps));
+        if (comm.rank() == 0) done->add(static_cast<uint32_t>(rank.num_operations()));
+        return Status();
       },
       options);
+  std::printf("seed %llu: %u operations, 0 wrong\n", static_cast<unsigned long long>(seed), done->value());
+}
+
+/// Communicators that come and go. In a round the world splits at random; each part splits again into one of the same
+/// ranks in another order; two threads of every rank work on the two at once; then all go, in an order of each rank's own.
+class StressTree {
+ public:
+  StressTree(Communicator& world, uint64_t seed)
+      : world_(world), seed_(seed), own_random_(seed + static_cast<uint64_t>(world.rank()) * 77) {
+    for (int n = 1; n <= world.size(); ++n) tables_.emplace_back(n, seed, kTreeDtypes, kTreeOps);
+  }
+  uint64_t num_operations() const { return num_operations_; }
+
+  Status round(int number, int num_steps) {
+    std::mt19937_64 shared(seed_ * 7919 + static_cast<uint64_t>(number));
+    const uint64_t num_colours = 1 + shared() % 3;
+    int colour = kNoColour, key = 0;
+    for (Rank r = 0; r < world_.size(); ++r) {
+      const uint64_t c = shared() % (num_colours + 1), k = shared() % 100;
+      if (r != world_.rank()) continue;
+      colour = c == num_colours ? kNoColour : static_cast<int>(c);
+      key = static_cast<int>(k);
+    }
+    RONDO_TRY_ASSIGN(std::unique_ptr<Communicator> part, world_.split(colour, key));
+    if ((part == nullptr) != (colour == kNoColour)) return Status(StatusCode::kInternal, "split gave no part, or one too many");
+    if (part == nullptr) return Status();
+    RONDO_TRY_ASSIGN(std::unique_ptr<Communicator> twin, part->split(0, -part->rank()));
+    Status other;
+    const uint64_t twins_seed = seed_ + static_cast<uint64_t>(number * 8 + colour + 4);
+    std::thread thread([&] { other = work(*twin, twins_seed, num_steps); });
+    const Status mine = work(*part, seed_ + static_cast<uint64_t>(number * 8 + colour), num_steps);
+    thread.join();
+    if (own_random_() % 2 == 0) part.reset();
+    else twin.reset();
+    RONDO_TRY(mine);
+    return other;
+  }
+
+ private:
+  static constexpr Dtype kTreeDtypes[] = {Dtype::kInt8, Dtype::kFloat16, Dtype::kFloat32, Dtype::kUint64};
+  static constexpr Op kTreeOps[] = {Op::kSum, Op::kProd, Op::kMax, Op::kMin, Op::kAvg, Op::kPremulSum};
+
+  Status work(Communicator& comm, uint64_t seed, int num_steps) {
+    StressRank rank(comm, tables_[static_cast<size_t>(comm.size() - 1)], seed, kTreeDtypes);
+    RONDO_TRY(rank.open());
+    RONDO_TRY(rank.run(num_steps));
+    if (comm.rank() == 0) num_operations_ += rank.num_operations();
+    return Status();
+  }
+
+  Communicator& world_;
+  uint64_t seed_;
+  std::mt19937_64 own_random_;
+  std::vector<DataTables> tables_;  // by size - 1
+  std::atomic<uint64_t> num_operations_{0};
+};
+
+TEST_P(Stress, CommunicatorsThatComeAndGo) {
+  const auto [world, nranks] = GetParam();
+  const int num_rounds = stress_factor() * (kSanitized ? 2 : 6), num_steps = kSanitized ? 40 : 120;
+  Shared<SharedCounter> done;
+  SpawnOptions options;
+  options.config.deadline_s = 30;
+  options.deadline_s = 110 * stress_factor();
+  spawn(
+      world, nranks,
+      [&](Communicator& comm) -> Status {
+        StressTree tree(comm, stress_seed(nranks));
+        for (int round = 0; round < num_rounds; ++round) {
+          const Status s = tree.round(round, num_steps);
+          if (!s.ok()) return Status(s.code(), "round " + std::to_string(round) + ": " + std::string(s.message()));
+        }
+        done->add(static_cast<uint32_t>(tree.num_operations()));
+        return Status();
+      },
+      options);
+  std::printf("seed %llu: %u operations, 0 wrong\n", static_cast<unsigned long long>(stress_seed(nranks)), done->value());
 }
 
 inline std::vector<int> stress_rank_counts() {

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# At least 500,000 random operations, every result verified: on random communicators (split trees, several threads a
+# rank), with ranks as threads and as processes; with ThreadSanitizer the same tests, as threads. Takes a while; the
+# suites themselves run a small share of it with the other tests.
+#
+#   scripts/stress.sh [release|tsan] [factor]      factor: times what the tests run (default 12)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib.sh
+
+preset=${1:-release} factor=${2:-12}
+case $preset in release) worlds=(threads processes) ;; tsan) worlds=(threads) ;; *) echo "stress.sh [release|tsan] [factor]" >&2; exit 2 ;; esac
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+[ "$preset" = release ] || need_packages "${CLANG_PACKAGES[@]}"
+configure "$preset" -D RONDO_BUILD_BENCH=OFF
+targets=("${worlds[@]/#/core_stress_}")
+build "build/$preset" "${targets[@]/%/_test}"
+total=0
+for world in "${worlds[@]}"; do
+  log=$(RONDO_TEST_STRESS_FACTOR=$factor "build/$preset/tests/core_stress_${world}_test" 2>&1) || { printf '%s\n' "$log" | tail -40 >&2; exit 1; }
+  count=$(printf '%s\n' "$log" | awk '/ operations, 0 wrong$/ { sum += $(NF - 3) } END { print sum + 0 }')
+  echo "$preset, ranks as $world: $count operations, 0 wrong"
+  total=$((total + count))
+done
+echo "total: $total operations, 0 wrong"
