@@ -12,8 +12,6 @@
 #include "contender_data.h"
 #include "placement.h"
 
-static const char* const kCollectiveNames[] = {"all_reduce", "reduce_scatter", "all_gather"};
-
 enum { kMaxCpus = 1024, kMaxRepetitions = 101, kMaxInner = 50000, kBurst = 20 };
 static int cpus_at_start[kMaxCpus];
 static int num_cpus_at_start = 0;
@@ -87,34 +85,40 @@ static double max_over_ranks(bench_loop* l, double value) {
 
 /* ---- calls ---- */
 
-static float* set_of(const bench_loop* l, const bench_case* c, uint64_t set) {
-  return (float*)((char*)l->arena + set * c->stride_bytes);
+static uint64_t padded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+/* All that one call works on. */
+static uint64_t memory_bytes(bench_point point) {
+  return padded(point.bytes > 0 ? point.bytes : 1) * (point.collective == kBenchAllToAll ? 2 : 1);
+}
+
+static bench_memory set_of(const bench_loop* l, const bench_case* c, uint64_t set) {
+  char* buffer = (char*)l->arena + set * c->stride_bytes;
+  return (bench_memory){(float*)buffer, (float*)(buffer + padded(c->point.bytes)), c->count_elems};
 }
 
 /* Makes `calls` back-to-back calls and returns the seconds they took here. */
 static double timed_calls(bench_loop* l, bench_case* c, uint64_t calls) {
-  int (*const operation)(float*, uint64_t) = c->point.collective == kBenchAllReduce       ? l->self->all_reduce
-                                             : c->point.collective == kBenchReduceScatter ? l->self->reduce_scatter
-                                                                                          : l->self->all_gather;
+  bench_call* const operation = l->self->calls[c->point.collective];
   uint64_t set = c->next_set;
   int code = 0;
   const double start_s = now_s();
   for (uint64_t k = 0; k < calls; ++k) {
-    code |= operation(set_of(l, c, set), c->count_elems);
+    const bench_memory m = set_of(l, c, set);
+    code |= operation(m.buffer, m.second, m.count_elems);
     if (++set == c->sets) set = 0;
   }
   const double seconds = now_s() - start_s;
   c->next_set = set;
   if (code != 0) {
     fprintf(stderr, "rank %d: %s of %llu bytes failed with code %d\n", l->self->rank,
-            kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, code);
+            bench_collective_names[c->point.collective], (unsigned long long)c->point.bytes, code);
     exit(3);
   }
   return seconds;
 }
 
 static void refill(bench_loop* l, bench_case* c) {
-  for (uint64_t set = 0; set < c->sets; ++set) bench_fill_small(&l->data, set_of(l, c, set), c->count_elems);
+  for (uint64_t set = 0; set < c->sets; ++set) bench_fill_small(&l->data, set_of(l, c, set).buffer, c->count_elems);
   c->calls_left = bench_calls_before_overflow(l->self->nranks) * c->sets;
 }
 
@@ -132,15 +136,16 @@ static double verify(bench_loop* l, bench_case* c) {
     c->next_set = 0;
     uint64_t sets = c->sets;
     c->sets = 1;
-    bench_fill_exact(&l->data, c->point.collective, l->arena, c->count_elems);
+    const bench_memory memory = set_of(l, c, 0);
+    bench_fill_exact(&l->data, c->point.collective, &memory);
     barrier(l, 0);
     const double seconds = timed_calls(l, c, (uint64_t)calls);
     c->sets = sets;
     const bench_expectation want = {c->point.collective, l->self->rs_result_at_front, calls};
-    const long long wrong = bench_first_wrong(&l->data, &want, l->arena, c->count_elems);
+    const long long wrong = bench_first_wrong(&l->data, &want, &memory);
     if (wrong >= 0)
       fprintf(stderr, "rank %d: %s of %llu bytes: element %lld is wrong after %d calls\n", l->self->rank,
-              kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, wrong, calls);
+              bench_collective_names[c->point.collective], (unsigned long long)c->point.bytes, wrong, calls);
     const double slowest_s = max_over_ranks(l, seconds);
     if (max_over_ranks(l, wrong >= 0) > 0) return -1;
     if (calls > 1) return call_s;
@@ -227,7 +232,7 @@ static void print_result(const bench_loop* l, const bench_case* c, bench_result*
       "\"placement\":\"%s\",\"placement_ns\":[%.1f,%.1f],\"moved\":%s,\"disturbed\":%s,\"foreign_s\":%.3f,\"wall_s\":%."
       "3f,"
       "\"attempts\":%d}\n",
-      kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->self->nranks,
+      bench_collective_names[c->point.collective], (unsigned long long)c->point.bytes, l->self->nranks,
       l->options->rotate_bytes ? "cold" : "hot", median, us[0], us[n - 1], r->inner, n,
       placement_name(r->placement_ns[0]), r->placement_ns[0], r->placement_ns[1], r->moved ? "true" : "false",
       r->disturbed ? "true" : "false", r->foreign_s, r->wall_s, r->attempts);
@@ -244,21 +249,21 @@ static void watch_point(const bench_loop* l, const bench_case* c) {
   snprintf(
       alarm_line, sizeof alarm_line,
       l->self->rank != 0 ? "" : "{\"collective\":\"%s\",\"bytes\":%llu,\"error\":\"not finished within %.0f s\"}\n",
-      kCollectiveNames[c->point.collective], (unsigned long long)c->point.bytes, l->options->point_limit_s);
+      bench_collective_names[c->point.collective], (unsigned long long)c->point.bytes, l->options->point_limit_s);
   signal(SIGALRM, on_alarm);
   alarm((unsigned)ceil(l->options->point_limit_s));
 }
 
 static int measure_point(bench_loop* l, bench_point point) {
   bench_case c = {.point = point, .count_elems = point.bytes / sizeof(float), .sets = 1};
-  c.stride_bytes = (point.bytes + 4095) / 4096 * 4096;
+  c.stride_bytes = memory_bytes(point);
   if (l->options->rotate_bytes > c.stride_bytes) c.sets = l->options->rotate_bytes / c.stride_bytes;
   watch_point(l, &c);
   const double call_s = verify(l, &c);
   if (call_s < 0) {
     if (l->self->rank == 0)
-      printf("{\"collective\":\"%s\",\"bytes\":%llu,\"error\":\"wrong result\"}\n", kCollectiveNames[point.collective],
-             (unsigned long long)point.bytes);
+      printf("{\"collective\":\"%s\",\"bytes\":%llu,\"error\":\"wrong result\"}\n",
+             bench_collective_names[point.collective], (unsigned long long)point.bytes);
     return 1;
   }
   bench_result result = {0};
@@ -290,8 +295,8 @@ int contender_run(const contender* self, const bench_options* options, bench_con
   l.crowded = self->nranks > num_cpus_at_start;
   l.arena_bytes = options->rotate_bytes;
   for (int p = 0; p < options->num_points; ++p)
-    if (options->points[p].bytes > l.arena_bytes) l.arena_bytes = options->points[p].bytes;
-  l.arena_bytes = (l.arena_bytes + 4095) / 4096 * 4096;
+    if (memory_bytes(options->points[p]) > l.arena_bytes) l.arena_bytes = memory_bytes(options->points[p]);
+  l.arena_bytes = padded(l.arena_bytes);
   l.arena = self->allocate ? self->allocate(l.arena_bytes) : allocate_private(l.arena_bytes);
   if (l.arena == NULL || bench_data_init(&l.data, self->rank, self->nranks) != 0) {
     fprintf(stderr, "rank %d: no memory for %llu bytes\n", self->rank, (unsigned long long)l.arena_bytes);

@@ -1,4 +1,4 @@
-/* The timing loop that every contender runs: rondo and its peers differ in five function pointers and in nothing else.
+/* The timing loop that every contender runs: rondo and its peers differ in one function a collective, nothing else.
  *
  * A contender program makes itself known (rank, size, the collectives, memory), then contender_run() measures a list of
  * points. For each point: the placement of the virtual CPUs is probed, the result of one call and of a burst of
@@ -20,11 +20,24 @@
 
 enum { kMaxRanks = 64, kMaxPoints = 256, kIdBytes = 128 };
 
-typedef enum { kBenchAllReduce = 0, kBenchReduceScatter = 1, kBenchAllGather = 2 } bench_collective;
+/* Rooted ones have rank 0 as their root. */
+typedef enum {
+  kBenchAllReduce,
+  kBenchReduceScatter,
+  kBenchAllGather,
+  kBenchBroadcast,
+  kBenchReduce,
+  kBenchAllToAll,
+  kBenchGather,
+  kBenchScatter,
+  kBenchBarrier,
+  kBenchCollectives
+} bench_collective;
+extern const char* const bench_collective_names[kBenchCollectives];
 
 typedef struct {
   bench_collective collective;
-  uint64_t bytes; /* of the whole buffer: all-reduce's, reduce-scatter's input, all-gather's output */
+  uint64_t bytes; /* of the longer of a rank's input and output; barrier: 0 */
 } bench_point;
 
 typedef struct {
@@ -53,15 +66,16 @@ typedef struct {
   char id[kIdBytes];
 } bench_control;
 
+/* One operation: 0, or a code of the library. count_elems counts floats of the whole buffer. All work in place in
+ * `buffer`, where rank r's part is the r-th, but all-to-all, whose output is `second`, as long as `buffer`. */
+typedef int bench_call(float* buffer, float* second, uint64_t count_elems);
+
 typedef struct {
   const char* version;
   int rank;
   int nranks;
   int rs_result_at_front; /* in-place reduce-scatter: result in block 0 (MPI) instead of block `rank` (rondo) */
-  /* Each returns 0 or a code of the library. count_elems counts floats of the whole buffer. */
-  int (*all_reduce)(float* buffer, uint64_t count_elems);
-  int (*reduce_scatter)(float* buffer, uint64_t count_elems);
-  int (*all_gather)(float* buffer, uint64_t count_elems);
+  bench_call* calls[kBenchCollectives];
   float* (*allocate)(uint64_t bytes); /* NULL: private memory with madvise(MADV_HUGEPAGE), as for all contenders */
 } contender;
 

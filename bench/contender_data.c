@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char* const bench_collective_names[kBenchCollectives] = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier"};
+
 static void fill(float* to, uint64_t first_elem, uint64_t count_elems, const float* table) {
   uint64_t at = first_elem % kPeriod;
   while (count_elems > 0) {
@@ -45,15 +48,35 @@ int bench_data_init(bench_data* data, int rank, int nranks) {
   return 0;
 }
 
-void bench_fill_exact(bench_data* data, bench_collective collective, float* buffer, uint64_t count_elems) {
-  if (collective != kBenchAllGather) {
-    fill(buffer, 0, count_elems, values_of(data, data->rank));
-    return;
+/* A stretch of one buffer. */
+typedef struct {
+  uint64_t first, elems;
+} stretch;
+
+static stretch block_of(const bench_data* data, int rank, uint64_t count_elems) {
+  const uint64_t block = count_elems / (uint64_t)data->nranks;
+  return (stretch){block * (uint64_t)rank, block};
+}
+
+/* What this rank gives to the collective. */
+static stretch given(const bench_data* data, bench_collective collective, uint64_t count_elems) {
+  const stretch nothing = {0, 0}, all = {0, count_elems};
+  switch (collective) {
+    case kBenchAllGather:
+    case kBenchGather: return block_of(data, data->rank, count_elems);
+    case kBenchBroadcast:
+    case kBenchScatter: return data->rank == 0 ? all : nothing;
+    case kBenchBarrier: return nothing;
+    default: return all;
   }
+}
+
+void bench_fill_exact(bench_data* data, bench_collective collective, const bench_memory* memory) {
   for (int i = 0; i < kPeriod; ++i) data->scratch[i] = -1;
-  fill(buffer, 0, count_elems, data->scratch);
-  const uint64_t block = count_elems / (uint64_t)data->nranks, first = block * (uint64_t)data->rank;
-  fill(buffer + first, first, block, values_of(data, data->rank));
+  const stretch mine = given(data, collective, memory->count_elems);
+  if (mine.elems < memory->count_elems) fill(memory->buffer, 0, memory->count_elems, data->scratch);
+  if (collective == kBenchAllToAll) fill(memory->second, 0, memory->count_elems, data->scratch);
+  fill(memory->buffer + mine.first, mine.first, mine.elems, values_of(data, data->rank));
 }
 
 void bench_fill_small(bench_data* data, float* buffer, uint64_t count_elems) {
@@ -80,24 +103,51 @@ static void expect_reduce_scatter(bench_data* data, const bench_expectation* wan
   }
 }
 
-long long bench_first_wrong(bench_data* data, const bench_expectation* want, const float* buffer,
-                            uint64_t count_elems) {
-  const uint64_t block = count_elems / (uint64_t)data->nranks;
-  if (want->collective == kBenchAllReduce) {
-    const float scale = powf((float)data->nranks, (float)(want->calls - 1));
-    for (int i = 0; i < kPeriod; ++i) data->scratch[i] = data->sums[i] * scale;
-    return first_wrong(buffer, 0, count_elems, data->scratch);
-  }
+/* One stretch of the expected result: buffer[at..] holds table[first..]. Returns the wrong element's index, or -1. */
+static long long check(const float* buffer, uint64_t at, stretch want, const float* table) {
+  const long long wrong = first_wrong(buffer + at, want.first, want.elems, table);
+  return wrong < 0 ? -1 : wrong + (long long)at;
+}
+
+static long long check_sums(bench_data* data, const bench_expectation* want, const bench_memory* m) {
+  const stretch mine = block_of(data, data->rank, m->count_elems), all = {0, m->count_elems};
   if (want->collective == kBenchReduceScatter) {
-    expect_reduce_scatter(data, want, block);
-    const uint64_t at = want->rs_result_at_front ? 0 : block * (uint64_t)data->rank;
-    const long long wrong = first_wrong(buffer + at, 0, block, data->scratch);
-    return wrong < 0 ? -1 : wrong + (long long)at;
+    expect_reduce_scatter(data, want, mine.elems);
+    return check(m->buffer, want->rs_result_at_front ? 0 : mine.first, (stretch){0, mine.elems}, data->scratch);
   }
+  if (want->collective == kBenchReduce && data->rank != 0)
+    return check(m->buffer, 0, all, values_of(data, data->rank)); /* only read */
+  for (int i = 0; i < kPeriod; ++i) {
+    const float own = values_of(data, data->rank)[i], calls = (float)want->calls;
+    data->scratch[i] = want->collective == kBenchReduce
+                           ? own + calls * (data->sums[i] - own) /* each call adds the others' */
+                           : data->sums[i] * powf((float)data->nranks, calls - 1);
+  }
+  return check(m->buffer, 0, all, data->scratch);
+}
+
+/* Collectives that move blocks: from which rank each of this rank's blocks came, and from where in its buffer. */
+static long long check_blocks(bench_data* data, bench_collective collective, const bench_memory* m) {
+  const stretch mine = block_of(data, data->rank, m->count_elems);
+  if (collective == kBenchScatter) return check(m->buffer, mine.first, mine, values_of(data, 0));
+  if (collective == kBenchGather && data->rank != 0)
+    return check(m->buffer, mine.first, mine, values_of(data, data->rank));
   for (int r = 0; r < data->nranks; ++r) {
-    const uint64_t first = block * (uint64_t)r;
-    const long long wrong = first_wrong(buffer + first, first, block, values_of(data, r));
-    if (wrong >= 0) return wrong + (long long)first;
+    const stretch block = block_of(data, r, m->count_elems);
+    const long long wrong = collective == kBenchAllToAll ? check(m->second, block.first, mine, values_of(data, r))
+                                                         : check(m->buffer, block.first, block, values_of(data, r));
+    if (wrong >= 0) return wrong;
   }
   return -1;
+}
+
+long long bench_first_wrong(bench_data* data, const bench_expectation* want, const bench_memory* memory) {
+  switch (want->collective) {
+    case kBenchAllReduce:
+    case kBenchReduceScatter:
+    case kBenchReduce: return check_sums(data, want, memory);
+    case kBenchBroadcast: return check(memory->buffer, 0, (stretch){0, memory->count_elems}, values_of(data, 0));
+    case kBenchBarrier: return -1;
+    default: return check_blocks(data, want->collective, memory);
+  }
 }

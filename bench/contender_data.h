@@ -19,6 +19,11 @@ typedef struct {
 } bench_data;
 
 typedef struct {
+  float *buffer, *second; /* second: all-to-all's output */
+  uint64_t count_elems;   /* of each */
+} bench_memory;
+
+typedef struct {
   bench_collective collective;
   int rs_result_at_front; /* then 1 call only */
   int calls;              /* made in place, one after another, since bench_fill_exact */
@@ -26,14 +31,14 @@ typedef struct {
 
 /* 0, or -1 without memory. */
 int bench_data_init(bench_data* data, int rank, int nranks);
-/* Integers; all-gather: this rank's block, and -1 in the others. */
-void bench_fill_exact(bench_data* data, bench_collective collective, float* buffer, uint64_t count_elems);
+/* Integers where this rank gives something, -1 elsewhere, in `second` too where the collective has one. */
+void bench_fill_exact(bench_data* data, bench_collective collective, const bench_memory* memory);
 /* The same values times 2^-110, for bench_calls_before_overflow() in-place all-reduces. */
 void bench_fill_small(bench_data* data, float* buffer, uint64_t count_elems);
 uint64_t bench_calls_before_overflow(int nranks);
 /* The most calls after which in-place sums of bench_fill_exact are still exact, at most 20. */
 int bench_max_burst(int nranks);
 /* Index of the first element that is not what `want` says, or -1. */
-long long bench_first_wrong(bench_data* data, const bench_expectation* want, const float* buffer, uint64_t count_elems);
+long long bench_first_wrong(bench_data* data, const bench_expectation* want, const bench_memory* memory);
 
 #endif /* RONDO_BENCH_CONTENDER_DATA_H_ */

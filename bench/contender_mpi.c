@@ -8,16 +8,51 @@
 
 static int rank_, nranks_;
 
-static int all_reduce(float* buffer, uint64_t count_elems) {
+static int block_of(uint64_t count_elems) { return (int)(count_elems / (uint64_t)nranks_); }
+static float* own_block(float* buffer, uint64_t count_elems) {
+  return buffer + (size_t)rank_ * (size_t)block_of(count_elems);
+}
+
+static int all_reduce(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
   return MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count_elems, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
-static int reduce_scatter(float* buffer, uint64_t count_elems) {
-  return MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, (int)(count_elems / (uint64_t)nranks_), MPI_FLOAT, MPI_SUM,
-                                  MPI_COMM_WORLD);
+static int reduce_scatter(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, block_of(count_elems), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
-static int all_gather(float* buffer, uint64_t count_elems) {
-  return MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, (int)(count_elems / (uint64_t)nranks_), MPI_FLOAT,
-                       MPI_COMM_WORLD);
+static int all_gather(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, block_of(count_elems), MPI_FLOAT, MPI_COMM_WORLD);
+}
+static int broadcast(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return MPI_Bcast(buffer, (int)count_elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int reduce(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return MPI_Reduce(rank_ == 0 ? MPI_IN_PLACE : buffer, buffer, (int)count_elems, MPI_FLOAT, MPI_SUM, 0,
+                    MPI_COMM_WORLD);
+}
+static int all_to_all(float* buffer, float* second, uint64_t count_elems) {
+  const int block = block_of(count_elems);
+  return MPI_Alltoall(buffer, block, MPI_FLOAT, second, block, MPI_FLOAT, MPI_COMM_WORLD);
+}
+static int gather(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  const int block = block_of(count_elems);
+  return MPI_Gather(rank_ == 0 ? MPI_IN_PLACE : own_block(buffer, count_elems), block, MPI_FLOAT, buffer, block,
+                    MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int scatter(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  const int block = block_of(count_elems);
+  return MPI_Scatter(buffer, block, MPI_FLOAT, rank_ == 0 ? MPI_IN_PLACE : own_block(buffer, count_elems), block,
+                     MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+static int barrier(float* buffer, float* second, uint64_t count_elems) {
+  (void)buffer, (void)second, (void)count_elems;
+  return MPI_Barrier(MPI_COMM_WORLD);
 }
 
 /* The launcher says the rank before MPI_Init, so that ranks are pinned before the library looks around. */
@@ -50,9 +85,15 @@ int main(int argc, char** argv) {
                           .rank = rank_,
                           .nranks = nranks_,
                           .rs_result_at_front = 1,
-                          .all_reduce = all_reduce,
-                          .reduce_scatter = reduce_scatter,
-                          .all_gather = all_gather};
+                          .calls = {[kBenchAllReduce] = all_reduce,
+                                    [kBenchReduceScatter] = reduce_scatter,
+                                    [kBenchAllGather] = all_gather,
+                                    [kBenchBroadcast] = broadcast,
+                                    [kBenchReduce] = reduce,
+                                    [kBenchAllToAll] = all_to_all,
+                                    [kBenchGather] = gather,
+                                    [kBenchScatter] = scatter,
+                                    [kBenchBarrier] = barrier}};
   const int status = contender_run(&self, &options, bench_open_control(&options));
   MPI_Finalize();
   return status;

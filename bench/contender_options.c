@@ -11,7 +11,8 @@
 static void usage_and_exit(const char* why) {
   fprintf(stderr,
           "%s\n"
-          "  --points LIST          all_reduce:BYTES,reduce_scatter:BYTES,all_gather:BYTES,...\n"
+          "  --points LIST          COLLECTIVE:BYTES,...: all_reduce, reduce_scatter, all_gather, broadcast, reduce,\n"
+          "                         all_to_all, gather, scatter; barrier:0\n"
           "  --repetitions N        timed repetitions a point (9)\n"
           "  --repetition-us US     calls are added until a repetition takes this long (2000)\n"
           "  --point-s S            fewer repetitions, never below 3, when a point would take longer (4)\n"
@@ -27,7 +28,6 @@ static void usage_and_exit(const char* why) {
 }
 
 static void parse_points(const char* text, bench_options* o) {
-  static const char* const names[] = {"all_reduce", "reduce_scatter", "all_gather"};
   char* copy = strdup(text);
   for (char* item = strtok(copy, ","); item != NULL; item = strtok(NULL, ",")) {
     char* colon = strchr(item, ':');
@@ -36,9 +36,10 @@ static void parse_points(const char* text, bench_options* o) {
     *colon = 0;
     bench_point point = {kBenchAllReduce, strtoull(colon + 1, NULL, 10)};
     int known = 0;
-    for (int k = 0; k < 3; ++k)
-      if (strcmp(item, names[k]) == 0) point.collective = (bench_collective)k, known = 1;
-    if (!known || point.bytes == 0 || point.bytes % sizeof(float) != 0)
+    for (int k = 0; k < kBenchCollectives; ++k)
+      if (strcmp(item, bench_collective_names[k]) == 0) point.collective = (bench_collective)k, known = 1;
+    const int empty = point.bytes == 0, has_no_data = point.collective == kBenchBarrier;
+    if (!known || empty != has_no_data || point.bytes % sizeof(float) != 0)
       usage_and_exit("unknown collective, or bytes that are no positive multiple of 4");
     o->points[o->num_points++] = point;
   }

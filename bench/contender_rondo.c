@@ -25,18 +25,50 @@ static int checked(rondo_status status) {
   }
   return 0;
 }
-static int all_reduce(float* buffer, uint64_t count_elems) {
+static uint64_t block_of(uint64_t count_elems) { return count_elems / (uint64_t)nranks_; }
+static float* own_block(float* buffer, uint64_t count_elems) {
+  return buffer + (uint64_t)rank_ * block_of(count_elems);
+}
+
+static int all_reduce(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
   return (int)rondo_all_reduce(comm_, buffer, buffer, count_elems, RONDO_FLOAT32, RONDO_SUM, call_or_null_, NULL);
 }
-static int reduce_scatter(float* buffer, uint64_t count_elems) {
-  const uint64_t block_elems = count_elems / (uint64_t)nranks_;
-  return (int)rondo_reduce_scatter(comm_, buffer, buffer + (uint64_t)rank_ * block_elems, block_elems, RONDO_FLOAT32,
+static int reduce_scatter(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_reduce_scatter(comm_, buffer, own_block(buffer, count_elems), block_of(count_elems), RONDO_FLOAT32,
                                    RONDO_SUM, call_or_null_, NULL);
 }
-static int all_gather(float* buffer, uint64_t count_elems) {
-  const uint64_t block_elems = count_elems / (uint64_t)nranks_;
-  return (int)rondo_all_gather(comm_, buffer + (uint64_t)rank_ * block_elems, buffer, block_elems, RONDO_FLOAT32,
+static int all_gather(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_all_gather(comm_, own_block(buffer, count_elems), buffer, block_of(count_elems), RONDO_FLOAT32,
                                call_or_null_, NULL);
+}
+static int broadcast(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_broadcast(comm_, buffer, buffer, count_elems, RONDO_FLOAT32, 0, call_or_null_, NULL);
+}
+static int reduce(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_reduce(comm_, buffer, rank_ == 0 ? buffer : NULL, count_elems, RONDO_FLOAT32, RONDO_SUM, 0,
+                           call_or_null_, NULL);
+}
+static int all_to_all(float* buffer, float* second, uint64_t count_elems) {
+  return (int)rondo_all_to_all(comm_, buffer, second, block_of(count_elems), RONDO_FLOAT32, call_or_null_, NULL);
+}
+static int gather(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_gather(comm_, own_block(buffer, count_elems), rank_ == 0 ? buffer : NULL, block_of(count_elems),
+                           RONDO_FLOAT32, 0, call_or_null_, NULL);
+}
+static int scatter(float* buffer, float* second, uint64_t count_elems) {
+  (void)second;
+  return (int)rondo_scatter(comm_, rank_ == 0 ? buffer : NULL, own_block(buffer, count_elems), block_of(count_elems),
+                            RONDO_FLOAT32, 0, call_or_null_, NULL);
+}
+static int barrier(float* buffer, float* second, uint64_t count_elems) {
+  (void)buffer, (void)second, (void)count_elems;
+  return (int)rondo_barrier(comm_, call_or_null_, NULL);
 }
 static float* allocate_registered(uint64_t bytes) {
   void* memory = NULL;
@@ -76,9 +108,15 @@ static int run_rank(const bench_options* options, bench_control* control) {
   const contender self = {.version = version,
                           .rank = rank_,
                           .nranks = nranks_,
-                          .all_reduce = all_reduce,
-                          .reduce_scatter = reduce_scatter,
-                          .all_gather = all_gather,
+                          .calls = {[kBenchAllReduce] = all_reduce,
+                                    [kBenchReduceScatter] = reduce_scatter,
+                                    [kBenchAllGather] = all_gather,
+                                    [kBenchBroadcast] = broadcast,
+                                    [kBenchReduce] = reduce,
+                                    [kBenchAllToAll] = all_to_all,
+                                    [kBenchGather] = gather,
+                                    [kBenchScatter] = scatter,
+                                    [kBenchBarrier] = barrier},
                           .allocate = options->registered ? allocate_registered : NULL};
   const int status = contender_run(&self, options, control);
   return checked(rondo_comm_destroy(comm_)) + status;

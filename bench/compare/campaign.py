@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .contenders import CONTENDERS, Contender
+from .contenders import CONTENDERS, Contender, points_of
 from .floors import handover
 from .launch import LoopSettings, Point, run
 from .verdict import Results, size_name
@@ -49,13 +49,7 @@ class Campaign:
 
     def __init__(self, plan: Plan, nranks: int, results: Results, deadline_s: float) -> None:
         self.plan, self.nranks, self.results, self.deadline_s = plan, nranks, results, deadline_s
-        # A call on fewer elements than ranks has no block for each: only an all-reduce can be asked for it.
-        self.points: list[Point] = [
-            (c, b)
-            for c in plan.collectives
-            for b in plan.sizes_bytes
-            if c == "all_reduce" or b // 4 >= nranks
-        ]
+        self.points: list[Point] = points_of(plan.collectives, plan.sizes_bytes, nranks)
         self.peers = [c for c in plan.contenders if c.is_peer]
         self.own = [c for c in plan.contenders if not c.is_peer]
         self.versions: dict[str, str] = {}
@@ -67,7 +61,8 @@ class Campaign:
         if not wanted:
             return
         start = time.monotonic()
-        launch = run(contender, self.plan.program_dir, self.nranks, wanted, loop, limit_s=300)
+        limit_s = max(300, 6 * len(wanted))
+        launch = run(contender, self.plan.program_dir, self.nranks, wanted, loop, limit_s)
         for (collective, size), record in launch.records.items():
             self.results.add((self.nranks, collective, size), contender.name, round_number, record)
         for (collective, size), why in launch.errors.items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+CORE_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")  # the speed targets name them one by one
+CUT_COLLECTIVES = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")  # a block for each rank
+COLLECTIVES = (*CORE_COLLECTIVES, "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier")
 ALL_SIZES_BYTES = (8, 64, 256) + tuple(1024 * 4**k for k in range(10))
 
 # Memory settings of the C library (+thp): its heap in huge pages, never given back, so that a library that allocates
@@ -95,7 +97,26 @@ def _rondo() -> list[Contender]:
 
 
 CONTENDERS: dict[str, Contender] = {row.name: row for row in _rondo() + _peers()}
-QUICK_PEERS = ("ompi", "ompi-ucx+thp", "ompi-posix-seg32768+thp", "ompi-sm+thp", "mpich-nocma+thp")
+# The settings that were best at most points of bench/results/peers_2cpu*.json, by 2, 4 or 8 processes.
+QUICK_PEERS = (
+    "ompi-yield+thp",
+    "ompi-ucx+thp",
+    "ompi-posix-seg61440+thp",
+    "ompi-nocma-f131072+thp",
+    "ompi-sm+thp",
+    "mpich+thp",
+)
+
+
+def points_of(collectives: tuple[str, ...], sizes_bytes: tuple[int, ...], nranks: int) -> list[tuple[str, int]]:
+    """All points that can be asked for: a cut collective needs an element for each rank, a barrier has no size."""
+    return [
+        (c, b)
+        for c in collectives
+        for b in ((0,) if c == "barrier" else sizes_bytes)
+        if c not in CUT_COLLECTIVES or b // 4 >= nranks
+    ]
+
 
 PROGRAMS = {"rondo": "contender_rondo", "openmpi": "contender_mpi_openmpi", "mpich": "contender_mpi_mpich"}
 

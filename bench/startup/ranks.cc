@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,7 +27,8 @@ double now_ms() {
 void Crew::need(const Status& status) {
   if (status.ok()) return;
   shared_.failed = 1;
-  std::fprintf(stderr, "bench_startup: rank %d of %d: %s\n", rank_, nranks_, status.to_string().c_str());
+  std::fprintf(stderr, "%s: rank %d of %d: %s\n", program_invocation_short_name, rank_, nranks_,
+               status.to_string().c_str());
   std::exit(1);
 }
 
