@@ -55,8 +55,15 @@ class Campaign:
         self.versions: dict[str, str] = {}
 
     def _measure(
-        self, contender: Contender, points: list[Point], round_number: int, loop: LoopSettings
+        self,
+        contender: Contender,
+        points: list[Point],
+        round_number: int,
+        loop: LoopSettings,
+        results: Results | None = None,
     ) -> None:
+        """One launch; what it measured goes into `results` (default: the run's)."""
+        results = results or self.results
         wanted = [p for p in points if contender.measures(self.nranks, *p)]
         if not wanted:
             return
@@ -64,9 +71,9 @@ class Campaign:
         limit_s = max(300, 6 * len(wanted))
         launch = run(contender, self.plan.program_dir, self.nranks, wanted, loop, limit_s)
         for (collective, size), record in launch.records.items():
-            self.results.add((self.nranks, collective, size), contender.name, round_number, record)
+            results.add((self.nranks, collective, size), contender.name, round_number, record)
         for (collective, size), why in launch.errors.items():
-            self.results.errors.append((self.nranks, contender.name, collective, size, why))
+            results.errors.append((self.nranks, contender.name, collective, size, why))
         if launch.version:
             self.versions[contender.name] = launch.version
         for trouble in launch.trouble:
@@ -81,9 +88,10 @@ class Campaign:
         point = ("all_reduce", 8)
         if self.nranks == 2:
             return self.peers
+        probe = Results()  # no point of the run
         for peer in self.peers:
-            self._measure(peer, [point], 0, loop)
-        times = {p.name: self.results.median_us((self.nranks, *point), p.name) for p in self.peers}
+            self._measure(peer, [point], 0, loop, probe)
+        times = {p.name: probe.median_us((self.nranks, *point), p.name) for p in self.peers}
         known = [t for t in times.values() if t is not None]
         kept = [p for p in self.peers if (t := times[p.name]) is None or t <= COLLAPSED * min(known)]
         for peer in self.peers:
