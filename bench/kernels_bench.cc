@@ -2,7 +2,8 @@
 // (8 KiB a buffer), in L2 (256 KiB) and beyond the caches' reach (64 MiB), and calls of a few elements.
 //
 // bytes_per_second counts what is read and written: (sources + sinks) * bytes of one buffer. Names read
-// kernel/level/dtype/op/SOURCESxSINKS/bytes; choose with --benchmark_filter.
+// kernel/level/dtype/op/SOURCESxSINKS/bytes; choose with --benchmark_filter. Rows of mixed types read
+// mixed/level/OWN>WIRE>DST/op/what/elements; bytes are those of every source and sink in its own type.
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +81,91 @@ void add(const Work& work) {
   benchmark::RegisterBenchmark(name.c_str(), [work](benchmark::State& state) { run(state, work); });
 }
 
+// A call of the mixed kernel: num_wire sources of the wire type after the own one, if any; sends, then dst[0], if any.
+struct MixedWork {
+  const KernelTable* table;
+  TypeRow row;
+  Op op;
+  bool has_own;
+  uint32_t num_wire;
+  uint32_t num_sends;
+  bool has_dst;
+  bool result_as_wire;
+  uint64_t num_elems;
+};
+
+void run_mixed(benchmark::State& state, const MixedWork& work) {
+  const uint32_t num_src = (work.has_own ? 1 : 0) + work.num_wire, num_dst = work.num_sends + (work.has_dst ? 1 : 0);
+  std::vector<Memory> memory;
+  std::vector<const void*> src;
+  std::vector<void*> dst;
+  uint64_t moved_bytes = 0;
+  for (uint32_t b = 0; b < num_src + num_dst; ++b) {
+    Dtype dtype = work.row.wire;
+    if (b == 0 && work.has_own) dtype = work.row.input;
+    if (b == num_src && work.has_dst) dtype = work.row.output;
+    const uint64_t first_byte = b * kStaggerBytes % 4096, num_bytes = work.num_elems * dtype_bytes(dtype);
+    memory.push_back(make_buffer(num_bytes, first_byte));
+    moved_bytes += num_bytes;
+    if (b < num_src) src.push_back(memory.back().get() + first_byte);
+    else dst.push_back(memory.back().get() + first_byte);
+  }
+  MixedKernelArgs m;
+  m.args.src = src.data();
+  m.args.dst = dst.data();
+  m.args.num_src = num_src;
+  m.args.num_dst = num_dst;
+  m.args.num_elems = work.num_elems;
+  m.args.own = work.has_own ? 0 : KernelArgs::kNoOwn;
+  m.args.divide_by = work.op == Op::kAvg ? num_src : 0;
+  m.op = work.op;
+  m.own_type = work.row.input;
+  m.wire = work.row.wire;
+  m.dst_type = work.row.output;
+  m.has_dst = work.has_dst;
+  m.result_as_wire = work.result_as_wire;
+  for (auto _ : state) {
+    work.table->mixed(m);
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(moved_bytes));
+}
+
+void add(const MixedWork& work) {
+  std::string name = "mixed/" + std::string(work.table->level) + "/" + std::string(dtype_name(work.row.input)) + ">" +
+                     std::string(dtype_name(work.row.wire)) + ">" + std::string(dtype_name(work.row.output)) + "/" +
+                     std::string(op_name(work.op)) + "/";
+  if (work.has_own) name += "own";
+  if (work.num_wire != 0) name.append(work.has_own ? "+wire" : "wire").append(std::to_string(work.num_wire));
+  name += "_to";
+  if (work.num_sends != 0) name.append("_send").append(std::to_string(work.num_sends));
+  if (work.has_dst) name += work.result_as_wire ? "_dst_as_wire" : "_dst";
+  name.append("/").append(std::to_string(work.num_elems));
+  benchmark::RegisterBenchmark(name.c_str(), [work](benchmark::State& state) { run_mixed(state, work); });
+}
+
+// The calls that collectives of mixed rows make, 16384 elements each: 64 KiB of fp32, which stays in L2; and the
+// uniform fp32 calls of the same sizes beside them.
+void add_mixed(const KernelTable* table) {
+  constexpr uint64_t kElems = 16 << 10;
+  constexpr Dtype kF = Dtype::kFloat32, kB = Dtype::kBfloat16, kH = Dtype::kFloat16;
+  for (uint32_t num_src : {1, 2, 4, 8}) add({table, false, kF, Op::kSum, num_src, 1, kElems * 4, 0, false});
+  for (uint32_t num_src : {1, 2}) add({table, false, kF, Op::kSum, num_src, 2, kElems * 4, 0, false});
+  for (const TypeRow& row : {TypeRow{kF, kB, kF, kF}, TypeRow{kF, kB, kF, kB}, TypeRow{kB, kB, kF, kF},
+                             TypeRow{kF, kH, kF, kF}, TypeRow{kF, kH, kF, kH}, TypeRow{kB, kF, kF, kB},
+                             TypeRow{kF, Dtype::kFloat8E4m3, kF, kF}, TypeRow{kF, Dtype::kFloat8E5m2, kF, kF}}) {
+    add({table, row, Op::kSum, true, 0, 1, false, false, kElems});  // send
+    add({table, row, Op::kSum, false, 1, 0, true, false, kElems});  // receive
+    add({table, row, Op::kSum, false, 1, 1, true, true, kElems});   // receive and pass on
+    add({table, row, Op::kSum, true, 0, 1, true, true, kElems});    // start of an all-gather
+    for (uint32_t num_wire : {1, 3, 7}) add({table, row, Op::kSum, true, num_wire, 0, true, false, kElems});
+    add({table, row, Op::kSum, true, 1, 1, false, false, kElems});  // a step of a ring
+    add({table, row, Op::kSum, true, 1, 1, true, true, kElems});    // its last reduction
+    for (Op op : {Op::kAvg, Op::kMax}) add({table, row, op, true, 1, 0, true, false, kElems});
+    add({table, row, Op::kSum, true, 1, 0, true, false, 14});
+  }
+}
+
 void add_level(const KernelTable* table) {
   constexpr uint64_t kL1 = 8 << 10, kL2 = 256 << 10, kMemory = 64 << 20;
   for (uint64_t num_bytes : {kL1, kL2, kMemory}) {
@@ -118,7 +204,10 @@ void add_level(const KernelTable* table) {
 int main(int argc, char** argv) {
   using rondo::SimdLevel;
   for (SimdLevel level : {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-    if (const rondo::KernelTable* table = rondo::kernel_table(level)) rondo::add_level(table);
+    const rondo::KernelTable* table = rondo::kernel_table(level);
+    if (table == nullptr) continue;
+    rondo::add_level(table);
+    rondo::add_mixed(table);
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -18,6 +18,56 @@ constexpr uint64_t kLanes = kWidth / sizeof(float);
 typedef uint16_t Codes16 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 2)));
 typedef uint8_t Codes8 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 4)));
 
+// Codes to the lower bits of lanes and back, the lanes' upper bits being 0. Intrinsics, because GCC 12 takes
+// __builtin_convertvector apart into halves: the sum of eight bf16 operands took twice as long.
+#if RONDO_KERNEL_WIDTH == 64
+RONDO_INLINE Bits lanes_of(Codes16 c) {
+  return reinterpret_cast<Bits>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(c)));
+}
+RONDO_INLINE Bits lanes_of(Codes8 c) {
+  return reinterpret_cast<Bits>(_mm512_cvtepu8_epi32(reinterpret_cast<__m128i>(c)));
+}
+RONDO_INLINE void codes_of(Bits v, Codes16* c) {
+  *c = reinterpret_cast<Codes16>(_mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(v)));
+}
+RONDO_INLINE void codes_of(Bits v, Codes8* c) {
+  *c = reinterpret_cast<Codes8>(_mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(v)));
+}
+#elif RONDO_KERNEL_WIDTH == 32
+RONDO_INLINE Bits lanes_of(Codes16 c) {
+  return reinterpret_cast<Bits>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(c)));
+}
+RONDO_INLINE Bits lanes_of(Codes8 c) {
+  uint64_t bytes;
+  __builtin_memcpy(&bytes, &c, sizeof(bytes));
+  return reinterpret_cast<Bits>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+}
+RONDO_INLINE __m128i packed(Bits v) {
+  const __m256i pairs = _mm256_packus_epi32(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08));
+}
+RONDO_INLINE void codes_of(Bits v, Codes16* c) { *c = reinterpret_cast<Codes16>(packed(v)); }
+RONDO_INLINE void codes_of(Bits v, Codes8* c) {
+  const uint64_t bytes = static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_packus_epi16(packed(v), packed(v))));
+  __builtin_memcpy(c, &bytes, sizeof(bytes));
+}
+#else
+template <class C>
+RONDO_INLINE Bits lanes_of(C c) {
+  return __builtin_convertvector(c, Bits);
+}
+template <class C>
+RONDO_INLINE void codes_of(Bits v, C* c) {
+  *c = __builtin_convertvector(v, C);
+}
+#endif
+template <class C>
+RONDO_INLINE C codes(Bits v) {
+  C c;
+  codes_of(v, &c);
+  return c;
+}
+
 // What a format stores for one register of fp32: widen() and narrow() of Code, and round(): the value that comes back
 // from this format. round() keeps a NaN a NaN, of whatever payload.
 struct LanesFp32 {
@@ -29,8 +79,18 @@ struct LanesFp32 {
 
 struct LanesBf16 {
   using Code = Codes16;
-  static RONDO_INLINE Floats widen(Code c) { return floats_of(__builtin_convertvector(c, Bits) << 16); }
-  static RONDO_INLINE Code narrow(Floats v) { return __builtin_convertvector(Bf16::round(v) >> 16, Codes16); }
+  static RONDO_INLINE Floats widen(Code c) { return floats_of(lanes_of(c) << 16); }
+#if RONDO_KERNEL_WIDTH == 64
+  static RONDO_INLINE Code narrow(Floats v) {  // one permutation instead of a shift and a conversion of two steps
+    typedef uint16_t Words __attribute__((vector_size(64)));
+    constexpr Words kUpperHalves = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    const __m512i words =
+        _mm512_permutexvar_epi16(reinterpret_cast<__m512i>(kUpperHalves), reinterpret_cast<__m512i>(Bf16::round(v)));
+    return reinterpret_cast<Code>(_mm512_castsi512_si256(words));
+  }
+#else
+  static RONDO_INLINE Code narrow(Floats v) { return codes<Codes16>(Bf16::round(v) >> 16); }
+#endif
   static RONDO_INLINE Floats round(Floats v) { return floats_of(Bf16::round(v) & 0xffff0000u); }
 };
 
@@ -40,8 +100,9 @@ struct LanesFp16 {
   static RONDO_INLINE Floats widen(Code c) {
     return reinterpret_cast<Floats>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(c)));
   }
-  static RONDO_INLINE Code narrow(Floats v) {
-    return reinterpret_cast<Code>(_mm512_cvtps_ph(reinterpret_cast<__m512>(canonical(v)), _MM_FROUND_TO_NEAREST_INT));
+  static RONDO_INLINE Code narrow(Floats v) { return narrow_number(canonical(v)); }
+  static RONDO_INLINE Code narrow_number(Floats v) {  // v: no NaN but the canonical one
+    return reinterpret_cast<Code>(_mm512_cvtps_ph(reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
   }
   static RONDO_INLINE Floats round(Floats v) { return widen(narrow(v)); }
 };
@@ -51,8 +112,9 @@ struct LanesFp16 {
   static RONDO_INLINE Floats widen(Code c) {
     return reinterpret_cast<Floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(c)));
   }
-  static RONDO_INLINE Code narrow(Floats v) {
-    return reinterpret_cast<Code>(_mm256_cvtps_ph(reinterpret_cast<__m256>(canonical(v)), _MM_FROUND_TO_NEAREST_INT));
+  static RONDO_INLINE Code narrow(Floats v) { return narrow_number(canonical(v)); }
+  static RONDO_INLINE Code narrow_number(Floats v) {  // v: no NaN but the canonical one
+    return reinterpret_cast<Code>(_mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
   }
   static RONDO_INLINE Floats round(Floats v) { return widen(narrow(v)); }
 };
@@ -61,8 +123,8 @@ struct LanesFp16 {
 template <class F, class C>
 struct LanesNarrow {
   using Code = C;
-  static RONDO_INLINE Floats widen(Code c) { return F::widen_one(__builtin_convertvector(c, Bits)); }
-  static RONDO_INLINE Code narrow(Floats v) { return __builtin_convertvector(F::narrow_one(v), C); }
+  static RONDO_INLINE Floats widen(Code c) { return F::widen_one(lanes_of(c)); }
+  static RONDO_INLINE Code narrow(Floats v) { return codes<C>(F::narrow_one(v)); }
   static RONDO_INLINE Floats round(Floats v) { return F::widen_one(F::narrow_one(v)); }
 };
 using LanesE4m3 = LanesNarrow<E4m3, Codes8>;

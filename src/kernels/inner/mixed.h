@@ -1,15 +1,16 @@
 // Copies and reductions of mixed type rows: kernels.h states what MixedKernelArgs asks for. Included once per SIMD
 // level; see vector.h.
 //
-// Any row, op and shape runs in blocks that stay in the first-level cache:
+// The most used rows go through registers (fused.h). Any other row, op and shape runs in blocks that stay in the
+// first-level cache:
 //
 //   wire sources  --widen----------------------------> |            |                     +--narrow--> sends
 //                                                      | acc (fp32) | --divide, to wire --+
 //   own source    --widen, scale, to wire--> operand-> |            |                     +--narrow--> dst[0]
 #pragma once
 
-#include "kernels/inner/lanes.h"
-#include "kernels/inner/recipes.h"
+#include "kernels/inner/driver.h"
+#include "kernels/inner/fused.h"
 #include "kernels/kernels.h"
 
 namespace rondo {
@@ -93,6 +94,31 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
   }
 }
 
+// What arrives is passed on as it is, NaN made canonical: no arithmetic, which is the whole cost of fp8.
+template <uint32_t kMaxCode, uint32_t kNanCode>
+struct RelayFp8 : Identity {
+  RONDO_INLINE Raw last(Raw x) const {
+    const Vec<int8_t> code = reinterpret_cast<Vec<int8_t>>(x);
+    const Vec<int8_t> magnitude = code & static_cast<int8_t>(0x7f);
+    return reinterpret_cast<Raw>(
+        magnitude > static_cast<int8_t>(kMaxCode) ? Vec<int8_t>{} + static_cast<int8_t>(kNanCode) : code);
+  }
+};
+// Sends what one wire source of fp8 brought; dst[0], if any, is not written.
+void relay_fp8(const MixedKernelArgs& m) {
+  KernelArgs sends = m.args;
+  if (m.has_dst) {
+    ++sends.dst;
+    --sends.num_dst;
+  }
+  if (sends.num_dst == 0) return;
+  if (m.wire == Dtype::kFloat8E4m3) {
+    pass<1, 0>(sends, 0, sends.num_elems, RelayFp8<kFormatE4m3.max_code, kFormatE4m3.nan_code>{});
+  } else {
+    pass<1, 0>(sends, 0, sends.num_elems, RelayFp8<kFormatE5m2.max_code, kFormatE5m2.nan_code>{});
+  }
+}
+
 RONDO_INLINE uint64_t elem_bytes(Dtype t) {
   switch (t) {
     case Dtype::kFloat32: return 4;
@@ -108,7 +134,7 @@ RONDO_INLINE uint8_t* sink_at(const MixedKernelArgs& m, uint32_t d, uint64_t fir
   return static_cast<uint8_t*>(m.args.dst[d]) + first_elem * elem_bytes(d == 0 && m.has_dst ? m.dst_type : m.wire);
 }
 
-// The own operand as if it had travelled.
+// The own operand, scaled.
 void load_own(const MixedKernelArgs& m, uint64_t first_elem, float* block, uint64_t num_elems) {
   widen_block(m.own_type, source_at(m, m.args.own, first_elem), block, num_elems);
   if (m.args.premul != nullptr) {
@@ -116,35 +142,50 @@ void load_own(const MixedKernelArgs& m, uint64_t first_elem, float* block, uint6
     __builtin_memcpy(&scale, m.args.premul, sizeof(scale));
     scale_block(block, scale, num_elems);
   }
-  round_block(m.wire, block, num_elems);
 }
 
-void mixed_block(const MixedKernelArgs& m, uint64_t first_elem, uint64_t num_elems) {
+// Sends begin with dst[first_send].
+void mixed_block(const MixedKernelArgs& m, uint32_t first_send, uint64_t first_elem, uint64_t num_elems) {
   alignas(64) float acc[kBlockElems];
   alignas(64) float operand[kBlockElems];
+  const bool copies_own = m.args.num_src == 1 && m.args.own == 0 && m.args.divide_by == 0;  // rounded as the result
   if (m.args.own == 0) load_own(m, first_elem, acc, num_elems);
   else widen_block(m.wire, source_at(m, 0, first_elem), acc, num_elems);
+  if (m.args.own == 0 && !copies_own) round_block(m.wire, acc, num_elems);
   for (uint32_t s = 1; s < m.args.num_src; ++s) {
     if (s == m.args.own) {
       load_own(m, first_elem, operand, num_elems);
+      round_block(m.wire, operand, num_elems);
       join_operand(m.op, Dtype::kFloat32, acc, operand, num_elems);
     } else {
       join_operand(m.op, m.wire, acc, source_at(m, s, first_elem), num_elems);
     }
   }
   if (m.args.divide_by != 0) divide_block(acc, static_cast<float>(m.args.divide_by), num_elems);
-  for (uint32_t d = m.has_dst ? 1 : 0; d < m.args.num_dst; ++d) {
+  for (uint32_t d = first_send; d < m.args.num_dst; ++d) {
     narrow_block(m.wire, acc, sink_at(m, d, first_elem), num_elems);
   }
   if (!m.has_dst) return;
-  if (m.result_as_wire) round_block(m.wire, acc, num_elems);
+  if (m.result_as_wire || copies_own) round_block(m.wire, acc, num_elems);
   narrow_block(m.dst_type, acc, sink_at(m, 0, first_elem), num_elems);
 }
 
-void mixed(const MixedKernelArgs& m) {
+void mixed(const MixedKernelArgs& asked) {
+  MixedKernelArgs m = asked;
+  // An own operand of the wire's type is one more wire operand, a destination of the wire's type one more send.
+  if (m.own_type == m.wire && m.args.premul == nullptr) m.args.own = KernelArgs::kNoOwn;
+  if (m.dst_type == m.wire) m.has_dst = false;
+  if (try_fused(m)) return;
+  uint32_t first_send = m.has_dst ? 1 : 0;
+  const bool is_fp8 = m.wire == Dtype::kFloat8E4m3 || m.wire == Dtype::kFloat8E5m2;
+  if (is_fp8 && m.args.num_src == 1 && m.args.own != 0 && m.args.divide_by == 0) {
+    relay_fp8(m);
+    if (!m.has_dst) return;
+    first_send = m.args.num_dst;
+  }
   for (uint64_t first_elem = 0; first_elem < m.args.num_elems; first_elem += kBlockElems) {
     const uint64_t rest = m.args.num_elems - first_elem;
-    mixed_block(m, first_elem, rest < kBlockElems ? rest : kBlockElems);
+    mixed_block(m, first_send, first_elem, rest < kBlockElems ? rest : kBlockElems);
   }
 }
 

@@ -55,8 +55,6 @@ RONDO_NARROW_ELEMENT(kFloat8E4m3, E4m3, kFormatE4m3, int8_t)
 RONDO_NARROW_ELEMENT(kFloat8E5m2, E5m2, kFormatE5m2, int8_t)
 #undef RONDO_NARROW_ELEMENT
 
-RONDO_INLINE bool is_power_of_two(uint32_t n) { return (n & (n - 1)) == 0; }
-
 template <Dtype kDtype>
 void sum(const KernelArgs& args) {
   constexpr uint32_t kBytes = dtype_bytes(kDtype);
