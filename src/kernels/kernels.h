@@ -34,7 +34,8 @@ using Kernel = void (*)(const KernelArgs&);
 /// there is one, and dst[0] (dst_type), when has_dst. Every source is widened to fp32, the own one after it was scaled
 /// (args.premul, unless null) and rounded to the wire type as if it had travelled; combined left to right in fp32;
 /// divided (args.divide_by); rounded once per sink: sends to the wire type, dst[0] to dst_type, after the wire type when
-/// result_as_wire. args.stream is ignored. No source and sink may be the same memory.
+/// result_as_wire. A NaN that is stored is the canonical one, in copies too. args.stream is ignored. dst[0] may be the
+/// own source when both have the same type; otherwise no source and sink may be the same memory.
 struct MixedKernelArgs {
   KernelArgs args;
   Op op = Op::kSum;

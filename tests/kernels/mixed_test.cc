@@ -1,7 +1,7 @@
 // The mixed kernel against the scalar oracle, at every SIMD level: all mixed rows x ops x shapes (own operand first,
-// last, in between, absent; sends, destination, both) x 0 .. 200 elements at changing places, and buffers of several
-// blocks. The data hold NaN, infinities, zeros of both signs, subnormals, midpoints between two numbers of the wire
-// type, and what overflows it. Bytes around every sink must stay as they were.
+// last, in between, absent; sends, destination, both; in place) x 0 .. 200 elements at changing places, and buffers of
+// several blocks. The data hold NaN, infinities, zeros of both signs, subnormals, midpoints between two numbers of the
+// wire type, and what overflows it. Bytes around every sink must stay as they were.
 // labels: unit
 // timeout: 300
 #include <gtest/gtest.h>
@@ -110,7 +110,10 @@ class Case {
     buffers_.assign(shape.num_src + num_dst(), GuardedBuffer(4 * max_elems));
   }
 
-  void check(const KernelTable& table, uint64_t num_elems) {
+  /// True when dst[0] may be the own source.
+  bool can_be_in_place() const { return shape_.has_dst && call_.own != kNone && call_.own_type == call_.dst_type; }
+
+  void check(const KernelTable& table, uint64_t num_elems, bool in_place) {
     std::vector<const void*> src;
     std::vector<void*> dst;
     for (uint32_t b = 0; b < shape_.num_src + num_dst(); ++b) {
@@ -121,6 +124,7 @@ class Case {
       if (is_source) src.push_back(buffers_[b].data());
       else dst.push_back(buffers_[b].data());
     }
+    if (in_place) dst[0] = buffers_[call_.own].data();
     MixedKernelArgs m;
     m.args.src = src.data();
     m.args.dst = dst.data();
@@ -196,7 +200,10 @@ void check_sizes(const oracle::MixedCall& call, const Shape& shape, const std::v
   for (SimdLevel level : kLevels) {
     const KernelTable* table = kernel_table(level);
     if (table == nullptr) continue;
-    for (uint64_t num_elems : sizes) ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems));
+    for (uint64_t num_elems : sizes) {
+      ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems, false));
+      if (c.can_be_in_place() && num_elems % 3 == 0) ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems, true));
+    }
   }
 }
 

@@ -182,6 +182,7 @@ void mixed(const MixedKernelArgs& asked) {
     relay_fp8(m);
     if (!m.has_dst) return;
     first_send = m.args.num_dst;
+    m.result_as_wire = false;  // it is of the wire type already
   }
   for (uint64_t first_elem = 0; first_elem < m.args.num_elems; first_elem += kBlockElems) {
     const uint64_t rest = m.args.num_elems - first_elem;
