@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "schedule/check_collective.h"
+#include "schedule/check_counts.h"
 #include "schedule/check_machine.h"
 #include "schedule/extent.h"
+#include "schedule/variable_counts.h"
 
 namespace rondo {
 namespace {
@@ -38,7 +40,7 @@ class Proof {
     for (const Schedule* s : operations_)
       for (const RankSchedule& r : s->ranks)
         report_.scratch_chunks = std::max<int64_t>(report_.scratch_chunks, r.scratch_chunks);
-    if (one_loop() && many_loops() && all_lengths()) compare_cost();
+    if (one_loop() && many_loops() && all_lengths() && variable_lengths()) compare_cost();
     return std::move(report_);
   }
 
@@ -111,6 +113,24 @@ class Proof {
       report_.reason += fmt::format(" [{} elements, {} a message]", count, o.loop_elems);
       return false;
     }
+    return true;
+  }
+
+  /// A count for each rank, or for each pair of ranks.
+  bool variable_lengths() {
+    const Schedule& s = *operations_[0];
+    const auto serves = [&](const RankSchedule& r) { return serves_variable_counts(r, s.collective); };
+    if (!options_.ragged || operations_.size() != 1 || !std::ranges::all_of(s.ranks, serves)) return true;
+    const std::vector<check::Counts> patterns = check::count_patterns(s.collective, s.nranks);
+    for (const check::Counts& counts : patterns) {
+      RunOptions o;
+      o.part_elems = counts.part_elems;
+      o.loop_elems = 2;
+      if (lengths(o, num_loops(check::kLongestPartElems, 1, o.loop_elems))) continue;
+      report_.reason += fmt::format(" [variable counts: {}; {} a message]", counts.name, o.loop_elems);
+      return false;
+    }
+    report_.count_patterns = static_cast<int>(patterns.size());
     return true;
   }
 
@@ -234,6 +254,17 @@ CheckReport check_pair(const Schedule& first, const Schedule& second, const Chec
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options,
                        Rank first_root, Rank second_root) {
   return check_pair(record_all(first, nranks, first_root), record_all(second, nranks, second_root), options);
+}
+
+std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks) {
+  const Rank last = nranks - 1;
+  const bool a = collective_is_rooted(first), b = collective_is_rooted(second);
+  std::vector<std::pair<Rank, Rank>> pairs{{0, 0}};
+  if (a && b) pairs.insert(pairs.end(), {{0, last}, {last, 0}, {0, nranks / 2}});
+  else if (a || b) pairs.push_back({a ? last : 0, b ? last : 0});
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  return pairs;
 }
 
 std::string instruction_text(const RankSchedule& schedule, const Instruction& i) {

@@ -12,8 +12,9 @@
 //   - no deadlock, and the smallest FIFO depth that completes, for 1 to max_messages_per_chunk messages per chunk;
 //   - lanes of a rank never race, in place included, and nobody touches a peer's buffer outside of its operation
 //     (vector clocks: lane order, messages, waits and credits; never the luck of one interleaving);
-//   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, and for a
-//     second operation that starts on each connection as soon as the first has left it (check_pair);
+//   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, for a count of
+//     each rank's own where the schedule serves that (variable_counts.h), and for a second operation that starts on each
+//     connection as soon as the first has left it (check_pair);
 //   - steps on the critical path and bytes sent equal the row's Cost.
 // A network of FIFOs with one reader and one writer each computes the same in every interleaving (Kahn 1974), so one
 // execution stands for all; what depends on order is judged by happens-before.
@@ -25,6 +26,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algorithms/registry.h"
@@ -38,7 +40,7 @@ struct CheckOptions {
   int max_fifo_depth = 64;         // deeper counts as deadlock
   int first_fifo_depth = 1;        // where the search for the smallest depth begins
   int max_race_ranks = 128;        // vector clocks grow with the square: above this, values and deadlocks only
-  bool ragged = true;              // chunks of unequal and zero length
+  bool ragged = true;              // chunks of unequal and zero length, variable counts
 
   /// Values and deadlocks only, in one loop: for thousands of ranks.
   static CheckOptions fingerprints() { return {1, 1, 64, 8, 0, false}; }
@@ -66,6 +68,7 @@ struct CheckReport {
   int fifo_depth = 0;                // smallest that completes, one message per chunk
   int fifo_depth_sliced = 0;         // the same for max_messages_per_chunk
   int64_t instructions = 0;          // of all ranks
+  int count_patterns = 0;            // over which variable counts were proven; 0: the schedule does not serve them
   uint64_t order_fingerprint = 0;    // of all elements' expression trees
   uint64_t traffic_fingerprint = 0;  // of all connections' messages in sequence, and of the outputs
 };
@@ -85,6 +88,8 @@ CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options
 /// `second` right after `first` on the same connections, without a barrier between them.
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options = {},
                        Rank first_root = 0, Rank second_root = 0);
+/// The pairs of roots for which check_pair is worth its time: none, equal and different ones, first and last ranks.
+std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks);
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options = {});
 
 /// "recv_reduce_send in[3], from {1}, to {3}, own after 1": an instruction in words.
