@@ -13,7 +13,7 @@ namespace {
 
 struct ExplainArgs {
   std::string collective;
-  std::string algo = "ring";
+  std::string algo;  // empty: ring, or the first that is listed
   ExplainOptions options;
   int64_t num_elems = -1;
   bool full = false;
@@ -24,6 +24,13 @@ void list_algorithms() {
   for (const Algorithm& a : all_algorithms())
     std::printf("%-15s %-19s %s\n", std::string(collective_name(a.collective)).c_str(), std::string(a.name).c_str(),
                 std::string(a.summary).c_str());
+}
+
+const Algorithm* default_algorithm(Collective collective) {
+  if (const Algorithm* ring = find_algorithm(collective, "ring")) return ring;
+  for (const Algorithm& a : all_algorithms())
+    if (a.collective == collective) return &a;
+  return nullptr;
 }
 
 [[noreturn]] void fail(const std::string& message) {
@@ -37,12 +44,19 @@ void run(ExplainArgs& args) {
   const std::optional<Collective> collective = parse_collective(args.collective);
   if (!collective) fail("there is no collective '" + args.collective + "' (rondo explain --list)");
   std::replace(args.algo.begin(), args.algo.end(), '-', '_');
-  const Algorithm* algorithm = find_algorithm(*collective, args.algo);
+  if (is_point_to_point(*collective))
+    fail(std::string(collective_name(*collective)) + " is one message between two ranks: there is nothing to explain");
+  const Algorithm* algorithm = args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
   if (algorithm == nullptr)
-    fail("there is no algorithm '" + args.algo + "' for " + std::string(collective_name(*collective)) +
+    fail("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " + std::string(collective_name(*collective)) +
          " (rondo explain --list)");
   args.options.has_elements = args.num_elems >= 0;
   if (args.options.has_elements) args.options.num_elems = static_cast<uint64_t>(args.num_elems);
+  if (args.options.root != 0 && !collective_is_rooted(*collective))
+    fail(std::string(collective_name(*collective)) + " has no root");
+  if (args.options.root >= args.options.nranks)
+    fail("the root, rank " + std::to_string(args.options.root) + ", is none of the " +
+         std::to_string(args.options.nranks) + " ranks");
   if (args.full) args.options.fold_at = 0;
   std::fputs(explain(*algorithm, args.options).c_str(), stdout);
 }
@@ -53,16 +67,21 @@ void add_explain_command(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   CLI::App* command = app.add_subcommand(
       "explain", "Prints an algorithm step by step: who sends what to whom, and what every rank holds after each step");
-  command->add_option("collective", args->collective, "all_reduce, reduce_scatter or all_gather");
-  command->add_option("--algo,-a", args->algo, "Algorithm, see --list")->type_name("NAME")->capture_default_str();
+  command->add_option("collective", args->collective, "all_reduce, broadcast, all_to_all, ...; see --list");
+  command->add_option("--algo,--algorithm,-a", args->algo, "Algorithm, see --list (default: ring where there is one)")
+      ->type_name("NAME");
   command->add_option("--ranks,-n", args->options.nranks, "Number of ranks")
       ->check(CLI::Range(1, kMaxExplainRanks).description(""))
       ->type_name("N")
       ->capture_default_str();
+  command->add_option("--root,-r", args->options.root, "Of a broadcast, reduce, gather or scatter")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
+      ->type_name("RANK")
+      ->capture_default_str();
   command
       ->add_option("--elements,-e", args->num_elems,
-                   "Elements of the whole vector (reduce_scatter: a rank's input, all_gather: its output): shows "
-                   "which elements every message carries")
+                   "Elements of the whole vector, that is of the larger of a rank's input and output: shows which "
+                   "elements every message carries")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->type_name("N");
   command->add_option("--step,-s", args->options.step, "Shows only this step")
@@ -74,6 +93,7 @@ void add_explain_command(CLI::App& app) {
       "Examples:\n"
       "  rondo explain all_reduce --algo ring --ranks 3 --elements 6\n"
       "  rondo explain all-gather --ranks 5 --step 2\n"
+      "  rondo explain broadcast --ranks 8 --root 3\n"
       "  rondo explain all_reduce --algo tree --ranks 16 --full\n");
   command->callback([args] { run(*args); });
 }

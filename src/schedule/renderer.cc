@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "schedule/check_collective.h"
 #include "schedule/extent.h"
 #include "schedule/steps.h"
 
@@ -49,7 +50,8 @@ class Renderer {
   Renderer(const Algorithm& algorithm, const ExplainOptions& options)
       : algorithm_(algorithm),
         options_(options),
-        schedule_(record_all(algorithm, options.nranks)),
+        schedule_(record_all(algorithm, options.nranks, options.root)),
+        conditions_(schedule_),
         run_(run_symbolically(schedule_)) {
     std::set<std::pair<Rank, int>> seen;
     for (const StepWrite& s : run_.summed)
@@ -79,13 +81,23 @@ class Renderer {
   }
 
  private:
-  bool reduces() const { return collective_reduces(algorithm_.collective); }
+  Collective collective() const { return algorithm_.collective; }
+  bool reduces() const { return collective_reduces(collective()); }
+  bool rooted() const { return collective_is_rooted(collective()); }
+  bool barrier() const { return collective() == Collective::kBarrier; }
+  bool has_elements() const { return options_.has_elements && !barrier(); }
+  std::string root_name() const { return fmt::format("rank {} ({})", options_.root, rank_letter(options_.root)); }
   int chunks(Buffer b) const { return schedule_.ranks.front().chunks(b); }
 
   // ---- names ----
 
   std::string item(Rank rank, int chunk) const {
     if (rank < 0) return "?";
+    if (conditions_.transposes()) {
+      const int to = chunk / static_cast<int>(conditions_.per_part), piece = chunk % static_cast<int>(conditions_.per_part);
+      return fmt::format("{}->{}{}", rank_letter(rank), rank_letter(to),
+                         conditions_.per_part == 1 ? "" : fmt::format(".{}", piece));
+    }
     if (!reduces() && chunks(Buffer::kIn) == 1) return rank_letter(rank);
     return rank_letter(rank) + (rank < 26 ? "" : ".") + std::to_string(chunk);
   }
@@ -135,12 +147,10 @@ class Renderer {
     return e.is_sum() && !complete ? fmt::format("({})", text) : text;
   }
 
-  /// Where an expression's data stands in the whole vector.
+  /// Where an expression's data stands in the whole vector; of an all-to-all: in the giver's input.
   Extent whole_extent(const Expr& e) const {
-    const int in_chunks = chunks(Buffer::kIn);
-    if (reduces()) return extent(options_.num_elems, static_cast<uint64_t>(in_chunks), static_cast<uint64_t>(e.chunk));
-    return extent(options_.num_elems, static_cast<uint64_t>(in_chunks) * static_cast<uint64_t>(options_.nranks),
-                  static_cast<uint64_t>(e.rank) * static_cast<uint64_t>(in_chunks) + static_cast<uint64_t>(e.chunk));
+    const uint32_t cls = conditions_.before(std::max(e.rank, 0), static_cast<uint32_t>(e.chunk));
+    return extent(options_.num_elems, conditions_.num_classes(), cls);
   }
   static std::string extent_text(const Extent& x) {
     if (x.num_elems == 0) return "no element";
@@ -151,37 +161,51 @@ class Renderer {
   // ---- before the steps ----
 
   std::string title() const {
-    std::string text = fmt::format("{} {}, {} rank{}: {}\n", algorithm_.name, collective_name(algorithm_.collective),
-                                   options_.nranks, options_.nranks == 1 ? "" : "s", algorithm_.summary);
-    if (!options_.has_elements) return text;
-    const bool shards = !reduces();
-    const int n = chunks(shards ? Buffer::kOut : Buffer::kIn);
-    text += fmt::format("{} element{} in {} {}{}:\n", options_.num_elems, options_.num_elems == 1 ? "" : "s", n,
-                        shards ? "shard" : "chunk", n == 1 ? "" : "s");
+    std::string text = fmt::format("{} {}, {} rank{}{}: {}\n", algorithm_.name, collective_name(collective()),
+                                   options_.nranks, options_.nranks == 1 ? "" : "s",
+                                   rooted() ? ", the root is " + root_name() : "", algorithm_.summary);
+    if (!has_elements()) return text;
+    const CollectiveTraits& t = collective_traits(collective());
+    const std::string_view unit = reduces() || rooted_in_one() ? "chunk" : t.in_parts == Parts::kEach ? "part" : "shard";
+    const int n = static_cast<int>(conditions_.num_classes());
+    text += fmt::format("{} element{} in {} {}{}:\n", options_.num_elems, options_.num_elems == 1 ? "" : "s", n, unit,
+                        n == 1 ? "" : "s");
     std::vector<Row> rows;
     for (int c : fold(n, options_.fold_at)) {
       const Extent x = extent(options_.num_elems, static_cast<uint64_t>(n), static_cast<uint64_t>(std::max(c, 0)));
-      rows.push_back(c < 0 ? Row{"..."} : Row{fmt::format("{} {}", shards ? "shard" : "chunk", c), extent_text(x)});
+      rows.push_back(c < 0 ? Row{"..."} : Row{fmt::format("{} {}", unit, c), extent_text(x)});
     }
     return text + format_rows(rows);
   }
+  /// A broadcast: the whole is one part of the root's.
+  bool rooted_in_one() const { return collective() == Collective::kBroadcast; }
 
   std::string legend() const {
     std::vector<Row> rows;
     const int c = std::min(1, chunks(Buffer::kIn) - 1);  // of the example
     const std::string ranks = options_.nranks <= 26 ? "A, B, C, ..." : "A, B, ..., Z, r26, r27, ...";
-    if (reduces()) {
+    const Rank example = conditions_.holds(0, Buffer::kIn) ? 0 : options_.root;
+    if (barrier()) {
+      rows.push_back({"ready", fmt::format("a message without data: its sender has come; the ranks are {}", ranks)});
+    } else if (reduces()) {
       rows.push_back({item(0, c), fmt::format("chunk {} of rank 0's input; the ranks are {}", c, ranks)});
       if (options_.nranks > 2)
         rows.push_back({fmt::format("({}+{})", item(1, c), item(0, c)),
                         "a sum on its way: first what the rank that added had itself, then what arrived"});
       rows.push_back(
           {fmt::format("S{}", c), fmt::format("the complete sum of chunk {}; + stands for any operator", c)});
+    } else if (collective_traits(collective()).in_parts == Parts::kEach) {
+      const int part = c / static_cast<int>(conditions_.per_part);
+      const std::string piece = conditions_.per_part == 1 ? "" : fmt::format(", piece {}", c);
+      rows.push_back({item(example, c), fmt::format("what rank {} has for rank {}{}; the ranks are {}", example, part,
+                                                    piece, ranks)});
     } else {
       const std::string which = chunks(Buffer::kIn) > 1 ? ", chunk 0" : "";
-      rows.push_back({item(0, 0), fmt::format("the input of rank 0{}; the ranks are {}", which, ranks)});
+      rows.push_back({item(example, 0), fmt::format("the input of rank {}{}; the ranks are {}", example, which, ranks)});
     }
-    rows.push_back({".", "nothing yet"});
+    if (!barrier()) rows.push_back({".", "nothing yet"});
+    if (collective_traits(collective()).out_holders == Holders::kRoot)
+      rows.push_back({"-", "this rank has no output"});
     return "how to read it\n" + format_rows(rows) + order_of_addition();
   }
 
@@ -221,12 +245,18 @@ class Renderer {
       credit |= m.kind == StepMessage::Kind::kCredit;
       for (const ExprPtr& v : m.values) (reduces() && v->num_terms < options_.nranks ? partial : complete) = true;
     }
+    if (!reduces()) return complete ? std::string(textbook_name()) : credit ? "meeting" : "";
     const std::string collect = !one_owner_each_ ? "exchange" : spread_ ? "reduce-scatter" : "reduce";
-    const std::string distribute = !reduces() || spread_ ? "all-gather" : "broadcast";
+    const std::string distribute = collective() == Collective::kReduce ? "gather" : spread_ ? "all-gather" : "broadcast";
     if (partial && complete) return collect + " and " + distribute;
-    if (partial) return algorithm_.collective == Collective::kReduceScatter ? "reduce-scatter" : collect;
+    if (partial) return collective() == Collective::kReduceScatter ? "reduce-scatter" : collect;
     if (complete) return distribute;
     return credit ? "meeting" : "";
+  }
+  std::string textbook_name() const {
+    std::string name(collective_name(collective()));
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
   }
 
   /// All, or the beginning and the end of every phase.
@@ -274,7 +304,7 @@ class Renderer {
       extents += fmt::format("{}{}", extents.empty() ? "" : ", ", extent_text(whole_extent(*value)));
     }
     row.push_back(values);
-    if (options_.has_elements) row.push_back(extents == "no element" ? "no element: not sent" : extents);
+    if (has_elements()) row.push_back(extents == "no element" ? "no element: not sent" : extents);
     if (m.kind == StepMessage::Kind::kPull) row.push_back(fmt::format("{} reads it in {}'s input", to, m.from));
     if (m.kind == StepMessage::Kind::kPush) row.push_back(fmt::format("{} writes it into the others' output", m.from));
     return row;
@@ -289,11 +319,14 @@ class Renderer {
   }
 
   std::string start() const {
+    if (barrier()) return "  every rank knows of itself only\n";
     std::vector<Row> rows{{"rank"}};
     const std::vector<int> columns = fold(chunks(Buffer::kIn), options_.fold_at);
     for (int c : columns) rows[0].push_back(c < 0 ? "..." : fmt::format("in {}", c));
     for (Rank r : fold(options_.nranks, options_.fold_at)) {
       Row row{rank_cell(r)};
+      if (r >= 0 && !conditions_.holds(r, Buffer::kIn)) continue;
+      if (r < 0 && collective_traits(collective()).in_holders == Holders::kRoot) continue;
       if (r >= 0)
         for (int c : columns) row.push_back(c < 0 ? "..." : item(r, c));
       rows.push_back(row);
@@ -306,6 +339,7 @@ class Renderer {
   std::string rank_cell(Rank r) const { return r < 0 ? "..." : fmt::format("{} {}", r, rank_letter(r)); }
 
   std::string state(int step) const {
+    if (barrier()) return who_has_come(step);
     std::vector<Row> rows{{"rank"}};
     const std::vector<int> out_columns = fold(chunks(Buffer::kOut), options_.fold_at);
     const std::vector<int> scratch_columns = fold(chunks(Buffer::kScratch), options_.fold_at);
@@ -325,8 +359,25 @@ class Renderer {
   }
   std::string content(Buffer buffer, Rank rank, int chunk) const {
     if (chunk < 0) return "...";
+    if (!conditions_.holds(rank, buffer)) return "-";
     const ExprPtr& e = contents_[static_cast<size_t>(buffer)][static_cast<size_t>(rank)][static_cast<size_t>(chunk)];
     return e == nullptr ? "." : expression(*e);
+  }
+  std::string who_has_come(int step) const {
+    std::vector<Row> rows{{"rank", "knows that these have come"}};
+    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+      rows.push_back({rank_cell(r)});
+      if (r < 0) continue;
+      std::set<Rank> come{r};
+      for (const StepHeard& h : run_.heard)
+        for (Rank k = 0; h.rank == r && h.step <= step && k < options_.nranks; ++k)
+          if (h.of[static_cast<size_t>(k)]) come.insert(k);
+      std::string text;
+      for (int k : fold(static_cast<int>(come.size()), options_.fold_at))
+        text += (text.empty() ? "" : " ") + (k < 0 ? "..." : rank_letter(*std::next(come.begin(), k)));
+      rows.back().push_back(text);
+    }
+    return format_rows(rows);
   }
   std::string held(int step, Rank rank) const {
     std::string text;
@@ -339,17 +390,27 @@ class Renderer {
   std::string remark(int step) const {
     std::string text;
     const int last_sum = run_.summed.empty() ? 0 : run_.summed.back().step;
-    if (step == last_sum && one_owner_each_ && algorithm_.collective != Collective::kAllGather) {
+    if (reduces() && step == last_sum && one_owner_each_) {
       const bool own_chunk =
           std::all_of(owners_.begin(), owners_.end(), [](const auto& o) { return o.first == o.second; }) && spread_;
       if (own_chunk) text += "  every rank r now holds chunk r complete\n";
       for (size_t i = 0; !own_chunk && i < owners_.size() && i < kMaxTerms; ++i)
         text += fmt::format("  chunk {} is complete on rank {}\n", owners_[i].second, owners_[i].first);
     }
-    if (step != run_.num_steps) return text;
-    if (algorithm_.collective == Collective::kAllReduce) text += "  done: every rank holds every chunk complete\n";
-    if (algorithm_.collective == Collective::kAllGather) text += "  done: every rank holds every rank's input\n";
-    return text;
+    return step == run_.num_steps ? text + done() : text;
+  }
+  std::string done() const {
+    switch (collective()) {
+      case Collective::kAllReduce: return "  done: every rank holds every chunk complete\n";
+      case Collective::kAllGather: return "  done: every rank holds every rank's input\n";
+      case Collective::kBroadcast: return "  done: every rank holds the input of " + root_name() + "\n";
+      case Collective::kReduce: return "  done: " + root_name() + " holds every chunk complete\n";
+      case Collective::kAllToAll: return "  done: every rank holds what every rank had for it\n";
+      case Collective::kGather: return "  done: " + root_name() + " holds every rank's input\n";
+      case Collective::kScatter: return "  done: every rank holds what " + root_name() + " had for it\n";
+      case Collective::kBarrier: return "  done: every rank knows that all have come\n";
+      default: return "";
+    }
   }
 
   std::string summary() const {
@@ -360,9 +421,11 @@ class Renderer {
     });
     std::string text = fmt::format("in all: {} step{}, {} message{}", run_.num_steps, run_.num_steps == 1 ? "" : "s",
                                    num_messages, num_messages == 1 ? "" : "s");
-    if (options_.nranks == 1) return text + "; one rank alone copies its input\n";
+    if (options_.nranks == 1) return text + (barrier() ? "; one rank alone\n" : "; one rank alone copies its input\n");
+    if (barrier()) return text + " without data\n";
     if (cost.sent_num == 0) return text + " that only say \"ready\"; data goes from buffer to buffer\n";
-    text += fmt::format("; the busiest rank sends {}", cost.sent_num / divisor);
+    text += fmt::format("; {} {}", rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
+                        cost.sent_num / divisor);
     if (cost.sent_den != divisor) text += fmt::format("/{}", cost.sent_den / divisor);
     return text + " x the bytes of the whole vector\n";
   }
@@ -370,6 +433,7 @@ class Renderer {
   const Algorithm& algorithm_;
   const ExplainOptions& options_;
   const Schedule schedule_;
+  const check::Conditions conditions_;
   const SymbolicRun run_;
   std::vector<std::pair<Rank, int>> owners_;       // who forms which chunk's complete sum
   bool one_owner_each_ = false;                    // no sum is formed twice
@@ -385,6 +449,7 @@ std::string rank_letter(Rank rank) {
 
 std::string explain(const Algorithm& algorithm, const ExplainOptions& options) {
   RONDO_CHECK(options.nranks >= 1 && options.nranks <= kMaxExplainRanks);
+  RONDO_CHECK(options.root >= 0 && options.root < options.nranks);
   return Renderer(algorithm, options).render();
 }
 

@@ -15,9 +15,9 @@ namespace rondo {
 
 struct ExplainOptions {
   int nranks = 4;  // 1 .. kMaxExplainRanks
+  Rank root = 0;   // of a rooted collective
   bool has_elements = false;
-  uint64_t num_elems = 0;  // of the whole vector: all-reduce: the buffer; reduce-scatter: a rank's input; all-gather:
-                           // a rank's output
+  uint64_t num_elems = 0;  // of the whole vector: the larger of a rank's input and output; barrier: ignored
   int step = 0;            // show only this step; 0: all
   int fold_at = 16;        // rows, columns and steps beyond this number are folded; 0: never
 };

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <tuple>
+#include <utility>
 
 namespace rondo {
 namespace {
@@ -15,15 +16,19 @@ struct Cell {
   int step = 0;  // since when
 };
 
+/// A chunk on its way, or a credit.
 struct Parcel {
-  std::vector<ExprPtr> values;
+  ExprPtr value;
   int step = 0;
+  std::vector<bool> heard;  // barriers only: who had come, as far as the sender knew
 };
 
 struct LaneState {
   size_t pc = 0;
   int step = 0;                // of the latest message that anything in this lane so far depends on
   std::vector<int> done_step;  // by pc
+  std::vector<bool> heard;     // barriers only, by rank: who has come
+  std::vector<std::vector<bool>> done_heard;  // by pc
 };
 
 struct RankState {
@@ -44,6 +49,11 @@ class SymbolicExecutor {
         state.buffers[index(Buffer::kIn)][static_cast<size_t>(c)].value = std::make_shared<const Expr>(input);
       }
       state.lanes.resize(r.lanes.size());
+      if (schedule.collective != Collective::kBarrier) continue;
+      for (LaneState& lane : state.lanes) {
+        lane.heard.resize(ranks_.size());
+        lane.heard[static_cast<size_t>(r.rank)] = true;
+      }
     }
   }
 
@@ -65,6 +75,7 @@ class SymbolicExecutor {
     std::stable_sort(run_.messages.begin(), run_.messages.end(), by_step_and_sender);
     std::stable_sort(run_.writes.begin(), run_.writes.end(), by_step);
     std::stable_sort(run_.summed.begin(), run_.summed.end(), by_step);
+    std::stable_sort(run_.heard.begin(), run_.heard.end(), by_step);
     std::stable_sort(run_.held.begin(), run_.held.end(), by_step_and_rank);
     return std::move(run_);
   }
@@ -84,7 +95,7 @@ class SymbolicExecutor {
   bool arrived(const RankSchedule& r, const Instruction& i) {
     if (i.is(kFlagDirect)) return true;
     for (const Port& p : r.recv_ports(i))
-      if (parcels(p.peer, r.rank, p).empty()) return false;
+      if (parcels(p.peer, r.rank, p).size() < std::max<size_t>(1, i.num_chunks)) return false;
     return true;
   }
 
@@ -98,11 +109,13 @@ class SymbolicExecutor {
       const LaneState& other = state.lanes[i.src_first];
       if (other.pc <= i.dst_first) return false;
       lane.step = std::max(lane.step, other.done_step[i.dst_first]);
+      hear(lane, other.done_heard[i.dst_first]);
     } else {
       if (i.has(kVerbRecv) && !arrived(r, i)) return false;
       execute(r, i, lane);
     }
     lane.done_step.push_back(lane.step);
+    lane.done_heard.push_back(lane.heard);
     ++lane.pc;
     return true;
   }
@@ -145,11 +158,21 @@ class SymbolicExecutor {
     }
     for (const Port& p : r.recv_ports(i)) {
       std::deque<Parcel>& queue = parcels(p.peer, r.rank, p);
-      lane.step = std::max(lane.step, queue.front().step);
-      operands.push_back(std::move(queue.front().values));
-      queue.pop_front();
+      operands.emplace_back();
+      for (size_t k = 0; k < std::max<size_t>(1, i.num_chunks); ++k) {  // a credit has no chunk
+        lane.step = std::max(lane.step, queue.front().step);
+        operands.back().push_back(std::move(queue.front().value));
+        hear(lane, queue.front().heard);
+        queue.pop_front();
+      }
     }
+    if (!lane.heard.empty()) run_.heard.push_back({lane.step, r.rank, lane.heard});
     return operands;
+  }
+
+  static void hear(LaneState& lane, const std::vector<bool>& of) {
+    for (size_t k = 0; k < of.size(); ++k)
+      if (of[k]) lane.heard[k] = true;
   }
 
   ExprPtr combine(const RankSchedule& r, const Instruction& i, const std::vector<std::vector<ExprPtr>>& operands,
@@ -189,7 +212,9 @@ class SymbolicExecutor {
       if (i.is(kFlagDirect))
         for (size_t k = 0; k < values.size(); ++k)
           write(message.step, p.peer, Buffer::kOut, i.dst_first + k, values[k]);
-      else parcels(r.rank, p.peer, p).push_back({values, message.step});
+      else if (i.is(kFlagCredit)) parcels(r.rank, p.peer, p).push_back({nullptr, message.step, lane.heard});
+      else
+        for (const ExprPtr& value : values) parcels(r.rank, p.peer, p).push_back({value, message.step, {}});
     }
     if (i.is(kFlagDirect)) lane.step = message.step;
     run_.messages.push_back(std::move(message));

@@ -1,6 +1,6 @@
 // Steps: a schedule executed on symbols instead of numbers, and sorted into textbook steps.
 //
-// Every chunk of every rank starts as a symbol ("rank 1's input chunk 0"), every reduction makes an expression that
+// Every input chunk starts as a symbol ("rank 1's input chunk 0"), every reduction makes an expression that
 // remembers in which order its operands are added. A message belongs to the step that equals its depth in the graph of
 // dependencies: a rank's own input goes out in step 1, and what can only be sent after a message of step s has arrived
 // goes out in step s + 1. Data that a direct instruction reads from or writes into a peer's buffer counts as a message.
@@ -55,12 +55,20 @@ struct StepHeld {
   ExprPtr value;
 };
 
+/// A barrier: from the end of step `step` on, the rank knows that all of these have come.
+struct StepHeard {
+  int step = 0;
+  Rank rank = 0;
+  std::vector<bool> of;  // by rank
+};
+
 struct SymbolicRun {
   int num_steps = 0;
   std::vector<StepMessage> messages;  // ascending step, then sender
   std::vector<StepWrite> writes;      // ascending step
   std::vector<StepHeld> held;         // ascending step, then rank
   std::vector<StepWrite> summed;      // complete sums, where a rank formed them itself (buffer kIn: the input's chunk)
+  std::vector<StepHeard> heard;       // ascending step; barriers only
   std::string stuck;                  // not empty: why the schedule cannot go on (a bug of its author)
 };
 

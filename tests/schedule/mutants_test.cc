@@ -3,17 +3,20 @@
 // checker must notice. A mutant that survives must be equivalent, and that is shown, not believed: all connections
 // carry the same messages in the same sequence and all outputs hold the same expression trees as in the original
 // (traffic_fingerprint), at the same cost, with the same lanes proven free of races and deadlocks.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "algorithms/registry.h"
 #include "schedule/checker.h"
+#include "schedule/linear_texts.h"
 
 namespace rondo {
 namespace {
@@ -137,6 +140,26 @@ const std::vector<std::pair<const char*, Mutation>>& mutations() {
        with_ports(false, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
       {"sender forgotten", with_ports(true, [](PortSet& p, const RankSchedule&) { return p.pop_back(), !p.empty(); })},
       {"operands swapped", with_ports(true, swap_ports)},
+      {"range shortened", with_instruction([](Instruction& i, const RankSchedule&) {
+         if (i.num_chunks < 2) return false;
+         --i.num_chunks;
+         return true;
+       })},
+      {"range lengthened", with_instruction([](Instruction& i, const RankSchedule& r) {
+         if (i.is(kFlagCredit)) return false;
+         const bool src = i.has(kVerbSrc) && i.num_chunks >= r.chunks(i.src_buffer());
+         const bool dst = i.has(kVerbDst) && i.num_chunks >= r.chunks(i.dst_buffer());
+         if (src || dst) return false;
+         ++i.num_chunks;
+         return true;
+       })},
+      {"waits for the instruction before",
+       [](Schedule& s, const Place& at) {
+         Instruction& i = instruction_of(s, at);
+         if (i.verb != Verb::kWait || i.dst_first == 0) return false;
+         --i.dst_first;
+         return true;
+       }},
       {"credit made data", with_instruction([](Instruction& i, const RankSchedule&) {
          if (!i.is(kFlagCredit)) return false;
          i.flags = 0;
@@ -175,29 +198,31 @@ struct Count {
 class Mutants {
  public:
   /// Breaks `original` everywhere in every way.
-  void breed(const std::string& name, const Schedule& original, CheckClaims claims) {
-    CheckOptions options;
-    options.max_messages_per_chunk = 2;
-    const CheckReport before = check_schedule(original, options, claims);
-    ASSERT_TRUE(before.ok) << name << ": " << before.reason;
+  void breed(const std::string& name, const Schedule& original, const CheckClaims& claims) {
+    begin(name, original, claims);
     for (const auto& [what, mutate] : mutations())
       for (const RankSchedule& r : original.ranks)
         for (size_t lane = 0; lane < r.lanes.size(); ++lane)
           for (size_t pc = 0; pc < r.lanes[lane].size(); ++pc) {
             Schedule mutant = original;
-            if (!mutate(mutant, {r.rank, lane, pc})) continue;
-            Count& count = counts_[what];
-            ++count.made;
-            const CheckReport after = check_schedule(mutant, options, claims);
-            if (!after.ok) ++count.disproven;
-            else if (after.order_fingerprint != before.order_fingerprint)
-              ++count.reordered;  // still a sum, the same on all ranks, but with other bits than before
-            else if (after.traffic_fingerprint == before.traffic_fingerprint) ++count.equivalent;
-            else
-              ADD_FAILURE() << name << ", rank " << r.rank << " lane " << lane << " pc " << pc << " ("
-                            << instruction_text(r, r.lanes[lane][pc]) << ") " << what
-                            << ": survives, and is not equivalent";
+            if (mutate(mutant, {r.rank, lane, pc}))
+              judge(mutant, what, [&, lane = lane, pc = pc] {
+                return fmt::format("rank {} lane {} pc {} ({})", r.rank, lane, pc, instruction_text(r, r.lanes[lane][pc]));
+              });
           }
+  }
+
+  /// Lets one rank after the other take another one for the root.
+  void breed_roots(const std::string& name, const Algorithm& a, int nranks, Rank root, const CheckClaims& claims) {
+    const Schedule original = record_all(a, nranks, root);
+    begin(name, original, claims);
+    for (Rank r = 0; r < nranks; ++r)
+      for (Rank other = 0; other < nranks; ++other) {
+        if (other == root) continue;
+        Schedule mutant = original;
+        mutant.ranks[static_cast<size_t>(r)] = record_rank(a, r, nranks, other);
+        judge(mutant, "takes another rank for the root", [=] { return fmt::format("rank {} believes in {}", r, other); });
+      }
   }
 
   void report() const {
@@ -221,18 +246,56 @@ class Mutants {
   const std::map<std::string, Count>& counts() const { return counts_; }
 
  private:
+  void begin(const std::string& name, const Schedule& original, const CheckClaims& claims) {
+    name_ = name;
+    claims_ = claims;
+    options_.max_messages_per_chunk = 2;
+    before_ = check_schedule(original, options_, claims);
+    EXPECT_TRUE(before_.ok) << name << ": " << before_.reason;
+  }
+
+  template <class Where>
+  void judge(const Schedule& mutant, const char* what, Where where) {
+    Count& count = counts_[what];
+    ++count.made;
+    const CheckReport after = check_schedule(mutant, options_, claims_);
+    if (!after.ok) ++count.disproven;
+    else if (after.order_fingerprint != before_.order_fingerprint)
+      ++count.reordered;  // still a sum, the same on all ranks, but with other bits than before
+    else if (after.traffic_fingerprint == before_.traffic_fingerprint) ++count.equivalent;
+    else ADD_FAILURE() << name_ << ", " << where() << ", " << what << ": survives, and is not equivalent";
+  }
+
   std::map<std::string, Count> counts_;
+  std::string name_;
+  CheckOptions options_;
+  CheckClaims claims_;
+  CheckReport before_;
 };
+
+/// All rows of the registry, and the plainest text of every collective.
+std::vector<Algorithm> rows() {
+  std::vector<Algorithm> all(all_algorithms().begin(), all_algorithms().end());
+  all.insert(all.end(), std::begin(linear::kRows), std::end(linear::kRows));
+  return all;
+}
 
 TEST(Mutants, AreKilledOrEquivalent) {
   Mutants mutants;
-  for (const Algorithm& a : all_algorithms())
-    for (int n : {1, 2, 3, 4, 5}) {
-      CheckClaims claims;
-      claims.cost = a.cost(n);
-      claims.rank_order = a.rank_order;
-      mutants.breed(std::string(a.name) + " " + std::string(collective_name(a.collective)), record_all(a, n), claims);
-    }
+  for (const Algorithm& a : rows()) {
+    const int before = mutants.made();
+    for (int n : {1, 2, 3, 4, 5})
+      for (const Rank root : std::set<Rank>{0, collective_is_rooted(a.collective) ? n - 1 : 0}) {
+        CheckClaims claims;
+        claims.cost = a.cost(n);
+        claims.cost_is_bound = collective_is_rooted(a.collective);
+        claims.rank_order = a.rank_order;
+        const std::string name = fmt::format("{} {}, {} ranks, root {}", a.name, collective_name(a.collective), n, root);
+        mutants.breed(name, record_all(a, n, root), claims);
+        if (collective_is_rooted(a.collective)) mutants.breed_roots(name, a, n, root, claims);
+      }
+    EXPECT_GE(mutants.made() - before, 20) << a.name << " " << collective_name(a.collective);
+  }
   Schedule relayed;
   relayed.collective = Collective::kAllGather;
   relayed.nranks = 3;

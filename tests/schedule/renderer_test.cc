@@ -1,17 +1,20 @@
-// What `rondo explain` prints: the ring's text against golden files, and every algorithm's symbolic result.
+// What `rondo explain` prints: texts of all collectives against golden files, and every algorithm's symbolic result.
 // labels: unit
 // timeout: 60
 #include "schedule/renderer.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
 
+#include "schedule/linear_texts.h"
 #include "schedule/steps.h"
 
 namespace rondo {
@@ -31,6 +34,8 @@ std::string explain_text(Collective collective, std::string_view name, ExplainOp
   EXPECT_NE(algorithm, nullptr);
   return explain(*algorithm, options);
 }
+
+std::string label(const Algorithm& a) { return std::string(a.name) + "_" + std::string(collective_name(a.collective)); }
 
 ExplainOptions six_elements() {
   ExplainOptions options;
@@ -53,6 +58,19 @@ TEST(Renderer, RingAllGatherOfThreeRanks) {
             golden("ring_all_gather_3_ranks_6_elems.txt"));
 }
 
+class EveryCollective : public testing::TestWithParam<Algorithm> {};
+
+TEST_P(EveryCollective, OfFourRanks) {
+  const Algorithm& a = GetParam();
+  ExplainOptions options;
+  options.has_elements = true;
+  options.num_elems = 8;
+  if (collective_is_rooted(a.collective)) options.root = 2;
+  EXPECT_EQ(explain(a, options), golden(label(a) + "_4_ranks.txt"));
+}
+INSTANTIATE_TEST_SUITE_P(Linear, EveryCollective, testing::ValuesIn(linear::kRows),
+                         [](const auto& info) { return label(info.param); });
+
 /// "from->to value" of one step, one row for each message.
 std::vector<std::string> message_rows(const std::string& text) {
   std::vector<std::string> rows;
@@ -60,7 +78,7 @@ std::vector<std::string> message_rows(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string ends, value;
-    if (words >> ends >> value && ends.find("->") != std::string::npos) rows.push_back(ends + " " + value);
+    if (words >> ends >> value && ends.find("->") != std::string::npos && std::isdigit(ends[0]) != 0) rows.push_back(ends + " " + value);
   }
   return rows;
 }
@@ -106,15 +124,45 @@ void ranks_in(const Expr& e, std::multiset<Rank>& ranks) {
   for (const ExprPtr& operand : e.operands) ranks_in(*operand, ranks);
 }
 
+/// Whose input out[chunk] of `rank` must consist of and which chunk of it, for one chunk a part; nothing: no output.
+struct Wanted {
+  std::multiset<Rank> ranks;
+  int chunk;
+};
+std::optional<Wanted> wanted(const Schedule& s, Rank rank, int chunk) {
+  std::multiset<Rank> all;
+  for (Rank r = 0; r < s.nranks; ++r) all.insert(r);
+  switch (s.collective) {
+    case Collective::kAllReduce: return Wanted{all, chunk};
+    case Collective::kReduceScatter: return Wanted{all, rank};
+    case Collective::kAllGather: return Wanted{{chunk}, 0};
+    case Collective::kBroadcast: return Wanted{{s.root}, chunk};
+    case Collective::kReduce: return rank == s.root ? std::optional(Wanted{all, chunk}) : std::nullopt;
+    case Collective::kAllToAll: return Wanted{{chunk}, rank};
+    case Collective::kGather: return rank == s.root ? std::optional(Wanted{{chunk}, 0}) : std::nullopt;
+    case Collective::kScatter: return Wanted{{s.root}, rank};
+    default: return std::nullopt;
+  }
+}
+
+/// All rows, and what `run` does with them.
+template <class F>
+void for_every_row(int nranks, F run) {
+  std::vector<Algorithm> rows(all_algorithms().begin(), all_algorithms().end());
+  rows.insert(rows.end(), std::begin(linear::kRows), std::end(linear::kRows));
+  for (const Algorithm& a : rows)
+    for (Rank root : std::set<Rank>{0, collective_is_rooted(a.collective) ? nranks - 1 : 0}) {
+      SCOPED_TRACE(label(a) + ", root " + std::to_string(root));
+      run(a, root);
+    }
+}
+
 class EveryAlgorithm : public testing::TestWithParam<int> {};
 
 TEST_P(EveryAlgorithm, EndsWithItsPostcondition) {
   const int nranks = GetParam();
-  std::multiset<Rank> all;
-  for (Rank r = 0; r < nranks; ++r) all.insert(r);
-  for (const Algorithm& a : all_algorithms()) {
-    SCOPED_TRACE(std::string(a.name) + " " + std::string(collective_name(a.collective)));
-    const Schedule schedule = record_all(a, nranks);
+  for_every_row(nranks, [nranks](const Algorithm& a, Rank root) {
+    const Schedule schedule = record_all(a, nranks, root);
     const SymbolicRun run = run_symbolically(schedule);
     ASSERT_EQ(run.stuck, "");
     if (!a.direct) {
@@ -126,36 +174,65 @@ TEST_P(EveryAlgorithm, EndsWithItsPostcondition) {
       if (w.buffer == Buffer::kOut) out[static_cast<size_t>(w.rank)][static_cast<size_t>(w.chunk)] = w.value;
     for (Rank r = 0; r < nranks; ++r)
       for (size_t c = 0; c < out[static_cast<size_t>(r)].size(); ++c) {
+        const std::optional<Wanted> want = wanted(schedule, r, static_cast<int>(c));
+        if (!want) continue;
         const ExprPtr& value = out[static_cast<size_t>(r)][c];
         ASSERT_NE(value, nullptr) << "rank " << r << " chunk " << c;
         std::multiset<Rank> ranks;
         ranks_in(*value, ranks);
-        if (a.collective == Collective::kAllGather) {
-          EXPECT_EQ(ranks, std::multiset<Rank>{static_cast<Rank>(c)});
-        } else {
-          EXPECT_EQ(ranks, all);
-          EXPECT_EQ(value->chunk, a.collective == Collective::kAllReduce ? static_cast<int>(c) : r);
-        }
+        EXPECT_EQ(ranks, want->ranks);
+        EXPECT_EQ(value->chunk, want->chunk);
       }
-  }
+    if (a.collective != Collective::kBarrier || nranks == 1) return;
+    std::vector<std::set<Rank>> heard(static_cast<size_t>(nranks));
+    for (const StepHeard& h : run.heard)
+      for (Rank k = 0; k < nranks; ++k)
+        if (h.of[static_cast<size_t>(k)]) heard[static_cast<size_t>(h.rank)].insert(k);
+    for (const std::set<Rank>& of : heard) EXPECT_EQ(of.size(), static_cast<size_t>(nranks));
+  });
 }
 
 TEST_P(EveryAlgorithm, RendersEveryMessage) {
-  for (const Algorithm& a : all_algorithms()) {
-    SCOPED_TRACE(a.name);
+  for_every_row(GetParam(), [](const Algorithm& a, Rank root) {
     ExplainOptions options;
     options.nranks = GetParam();
+    options.root = root;
     options.has_elements = true;
     options.num_elems = 1000;
     options.fold_at = 0;
-    const SymbolicRun run = run_symbolically(record_all(a, options.nranks));
+    const SymbolicRun run = run_symbolically(record_all(a, options.nranks, root));
     const std::string text = explain(a, options);
     EXPECT_EQ(message_rows(text).size(), run.messages.size());
     EXPECT_EQ(text.find('?'), std::string::npos) << text;
     EXPECT_EQ(text.find("cannot complete"), std::string::npos);
-  }
+    EXPECT_EQ(text.find("the root is rank") != std::string::npos, collective_is_rooted(a.collective)) << text;
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, testing::Range(1, 10));
+
+TEST(Steps, RangesMeetChunkByChunk) {  // sent as one range, received as two
+  Schedule s;
+  s.nranks = 2;
+  s.collective = Collective::kBroadcast;
+  for (Rank r = 0; r < 2; ++r) {
+    Recorder p(r, 2);
+    p.chunks(3, 3);
+    p.lane(0);
+    if (r == 0) {
+      p.send(in(0, 3), {{1, 0}});
+      p.copy(in(0, 3), out(0, 3));
+    } else {
+      p.recv({{0, 0}}, out(0));
+      p.recv({{0, 0}}, out(1, 2));
+    }
+    s.ranks.push_back(p.take());
+  }
+  const SymbolicRun run = run_symbolically(s);
+  EXPECT_EQ(run.stuck, "");
+  int right = 0;
+  for (const StepWrite& w : run.writes) right += w.rank == 1 && w.value->rank == 0 && w.value->chunk == w.chunk;
+  EXPECT_EQ(right, 3);
+}
 
 TEST(Steps, AScheduleThatCannotCompleteIsReported) {
   Schedule schedule = record_all(*find_algorithm(Collective::kAllReduce, "ring"), 3);
