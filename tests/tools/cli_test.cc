@@ -115,10 +115,21 @@ TEST(Cli, ExplainPrintsTheGoldenText) {
   EXPECT_EQ(p.text(), golden.str());
 }
 
+TEST(Cli, CheckProvesAndSaysWhat) {
+  Program p({"check", "all_gather", "--max-ranks", "5", "--max-pair-ranks", "2"});
+  EXPECT_EQ(p.exit_status(), 0) << p.text();
+  for (const char* words : {"ring                all_gather          1..5       4       4/5 S", "variable", ", 0 failed"})
+    EXPECT_NE(p.text().find(words), std::string::npos) << p.text();
+}
+
 TEST(Cli, MistakesAreNamedAndFail) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"explain", "all_reduce", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
       {{"explain", "all_to_none"}, "no collective 'all_to_none'"},
+      {{"explain", "all_reduce", "--root", "1"}, "all_reduce has no root"},
+      {{"explain", "send"}, "send is one message between two ranks"},
+      {{"check", "all_to_none"}, "no collective 'all_to_none'"},
+      {{"check", "all_gather", "--algo", "tree"}, "there is no algorithm tree for all_gather"},
       {{"perf", "all_reduce", "-b", "12Q"}, "'12Q' is no size"},
       {{"perf", "all_reduce", "-d", "quad"}, "no datatype 'quad'"},
       {{"perf", "all_reduce", "-b", "2K", "-e", "1K"}, "-e 1024 is below -b 2048"},
