@@ -100,10 +100,10 @@ Result check_row(const Algorithm& a, const CheckArgs& args) {
   const std::string depth = report.fifo_depth == report.fifo_depth_sliced
                                 ? fmt::format("{}", report.fifo_depth)
                                 : fmt::format("{} ({})", report.fifo_depth, report.fifo_depth_sliced);
-  result.line = fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>8.2f}{}\n", a.name,
-                            collective_name(a.collective), ranks, report.steps, bytes_text(report), depth,
-                            report.count_patterns > 0 ? "variable" : "equal", seconds_since(start),
-                            report.ok ? "" : "  FAILED");
+  result.line =
+      fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>8.2f}{}\n", a.name, collective_name(a.collective),
+                  ranks, report.steps, bytes_text(report), depth, report.count_patterns > 0 ? "variable" : "equal",
+                  seconds_since(start), report.ok ? "" : "  FAILED");
   return result;
 }
 
@@ -157,9 +157,10 @@ std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
   if (std::any_of(rows.begin(), rows.end(), [](const Algorithm& a) { return collective_is_rooted(a.collective); }))
     text += fmt::format("Roots: every one up to {} ranks, beyond that 0, 1, N/2, N-2 and N-1.\n", kMaxAllRoots);
   if (fingerprints)
-    text += fmt::format("Above {} ranks: values and deadlocks by fingerprints, one loop of {} slots; no races, no ragged "
-                        "or variable counts.\n",
-                        kMaxRaceRanks, CheckOptions::fingerprints().first_fifo_depth);
+    text += fmt::format(
+        "Above {} ranks: values and deadlocks by fingerprints, one loop of {} slots; no races, no ragged "
+        "or variable counts.\n",
+        kMaxRaceRanks, CheckOptions::fingerprints().first_fifo_depth);
   return text;
 }
 

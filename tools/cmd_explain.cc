@@ -46,10 +46,11 @@ void run(ExplainArgs& args) {
   std::replace(args.algo.begin(), args.algo.end(), '-', '_');
   if (is_point_to_point(*collective))
     fail(std::string(collective_name(*collective)) + " is one message between two ranks: there is nothing to explain");
-  const Algorithm* algorithm = args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
+  const Algorithm* algorithm =
+      args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
   if (algorithm == nullptr)
-    fail("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " + std::string(collective_name(*collective)) +
-         " (rondo explain --list)");
+    fail("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
+         std::string(collective_name(*collective)) + " (rondo explain --list)");
   args.options.has_elements = args.num_elems >= 0;
   if (args.options.has_elements) args.options.num_elems = static_cast<uint64_t>(args.num_elems);
   if (args.options.root != 0 && !collective_is_rooted(*collective))

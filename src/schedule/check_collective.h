@@ -1,4 +1,5 @@
-// A collective as a pair of conditions: what every chunk holds before, what it must hold after. Internal to the checker.
+// A collective as a pair of conditions: what every chunk holds before, and what it must hold after. For the checker and
+// the renderer.
 //
 // Derived from the row of RONDO_COLLECTIVES. The elements that a collective moves are divided into classes, one for
 // each chunk of the whole (the larger buffer): input chunks of one class are what is added up, or copied.

@@ -24,7 +24,8 @@ class Patterns {
     if (cells_ <= 4) return every_combination();
     const size_t some = nranks_ / 2, last = nranks_ - 1;
     add("rank {} has nothing", some, [=](Cell c) { return c.from == some || c.to == some ? 0 : 2; });
-    add("part {} is a giant among ones", last, [=](Cell c) { return c.to == last && c.from == last ? kLongestPartElems : 1; });
+    add("part {} is a giant among ones", last,
+        [=](Cell c) { return c.to == last && c.from == last ? kLongestPartElems : 1; });
     ragged(1);
     if (matrix_) {
       add("rank {} gives nothing", some, [=](Cell c) { return c.from == some ? 0 : 1; });
@@ -36,7 +37,7 @@ class Patterns {
     }
     if (nranks_ > 16) return std::move(patterns_);
     add("only part {} is not empty", size_t{0}, [=](Cell c) { return c.to == 0 ? 3 : 0; });
-    add("every other part is empty, from {} on", size_t{0}, [](Cell c) { return (c.from + c.to) % 4 == 2 ? 3 : 0; });
+    add("sparse", size_t{0}, [](Cell c) { return (c.from + c.to) % 4 == 2 ? 3 : 0; });
     for (uint64_t seed = 2; seed <= 6; ++seed) ragged(seed);
     return std::move(patterns_);
   }

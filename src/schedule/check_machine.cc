@@ -15,7 +15,7 @@ struct LaneState {
   const Instruction* code = nullptr;
   uint32_t size = 0, pc = 0;
   uint32_t loop = 0, slice = 0;
-  uint32_t chunk = 0;          // of the instruction's range
+  uint32_t chunk = 0;  // of the instruction's range
   Rank rank = 0;
   uint16_t op = 0, index = 0;  // lane `index` of its rank
   uint32_t depth = 0;          // messages on the longest chain that led here
@@ -107,7 +107,7 @@ class Machine {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<uint32_t>> lane_base_;  // by operation and rank: its lane 0
   std::vector<uint32_t> ready_;
-  std::vector<std::vector<uint32_t>> watchers_;    // by lane: who waits for it
+  std::vector<std::vector<uint32_t>> watchers_;     // by lane: who waits for it
   std::vector<std::vector<Milestone>> milestones_;  // by lane
 
   // FIFOs, by connection or by reading end; messages are numbered from 0.

@@ -1,8 +1,8 @@
 // Second half of the checker: executes a Program on symbolic values.
 //
 // One thread steps all lanes of all ranks; a lane runs until it lacks a message or room for one. Loop l of an operation
-// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, an instruction after the other, each chunk of its range
-// and each window one message. Internal to the checker.
+// moves windows l * slices .. (l + 1) * slices - 1 of every chunk, an instruction after the other; each chunk of its
+// range and each window is one message. Internal to the checker.
 #pragma once
 
 #include <cstdint>

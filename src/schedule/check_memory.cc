@@ -119,8 +119,7 @@ std::optional<uint64_t> Memory::elems(const RankSchedule& r, uint32_t op, const 
 // --- instructions ---------------------------------------------------------------------------------------------------
 
 Value& Memory::stored(OpMemory& m, Rank rank, Buffer b, uint32_t chunk, uint32_t window) {
-  return (b == Buffer::kOut ? m.out
-                            : m.scratch)[(static_cast<size_t>(rank) * windows_ + window) * m.chunks(b) + chunk];
+  return (b == Buffer::kOut ? m.out : m.scratch)[(static_cast<size_t>(rank) * windows_ + window) * m.chunks(b) + chunk];
 }
 
 void Memory::begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t window) {
@@ -131,10 +130,9 @@ void Memory::begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t 
 std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, Races::Access kind) {
   if (races_.width() == 0) return std::nullopt;
   const OpMemory& m = ops_[op_];
-  const uint32_t address = b == Buffer::kScratch ? m.conditions.num_addresses() + chunk
-                                                 : m.conditions.address(rank, b, chunk);
-  const uint64_t place =
-      m.first_place + (static_cast<uint64_t>(rank) * windows_ + window_) * m.num_places() + address;
+  const uint32_t address =
+      b == Buffer::kScratch ? m.conditions.num_addresses() + chunk : m.conditions.address(rank, b, chunk);
+  const uint64_t place = m.first_place + (static_cast<uint64_t>(rank) * windows_ + window_) * m.num_places() + address;
   if (rank != rank_) {
     const size_t num_lanes = p_.ops[op_].schedule->ranks[static_cast<size_t>(rank)].lanes.size();
     bool entered = false;
@@ -270,9 +268,8 @@ std::optional<std::string> Memory::check_result(const OpMemory& m, Rank rank, ui
                                               : holding(m, leaf(m.conditions.giver(chunk), wanted)));
   if (v.count != m.conditions.contributions() || (m.conditions.reduces() && !v.final)) {
     const uint64_t missing = all_ranks_mask(p_.nranks) & ~v.mask;
-    return p_.nranks <= 64
-               ? fmt::format("{} lacking the contributions of ranks {}", name, ranks_text(missing))
-               : fmt::format("{} holding {} contributions of {}", name, +v.count, p_.nranks);
+    return p_.nranks <= 64 ? fmt::format("{} lacking the contributions of ranks {}", name, ranks_text(missing))
+                           : fmt::format("{} holding {} contributions of {}", name, +v.count, p_.nranks);
   }
   if (!m.conditions.reduces() && v.tree != leaf(m.conditions.giver(chunk), wanted).tree)
     return fmt::format("{} not holding rank {}'s input", name, m.conditions.giver(chunk));

@@ -37,7 +37,8 @@ std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, c
   auto missing = [&](const char* act, Rank rank, Buffer b, uint16_t chunk) -> std::optional<Failure> {
     if (Conditions::holds(s.collective, s.root, rank, b)) return std::nullopt;
     const std::string whose = rank == r.rank ? "" : fmt::format(" of rank {}", rank);
-    return Failure{fmt::format("{} {}[{}]{}, but {}", act, b == Buffer::kIn ? "in" : "out", chunk, whose, holder_text(s, b))};
+    return Failure{
+        fmt::format("{} {}[{}]{}, but {}", act, b == Buffer::kIn ? "in" : "out", chunk, whose, holder_text(s, b))};
   };
   if (i.has(kVerbSrc))
     if (auto f = missing("reads", r.rank, i.src_buffer(), i.src_first)) return f;
@@ -69,7 +70,9 @@ Instruction unrolled(const RankSchedule& r, const Instruction& i, uint32_t chunk
   if (i.num_chunks <= 1) return i;
   Instruction one = i;
   one.num_chunks = 1;
-  auto shifted = [&](Buffer b, uint16_t first) { return static_cast<uint16_t>((first + chunk) % std::max<uint32_t>(1, r.chunks(b))); };
+  auto shifted = [&](Buffer b, uint16_t first) {
+    return static_cast<uint16_t>((first + chunk) % std::max<uint32_t>(1, r.chunks(b)));
+  };
   one.src_first = shifted(i.src_buffer(), i.src_first);
   one.dst_first = shifted(i.dst_buffer(), i.dst_first);
   return one;
@@ -90,9 +93,9 @@ std::optional<Failure> Program::build(std::span<const Schedule* const> operation
   return check_ends();
 }
 
-// The rules of shape. All ranks cut `in` and `out` alike, whether they hold them or not. A buffer of one part is cut into
-// q chunks, one of a part for each rank into N q chunks, part 0's first, with the same q for both. (For q > 1 chunks of
-// parts have equal lengths only now and then, since extent() cuts the whole: the proof of lengths will say so.)
+// The rules of shape. All ranks cut `in` and `out` alike, whether they hold them or not. A buffer of one part is cut
+// into q chunks, one of a part for each rank into N q chunks, part 0's first, with the same q for both. (For q > 1 chunks
+// of different parts are equally long only now and then, since extent() cuts the whole: the proof of lengths says so.)
 // Chunk c of scratch is as long as chunk c of the buffer that is cut into as many, of `in` if both are.
 std::optional<Failure> Program::check_shape(const Schedule& s) const {
   if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};

@@ -12,9 +12,9 @@
 //   - no deadlock, and the smallest FIFO depth that completes, for 1 to max_messages_per_chunk messages per chunk;
 //   - lanes of a rank never race, in place included, and nobody touches a peer's buffer outside of its operation
 //     (vector clocks: lane order, messages, waits and credits; never the luck of one interleaving);
-//   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, for a count of
-//     each rank's own where the schedule serves that (variable_counts.h), and for a second operation that starts on each
-//     connection as soon as the first has left it (check_pair);
+//   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, for a count
+//     of each rank's own where the schedule serves that (variable_counts.h), and for a second operation that starts on
+//     each connection as soon as the first has left it (check_pair);
 //   - steps on the critical path and bytes sent equal the row's Cost.
 // A network of FIFOs with one reader and one writer each computes the same in every interleaving (Kahn 1974), so one
 // execution stands for all; what depends on order is judged by happens-before.
@@ -80,8 +80,8 @@ CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckO
 /// trees have their seams. 0 alone where there is no root.
 std::vector<Rank> roots_to_prove(Collective collective, int nranks);
 inline constexpr int kMaxAllRoots = 16;
-/// check_algorithm for each of roots_to_prove; if those are all roots, the most expensive one costs exactly what the row
-/// says. The report has the largest figures of all roots; its reason names the root.
+/// check_algorithm for each of roots_to_prove; if those are all roots, the most expensive one costs exactly what the
+/// row says. The report has the largest figures of all roots; its reason names the root.
 CheckReport check_roots(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
 /// Proves a schedule as it stands, whatever made it.
 CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});

@@ -94,7 +94,8 @@ class Renderer {
   std::string item(Rank rank, int chunk) const {
     if (rank < 0) return "?";
     if (conditions_.transposes()) {
-      const int to = chunk / static_cast<int>(conditions_.per_part), piece = chunk % static_cast<int>(conditions_.per_part);
+      const int to = chunk / static_cast<int>(conditions_.per_part),
+                piece = chunk % static_cast<int>(conditions_.per_part);
       return fmt::format("{}->{}{}", rank_letter(rank), rank_letter(to),
                          conditions_.per_part == 1 ? "" : fmt::format(".{}", piece));
     }
@@ -166,7 +167,9 @@ class Renderer {
                                    rooted() ? ", the root is " + root_name() : "", algorithm_.summary);
     if (!has_elements()) return text;
     const CollectiveTraits& t = collective_traits(collective());
-    const std::string_view unit = reduces() || rooted_in_one() ? "chunk" : t.in_parts == Parts::kEach ? "part" : "shard";
+    const std::string_view unit = reduces() || rooted_in_one() ? "chunk"
+                                  : t.in_parts == Parts::kEach ? "part"
+                                                               : "shard";
     const int n = static_cast<int>(conditions_.num_classes());
     text += fmt::format("{} element{} in {} {}{}:\n", options_.num_elems, options_.num_elems == 1 ? "" : "s", n, unit,
                         n == 1 ? "" : "s");
@@ -197,15 +200,15 @@ class Renderer {
     } else if (collective_traits(collective()).in_parts == Parts::kEach) {
       const int part = c / static_cast<int>(conditions_.per_part);
       const std::string piece = conditions_.per_part == 1 ? "" : fmt::format(", piece {}", c);
-      rows.push_back({item(example, c), fmt::format("what rank {} has for rank {}{}; the ranks are {}", example, part,
-                                                    piece, ranks)});
+      rows.push_back({item(example, c),
+                      fmt::format("what rank {} has for rank {}{}; the ranks are {}", example, part, piece, ranks)});
     } else {
       const std::string which = chunks(Buffer::kIn) > 1 ? ", chunk 0" : "";
-      rows.push_back({item(example, 0), fmt::format("the input of rank {}{}; the ranks are {}", example, which, ranks)});
+      rows.push_back(
+          {item(example, 0), fmt::format("the input of rank {}{}; the ranks are {}", example, which, ranks)});
     }
     if (!barrier()) rows.push_back({".", "nothing yet"});
-    if (collective_traits(collective()).out_holders == Holders::kRoot)
-      rows.push_back({"-", "this rank has no output"});
+    if (collective_traits(collective()).out_holders == Holders::kRoot) rows.push_back({"-", "this rank has no output"});
     return "how to read it\n" + format_rows(rows) + order_of_addition();
   }
 
@@ -247,7 +250,9 @@ class Renderer {
     }
     if (!reduces()) return complete ? std::string(textbook_name()) : credit ? "meeting" : "";
     const std::string collect = !one_owner_each_ ? "exchange" : spread_ ? "reduce-scatter" : "reduce";
-    const std::string distribute = collective() == Collective::kReduce ? "gather" : spread_ ? "all-gather" : "broadcast";
+    const std::string distribute = collective() == Collective::kReduce ? "gather"
+                                   : spread_                           ? "all-gather"
+                                                                       : "broadcast";
     if (partial && complete) return collect + " and " + distribute;
     if (partial) return collective() == Collective::kReduceScatter ? "reduce-scatter" : collect;
     if (complete) return distribute;
@@ -374,7 +379,7 @@ class Renderer {
           if (h.of[static_cast<size_t>(k)]) come.insert(k);
       std::string text;
       for (int k : fold(static_cast<int>(come.size()), options_.fold_at))
-        text += (text.empty() ? "" : " ") + (k < 0 ? "..." : rank_letter(*std::next(come.begin(), k)));
+        text += fmt::format("{}{}", text.empty() ? "" : " ", k < 0 ? "..." : rank_letter(*std::next(come.begin(), k)));
       rows.back().push_back(text);
     }
     return format_rows(rows);
@@ -424,8 +429,9 @@ class Renderer {
     if (options_.nranks == 1) return text + (barrier() ? "; one rank alone\n" : "; one rank alone copies its input\n");
     if (barrier()) return text + " without data\n";
     if (cost.sent_num == 0) return text + " that only say \"ready\"; data goes from buffer to buffer\n";
-    text += fmt::format("; {} {}", rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
-                        cost.sent_num / divisor);
+    text +=
+        fmt::format("; {} {}", rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
+                    cost.sent_num / divisor);
     if (cost.sent_den != divisor) text += fmt::format("/{}", cost.sent_den / divisor);
     return text + " x the bytes of the whole vector\n";
   }

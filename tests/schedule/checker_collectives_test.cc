@@ -122,7 +122,7 @@ TEST(Collectives, WhatTheyCost) {
 }
 
 TEST(Collectives, RunIntoOneAnother) {
-  const Schedule all[] = {broadcast(4, 1), broadcast(4, 2), reduce(4, 1), reduce(4, 3), all_to_all(4),
+  const Schedule all[] = {broadcast(4, 1), broadcast(4, 2), reduce(4, 1),  reduce(4, 3), all_to_all(4),
                           gather(4, 0),    scatter(4, 3),   scatter(4, 0), barrier(4)};
   for (const Schedule& first : all)
     for (const Schedule& second : all) {
@@ -133,7 +133,8 @@ TEST(Collectives, RunIntoOneAnother) {
 }
 
 TEST(Collectives, BeyondExactSets) {
-  for (const Schedule& s : {broadcast(70, 69), reduce(70, 33), all_to_all(70), gather(70, 1), scatter(70, 0), barrier(70)})
+  for (const Schedule& s :
+       {broadcast(70, 69), reduce(70, 33), all_to_all(70), gather(70, 1), scatter(70, 0), barrier(70)})
     EXPECT_TRUE(check_schedule(s, CheckOptions::fingerprints()).ok) << collective_name(s.collective);
   Schedule wrong = all_to_all(70);
   for (Instruction& i : wrong.ranks[9].lanes[0])
@@ -172,15 +173,17 @@ TEST(Collectives, MessagesOfTwoAreNone) {
 TEST(Collectives, WrongRootOfABroadcast) {
   Schedule s = broadcast(3, 1);
   s.root = 2;
-  expect_refused(s, "rank 1 lane 0 pc 0 (send in[0], to {0}): reads in[0], but only the root, rank 2, has an input in a "
-                    "broadcast");
+  expect_refused(s,
+                 "rank 1 lane 0 pc 0 (send in[0], to {0}): reads in[0], but only the root, rank 2, has an input in a "
+                 "broadcast");
 }
 
 TEST(Collectives, WrongRootOfAReduce) {
   Schedule s = reduce(3, 1);
   s.root = 0;
-  expect_refused(s, "rank 1 lane 0 pc 0 (recv_reduce_copy in[0], from {0}, into out[0], own after 1, final): writes "
-                    "out[0], but only the root, rank 0, has an output in a reduce");
+  expect_refused(s,
+                 "rank 1 lane 0 pc 0 (recv_reduce_copy in[0], from {0}, into out[0], own after 1, final): writes "
+                 "out[0], but only the root, rank 0, has an output in a reduce");
 }
 
 TEST(Collectives, WrongRootOfAGatherAndOfAScatter) {
@@ -223,8 +226,9 @@ TEST(Collectives, PeersBuffersThatAreNotThere) {
   expect_proven(s);
   s.root = 1;
   s.ranks[0].lanes[0].pop_back();
-  expect_refused(s, "rank 1 lane 0 pc 2 (recv_direct from {0}, into out[0]): reads in[0] of rank 0, but only the root, "
-                    "rank 1, has an input in a broadcast");
+  expect_refused(s,
+                 "rank 1 lane 0 pc 2 (recv_direct from {0}, into out[0]): reads in[0] of rank 0, but only the root, "
+                 "rank 1, has an input in a broadcast");
   expect_refused(text(kReduce,
                       [](Recorder& p, Rank r) {
                         if (r == 0) p.direct().copy_send(in(0), out(0), {{1, 2}});
@@ -274,8 +278,9 @@ TEST(Collectives, MissingPart) {
 TEST(Collectives, WrongPart) {
   Schedule s = all_to_all(3);
   s.ranks[0].lanes[0][1].src_first = 2;  // rank 1 gets what rank 2 should get
-  expect_refused(s, "rank 1 ends with out[0] holding what rank 0 gives for chunk 2 of the whole in window 0, not what "
-                    "rank 0 gives for chunk 1 of the whole in window 0");
+  expect_refused(s,
+                 "rank 1 ends with out[0] holding what rank 0 gives for chunk 2 of the whole in window 0, not what "
+                 "rank 0 gives for chunk 1 of the whole in window 0");
   s = all_to_all(3);
   std::swap(s.ranks[1].lanes[0][2].dst_first, s.ranks[1].lanes[0][4].dst_first);  // places of two senders
   expect_refused(s, "rank 1 ends with out[0] not holding rank 0's input");
@@ -284,8 +289,9 @@ TEST(Collectives, WrongPart) {
   expect_refused(s, "rank 0 ends with out[1] never written");
   s = scatter(3, 0);
   s.ranks[0].lanes[0][0].src_first = 2;
-  expect_refused(s, "rank 1 ends with out[0] holding what rank 0 gives for chunk 2 of the whole in window 0, not what "
-                    "rank 0 gives for chunk 1");
+  expect_refused(s,
+                 "rank 1 ends with out[0] holding what rank 0 gives for chunk 2 of the whole in window 0, not what "
+                 "rank 0 gives for chunk 1");
 }
 
 TEST(Collectives, MissingContribution) {
@@ -366,16 +372,17 @@ TEST(Collectives, BarriersHaveNoData) {
 // --- in place -----------------------------------------------------------------------------------------------------
 
 TEST(Collectives, InPlaceHazardOfABroadcast) {
-  const Schedule s = schedule_of(kBroadcast, 2, 0, [](Recorder& p, Rank r) {  // rank 0 sends what it may have overwritten
-    p.chunks(2, 2);
-    p.lane(0);
-    if (r == 1) return p.recv({{0, 0}}, out(0, 2));
-    p.copy(in(1), out(0));
-    p.send(in(0), {{1, 0}});
-    p.send(in(1), {{1, 0}});
-    p.copy(in(0), out(0));
-    p.copy(in(1), out(1));
-  });
+  const Schedule s =
+      schedule_of(kBroadcast, 2, 0, [](Recorder& p, Rank r) {  // rank 0 sends what it may have overwritten
+        p.chunks(2, 2);
+        p.lane(0);
+        if (r == 1) return p.recv({{0, 0}}, out(0, 2));
+        p.copy(in(1), out(0));
+        p.send(in(0), {{1, 0}});
+        p.send(in(1), {{1, 0}});
+        p.copy(in(0), out(0));
+        p.copy(in(1), out(1));
+      });
   CheckOptions equal;
   equal.ragged = false;
   expect_refused(s, "rank 0 lane 0 pc 1 (send in[0], to {1}): reads in[0] of rank 0, which in-place calls have", equal);
@@ -393,8 +400,9 @@ TEST(Collectives, InPlaceHazardOfAGather) {
     p.recv({{2, 0}}, out(2));
     p.copy(in(0), out(1));
   });
-  expect_refused(s, "rank 1 lane 0 pc 3 (copy in[0], into out[1]): reads in[0] of rank 1, which in-place calls have "
-                    "overwritten by then");
+  expect_refused(s,
+                 "rank 1 lane 0 pc 3 (copy in[0], into out[1]): reads in[0] of rank 1, which in-place calls have "
+                 "overwritten by then");
   EXPECT_TRUE(check_schedule(s, kValues).ok);
 }
 

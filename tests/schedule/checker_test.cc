@@ -156,7 +156,8 @@ TEST(Checker, ChunksSwapped) {
     p.copy_send(in(0), out(1 - r), {{1 - r, 0}});
     p.recv({{1 - r, 0}}, out(r));
   });
-  expect_refused(s, "holding what rank 1 gives for chunk 1 of the whole in window 0, not what rank 0 gives for chunk 0", kValues);
+  expect_refused(s, "holding what rank 1 gives for chunk 1 of the whole in window 0, not what rank 0 gives for chunk 0",
+                 kValues);
 }
 
 TEST(Checker, ReadsWhatNobodyWrote) {

@@ -69,17 +69,35 @@ inline int64_t rounds(int n) {
 
 inline constexpr Algorithm kRows[] = {
     {"linear", Collective::kBroadcast, "from the root to one after the other", broadcast,
-     [](int n) { return n == 1 ? Cost{0, 0, 1} : Cost{1, n - 1, 1}; }, false, true},
+     [](int n) {
+       return n == 1 ? Cost{0, 0, 1} : Cost{1, n - 1, 1};
+     },
+     false, true},
     {"linear", Collective::kReduce, "along the ring that ends at the root", reduce,
-     [](int n) { return n == 1 ? Cost{0, 0, 1} : Cost{n - 1, 1, 1}; }, false, false},
+     [](int n) {
+       return n == 1 ? Cost{0, 0, 1} : Cost{n - 1, 1, 1};
+     },
+     false, false},
     {"linear", Collective::kAllToAll, "one partner in each round", all_to_all,
-     [](int n) { return Cost{n - 1, n - 1, n}; }, false, true},
+     [](int n) {
+       return Cost{n - 1, n - 1, n};
+     },
+     false, true},
     {"linear", Collective::kGather, "from one after the other to the root", gather,
-     [](int n) { return n == 1 ? Cost{0, 0, 1} : Cost{1, 1, n}; }, false, true},
+     [](int n) {
+       return n == 1 ? Cost{0, 0, 1} : Cost{1, 1, n};
+     },
+     false, true},
     {"linear", Collective::kScatter, "from the root to one after the other", scatter,
-     [](int n) { return n == 1 ? Cost{0, 0, 1} : Cost{1, n - 1, n}; }, false, true},
+     [](int n) {
+       return n == 1 ? Cost{0, 0, 1} : Cost{1, n - 1, n};
+     },
+     false, true},
     {"linear", Collective::kBarrier, "everybody tells others what it knows", barrier,
-     [](int n) { return Cost{rounds(n), 0, 1}; }, false, true},
+     [](int n) {
+       return Cost{rounds(n), 0, 1};
+     },
+     false, true},
 };
 
 inline const Algorithm& row(Collective collective) {

@@ -207,7 +207,8 @@ class Mutants {
             Schedule mutant = original;
             if (mutate(mutant, {r.rank, lane, pc}))
               judge(mutant, what, [&, lane = lane, pc = pc] {
-                return fmt::format("rank {} lane {} pc {} ({})", r.rank, lane, pc, instruction_text(r, r.lanes[lane][pc]));
+                return fmt::format("rank {} lane {} pc {} ({})", r.rank, lane, pc,
+                                   instruction_text(r, r.lanes[lane][pc]));
               });
           }
   }
@@ -221,7 +222,8 @@ class Mutants {
         if (other == root) continue;
         Schedule mutant = original;
         mutant.ranks[static_cast<size_t>(r)] = record_rank(a, r, nranks, other);
-        judge(mutant, "takes another rank for the root", [=] { return fmt::format("rank {} believes in {}", r, other); });
+        judge(mutant, "takes another rank for the root",
+              [=] { return fmt::format("rank {} believes in {}", r, other); });
       }
   }
 
@@ -290,7 +292,8 @@ TEST(Mutants, AreKilledOrEquivalent) {
         claims.cost = a.cost(n);
         claims.cost_is_bound = collective_is_rooted(a.collective);
         claims.rank_order = a.rank_order;
-        const std::string name = fmt::format("{} {}, {} ranks, root {}", a.name, collective_name(a.collective), n, root);
+        const std::string name =
+            fmt::format("{} {}, {} ranks, root {}", a.name, collective_name(a.collective), n, root);
         mutants.breed(name, record_all(a, n, root), claims);
         if (collective_is_rooted(a.collective)) mutants.breed_roots(name, a, n, root, claims);
       }

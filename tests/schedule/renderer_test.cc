@@ -78,7 +78,8 @@ std::vector<std::string> message_rows(const std::string& text) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string ends, value;
-    if (words >> ends >> value && ends.find("->") != std::string::npos && std::isdigit(ends[0]) != 0) rows.push_back(ends + " " + value);
+    if (words >> ends >> value && ends.find("->") != std::string::npos && std::isdigit(ends[0]) != 0)
+      rows.push_back(ends + " " + value);
   }
   return rows;
 }

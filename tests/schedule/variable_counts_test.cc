@@ -1,5 +1,5 @@
-// Variable counts: which schedules say that they serve them, over what they are proven, and wrong ones that only lengths
-// of their own bring to light.
+// Variable counts: which schedules say that they serve them, over what they are proven, and wrong ones that only
+// lengths of their own bring to light.
 #include "schedule/variable_counts.h"
 
 #include <gtest/gtest.h>
@@ -65,8 +65,8 @@ TEST(VariableCounts, OfTheRegistry) {
   for (const Algorithm& a : all_algorithms())
     for (int n : {1, 2, 3, 5, 9, 20}) {
       const Schedule s = record_all(a, n);
-      const bool serves = std::ranges::all_of(
-          s.ranks, [&](const RankSchedule& r) { return serves_variable_counts(r, a.collective); });
+      const bool serves =
+          std::ranges::all_of(s.ranks, [&](const RankSchedule& r) { return serves_variable_counts(r, a.collective); });
       const CheckReport report = check_schedule(s);
       EXPECT_TRUE(report.ok) << report.reason;
       EXPECT_EQ(report.count_patterns > 0, serves) << a.name << " " << collective_name(a.collective) << ", " << n;
@@ -156,8 +156,9 @@ TEST(VariableCounts, NothingOnOneEndOnly) {
   expect_refused(passed_on(3, in(0)),
                  "rank 2 lane 2 pc 1 waits for a message from rank 1 (tag 1) [variable counts: 1 0 0;");
   // Where rank 2 has nothing, rank 1 passes nothing on.
-  expect_refused(passed_on(5, out(2)), "rank 2 lane 2 pc 3 waits for a message from rank 1 (tag 1) [variable counts: "
-                                       "rank 2 has nothing;");
+  expect_refused(passed_on(5, out(2)),
+                 "rank 2 lane 2 pc 3 waits for a message from rank 1 (tag 1) [variable counts: "
+                 "rank 2 has nothing;");
 }
 
 TEST(VariableCounts, MatricesAndVectors) {

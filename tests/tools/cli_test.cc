@@ -118,7 +118,8 @@ TEST(Cli, ExplainPrintsTheGoldenText) {
 TEST(Cli, CheckProvesAndSaysWhat) {
   Program p({"check", "all_gather", "--max-ranks", "5", "--max-pair-ranks", "2"});
   EXPECT_EQ(p.exit_status(), 0) << p.text();
-  for (const char* words : {"ring                all_gather          1..5       4       4/5 S", "variable", ", 0 failed"})
+  for (const char* words :
+       {"ring                all_gather          1..5       4       4/5 S", "variable", ", 0 failed"})
     EXPECT_NE(p.text().find(words), std::string::npos) << p.text();
 }
 
