@@ -144,6 +144,7 @@ class Proof {
       int depth = report_.fifo_depth;
       Outcome outcome;
       if (!execute_at_smallest_depth(o, &depth, &outcome)) return false;
+      report_.fifo_depth_sliced = std::max(report_.fifo_depth_sliced, depth);
     }
     return true;
   }

@@ -66,7 +66,7 @@ struct CheckReport {
   int64_t total_chunks = 1;          // that S is cut into
   int64_t scratch_chunks = 0;        // of the rank that needs most
   int fifo_depth = 0;                // smallest that completes, one message per chunk
-  int fifo_depth_sliced = 0;         // the same for max_messages_per_chunk
+  int fifo_depth_sliced = 0;         // the same for max_messages_per_chunk and for ragged lengths
   int64_t instructions = 0;          // of all ranks
   int count_patterns = 0;            // over which variable counts were proven; 0: the schedule does not serve them
   uint64_t order_fingerprint = 0;    // of all elements' expression trees
