@@ -15,5 +15,7 @@ void add_explain_command(CLI::App& app);
 void add_check_command(CLI::App& app);
 /// `rondo info`: what this build and this machine have.
 void add_info_command(CLI::App& app);
+/// `rondo trace`: exports and sums up traces.
+void add_trace_command(CLI::App& app);
 
 }  // namespace rondo::tools

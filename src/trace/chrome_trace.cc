@@ -1,0 +1,250 @@
+// Chrome trace JSON, as the "Trace Event Format" document describes it: metadata (M), complete (X) and flow (s, f) events
+// in the object form. Written track by track, so that the times of a track never run backwards.
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "trace/export.h"
+#include "trace/export_text.h"
+#include "trace/timeline.h"
+
+namespace rondo {
+namespace {
+
+// A flow's end at a record.
+struct FlowEnd {
+  uint32_t file, record;
+  uint64_t id;
+  bool starts;
+};
+
+std::vector<FlowEnd> flow_ends(const MessageFlows& messages) {
+  std::vector<FlowEnd> ends;
+  for (size_t id = 0; id < messages.flows.size(); ++id) {
+    const MessageFlow& m = messages.flows[id];
+    ends.push_back({m.send_file, m.send_record, id + 1, true});
+    ends.push_back({m.recv_file, m.recv_record, id + 1, false});
+  }
+  std::sort(ends.begin(), ends.end(), [](const FlowEnd& a, const FlowEnd& b) {
+    return std::tuple(a.file, a.record, a.id) < std::tuple(b.file, b.record, b.id);
+  });
+  return ends;
+}
+
+// Places intervals on as few tracks as they need; to be asked in the order of their beginnings.
+class Tracks {
+ public:
+  size_t place(int64_t begin_ns, int64_t end_ns) {
+    size_t t = 0;
+    while (t < ends_ns_.size() && ends_ns_[t] > begin_ns) ++t;
+    if (t == ends_ns_.size()) ends_ns_.push_back(end_ns);
+    else ends_ns_[t] = end_ns;
+    return t;
+  }
+  size_t count() const { return ends_ns_.size(); }
+
+ private:
+  std::vector<int64_t> ends_ns_;
+};
+
+class ChromeWriter {
+ public:
+  ChromeWriter(const std::vector<TraceFile>& files, std::FILE* out)
+      : files_(files), timeline_(files), messages_(match_messages(files)), ends_(flow_ends(messages_)), sink_(out) {}
+
+  Expected<ExportReport> run() {
+    report_.flows = messages_.flows.size();
+    report_.unmatched_sends = messages_.unmatched_sends;
+    report_.unmatched_recvs = messages_.unmatched_recvs;
+    sink_.print("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+    for (size_t f = 0; f < files_.size(); ++f) {
+      choose_process(f);
+      write_operations(f);
+      write_lanes(f);
+      report_.lost += files_[f].num_lost();
+      report_.one_clock = report_.one_clock && timeline_.is_shared(f);
+    }
+    write_end();
+    if (!sink_.flush()) return Status(StatusCode::kSystem, "the Chrome trace could not be written");
+    return report_;
+  }
+
+ private:
+  // Files of one rank of one communicator (tracing was ended and begun again) are one process.
+  void choose_process(size_t f) {
+    const TraceIdentity& id = files_[f].identity;
+    if (f != 0 && files_[f - 1].identity.communicator == id.communicator && files_[f - 1].identity.rank == id.rank)
+      return;  // with tracks of its own: next_tid_ goes on
+    ++pid_;
+    next_tid_ = 1;
+    std::string name = fmt::format("rank {}", id.rank);
+    if (files_.front().identity.communicator != files_.back().identity.communicator)
+      name = fmt::format("communicator {:x} rank {}", id.communicator, id.rank);
+    name += fmt::format(" (pid {} on {})", files_[f].pid, files_[f].host.substr(0, files_[f].host.find(' ')));
+    metadata("process_name", 0, fmt::format("\"name\":{}", json_quoted(name)));
+    metadata("process_sort_index", 0, fmt::format("\"sort_index\":{}", pid_));
+  }
+
+  void write_operations(size_t f) {
+    struct Span {
+      int64_t begin_ns, end_ns;
+      uint64_t sequence, plan;
+    };
+    std::vector<Span> spans;
+    for (const StepRecord& r : files_[f].records) {
+      if (!is_step(r)) continue;
+      const int64_t begin = timeline_.ns(f, r.begin_ticks), end = timeline_.ns(f, r.done_ticks());
+      auto it = std::find_if(spans.rbegin(), spans.rend(), [&](const Span& s) { return s.sequence <= r.sequence; });
+      if (it == spans.rend() || it->sequence != r.sequence) {
+        spans.insert(it.base(), {begin, end, r.sequence, r.plan});
+        continue;
+      }
+      it->begin_ns = std::min(it->begin_ns, begin);
+      it->end_ns = std::max(it->end_ns, end);
+    }
+    std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
+    std::vector<size_t> track;
+    Tracks tracks;
+    for (const Span& s : spans) track.push_back(tracks.place(s.begin_ns, s.end_ns));
+    name_tracks("operations", tracks.count());
+    for (size_t t = 0; t < tracks.count(); ++t)
+      for (size_t i = 0; i < spans.size(); ++i)
+        if (track[i] == t)
+          slice(next_tid_ + t, spans[i].begin_ns, spans[i].end_ns - spans[i].begin_ns, "operation",
+                fmt::format("#{} {}", spans[i].sequence, shape_text(files_[f].plans[spans[i].plan].shape)),
+                fmt::format("\"sequence\":{},\"plan\":{},{}", spans[i].sequence, spans[i].plan,
+                            plan_members(files_[f].plans[spans[i].plan])));
+    next_tid_ += tracks.count();
+  }
+
+  void write_lanes(size_t f) {
+    const std::vector<StepRecord>& records = files_[f].records;
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < records.size(); ++i)
+      if (is_step(records[i])) order.push_back(i);
+    auto key = [&](uint32_t i) { return std::tuple(uint64_t{records[i].channel}, uint64_t{records[i].lane}); };
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+      return std::tuple_cat(key(a), std::tuple(records[a].begin_ticks)) <
+             std::tuple_cat(key(b), std::tuple(records[b].begin_ticks));
+    });
+    for (size_t a = 0; a < order.size();) {
+      size_t b = a + 1;
+      while (b < order.size() && key(order[b]) == key(order[a])) ++b;
+      write_lane(f, std::span(order).subspan(a, b - a));
+      a = b;
+    }
+  }
+
+  void write_lane(size_t f, std::span<const uint32_t> order) {
+    std::vector<std::vector<uint32_t>> on_track;
+    Tracks tracks;
+    for (const uint32_t i : order) {
+      const StepRecord& r = files_[f].records[i];
+      const size_t t = tracks.place(timeline_.ns(f, r.begin_ticks), timeline_.ns(f, r.done_ticks()));
+      on_track.resize(tracks.count());
+      on_track[t].push_back(i);
+    }
+    const StepRecord& first = files_[f].records[order[0]];
+    name_tracks(first.channel == 0 ? fmt::format("lane {}", uint64_t{first.lane})
+                                   : fmt::format("channel {} lane {}", uint64_t{first.channel}, uint64_t{first.lane}),
+                tracks.count());
+    for (size_t t = 0; t < on_track.size(); ++t)
+      for (const uint32_t i : on_track[t]) write_step(f, i, next_tid_ + t);
+    next_tid_ += tracks.count();
+  }
+
+  void write_step(size_t f, uint32_t index, uint64_t tid) {
+    const StepRecord& r = files_[f].records[index];
+    const TracedInstruction* i = files_[f].instruction(r);
+    const std::string members = step_members(files_[f], index);
+    uint64_t at = r.begin_ticks;
+    auto wait = [&](uint64_t for_ticks, const std::string& name) {
+      if (for_ticks == 0) return;
+      const int64_t begin = timeline_.ns(f, at);
+      at += for_ticks;
+      slice(tid, begin, timeline_.ns(f, at) - begin, "wait", name, members);
+    };
+    wait(r.wait_order_ticks, "wait for order");
+    wait(r.wait_data_ticks, "wait for data" + from_whom(i != nullptr ? i->recv_peers : std::vector<int32_t>()));
+    wait(r.wait_room_ticks, "wait for room" + from_whom(i != nullptr ? i->send_peers : std::vector<int32_t>()));
+    const int64_t ready = timeline_.ns(f, r.ready_ticks());
+    const std::string timed = fmt::format(
+        "{},\"wait_data_us\":{},\"wait_room_us\":{},\"wait_order_us\":{}", members, wait_us(f, r, r.wait_data_ticks),
+        wait_us(f, r, r.wait_room_ticks), wait_us(f, r, r.wait_order_ticks));
+    slice(tid, ready, timeline_.ns(f, r.done_ticks()) - ready, "step",
+          i != nullptr ? std::string(verb_name(i->verb)) : "instruction of an unnumbered plan", timed);
+    write_flows(f, index, tid, ready);
+    ++report_.steps;
+  }
+
+  void write_flows(size_t f, uint32_t index, uint64_t tid, int64_t at_ns) {
+    auto it = std::lower_bound(ends_.begin(), ends_.end(), std::tuple(f, index), [](const FlowEnd& e, const auto& at) {
+      return std::tuple(size_t{e.file}, e.record) < at;
+    });
+    for (; it != ends_.end() && it->file == f && it->record == index; ++it)
+      event("{{\"ph\":\"{}\"{},\"id\":{},\"name\":\"message\",\"cat\":\"message\",\"pid\":{},\"tid\":{},\"ts\":{}}}",
+            it->starts ? "s" : "f", it->starts ? "" : ",\"bp\":\"e\"", it->id, pid_, tid, json_us(at_ns));
+  }
+
+  void write_end() {
+    sink_.print("\n],\"otherData\":{{\"origin_realtime_ns\":\"{}\",\"records_lost\":{},\"unmatched_sends\":{},"
+                "\"unmatched_recvs\":{},\"one_clock\":{},\"files\":[", timeline_.origin_realtime_ns(), report_.lost,
+                report_.unmatched_sends, report_.unmatched_recvs, report_.one_clock);
+    for (size_t f = 0; f < files_.size(); ++f) {
+      const TraceFile& t = files_[f];
+      sink_.print("{}{{\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},\"written\":{},"
+                  "\"lost\":{},\"error\":{}}}", f != 0 ? "," : "", t.identity.communicator, t.identity.rank,
+                  t.identity.nranks, t.pid, json_quoted(t.host), t.num_written, t.num_lost(), json_quoted(t.why));
+    }
+    sink_.print("]}}}}\n");
+  }
+
+  static bool is_step(const StepRecord& r) { return r.kind == static_cast<uint64_t>(RecordKind::kStep); }
+  static std::string from_whom(const std::vector<int32_t>& peers) {
+    if (peers.empty()) return "";
+    return peers.size() == 1 ? fmt::format(" (rank {})", peers[0])
+                             : fmt::format(" (rank {} and {} more)", peers[0], peers.size() - 1);
+  }
+  std::string wait_us(size_t f, const StepRecord& r, uint64_t for_ticks) const {
+    return json_us(timeline_.ns(f, r.begin_ticks + for_ticks) - timeline_.ns(f, r.begin_ticks));
+  }
+
+  void name_tracks(const std::string& name, size_t count) {
+    for (size_t t = 0; t < count; ++t) {
+      const std::string full = t == 0 ? name : fmt::format("{} ({})", name, t + 1);
+      metadata("thread_name", next_tid_ + t, fmt::format("\"name\":{}", json_quoted(full)));
+      metadata("thread_sort_index", next_tid_ + t, fmt::format("\"sort_index\":{}", next_tid_ + t));
+    }
+  }
+  void metadata(std::string_view what, uint64_t tid, const std::string& args) {
+    event("{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}}", what, pid_, tid, args);
+  }
+  void slice(uint64_t tid, int64_t begin_ns, int64_t duration_ns, std::string_view category, const std::string& name,
+             const std::string& args) {
+    event("{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{{}}}}}",
+          json_quoted(name), category, pid_, tid, json_us(begin_ns), json_us(duration_ns), args);
+  }
+  template <class... Args>
+  void event(fmt::format_string<Args...> format, Args&&... args) {
+    if (!is_first_event_) sink_.print(",\n");
+    is_first_event_ = false;
+    sink_.print(format, std::forward<Args>(args)...);
+  }
+
+  const std::vector<TraceFile>& files_;
+  const Timeline timeline_;
+  const MessageFlows messages_;
+  const std::vector<FlowEnd> ends_;
+  TextSink sink_;
+  ExportReport report_;
+  uint64_t pid_ = 0, next_tid_ = 1;
+  bool is_first_event_ = true;
+};
+
+}  // namespace
+
+Expected<ExportReport> export_chrome(const std::vector<TraceFile>& files, std::FILE* out) {
+  return ChromeWriter(files, out).run();
+}
+
+}  // namespace rondo

@@ -1,0 +1,71 @@
+// Ticks of the processor's time stamp counter, and their place on the clocks that people read.
+//
+// Records carry raw ticks, which cost one instruction. A pair (ticks, clocks) at the start and one at the end of a trace
+// turn them into nanoseconds afterwards. Processors with an invariant counter show one counter to all processes of a
+// host, so ticks of different processes compare as they stand.
+//
+// Thread safety: pure functions and values.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+#include "trace/operation_record.h"
+
+namespace rondo {
+
+/// One moment on three clocks.
+struct ClockPair {
+  uint64_t ticks = 0;
+  int64_t monotonic_ns = 0;  // CLOCK_MONOTONIC: since the host was started
+  int64_t realtime_ns = 0;   // CLOCK_REALTIME: since 1970
+  friend constexpr bool operator==(const ClockPair&, const ClockPair&) = default;
+};
+
+inline int64_t clock_ns(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+/// Reads the clocks between two readings of the ticks, several times, and keeps the tightest: off by some 20 ns.
+inline ClockPair read_clock_pair() {
+  ClockPair best;
+  uint64_t tightest = UINT64_MAX;
+  for (int i = 0; i < 16; ++i) {
+    const uint64_t before = ticks();
+    const int64_t monotonic_ns = clock_ns(CLOCK_MONOTONIC);
+    const uint64_t after = ticks();
+    if (after - before >= tightest) continue;
+    tightest = after - before;
+    best = {before + (after - before) / 2, monotonic_ns, clock_ns(CLOCK_REALTIME)};
+  }
+  return best;
+}
+
+/// Ticks to nanoseconds of CLOCK_MONOTONIC by the straight line through two pairs.
+class TickScale {
+ public:
+  TickScale() = default;
+  TickScale(const ClockPair& first, const ClockPair& last) : first_(first) {
+    if (last.ticks > first.ticks && last.monotonic_ns > first.monotonic_ns)
+      ns_per_tick_ = static_cast<double>(last.monotonic_ns - first.monotonic_ns) /
+                     static_cast<double>(last.ticks - first.ticks);
+  }
+  double ns_per_tick() const { return ns_per_tick_; }
+  /// Also for ticks before the first pair. Fractions of a nanosecond stay.
+  double since_first_ns(uint64_t at_ticks) const {
+    return static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;
+  }
+  int64_t monotonic_ns(uint64_t at_ticks) const {
+    return first_.monotonic_ns + static_cast<int64_t>(since_first_ns(at_ticks));
+  }
+  double duration_ns(uint64_t num_ticks) const { return static_cast<double>(num_ticks) * ns_per_tick_; }
+
+ private:
+  ClockPair first_;
+  double ns_per_tick_ = 1;
+};
+
+}  // namespace rondo

@@ -1,0 +1,44 @@
+// JSON Lines: for programs that read a trace, one object a line.
+#include "trace/export.h"
+#include "trace/export_text.h"
+#include "trace/timeline.h"
+
+namespace rondo {
+
+Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, std::FILE* out) {
+  const Timeline timeline(files);
+  TextSink sink(out);
+  ExportReport report;
+  for (size_t f = 0; f < files.size(); ++f) {
+    const TraceFile& t = files[f];
+    sink.print("{{\"type\":\"file\",\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},"
+               "\"origin_realtime_ns\":\"{}\",\"written\":{},\"lost\":{},\"error\":{}}}\n",
+               t.identity.communicator, t.identity.rank, t.identity.nranks, t.pid, json_quoted(t.host),
+               timeline.origin_realtime_ns(), t.num_written, t.num_lost(), json_quoted(t.why));
+    report.lost += t.num_lost();
+    report.one_clock = report.one_clock && timeline.is_shared(f);
+  }
+  for (size_t f = 0; f < files.size(); ++f) {
+    const TraceFile& t = files[f];
+    for (size_t p = 0; p < t.plans.size(); ++p)
+      sink.print("{{\"type\":\"plan\",\"communicator\":\"{:x}\",\"rank\":{},\"plan\":{},{}}}\n",
+                 t.identity.communicator, t.identity.rank, p, plan_members(t.plans[p]));
+    for (size_t i = 0; i < t.records.size(); ++i) {
+      const StepRecord& r = t.records[i];
+      if (r.kind != static_cast<uint64_t>(RecordKind::kStep)) continue;
+      const int64_t begin = timeline.ns(f, r.begin_ticks);
+      auto since_begin = [&](uint64_t num_ticks) { return timeline.ns(f, r.begin_ticks + num_ticks) - begin; };
+      const int64_t ready = timeline.ns(f, r.ready_ticks());
+      sink.print("{{\"type\":\"step\",\"communicator\":\"{:x}\",\"rank\":{},{},\"begin_ns\":{},\"wait_data_ns\":{},"
+                 "\"wait_room_ns\":{},\"wait_order_ns\":{},\"ready_ns\":{},\"done_ns\":{}}}\n",
+                 t.identity.communicator, t.identity.rank, step_members(t, i), begin,
+                 since_begin(r.wait_data_ticks), since_begin(r.wait_room_ticks), since_begin(r.wait_order_ticks), ready,
+                 timeline.ns(f, r.done_ticks()));
+      ++report.steps;
+    }
+  }
+  if (!sink.flush()) return Status(StatusCode::kSystem, "the JSON Lines could not be written");
+  return report;
+}
+
+}  // namespace rondo
