@@ -17,5 +17,7 @@ void add_check_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// `rondo trace`: exports and sums up traces.
 void add_trace_command(CLI::App& app);
+/// `rondo diagnose DIR`: who waits for whom, and why.
+void add_diagnose_command(CLI::App& app);
 
 }  // namespace rondo::tools

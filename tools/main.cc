@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   rondo::tools::add_perf_command(app);
   rondo::tools::add_info_command(app);
   rondo::tools::add_trace_command(app);
+  rondo::tools::add_diagnose_command(app);
   if (argc == 1) {
     std::fputs(app.help().c_str(), stdout);
     return 0;

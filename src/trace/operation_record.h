@@ -7,6 +7,8 @@
 // Thread safety: one writer; any number of readers, who get a record whole or not at all (sequence check).
 #pragma once
 
+#include <time.h>
+
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -44,7 +46,8 @@ struct alignas(64) OperationRecord {
   uint64_t count_elems;
   uint64_t tag;
   uint64_t started_ticks;  // processor's time stamp counter
-  uint64_t pad[3];
+  uint64_t finished_ns;    // CLOCK_MONOTONIC_COARSE, some ms late; 0: under way
+  uint64_t pad[2];
 };
 static_assert(sizeof(OperationRecord) == 64);
 
@@ -58,10 +61,27 @@ inline uint64_t ticks() {
 #endif
 }
 
+/// A clock that is read in 4 ns from memory that the kernel brings up to date a few hundred times a second. A second
+/// reading of the ticks would cost as much as all the rest of a record, and whoever asks when an operation finished asks
+/// about a hang.
+inline uint64_t coarse_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
+/// What stands on a board of one operation.
+struct PostedOperation {
+  OperationShape shape;
+  uint64_t sequence = 0, tag = 0, started_ticks = 0, finished_ns = 0;
+};
+
 struct OperationBoard {
   static constexpr uint32_t kRecords = 64;
   alignas(64) uint64_t posted;    // sequence of the last operation posted
   uint64_t finished;              // sequence of the last operation finished in order
+  uint64_t owner_pid;             // the process that writes here; 0: not known yet
+  uint64_t owner_pid_namespace;   // in which that number means something
   OperationRecord records[kRecords];
 
   void post(uint64_t sequence, const OperationShape& shape, uint64_t tag) {
@@ -72,21 +92,34 @@ struct OperationBoard {
     std::atomic_ref(r.count_elems).store(shape.count_elems, std::memory_order_release);
     put(r.tag, tag);
     put(r.started_ticks, ticks());
+    put(r.finished_ns, 0);
     std::atomic_ref(r.sequence).store(sequence, std::memory_order_release);
     std::atomic_ref(posted).store(sequence, std::memory_order_release);
   }
-  void finish(uint64_t sequence) { std::atomic_ref(finished).store(sequence, std::memory_order_relaxed); }
+  void finish(uint64_t sequence) {
+    OperationRecord& r = records[sequence % kRecords];
+    if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) == sequence)
+      std::atomic_ref(r.finished_ns).store(coarse_ns(), std::memory_order_relaxed);
+    std::atomic_ref(finished).store(sequence, std::memory_order_relaxed);
+  }
 
   uint64_t last_posted() { return std::atomic_ref(posted).load(std::memory_order_acquire); }
   uint64_t last_finished() { return std::atomic_ref(finished).load(std::memory_order_relaxed); }
   /// The shape posted under `sequence`; nothing if it has not been posted or has been overwritten.
   std::optional<OperationShape> find(uint64_t sequence) {
+    const std::optional<PostedOperation> found = read(sequence);
+    return found ? std::optional(found->shape) : std::nullopt;
+  }
+  /// The same with all that stands there.
+  std::optional<PostedOperation> read(uint64_t sequence) {
     OperationRecord& r = records[sequence % kRecords];
-    if (sequence == 0 || std::atomic_ref(r.sequence).load(std::memory_order_acquire) != sequence) return std::nullopt;
-    const uint64_t shape = std::atomic_ref(r.shape).load(std::memory_order_acquire);
-    const uint64_t count = std::atomic_ref(r.count_elems).load(std::memory_order_acquire);
+    auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); };
+    if (sequence == 0 || get(r.sequence) != sequence) return std::nullopt;
+    const uint64_t shape = get(r.shape), count = get(r.count_elems);
+    const PostedOperation found{OperationShape::unpack(shape, count), sequence, get(r.tag), get(r.started_ticks),
+                                get(r.finished_ns)};
     if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) != sequence) return std::nullopt;
-    return OperationShape::unpack(shape, count);
+    return found;
   }
 };
 

@@ -1,0 +1,59 @@
+// `rondo diagnose`: why a job hangs or failed, from the flight records of its ranks (diagnose.h).
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "commands.h"
+#include "diagnose.h"
+
+namespace rondo::tools {
+namespace {
+
+constexpr int kCauseFound = 1, kUnusable = 2, kCauseUnknown = 3;
+
+void print(const CommunicatorView& comm, const std::vector<Finding>& findings) {
+  size_t records = 0;
+  for (const RankView& r : comm.ranks) records += r.has_record;
+  std::printf("communicator %s: %d ranks, %zu records\n", comm.id.c_str(), comm.nranks, records);
+  for (const RankView& r : comm.ranks) std::printf("  rank %-4d %s\n", r.rank, describe_rank(r).c_str());
+  if (findings.empty()) std::printf("  nobody waits\n");
+  for (const Finding& f : findings) std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str());
+}
+
+void run(const std::string& folder) {
+  std::vector<std::string> problems;
+  const std::vector<CommunicatorView> comms = read_flight_records(folder, &problems);
+  for (const std::string& p : problems) std::fprintf(stderr, "rondo diagnose: %s\n", p.c_str());
+  if (comms.empty()) {
+    std::fprintf(stderr, "rondo diagnose: %s holds no flight records; set RONDO_FLIGHT_DIR to have ranks write them\n",
+                 folder.c_str());
+    throw CLI::RuntimeError(kUnusable);
+  }
+  int code = 0;
+  for (const CommunicatorView& comm : comms) {
+    const std::vector<Finding> findings = find_causes(comm);
+    print(comm, findings);
+    for (const Finding& f : findings) code = f.cause != Cause::kUnknown ? kCauseFound : std::max(code, 0) == 0 ? kCauseUnknown : code;
+  }
+  for (const Finding& f : find_cycles_between(comms)) {
+    std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str());
+    code = kCauseFound;
+  }
+  if (code != 0) throw CLI::RuntimeError(code);
+}
+
+}  // namespace
+
+void add_diagnose_command(CLI::App& app) {
+  auto folder = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand(
+      "diagnose", "Says from the flight records of a job's ranks who waits for whom, at which step, and why");
+  command->add_option("dir", *folder, "Folder of *.flight.json files (RONDO_FLIGHT_DIR of the job)")->required();
+  command->footer(
+      "Causes: dead, departed, stopped, aborted, different call, missing call, waiting cycle, stuck.\n"
+      "Exit status: 0 nobody waits, 1 a cause was found, 2 no usable record, 3 ranks wait and the cause is not in the "
+      "records.\n");
+  command->callback([folder] { run(*folder); });
+}
+
+}  // namespace rondo::tools

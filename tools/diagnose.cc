@@ -1,0 +1,490 @@
+#include "diagnose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "trace/flight_record.h"
+
+namespace rondo::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string call_text(const Json& o) {
+  std::string text = o.at("collective").get<std::string>() + (o.value("variable", false) ? "_v" : "");
+  if (text != "barrier") text += fmt::format(" of {} {}", o.at("count_elems").get<uint64_t>(), o.at("dtype").get<std::string>());
+  if (o.contains("op")) text += " " + o.at("op").get<std::string>();
+  if (o.contains("type_row")) text += fmt::format(" (type row {})", o.at("type_row").get<int>());
+  if (o.contains("root")) text += fmt::format(", root {}", o.at("root").get<int>());
+  if (o.contains("peer"))
+    text += fmt::format(" {} rank {}", text.starts_with("send") ? "to" : "from", o.at("peer").get<int>());
+  return text;
+}
+
+LaneView read_lane(const Json& l) {
+  LaneView v;
+  v.where = fmt::format("step {} of {} of lane {} ({}) in loop {} of {}", l.at("step").get<uint64_t>(),
+                        l.at("steps").get<uint64_t>(), l.at("lane").get<uint64_t>(), l.at("verb").get<std::string>(),
+                        l.at("loop").get<uint64_t>(), l.at("loops").get<uint64_t>());
+  v.state = l.at("state");
+  v.peers = l.at("peers").get<std::vector<int>>();
+  return v;
+}
+
+CurrentView read_current(const Json& c) {
+  CurrentView v;
+  v.sequence = c.at("sequence");
+  v.point_to_point = c.contains("peer");
+  v.peer = c.value("peer", -1);
+  v.call = call_text(c);
+  const std::string algorithm = c.at("algorithm"), protocol = c.at("protocol");
+  v.how = v.point_to_point ? protocol : algorithm + ", " + protocol;
+  v.begun = c.at("begun");
+  v.waited_s = c.at("waited_ns").get<double>() * 1e-9;
+  for (const Json& l : c.at("lanes")) v.lanes.push_back(read_lane(l));
+  return v;
+}
+
+// Operations of a board: the calls that all ranks must make alike.
+void read_operations(const Json& list, int64_t now_ns, RankView& v) {
+  for (const Json& o : list) {
+    if (o.contains("peer")) continue;
+    const uint64_t sequence = o.at("sequence");
+    v.calls[sequence] = call_text(o) + " (" + o.at("algorithm").get<std::string>() + ")";
+    if (sequence == v.posted && o.contains("finished_ns"))
+      v.idle_s = std::max(0.0, static_cast<double>(now_ns - o.at("finished_ns").get<int64_t>()) * 1e-9);
+  }
+}
+
+void read_own(const Json& r, RankView& v) {
+  v.has_record = true;
+  v.pid = r.at("pid");
+  v.host = r.at("host");
+  if (v.process == "unknown") v.process = "running";  // it lived when it wrote its record
+  v.status = r.at("status");
+  v.message = r.at("message");
+  if (r.contains("lost_rank")) v.lost_rank = r.at("lost_rank").get<int>();
+  v.lost_how = r.value("lost_how", "");
+  if (r.contains("aborted_by")) v.aborted_by = r.at("aborted_by").get<int>();
+  v.posted = r.at("last_posted");
+  v.finished = r.at("last_finished");
+  v.current_known = r.at("current_known");
+  read_operations(r.at("operations"), r.at("monotonic_ns"), v);
+  for (const Json& c : r.at("current")) {
+    v.current.push_back(read_current(c));
+    if (v.current.back().point_to_point) continue;
+    const uint64_t sequence = v.current.back().sequence;
+    v.posted = std::max(v.posted, sequence);  // it may be under way and not yet on the board
+    v.calls[sequence] = v.current.back().call + " (" + c.at("algorithm").get<std::string>() + ")";
+  }
+}
+
+// What another rank saw: processes that ended or stopped after the rank's own record are news, and all is where there is
+// no own record.
+void read_seen(const Json& p, int64_t now_ns, RankView& v) {
+  const std::string process = p.at("process");
+  if (process == "gone" || (process == "stopped" && v.process != "gone") || v.process == "unknown") v.process = process;
+  v.departed = v.departed || p.at("departed").get<bool>();
+  if (v.has_record) return;
+  v.pid = p.at("pid");
+  if (p.at("last_posted").get<uint64_t>() < v.posted) return;
+  v.posted = p.at("last_posted");
+  v.finished = std::max<uint64_t>(v.finished, p.at("last_finished"));
+  read_operations(p.at("operations"), now_ns, v);
+}
+
+std::string ranks_text(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  constexpr size_t kShown = 12;
+  const size_t more = ranks.size() > kShown ? ranks.size() - kShown : 0;
+  ranks.resize(ranks.size() - more);
+  return fmt::format("{} {}{}", ranks.size() + more == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                     more != 0 ? fmt::format(" and {} more", more) : "");
+}
+
+const CurrentView* oldest_collective(const RankView& r) {
+  for (const CurrentView& c : r.current)
+    if (!c.point_to_point) return &c;
+  return nullptr;
+}
+
+std::string last_call(const RankView& r) {
+  if (r.posted == 0) return "it has called none so far";
+  const auto call = r.calls.find(r.posted);
+  std::string text = fmt::format("its last is #{}", r.posted);
+  if (call != r.calls.end()) text += ", " + call->second;
+  text += r.finished >= r.posted ? ", finished" : ", under way";
+  if (r.finished >= r.posted && r.idle_s >= 0) text += fmt::format(" {:.1f} s before", r.idle_s);
+  return text;
+}
+
+std::string process_text(const RankView& r) { return r.pid != 0 ? fmt::format(" (pid {})", r.pid) : ""; }
+
+class Detective {
+ public:
+  explicit Detective(const CommunicatorView& comm) : comm_(comm) {
+    for (const RankView& r : comm.ranks)
+      if (!r.current.empty() || (!r.status.empty() && r.status != "ok")) waiting_.push_back(r.rank);
+  }
+
+  std::vector<Finding> run() {
+    if (waiting_.empty()) return {};
+    find_dead();
+    find_stopped();
+    find_aborted();
+    find_different_calls();
+    find_missing_calls();
+    if (findings_.empty()) find_cycle();
+    if (findings_.empty()) find_stuck();
+    if (findings_.empty()) add(Cause::kUnknown, "the records show no cause: " + first_message(), {});
+    return std::move(findings_);
+  }
+
+ private:
+  void add(Cause cause, std::string text, std::vector<int> culprits) {
+    findings_.push_back({cause, std::move(text), std::move(culprits)});
+  }
+  const RankView& at(int rank) const { return comm_.ranks[static_cast<size_t>(rank)]; }
+  bool valid(int rank) const { return rank >= 0 && rank < comm_.nranks; }
+
+  std::string waiters() const { return ranks_text(waiting_); }
+  std::string first_message() const {
+    for (const RankView& r : comm_.ranks)
+      if (!r.message.empty()) return "rank " + std::to_string(r.rank) + " says: " + r.message;
+    return waiters() + " wait";
+  }
+
+  void find_dead() {
+    std::map<int, std::string> dead;
+    for (const RankView& r : comm_.ranks) {
+      if (r.process == "gone" && !r.departed) dead.emplace(r.rank, "its process is gone");
+      if (r.lost_rank && valid(*r.lost_rank) && !at(*r.lost_rank).departed) dead[*r.lost_rank] = r.lost_how;
+    }
+    for (const auto& [rank, how] : dead)
+      add(Cause::kDead, fmt::format("rank {}{} is dead: {}; {}", rank, process_text(at(rank)), how, last_call(at(rank))),
+          {rank});
+    if (!dead.empty()) return;
+    for (const RankView& r : comm_.ranks)
+      if (r.departed && waited_for(r.rank))
+        add(Cause::kDeparted, fmt::format("rank {}{} has destroyed its communicator, while {} still wait for it; {}",
+                                          r.rank, process_text(r), waiters(), last_call(r)), {r.rank});
+  }
+
+  bool waited_for(int rank) const {
+    const uint64_t oldest = oldest_sequence();
+    return oldest == 0 || at(rank).finished < oldest;
+  }
+
+  void find_stopped() {
+    for (const RankView& r : comm_.ranks)
+      if (r.process == "stopped")
+        add(Cause::kStopped, fmt::format("rank {}{} is stopped (SIGSTOP or a debugger); {}", r.rank, process_text(r),
+                                         last_call(r)), {r.rank});
+  }
+
+  void find_aborted() {
+    std::set<int> by;
+    for (const RankView& r : comm_.ranks)
+      if (r.aborted_by) by.insert(*r.aborted_by);
+    for (const int rank : by)
+      add(Cause::kAborted, fmt::format("rank {} has aborted the communicator", rank), {rank});
+  }
+
+  uint64_t oldest_sequence() const {
+    uint64_t oldest = 0;
+    for (const RankView& r : comm_.ranks)
+      if (const CurrentView* c = oldest_collective(r))
+        if (oldest == 0 || c->sequence < oldest) oldest = c->sequence;
+    return oldest;
+  }
+
+  // The first place in the order at which not all that have come there call the same.
+  void find_different_calls() {
+    std::map<uint64_t, std::map<std::string, std::vector<int>>> by_place;
+    for (const RankView& r : comm_.ranks)
+      for (const auto& [sequence, call] : r.calls) by_place[sequence][call].push_back(r.rank);
+    for (const auto& [sequence, calls] : by_place) {
+      if (calls.size() < 2) continue;
+      size_t most = 0;
+      for (const auto& [call, ranks] : calls) most = std::max(most, ranks.size());
+      std::string text = fmt::format("the ranks call different things as #{}:", sequence);
+      std::vector<int> culprits;
+      for (const auto& [call, ranks] : calls) {
+        text += fmt::format(" {} {} {};", ranks_text(ranks), ranks.size() == 1 ? "calls" : "call", call);
+        if (ranks.size() < most) culprits.insert(culprits.end(), ranks.begin(), ranks.end());
+      }
+      text.pop_back();
+      return add(Cause::kDifferentCall, text, culprits);
+    }
+    for (const RankView& r : comm_.ranks)
+      if (r.status == "ranks disagree on the operation") return add(Cause::kDifferentCall, r.message, {});
+  }
+
+  // Ranks that are alive and free, and have not come to where others wait.
+  void find_missing_calls() {
+    std::map<uint64_t, std::vector<int>> late;  // by the place that they have not come to
+    for (const RankView& r : comm_.ranks) {
+      if (r.process == "gone" || r.process == "stopped" || r.departed || !r.current.empty()) continue;
+      for (const int w : waiting_)
+        if (const CurrentView* c = oldest_collective(at(w)); c != nullptr && c->sequence > r.posted) {
+          late[c->sequence].push_back(r.rank);
+          break;
+        }
+    }
+    for (const auto& [sequence, ranks] : late) {
+      std::vector<int> in_it;
+      std::string call;
+      for (const int w : waiting_)
+        if (const CurrentView* c = oldest_collective(at(w)); c != nullptr && c->sequence == sequence) {
+          in_it.push_back(w);
+          call = c->call;
+        }
+      for (const int rank : ranks)
+        add(Cause::kMissingCall,
+            fmt::format("rank {}{} has not called #{}, {}, in which {} {}; {}", rank, process_text(at(rank)), sequence, call,
+                        ranks_text(in_it), in_it.size() == 1 ? "waits" : "wait", last_call(at(rank))), {rank});
+    }
+    find_missing_messages();
+  }
+
+  // A send or recv whose other end is in no operation at all.
+  void find_missing_messages() {
+    for (const int w : waiting_)
+      for (const CurrentView& c : at(w).current) {
+        if (!c.point_to_point || !valid(c.peer)) continue;
+        const RankView& peer = at(c.peer);
+        if (!peer.current.empty() || peer.process == "gone" || peer.process == "stopped" || peer.departed) continue;
+        if (!peer.has_record && peer.posted > peer.finished) continue;  // it is in a collective
+        add(Cause::kMissingCall, fmt::format("rank {}{} has not called the other end of rank {}'s {} (number {} of that pair)",
+                                             c.peer, process_text(peer), w, c.call, c.sequence), {c.peer});
+      }
+  }
+
+  struct Edge {
+    int to;
+    std::string why;
+  };
+  std::vector<Edge> edges(int rank) const {
+    std::vector<Edge> out;
+    for (const CurrentView& c : at(rank).current) {
+      for (const LaneView& l : c.lanes)
+        if (l.state == "waits for data" || l.state == "waits for room")
+          for (const int peer : l.peers)
+            if (valid(peer)) out.push_back({peer, fmt::format("{} {} {} in {} of {}", l.state, l.state == "waits for data" ? "from rank" : "at rank", peer, l.where, c.call)});
+      if (c.begun) break;  // what comes after waits for this one first
+    }
+    return out;
+  }
+
+  void find_cycle() {
+    for (const int start : waiting_) {
+      std::vector<int> path;
+      std::vector<std::string> why;
+      if (!walk(start, path, why)) continue;
+      const auto begin = std::find(path.begin(), path.end(), path.back()) - path.begin();
+      if (std::any_of(path.begin() + begin, path.end(), [&](int rank) { return !stands_still(rank); })) continue;
+      std::string text = "a waiting cycle:";
+      std::vector<int> culprits;
+      for (size_t i = static_cast<size_t>(begin); i + 1 < path.size(); ++i) {
+        text += fmt::format(" rank {} {};", path[i], why[i]);
+        culprits.push_back(path[i]);
+      }
+      text.pop_back();
+      return add(Cause::kCycle, text, culprits);
+    }
+  }
+
+  // Records are taken at different moments, and in a ring that runs well everybody waits for his neighbour now and then.
+  bool stands_still(int rank) const {
+    constexpr double kStill_s = 0.2;
+    return !at(rank).current.empty() && at(rank).current[0].waited_s >= kStill_s;
+  }
+
+  // Depth first; true when `path` ends with a rank that it holds already. Ranks without an edge end a branch.
+  bool walk(int rank, std::vector<int>& path, std::vector<std::string>& why) const {
+    const bool closes = std::find(path.begin(), path.end(), rank) != path.end();
+    path.push_back(rank);
+    if (closes) return true;
+    if (path.size() > static_cast<size_t>(comm_.nranks) + 1) return false;
+    for (const Edge& e : edges(rank)) {
+      if (edges(e.to).empty()) continue;
+      why.push_back(e.why);
+      if (walk(e.to, path, why)) return true;
+      why.pop_back();
+    }
+    path.pop_back();
+    return false;
+  }
+
+  // Where the chains of waiting end.
+  void find_stuck() {
+    std::map<int, std::string> ends;
+    for (const int w : waiting_)
+      for (const Edge& e : edges(w))
+        if (edges(e.to).empty()) ends.emplace(e.to, fmt::format("rank {} {}", w, e.why));
+    for (const auto& [rank, who] : ends) {
+      const RankView& r = at(rank);
+      std::string where = r.has_record ? describe_rank(r) : "it left no record; " + last_call(r);
+      add(Cause::kStuck, fmt::format("rank {}{} does not move on: {}; {}", rank, process_text(r), where, who), {rank});
+    }
+  }
+
+  const CommunicatorView& comm_;
+  std::vector<int> waiting_;
+  std::vector<Finding> findings_;
+};
+
+}  // namespace
+
+const char* cause_name(Cause cause) {
+  switch (cause) {
+    case Cause::kNone: return "nothing";
+    case Cause::kDead: return "dead";
+    case Cause::kDeparted: return "departed";
+    case Cause::kStopped: return "stopped";
+    case Cause::kAborted: return "aborted";
+    case Cause::kDifferentCall: return "different call";
+    case Cause::kMissingCall: return "missing call";
+    case Cause::kCycle: return "waiting cycle";
+    case Cause::kStuck: return "stuck";
+    case Cause::kUnknown: return "unknown";
+  }
+  return "?";
+}
+
+std::vector<CommunicatorView> merge_flight_records(const std::vector<std::string>& texts,
+                                                   std::vector<std::string>* problems) {
+  std::map<std::string, CommunicatorView> comms;
+  std::vector<Json> records;
+  for (const std::string& text : texts) {
+    try {
+      Json r = Json::parse(text);
+      if (r.at("rondo_flight_record") != 1) throw std::runtime_error("is of another version");
+      CommunicatorView& c = comms[r.at("communicator").get<std::string>()];
+      const int rank = r.at("rank"), nranks = r.at("nranks");
+      if (nranks < 1 || nranks > 65535 || rank < 0 || rank >= nranks || (c.nranks != 0 && c.nranks != nranks))
+        throw std::runtime_error(fmt::format("names rank {} of {}", rank, nranks));
+      c.id = r.at("communicator");
+      c.nranks = nranks;
+      c.ranks.resize(static_cast<size_t>(nranks));
+      for (int i = 0; i < nranks; ++i) c.ranks[static_cast<size_t>(i)].rank = i;
+      RankView own;
+      own.rank = rank;
+      read_own(r, own);
+      c.ranks[static_cast<size_t>(rank)] = std::move(own);
+      records.push_back(std::move(r));
+    } catch (const std::exception& e) {
+      problems->push_back(e.what());
+    }
+  }
+  for (const Json& r : records) {
+    try {
+      CommunicatorView& c = comms.at(r.at("communicator").get<std::string>());
+      for (const Json& p : r.at("peers"))
+        if (const int peer = p.at("rank"); peer >= 0 && peer < c.nranks)
+          read_seen(p, r.at("monotonic_ns"), c.ranks[static_cast<size_t>(peer)]);
+    } catch (const std::exception& e) {
+      problems->push_back(e.what());
+    }
+  }
+  std::vector<CommunicatorView> out;
+  for (auto& [id, c] : comms)
+    if (c.nranks != 0) out.push_back(std::move(c));
+  return out;
+}
+
+std::vector<CommunicatorView> read_flight_records(const std::string& folder, std::vector<std::string>* problems) {
+  std::vector<std::string> paths, texts;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().string().ends_with(kFlightSuffix)) paths.push_back(entry.path().string());
+  if (error) problems->push_back(folder + ": " + error.message());
+  std::sort(paths.begin(), paths.end());
+  for (const std::string& path : paths) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    texts.push_back(text.str());
+    std::vector<std::string> wrong;
+    if (merge_flight_records({texts.back()}, &wrong); wrong.empty()) continue;
+    problems->push_back(path + ": " + wrong[0]);
+    texts.pop_back();
+  }
+  return merge_flight_records(texts, problems);
+}
+
+std::vector<Finding> find_causes(const CommunicatorView& comm) { return Detective(comm).run(); }
+
+// A rank that is late in one communicator because its process waits in another one is no cause but a link.
+std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& comms) {
+  struct Node {
+    const CommunicatorView* comm;
+    const RankView* rank;
+  };
+  std::vector<Node> waiting;
+  for (const CommunicatorView& c : comms)
+    for (const RankView& r : c.ranks)
+      if (!r.current.empty()) waiting.push_back({&c, &r});
+  // Where the process of a late rank waits instead.
+  auto elsewhere = [&](const CommunicatorView& c, const RankView& late) -> const Node* {
+    for (const Node& n : waiting)
+      if (n.comm != &c && n.rank->pid == late.pid && late.pid != 0) return &n;
+    return nullptr;
+  };
+  std::vector<Finding> found;
+  std::set<const RankView*> told;
+  for (const Node& start : waiting) {
+    std::string text = "a waiting cycle across communicators:";
+    std::vector<int> culprits;
+    std::vector<const RankView*> path;
+    const Node* n = &start;
+    while (n != nullptr && std::find(path.begin(), path.end(), n->rank) == path.end()) {
+      path.push_back(n->rank);
+      const CurrentView* c = oldest_collective(*n->rank);
+      const Node* next = nullptr;
+      for (const RankView& late : n->comm->ranks)
+        if (c != nullptr && late.current.empty() && late.posted < c->sequence && (next = elsewhere(*n->comm, late)) != nullptr) {
+          text += fmt::format(" rank {} of {} (pid {}) waits in #{} ({}) for rank {}, whose process {} waits in "
+                              "communicator {};", n->rank->rank, n->comm->id, n->rank->pid, c->sequence, c->call, late.rank,
+                              late.pid, next->comm->id);
+          culprits.push_back(n->rank->rank);
+          break;
+        }
+      n = next;
+    }
+    if (n == nullptr || n->rank != start.rank || !told.insert(n->rank).second) continue;
+    for (const RankView* r : path) told.insert(r);
+    text.pop_back();
+    found.push_back({Cause::kCycle, text, culprits});
+  }
+  return found;
+}
+
+std::string describe_rank(const RankView& r) {
+  std::string text;
+  for (const CurrentView& c : r.current) {
+    text += fmt::format("{}{}#{} {} ({})", text.empty() ? "" : "; ", c.point_to_point ? "call " : "", c.sequence, c.call, c.how);
+    if (!c.begun) text += " has not begun";
+    if (c.waited_s > 0) text += fmt::format(", {:.1f} s", c.waited_s);
+    for (const LaneView& l : c.lanes) {
+      if (l.state == "done") continue;
+      text += fmt::format(": {} {}", l.where, l.state);
+      if (!l.peers.empty()) text += fmt::format(" {} {}", l.state == "waits for data" ? "from" : "at", ranks_text(l.peers));
+    }
+  }
+  if (!r.current_known) text = "is in motion, and could not be looked at";
+  if (text.empty()) text = "in no operation; " + last_call(r);
+  if (!r.has_record) text = "no record; " + last_call(r);
+  if (r.process == "gone" || r.process == "stopped") text = r.process + "; " + text;
+  if (r.departed) text = "has destroyed its communicator; " + text;
+  return text;
+}
+
+}  // namespace rondo::tools
