@@ -61,7 +61,7 @@ Sums sum_up(const TraceFile& f) {
   Sums s;
   for (const StepRecord& r : f.records) {
     if (r.kind != static_cast<uint64_t>(RecordKind::kStep)) continue;
-    s.operations.insert(r.sequence);
+    s.operations.insert(operation_key(f, r));
     s.working += us(r.work_ticks);
     s.data += us(r.wait_data_ticks);
     s.room += us(r.wait_room_ticks);

@@ -165,19 +165,22 @@ class Detective {
   void find_dead() {
     std::map<int, std::string> dead;
     for (const RankView& r : comm_.ranks) {
-      if (r.process == "gone" && !r.departed) dead.emplace(r.rank, "its process is gone");
-      if (r.lost_rank && valid(*r.lost_rank) && !at(*r.lost_rank).departed) dead[*r.lost_rank] = r.lost_how;
+      if (r.process == "gone" && !r.departed && !gave_up(r)) dead.emplace(r.rank, "its process is gone");
+      if (r.lost_rank && valid(*r.lost_rank) && !at(*r.lost_rank).departed && !gave_up(at(*r.lost_rank)))
+        dead[*r.lost_rank] = r.lost_how;
     }
     for (const auto& [rank, how] : dead)
       add(Cause::kDead, fmt::format("rank {}{} is dead: {}; {}", rank, process_text(at(rank)), how, last_call(at(rank))),
           {rank});
     if (!dead.empty()) return;
     for (const RankView& r : comm_.ranks)
-      if (r.departed && waited_for(r.rank))
+      if (r.departed && waited_for(r.rank) && !gave_up(r))
         add(Cause::kDeparted, fmt::format("rank {}{} has destroyed its communicator, while {} still wait for it; {}",
                                           r.rank, process_text(r), waiters(), last_call(r)), {r.rank});
   }
 
+  // It left or ended after it had failed itself: a consequence.
+  static bool gave_up(const RankView& r) { return r.has_record && r.status != "ok"; }
   bool waited_for(int rank) const {
     const uint64_t oldest = oldest_sequence();
     return oldest == 0 || at(rank).finished < oldest;
@@ -232,7 +235,7 @@ class Detective {
   void find_missing_calls() {
     std::map<uint64_t, std::vector<int>> late;  // by the place that they have not come to
     for (const RankView& r : comm_.ranks) {
-      if (r.process == "gone" || r.process == "stopped" || r.departed || !r.current.empty()) continue;
+      if (r.process == "gone" || r.process == "stopped" || r.departed || !r.current.empty() || gave_up(r)) continue;
       for (const int w : waiting_)
         if (const CurrentView* c = oldest_collective(at(w)); c != nullptr && c->sequence > r.posted) {
           late[c->sequence].push_back(r.rank);
@@ -262,6 +265,7 @@ class Detective {
         if (!c.point_to_point || !valid(c.peer)) continue;
         const RankView& peer = at(c.peer);
         if (!peer.current.empty() || peer.process == "gone" || peer.process == "stopped" || peer.departed) continue;
+        if (gave_up(peer)) continue;
         if (!peer.has_record && peer.posted > peer.finished) continue;  // it is in a collective
         add(Cause::kMissingCall, fmt::format("rank {}{} has not called the other end of rank {}'s {} (number {} of that pair)",
                                              c.peer, process_text(peer), w, c.call, c.sequence), {c.peer});
@@ -291,13 +295,13 @@ class Detective {
       if (!walk(start, path, why)) continue;
       const auto begin = std::find(path.begin(), path.end(), path.back()) - path.begin();
       if (std::any_of(path.begin() + begin, path.end(), [&](int rank) { return !stands_still(rank); })) continue;
-      std::string text = "a waiting cycle:";
+      std::string text;
       std::vector<int> culprits;
       for (size_t i = static_cast<size_t>(begin); i + 1 < path.size(); ++i) {
-        text += fmt::format(" rank {} {};", path[i], why[i]);
+        text += fmt::format("rank {} {}; ", path[i], why[i]);
         culprits.push_back(path[i]);
       }
-      text.pop_back();
+      text.resize(text.size() - 2);
       return add(Cause::kCycle, text, culprits);
     }
   }
@@ -441,7 +445,7 @@ std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& co
   std::vector<Finding> found;
   std::set<const RankView*> told;
   for (const Node& start : waiting) {
-    std::string text = "a waiting cycle across communicators:";
+    std::string text = "across communicators:";
     std::vector<int> culprits;
     std::vector<const RankView*> path;
     const Node* n = &start;

@@ -6,6 +6,7 @@
 #include "core/c_handles.h"
 #include "core/communicator_impl.h"
 #include "rondo/rondo.h"
+#include "rondo/trace.h"
 
 namespace rondo {
 namespace {
@@ -320,6 +321,21 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
   std::strncpy(text, why.c_str(), capacity - 1);
   text[capacity - 1] = '\0';
   return RONDO_OK;
+}
+
+rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records) {
+  if (comm == nullptr || directory == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  return report(rondo::trace_start(*comm->comm, {directory, num_records}), comm);
+}
+
+rondo_status rondo_trace_stop(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(rondo::trace_stop(*comm->comm), comm);
+}
+
+rondo_status rondo_flight_record(rondo_comm* comm, const char* directory) {
+  if (comm == nullptr || directory == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  return report(rondo::write_flight_record(*comm->comm, directory), comm);
 }
 
 }  // extern "C"

@@ -58,11 +58,15 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settin
                                    std::unique_ptr<Transport> transport)
     : rank_(rank), nranks_(nranks), settings_(settings), transport_(std::move(transport)),
       queue_(rank, nranks, *transport_, spin),
-      planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {}
+      planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {
+  auto tracing = read_trace_settings();  // has been checked with the other settings
+  tracing_ = std::make_unique<Tracing>(queue_, tracing.ok() ? std::move(*tracing) : TraceSettings());
+}
 
 CommunicatorImpl::~CommunicatorImpl() {
   (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
+  tracing_.reset();
 }
 
 void CommunicatorImpl::lock() {
@@ -218,6 +222,20 @@ void CommunicatorImpl::start_progress() {
   std::lock_guard guard(progress_mutex_);
   if (progress_ == nullptr) progress_ = std::make_unique<ProgressThread>(queue_);
   progress_->kick();
+}
+
+Status CommunicatorImpl::start_trace(const std::string& directory, uint64_t num_records) {
+  lock();
+  Status s = tracing_->start(directory, num_records);
+  unlock();
+  return s;
+}
+
+Status CommunicatorImpl::stop_trace() {
+  lock();
+  Status s = tracing_->stop();
+  unlock();
+  return s;
 }
 
 void CommunicatorImpl::abort() { transport_->raise_abort(rank_); }

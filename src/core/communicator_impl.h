@@ -12,6 +12,7 @@
 
 #include "core/control_plane.h"
 #include "core/settings.h"
+#include "core/tracing.h"
 #include "engine/engine.h"
 #include "engine/planner.h"
 #include "engine/progress.h"
@@ -75,6 +76,9 @@ class CommunicatorImpl {
   Transport& transport() { return *transport_; }
   void abort();
   Status error();
+  Status start_trace(const std::string& directory, uint64_t num_records);
+  Status stop_trace();
+  Tracing& tracing() { return *tracing_; }
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);
   std::string explain_plan(const PlanRequest& request);
@@ -118,6 +122,7 @@ class CommunicatorImpl {
   std::vector<std::shared_ptr<WorkState>> under_way_;  // the driver's
   std::mutex progress_mutex_;
   std::unique_ptr<ProgressThread> progress_;
+  std::unique_ptr<Tracing> tracing_;
 };
 
 /// The thread's open group, if any: calls are collected instead of run.

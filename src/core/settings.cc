@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/tracing.h"
+
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace rondo {
@@ -16,7 +18,8 @@ namespace {
 constexpr std::string_view kKnown[] = {
     "RONDO_ALGO",      "RONDO_PROTO",  "RONDO_MESSAGE_BYTES", "RONDO_TIMEOUT_S", "RONDO_INIT_TIMEOUT_S",
     "RONDO_SIMD",      "RONDO_RANK",   "RONDO_NRANKS",        "RONDO_UNIQUE_ID", "RONDO_SECRET",
-    "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK"};
+    "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK",
+    "RONDO_TRACE",     "RONDO_TRACE_RECORDS", "RONDO_FLIGHT_DIR", "RONDO_FLIGHT_SIGNAL"};
 
 void report_unknown() {
   for (char** e = environ; *e != nullptr; ++e) {
@@ -87,6 +90,7 @@ Expected<Settings> read_settings(const Config& config) {
       return bad("RONDO_SIMD", value, "baseline, avx2 or avx512, as far as this processor has it");
     s.simd = static_cast<int32_t>(*level);
   }
+  RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
   return s;

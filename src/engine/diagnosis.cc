@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "algorithms/registry.h"
+#include "engine/describe_program.h"
 #include "engine/queue.h"
 
 namespace rondo {
@@ -30,11 +30,6 @@ std::string describe_shape(const OperationShape& s) {
   return text;
 }
 
-std::string algorithm_name(const OperationShape& s) {
-  const auto all = all_algorithms();
-  return s.algorithm < all.size() ? std::string(all[s.algorithm].name) : fmt::format("algorithm {}", s.algorithm);
-}
-
 std::string difference(const OperationShape& a, const OperationShape& b) {
   if (a.collective != b.collective || a.variable != b.variable) return "the operation";
   if (a.count_elems != b.count_elems) return "count_elems";
@@ -49,9 +44,8 @@ std::string difference(const OperationShape& a, const OperationShape& b) {
 
 std::string OperationQueue::describe(const Operation& op) const {
   const OperationShape& s = op.program->operation;
-  const std::string algorithm = is_point_to_point(op.program) ? "message" : algorithm_name(s);
   return fmt::format("rank {}: {} #{} ({}, {} {}{})", rank_, is_point_to_point(op.program) ? "call" : "operation",
-                     op.sequence, describe_shape(s), algorithm, protocol_name(op.program->protocol), op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
+                     op.sequence, describe_shape(s), algorithm_name(s), protocol_name(op.program->protocol), op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
 }
 
 bool OperationQueue::check_abort() {
@@ -64,6 +58,7 @@ bool OperationQueue::check_abort() {
 }
 
 void OperationQueue::diagnose(uint64_t waited_ns) {
+  if (flight_wanted_.exchange(false, std::memory_order_relaxed) && observer_ != nullptr) observer_->flight_wanted();
   Operation* op = oldest();
   if (op == nullptr || check_abort()) return;
   const uint64_t now = monotonic_ns();

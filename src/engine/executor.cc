@@ -5,7 +5,7 @@
 
 namespace rondo {
 
-bool Executor::step(Operation& op, uint32_t lane) {
+bool Executor::step_lane(Operation& op, uint32_t lane) {
   const Program& p = *op.program;
   LaneState& at = op.lanes[lane];
   const ProgramStep& s = p.lanes[lane][at.pc];
@@ -16,7 +16,10 @@ bool Executor::step(Operation& op, uint32_t lane) {
   }
   if (s.verb == Verb::kWait) [[unlikely]] {
     const LaneState& other = op.lanes[s.wait_lane];
-    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) return false;
+    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) {
+      blocked_by_ = WaitReason::kOrder;
+      return false;
+    }
     return advance(op, lane);
   }
   const uint64_t skip = at.loop * p.loop_elems;
@@ -38,7 +41,10 @@ bool Executor::advance(Operation& op, uint32_t lane) {
 }
 
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
-  if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] return false;
+  if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
+    blocked_by_ = WaitReason::kOrder;
+    return false;
+  }
   for (ReadPort* r : s.recv) {
     const Arrival a = r->fifo.arrived(steps, s.fingerprint);
     if (a == Arrival::kReady) [[likely]] continue;
@@ -46,11 +52,13 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
       if (other->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
     if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps);
+    blocked_by_ = WaitReason::kData;
     return false;
   }
   for (WritePort* w : s.send)
     if (!w->fifo.room(steps)) {
       for (const Doorbell* reader : w->reader_bells) note_missing(reader);
+      blocked_by_ = WaitReason::kRoom;
       return false;
     }
   return true;
@@ -150,14 +158,17 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   for (ReadPort* r : s.recv) r->release(steps);
 }
 
-bool Executor::step_once(Operation& op, const ProgramStep& s) {
+bool Executor::step_message(Operation& op, const ProgramStep& s) {
   if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
     if (r->fifo.arrived(s.once_steps, s.fingerprint) != Arrival::kReady &&
         !ready(op, s, s.once_steps))  // sees why, connects; the message may have come meanwhile
       return false;
   for (WritePort* w : s.send)
-    if (!w->fifo.room(s.once_steps)) return false;
+    if (!w->fifo.room(s.once_steps)) {
+      blocked_by_ = WaitReason::kRoom;
+      return false;
+    }
   move(op, s, 0, s.once_elems, s.once_steps);
   return true;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/operation.h"
+#include "trace/flight_record.h"
 
 namespace rondo {
 
@@ -19,15 +20,29 @@ class Executor {
         sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
 
   /// True when something moved. `lane` must not have finished.
-  bool step(Operation& op, uint32_t lane);
+  bool step(Operation& op, uint32_t lane) {
+    if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
+    return step_lane(op, lane);
+  }
   /// The same for a step of a program in `once` form, without lane bookkeeping.
-  bool step_once(Operation& op, const ProgramStep& s);
+  bool step_once(Operation& op, const ProgramStep& s) {
+    if (trace_ != nullptr) [[unlikely]] return step_once_traced(op, s);
+    return step_message(op, s);
+  }
+  /// Writes down every instruction from now on; nullptr: none any more. The trace stays the caller's.
+  void set_trace(StepTrace* trace) { trace_ = trace; }
+  /// Where a lane of an operation under way stands, and what it waits for.
+  FlightLane look_at(const Operation& op, uint32_t lane) const;
   /// Who is waited for since forget_missing(), preferably somebody on this core; nullptr when unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
 
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
+  bool step_lane(Operation& op, uint32_t lane);
+  bool step_message(Operation& op, const ProgramStep& s);
+  bool step_traced(Operation& op, uint32_t lane);
+  bool step_once_traced(Operation& op, const ProgramStep& s);
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps);
   void note_missing(const Doorbell* whose);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
@@ -46,6 +61,8 @@ class Executor {
   PortTable& ports_;
   const Doorbell* own_bell_;
   const Doorbell* missing_ = nullptr;
+  StepTrace* trace_ = nullptr;
+  WaitReason blocked_by_ = WaitReason::kNone;  // why the last try was in vain
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
   std::vector<std::byte> pulled_;  // blocks of peers' buffers, read by copy

@@ -8,6 +8,7 @@
 
 #include "engine/program.h"
 #include "rondo/status.h"
+#include "trace/step_trace.h"
 
 namespace rondo {
 
@@ -45,6 +46,7 @@ struct Operation {
   // Where the peers' buffers stand; filled by entry credits of direct programs.
   std::vector<RemoteAddress> peer_in, peer_out;
   std::vector<std::byte> scratch;
+  LaneWait waits[kMaxLanes];  // while the communicator is traced: how long each lane's next instruction has waited
 
   /// Forgets an earlier use, so that one Operation serves all blocking calls of a communicator.
   void reset() {

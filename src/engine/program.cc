@@ -84,13 +84,20 @@ class Compiler {
     step.dst_buffer = i.dst_buffer();
     step.src_position = i.src_position;
     step.fingerprint = p_.fingerprint;
+    step.src_chunk = step.dst_chunk = -1;
     if (i.verb == Verb::kWait) {
       step.wait_lane = i.src_first;
       step.wait_pc = i.dst_first;
     } else if (!i.is(kFlagCredit)) {
       const bool src = i.has(kVerbSrc) || i.verb == Verb::kRecvSend || (i.is(kFlagDirect) && i.has(kVerbRecv));
-      if (src) step.src = chunk(step.src_buffer, i.src_first, k);
-      if (i.has(kVerbDst)) step.dst = chunk(step.dst_buffer, i.dst_first, k);
+      if (src) {
+        step.src = chunk(step.src_buffer, i.src_first, k);
+        step.src_chunk = (i.src_first + k) % s_.chunks(step.src_buffer);
+      }
+      if (i.has(kVerbDst)) {
+        step.dst = chunk(step.dst_buffer, i.dst_first, k);
+        step.dst_chunk = (i.dst_first + k) % s_.chunks(step.dst_buffer);
+      }
       // A peer's one part is as long as the place that it is read into.
       const bool theirs = i.is(kFlagDirect) && i.verb == Verb::kRecv && step.src_buffer == Buffer::kIn;
       if (shape_.counts != nullptr && theirs && shape_.counts->in.counts.size() == 1)

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/ports.h"
@@ -32,6 +33,7 @@ struct ProgramStep {
   uint16_t src_position;
   uint32_t fingerprint;  // of its messages
   uint16_t wait_lane, wait_pc;           // of a wait
+  int32_t src_chunk, dst_chunk;          // as the schedule numbers them; -1: none. For traces
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
   uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message; no steps: nothing to do
   std::vector<ReadPort*> recv;           // in the order of addition
@@ -51,6 +53,12 @@ struct ProgramShape {
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
   bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction of its own
+};
+
+/// The number that a trace has given to a program, and which trace it was.
+struct TraceMark {
+  uint64_t trace = 0;
+  uint16_t plan = 0;
 };
 
 struct Program {
@@ -79,6 +87,8 @@ struct Program {
   // Ends of connections in use, and how many steps one operation makes on each.
   std::vector<std::pair<ReadPort*, uint64_t>> reads;
   std::vector<std::pair<WritePort*, uint64_t>> writes;
+  std::string reason;        // why the planner chose it
+  mutable TraceMark traced;  // the driver's
   uint32_t steps_of_message(uint64_t elems) const {
     if (protocol == Protocol::kSimple) return 1;
     return static_cast<uint32_t>((elems * wire_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);

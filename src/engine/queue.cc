@@ -183,6 +183,7 @@ void OperationQueue::complete(Operation& op, Status status) {
 
 void OperationQueue::fail(const Status& status) {
   if (!has_failed()) {
+    if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
     failed_.store(true, std::memory_order_release);
   }

@@ -17,8 +17,18 @@
 
 #include "engine/executor.h"
 #include "protocol/spin.h"
+#include "trace/flight_record.h"
 
 namespace rondo {
+
+/// Told by the driver, while it drives.
+class QueueObserver {
+ public:
+  virtual void failing(const Status& status) = 0;  // once, before the operations under way end with it
+  virtual void flight_wanted() = 0;
+ protected:
+  ~QueueObserver() = default;
+};
 
 class OperationQueue {
  public:
@@ -27,6 +37,7 @@ class OperationQueue {
         executor_(rank, nranks, ports_),
         board_(*transport.board(rank)), pair_board_(*transport.pair_board(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
+    sign_board();
   }
 
   // The driver role.
@@ -57,6 +68,16 @@ class OperationQueue {
   void fail(const Status& status);
   /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
   void diagnose(uint64_t waited_ns);
+  /// What is under way here and what can be seen of the others. `lanes`: whether the caller drives; without that the
+  /// operations under way are left out, as they may be gone at any moment.
+  FlightRecord look(bool lanes);
+  /// Names the communicator alike on all its ranks; 0 while rank 0 has not made its end.
+  uint64_t communicator_id();
+  /// Sees the queue's failure before its operations end.
+  void set_observer(QueueObserver* observer) { observer_ = observer; }
+  /// From any thread: whoever drives is to call the observer's flight_wanted() soon. It is asked for about once a
+  /// millisecond while he waits.
+  void want_flight() { flight_wanted_.store(true, std::memory_order_relaxed); }
   /// Moves this thread to another core when the ranks stand unevenly on theirs.
   void even_out() { rondo::even_out(bells_, static_cast<size_t>(rank_)); }
   /// True when an abort has been raised; fails the queue then.
@@ -91,6 +112,8 @@ class OperationQueue {
   void finish(const Operation& op) {
     if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence);
   }
+  void sign_board();
+  FlightCurrent look_at(const Operation& op);
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
@@ -118,6 +141,8 @@ class OperationQueue {
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
   std::atomic<int> outstanding_{0};
+  QueueObserver* observer_ = nullptr;
+  std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};
   Status failure_;  // written once, before failed_
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <unordered_map>
 
 #include "trace/export.h"
 #include "trace/export_text.h"
@@ -91,16 +92,19 @@ class ChromeWriter {
       uint64_t sequence, plan;
     };
     std::vector<Span> spans;
+    std::unordered_map<uint64_t, size_t> place_of;
     for (const StepRecord& r : files_[f].records) {
       if (!is_step(r)) continue;
       const int64_t begin = timeline_.ns(f, r.begin_ticks), end = timeline_.ns(f, r.done_ticks());
-      auto it = std::find_if(spans.rbegin(), spans.rend(), [&](const Span& s) { return s.sequence <= r.sequence; });
-      if (it == spans.rend() || it->sequence != r.sequence) {
-        spans.insert(it.base(), {begin, end, r.sequence, r.plan});
+      const uint64_t key = operation_key(files_[f], r);
+      const auto [it, is_new] = place_of.try_emplace(key, spans.size());
+      if (is_new) {
+        spans.push_back({begin, end, r.sequence, r.plan});
         continue;
       }
-      it->begin_ns = std::min(it->begin_ns, begin);
-      it->end_ns = std::max(it->end_ns, end);
+      Span& s = spans[it->second];
+      s.begin_ns = std::min(s.begin_ns, begin);
+      s.end_ns = std::max(s.end_ns, end);
     }
     std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin_ns < b.begin_ns; });
     std::vector<size_t> track;

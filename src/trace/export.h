@@ -28,6 +28,10 @@ struct ExportReport {
 Expected<ExportReport> export_chrome(const std::vector<TraceFile>& files, std::FILE* out);
 Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, std::FILE* out);
 
+/// Tells the operations of a file apart: their sequence number, and for sends and receives, which are counted for each
+/// pair of ranks, their direction and peer too.
+uint64_t operation_key(const TraceFile& file, const StepRecord& record);
+
 /// "all_reduce of 1000 float sum".
 std::string shape_text(const OperationShape& shape);
 

@@ -49,6 +49,12 @@ std::string port_members(const TraceFile& file, size_t index, const TracedInstru
 
 }  // namespace
 
+uint64_t operation_key(const TraceFile& file, const StepRecord& r) {
+  const OperationShape& s = file.plans[r.plan].shape;
+  if (!is_point_to_point(s.collective)) return r.sequence;
+  return r.sequence | (uint64_t{1} + s.root) << 42 | uint64_t{s.collective == Collective::kSend} << 40;
+}
+
 std::string shape_text(const OperationShape& s) {
   std::string text = fmt::format("{} of {} {}", collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
   if (collective_reduces(s.collective)) text += fmt::format(" {}", op_name(s.op));

@@ -82,6 +82,7 @@ struct OperationBoard {
   uint64_t finished;              // sequence of the last operation finished in order
   uint64_t owner_pid;             // the process that writes here; 0: not known yet
   uint64_t owner_pid_namespace;   // in which that number means something
+  uint64_t communicator;          // rank 0's board only: the communicator's number, not 0, the same for all ranks
   OperationRecord records[kRecords];
 
   void post(uint64_t sequence, const OperationShape& shape, uint64_t tag) {

@@ -84,6 +84,8 @@ class StepTrace {
   uint64_t capacity() const { return mask_ + 1; }
   uint64_t num_lost() const { return num_written_ > capacity() ? num_written_ - capacity() : 0; }
   const TraceIdentity& identity() const { return identity_; }
+  /// Gives the communicator its number, which may be unknown when the trace starts.
+  void name(uint64_t communicator) { identity_.communicator = communicator; }
 
   /// Writes everything so far into `path`, by way of a temporary file beside it; recording may go on. `why`: the reason
   /// of an error's dump, empty otherwise. Errors: kSystem with the path and the errno's text. O(records).

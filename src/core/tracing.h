@@ -1,0 +1,67 @@
+// Tracing: when the records of one rank's communicator are kept, and when and where they are written.
+//
+// The full trace (step_trace.h) is switched by RONDO_TRACE or by calls; it is written when it ends, when the communicator
+// fails, and at the latest when it is destroyed. The flight record (flight_record.h) needs no switch; it is written on a
+// failure when RONDO_FLIGHT_DIR names a folder, on the signal of RONDO_FLIGHT_SIGNAL, and on request.
+//
+// Thread safety: start, stop and the observer's calls belong to the driver; write_flight from any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "engine/queue.h"
+#include "rondo/status.h"
+#include "trace/step_trace.h"
+
+namespace rondo {
+
+/// What the environment says.
+struct TraceSettings {
+  std::string trace_directory;   // RONDO_TRACE; empty: no trace
+  uint64_t num_records = StepTrace::kDefaultRecords;  // RONDO_TRACE_RECORDS
+  std::string flight_directory;  // RONDO_FLIGHT_DIR; empty: no file
+  int flight_signal = 0;         // RONDO_FLIGHT_SIGNAL; 0: none
+};
+/// Errors: kInvalidArgument naming the variable.
+Expected<TraceSettings> read_trace_settings();
+
+class Tracing final : public QueueObserver {
+ public:
+  /// Starts at once what the settings ask for; what fails is said on stderr, since no operation depends on it.
+  Tracing(OperationQueue& queue, TraceSettings settings);
+  /// The queue has no operation under way any more.
+  ~Tracing();
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+
+  /// num_records 0: as the settings say.
+  Status start(const std::string& directory, uint64_t num_records);
+  Status stop();
+  /// Takes the driver role for up to a second to look at the lanes, or has the driver do it; else writes what can be seen
+  /// without.
+  Status write_flight(const std::string& directory, std::string_view trigger);
+  const TraceSettings& settings() const { return settings_; }
+
+  void failing(const Status& status) override;
+  void flight_wanted() override;
+
+ private:
+  Status write_trace(std::string_view why);
+  Status write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes);
+
+  OperationQueue& queue_;
+  const TraceSettings settings_;
+  std::unique_ptr<StepTrace> trace_;
+  std::string directory_;  // of trace_
+  uint32_t sessions_ = 0;  // traces ended so far
+  std::string wanted_directory_, wanted_trigger_;  // of the flight record that another thread waits for
+  Status wanted_status_;
+  std::atomic<int> wanted_{0};  // 0: none, 1: asked for, 2: being written, 3: done
+  std::mutex want_mutex_;       // one asks at a time
+};
+
+}  // namespace rondo

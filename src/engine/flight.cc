@@ -1,0 +1,146 @@
+// What an OperationQueue puts into a flight record: its board, where each lane of its operations stands and what it waits
+// for, and what it can see of the other ranks. A slow path: nothing is kept for it.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/describe_program.h"
+#include "engine/queue.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t kPeerOperations = 4;  // of each peer's board
+
+FlightOperation flight_operation(const PostedOperation& posted, uint64_t last_finished) {
+  return {posted, algorithm_name(posted.shape), posted.finished_ns != 0 || posted.sequence <= last_finished};
+}
+
+// The newest first.
+std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
+  std::vector<FlightOperation> found;
+  const uint64_t last = board.last_posted(), finished = board.last_finished();
+  for (uint64_t s = last; s > 0 && last - s < most; --s)
+    if (const auto posted = board.read(s)) found.push_back(flight_operation(*posted, finished));
+  return found;
+}
+
+// A number that no other communicator of this host has, most likely: from the process and the moment.
+uint64_t new_communicator_id() {
+  uint64_t h = (ticks() ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15u;
+  h ^= h >> 31;
+  h *= 0xBF58476D1CE4E5B9u;
+  return (h >> 32) | 1;
+}
+
+}  // namespace
+
+void OperationQueue::sign_board() {
+  auto put = [](uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_relaxed); };
+  put(board_.owner_pid, static_cast<uint64_t>(getpid()));
+  put(board_.owner_pid_namespace, this_pid_namespace());
+  if (rank_ == 0) put(board_.communicator, new_communicator_id());
+}
+
+uint64_t OperationQueue::communicator_id() {
+  OperationBoard* first = transport_.board(0);
+  return first != nullptr ? std::atomic_ref(first->communicator).load(std::memory_order_relaxed) : 0;
+}
+
+FlightRecord OperationQueue::look(bool lanes) {
+  FlightRecord f;
+  f.identity = {communicator_id(), rank_, nranks_};
+  f.pid = getpid();
+  f.time = read_clock_pair();
+  f.status = failure();
+  f.aborted_by = transport_.aborted_by();
+  if (auto loss = transport_.find_lost()) {
+    f.lost_rank = loss->rank;
+    f.lost_how = std::move(loss->how);
+  }
+  f.last_posted = board_.last_posted();
+  f.last_finished = board_.last_finished();
+  f.operations = read_board(board_, OperationBoard::kRecords);
+  f.current_known = lanes;
+  if (lanes && alone_ != nullptr) f.current.push_back(look_at(*alone_));
+  if (lanes)
+    for (const Operation* op : active_) f.current.push_back(look_at(*op));
+  for (Rank r = 0; r < nranks_; ++r) {
+    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
+    if (board == nullptr) continue;
+    auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
+    FlightPeer p;
+    p.rank = r;
+    p.pid = static_cast<int64_t>(get(board->owner_pid));
+    p.process = process_state(get(board->owner_pid), get(board->owner_pid_namespace));
+    p.last_posted = board->last_posted();
+    p.last_finished = board->last_finished();
+    p.operations = read_board(*board, kPeerOperations);
+    p.departed = transport_.departed(r);
+    f.peers.push_back(std::move(p));
+  }
+  return f;
+}
+
+FlightCurrent OperationQueue::look_at(const Operation& op) {
+  const Program& p = *op.program;
+  FlightCurrent c;
+  c.operation.posted.shape = op.shape();
+  c.operation.posted.sequence = op.sequence;
+  c.operation.posted.tag = op.tag;
+  if (!is_point_to_point(&p))
+    if (const auto posted = board_.read(op.sequence)) c.operation.posted = *posted;
+  c.operation.algorithm = algorithm_name(op.shape());
+  c.protocol = protocol_name(p.protocol);
+  c.reason = p.reason;
+  c.started = op.started;
+  if (op.waiting_since_ns != 0) c.waited_ns = static_cast<int64_t>(monotonic_ns() - op.waiting_since_ns);
+  for (size_t lane = 0; lane < p.lanes.size() && op.started; ++lane)
+    if (!p.lanes[lane].empty()) c.lanes.push_back(executor_.look_at(op, static_cast<uint32_t>(lane)));
+  return c;
+}
+
+FlightLane Executor::look_at(const Operation& op, uint32_t lane) const {
+  const Program& p = *op.program;
+  const LaneState& at = op.lanes[lane];
+  FlightLane l;
+  l.lane = lane;
+  l.num_steps = static_cast<uint32_t>(p.lanes[lane].size());
+  l.loop = at.loop;
+  l.num_loops = p.num_loops;
+  l.step = at.pc;
+  if (at.loop >= p.num_loops) {
+    l.state = FlightLane::State::kDone;
+    return l;
+  }
+  const ProgramStep& s = p.lanes[lane][at.pc];
+  l.verb = s.verb;
+  const uint64_t skip = at.loop * p.loop_elems;
+  const uint64_t num_elems = skip < s.src.num_elems ? std::min(p.loop_elems, s.src.num_elems - skip) : 0;
+  if (s.verb == Verb::kWait) {
+    const LaneState& other = op.lanes[s.wait_lane];
+    if (other.loop < at.loop || (other.loop == at.loop && other.pc <= s.wait_pc)) l.state = FlightLane::State::kOrder;
+    return l;
+  }
+  if (s.is(kFlagDirect) || (num_elems == 0 && !s.is(kFlagCredit))) return l;
+  if (op.waits_for_turn && !my_turn(op, s)) {
+    l.state = FlightLane::State::kOrder;
+    return l;
+  }
+  const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(num_elems);
+  for (const ReadPort* r : s.recv)
+    if (r->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) l.peers.push_back(r->key.writer);
+  if (!l.peers.empty()) {
+    l.state = FlightLane::State::kData;
+    return l;
+  }
+  for (WritePort* w : s.send)
+    if (!w->fifo.room(steps)) {
+      l.state = FlightLane::State::kRoom;
+      if (w->key.reader >= 0) l.peers.push_back(w->key.reader);
+      else l.peers.insert(l.peers.end(), s.send_peers.begin(), s.send_peers.end());
+    }
+  return l;
+}
+
+}  // namespace rondo

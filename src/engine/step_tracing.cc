@@ -1,0 +1,105 @@
+// Executor, traced: the same steps, each with a record. Kept apart so that the untraced path is as it was, but for one
+// branch that is always taken the same way.
+#include <algorithm>
+#include <bit>
+
+#include "engine/describe_program.h"
+#include "engine/executor.h"
+
+namespace rondo {
+namespace {
+
+uint16_t plan_number(StepTrace& trace, const Program& p) {
+  if (p.traced.trace != trace.serial()) [[unlikely]] p.traced = {trace.serial(), trace.add_plan(describe_program(p))};
+  return p.traced.plan;
+}
+
+// Where an instruction stands, and where its connections stood before it ran.
+struct Before {
+  const Program& program;
+  const ProgramStep& step;
+  uint32_t lane, pc;
+  uint64_t loop;
+  uint32_t recv_step, send_step;
+};
+
+Before look(const Program& p, const ProgramStep& s, uint32_t lane, uint64_t loop) {
+  return {p, s, lane, static_cast<uint32_t>(&s - p.lanes[lane].data()), loop,
+          s.recv.empty() ? 0 : static_cast<uint32_t>(s.recv[0]->fifo.step()),
+          s.send.empty() ? 0 : static_cast<uint32_t>(s.send[0]->fifo.step())};
+}
+
+uint64_t elems_of(const Before& b) {
+  const uint64_t n = b.step.src.num_elems, skip = b.loop * b.program.loop_elems;
+  return b.step.is(kFlagCredit) || skip >= n ? 0 : std::min(b.program.loop_elems, n - skip);
+}
+
+// All ports of an instruction carry the same message, so they have made as many steps as the first one.
+void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
+  const auto& [recv, send] = std::tie(b.step.recv, b.step.send);
+  StepPorts ports{};
+  ports.sequence = r.sequence;
+  ports.plan = r.plan;
+  ports.kind = static_cast<uint64_t>(RecordKind::kPorts);
+  auto add = [&](uint64_t step_now, uint64_t steps_made) {
+    ports.steps[ports.count++] = static_cast<uint32_t>(step_now - steps_made);
+    if (ports.count < StepPorts::kPorts) return;
+    trace.next() = std::bit_cast<StepRecord>(ports);
+    ports.first += ports.count;
+    ports.count = 0;
+  };
+  const uint32_t received = recv.empty() ? 0 : static_cast<uint32_t>(recv[0]->fifo.step()) - b.recv_step;
+  const uint32_t sent = send.empty() ? 0 : static_cast<uint32_t>(send[0]->fifo.step()) - b.send_step;
+  for (size_t i = 1; i < recv.size(); ++i) add(recv[i]->fifo.step(), received);
+  for (size_t i = 1; i < send.size(); ++i) add(send[i]->fifo.step(), sent);
+  if (ports.count != 0) trace.next() = std::bit_cast<StepRecord>(ports);
+}
+
+void record(StepTrace& trace, Operation& op, const Before& b, uint64_t ready_ticks) {
+  const uint64_t done_ticks = ticks();
+  const uint64_t bytes = elems_of(b) * b.program.wire_bytes;
+  StepRecord r{};
+  r.sequence = op.sequence;
+  r.plan = plan_number(trace, b.program);
+  r.lane = b.lane;
+  r.pc = b.pc;
+  r.loop = static_cast<uint32_t>(b.loop);
+  r.bytes_low = static_cast<uint32_t>(bytes);
+  r.bytes_high = bytes >> 32;
+  r.recv_step = b.recv_step;
+  r.send_step = b.send_step;
+  trace.add(r, op.waits[b.lane], ready_ticks, done_ticks);
+  if (b.step.recv.size() > 1 || b.step.send.size() > 1) [[unlikely]] add_further_ports(trace, b, r);
+}
+
+}  // namespace
+
+bool Executor::step_traced(Operation& op, uint32_t lane) {
+  const LaneState at = op.lanes[lane];
+  const ProgramStep& s = op.program->lanes[lane][at.pc];
+  const Before before = look(*op.program, s, lane, at.loop);
+  const bool empty = !s.is(kFlagCredit) && s.verb != Verb::kWait && at.loop * op.program->loop_elems >= s.src.num_elems;
+  const uint64_t ready_ticks = ticks();
+  if (!step_lane(op, lane)) {
+    op.waits[lane].blocked(blocked_by_);
+    return false;
+  }
+  if (!empty) record(*trace_, op, before, ready_ticks);
+  return true;
+}
+
+bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
+  uint32_t lane = 0;  // `once` programs step instructions, whatever their lane
+  auto holds = [&](const ProgramLane& l) { return &s >= l.data() && &s < l.data() + l.size(); };
+  while (!holds(op.program->lanes[lane])) ++lane;
+  const Before before = look(*op.program, s, lane, 0);
+  const uint64_t ready_ticks = ticks();
+  if (!step_message(op, s)) {
+    op.waits[lane].blocked(blocked_by_);
+    return false;
+  }
+  if (s.once_steps != 0) record(*trace_, op, before, ready_ticks);
+  return true;
+}
+
+}  // namespace rondo
