@@ -21,6 +21,7 @@ Status CommunicatorImpl::finalize() {
   lock();
   if (!queue_.has_failed()) {
     finalized_ = true;
+    tracing_->finish();  // what follows is no failure to be recorded
     queue_.fail(Status(StatusCode::kInvalidArgument,
                        fmt::format("rank {}: the communicator was finalized: it takes no more calls", rank_)));
   }

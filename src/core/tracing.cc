@@ -76,6 +76,10 @@ Tracing::Tracing(OperationQueue& queue, TraceSettings settings) : queue_(queue),
 
 Tracing::~Tracing() {
   if (settings_.flight_signal != 0) FlightWatch::remove(*this);
+  finish();
+}
+
+void Tracing::finish() {
   if (trace_ != nullptr) complain(queue_, stop());
   queue_.set_observer(nullptr);
 }

@@ -41,6 +41,8 @@ class Tracing final : public QueueObserver {
   /// num_records 0: as the settings say.
   Status start(const std::string& directory, uint64_t num_records);
   Status stop();
+  /// Ends the trace if there is one, and does not hear of the queue's failures any more.
+  void finish();
   /// Takes the driver role for up to a second to look at the lanes, or has the driver do it; else writes what can be seen
   /// without.
   Status write_flight(const std::string& directory, std::string_view trigger);

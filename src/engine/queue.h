@@ -141,6 +141,7 @@ class OperationQueue {
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
   std::atomic<int> outstanding_{0};
+  const ClockPair made_ = read_clock_pair();  // with a later pair: how long a tick is
   QueueObserver* observer_ = nullptr;
   std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};

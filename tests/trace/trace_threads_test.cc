@@ -97,6 +97,7 @@ TEST(Tracing, SwitchingAndLookingWhileOperationsRun) {
 
 TEST(FlightRecord, TheBoardKeepsStartsAndFinishes) {
   TemporaryFolder folder;
+  const int64_t before_ns = clock_ns(CLOCK_MONOTONIC);
   spawn_threads(2, [&](Communicator& comm) {
     for (int i = 0; i < 70; ++i) ASSERT_TRUE(works(comm));
     ASSERT_TRUE(is_ok(write_flight_record(comm, folder.path())));
@@ -114,6 +115,7 @@ TEST(FlightRecord, TheBoardKeepsStartsAndFinishes) {
     for (const auto& o : json["operations"]) {  // the newest first
       EXPECT_TRUE(o["finished"]);
       EXPECT_LE(o["started_ns"], later);
+      EXPECT_GE(o["started_ns"], before_ns - 1'000'000);  // a tick is as long as it should be
       EXPECT_LE(o["started_ns"], o["finished_ns"]);
       later = o["started_ns"];
     }
