@@ -13,6 +13,7 @@
 #include <string>
 
 #include "commands.h"
+#include "core/calibration.h"
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
@@ -173,6 +174,9 @@ void show_environment() {
     any = true;
   }
   if (!any) line("RONDO_*", "none is set: defaults");
+  std::string from;
+  const Expected<CostModel> costs = costs_in_force(&from, false);
+  line("planner", costs.ok() ? "constants: " + from : std::string(costs.status().message()));
 }
 
 void run() {

@@ -12,6 +12,7 @@
 #include "algorithms/registry.h"
 #include "commands.h"
 #include "perf_bench.h"
+#include "perf_explain.h"
 #include "perf_launch.h"
 #include "perf_operations.h"
 #include "perf_options.h"
@@ -76,7 +77,7 @@ void check_plan_options(const PerfOptions& o) {
   const bool one_type = !o.wire && !o.accumulator && !o.output;
   if (!o.algorithm.empty() && (!o.operation->collective || !find_algorithm(*o.operation->collective, o.algorithm)))
     fail("there is no algorithm '" + o.algorithm + "' for " + name + " (rondo explain --list)");
-  if (o.explain && (!o.operation->collective || o.operation->variable_counts || !one_type))
+  if ((o.explain || o.show_plan) && (!o.operation->collective || o.operation->variable_counts || !one_type))
     fail("--explain tells the plan of a collective with equal counts and one type");
 }
 
@@ -93,6 +94,8 @@ void finish_options(PerfArgs& args) {
   value_or_fail(sweep_bytes(o));
   std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
   check_plan_options(o);
+  if (o.json_stdout && !o.explain) fail("--json belongs to --explain; -J writes the table's JSON");
+  if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail("--explain measures one type and one operator");
   if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
   if (o.blocking == 0 && o.aggregate > 1) fail("-z 0 and -m exclude one another: a group waits for its operations");
 }
@@ -120,6 +123,8 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
   const PerfOptions& o = args.options;
   if (!o.algorithm.empty()) setenv("RONDO_ALGO", o.algorithm.c_str(), 1);
   if (!o.protocol.empty()) setenv("RONDO_PROTO", o.protocol.c_str(), 1);
+  auto bench_env = o.explain ? explain_env : tools::bench_env;
+  auto bench_threads = o.explain ? explain_threads : tools::bench_threads;
   if (is_launched_rank()) return bench_env(o, {"processes", argv});
   if (o.ranks > 0) return launch_processes(o.ranks, argv);
   if (o.threads > 0) return bench_threads(o, o.threads, {"threads of one process", argv});
@@ -259,7 +264,22 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
       ->type_name("NAME")
       ->group(group);
   c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline")->type_name("NAME")->group(group);
-  c.add_flag("-v,--explain", a.options.explain, "Prints why the planner chose what it chose, for every size")
+  c.add_flag("-v,--plan", a.options.show_plan, "Prints why the planner chose what it chose, for every size")->group(group);
+  c.add_flag("--explain", a.options.explain,
+             "Measures every candidate (algorithm, protocol, message size) of every size instead, and prints the planner's "
+             "forecast, the measured time, which one it chose and by how much the best one is faster")
+      ->group(group);
+  c.add_option("--bursts", a.options.bursts, "With --explain: how often each candidate is measured, in turns")
+      ->check(in_range(3, 1000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("--burst-us", a.options.burst_us, "With --explain: about how long a burst of calls is, in microseconds")
+      ->check(in_range(1.0, 1e6))
+      ->type_name("US")
+      ->capture_default_str()
+      ->group(group);
+  c.add_flag("--json", a.options.json_stdout, "With --explain: prints JSON instead of the table")
       ->group(group);
   c.add_option("-J,--output_file", a.options.json_path,
                "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added")
@@ -292,7 +312,7 @@ void add_perf_command(CLI::App& app) {
       "  rondo perf all_gather --threads 4 -b 1M -d bfloat16         4 threads\n"
       "  rondo perf reduce_scatter --ranks 4 -b 4K -o all -d all     every op and datatype, verified\n"
       "  rondo perf all_reduce --ranks 2 -b 16M --rotate 16          cold: 16 sets of buffers\n"
-      "  rondo perf all_reduce --ranks 2 -b 64K --algo ring --explain\n"
+      "  rondo perf all_reduce --ranks 4 -b 64K --explain            every candidate, forecast against measured\n"
       "  rondo perf reduce_scatter --ranks 4 -b 1M --wire bfloat16   float in and out, half the bytes between\n"
       "  rondo perf broadcast --ranks 4 -b 1M -r -1                  from every root\n"
       "  mpirun -np 4 rondo perf all_reduce -b 1M -J result.json     the ranks of a launcher\n");

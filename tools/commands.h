@@ -13,6 +13,8 @@ void add_perf_command(CLI::App& app);
 void add_explain_command(CLI::App& app);
 /// `rondo check`: proves the registered algorithms.
 void add_check_command(CLI::App& app);
+/// `rondo calibrate`: measures the constants of the planner's forecasts on this machine.
+void add_calibrate_command(CLI::App& app);
 /// `rondo info`: what this build and this machine have.
 void add_info_command(CLI::App& app);
 /// `rondo trace`: exports and sums up traces.

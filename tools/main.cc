@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
       "  rondo explain all_reduce --algo ring --ranks 3 --elements 6   every step of the ring, in letters\n"
       "  rondo check                                                   proves every algorithm\n"
       "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             2 processes, nccl-tests' table\n"
+      "  rondo calibrate                                               measures this machine for the planner\n"
       "  rondo info                                                    this build, this machine\n"};
   app.name("rondo");
   app.set_version_flag("--version", std::string("rondo ") + rondo_version());
@@ -19,6 +20,7 @@ int main(int argc, char** argv) {
   rondo::tools::add_explain_command(app);
   rondo::tools::add_check_command(app);
   rondo::tools::add_perf_command(app);
+  rondo::tools::add_calibrate_command(app);
   rondo::tools::add_info_command(app);
   rondo::tools::add_trace_command(app);
   rondo::tools::add_diagnose_command(app);

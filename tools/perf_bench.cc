@@ -291,7 +291,7 @@ class RankBench {
   }
 
   std::string plan_text() {
-    if (!options_.explain || !report_) return "";
+    if (!options_.show_plan || !report_) return "";
     char text[1024] = {};
     check(rondo_explain_plan(comm_, std::string(op().name).c_str(), shape_.count_elems,
                              static_cast<rondo_dtype>(types_.input), static_cast<rondo_op>(reduce_op_), text,

@@ -46,7 +46,11 @@ struct PerfOptions {
   std::optional<Dtype> wire, accumulator, output;  // nothing: they follow from the datatype
   int root = 0;                                    // -1: one rank after the other
   std::string algorithm, protocol, json_path;
-  bool explain = false;
+  bool explain = false;      // every candidate instead of the table
+  bool json_stdout = false;  // of explain
+  int bursts = 7;            // of explain
+  double burst_us = 1500;    // of explain
+  bool show_plan = false;
 };
 
 /// "4096", "1K", "1.5M", "2GiB": a number of bytes, powers of 1024. Errors: kInvalidArgument naming what is wrong.

@@ -73,6 +73,8 @@ class CommunicatorImpl {
   Rank rank() const { return rank_; }
   int nranks() const { return nranks_; }
   OperationQueue& queue() { return queue_; }
+  /// Belongs to the driver: between lock() and unlock().
+  Planner& planner() { return planner_; }
   Transport& transport() { return *transport_; }
   void abort();
   Status error();

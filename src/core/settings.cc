@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/tracing.h"
+#include "core/calibration.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -18,7 +19,7 @@ namespace {
 constexpr std::string_view kKnown[] = {
     "RONDO_ALGO",      "RONDO_PROTO",  "RONDO_MESSAGE_BYTES", "RONDO_TIMEOUT_S", "RONDO_INIT_TIMEOUT_S",
     "RONDO_SIMD",      "RONDO_RANK",   "RONDO_NRANKS",        "RONDO_UNIQUE_ID", "RONDO_SECRET",
-    "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK",
+    "RONDO_CALIBRATION", "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK",
     "RONDO_TRACE",     "RONDO_TRACE_RECORDS", "RONDO_FLIGHT_DIR", "RONDO_FLIGHT_SIGNAL"};
 
 void report_unknown() {
@@ -71,6 +72,7 @@ Expected<Settings> read_settings(const Config& config) {
   RONDO_TRY(read_seconds("RONDO_INIT_TIMEOUT_S", &s.init_deadline_s));
   if (config.deadline_s > 0) s.deadline_s = config.deadline_s;
   if (config.init_deadline_s > 0) s.init_deadline_s = config.init_deadline_s;
+  RONDO_TRY_ASSIGN(s.planner.costs, costs_in_force(nullptr, true));
   RONDO_TRY(read_name("RONDO_ALGO", s.planner.algorithm));
   RONDO_TRY(read_name("RONDO_PROTO", s.planner.protocol));
   if (s.planner.algorithm[0] != 0 && !algorithm_exists(s.planner.algorithm))

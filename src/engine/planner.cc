@@ -11,98 +11,32 @@ namespace rondo {
 Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels)
     : rank_(rank), nranks_(nranks), settings_(settings), ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
 
-// What one rank does. Chunks of a one-chunk buffer are as long as those of the other one when that is cut by ranks.
-Planner::Profile Planner::profile_of(const RankSchedule& s, const Algorithm& algorithm) {
-  const CollectiveTraits& traits = collective_traits(algorithm.collective);
-  const bool cut_by_ranks = traits.in_parts == Parts::kEach || traits.out_parts == Parts::kEach;
-  const double whole = std::max(s.in_chunks, s.out_chunks);
-  Profile p;
-  p.serves_variable_counts =
-      s.in_chunks == parts(traits.in_parts, s.nranks) && s.out_chunks == parts(traits.out_parts, s.nranks);
-  for (const Lane& lane : s.lanes)
-    for (const Instruction& i : lane) {
-      if (i.verb == Verb::kWait) continue;
-      if (i.is(kFlagCredit)) {
-        if (!algorithm.direct) p.messages += 1;
-        continue;
-      }
-      const double chunks = cut_by_ranks ? whole : s.chunks(i.has(kVerbSrc) ? i.src_buffer() : i.dst_buffer());
-      const double share = i.num_chunks / chunks;
-      const PortSet &from = s.recv_ports(i), &to = s.send_ports(i);
-      const auto received = static_cast<double>(from.size()), sent = static_cast<double>(to.size());
-      p.messages += i.num_chunks;
-      p.longest_chunk = std::max(p.longest_chunk, 1 / chunks);
-      p.user_share += share * ((i.has(kVerbSrc) ? 1 : 0) + (i.has(kVerbDst) ? 1 : 0));
-      p.sends_final |= i.is(kFlagFinal) && i.has(kVerbSend);
-      p.adds_in_out |= i.has(kVerbSrc) && i.has(kVerbRecv) && i.src_buffer() == Buffer::kOut;
-      if (i.is(kFlagDirect)) {
-        p.peer_share += share * (received + sent);
-        p.pushes |= sent != 0;
-        p.pulls += received;
-      } else {
-        const bool multicast = !to.empty() && to[0].group != kUnicast;
-        p.slot_share += share * (received + (multicast ? 1.0 : sent));
-      }
-    }
-  return p;
+void Planner::force(const Candidate* candidate) {
+  forced_ = candidate != nullptr ? *candidate : Candidate{};
+  std::fill(cache_.begin(), cache_.end(), nullptr);
 }
 
-// Looks at a few ranks that every rank would look at too: the choice must not depend on who makes it. Of direct
-// algorithms at all: in a collective with a root few ranks may touch others' buffers, and all must prepare for it.
-const Planner::Profile& Planner::profile(const Algorithm& algorithm) {
-  auto [it, fresh] = profiles_.try_emplace(&algorithm);
-  Profile& most = it->second;
-  if (!fresh) return most;
-  most.steps = algorithm.cost(nranks_).steps;
-  for (Rank r = 0; r < nranks_; ++r) {
-    if (!algorithm.direct && r > 1 && r != nranks_ / 2 && r != nranks_ - 1) continue;
-    const Profile p = profile_of(record_rank(algorithm, r, nranks_), algorithm);
-    most.messages = std::max(most.messages, p.messages);
-    most.pulls = std::max(most.pulls, p.pulls);
-    most.longest_chunk = std::max(most.longest_chunk, p.longest_chunk);
-    most.slot_share = std::max(most.slot_share, p.slot_share);
-    most.user_share = std::max(most.user_share, p.user_share);
-    most.peer_share = std::max(most.peer_share, p.peer_share);
-    most.serves_variable_counts &= p.serves_variable_counts;
-    most.adds_in_out |= p.adds_in_out;
-    most.sends_final |= p.sends_final;
-    most.pushes |= p.pushes;
-  }
-  return most;
+const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
+  const auto [it, fresh] = profiles_.try_emplace({&algorithm, root});
+  if (fresh) it->second = profile_schedule(algorithm, nranks_, root, settings_.ranks_per_core);
+  return it->second;
 }
 
-// One message for a chunk that fits a slot. Long chunks, and those of ranks that share a core, go in shorter messages:
-// the slots in use then stay in the second level cache beside the caller's data (docs/architecture.md, "Staging").
-uint64_t Planner::choose_message_bytes(uint64_t chunk_bytes) const {
-  if (settings_.message_bytes != 0) return std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024);
-  return chunk_bytes <= 256 * 1024 && settings_.ranks_per_core <= 1 ? 64 * 1024 : 16 * 1024;
+// One message for a chunk that fits a slot. Longer chunks may go in shorter messages: the slots in use then stay in the
+// second level cache beside the caller's data (docs/architecture.md, "Staging").
+std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
+  if (settings_.message_bytes != 0) return {std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024)};
+  if (chunk_bytes <= 16 * 1024) return {64 * 1024};
+  return {16 * 1024, 64 * 1024};
 }
 
-double Planner::forecast_ns(const Candidate& c, const Volume& v) {
-  const Profile& p = profile(*c.algorithm);
-  const PlannerSettings& k = settings_;
-  const double share = k.ranks_per_core, size = v.whole, chunk = v.chunk(p.longest_chunk);
-  const double steps = static_cast<double>(p.steps), step_ns = share > 1 ? k.yield_ns * share : k.handover_ns;
-  const double user_ns = size * (p.user_share * k.user_ns_per_byte + p.peer_share * k.peer_ns_per_byte);
-  if (c.algorithm->pulls_only && !ports_.transport().may_be_direct()) {
-    const bool fresh = c.algorithm->collective == Collective::kAllReduce;  // its second half reads what was just summed
-    const double fresh_ns = size > static_cast<double>(k.huge_bytes)  ? k.huge_pull_ns_per_byte
-                            : size > static_cast<double>(k.big_bytes) ? k.big_pull_ns_per_byte : k.pull_fresh_ns_per_byte;
-    const double pull_ns = fresh ? fresh_ns : k.pull_ns_per_byte;
-    const double calls = p.pulls + p.peer_share * size / (256 * 1024);
-    return steps * step_ns + share * (calls * k.pull_call_ns + size * p.peer_share * pull_ns + user_ns);
-  }
-  if (c.algorithm->direct) return steps * step_ns + share * (4 * k.message_ns + user_ns);
-  if (c.protocol == Protocol::kInline) {
-    const double lines = std::max(1.0, chunk / kLinePayloadBytes);
-    return steps * step_ns + share * p.messages * (k.line_ns + lines * k.line_ns);
-  }
-  const double message = std::min(chunk, static_cast<double>(c.message_bytes));
-  const double loops = std::max(1.0, chunk / static_cast<double>(c.message_bytes));
-  const double slot_ns = size > static_cast<double>(k.big_bytes) ? k.big_slot_ns_per_byte : k.slot_ns_per_byte;
-  const double fill_ns = (steps - 1) * message * slot_ns;  // until the pipeline runs
-  return steps * 2 * step_ns + fill_ns +
-         share * (p.messages * loops * k.message_ns + size * p.slot_share * slot_ns + user_ns);
+void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
+  const ScheduleProfile& p = profile(*c.algorithm, root);
+  const bool by_copy = c.algorithm->pulls_only && !ports_.transport().may_be_direct();
+  const int shared = settings_.ranks_per_core;
+  c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
+                          v.chunk(p.longest_chunk), shared}, settings_.costs);
+  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
 Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {
@@ -126,7 +60,7 @@ Planner::Volume Planner::volume_of(const PlanRequest& r) const {
 
 // What an algorithm cannot do for this call, whatever it costs.
 bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
-  const Profile& p = profile(a);
+  const ScheduleProfile& p = profile(a, r.root);
   if (r.counts != nullptr && !p.serves_variable_counts) return false;
   if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
     // One algorithm adds alike wherever it runs; and at every size, if it does not cut the data.
@@ -180,9 +114,11 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
                 "read one another's memory";
 }
 
-Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
+Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
   // A call's own algorithm is a demand; RONDO_ALGO applies to the calls that it can serve.
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
+  if (forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective && request.algorithm == nullptr)
+    demanded = forced_.algorithm->name;
   if (demanded.empty()) {
     const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
     if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
@@ -194,18 +130,20 @@ Expected<std::vector<Planner::Candidate>> Planner::candidates(const PlanRequest&
   for (const Algorithm& a : all_algorithms()) {
     if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
     if (!allowed(a, request, staged_only)) continue;
-    const double chunk = std::max(1.0, volume.chunk(profile(a).longest_chunk) + elem_bytes);
+    const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
-    for (Protocol protocol : {Protocol::kInline, Protocol::kSimple}) {
-      if (protocol == Protocol::kInline && (a.direct || !fits_lines || pairwise)) continue;
-      if (!a.direct && settings_.protocol[0] != 0 && protocol_name(protocol) != settings_.protocol &&
-          !(protocol == Protocol::kSimple && (!fits_lines || pairwise)))
-        continue;
-      Candidate c{&a, protocol, protocol == Protocol::kInline ? kMaxInlineBytes
-                                                              : choose_message_bytes(static_cast<uint64_t>(chunk)), 0};
-      c.forecast_ns = forecast_ns(c, volume);
-      found.push_back(c);
-    }
+    auto add = [&](Protocol protocol, uint64_t message_bytes) {
+      const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
+      if (request.algorithm == nullptr && forced_.algorithm == &a && !as_forced) return;
+      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, {}, 0});
+      forecast(c, volume, request.root);
+    };
+    const bool lines_possible = !a.direct && fits_lines && !pairwise;
+    auto wanted = [&](Protocol p) { return settings_.protocol[0] == 0 || protocol_name(p) == settings_.protocol; };
+    if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
+    if (a.direct) add(Protocol::kSimple, 64 * 1024);
+    else if (wanted(Protocol::kSimple) || !lines_possible)
+      for (uint64_t bytes : message_sizes(chunk)) add(Protocol::kSimple, bytes);
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
@@ -229,7 +167,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;
   shape.direct = c.algorithm->direct && nranks_ > 1;
-  shape.pushes = shape.direct && profile(*c.algorithm).pushes;
+  shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
   return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
@@ -240,7 +178,8 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   ProgramShape shape;
   shape.operation = shape_of(request, 0);
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
-  shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : choose_message_bytes(bytes);
+  shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : bytes <= 256 * 1024 ? message_sizes(0).front()
+                                                              : message_sizes(static_cast<double>(bytes)).front();
   RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
                                          ports_, kernels_));
   plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
 
+#include "core/communicator_impl.h"
 #include "rondo/communicator.h"
 
 namespace rondo {
@@ -32,12 +34,40 @@ TEST(Planner, AllRanksChooseAlike) {
   for (int nranks : {2, 3, 4, 7, 16}) {
     const auto comms = make(nranks);
     for (Collective c : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather})
-      for (uint64_t count : {1u, 13u, 100u, 5000u, 300000u}) {
+      for (uint64_t count : {1u, 13u, 100u, 5000u, 40000u, 300000u, 9000000u}) {
         const std::string first = comms[0]->explain_plan(c, count, Dtype::kFloat32, Op::kSum);
         for (const auto& comm : comms) EXPECT_EQ(comm->explain_plan(c, count, Dtype::kFloat32, Op::kSum), first);
         EXPECT_NE(first.find("forecast"), std::string::npos) << first;
       }
   }
+}
+
+// What the tools force for a measurement is what runs, on every rank, until they let go.
+TEST(Planner, EveryCandidateCanBeForced) {
+  const auto comms = make(3);
+  PlanRequest request;
+  request.count_elems = 50000;
+  auto explain = [&](size_t rank) {
+    return comms[rank]->explain_plan(request.collective, request.count_elems, request.dtype, request.op);
+  };
+  const std::string free_choice = explain(0);
+  const std::vector<Candidate> all = comms[0]->impl().planner().candidates(request).value();
+  EXPECT_GE(all.size(), 6u);
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return a.forecast_ns < b.forecast_ns;
+  }));
+  EXPECT_TRUE(free_choice.starts_with(all[0].algorithm->name)) << free_choice;
+  for (const Candidate& c : all) {
+    for (const auto& comm : comms) comm->impl().planner().force(&c);
+    const std::string said = explain(0);
+    EXPECT_TRUE(said.starts_with(c.algorithm->name)) << said;
+    if (!c.algorithm->direct) {
+      EXPECT_NE(said.find("messages of " + std::to_string(c.message_bytes) + " B"), std::string::npos) << said;
+    }
+    EXPECT_EQ(explain(2), said);
+    for (const auto& comm : comms) comm->impl().planner().force(nullptr);
+  }
+  EXPECT_EQ(explain(0), free_choice);
 }
 
 TEST(Planner, SettingIsObeyedWhereItCanServeAndSaidWhereItCannot) {

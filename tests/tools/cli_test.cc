@@ -158,7 +158,7 @@ TEST(Cli, InfoAndHelpOfEveryCommand) {
   EXPECT_EQ(info.exit_status(), 0);
   for (const char* word : {"SIMD in use", "inproc", "shm", "open files"})
     EXPECT_NE(info.text().find(word), std::string::npos) << info.text();
-  for (const char* command : {"explain", "perf", "info", "check"}) {
+  for (const char* command : {"explain", "perf", "info", "check", "calibrate"}) {
     Program help({command, "--help"});
     EXPECT_EQ(help.exit_status(), 0) << command;
   }
@@ -167,7 +167,7 @@ TEST(Cli, InfoAndHelpOfEveryCommand) {
 TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
   const std::string path = std::filesystem::temp_directory_path() / ("rondo_cli_" + std::to_string(getpid()) + ".json");
   Program p({"perf", "all-reduce", "--ranks", "2", "-b", "64", "-e", "64K", "-f", "32", "-n", "3", "-d", "float,int8",
-             "-o", "sum,avg", "--explain", "-J", path});
+             "-o", "sum,avg", "--plan", "-J", path});
   EXPECT_EQ(p.exit_status(), 0) << p.text();
   EXPECT_EQ(table_rows(p.text()).size(), 12u) << p.text();
   EXPECT_NE(p.text().find("Out of bounds values : 0 OK"), std::string::npos) << p.text();
@@ -178,6 +178,38 @@ TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
   EXPECT_EQ(j["results"].size(), 12u);
   EXPECT_EQ(j["config"]["num_ranks"], 2);
   EXPECT_FALSE(j["results"][0]["plan"].get<std::string>().empty());
+}
+
+/// Operations that some algorithm serves.
+std::vector<const tools::PerfOperation*> served_operations() {
+  std::vector<const tools::PerfOperation*> served;
+  for (const tools::PerfOperation& o : tools::perf_operations())
+    if (!o.collective || std::any_of(all_algorithms().begin(), all_algorithms().end(),
+                                     [&](const Algorithm& a) { return a.collective == *o.collective; }))
+      served.push_back(&o);
+  return served;
+}
+
+TEST(Cli, PerfExplainMeasuresEveryCandidate) {
+  Program p({"perf", "all_reduce", "--ranks", "3", "-b", "64", "-e", "64K", "-f", "1024", "--explain", "--json", "--bursts",
+             "3"});
+  ASSERT_EQ(p.exit_status(), 0) << p.text();
+  const nlohmann::json j = nlohmann::json::parse(p.text(), nullptr, false);
+  ASSERT_FALSE(j.is_discarded()) << p.text();
+  ASSERT_EQ(j["points"].size(), 2u);
+  for (const auto& point : j["points"]) {
+    const auto& candidates = point["candidates"];
+    EXPECT_GE(candidates.size(), 5u);
+    EXPECT_EQ(point["chosen"], candidates[0]["name"]);
+    EXPECT_GE(point["regret"].get<double>(), 0);
+    double last = 0;
+    for (const auto& c : candidates) {
+      EXPECT_GE(c["forecast_us"].get<double>(), last);
+      last = c["forecast_us"];
+      EXPECT_GT(c["measured_us"].get<double>(), 0);
+      EXPECT_LE(c["least_us"].get<double>(), c["measured_us"].get<double>());
+    }
+  }
 }
 
 TEST(Cli, PerfOfThreadsInEveryMode) {

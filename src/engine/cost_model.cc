@@ -1,0 +1,110 @@
+#include "engine/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace rondo {
+namespace {
+
+// The busiest rank decides, or the core with all of its ranks: work is spread evenly over cores, as ranks are.
+RankWork work_of_core(const ScheduleProfile& p, int ranks_per_core) {
+  if (ranks_per_core <= 1) return p.busiest;
+  const double k = ranks_per_core;
+  auto most = [&](double busiest, double mean) { return std::max(busiest, mean * k); };
+  const RankWork &b = p.busiest, &m = p.mean;
+  return {most(b.credits, m.credits),       most(b.credit_lines, m.credit_lines), most(b.steps, m.steps),
+          most(b.ends, m.ends),             most(b.slot_share, m.slot_share),     most(b.user_share, m.user_share),
+          most(b.peer_share, m.peer_share), most(b.fresh_share, m.fresh_share),   most(b.pulls, m.pulls)};
+}
+
+/// 0 up to near_bytes, 1 from four times as many on.
+double far_part(double bytes, double near_bytes) {
+  return bytes <= near_bytes ? 0 : std::min(1.0, std::log2(bytes / near_bytes) / 2);
+}
+
+class Counter {
+ public:
+  Counter(const CostCase& c, const CostModel& model)
+      : c_(c), model_(model), work_(work_of_core(*c.profile, c.ranks_per_core)), size_(c.whole_bytes),
+        far_(far_part(c.whole_bytes * c.ranks_per_core, static_cast<double>(model.near_bytes))) {}
+
+  CostVector count() {
+    at(CostTerm::kCall) = c_.ranks_per_core;
+    at(CostTerm::kHandover) = c_.profile->rounds;
+    at(CostTerm::kStep) = work_.credits;
+    at(CostTerm::kEnd) = work_.credit_lines;
+    if (c_.direct) direct();
+    else if (c_.protocol == Protocol::kInline) in_lines();
+    else in_slots();
+    return counts_;
+  }
+
+ private:
+  double& at(CostTerm t) { return counts_[static_cast<size_t>(t)]; }
+  void bytes(CostTerm near, CostTerm far, double n) {
+    at(near) += n * (1 - far_);
+    at(far) += n * far_;
+  }
+
+  void in_lines() {
+    const double lines = std::max(1.0, std::ceil(c_.chunk_bytes / kLinePayloadBytes));
+    at(CostTerm::kStep) += work_.steps;
+    at(CostTerm::kLine) = work_.steps * lines;
+    at(CostTerm::kEnd) += work_.ends * lines;
+  }
+  void in_slots() {
+    const double loops = std::max(1.0, std::ceil(c_.chunk_bytes / c_.message_bytes));
+    at(CostTerm::kMessage) = work_.steps * loops;
+    at(CostTerm::kEnd) += work_.ends * loops;
+    bytes(CostTerm::kSlotByte, CostTerm::kFarSlotByte, work_.slot_share * size_);
+    bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * size_);
+    if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do
+    at(CostTerm::kDataHandover) = c_.profile->rounds;
+    const double message = std::min(c_.chunk_bytes, c_.message_bytes);
+    at(CostTerm::kSlotByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // until all links run
+  }
+  void direct() {
+    bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * size_);
+    const double peer = work_.peer_share * size_, fresh = work_.fresh_share * size_;
+    if (!c_.by_copy) {
+      at(CostTerm::kMessage) = work_.pulls;
+      return bytes(CostTerm::kPeerByte, CostTerm::kFarPeerByte, peer);
+    }
+    constexpr double kBytesPerCall = 256 * 1024;
+    at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
+    if (size_ > static_cast<double>(model_.huge_bytes)) {
+      at(CostTerm::kHugePullByte) = peer;
+      return;
+    }
+    bytes(CostTerm::kPullByte, CostTerm::kFarPullByte, peer - fresh);
+    bytes(CostTerm::kFreshPullByte, CostTerm::kFarPullByte, fresh);
+  }
+
+  const CostCase& c_;
+  const CostModel& model_;
+  const RankWork work_;
+  const double size_, far_;
+  CostVector counts_{};
+};
+
+}  // namespace
+
+CostModel built_in_costs() {
+  CostModel m{{}, {}, 1 << 20, 48 << 20};
+  for (size_t t = 0; t < kNumCostTerms; ++t) {
+    m.spread[t] = kCostTerms[t].spread;
+    m.crowded[t] = kCostTerms[t].crowded;
+  }
+  return m;
+}
+
+CostVector cost_counts(const CostCase& c, const CostModel& model) { return Counter(c, model).count(); }
+
+double forecast_ns(const CostVector& counts, const CostModel& model, int ranks_per_core) {
+  const CostVector& k = ranks_per_core > 1 ? model.crowded : model.spread;
+  double sum = 0;
+  for (size_t t = 0; t < kNumCostTerms; ++t) sum += counts[t] * k[t];
+  return sum;
+}
+
+}  // namespace rondo

@@ -1,0 +1,193 @@
+// The calibration file: it comes back as it was written, and whatever is wrong with one is named by line.
+// labels: unit
+#include "core/calibration.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "rondo/communicator.h"
+
+namespace rondo {
+namespace {
+
+class Setting {  // an environment variable for the time of a scope
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~Setting() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+class File {  // with this text, for the time of a scope
+ public:
+  explicit File(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / ("rondo_calibration_test_" + std::to_string(getpid()))) {
+    std::ofstream(path_) << text;
+  }
+  ~File() { std::filesystem::remove(path_); }
+  std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+Calibration sample() {
+  Calibration c;
+  c.cpu = processor_name();
+  c.date = "2026-01-02 03:04:05";
+  c.costs.near_bytes = 12345;
+  c.costs.huge_bytes = 9999999999;
+  for (size_t t = 0; t < kNumCostTerms; ++t) {
+    c.costs.spread[t] = 0.1 + static_cast<double>(t) / 3;
+    c.costs.crowded[t] = 1e-7 * static_cast<double>(t);
+  }
+  return c;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Calibration, RoundTrip) {
+  const Calibration c = sample();
+  const Expected<Calibration> back = parse_calibration(format_calibration(c));
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back->costs, c.costs);  // to the last bit
+  EXPECT_EQ(back->cpu, c.cpu);
+  EXPECT_EQ(back->date, c.date);
+}
+
+TEST(Calibration, SpacesCommentsAndForeignLineEndsDoNotMatter) {
+  std::string text = "# mine\r\n\r\n  " + format_calibration(sample()), crlf;
+  for (char ch : text) crlf += ch == '\n' ? std::string("  \r\n") : std::string(1, ch);
+  const Expected<Calibration> back = parse_calibration(crlf);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back->costs, sample().costs);
+}
+
+TEST(Calibration, WhatIsWrongIsNamedByLine) {
+  const std::string good = format_calibration(sample());
+  const struct {
+    std::string text, expected;
+  } cases[] = {
+      {"", "rondo_calibration is missing"},
+      {"cpu = x\n", "line 1: a calibration begins with"},
+      {"\n# c\nrondo_calibration = one\n", "line 3: a calibration begins with"},
+      {replaced(good, "near_bytes = 12345", "near_bytes = 0"), "line 4: near_bytes"},
+      {replaced(good, "near_bytes = 12345", "near_bytes = 12345 KiB"), "line 4: near_bytes"},
+      {replaced(good, "near_bytes = 12345", "near_bytes 12345"), "line 4: no '='"},
+      {replaced(good, "near_bytes = 12345\n", ""), "near_bytes is missing"},
+      {replaced(good, "spread.handover", "spread.hangover"), "there is no constant \"spread.hangover\""},
+      {replaced(good, "spread.handover", "apart.handover"), "there is no constant \"apart.handover\""},
+      {replaced(good, "crowded.call = 0", "crowded.call = -1"), "line 8: crowded.call"},
+      {replaced(good, "crowded.call = 0", "crowded.call = nan"), "line 8: crowded.call"},
+      {replaced(good, "crowded.call = 0", "crowded.call = 1e300"), "line 8: crowded.call"},
+      {replaced(good, "crowded.call = 0\n", ""), "crowded.call is missing"},
+      {good + "crowded.call = 1\n", "crowded.call stands there twice"},
+      {good + "cpu = other\n", "cpu stands there twice"},
+      {good.substr(0, good.size() / 2), "is missing"},
+  };
+  for (const auto& c : cases) {
+    const Expected<Calibration> parsed = parse_calibration(c.text);
+    if (c.expected == "is missing" && !parsed.ok()) continue;  // cut within a line: either is right
+    ASSERT_FALSE(parsed.ok()) << c.expected;
+    EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(parsed.status().message().find(c.expected), std::string_view::npos) << parsed.status().to_string();
+  }
+}
+
+TEST(Calibration, EveryPrefixIsReadOrRefused) {  // no crash, and nothing incomplete passes
+  const std::string good = format_calibration(sample());
+  for (size_t n = 0; n + 2 < good.size(); ++n) {
+    const Expected<Calibration> parsed = parse_calibration(std::string_view(good).substr(0, n));
+    if (parsed.ok()) {
+      EXPECT_GT(n, good.rfind(" = ")) << n;  // only the last number is cut
+    }
+  }
+}
+
+TEST(Calibration, SettingNamesAFileOrTurnsItOff) {
+  const File file(format_calibration(sample()));
+  std::string from;
+  {
+    const Setting use("RONDO_CALIBRATION", file.path());
+    const Expected<CostModel> costs = costs_in_force(&from, false);
+    ASSERT_TRUE(costs.ok()) << costs.status().to_string();
+    EXPECT_EQ(*costs, sample().costs);
+    EXPECT_EQ(from, file.path());
+  }
+  const Setting off("RONDO_CALIBRATION", "off");
+  EXPECT_EQ(*costs_in_force(&from, false), built_in_costs());
+  EXPECT_EQ(from, "built in");
+}
+
+TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
+  Calibration elsewhere = sample();
+  elsewhere.cpu = "Processor of another machine";
+  for (const auto& [text, why] : {std::pair{std::string("rondo_calibration = 99\nwhatever that version has\n"), "version 99"},
+                                  {format_calibration(elsewhere), "Processor of another machine"}}) {
+    const File file(text);
+    const Setting use("RONDO_CALIBRATION", file.path());
+    std::string from;
+    const Expected<CostModel> costs = costs_in_force(&from, false);
+    ASSERT_TRUE(costs.ok()) << costs.status().to_string();
+    EXPECT_EQ(*costs, built_in_costs());
+    EXPECT_NE(from.find(why), std::string::npos) << from;
+  }
+}
+
+TEST(Calibration, ANamedFileMustBeThereAndWellFormed) {
+  {
+    const Setting missing("RONDO_CALIBRATION", "/nowhere/calibration");
+    const auto comms = Communicator::init_all(2);
+    ASSERT_FALSE(comms.ok());
+    EXPECT_NE(comms.status().message().find("RONDO_CALIBRATION=/nowhere/calibration"), std::string_view::npos);
+  }
+  const File file("rondo_calibration = 1\nnonsense\n");
+  const Setting bad("RONDO_CALIBRATION", file.path());
+  const auto comms = Communicator::init_all(2);
+  ASSERT_FALSE(comms.ok());
+  EXPECT_EQ(comms.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(comms.status().message().find(file.path() + ": line 2"), std::string_view::npos) << comms.status().to_string();
+}
+
+TEST(Calibration, DefaultPlace) {
+  {
+    const Setting xdg("XDG_CONFIG_HOME", "/somewhere");
+    EXPECT_EQ(default_calibration_path(), "/somewhere/rondo/calibration");
+  }
+  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+  {
+    const Setting other("HOME", "/home/someone");
+    EXPECT_EQ(default_calibration_path(), "/home/someone/.config/rondo/calibration");
+  }
+  EXPECT_EQ(default_calibration_path(), "");
+  if (!home.empty()) setenv("HOME", home.c_str(), 1);
+}
+
+// Constants that make every step dear and bytes free, on rank 0 alone, change the choice of every rank.
+TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
+  Calibration dear = sample();
+  dear.costs.spread.fill(1e-6);
+  dear.costs.crowded.fill(1e-6);
+  for (CostVector* v : {&dear.costs.spread, &dear.costs.crowded}) (*v)[static_cast<size_t>(CostTerm::kHandover)] = 1e6;
+  const File file(format_calibration(dear));
+  auto choice = [](const auto& comms, size_t rank) {
+    return comms[rank]->explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
+  };
+  const Setting use("RONDO_CALIBRATION", file.path());
+  auto comms = Communicator::init_all(4);
+  ASSERT_TRUE(comms.ok()) << comms.status().to_string();
+  EXPECT_TRUE(choice(*comms, 0).starts_with("one_shot") || choice(*comms, 0).starts_with("direct")) << choice(*comms, 0);
+  for (size_t r = 1; r < 4; ++r) EXPECT_EQ(choice(*comms, r), choice(*comms, 0));
+}
+
+}  // namespace
+}  // namespace rondo

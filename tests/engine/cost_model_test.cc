@@ -1,0 +1,153 @@
+// What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that grow
+// where they must.
+// labels: unit
+#include "engine/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace rondo {
+namespace {
+
+const Algorithm& named(Collective c, std::string_view name) {
+  const Algorithm* a = find_algorithm(c, name);
+  EXPECT_NE(a, nullptr) << name;
+  return *a;
+}
+
+ScheduleProfile profile(Collective c, std::string_view name, int nranks, int ranks_per_core = 1) {
+  return profile_schedule(named(c, name), nranks, 0, ranks_per_core);
+}
+
+TEST(ScheduleProfile, RingAllReduceByHand) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "ring", 4);
+  // 1 send, 3 receive-and-add, 3 receives: 7 messages; each rank sends and receives 6 quarters.
+  EXPECT_DOUBLE_EQ(p.busiest.steps, 7);
+  EXPECT_DOUBLE_EQ(p.busiest.ends, 12);
+  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 12 / 4.0);
+  EXPECT_DOUBLE_EQ(p.busiest.user_share, (1 + 3 + 1 + 3) / 4.0);  // reads each own chunk once, writes each result once
+  EXPECT_DOUBLE_EQ(p.longest_chunk, 0.25);
+  EXPECT_DOUBLE_EQ(p.rounds, 6);
+  EXPECT_EQ(p.busiest, p.mean);  // all ranks do the same
+}
+
+TEST(ScheduleProfile, OneShotWritesOnceAndReadsAll) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "one_shot", 8);
+  EXPECT_DOUBLE_EQ(p.busiest.steps, 2);
+  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 1 + 7);
+  EXPECT_DOUBLE_EQ(p.rounds, 1);
+}
+
+TEST(ScheduleProfile, PullsAreReadsOfPeersAndFreshWhereTheyWereJustWritten) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "pull", 4);
+  EXPECT_DOUBLE_EQ(p.busiest.pulls, 6);  // three contributions to the own quarter, three sums
+  EXPECT_DOUBLE_EQ(p.busiest.peer_share, 6 / 4.0);
+  EXPECT_DOUBLE_EQ(p.busiest.fresh_share, 3 / 4.0);
+  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 0);
+  EXPECT_GT(p.busiest.credits, 0);
+  EXPECT_GE(p.rounds, 2);
+}
+
+TEST(ScheduleProfile, RoundsOfEveryAlgorithmAreItsStepsOrFewer) {
+  for (const Algorithm& a : all_algorithms())
+    for (int nranks : {2, 3, 4, 8, 16}) {
+      const ScheduleProfile p = profile_schedule(a, nranks, nranks - 1, 1);
+      const auto steps = static_cast<double>(a.cost(nranks).steps);
+      EXPECT_GE(p.rounds, 0) << a.name;
+      // Calls block: the next one begins when the last is complete, so a rooted one may cost no wait and none costs
+      // many more than its steps.
+      EXPECT_LE(p.rounds, steps + 1) << collective_name(a.collective) << " " << a.name << " of " << nranks;
+      EXPECT_GT(p.busiest.steps + p.busiest.credits + p.busiest.peer_share, 0) << a.name;
+    }
+}
+
+TEST(ScheduleProfile, SharedCoresCountChangesOfRank) {
+  const double own = profile(Collective::kAllReduce, "one_shot", 8, 1).rounds;
+  const double two = profile(Collective::kAllReduce, "one_shot", 8, 2).rounds;
+  const double four = profile(Collective::kAllReduce, "one_shot", 8, 4).rounds;
+  EXPECT_LT(own, two);
+  EXPECT_LT(two, four);
+  EXPECT_GE(profile(Collective::kAllReduce, "two_shot", 8, 4).rounds, four);
+}
+
+TEST(ScheduleProfile, AScheduleThatStopsIsNoticed) {
+  Schedule s{Collective::kAllReduce, 2, 0, {}};
+  for (Rank r = 0; r < 2; ++r) {  // both receive, nobody sends
+    RankSchedule rank;
+    rank.rank = r;
+    rank.nranks = 2;
+    rank.port_sets.push_back({Port{1 - r, 0, kUnicast}});
+    Instruction recv;
+    recv.verb = Verb::kRecv;
+    recv.recv_set = 1;
+    rank.lanes.push_back({recv});
+    s.ranks.push_back(rank);
+  }
+  EXPECT_LT(count_rounds(s, 1), 0);
+}
+
+TEST(ScheduleProfile, ManyRanksAreSampledAndStayFinite) {
+  for (const Algorithm& a : all_algorithms()) {
+    const ScheduleProfile p = profile_schedule(a, 64, 5, 2);
+    EXPECT_DOUBLE_EQ(p.rounds, static_cast<double>(a.cost(64).steps) * 2) << a.name;
+  }
+}
+
+double forecast(const ScheduleProfile& p, double bytes, int ranks_per_core, Protocol protocol = Protocol::kSimple,
+                double message_bytes = 16 * 1024) {
+  const CostModel model = built_in_costs();
+  const CostCase c{&p, protocol, false, false, message_bytes, bytes, p.longest_chunk * bytes, ranks_per_core};
+  return forecast_ns(cost_counts(c, model), model, ranks_per_core);
+}
+
+TEST(CostModel, GrowsWithBytes) {
+  for (const Algorithm& a : all_algorithms())
+    for (int per_core : {1, 2, 4}) {
+      const ScheduleProfile p = profile_schedule(a, 8, 0, per_core);
+      const CostModel model = built_in_costs();
+      double last = 0;
+      for (double bytes = 8; bytes < 1e9; bytes *= 1.7)
+        for (bool by_copy : {false, true}) {
+          if (by_copy && !a.pulls_only) continue;
+          const CostCase c{&p,    Protocol::kSimple, a.direct, by_copy, 64 * 1024.0,
+                           bytes, p.longest_chunk * bytes, per_core};
+          const double ns = forecast_ns(cost_counts(c, model), model, per_core);
+          EXPECT_TRUE(std::isfinite(ns) && ns > 0) << a.name;
+          if (!a.pulls_only) {
+            EXPECT_GE(ns, last) << a.name << " " << bytes;
+            last = ns;
+          }
+        }
+    }
+}
+
+TEST(CostModel, GrowsWithRanksOnACore) {
+  for (std::string_view name : {"ring", "one_shot", "two_shot"})
+    for (double bytes : {1e3, 1e6}) {
+      const double two = forecast(profile(Collective::kAllReduce, name, 8, 2), bytes, 2);
+      EXPECT_LT(two, forecast(profile(Collective::kAllReduce, name, 8, 4), bytes, 4)) << name;
+    }
+}
+
+TEST(CostModel, LinesForSmallAndSlotsForLargeMessages) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "one_shot", 2);
+  EXPECT_LT(forecast(p, 8, 1, Protocol::kInline, 448), forecast(p, 8, 1));
+  EXPECT_GT(forecast(p, 1e5, 1, Protocol::kInline, 448), forecast(p, 1e5, 1));
+}
+
+TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
+  CostModel model = built_in_costs();
+  CostVector counts{};
+  counts[static_cast<size_t>(CostTerm::kHandover)] = 3;
+  counts[static_cast<size_t>(CostTerm::kSlotByte)] = 1000;
+  model.spread[static_cast<size_t>(CostTerm::kHandover)] = 100;
+  model.spread[static_cast<size_t>(CostTerm::kSlotByte)] = 0.5;
+  model.crowded[static_cast<size_t>(CostTerm::kHandover)] = 7;
+  model.crowded[static_cast<size_t>(CostTerm::kSlotByte)] = 1;
+  EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 1), 800);
+  EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 2), 1021);
+}
+
+}  // namespace
+}  // namespace rondo

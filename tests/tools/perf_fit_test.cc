@@ -1,0 +1,85 @@
+// The fit of the planner's constants: it finds those that made the timings, in spite of outliers, and leaves alone what
+// nothing was measured of. And the lines of `rondo perf --explain`.
+// labels: unit
+#include "perf_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "perf_explain.h"
+
+namespace rondo::tools {
+namespace {
+
+std::vector<Observation> observations_of(const CostVector& truth, size_t terms, int num) {
+  std::mt19937 random(7);
+  std::vector<Observation> all;
+  for (int i = 0; i < num; ++i) {
+    Observation o;
+    for (size_t t = 0; t < terms; ++t) {
+      o.counts[t] = static_cast<double>(random() % 1000) / 100;
+      o.measured_ns += o.counts[t] * truth[t];
+    }
+    if (o.measured_ns > 0) all.push_back(o);
+  }
+  return all;
+}
+
+TEST(Fit, FindsTheConstantsThatMadeTheTimings) {
+  CostVector prior, truth;
+  prior.fill(100);
+  truth.fill(100);
+  for (size_t t = 0; t < 6; ++t) truth[t] = 30 + 40 * static_cast<double>(t);
+  const std::vector<Observation> all = observations_of(truth, 6, 200);
+  const CostVector found = fit_constants(all, prior);
+  for (size_t t = 0; t < 6; ++t) EXPECT_NEAR(found[t] / truth[t], 1, 0.03) << t;
+  EXPECT_LT(median_error(all, found), 0.01);
+  EXPECT_GT(median_error(all, prior), 0.05);
+}
+
+TEST(Fit, OutliersDoNotLead) {
+  CostVector prior, truth;
+  prior.fill(100);
+  truth.fill(150);
+  std::vector<Observation> all = observations_of(truth, 4, 200);
+  for (size_t i = 0; i < all.size(); i += 10) all[i].measured_ns *= 20;  // someone else had the core
+  const CostVector found = fit_constants(all, prior);
+  for (size_t t = 0; t < 4; ++t) EXPECT_NEAR(found[t] / truth[t], 1, 0.1) << t;
+}
+
+TEST(Fit, WhatWasNotMeasuredStays) {
+  CostVector prior, truth;
+  prior.fill(100);
+  truth.fill(200);
+  const CostVector found = fit_constants(observations_of(truth, 3, 100), prior);
+  for (size_t t = 3; t < kNumCostTerms; ++t) EXPECT_DOUBLE_EQ(found[t], 100) << t;
+  EXPECT_EQ(fit_constants({}, prior), prior);
+}
+
+TEST(Fit, NoConstantFallsToZero) {
+  CostVector prior, truth{};
+  prior.fill(100);
+  truth[0] = 100;  // the others cost nothing
+  for (double c : fit_constants(observations_of(truth, 4, 100), prior)) EXPECT_GE(c, 2);
+}
+
+TEST(Explain, NamesChoiceBestAndRegret) {
+  MeasuredPoint p;
+  p.bytes = 4096;
+  const Algorithm* ring = find_algorithm(Collective::kAllReduce, "ring");
+  const Algorithm* one_shot = find_algorithm(Collective::kAllReduce, "one_shot");
+  p.candidates.push_back({{ring, Protocol::kSimple, 16384, {}, 1000}, 2000, 1900});
+  p.candidates.push_back({{one_shot, Protocol::kInline, 448, {}, 3000}, 1600, 1500});
+  EXPECT_EQ(p.best(), 1u);
+  EXPECT_DOUBLE_EQ(p.regret(), 0.25);
+  const std::string text = explain_text(p);
+  EXPECT_NE(text.find("* ring simple 16384"), std::string::npos) << text;
+  EXPECT_NE(text.find("one_shot inline"), std::string::npos) << text;
+  EXPECT_NE(text.find("best"), std::string::npos) << text;
+  EXPECT_NE(text.find("regret 25.0 %"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace rondo::tools

@@ -1,0 +1,269 @@
+// `rondo calibrate`: measures this machine for the planner and writes what it found where later runs find it.
+//
+// Small worlds of processes (perf_launch.h) run this program again with --world: each of them times every candidate of the
+// planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times into a
+// file. The parent fits the constants to all of them (perf_fit.h).
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "commands.h"
+#include "core/calibration.h"
+#include "perf_bench.h"
+#include "perf_candidates.h"
+#include "perf_fit.h"
+#include "perf_launch.h"
+
+namespace rondo::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct CalibrateArgs {
+  std::string output;
+  bool quick = false;
+  // of a world's ranks
+  std::string observations;  // where rank 0 writes
+  double budget_s = 0;
+  int cpus = 0;
+};
+
+/// Ranks on so many processors; several ranks a processor give the constants of shared cores.
+struct World {
+  int nranks, cpus;
+  double budget_s;
+};
+
+[[noreturn]] void fail(const std::string& message) {
+  std::fprintf(stderr, "rondo calibrate: %s\n", message.c_str());
+  throw CLI::RuntimeError(1);
+}
+
+std::vector<int> own_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return {0};
+  for (int c = 0; c < CPU_SETSIZE; ++c)
+    if (CPU_ISSET(c, &set)) cpus.push_back(c);
+  return cpus;
+}
+
+// ---- a world's rank ----
+
+void stay_on(int num_cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const std::vector<int> cpus = own_cpus();
+  for (size_t i = 0; i < cpus.size() && i < static_cast<size_t>(num_cpus); ++i) CPU_SET(cpus[i], &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+/// From the corners of the grid inwards, so that a world whose time is short has seen a little of everything.
+std::vector<uint64_t> sizes_in_order() {
+  return {8,         64 << 10, 4 << 20,  1 << 10,  16 << 10, 512 << 10, 256,      4 << 10,
+          256 << 10, 16 << 20, 1 << 20, 32 << 10, 128 << 10, 2 << 10,  8 << 10, 2 << 20};
+}
+constexpr Collective kMeasured[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                                    Collective::kBroadcast, Collective::kAllToAll,      Collective::kReduce};
+constexpr uint64_t kMostBytes = 16 << 20, kHugeBytes = 64 << 20;
+
+/// Times all points until the time is up, and gives rank 0's observations as lines "ns count count ...".
+class WorldRank {
+ public:
+  WorldRank(Communicator& comm, double budget_s) : comm_(comm), budget_s_(budget_s) {}
+
+  std::string run() {
+    CandidateBenchOptions options;
+    options.bursts = 5;
+    options.burst_us = 600;
+    options.point_s = 0.4;
+    {
+      CandidateBench bench(comm_, kMostBytes, options);
+      for (uint64_t bytes : sizes_in_order())
+        for (Collective c : kMeasured)
+          if (has_algorithms(c) && time_left(0.8)) note(bench.measure(c, bytes));
+    }
+    if (comm_.size() <= 4 && time_left(0.8)) {
+      CandidateBench bench(comm_, kHugeBytes, options);
+      note(bench.measure(Collective::kAllGather, kHugeBytes));
+    }
+    options.registered = true;  // last: from here on all plans may be direct
+    CandidateBench bench(comm_, kMostBytes, options);
+    for (uint64_t bytes : sizes_in_order())
+      for (Collective c : {Collective::kAllReduce, Collective::kAllGather})
+        if (time_left(1)) note(bench.measure(c, bytes));
+    return text_;
+  }
+
+ private:
+  static bool has_algorithms(Collective c) {
+    return std::any_of(all_algorithms().begin(), all_algorithms().end(), [&](const Algorithm& a) { return a.collective == c; });
+  }
+  // Rank 0's clock decides for all.
+  bool time_left(double share) {
+    uint32_t left = std::chrono::duration<double>(Clock::now() - start_).count() < share * budget_s_ ? 1 : 0;
+    if (comm_.rank() != 0) left = 0;
+    uint32_t any = 0;
+    const Status status = comm_.all_reduce(&left, &any, 1, Dtype::kUint32, Op::kMax);
+    if (!status.ok()) throw PerfError(std::string(status.message()));
+    return any != 0;
+  }
+  void note(const MeasuredPoint& point) {
+    for (const MeasuredCandidate& m : point.candidates) {
+      text_ += fmt::format("{} {}", point.ranks_per_core, m.median_ns);
+      for (double count : m.candidate.counts) text_ += fmt::format(" {}", count);
+      text_ += '\n';
+    }
+  }
+
+  Communicator& comm_;
+  const double budget_s_;
+  const Clock::time_point start_ = Clock::now();
+  std::string text_;
+};
+
+int run_rank(const CalibrateArgs& args) {
+  stay_on(args.cpus);
+  auto comm = Communicator::init_env();
+  if (!comm.ok()) fail(std::string(comm.status().message()));
+  try {
+    const std::string text = WorldRank(**comm, args.budget_s).run();
+    if ((*comm)->rank() == 0 && !(std::ofstream(args.observations) << text << std::flush))
+      throw PerfError("cannot write " + args.observations);
+    return 0;
+  } catch (const PerfError& e) {
+    std::fprintf(stderr, "rondo calibrate: %s\n", e.what());
+    (*comm)->abort();
+    return 1;
+  }
+}
+
+// ---- the parent ----
+
+std::vector<World> worlds_for(int cpus, bool quick) {
+  std::vector<World> worlds;
+  if (cpus >= 2) worlds.push_back({2, 2, 1});
+  if (cpus >= 4) worlds.push_back({4, 4, 1});
+  if (cpus >= 8) worlds.push_back({8, 8, 1});
+  const int shared = std::min(cpus, 2);
+  worlds.push_back({2 * shared, shared, 1});
+  worlds.push_back({4 * shared, shared, 1});
+  const double total_s = quick ? 12 : 50;
+  for (World& w : worlds) w.budget_s = total_s / static_cast<double>(worlds.size());
+  return worlds;
+}
+
+struct Observations {
+  std::vector<Observation> spread, crowded;
+};
+
+void read_observations(const std::string& path, Observations& to) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    int ranks_per_core = 0;
+    Observation o;
+    words >> ranks_per_core >> o.measured_ns;
+    for (double& count : o.counts) words >> count;
+    if (!words || !(o.measured_ns > 0)) fail("a world has written what cannot be read: " + line);
+    (ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
+  }
+}
+
+Observations measure(const std::vector<World>& worlds) {
+  Observations all;
+  const std::string path = std::filesystem::temp_directory_path() / fmt::format("rondo_calibrate_{}", getpid());
+  for (const World& w : worlds) {
+    fmt::print("{} processes on {} processor{}, {:.0f} s\n", w.nranks, w.cpus, w.cpus == 1 ? "" : "s", w.budget_s);
+    std::fflush(stdout);
+    const int status = launch_processes(w.nranks, {"rondo", "calibrate", "--observations", path, "--budget",
+                                                   fmt::format("{}", w.budget_s), "--cpus", std::to_string(w.cpus)});
+    if (status == 0) read_observations(path, all);
+    std::filesystem::remove(path);
+    if (status != 0) fail(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
+  }
+  return all;
+}
+
+void print_found(const Calibration& found, const Observations& o) {
+  const CostModel built_in = built_in_costs();
+  fmt::print("\n{:<18}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "", "", "a core each", "built in", "shared", "built in");
+  for (size_t t = 0; t < kNumCostTerms; ++t)
+    fmt::print("{:<18}{:>10}{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g}   {}\n", kCostTerms[t].name, kCostTerms[t].unit,
+               found.costs.spread[t], built_in.spread[t], found.costs.crowded[t], built_in.crowded[t],
+               kCostTerms[t].summary);
+  auto line = [](std::string_view what, const std::vector<Observation>& all, const CostVector& before, const CostVector& now) {
+    fmt::print("{}: {} timings, median error of the forecast {:.0f} % with the built-in constants, {:.0f} % with these\n", what,
+               all.size(), 100 * median_error(all, before), 100 * median_error(all, now));
+  };
+  fmt::print("\n");
+  line("a core each", o.spread, built_in.spread, found.costs.spread);
+  line("shared cores", o.crowded, built_in.crowded, found.costs.crowded);
+}
+
+void write(const std::string& path, const Calibration& c) {
+  std::error_code error;
+  const std::filesystem::path to(path);
+  if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), error);
+  const std::string fresh = fmt::format("{}.{}", path, getpid());  // readers see the old file or the new one
+  if (!(std::ofstream(fresh) << format_calibration(c) << std::flush)) fail("cannot write " + fresh);
+  std::filesystem::rename(fresh, to, error);
+  if (error) fail(fmt::format("cannot write {}: {}", path, error.message()));
+  fmt::print("\nwritten to {}\n", path);
+}
+
+int run(const CalibrateArgs& args) {
+  if (is_launched_rank()) return run_rank(args);
+  const std::string path = args.output.empty() ? default_calibration_path() : args.output;
+  if (path.empty()) fail("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
+  setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
+  for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
+  const Observations all = measure(worlds_for(static_cast<int>(own_cpus().size()), args.quick));
+  Calibration found;
+  found.cpu = processor_name();
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
+  found.date = date;
+  found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
+  found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
+  print_found(found, all);
+  write(path, found);
+  return 0;
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app) {
+  auto args = std::make_shared<CalibrateArgs>();
+  CLI::App* command = app.add_subcommand(
+      "calibrate", "Measures this machine for the planner, in at most a minute, and writes the constants for later runs");
+  command->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
+      ->type_name("FILE");
+  command->add_flag("--quick", args->quick, "At most 15 seconds, fewer timings");
+  const std::string hidden;  // CLI11 shows no group of this name
+  command->add_option("--observations", args->observations)->group(hidden);
+  command->add_option("--budget", args->budget_s)->group(hidden);
+  command->add_option("--cpus", args->cpus)->group(hidden);
+  command->footer(
+      "Leave the machine to it while it runs. Processes that are started later read the file (RONDO_CALIBRATION names\n"
+      "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they are.\n");
+  command->callback([args] {
+    if (const int status = run(*args); status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace rondo::tools

@@ -1,0 +1,161 @@
+#include "perf_candidates.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "core/communicator_impl.h"
+#include "perf_bench.h"
+
+namespace rondo::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRoot = 0;
+
+double median(std::vector<double> v) {
+  const auto middle = v.begin() + static_cast<ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), middle, v.end());
+  return *middle;
+}
+
+/// Private memory in huge pages where there are some, every page touched.
+std::byte* map_memory(uint64_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) throw PerfError(fmt::format("no memory for a buffer of {} bytes", bytes));
+  madvise(p, bytes, MADV_HUGEPAGE);
+  std::memset(p, 0, bytes);
+  return static_cast<std::byte*>(p);
+}
+
+uint64_t round_up(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096; }
+
+}  // namespace
+
+size_t MeasuredPoint::best() const {
+  const auto least = std::min_element(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return a.median_ns < b.median_ns;
+  });
+  return static_cast<size_t>(least - candidates.begin());
+}
+double MeasuredPoint::regret() const { return candidates[0].median_ns / candidates[best()].median_ns - 1; }
+
+std::string candidate_name(const Candidate& c) {
+  if (c.algorithm->direct) return std::string(c.algorithm->name);
+  if (c.protocol == Protocol::kInline) return fmt::format("{} inline", c.algorithm->name);
+  return fmt::format("{} simple {}", c.algorithm->name, c.message_bytes);
+}
+
+CandidateBench::CandidateBench(Communicator& comm, uint64_t max_bytes, const CandidateBenchOptions& options)
+    : comm_(comm), options_(options), rank_(comm.rank()), nranks_(comm.size()), max_bytes_(round_up(max_bytes)) {
+  if (!options.registered) {
+    in_ = map_memory(max_bytes_);
+    out_ = map_memory(max_bytes_);
+    return;
+  }
+  for (std::byte** buffer : {&in_, &out_}) {
+    Expected<void*> memory = comm.alloc(max_bytes_);
+    check(memory.status());
+    *buffer = static_cast<std::byte*>(*memory);
+  }
+}
+
+CandidateBench::~CandidateBench() {
+  for (std::byte* buffer : {in_, out_}) {
+    if (options_.registered) (void)comm_.free(buffer);
+    else munmap(buffer, max_bytes_);
+  }
+}
+
+void CandidateBench::check(const Status& status) const {
+  if (!status.ok()) throw PerfError(std::string(status.message()));
+}
+
+void CandidateBench::force(const Candidate* candidate) {
+  CommunicatorImpl& impl = comm_.impl();
+  impl.lock();
+  impl.planner().force(candidate);
+  impl.unlock();
+}
+
+double CandidateBench::over_ranks(double value, Op op) {
+  CallOptions ring;
+  ring.algorithm = "ring";
+  double result = 0;
+  check(comm_.all_reduce(&value, &result, 1, Dtype::kFloat64, op, &ring));
+  return result;
+}
+
+void CandidateBench::call() {
+  const uint64_t own_bytes = static_cast<uint64_t>(rank_) * count_elems_ * dtype_bytes(options_.dtype), n = count_elems_;
+  const Dtype t = options_.dtype;
+  switch (collective_) {
+    case Collective::kAllReduce: return check(comm_.all_reduce(out_, out_, n, t, options_.op));
+    case Collective::kReduceScatter: return check(comm_.reduce_scatter(in_, in_ + own_bytes, n, t, options_.op));
+    case Collective::kAllGather: return check(comm_.all_gather(out_ + own_bytes, out_, n, t));
+    case Collective::kBroadcast: return check(comm_.broadcast(out_, out_, n, t, kRoot));
+    case Collective::kReduce: return check(comm_.reduce(in_, out_, n, t, options_.op, kRoot));
+    case Collective::kAllToAll: return check(comm_.all_to_all(in_, out_, n, t));
+    case Collective::kGather: return check(comm_.gather(in_, out_, n, t, kRoot));
+    case Collective::kScatter: return check(comm_.scatter(in_, out_, n, t, kRoot));
+    case Collective::kBarrier: return check(comm_.barrier());
+    default: throw PerfError(fmt::format("{} has no candidates to choose from", collective_name(collective_)));
+  }
+}
+
+double CandidateBench::burst_ns(uint64_t calls) {
+  (void)over_ranks(0, Op::kSum);  // all begin together
+  const Clock::time_point start = Clock::now();
+  for (uint64_t i = 0; i < calls; ++i) call();
+  const double mine = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+  return over_ranks(mine, Op::kMax) / static_cast<double>(calls);
+}
+
+MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
+  collective_ = collective;
+  const uint64_t elem_bytes = dtype_bytes(options_.dtype);
+  const uint64_t parts = whole_elems(collective, 1, nranks_);
+  count_elems_ = std::max<uint64_t>(1, std::min(bytes, max_bytes_) / elem_bytes / parts);
+  PlanRequest request;
+  request.collective = collective;
+  request.dtype = options_.dtype;
+  if (collective_reduces(collective)) request.op = options_.op;
+  request.count_elems = collective == Collective::kBarrier ? 0 : count_elems_;
+  CommunicatorImpl& impl = comm_.impl();
+  impl.lock();
+  Expected<std::vector<Candidate>> found = impl.planner().candidates(request);
+  MeasuredPoint point{collective, nranks_, impl.planner().settings().ranks_per_core,
+                      whole_elems(collective, request.count_elems, nranks_) * elem_bytes, {}};
+  impl.unlock();
+  check(found.status());
+
+  std::vector<uint64_t> calls;  // of a burst, by candidate
+  double round_ns = 0;
+  for (const Candidate& c : *found) {
+    force(&c);
+    point.candidates.push_back({c, 0, 0});
+    (void)burst_ns(2);  // connections and pages
+    const double ns = burst_ns(3);
+    calls.push_back(static_cast<uint64_t>(std::clamp(options_.burst_us * 1000 / ns, 1.0, 4000.0)));
+    round_ns += ns * static_cast<double>(calls.back());
+  }
+  const int bursts = std::clamp(static_cast<int>(options_.point_s * 1e9 / round_ns), 3, std::max(3, options_.bursts));
+  std::vector<std::vector<double>> times(calls.size());
+  for (int b = 0; b < bursts; ++b)
+    for (size_t i = 0; i < calls.size(); ++i) {
+      force(&point.candidates[i].candidate);
+      (void)burst_ns(1);  // makes the plan
+      times[i].push_back(burst_ns(calls[i]));
+    }
+  force(nullptr);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    point.candidates[i].median_ns = median(times[i]);
+    point.candidates[i].least_ns = *std::min_element(times[i].begin(), times[i].end());
+  }
+  return point;
+}
+
+}  // namespace rondo::tools

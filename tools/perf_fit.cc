@@ -1,0 +1,80 @@
+#include "perf_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace rondo::tools {
+namespace {
+
+double forecast(const CostVector& counts, const CostVector& constants) {
+  double sum = 0;
+  for (size_t t = 0; t < kNumCostTerms; ++t) sum += counts[t] * constants[t];
+  return sum;
+}
+
+/// The normal equations of one weighted fit, in multiples of the prior.
+class Equations {
+ public:
+  Equations(std::span<const Observation> observations, const CostVector& prior, const CostVector& constants) {
+    for (const Observation& o : observations) {
+      const double error = std::abs(forecast(o.counts, constants) / o.measured_ns - 1);
+      const double weight = error > kBorder ? kBorder / error : 1;
+      CostVector row{};
+      for (size_t t = 0; t < kNumCostTerms; ++t) row[t] = o.counts[t] * prior[t] / o.measured_ns;
+      for (size_t a = 0; a < kNumCostTerms; ++a) {
+        right_[a] += weight * row[a];
+        for (size_t b = 0; b < kNumCostTerms; ++b) left_[a][b] += weight * row[a] * row[b];
+      }
+    }
+    const double pull = kPull * static_cast<double>(observations.size()) + 1e-9;
+    for (size_t a = 0; a < kNumCostTerms; ++a) {
+      left_[a][a] += pull;
+      right_[a] += pull;
+    }
+  }
+
+  /// By coordinate descent, which converges since the matrix is positive definite.
+  void solve(CostVector& multiples) const {
+    for (int sweep = 0; sweep < 5000; ++sweep) {
+      double most_change = 0;
+      for (size_t a = 0; a < kNumCostTerms; ++a) {
+        double rest = right_[a];
+        for (size_t b = 0; b < kNumCostTerms; ++b)
+          if (b != a) rest -= left_[a][b] * multiples[b];
+        const double next = std::max(kLeast, rest / left_[a][a]);
+        most_change = std::max(most_change, std::abs(next - multiples[a]));
+        multiples[a] = next;
+      }
+      if (most_change < 1e-7) return;
+    }
+  }
+
+ private:
+  static constexpr double kBorder = 0.15, kPull = 2e-4, kLeast = 0.02;
+  std::array<CostVector, kNumCostTerms> left_{};
+  CostVector right_{};
+};
+
+}  // namespace
+
+CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior) {
+  CostVector multiples, constants = prior;
+  multiples.fill(1);
+  for (int round = 0; round < 30; ++round) {
+    Equations(observations, prior, constants).solve(multiples);
+    for (size_t t = 0; t < kNumCostTerms; ++t) constants[t] = multiples[t] * prior[t];
+  }
+  return constants;
+}
+
+double median_error(std::span<const Observation> observations, const CostVector& constants) {
+  if (observations.empty()) return 0;
+  std::vector<double> errors;
+  for (const Observation& o : observations) errors.push_back(std::abs(forecast(o.counts, constants) / o.measured_ns - 1));
+  const auto middle = errors.begin() + static_cast<ptrdiff_t>(errors.size() / 2);
+  std::nth_element(errors.begin(), middle, errors.end());
+  return *middle;
+}
+
+}  // namespace rondo::tools
