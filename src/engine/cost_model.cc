@@ -58,8 +58,8 @@ class Counter {
     at(CostTerm::kEnd) += work_.ends * loops;
     bytes(CostTerm::kSlotByte, CostTerm::kFarSlotByte, work_.slot_share * size_);
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * size_);
-    if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do
     at(CostTerm::kDataHandover) = c_.profile->rounds;
+    if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
     at(CostTerm::kSlotByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // until all links run
   }

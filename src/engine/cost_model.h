@@ -22,7 +22,7 @@ namespace rondo {
 #define RONDO_COST_TERMS(X)                                                                                        \
   X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                       \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank")  \
-  X(kDataHandover, "data_handover", "ns", 120, 0, "the same with a data slot behind the flag")                     \
+  X(kDataHandover, "data_handover", "ns", 120, 700, "once more, where a data slot stands behind the flag")                     \
   X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                          \
   X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                       \
   X(kLine, "line", "ns", 7, 7, "a header line's worth of data through a kernel")                                   \

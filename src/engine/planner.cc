@@ -117,8 +117,9 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
 Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
   // A call's own algorithm is a demand; RONDO_ALGO applies to the calls that it can serve.
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
-  if (forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective && request.algorithm == nullptr)
-    demanded = forced_.algorithm->name;
+  const bool forced = forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
+                      request.algorithm == nullptr && !staged_only;
+  if (forced) demanded = forced_.algorithm->name;
   if (demanded.empty()) {
     const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
     if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
@@ -134,7 +135,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
-      if (request.algorithm == nullptr && forced_.algorithm == &a && !as_forced) return;
+      if (forced && !as_forced) return;
       Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, {}, 0});
       forecast(c, volume, request.root);
     };
