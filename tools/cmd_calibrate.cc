@@ -1,8 +1,8 @@
 // `rondo calibrate`: measures this machine for the planner and writes what it found where later runs find it.
 //
-// Small worlds of processes (perf_launch.h) run this program again with --world: each of them times every candidate of the
-// planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times into a
-// file. The parent fits the constants to all of them (perf_fit.h).
+// Small worlds of processes (perf_launch.h) run this program again with --world: each of them times every candidate
+// of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times
+// into a file. The parent fits the constants to all of them (perf_fit.h).
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -72,8 +72,8 @@ void stay_on(int num_cpus) {
 
 /// From the corners of the grid inwards, so that a world whose time is short has seen a little of everything.
 std::vector<uint64_t> sizes_in_order() {
-  return {8,         64 << 10, 4 << 20,  1 << 10,  16 << 10, 512 << 10, 256,      4 << 10,
-          256 << 10, 16 << 20, 1 << 20, 32 << 10, 128 << 10, 2 << 10,  8 << 10, 2 << 20};
+  return {8,         64 << 10, 4 << 20, 1 << 10,  16 << 10,  512 << 10, 256,     4 << 10,
+          256 << 10, 16 << 20, 1 << 20, 32 << 10, 128 << 10, 2 << 10,   8 << 10, 2 << 20};
 }
 constexpr Collective kMeasured[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
                                     Collective::kBroadcast, Collective::kAllToAll,      Collective::kReduce};
@@ -109,7 +109,8 @@ class WorldRank {
 
  private:
   static bool has_algorithms(Collective c) {
-    return std::any_of(all_algorithms().begin(), all_algorithms().end(), [&](const Algorithm& a) { return a.collective == c; });
+    return std::any_of(all_algorithms().begin(), all_algorithms().end(),
+                       [&](const Algorithm& a) { return a.collective == c; });
   }
   // Rank 0's clock decides for all.
   bool time_left(double share) {
@@ -204,9 +205,11 @@ void print_found(const Calibration& found, const Observations& o) {
     fmt::print("{:<18}{:>10}{:>12.4g}{:>12.4g}{:>12.4g}{:>12.4g}   {}\n", kCostTerms[t].name, kCostTerms[t].unit,
                found.costs.spread[t], built_in.spread[t], found.costs.crowded[t], built_in.crowded[t],
                kCostTerms[t].summary);
-  auto line = [](std::string_view what, const std::vector<Observation>& all, const CostVector& before, const CostVector& now) {
-    fmt::print("{}: {} timings, median error of the forecast {:.0f} % with the built-in constants, {:.0f} % with these\n", what,
-               all.size(), 100 * median_error(all, before), 100 * median_error(all, now));
+  auto line = [](std::string_view what, const std::vector<Observation>& all, const CostVector& before,
+                 const CostVector& now) {
+    fmt::print(
+        "{}: {} timings, median error of the forecast {:.0f} % with the built-in constants, {:.0f} % with these\n",
+        what, all.size(), 100 * median_error(all, before), 100 * median_error(all, now));
   };
   fmt::print("\n");
   line("a core each", o.spread, built_in.spread, found.costs.spread);
@@ -250,8 +253,10 @@ int run(const CalibrateArgs& args) {
 void add_calibrate_command(CLI::App& app) {
   auto args = std::make_shared<CalibrateArgs>();
   CLI::App* command = app.add_subcommand(
-      "calibrate", "Measures this machine for the planner, in at most a minute, and writes the constants for later runs");
-  command->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
+      "calibrate",
+      "Measures this machine for the planner, in at most a minute, and writes the constants for later runs");
+  command
+      ->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
       ->type_name("FILE");
   command->add_flag("--quick", args->quick, "At most 15 seconds, fewer timings");
   const std::string hidden;  // CLI11 shows no group of this name
@@ -260,7 +265,8 @@ void add_calibrate_command(CLI::App& app) {
   command->add_option("--cpus", args->cpus)->group(hidden);
   command->footer(
       "Leave the machine to it while it runs. Processes that are started later read the file (RONDO_CALIBRATION names\n"
-      "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they are.\n");
+      "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they "
+      "are.\n");
   command->callback([args] {
     if (const int status = run(*args); status != 0) throw CLI::RuntimeError(status);
   });

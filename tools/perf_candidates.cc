@@ -36,9 +36,8 @@ uint64_t round_up(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095)
 }  // namespace
 
 size_t MeasuredPoint::best() const {
-  const auto least = std::min_element(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    return a.median_ns < b.median_ns;
-  });
+  const auto least = std::min_element(candidates.begin(), candidates.end(),
+                                      [](const auto& a, const auto& b) { return a.median_ns < b.median_ns; });
   return static_cast<size_t>(least - candidates.begin());
 }
 double MeasuredPoint::regret() const { return candidates[0].median_ns / candidates[best()].median_ns - 1; }
@@ -90,7 +89,8 @@ double CandidateBench::over_ranks(double value, Op op) {
 }
 
 void CandidateBench::call() {
-  const uint64_t own_bytes = static_cast<uint64_t>(rank_) * count_elems_ * dtype_bytes(options_.dtype), n = count_elems_;
+  const uint64_t own_bytes = static_cast<uint64_t>(rank_) * count_elems_ * dtype_bytes(options_.dtype),
+                 n = count_elems_;
   const Dtype t = options_.dtype;
   switch (collective_) {
     case Collective::kAllReduce: return check(comm_.all_reduce(out_, out_, n, t, options_.op));
@@ -127,8 +127,11 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   CommunicatorImpl& impl = comm_.impl();
   impl.lock();
   Expected<std::vector<Candidate>> found = impl.planner().candidates(request);
-  MeasuredPoint point{collective, nranks_, impl.planner().settings().ranks_per_core,
-                      whole_elems(collective, request.count_elems, nranks_) * elem_bytes, {}};
+  MeasuredPoint point{collective,
+                      nranks_,
+                      impl.planner().settings().ranks_per_core,
+                      whole_elems(collective, request.count_elems, nranks_) * elem_bytes,
+                      {}};
   impl.unlock();
   check(found.status());
 

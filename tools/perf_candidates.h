@@ -2,8 +2,8 @@
 // prints and `rondo calibrate` fits its constants to.
 //
 // Calls follow one another without pause, in place where the collective can be; all candidates of a point take turns
-// (one burst each, so many times), so that what disturbs the machine disturbs all of them. A burst's time is that of its
-// slowest rank. All ranks call the same functions in the same order.
+// (one burst each, so many times), so that what disturbs the machine disturbs all of them. A burst's time is that of
+// its slowest rank. All ranks call the same functions in the same order.
 //
 // Thread safety: one thread for each rank.
 #pragma once
@@ -32,17 +32,17 @@ struct MeasuredPoint {
   uint64_t bytes = 0;  // S: of the larger of both buffers
   std::vector<MeasuredCandidate> candidates;
 
-  size_t best() const;     // the candidate with the least median
-  double regret() const;   // the choice's time over the best one's, less 1
+  size_t best() const;    // the candidate with the least median
+  double regret() const;  // the choice's time over the best one's, less 1
 };
 
 struct CandidateBenchOptions {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   int bursts = 7;
-  double burst_us = 1500;     // about so long, at least one call
-  double point_s = 3;         // fewer bursts, though never below 3, where a point would take longer
-  bool registered = false;    // buffers from Communicator::alloc: mapped by all ranks
+  double burst_us = 1500;   // about so long, at least one call
+  double point_s = 3;       // fewer bursts, though never below 3, where a point would take longer
+  bool registered = false;  // buffers from Communicator::alloc: mapped by all ranks
 };
 
 /// "ring simple 16384", "one_shot inline": what tells candidates apart.
@@ -56,7 +56,8 @@ class CandidateBench {
   CandidateBench(const CandidateBench&) = delete;
   CandidateBench& operator=(const CandidateBench&) = delete;
 
-  /// Collective. `bytes`: of the larger of both buffers, rounded down to whole parts, at least one element each. Throws PerfError.
+  /// Collective. `bytes`: of the larger of both buffers, rounded down to whole parts, at least one element each.
+  /// Throws PerfError.
   MeasuredPoint measure(Collective collective, uint64_t bytes);
 
  private:

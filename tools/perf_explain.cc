@@ -21,10 +21,14 @@ Json json_of(const MeasuredCandidate& m) {
   Json counts;
   for (size_t t = 0; t < kNumCostTerms; ++t)
     if (c.counts[t] != 0) counts[std::string(kCostTerms[t].name)] = c.counts[t];
-  return {{"name", candidate_name(c)},           {"algorithm", c.algorithm->name},
-          {"protocol", protocol_name(c.protocol)}, {"message_bytes", c.message_bytes},
-          {"forecast_us", c.forecast_ns / 1000}, {"measured_us", m.median_ns / 1000},
-          {"least_us", m.least_ns / 1000},       {"counts", counts}};
+  return {{"name", candidate_name(c)},
+          {"algorithm", c.algorithm->name},
+          {"protocol", protocol_name(c.protocol)},
+          {"message_bytes", c.message_bytes},
+          {"forecast_us", c.forecast_ns / 1000},
+          {"measured_us", m.median_ns / 1000},
+          {"least_us", m.least_ns / 1000},
+          {"counts", counts}};
 }
 
 Json json_of(const MeasuredPoint& p) {
@@ -76,8 +80,8 @@ class Explainer {
   void header() const {
     const auto& settings = comm_.impl().planner().settings();
     fmt::print("# rondo {} {} of {} {}, {}; {} on a core; constants: {}\n# {}\n", rondo_version(),
-               collective_name(*options_.operation->collective), comm_.size(), run_.ranks_are, dtype_name(options_.dtypes[0]),
-               settings.ranks_per_core, constants(),
+               collective_name(*options_.operation->collective), comm_.size(), run_.ranks_are,
+               dtype_name(options_.dtypes[0]), settings.ranks_per_core, constants(),
                "*: the planner's choice; forecast and measured are microseconds of a call among calls without pause");
     fmt::print("{:>12}    {:<30} {:>10} {:>10} {:>6}\n", "bytes", "candidate", "forecast", "measured", "ratio");
   }

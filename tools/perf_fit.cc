@@ -71,7 +71,8 @@ CostVector fit_constants(std::span<const Observation> observations, const CostVe
 double median_error(std::span<const Observation> observations, const CostVector& constants) {
   if (observations.empty()) return 0;
   std::vector<double> errors;
-  for (const Observation& o : observations) errors.push_back(std::abs(forecast(o.counts, constants) / o.measured_ns - 1));
+  for (const Observation& o : observations)
+    errors.push_back(std::abs(forecast(o.counts, constants) / o.measured_ns - 1));
   const auto middle = errors.begin() + static_cast<ptrdiff_t>(errors.size() / 2);
   std::nth_element(errors.begin(), middle, errors.end());
   return *middle;

@@ -50,7 +50,8 @@ class Parser {
   Status take(size_t line, std::string_view name, std::string_view value) {
     if (!have_version_) {
       const std::optional<int> version = number<int>(value);
-      if (name != "rondo_calibration" || !version) return bad_line(line, "a calibration begins with rondo_calibration = VERSION");
+      if (name != "rondo_calibration" || !version)
+        return bad_line(line, "a calibration begins with rondo_calibration = VERSION");
       result_.version = *version;
       have_version_ = true;
       return {};
@@ -86,7 +87,8 @@ class Parser {
   static Status take_constant(size_t line, std::string_view name, std::string_view value, bool& have, double& to) {
     const std::optional<double> ns = number<double>(value);
     if (have) return bad_line(line, fmt::format("{} stands there twice", name));
-    if (!ns || !(*ns >= 0 && *ns <= 1e9)) return bad_line(line, fmt::format("{} is no number of nanoseconds from 0 to 10^9", name));
+    if (!ns || !(*ns >= 0 && *ns <= 1e9))
+      return bad_line(line, fmt::format("{} is no number of nanoseconds from 0 to 10^9", name));
     have = true;
     to = *ns;
     return {};
@@ -129,7 +131,8 @@ Expected<Calibration> parse_calibration(std::string_view text) { return Parser()
 
 std::string format_calibration(const Calibration& c) {
   std::string text = fmt::format(
-      "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte (docs/planner.md)\n",
+      "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
+      "(docs/planner.md)\n",
       c.version, c.cpu, c.date, c.costs.near_bytes, c.costs.huge_bytes);
   for (size_t t = 0; t < kNumCostTerms; ++t)
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
@@ -159,27 +162,30 @@ Expected<CostModel> costs_in_force(std::string* from, bool report) {
   const bool named = variable != nullptr && *variable != '\0';
   auto built_in = [&](const std::string& why) {
     if (from != nullptr) *from = why.empty() ? "built in" : "built in, since " + why;
-    if (report && !why.empty()) std::fprintf(stderr, "rondo: the planner's built-in constants are used, since %s\n", why.c_str());
+    if (report && !why.empty())
+      std::fprintf(stderr, "rondo: the planner's built-in constants are used, since %s\n", why.c_str());
     return built_in_costs();
   };
   if (named && std::string_view(variable) == "off") return built_in("");
   const std::string path = named ? variable : default_calibration_path();
   const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
   if (!text && named)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_CALIBRATION={}: there is no such file to read; `rondo calibrate -o FILE` makes one, "
-                              "`off` means the built-in constants", path));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("RONDO_CALIBRATION={}: there is no such file to read; `rondo calibrate -o FILE` makes one, "
+                    "`off` means the built-in constants",
+                    path));
   if (!text) return built_in("");
   const Expected<Calibration> c = parse_calibration(*text);
   if (!c.ok() && named)
     return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_CALIBRATION={}: {}", path, c.status().message()));
   if (!c.ok()) return built_in(fmt::format("{} is malformed: {}", path, c.status().message()));
   if (c->version != kCalibrationVersion)
-    return built_in(fmt::format("{} is of version {} and this build reads version {}: run `rondo calibrate` again", path,
-                                c->version, kCalibrationVersion));
+    return built_in(fmt::format("{} is of version {} and this build reads version {}: run `rondo calibrate` again",
+                                path, c->version, kCalibrationVersion));
   if (c->cpu != processor_name())
-    return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path, c->cpu,
-                                processor_name()));
+    return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path,
+                                c->cpu, processor_name()));
   if (from != nullptr) *from = path;
   return c->costs;
 }

@@ -1,4 +1,5 @@
-// Calibration: the planner's constants as `rondo calibrate` measured them on a machine, and the small file that keeps them.
+// Calibration: the planner's constants as `rondo calibrate` measured them on a machine, and the small file that keeps
+// them.
 //
 //     rondo_calibration = 1                 version; other versions are reported and not used
 //     cpu = Intel(R) Xeon(R) Processor      on another processor the file is reported and not used
@@ -37,10 +38,10 @@ std::string processor_name();
 /// $XDG_CONFIG_HOME/rondo/calibration, or ~/.config/rondo/calibration; empty where neither variable is set.
 std::string default_calibration_path();
 
-/// The constants in force for this process, and in `from` where they are from ("built in", a path, "built in, since ...").
-/// RONDO_CALIBRATION: a file, which must be there and be readable; `off`: built in; not set: the default file, if there is
-/// one. A file of another version or machine is not used; neither is a malformed default file: both are reported on stderr
-/// where `report`. Errors: kInvalidArgument naming the variable, the file and the line.
+/// The constants in force for this process, and in `from` where they are from ("built in", a path, "built in, since
+/// ..."). RONDO_CALIBRATION: a file, which must be there and be readable; `off`: built in; not set: the default file,
+/// if there is one. A file of another version or machine is not used; neither is a malformed default file: both are
+/// reported on stderr where `report`. Errors: kInvalidArgument naming the variable, the file and the line.
 Expected<CostModel> costs_in_force(std::string* from, bool report);
 
 }  // namespace rondo

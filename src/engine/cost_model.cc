@@ -12,9 +12,15 @@ RankWork work_of_core(const ScheduleProfile& p, int ranks_per_core) {
   const double k = ranks_per_core;
   auto most = [&](double busiest, double mean) { return std::max(busiest, mean * k); };
   const RankWork &b = p.busiest, &m = p.mean;
-  return {most(b.credits, m.credits),       most(b.credit_lines, m.credit_lines), most(b.steps, m.steps),
-          most(b.ends, m.ends),             most(b.slot_share, m.slot_share),     most(b.user_share, m.user_share),
-          most(b.peer_share, m.peer_share), most(b.fresh_share, m.fresh_share),   most(b.pulls, m.pulls)};
+  return {most(b.credits, m.credits),
+          most(b.credit_lines, m.credit_lines),
+          most(b.steps, m.steps),
+          most(b.ends, m.ends),
+          most(b.slot_share, m.slot_share),
+          most(b.user_share, m.user_share),
+          most(b.peer_share, m.peer_share),
+          most(b.fresh_share, m.fresh_share),
+          most(b.pulls, m.pulls)};
 }
 
 /// 0 up to near_bytes, 1 from four times as many on.
@@ -25,7 +31,10 @@ double far_part(double bytes, double near_bytes) {
 class Counter {
  public:
   Counter(const CostCase& c, const CostModel& model)
-      : c_(c), model_(model), work_(work_of_core(*c.profile, c.ranks_per_core)), size_(c.whole_bytes),
+      : c_(c),
+        model_(model),
+        work_(work_of_core(*c.profile, c.ranks_per_core)),
+        size_(c.whole_bytes),
         far_(far_part(c.whole_bytes * c.ranks_per_core, static_cast<double>(model.near_bytes))) {}
 
   CostVector count() {

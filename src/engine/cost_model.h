@@ -1,6 +1,6 @@
-// CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow from
-// the schedule's profile and the call's size; the constants are a machine's, built in or measured by `rondo calibrate`.
-// That the forecast is linear in the constants is what lets them be fitted to timings of whole calls.
+// CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow
+// from the schedule's profile and the call's size; the constants are a machine's, built in or measured by `rondo
+// calibrate`. That the forecast is linear in the constants is what lets them be fitted to timings of whole calls.
 //
 // There are two sets of constants: for ranks that have a core each, and for ranks that share cores, where waiting means
 // a change of rank and half of what is passed on stays in a core's own caches.
@@ -22,7 +22,7 @@ namespace rondo {
 #define RONDO_COST_TERMS(X)                                                                                        \
   X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                       \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank")  \
-  X(kDataHandover, "data_handover", "ns", 120, 700, "once more, where a data slot stands behind the flag")                     \
+  X(kDataHandover, "data_handover", "ns", 120, 700, "once more, with a data slot behind the flag")     \
   X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                          \
   X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                       \
   X(kLine, "line", "ns", 7, 7, "a header line's worth of data through a kernel")                                   \

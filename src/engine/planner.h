@@ -65,8 +65,9 @@ class Planner {
   /// The algorithm of that name for the collective, or kInvalidArgument with the names that exist.
   Expected<const Algorithm*> find(Collective collective, std::string_view name) const;
 
-  /// All ways to run a call that settings and promises leave, the one with the least forecast first; equal on all ranks.
-  /// Errors: kUnsupported. O(algorithms), the first time for a number of ranks and a root O(their instructions).
+  /// All ways to run a call that settings and promises leave, the one with the least forecast first; equal on all
+  /// ranks. Errors: kUnsupported. O(algorithms), the first time for a number of ranks and a root O(their
+  /// instructions).
   Expected<std::vector<Candidate>> candidates(const PlanRequest& request) { return candidates(request, false); }
   /// From now on collectives that have this algorithm run as the candidate says; nullptr: a free choice again. For
   /// measurements; all ranks have to do alike, between two operations. Drops all plans.

@@ -8,9 +8,9 @@
 namespace rondo {
 namespace {
 
-constexpr double RankWork::* kFields[] = {&RankWork::credits,    &RankWork::credit_lines, &RankWork::steps,
-                                          &RankWork::ends,       &RankWork::slot_share,   &RankWork::user_share,
-                                          &RankWork::peer_share, &RankWork::fresh_share,  &RankWork::pulls};
+constexpr double RankWork::*kFields[] = {&RankWork::credits,    &RankWork::credit_lines, &RankWork::steps,
+                                         &RankWork::ends,       &RankWork::slot_share,   &RankWork::user_share,
+                                         &RankWork::peer_share, &RankWork::fresh_share,  &RankWork::pulls};
 
 // A multicast is written once for all of its readers.
 double written_ends(const PortSet& to) {
@@ -73,7 +73,8 @@ class WorkCounter {
 /// The schedules of all ranks under rounds instead of a clock.
 class Rounds {
  public:
-  Rounds(const Schedule& schedule, int ranks_per_core) : cores_((schedule.nranks + ranks_per_core - 1) / ranks_per_core) {
+  Rounds(const Schedule& schedule, int ranks_per_core)
+      : cores_((schedule.nranks + ranks_per_core - 1) / ranks_per_core) {
     for (const RankSchedule& s : schedule.ranks) ranks_.push_back(prepare(s));
     running_.resize(static_cast<size_t>(cores_));
     for (int c = 0; c < cores_; ++c) running_[static_cast<size_t>(c)] = c;
@@ -98,7 +99,7 @@ class Rounds {
 
  private:
   static constexpr int kDepth = 4;  // messages under way beyond those of one operation
-  struct Channel {  // one reader's view of a connection
+  struct Channel {                  // one reader's view of a connection
     int posted = 0, visible = 0, consumed = 0, room = kDepth;
   };
   struct Step {
@@ -186,8 +187,7 @@ std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, int nranks, Rank 
   std::set<Rank> ranks;
   if (nranks <= kProfiledRanks || algorithm.direct)
     for (Rank r = 0; r < nranks; ++r) ranks.insert(r);
-  else
-    ranks = {0, 1, nranks / 2, nranks - 1, root, (root + 1) % nranks, (root + nranks / 2) % nranks};
+  else ranks = {0, 1, nranks / 2, nranks - 1, root, (root + 1) % nranks, (root + nranks / 2) % nranks};
   return {ranks.begin(), ranks.end()};
 }
 
@@ -203,7 +203,8 @@ double count_rounds(const Schedule& schedule, int ranks_per_core) {
 ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank root, int ranks_per_core) {
   ScheduleProfile profile;
   Schedule schedule{algorithm.collective, nranks, root, {}};
-  for (Rank r : ranks_to_profile(algorithm, nranks, root)) schedule.ranks.push_back(record_rank(algorithm, r, nranks, root));
+  for (Rank r : ranks_to_profile(algorithm, nranks, root))
+    schedule.ranks.push_back(record_rank(algorithm, r, nranks, root));
   for (const RankSchedule& s : schedule.ranks) {
     const RankWork work = WorkCounter(s, algorithm, profile).work;
     for (auto field : kFields) {

@@ -1,5 +1,5 @@
-// ScheduleProfile: what an algorithm does on N ranks, read off its recorded schedule, for any collective and root and for
-// algorithms that the library does not know. The cost model (cost_model.h) turns it into a forecast.
+// ScheduleProfile: what an algorithm does on N ranks, read off its recorded schedule, for any collective and root and
+// for algorithms that the library does not know. The cost model (cost_model.h) turns it into a forecast.
 //
 // Bytes are shares of S, the larger of a call's two buffers. Everything here is a pure function of values that all
 // ranks have, so that all ranks get the same numbers.
@@ -13,23 +13,23 @@ namespace rondo {
 
 /// What a rank does in one operation, as long as a chunk is one message.
 struct RankWork {
-  double credits = 0;      // messages without elements, sent or received
-  double credit_lines = 0; // connection ends that these touch
-  double steps = 0;        // instructions with data, one for each chunk
-  double ends = 0;         // connection ends that these touch: a header line each
-  double slot_share = 0;   // written to and read from data slots or header lines
-  double user_share = 0;   // read from and written to the caller's own buffers
-  double peer_share = 0;   // read from and written to peers' buffers as direct instructions do
-  double fresh_share = 0;  // of peer_share: read from what the peer has just written (its `out`)
-  double pulls = 0;        // reads of a peer's buffer
+  double credits = 0;       // messages without elements, sent or received
+  double credit_lines = 0;  // connection ends that these touch
+  double steps = 0;         // instructions with data, one for each chunk
+  double ends = 0;          // connection ends that these touch: a header line each
+  double slot_share = 0;    // written to and read from data slots or header lines
+  double user_share = 0;    // read from and written to the caller's own buffers
+  double peer_share = 0;    // read from and written to peers' buffers as direct instructions do
+  double fresh_share = 0;   // of peer_share: read from what the peer has just written (its `out`)
+  double pulls = 0;         // reads of a peer's buffer
   friend bool operator==(const RankWork&, const RankWork&) = default;
 };
 
 struct ScheduleProfile {
-  RankWork busiest;            // by field
-  RankWork mean;               // over the ranks that were looked at
-  double rounds = 0;           // see below
-  double longest_chunk = 0;    // share of S
+  RankWork busiest;                    // by field
+  RankWork mean;                       // over the ranks that were looked at
+  double rounds = 0;                   // see below
+  double longest_chunk = 0;            // share of S
   bool serves_variable_counts = true;  // one chunk for each part of a buffer
   bool adds_in_out = false;            // keeps partial sums in the caller's output
   bool sends_final = false;            // complete sums travel
@@ -37,16 +37,16 @@ struct ScheduleProfile {
   friend bool operator==(const ScheduleProfile&, const ScheduleProfile&) = default;
 };
 
-/// Up to so many ranks all of them are looked at; beyond, a few. Of direct algorithms always all: in a collective with a
-/// root few ranks may touch others' buffers, and all must prepare for it.
+/// Up to so many ranks all of them are looked at; beyond, a few. Of direct algorithms always all: in a collective
+/// with a root few ranks may touch others' buffers, and all must prepare for it.
 inline constexpr int kProfiledRanks = 16;
 
 /// The profile of `algorithm` for `nranks` ranks, `ranks_per_core` of them on each core.
 ///
-/// `rounds`: how often an operation waits for another rank when operations follow one another without pause. The schedules
-/// run without clock or data: in a round each core runs one of its ranks until it cannot go on, and what is sent becomes
-/// visible in the next round. So where every rank has a core a round is a hand-over, and where ranks share cores it is a
-/// change of rank. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core.
+/// `rounds`: how often an operation waits for another rank when operations follow one another without pause. The
+/// schedules run without clock or data: in a round each core runs one of its ranks until it cannot go on, and what is
+/// sent becomes visible in the next round. So where every rank has a core a round is a hand-over, and where ranks
+/// share cores it is a change of rank. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core.
 /// O(instructions of all ranks looked at), times a dozen for the rounds.
 ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank root, int ranks_per_core);
 

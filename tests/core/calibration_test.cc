@@ -131,8 +131,9 @@ TEST(Calibration, SettingNamesAFileOrTurnsItOff) {
 TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
   Calibration elsewhere = sample();
   elsewhere.cpu = "Processor of another machine";
-  for (const auto& [text, why] : {std::pair{std::string("rondo_calibration = 99\nwhatever that version has\n"), "version 99"},
-                                  {format_calibration(elsewhere), "Processor of another machine"}}) {
+  for (const auto& [text, why] :
+       {std::pair{std::string("rondo_calibration = 99\nwhatever that version has\n"), "version 99"},
+        {format_calibration(elsewhere), "Processor of another machine"}}) {
     const File file(text);
     const Setting use("RONDO_CALIBRATION", file.path());
     std::string from;
@@ -155,7 +156,8 @@ TEST(Calibration, ANamedFileMustBeThereAndWellFormed) {
   const auto comms = Communicator::init_all(2);
   ASSERT_FALSE(comms.ok());
   EXPECT_EQ(comms.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(comms.status().message().find(file.path() + ": line 2"), std::string_view::npos) << comms.status().to_string();
+  EXPECT_NE(comms.status().message().find(file.path() + ": line 2"), std::string_view::npos)
+      << comms.status().to_string();
 }
 
 TEST(Calibration, DefaultPlace) {
@@ -185,7 +187,8 @@ TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   const Setting use("RONDO_CALIBRATION", file.path());
   auto comms = Communicator::init_all(4);
   ASSERT_TRUE(comms.ok()) << comms.status().to_string();
-  EXPECT_TRUE(choice(*comms, 0).starts_with("one_shot") || choice(*comms, 0).starts_with("direct")) << choice(*comms, 0);
+  EXPECT_TRUE(choice(*comms, 0).starts_with("one_shot") || choice(*comms, 0).starts_with("direct"))
+      << choice(*comms, 0);
   for (size_t r = 1; r < 4; ++r) EXPECT_EQ(choice(*comms, r), choice(*comms, 0));
 }
 

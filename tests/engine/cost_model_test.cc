@@ -1,6 +1,5 @@
-// What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that grow
-// where they must.
-// labels: unit
+// What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that
+// grow where they must. labels: unit
 #include "engine/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +109,7 @@ TEST(CostModel, GrowsWithBytes) {
       for (double bytes = 8; bytes < 1e9; bytes *= 1.7)
         for (bool by_copy : {false, true}) {
           if (by_copy && !a.pulls_only) continue;
-          const CostCase c{&p,    Protocol::kSimple, a.direct, by_copy, 64 * 1024.0,
+          const CostCase c{&p,    Protocol::kSimple,       a.direct, by_copy, 64 * 1024.0,
                            bytes, p.longest_chunk * bytes, per_core};
           const double ns = forecast_ns(cost_counts(c, model), model, per_core);
           EXPECT_TRUE(std::isfinite(ns) && ns > 0) << a.name;
