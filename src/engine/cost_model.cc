@@ -66,6 +66,9 @@ class Counter {
     at(CostTerm::kMessage) = work_.steps * loops;
     at(CostTerm::kEnd) += work_.ends * loops;
     bytes(CostTerm::kSlotByte, CostTerm::kFarSlotByte, work_.slot_share * size_);
+    constexpr double kShortMessage = 16 * 1024, kMuchOfRing = 256 * 1024;
+    if (c_.message_bytes > kShortMessage && c_.chunk_bytes > kMuchOfRing)
+      at(CostTerm::kLongSlotByte) = work_.slot_share * size_;
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do

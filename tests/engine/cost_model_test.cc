@@ -135,6 +135,11 @@ TEST(CostModel, LinesForSmallAndSlotsForLargeMessages) {
   EXPECT_GT(forecast(p, 1e5, 1, Protocol::kInline, 448), forecast(p, 1e5, 1));
 }
 
+TEST(CostModel, LongChunksGoInShortMessages) {
+  const ScheduleProfile p = profile(Collective::kAllReduce, "ring", 2);
+  EXPECT_LT(forecast(p, 8 << 20, 1), forecast(p, 8 << 20, 1, Protocol::kSimple, 64 * 1024));
+}
+
 TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   CostModel model = built_in_costs();
   CostVector counts{};
