@@ -3,12 +3,14 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -17,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
+#include "transport/pool.h"
 #include "transport/segment.h"
 
 #ifdef RONDO_HAVE_HWLOC
@@ -135,11 +138,42 @@ std::string memfd_text() {
   return "available";
 }
 
+// Pools of processes that run now: those whose descriptors this user may look at.
+void show_pools_in_use() {
+  std::error_code ignored;
+  bool any = false;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string pid = process.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    for (const auto& fd : std::filesystem::directory_iterator(process.path() / "fd", ignored)) {
+      if (!std::filesystem::read_symlink(fd.path(), ignored).string().starts_with("/memfd:rondo-pool")) continue;
+      struct stat file {};
+      if (stat(fd.path().c_str(), &file) != 0) continue;
+      any = true;
+      line("", fmt::format("pid {} ({}): {} of {} resident", pid, file_line((process.path() / "comm").c_str()),
+                           bytes_text(static_cast<uint64_t>(file.st_blocks) * 512),
+                           bytes_text(static_cast<uint64_t>(file.st_size))));
+      break;
+    }
+  }
+  if (!any) line("", "none");
+}
+
+void show_pool() {
+  const auto bytes = StagingPool::configured_bytes();
+  line("staging pool", bytes.ok() ? fmt::format("{} of address space for each process and all its communicators "
+                                                "(RONDO_POOL_BYTES);", bytes_text(*bytes))
+                                  : bytes.status().to_string());
+  line("", "pages exist only where messages went; in use now, by processes:");
+  show_pools_in_use();
+}
+
 void show_transports() {
   section("transports");
   line("inproc", "ranks as threads of one process (rondo_comm_init_all): always available");
   line("shm", fmt::format("ranks as processes of one host: needs memfd_create ({}) and Unix sockets;", memfd_text()));
   line("", "neither /dev/shm nor ptrace rights are used");
+  show_pool();
   const SegmentLayout two(2);
   line("staging memory",
        fmt::format("{} slots of {} for each connection in use, and {} lines of 64 B for short messages", two.data_slots,

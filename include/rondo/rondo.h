@@ -43,7 +43,8 @@ typedef enum rondo_status RONDO_ENUM_INT {
   RONDO_UNSUPPORTED = 7,
   RONDO_UNAUTHORIZED = 8,
   RONDO_IN_PROGRESS = 9,
-  RONDO_INTERNAL = 10
+  RONDO_INTERNAL = 10,
+  RONDO_EXHAUSTED = 11
 } rondo_status;
 
 typedef enum rondo_dtype RONDO_ENUM_INT {

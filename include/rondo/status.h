@@ -32,7 +32,8 @@ namespace rondo {
   X(kUnsupported, 7, "not supported", "choose what the message names instead")                                        \
   X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")                           \
   X(kInProgress, 9, "not finished yet", "wait or test again")                                                         \
-  X(kInternal, 10, "internal error", "please report this with the message")
+  X(kInternal, 10, "internal error", "please report this with the message")                                           \
+  X(kExhausted, 11, "a limit was reached", "raise the limit that the message names")
 
 enum class StatusCode : int {
 #define RONDO_X(name, value, text, remedy) name = value,

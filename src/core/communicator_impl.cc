@@ -243,7 +243,7 @@ void CommunicatorImpl::abort() { transport_->raise_abort(rank_); }
 Status CommunicatorImpl::error() {
   if (queue_.has_failed() && !finalized_) return queue_.failure();
   if (auto by = transport_->aborted_by())
-    return Status(StatusCode::kAborted, fmt::format("rank {}: rank {} aborted the communicator", rank_, *by));
+    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(*transport_, *by)));
   return {};
 }
 

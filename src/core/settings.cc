@@ -20,7 +20,8 @@ constexpr std::string_view kKnown[] = {
     "RONDO_ALGO",      "RONDO_PROTO",  "RONDO_MESSAGE_BYTES", "RONDO_TIMEOUT_S", "RONDO_INIT_TIMEOUT_S",
     "RONDO_SIMD",      "RONDO_RANK",   "RONDO_NRANKS",        "RONDO_UNIQUE_ID", "RONDO_SECRET",
     "RONDO_CALIBRATION", "RONDO_CMA",       "RONDO_PORT",   "RONDO_SOCKET_IFNAME", "RONDO_JOB_ID",    "RONDO_LOCAL_RANK",
-    "RONDO_TRACE",     "RONDO_TRACE_RECORDS", "RONDO_FLIGHT_DIR", "RONDO_FLIGHT_SIGNAL"};
+    "RONDO_TRACE",     "RONDO_TRACE_RECORDS", "RONDO_FLIGHT_DIR", "RONDO_FLIGHT_SIGNAL",
+    "RONDO_POOL_BYTES"};
 
 void report_unknown() {
   for (char** e = environ; *e != nullptr; ++e) {

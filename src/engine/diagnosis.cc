@@ -52,8 +52,9 @@ bool OperationQueue::check_abort() {
   const std::optional<Rank> by = transport_.aborted_by();
   if (!by) return false;
   const Operation* op = oldest();
-  fail(Status(StatusCode::kAborted, fmt::format("{}: rank {} aborted the communicator",
-                                                op != nullptr ? describe(*op) : fmt::format("rank {}", rank_), *by)));
+  fail(Status(StatusCode::kAborted,
+              fmt::format("{}: {}", op != nullptr ? describe(*op) : fmt::format("rank {}", rank_),
+                          abort_text(transport_, *by))));
   return true;
 }
 

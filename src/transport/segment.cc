@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <iterator>
 
 namespace rondo {
 namespace {
 
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once: counters and lines of 7 connections
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t pack(const ConnectionKey& k) {
@@ -22,50 +25,90 @@ uint64_t pack(const ConnectionKey& k) {
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
   data_slots = n <= 16 ? 32 : 16;
   max_connections = static_cast<uint32_t>(8 * n + 64);
-  const uint64_t small_each = round_up(sizeof(ReadCounter) * static_cast<uint64_t>(n), 64) +
-                              sizeof(HeaderLine) * kLinesPerConnection;
-  directory_offset = round_up(sizeof(SegmentHeader), 4096);
-  small_offset = round_up(directory_offset + sizeof(DirectoryEntry) * max_connections, 4096);
-  data_offset = round_up(small_offset + small_each * max_connections, kHugePage);
-  total_bytes = data_offset + uint64_t{data_slots} * kSlotBytes * (max_connections / 2);
+  marks_offset = round_up(sizeof(SegmentHeader), 64);
+  directory_offset = round_up(marks_offset + static_cast<uint64_t>(n), 64);
+  total_bytes = directory_offset + sizeof(DirectoryEntry) * max_connections;
 }
 
 FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
-  std::byte* base = bases_[static_cast<size_t>(owner)];
+  std::byte* pool = places_[static_cast<size_t>(owner)].pool;
   FifoView v;
-  v.counters = reinterpret_cast<ReadCounter*>(base + e.counters_offset);
-  v.lines = reinterpret_cast<HeaderLine*>(base + e.lines_offset);
-  v.data = e.data_offset != 0 ? base + e.data_offset : nullptr;
+  v.counters = reinterpret_cast<ReadCounter*>(pool + e.counters_offset);
+  v.lines = reinterpret_cast<HeaderLine*>(pool + e.lines_offset);
+  v.data = e.data_offset != 0 ? pool + e.data_offset : nullptr;
   v.num_slots = e.data_offset != 0 ? layout_.data_slots : SegmentLayout::kLinesPerConnection;
   v.slot_bytes = e.data_offset != 0 ? SegmentLayout::kSlotBytes : 0;
   return v;
+}
+
+// A piece of the pool: from what is left of the last one taken, or from a new one.
+Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes) {
+  const bool data = use == StagingPool::Use::kData;
+  Rest& rest = data ? data_ : small_;
+  bytes = round_up(bytes, 64);
+  if (rest.bytes < bytes) {
+    RONDO_TRY_ASSIGN(const StagingPool::Range taken,
+                     pool_->take(backing_, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
+    taken_.push_back(taken);
+    rest = {taken.offset, taken.bytes};
+  }
+  rest.bytes -= bytes;
+  used_bytes_ += bytes;
+  return std::exchange(rest.offset, rest.offset + bytes);
 }
 
 Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   RONDO_CHECK(key.writer == rank_);
   const uint64_t counters = sizeof(ReadCounter) * static_cast<uint64_t>(key.group == 0 ? 1 : layout_.nranks);
   const uint64_t lines = sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_slots);
-  const uint64_t data = key.inline_only ? 0 : uint64_t{layout_.data_slots} * SegmentLayout::kSlotBytes;
-  const bool fits = made_ < layout_.max_connections &&
-                    small_used_ + counters + lines <= layout_.data_offset - layout_.small_offset &&
-                    data_used_ + data <= layout_.total_bytes - layout_.data_offset;
-  if (!fits)
-    return Status(StatusCode::kInternal,
-                  fmt::format("rank {}: no room for another connection (tag {}, {} made) in its segment of {} MiB", rank_,
-                              key.tag, made_, layout_.total_bytes >> 20));
-  auto& entry = reinterpret_cast<DirectoryEntry*>(bases_[static_cast<size_t>(rank_)] + layout_.directory_offset)[made_++];
-  entry.counters_offset = layout_.small_offset + small_used_;
-  entry.lines_offset = entry.counters_offset + counters;
-  entry.data_offset = data != 0 ? layout_.data_offset + data_used_ : 0;
-  small_used_ += counters + lines;
-  data_used_ += data;
+  if (made_ == layout_.max_connections)
+    return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were made", made_)));
+  const auto small = carve(StagingPool::Use::kSmall, counters + lines);
+  if (!small.ok()) return give_up(key, small.status());
+  uint64_t data_offset = 0;
+  if (!key.inline_only) {
+    const auto data = carve(StagingPool::Use::kData, uint64_t{layout_.data_slots} * SegmentLayout::kSlotBytes);
+    if (!data.ok()) return give_up(key, data.status());
+    data_offset = *data;
+  }
+  auto& entry = reinterpret_cast<DirectoryEntry*>(segment(rank_) + layout_.directory_offset)[made_++];
+  entry.counters_offset = *small;
+  entry.lines_offset = *small + counters;
+  entry.data_offset = data_offset;
   std::atomic_ref<uint64_t>(entry.key).store(pack(key), std::memory_order_release);
   return view(rank_, entry);
 }
 
+// The others will wait for what this rank cannot send: they hear why.
+Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
+  Status s(why.code(), fmt::format("rank {} cannot make a connection to {}: {}", rank_,
+                                   key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
+  SegmentHeader& own = header(rank_);
+  if (!aborted_by()) {
+    char text[sizeof own.reason] = {};
+    s.message().copy(text, sizeof text - 1);
+    for (size_t i = 0; i < std::size(own.reason); ++i) {
+      uint64_t word;
+      std::memcpy(&word, text + 8 * i, 8);
+      std::atomic_ref<uint64_t>(own.reason[i]).store(word, std::memory_order_relaxed);
+    }
+  }
+  raise_abort(rank_);
+  return s;
+}
+
+std::string SegmentTransport::abort_reason(Rank by) {
+  SegmentHeader& theirs = header(by);
+  char text[sizeof theirs.reason];
+  for (size_t i = 0; i < std::size(theirs.reason); ++i) {
+    const uint64_t word = std::atomic_ref<uint64_t>(theirs.reason[i]).load(std::memory_order_relaxed);
+    std::memcpy(text + 8 * i, &word, 8);
+  }
+  return std::string(text, strnlen(text, sizeof text));
+}
+
 std::optional<FifoView> SegmentTransport::open_reader(const ConnectionKey& key) {
-  auto* entries =
-      reinterpret_cast<DirectoryEntry*>(bases_[static_cast<size_t>(key.writer)] + layout_.directory_offset);
+  auto* entries = reinterpret_cast<DirectoryEntry*>(segment(key.writer) + layout_.directory_offset);
   const uint64_t wanted = pack(key);
   for (uint32_t i = 0; i < layout_.max_connections; ++i) {
     const uint64_t found = std::atomic_ref<uint64_t>(entries[i].key).load(std::memory_order_acquire);
@@ -90,11 +133,13 @@ std::optional<Rank> SegmentTransport::aborted_by() {
 }
 
 bool SegmentTransport::departed(Rank r) {
-  return std::atomic_ref<uint64_t>(header(r).departed).load(std::memory_order_acquire) != 0;
+  return std::atomic_ref<uint8_t>(marks(rank_)[r]).load(std::memory_order_acquire) != 0;
 }
 
 void SegmentTransport::depart() {
-  std::atomic_ref<uint64_t>(header(rank_).departed).store(1, std::memory_order_release);
+  for (Rank r = 0; r < static_cast<Rank>(places_.size()); ++r)
+    if (places_[static_cast<size_t>(r)].pool != nullptr)
+      std::atomic_ref<uint8_t>(marks(r)[rank_]).store(1, std::memory_order_release);
 }
 
 }  // namespace rondo

@@ -1,19 +1,27 @@
-// Segment: the memory of one rank in one communicator, laid out for any transport whose ranks share memory.
+// Segment: the memory of one rank in one communicator, for any transport whose ranks share memory. All of it lies in the
+// pool of the rank's process (pool.h) and is taken from there when it is needed.
 //
-//   | header: abort word, doorbell, boards | directory of connections | lines and counters ... | data slots ... |
+//   when made    | header: abort word, doorbell, boards | marks of those who left | directory |
+//   at first use | counters and lines of some connections |   | data slots of a connection, or of two |
 //
 // The owner is the only one that makes connections in its segment (it is their writer) and publishes each by storing
-// its directory entry's key with release; readers look for the key. The segment is sparse: address space is taken for
-// all connections that could exist, memory only for those that were made.
+// its directory entry's key with release; readers look for the key. Offsets count from the start of the owner's pool.
+//
+// A rank that departs leaves its mark in every rank's segment, as its last access to it: a segment whose ranks have all
+// left is nobody's, and goes back to the pool.
 //
 // Thread safety: one maker; any readers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "transport/pool.h"
 #include "transport/transport.h"
 
 namespace rondo {
@@ -26,12 +34,12 @@ struct SegmentLayout {
   int nranks;
   uint32_t max_connections;
   uint32_t data_slots;  // of a Simple connection
-  uint64_t directory_offset, small_offset, data_offset, total_bytes;
+  uint64_t marks_offset, directory_offset, total_bytes;  // of what exists before the first connection
 };
 
 struct SegmentHeader {
   alignas(64) uint64_t aborted_by;  // rank + 1; 0: nobody
-  uint64_t departed;                // 1 when the owner has destroyed its communicator
+  uint64_t reason[63];              // why the owner aborted: text, zero-terminated; empty: its caller asked for it
   alignas(64) Doorbell bell;
   OperationBoard board;
   PairBoard pair_board;
@@ -39,7 +47,7 @@ struct SegmentHeader {
 
 struct DirectoryEntry {
   uint64_t key;  // 0: free
-  uint64_t counters_offset, lines_offset, data_offset;
+  uint64_t counters_offset, lines_offset, data_offset;  // in the owner's pool; data: 0: none
 };
 
 /// Makes and finds connections in segments of one layout.
@@ -55,24 +63,54 @@ class SegmentTransport : public Transport {
   Doorbell* bell(Rank r) override { return &header(r).bell; }
   void raise_abort(Rank by) override;
   std::optional<Rank> aborted_by() override;
+  std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
-  uint64_t staging_bytes() const override { return small_used_ + data_used_; }
+  uint64_t staging_bytes() const override { return used_bytes_; }
 
  protected:
-  SegmentTransport(Rank rank, const SegmentLayout& layout) : rank_(rank), layout_(layout) {}
-  /// The segments by rank, set before the first use.
-  void set_segments(std::vector<std::byte*> bases) { bases_ = std::move(bases); }
-  SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(bases_[static_cast<size_t>(r)]); }
+  /// Where a rank's segment lies as seen from here.
+  struct Place {
+    std::byte* pool = nullptr;  // nullptr: not reached
+    uint64_t segment_offset = 0;
+  };
+  SegmentTransport(Rank rank, const SegmentLayout& layout, std::shared_ptr<StagingPool> pool,
+                   StagingPool::Backing backing)
+      : rank_(rank), layout_(layout), pool_(std::move(pool)), backing_(backing) {}
+  /// This rank's own segment, which must have been taken with layout.total_bytes of small memory.
+  void set_own(const StagingPool::Range& segment) { taken_.push_back(segment); }
+  /// By rank, set before the first use.
+  void set_places(std::vector<Place> places) { places_ = std::move(places); }
+  const std::vector<Place>& places() const { return places_; }
+  SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(segment(r)); }
+  uint8_t* marks(Rank r) const { return reinterpret_cast<uint8_t*>(segment(r) + layout_.marks_offset); }
+  /// Leaves this rank's marks: no segment may be touched after that.
   void depart();
+  /// What this rank has taken from the pool; the caller gives it back when all have departed.
+  std::vector<StagingPool::Range> take_ranges() { return std::exchange(taken_, {}); }
 
   Rank rank_;
   SegmentLayout layout_;
+  std::shared_ptr<StagingPool> pool_;
 
  private:
+  // What is left of a range of the pool.
+  struct Rest {
+    uint64_t offset = 0, bytes = 0;
+  };
+  std::byte* segment(Rank r) const {
+    const Place& p = places_[static_cast<size_t>(r)];
+    return p.pool + p.segment_offset;
+  }
+  Expected<uint64_t> carve(StagingPool::Use use, uint64_t bytes);
+  Status give_up(const ConnectionKey& key, const Status& why);
   FifoView view(Rank owner, const DirectoryEntry& entry) const;
-  std::vector<std::byte*> bases_;
+
+  const StagingPool::Backing backing_;
+  std::vector<StagingPool::Range> taken_;
+  std::vector<Place> places_;
+  Rest small_, data_;
   uint32_t made_ = 0;
-  uint64_t small_used_ = 0, data_used_ = 0;
+  uint64_t used_bytes_ = 0;
 };
 
 }  // namespace rondo

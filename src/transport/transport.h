@@ -52,7 +52,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
 
-  /// Makes the connection's memory and publishes it. Called once per key, by the writer.
+  /// Makes the connection's memory and publishes it. Called once per key, by the writer. On an error (kExhausted) it has
+  /// also raised this rank's abort, with the reason, since the peers will wait for what can never come.
   virtual Expected<FifoView> open_writer(const ConnectionKey& key) = 0;
   /// The same memory seen by a reader; nothing while the writer has not made it yet (ask again: never blocks).
   virtual std::optional<FifoView> open_reader(const ConnectionKey& key) = 0;
@@ -69,6 +70,8 @@ class Transport {
   /// Tells all ranks that rank `by` has aborted.
   virtual void raise_abort(Rank by) = 0;
   virtual std::optional<Rank> aborted_by() = 0;
+  /// Why the transport itself raised `by`'s abort; empty when its caller asked for it.
+  virtual std::string abort_reason(Rank by) { return {}; }
   /// True when rank r has destroyed its communicator: what it has not sent by then, it will not send.
   virtual bool departed(Rank r) = 0;
   /// A peer that died; costs a system call, so it is asked in slow waits only.
@@ -91,5 +94,11 @@ class Transport {
   /// Bytes of staging memory that this rank has set up so far.
   virtual uint64_t staging_bytes() const = 0;
 };
+
+/// "rank 3 aborted the communicator", with the reason if there is one.
+inline std::string abort_text(Transport& transport, Rank by) {
+  const std::string reason = transport.abort_reason(by);
+  return "rank " + std::to_string(by) + " aborted the communicator" + (reason.empty() ? "" : ": ") + reason;
+}
 
 }  // namespace rondo

@@ -20,26 +20,36 @@ Expected<std::byte*> map_anonymous(uint64_t bytes) {
 }  // namespace
 
 Expected<std::shared_ptr<InprocWorld>> InprocWorld::create(int nranks) {
+  constexpr auto kPrivate = StagingPool::Backing::kPrivate;
   std::shared_ptr<InprocWorld> world(new InprocWorld(nranks));
+  RONDO_TRY_ASSIGN(world->pool_, StagingPool::acquire());
+  RONDO_TRY_ASSIGN(world->base_, world->pool_->base(kPrivate));
   for (int r = 0; r < nranks; ++r) {
-    RONDO_TRY_ASSIGN(std::byte * segment, map_anonymous(world->layout_.total_bytes));
+    RONDO_TRY_ASSIGN(const StagingPool::Range segment,
+                     world->pool_->take(kPrivate, world->layout_.total_bytes, StagingPool::Use::kSmall));
     world->segments_.push_back(segment);
   }
   return world;
 }
 
 InprocWorld::~InprocWorld() {
-  for (std::byte* s : segments_) munmap(s, layout_.total_bytes);
+  if (pool_ == nullptr) return;
+  pool_->give_back(segments_);
+  pool_->give_back(left_behind_);
 }
 
 InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
-    : SegmentTransport(rank, world->layout()), world_(std::move(world)) {
-  set_segments(world_->segments());
+    : SegmentTransport(rank, world->layout_, world->pool_, StagingPool::Backing::kPrivate), world_(std::move(world)) {
+  std::vector<Place> places;
+  for (const StagingPool::Range& s : world_->segments_) places.push_back({world_->base_, s.offset});
+  set_places(std::move(places));
 }
 
 InprocTransport::~InprocTransport() {
   depart();
   for (const Block& b : blocks_) munmap(b.ptr, b.bytes);
+  const std::lock_guard lock(world_->mutex_);
+  for (const StagingPool::Range& r : take_ranges()) world_->left_behind_.push_back(r);
 }
 
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {

@@ -1,7 +1,8 @@
-// inproc: ranks are threads of one process. Segments are anonymous memory; every buffer is reachable by every rank, so
-// collectives go straight from user buffer to user buffer (the `direct` algorithm) where that is faster.
+// inproc: ranks are threads of one process. Segments are private memory of the process's pool; every buffer is reachable
+// by every rank, so collectives go straight from user buffer to user buffer (the `direct` algorithm) where that is faster.
 //
-// Ownership: the ranks share an InprocWorld, so that a segment outlives the rank that is destroyed first.
+// Ownership: the ranks share an InprocWorld, which keeps what they took from the pool until the last of them is
+// destroyed.
 // Thread safety: as Transport.
 #pragma once
 
@@ -15,17 +16,21 @@ namespace rondo {
 
 class InprocWorld {
  public:
+  /// Errors: kExhausted, kSystem, kInvalidArgument (RONDO_POOL_BYTES).
   static Expected<std::shared_ptr<InprocWorld>> create(int nranks);
   ~InprocWorld();
   InprocWorld(const InprocWorld&) = delete;
   InprocWorld& operator=(const InprocWorld&) = delete;
-  const SegmentLayout& layout() const { return layout_; }
-  const std::vector<std::byte*>& segments() const { return segments_; }
 
  private:
+  friend class InprocTransport;
   explicit InprocWorld(int nranks) : layout_(nranks) {}
   SegmentLayout layout_;
-  std::vector<std::byte*> segments_;
+  std::shared_ptr<StagingPool> pool_;
+  std::byte* base_ = nullptr;
+  std::vector<StagingPool::Range> segments_;  // by rank
+  std::mutex mutex_;
+  std::vector<StagingPool::Range> left_behind_;  // connections of ranks that are gone
 };
 
 class InprocTransport final : public SegmentTransport {

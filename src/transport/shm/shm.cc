@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
@@ -66,46 +67,146 @@ void ShmTransport::unmap(const Region& region) {
   for (std::byte* b : region.bases) munmap(b, region.bytes);
 }
 
+// What each rank says to all before they map one another's memory.
+struct ShmTransport::Announcement {  // its text comes last
+  ProcessName process;
+  uint64_t segment_offset = 0;
+  uint64_t probe_address = 0, probe_value = 0;  // for process_vm_readv
+  int32_t error = 0;                            // a StatusCode: this rank cannot take part
+  char why[508] = {};
+};
+
+namespace {
+
+// How far a rank has come, in the last exchange.
+struct Verdict {
+  int32_t error = 0;
+  uint32_t can_pull = 0;
+  char why[504] = {};
+};
+
+template <class T>
+void set_error(const Status& s, T* to) {
+  to->error = static_cast<int32_t>(s.code());
+  s.message().copy(to->why, sizeof to->why - 1);
+}
+
+// Everybody's T by rank, and the error of the lowest rank that has one. Of the text only what is used travels.
+template <class T>
+Status exchange(LocalPeers& peers, Rank rank, const T& mine, std::vector<T>* all) {
+  std::vector<std::string> blobs;
+  const size_t fixed_bytes = offsetof(T, why);
+  RONDO_TRY(peers.all_gather(&mine, fixed_bytes + strnlen(mine.why, sizeof mine.why), &blobs));
+  all->assign(blobs.size(), T{});
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    if (blobs[r].size() < fixed_bytes || blobs[r].size() > sizeof(T))
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
+    std::memcpy(static_cast<void*>(&(*all)[r]), blobs[r].data(), blobs[r].size());
+  }
+  for (size_t r = 0; r < all->size(); ++r)
+    if (const T& a = (*all)[r]; a.error != 0)
+      return Status(static_cast<StatusCode>(a.error),
+                    fmt::format("rank {}: {}", r, std::string_view(a.why, strnlen(a.why, sizeof a.why))));
+  return {};
+}
+
+}  // namespace
+
 Expected<std::unique_ptr<ShmTransport>> ShmTransport::create(Rank rank, int nranks, LocalPeers& peers) {
-  std::unique_ptr<ShmTransport> t(new ShmTransport(rank, SegmentLayout(nranks), peers));
-  RONDO_TRY_ASSIGN(t->segments_, t->share("rondo-segment", t->layout_.total_bytes));
-  t->set_segments(t->segments_.bases);
-  RONDO_TRY(t->try_pulling());
+  Announcement mine;
+  auto pool = StagingPool::acquire();
+  std::unique_ptr<ShmTransport> t(
+      new ShmTransport(rank, SegmentLayout(nranks), pool.ok() ? *pool : std::shared_ptr<StagingPool>(), peers));
+  const Status own = pool.ok() ? t->take_segment(&mine) : pool.status();
+  RONDO_TRY(t->meet(&mine, own));
   return t;
+}
+
+Status ShmTransport::take_segment(Announcement* mine) {
+  RONDO_TRY_ASSIGN(const StagingPool::Range segment,
+                   pool_->take(StagingPool::Backing::kShared, layout_.total_bytes, StagingPool::Use::kSmall));
+  set_own(segment);
+  mine->segment_offset = segment.offset;
+  std::vector<Place> places(static_cast<size_t>(layout_.nranks));
+  RONDO_TRY_ASSIGN(places[static_cast<size_t>(rank_)].pool, pool_->base(StagingPool::Backing::kShared));
+  places[static_cast<size_t>(rank_)].segment_offset = segment.offset;
+  set_places(std::move(places));
+  return {};
+}
+
+// Three exchanges: who can, the descriptors, who has reached whom. A rank that cannot go on still takes part, so that all
+// hear of it at once and from itself.
+Status ShmTransport::meet(Announcement* mine, Status own) {
+  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // others read it from here
+  mine->process = ProcessName::self();
+  mine->probe_address = reinterpret_cast<uint64_t>(&value);
+  mine->probe_value = value;
+  if (!own.ok()) set_error(own, mine);
+  std::vector<Announcement> all;
+  RONDO_TRY(exchange(peers_, rank_, *mine, &all));
+  for (const Announcement& a : all) processes_.push_back(a.process);
+
+  const Status reached = exchange_pools(all);
+  // A failed exchange is known to all; that this rank could not map what it got is not.
+  if (!reached.ok() && views_.empty()) return reached;
+  Verdict verdict;
+  verdict.can_pull = reached.ok() && try_pulling(all);
+  if (!reached.ok()) set_error(reached, &verdict);
+  std::vector<Verdict> verdicts;
+  RONDO_TRY(exchange(peers_, rank_, verdict, &verdicts));
+  can_pull_ = std::all_of(verdicts.begin(), verdicts.end(), [](const Verdict& v) { return v.can_pull != 0; });
+  return {};
+}
+
+// Hands this process's pool to all ranks and maps theirs, unless they are mapped already. views_ stays empty when the
+// exchange itself fails.
+Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
+  const int own = pool_->descriptor();
+  std::vector<std::vector<int>> handed;
+  RONDO_TRY(peers_.exchange_descriptors(std::span<const int>(&own, 1), &handed));
+  std::vector<Descriptor> received(all.size());
+  for (size_t r = 0; r < handed.size(); ++r)
+    if (r != static_cast<size_t>(rank_) && handed[r].size() == 1) received[r].fd = handed[r][0];
+  views_.resize(all.size());
+  std::vector<Place> places = this->places();
+  Status failed;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (r == static_cast<size_t>(rank_)) continue;
+    auto view = PoolView::of(received[r].fd, all[r].process);
+    const uint64_t offset = all[r].segment_offset;
+    if (view.ok() && (offset % 4096 != 0 || offset > (*view)->bytes() - layout_.total_bytes))
+      view = Status(StatusCode::kMismatch, "its segment does not lie in its pool");
+    if (!view.ok()) {
+      failed = Status(view.status().code(), fmt::format("reaching rank {}: {}", r, view.status().message()));
+      continue;
+    }
+    views_[r] = *view;
+    places[r] = {views_[r]->base(), offset};
+  }
+  set_places(std::move(places));
+  return failed;
 }
 
 // Reads a number from every peer's memory and compares: ranks of other pid namespaces, Yama and seccomp may forbid it.
 // All ranks must be able to, or none does.
-Status ShmTransport::try_pulling() {
-  struct Probe {
-    int pid;
-    uint64_t address, value;
-  };
-  std::vector<std::string> all;
-  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();
-  const Probe mine{getpid(), reinterpret_cast<uint64_t>(&value), value};
-  RONDO_TRY(peers_.all_gather(&mine, sizeof mine, &all));
+bool ShmTransport::try_pulling(const std::vector<Announcement>& all) {
   const char* setting = std::getenv("RONDO_CMA");
-  bool can = setting == nullptr || std::strcmp(setting, "0") != 0;
+  if (setting != nullptr && std::strcmp(setting, "0") == 0) return false;
   for (Rank r = 0; r < layout_.nranks; ++r) {
-    Probe probe{};
-    std::memcpy(&probe, all[static_cast<size_t>(r)].data(), std::min(sizeof probe, all[static_cast<size_t>(r)].size()));
-    pids_.push_back(probe.pid);
-    if (r == rank_ || !can) continue;
+    if (r == rank_) continue;
+    const Announcement& a = all[static_cast<size_t>(r)];
     uint64_t read = 0;
-    can = pull(r, {RemoteAddress::kByCopy, probe.address}, 0, &read, sizeof read).ok() && read == probe.value;
+    if (!pull(r, {RemoteAddress::kByCopy, a.probe_address}, 0, &read, sizeof read).ok() || read != a.probe_value)
+      return false;
   }
-  const char flag = can ? 1 : 0;
-  RONDO_TRY(peers_.all_gather(&flag, 1, &all));
-  can_pull_ = std::all_of(all.begin(), all.end(), [](const std::string& s) { return s.size() == 1 && s[0] == 1; });
-  return {};
+  return true;
 }
 
 Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
   auto* at = static_cast<std::byte*>(to);
   for (uint64_t from = address.offset_bytes + offset_bytes; bytes != 0;) {
     const iovec local{at, bytes}, remote{reinterpret_cast<void*>(from), bytes};
-    const ssize_t n = process_vm_readv(pids_[static_cast<size_t>(peer)], &local, 1, &remote, 1, 0);
+    const ssize_t n = process_vm_readv(processes_[static_cast<size_t>(peer)].pid, &local, 1, &remote, 1, 0);
     if (n <= 0)
       return Status(StatusCode::kSystem, fmt::format("rank {}: reading {} B of rank {}'s memory failed: {}", rank_, bytes,
                                                      peer, n < 0 ? strerror(errno) : "nothing read"));
@@ -117,9 +218,16 @@ Status ShmTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offs
 }
 
 ShmTransport::~ShmTransport() {
-  if (!segments_.bases.empty()) depart();
   for (const Region& r : regions_) unmap(r);
-  unmap(segments_);
+  if (pool_ == nullptr || !pool_->is_of_this_process()) return;
+  const std::vector<StagingPool::Range> mine = take_ranges();
+  if (processes_.empty()) {  // nobody has been told where they are
+    pool_->give_back(mine);
+    return;
+  }
+  const uint8_t* own_marks = marks(rank_);
+  depart();
+  pool_->bury({mine, own_marks, processes_});
 }
 
 std::optional<PeerLoss> ShmTransport::find_lost() { return peers_.find_lost(); }

@@ -1,6 +1,10 @@
-// shm: ranks are processes of one host. Each rank's segment is anonymous memory (memfd) whose descriptor the others
-// receive over the bootstrap's Unix sockets and map. Nothing has a name in a file system: a small /dev/shm does not
-// matter, and when the last process is gone, however it went, the memory is gone.
+// shm: ranks are processes of one host (or threads that joined one by one). Each rank's segment lies in the pool of its
+// process, a memfd whose descriptor the others receive over the bootstrap's Unix sockets and map, once for all
+// communicators that they share. Nothing has a name in a file system: a small /dev/shm does not matter, and when the last
+// process is gone, however it went, the memory is gone.
+//
+// A rank that departs leaves its marks in the others' segments and buries its own (pool.h): the memory is used again when
+// all ranks have left or died.
 //
 // Where the kernel lets the ranks read one another's memory (process_vm_readv; tried out when the communicator is made,
 // RONDO_CMA=0 forbids it), any buffer can be pulled from without staging.
@@ -35,7 +39,8 @@ class LocalPeers {
 
 class ShmTransport final : public SegmentTransport {
  public:
-  /// Collective over all ranks, which must be on this host. `peers` must outlive the transport.
+  /// Collective over all ranks, which must be on this host. `peers` must outlive the transport. An error of one rank
+  /// (kExhausted, kSystem) is returned to all of them, with its rank.
   static Expected<std::unique_ptr<ShmTransport>> create(Rank rank, int nranks, LocalPeers& peers);
   ~ShmTransport() override;
   std::string_view name() const override { return "shm"; }
@@ -55,17 +60,21 @@ class ShmTransport final : public SegmentTransport {
     std::vector<std::byte*> bases;  // by rank, as mapped here; empty when freed
     uint64_t bytes = 0;
   };
-  ShmTransport(Rank rank, const SegmentLayout& layout, LocalPeers& peers)
-      : SegmentTransport(rank, layout), peers_(peers) {}
+  struct Announcement;
+  ShmTransport(Rank rank, const SegmentLayout& layout, std::shared_ptr<StagingPool> pool, LocalPeers& peers)
+      : SegmentTransport(rank, layout, std::move(pool), StagingPool::Backing::kShared), peers_(peers) {}
+  Status take_segment(Announcement* mine);
+  Status meet(Announcement* mine, Status own);
+  Status exchange_pools(const std::vector<Announcement>& all);
   Expected<Region> share(const char* label, uint64_t bytes);
   static void unmap(const Region& region);
-  Status try_pulling();
+  bool try_pulling(const std::vector<Announcement>& all);
 
   LocalPeers& peers_;
-  Region segments_;
+  std::vector<std::shared_ptr<PoolView>> views_;  // by rank
+  std::vector<ProcessName> processes_;            // by rank, once the segments may be known to others
   std::vector<Region> regions_;
   int live_regions_ = 0;
-  std::vector<int> pids_;  // by rank, as seen from here
   bool can_pull_ = false;
 };
 
