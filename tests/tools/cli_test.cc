@@ -180,16 +180,6 @@ TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
   EXPECT_FALSE(j["results"][0]["plan"].get<std::string>().empty());
 }
 
-/// Operations that some algorithm serves.
-std::vector<const tools::PerfOperation*> served_operations() {
-  std::vector<const tools::PerfOperation*> served;
-  for (const tools::PerfOperation& o : tools::perf_operations())
-    if (!o.collective || std::any_of(all_algorithms().begin(), all_algorithms().end(),
-                                     [&](const Algorithm& a) { return a.collective == *o.collective; }))
-      served.push_back(&o);
-  return served;
-}
-
 TEST(Cli, PerfExplainMeasuresEveryCandidate) {
   Program p({"perf", "all_reduce", "--ranks", "3", "-b", "64", "-e", "64K", "-f", "1024", "--explain", "--json", "--bursts",
              "3"});
