@@ -425,11 +425,12 @@ TEST(Checker, EndsMustAgreeOnLengths) {
 }
 
 TEST(Checker, ScratchIsCutAsInOrOut) {
-  const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
-    p.chunks(2, 2, 3);
+  Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
+    p.chunks(2, 2);
     p.lane(0);
     p.copy(in(0, 2), out(0, 2), Sum::kFinal);
   });
+  s.ranks[0].scratch_chunks = 3;
   expect_refused(s, "3 chunks of scratch are neither as many as in nor as out");
 }
 
