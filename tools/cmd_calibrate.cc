@@ -1,11 +1,10 @@
 // `rondo calibrate`: measures this machine for the planner and writes what it found where later runs find it.
 //
-// Small worlds of processes (perf_launch.h) run this program again with --world: each of them times every candidate
+// Small worlds of processes (perf_launch.h) run this program again (--observations): each of them times every candidate
 // of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times
 // into a file. The parent fits the constants to all of them (perf_fit.h).
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -158,7 +157,7 @@ std::vector<World> worlds_for(int cpus, bool quick) {
   if (cpus >= 2) worlds.push_back({2, 2, 1});
   if (cpus >= 4) worlds.push_back({4, 4, 1});
   if (cpus >= 8) worlds.push_back({8, 8, 1});
-  const int shared = std::min(cpus, 2);
+  const int shared = std::min(cpus, 2);  // processors that ranks share, however many there are
   worlds.push_back({2 * shared, shared, 1});
   worlds.push_back({4 * shared, shared, 1});
   const double total_s = quick ? 12 : 50;
