@@ -33,7 +33,10 @@ void run(const std::string& folder) {
   for (const CommunicatorView& comm : comms) {
     const std::vector<Finding> findings = find_causes(comm);
     print(comm, findings);
-    for (const Finding& f : findings) code = f.cause != Cause::kUnknown ? kCauseFound : std::max(code, 0) == 0 ? kCauseUnknown : code;
+    for (const Finding& f : findings) {
+      if (f.cause != Cause::kUnknown) code = kCauseFound;
+      else if (code == 0) code = kCauseUnknown;
+    }
   }
   for (const Finding& f : find_cycles_between(comms)) {
     std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str());

@@ -162,7 +162,8 @@ void show_pools_in_use() {
 void show_pool() {
   const auto bytes = StagingPool::configured_bytes();
   line("staging pool", bytes.ok() ? fmt::format("{} of address space for each process and all its communicators "
-                                                "(RONDO_POOL_BYTES);", bytes_text(*bytes))
+                                                "(RONDO_POOL_BYTES);",
+                                                bytes_text(*bytes))
                                   : bytes.status().to_string());
   line("", "pages exist only where messages went; in use now, by processes:");
   show_pools_in_use();

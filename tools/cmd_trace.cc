@@ -42,9 +42,11 @@ void run_export(const TraceArgs& args) {
                static_cast<unsigned long long>(report->steps), static_cast<unsigned long long>(report->lost));
   if (!args.json_lines)
     std::fprintf(stderr, "; %llu flows, %llu sends and %llu receives without their other end",
-                 static_cast<unsigned long long>(report->flows), static_cast<unsigned long long>(report->unmatched_sends),
+                 static_cast<unsigned long long>(report->flows),
+                 static_cast<unsigned long long>(report->unmatched_sends),
                  static_cast<unsigned long long>(report->unmatched_recvs));
-  std::fprintf(stderr, "%s\n", report->one_clock ? "" : "; the clocks of a host's ranks do not run alike: placed one by one");
+  std::fprintf(stderr, "%s\n",
+               report->one_clock ? "" : "; the clocks of a host's ranks do not run alike: placed one by one");
 }
 
 // What one rank did in all, in microseconds.
@@ -75,8 +77,8 @@ Sums sum_up(const TraceFile& f) {
 }
 
 void run_summary(const TraceArgs& args) {
-  std::printf("%-12s %5s %8s %9s %8s %12s %12s %12s %12s %14s  %s\n", "communicator", "rank", "calls", "records", "lost",
-              "working us", "data us", "room us", "order us", "bytes sent", "waits most for");
+  std::printf("%-12s %5s %8s %9s %8s %12s %12s %12s %12s %14s  %s\n", "communicator", "rank", "calls", "records",
+              "lost", "working us", "data us", "room us", "order us", "bytes sent", "waits most for");
   for (const TraceFile& f : read(args.path)) {
     const Sums s = sum_up(f);
     int32_t most = -1;
@@ -85,7 +87,8 @@ void run_summary(const TraceArgs& args) {
     std::printf("%-12llx %5d %8zu %9zu %8llu %12.1f %12.1f %12.1f %12.1f %14llu  %s\n",
                 static_cast<unsigned long long>(f.identity.communicator), f.identity.rank, s.operations.size(),
                 f.records.size(), static_cast<unsigned long long>(f.num_lost()), s.working, s.data, s.room, s.order,
-                static_cast<unsigned long long>(s.bytes_sent), most < 0 ? "-" : ("rank " + std::to_string(most)).c_str());
+                static_cast<unsigned long long>(s.bytes_sent),
+                most < 0 ? "-" : ("rank " + std::to_string(most)).c_str());
     if (!f.why.empty()) std::printf("             rank %d ended with: %s\n", f.identity.rank, f.why.c_str());
   }
 }
@@ -96,9 +99,12 @@ void add_trace_command(CLI::App& app) {
   auto args = std::make_shared<TraceArgs>();
   CLI::App* command = app.add_subcommand("trace", "Reads traces that RONDO_TRACE or rondo_trace_start wrote");
   command->require_subcommand(1);
-  CLI::App* to_json = command->add_subcommand("export", "Writes traces as Chrome trace JSON (for ui.perfetto.dev) or JSON Lines");
+  CLI::App* to_json =
+      command->add_subcommand("export", "Writes traces as Chrome trace JSON (for ui.perfetto.dev) or JSON Lines");
   to_json->add_option("path", args->path, "Folder of *.rtrace files, or one file")->required();
-  to_json->add_option("--out,-o", args->out, "Where to; - is the standard output")->type_name("FILE")->capture_default_str();
+  to_json->add_option("--out,-o", args->out, "Where to; - is the standard output")
+      ->type_name("FILE")
+      ->capture_default_str();
   to_json->add_flag("--jsonl", args->json_lines, "JSON Lines: an object for each file, plan and record");
   to_json->callback([args] { run_export(*args); });
   CLI::App* summary = command->add_subcommand("summary", "Prints what each rank did: working, waiting and for whom");

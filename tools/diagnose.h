@@ -1,7 +1,7 @@
 // Merges the flight records of a communicator's ranks into who waits for whom, where, and why.
 //
-// Each record says where its own rank stands and what it could see of the others (their boards, their processes). A rank
-// that left no record, since it was killed or never waited, is known by what the others saw of it.
+// Each record says where its own rank stands and what it could see of the others (their boards, their processes). A
+// rank that left no record, since it was killed or never waited, is known by what the others saw of it.
 //
 // Thread safety: values and pure functions.
 #pragma once
@@ -55,7 +55,18 @@ struct CommunicatorView {
   std::vector<RankView> ranks;  // by rank
 };
 
-enum class Cause { kNone, kDead, kDeparted, kStopped, kAborted, kDifferentCall, kMissingCall, kCycle, kStuck, kUnknown };
+enum class Cause {
+  kNone,
+  kDead,
+  kDeparted,
+  kStopped,
+  kAborted,
+  kDifferentCall,
+  kMissingCall,
+  kCycle,
+  kStuck,
+  kUnknown
+};
 /// "dead", "missing call", ...
 const char* cause_name(Cause cause);
 

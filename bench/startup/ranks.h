@@ -1,5 +1,5 @@
-// Ranks of the start-up benchmark: forked processes that line up in shared memory, so that what is timed begins when all
-// of them exist and ends when the last is ready.
+// Ranks of the start-up benchmark: forked processes that line up in shared memory, so that what is timed begins when
+// all of them exist and ends when the last is ready.
 //
 // The program that forks must not have used rondo before. Every wait has a deadline; a rank that fails says why on
 // stderr and ends the run.
@@ -23,13 +23,13 @@ double now_ms();
 
 /// What the ranks of a run share. Zeroed.
 struct Shared {
-  std::atomic<uint32_t> arrived, turns;      // of the barrier
-  std::atomic<uint32_t> ids_made;            // ids that rank 0 has put into `id`
+  std::atomic<uint32_t> arrived, turns;  // of the barrier
+  std::atomic<uint32_t> ids_made;        // ids that rank 0 has put into `id`
   std::atomic<uint32_t> failed;
   UniqueId id;
-  double start_ms;                           // when the last rank arrived at line_up()
+  double start_ms;  // when the last rank arrived at line_up()
   double ready_ms[kMaxRanks];
-  double values[kMaxRanks][8];               // whatever a measurement wants to hand to the parent
+  double values[kMaxRanks][8];  // whatever a measurement wants to hand to the parent
 };
 
 class Crew {

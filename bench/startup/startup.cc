@@ -37,8 +37,14 @@ double round_to(double value, double step) { return std::round(value / step) * s
 
 Json spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  auto at = [&](double q) { return round_to(values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))], 1e-3); };
-  return {{"median", at(0.5)}, {"lower_quartile", at(0.25)}, {"upper_quartile", at(0.75)}, {"least", at(0)}, {"most", at(1)}};
+  auto at = [&](double q) {
+    return round_to(values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))], 1e-3);
+  };
+  return {{"median", at(0.5)},
+          {"lower_quartile", at(0.25)},
+          {"upper_quartile", at(0.75)},
+          {"least", at(0)},
+          {"most", at(1)}};
 }
 
 // As Open MPI's launcher sets it; the name of the job must be new in each round.
@@ -117,7 +123,9 @@ Json measure_start(const Options& options) {
 }
 
 Json difference(const Usage& before, const Usage& after, double per) {
-  auto diff = [&](uint64_t a, uint64_t b) { return round_to((static_cast<double>(b) - static_cast<double>(a)) / per, 0.1); };
+  auto diff = [&](uint64_t a, uint64_t b) {
+    return round_to((static_cast<double>(b) - static_cast<double>(a)) / per, 0.1);
+  };
   return {{"anonymous_bytes", diff(before.anonymous_bytes, after.anonymous_bytes)},
           {"shared_bytes", diff(before.shared_bytes, after.shared_bytes)},
           {"proportional_bytes", diff(before.proportional_bytes, after.proportional_bytes)},
@@ -128,19 +136,20 @@ Json difference(const Usage& before, const Usage& after, double per) {
 }
 
 void print_difference(const std::string& what, const Json& d) {
-  fmt::print("{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional; address space {:.2f} MiB; {} "
-             "descriptors, {} mappings, {} threads\n", what, d["anonymous_bytes"].get<double>() / 1024,
-             d["shared_bytes"].get<double>() / 1024, d["proportional_bytes"].get<double>() / 1024,
-             d["address_bytes"].get<double>() / (1 << 20), d["descriptors"].get<double>(), d["mappings"].get<double>(),
-             d["threads"].get<double>());
+  fmt::print(
+      "{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional; address space {:.2f} MiB; {} "
+      "descriptors, {} mappings, {} threads\n",
+      what, d["anonymous_bytes"].get<double>() / 1024, d["shared_bytes"].get<double>() / 1024,
+      d["proportional_bytes"].get<double>() / 1024, d["address_bytes"].get<double>() / (1 << 20),
+      d["descriptors"].get<double>(), d["mappings"].get<double>(), d["threads"].get<double>());
   std::fflush(stdout);
 }
 
 // The parent prints, so rank 0 leaves its figures in the shared memory.
 void put(Crew& crew, int row, const Usage& u) {
   double* v = crew.shared().values[row];
-  const uint64_t all[] = {u.anonymous_bytes, u.shared_bytes, u.proportional_bytes, u.address_bytes,
-                          u.descriptors,     u.mappings,     u.threads};
+  const uint64_t all[] = {u.anonymous_bytes, u.shared_bytes, u.proportional_bytes, u.address_bytes, u.descriptors,
+                          u.mappings,        u.threads};
   std::copy(std::begin(all), std::end(all), v);
 }
 Usage take(const Shared& s, int row) {
@@ -171,7 +180,8 @@ Json measure_memory(const Options& options) {
       look(2);
     });
     if (!good) continue;
-    Json row = {{"ranks", n}, {"first", difference(take(seen, 0), take(seen, 1), 1)},
+    Json row = {{"ranks", n},
+                {"first", difference(take(seen, 0), take(seen, 1), 1)},
                 {"each_further", difference(take(seen, 1), take(seen, 2), kMore)}};
     print_difference(fmt::format("memory   {:3} ranks, first", n), row["first"]);
     print_difference(fmt::format("memory   {:3} ranks, each further", n), row["each_further"]);
@@ -210,8 +220,12 @@ Json cycle_processes(const Options& options, bool used) {
     crew.line_up();
   });
   if (!good) return nullptr;
-  Json row = {{"ranks", options.cycle_ranks}, {"are", "processes"}, {"used", used}, {"cycles", options.cycles},
-              {"ms_each", round_to(seen.ready_ms[0], 1e-3)}, {"left", difference(take(seen, 0), take(seen, 1), 1)}};
+  Json row = {{"ranks", options.cycle_ranks},
+              {"are", "processes"},
+              {"used", used},
+              {"cycles", options.cycles},
+              {"ms_each", round_to(seen.ready_ms[0], 1e-3)},
+              {"left", difference(take(seen, 0), take(seen, 1), 1)}};
   return row;
 }
 
@@ -236,8 +250,12 @@ Json cycle_threads(const Options& options, bool used) {
     put(crew, 1, usage_now());
   });
   if (!good) return nullptr;
-  return {{"ranks", options.cycle_ranks}, {"are", "threads"}, {"used", used}, {"cycles", options.cycles},
-          {"ms_each", round_to(seen.ready_ms[0], 1e-3)}, {"left", difference(take(seen, 0), take(seen, 1), 1)}};
+  return {{"ranks", options.cycle_ranks},
+          {"are", "threads"},
+          {"used", used},
+          {"cycles", options.cycles},
+          {"ms_each", round_to(seen.ready_ms[0], 1e-3)},
+          {"left", difference(take(seen, 0), take(seen, 1), 1)}};
 }
 
 Json measure_cycles(const Options& options) {
@@ -245,9 +263,10 @@ Json measure_cycles(const Options& options) {
   for (const bool used : {false, true}) {
     for (Json row : {cycle_processes(options, used), cycle_threads(options, used)}) {
       if (row.is_null()) continue;
-      print_difference(fmt::format("cycles   {} of {} {}, {}: {:.3f} ms each; left", options.cycles, options.cycle_ranks,
-                                   row["are"].get<std::string>(), used ? "used once" : "unused",
-                                   row["ms_each"].get<double>()), row["left"]);
+      print_difference(
+          fmt::format("cycles   {} of {} {}, {}: {:.3f} ms each; left", options.cycles, options.cycle_ranks,
+                      row["are"].get<std::string>(), used ? "used once" : "unused", row["ms_each"].get<double>()),
+          row["left"]);
       rows.push_back(std::move(row));
     }
   }
@@ -273,9 +292,13 @@ Json machine() {
 int run(int argc, char** argv) {
   Options options;
   CLI::App app{"What it costs to make communicators: time, memory, and what is left after many of them"};
-  app.add_option("--ranks", options.ranks, "Numbers of ranks to start")->delimiter(',')->check(CLI::Range(1, kMaxRanks));
-  app.add_option("--rounds", options.rounds, "Starts of each kind (half as many beyond 16 ranks)")->check(CLI::PositiveNumber);
-  app.add_option("--cycles", options.cycles, "Communicators made and destroyed; 0: none")->check(CLI::NonNegativeNumber);
+  app.add_option("--ranks", options.ranks, "Numbers of ranks to start")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMaxRanks));
+  app.add_option("--rounds", options.rounds, "Starts of each kind (half as many beyond 16 ranks)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--cycles", options.cycles, "Communicators made and destroyed; 0: none")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--cycle-ranks", options.cycle_ranks, "Their ranks")->check(CLI::Range(1, kMaxRanks));
   app.add_option("--json", options.json, "Writes the figures to this file");
   app.footer("Example:\n  bench_startup --json bench/results/startup.json\n");

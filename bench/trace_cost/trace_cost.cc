@@ -1,6 +1,6 @@
-// bench_trace_cost: what records cost. Two processes run the same operations untraced and traced, in turns; the difference
-// of each pair of turns is divided by the instructions that a rank executes in an operation. Beside it, alone in a loop:
-// a full record, and the light level's two entries on the board.
+// bench_trace_cost: what records cost. Two processes run the same operations untraced and traced, in turns; the
+// difference of each pair of turns is divided by the instructions that a rank executes in an operation. Beside it,
+// alone in a loop: a full record, and the light level's two entries on the board.
 //
 //   bench_trace_cost [--rounds N] [--out FILE]
 //
@@ -208,8 +208,8 @@ Json run_rank(int rank, int id_pipe[2], const std::string& folder, int rounds) {
   RankBench bench(**comm, folder + "/rank" + std::to_string(rank), rounds);
   Json results = Json::array();
   if (rank == 0)
-    std::printf("%-8s %10s %12s %12s %12s %14s %8s\n", "plan", "bytes", "off ns", "on ns", "instructions", "ns/instruction",
-                "added");
+    std::printf("%-8s %10s %12s %12s %12s %14s %8s\n", "plan", "bytes", "off ns", "on ns", "instructions",
+                "ns/instruction", "added");
   for (const Point& p : points()) {
     const Json j = bench.run(p);
     if (rank == 0)
@@ -247,8 +247,8 @@ int main(int argc, char** argv) {
   }
   Json j;
   j["what"] = "cost of records: 2 processes, all_reduce of float in place, turns with and without a trace alternate";
-  j["machine"] = first_line("/proc/cpuinfo", "model name") + ", " + std::to_string(std::thread::hardware_concurrency()) +
-                 " CPU cores";
+  j["machine"] = first_line("/proc/cpuinfo", "model name") + ", " +
+                 std::to_string(std::thread::hardware_concurrency()) + " CPU cores";
   j["rounds"] = rounds;
   j["all_reduce"] = run_rank(0, id_pipe, folder, rounds);
   int status = 0;

@@ -245,10 +245,10 @@ RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
 
-/* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator, the
- * newest num_records of them (0: RONDO_TRACE_RECORDS or 65536); rondo_trace_stop, or destroying the communicator, writes
- * directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes what this rank is doing now to
- * directory/rank-R-comm-C.flight.json for `rondo diagnose`; it may be called while another thread is in an operation. */
+/* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator,
+ * the newest num_records of them (0: RONDO_TRACE_RECORDS or 65536); rondo_trace_stop, or destroying the communicator,
+ * writes directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes what this rank is doing now to
+ * directory/rank-R-comm-C.flight.json for `rondo diagnose`; another thread may be in an operation. */
 RONDO_API rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records);
 RONDO_API rondo_status rondo_trace_stop(rondo_comm* comm);
 RONDO_API rondo_status rondo_flight_record(rondo_comm* comm, const char* directory);

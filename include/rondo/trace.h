@@ -1,7 +1,7 @@
 // Tracing from a program: every executed instruction of a communicator on record, and flight records on request.
 //
-// docs/tracing.md explains files and commands. RONDO_TRACE, RONDO_FLIGHT_DIR and RONDO_FLIGHT_SIGNAL do the same from the
-// environment, without a change to the program.
+// docs/tracing.md explains files and commands. RONDO_TRACE, RONDO_FLIGHT_DIR and RONDO_FLIGHT_SIGNAL do the same from
+// the environment, without a change to the program.
 //
 // Thread safety: any thread; calls wait for the operation under way, if a blocking one is.
 #pragma once
@@ -19,15 +19,15 @@ struct TraceOptions {
   uint64_t num_records = 0;  // newest instructions that are kept, 64 bytes each; 0: RONDO_TRACE_RECORDS or 65536
 };
 
-/// Starts to record this rank's instructions on `comm`. The ranks need not do so together, but only messages whose two ends
-/// are on record are shown as arrows. Errors: kInvalidArgument (traced already, a size out of range), kSystem (no memory,
-/// the directory cannot be made). O(num_records): the memory is made resident at once.
+/// Starts to record this rank's instructions on `comm`. The ranks need not do so together, but only messages whose two
+/// ends are on record are shown as arrows. Errors: kInvalidArgument (traced already, a size out of range), kSystem (no
+/// memory, the directory cannot be made). O(num_records): the memory is made resident at once.
 RONDO_API Status trace_start(Communicator& comm, const TraceOptions& options);
 /// Ends it and writes the file. Destroying the communicator does the same. Errors: kInvalidArgument (it is not traced),
 /// kSystem (the file cannot be written; the records are gone then).
 RONDO_API Status trace_stop(Communicator& comm);
-/// Writes what this rank is doing, and what it can see of the others, to `directory`/rank-R-comm-C.flight.json, for `rondo
-/// diagnose`. Returns within about a second, also while another thread is in an operation. Errors: kSystem.
+/// Writes what this rank is doing, and what it can see of the others, to `directory`/rank-R-comm-C.flight.json, for
+/// `rondo diagnose`. Returns within about a second, also while another thread is in an operation. Errors: kSystem.
 RONDO_API Status write_flight_record(Communicator& comm, const std::string& directory);
 
 }  // namespace rondo

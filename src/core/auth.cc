@@ -84,11 +84,13 @@ ClientHandshake::State ClientHandshake::fail(StatusCode code, std::string why) {
 
 ClientHandshake::State ClientHandshake::start(int fd) {
   std::string nonce(kNonceBytes, '\0');
-  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.code(), std::string(s.message()));
+  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
+    return fail(s.code(), std::string(s.message()));
   wire::Writer hello;
   hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_)).raw(nonce);
   transcript_ = hello.take();
-  if (!send_whole(fd, transcript_)) return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
+  if (!send_whole(fd, transcript_))
+    return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
   return State::kUnderWay;
 }
 
@@ -101,8 +103,7 @@ ClientHandshake::State ClientHandshake::advance(int fd) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return State::kUnderWay;
     if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
-    if (n == 0)
-      return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+    if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
     inbox_.append(buffer, static_cast<size_t>(n));
     if (inbox_.size() < wanted) continue;
     if (proven_) return judge_verdict();

@@ -324,7 +324,8 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
 }
 
 rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records) {
-  if (comm == nullptr || directory == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  if (comm == nullptr || directory == nullptr)
+    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
   return report(rondo::trace_start(*comm->comm, {directory, num_records}), comm);
 }
 
@@ -334,7 +335,8 @@ rondo_status rondo_trace_stop(rondo_comm* comm) {
 }
 
 rondo_status rondo_flight_record(rondo_comm* comm, const char* directory) {
-  if (comm == nullptr || directory == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  if (comm == nullptr || directory == nullptr)
+    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
   return report(rondo::write_flight_record(*comm->comm, directory), comm);
 }
 

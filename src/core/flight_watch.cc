@@ -109,9 +109,11 @@ Status FlightWatch::add(Tracing& tracing) {
   if (r.watcher == nullptr) {
     RONDO_TRY_ASSIGN(r.watcher, Watcher::create(signal));
   } else if (r.watcher->signal() != signal) {
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_FLIGHT_SIGNAL was signal {} when this process made its first communicator and is {} "
-                              "now: there is one for all", r.watcher->signal(), signal));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("RONDO_FLIGHT_SIGNAL was signal {} when this process made its first communicator and is {} "
+                    "now: there is one for all",
+                    r.watcher->signal(), signal));
   }
   r.watcher->add(tracing);
   return {};

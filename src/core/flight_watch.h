@@ -1,8 +1,8 @@
 // FlightWatch: turns the signal of RONDO_FLIGHT_SIGNAL into flight records of all communicators of this process.
 //
-// A handler may do next to nothing, so it writes to an eventfd and a thread of its own does the rest. Handler and thread
-// exist only while some communicator asks for a signal; the handler that stood there before is put back afterwards. This
-// is the one place of rondo with state of the process: signals belong to the process.
+// A handler may do next to nothing, so it writes to an eventfd and a thread of its own does the rest. Handler and
+// thread exist only while some communicator asks for a signal; the handler that stood there before is put back
+// afterwards. This is the one place of rondo with state of the process: signals belong to the process.
 //
 // Thread safety: any thread.
 #pragma once

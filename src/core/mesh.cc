@@ -111,8 +111,8 @@ Status MeshBuilder::connect_to(Rank peer) {
 
 Status MeshBuilder::could_not_connect(Rank peer, StatusCode code, const Status& why) {
   RONDO_TRY(news_from_root());
-  return Status(code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, peers_[peer]),
-                                  why.message()));
+  return Status(
+      code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, peers_[peer]), why.message()));
 }
 
 // Moves a call of ours on. When it has been answered the caller is spent: its fd is empty.

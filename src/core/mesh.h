@@ -1,6 +1,6 @@
 // Mesh: connects every rank with every other after the rendezvous. Each rank listens; rank r connects to the ranks
-// below it and accepts those above, so every pair gets exactly one stream. All handshakes of a rank are under way at the
-// same time, and a connect succeeds without its listener's help, so no two ranks wait for each other in a cycle.
+// below it and accepts those above, so every pair gets exactly one stream. All handshakes of a rank are under way at
+// the same time, and a connect succeeds without its listener's help, so no two ranks wait for each other in a cycle.
 //
 // Thread safety: one MeshPort belongs to one join.
 #pragma once

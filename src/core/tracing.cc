@@ -52,7 +52,8 @@ Expected<TraceSettings> read_trace_settings() {
   if (const char* value = std::getenv("RONDO_TRACE_RECORDS")) {
     char* end = nullptr;
     s.num_records = std::strtoull(value, &end, 10);
-    if (end == value || *end != '\0' || s.num_records < StepTrace::kMinRecords || s.num_records > StepTrace::kMaxRecords)
+    if (end == value || *end != '\0' || s.num_records < StepTrace::kMinRecords ||
+        s.num_records > StepTrace::kMaxRecords)
       return bad("RONDO_TRACE_RECORDS", value,
                  fmt::format("a number from {} to {}", StepTrace::kMinRecords, StepTrace::kMaxRecords));
   }
@@ -86,7 +87,8 @@ void Tracing::finish() {
 
 Status Tracing::start(const std::string& directory, uint64_t num_records) {
   if (trace_ != nullptr)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
   RONDO_TRY(make_directory(directory));
   const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the number is asked for when the file is written
   RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));

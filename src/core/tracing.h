@@ -1,8 +1,8 @@
 // Tracing: when the records of one rank's communicator are kept, and when and where they are written.
 //
-// The full trace (step_trace.h) is switched by RONDO_TRACE or by calls; it is written when it ends, when the communicator
-// fails, and at the latest when it is destroyed. The flight record (flight_record.h) needs no switch; it is written on a
-// failure when RONDO_FLIGHT_DIR names a folder, on the signal of RONDO_FLIGHT_SIGNAL, and on request.
+// The full trace (step_trace.h) is switched by RONDO_TRACE or by calls; it is written when it ends, when the
+// communicator fails, and at the latest when it is destroyed. The flight record (flight_record.h) needs no switch; it
+// is written on a failure when RONDO_FLIGHT_DIR names a folder, on the signal of RONDO_FLIGHT_SIGNAL, and on request.
 //
 // Thread safety: start, stop and the observer's calls belong to the driver; write_flight from any thread.
 #pragma once
@@ -43,8 +43,8 @@ class Tracing final : public QueueObserver {
   Status stop();
   /// Ends the trace if there is one, and does not hear of the queue's failures any more.
   void finish();
-  /// Takes the driver role for up to a second to look at the lanes, or has the driver do it; else writes what can be seen
-  /// without.
+  /// Takes the driver role for up to a second to look at the lanes, or has the driver do it; else writes what can be
+  /// seen without.
   Status write_flight(const std::string& directory, std::string_view trigger);
   const TraceSettings& settings() const { return settings_; }
 

@@ -45,16 +45,16 @@ std::string difference(const OperationShape& a, const OperationShape& b) {
 std::string OperationQueue::describe(const Operation& op) const {
   const OperationShape& s = op.program->operation;
   return fmt::format("rank {}: {} #{} ({}, {} {}{})", rank_, is_point_to_point(op.program) ? "call" : "operation",
-                     op.sequence, describe_shape(s), algorithm_name(s), protocol_name(op.program->protocol), op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
+                     op.sequence, describe_shape(s), algorithm_name(s), protocol_name(op.program->protocol),
+                     op.tag != 0 ? fmt::format(", tag {}", op.tag) : "");
 }
 
 bool OperationQueue::check_abort() {
   const std::optional<Rank> by = transport_.aborted_by();
   if (!by) return false;
   const Operation* op = oldest();
-  fail(Status(StatusCode::kAborted,
-              fmt::format("{}: {}", op != nullptr ? describe(*op) : fmt::format("rank {}", rank_),
-                          abort_text(transport_, *by))));
+  fail(Status(StatusCode::kAborted, fmt::format("{}: {}", op != nullptr ? describe(*op) : fmt::format("rank {}", rank_),
+                                                abort_text(transport_, *by))));
   return true;
 }
 

@@ -1,5 +1,5 @@
-// What an OperationQueue puts into a flight record: its board, where each lane of its operations stands and what it waits
-// for, and what it can see of the other ranks. A slow path: nothing is kept for it.
+// What an OperationQueue puts into a flight record: its board, where each lane of its operations stands and what it
+// waits for, and what it can see of the other ranks. A slow path: nothing is kept for it.
 #include <unistd.h>
 
 #include <algorithm>

@@ -197,7 +197,8 @@ Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& req
   plan->may_be_direct = ports_.transport().may_be_direct();
   RONDO_TRY(is_point_to_point(request.collective) ? plan_message(request, *plan) : plan_collective(request, *plan));
   if (plan->program != nullptr) plan->program->reason = plan->reason;
-  if (plan->fallback != nullptr) plan->fallback->reason = "fallback, since a rank's buffers cannot be reached: " + plan->reason;
+  if (plan->fallback != nullptr)
+    plan->fallback->reason = "fallback, since a rank's buffers cannot be reached: " + plan->reason;
   std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
   set[0] = std::move(plan);
   return set;

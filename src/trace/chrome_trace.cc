@@ -1,5 +1,5 @@
-// Chrome trace JSON, as the "Trace Event Format" document describes it: metadata (M), complete (X) and flow (s, f) events
-// in the object form. Written track by track, so that the times of a track never run backwards.
+// Chrome trace JSON, as the "Trace Event Format" document describes it: metadata (M), complete (X) and flow (s, f)
+// events in the object form. Written track by track, so that the times of a track never run backwards.
 #include <algorithm>
 #include <numeric>
 #include <tuple>

@@ -1,8 +1,8 @@
 // Ticks of the processor's time stamp counter, and their place on the clocks that people read.
 //
-// Records carry raw ticks, which cost one instruction. A pair (ticks, clocks) at the start and one at the end of a trace
-// turn them into nanoseconds afterwards. Processors with an invariant counter show one counter to all processes of a
-// host, so ticks of different processes compare as they stand.
+// Records carry raw ticks, which cost one instruction. A pair (ticks, clocks) at the start and one at the end of a
+// trace turn them into nanoseconds afterwards. Processors with an invariant counter show one counter to all processes
+// of a host, so ticks of different processes compare as they stand.
 //
 // Thread safety: pure functions and values.
 #pragma once

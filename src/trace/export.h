@@ -1,9 +1,10 @@
-// Exporters: traces of any number of ranks as Chrome trace JSON (Perfetto and chrome://tracing open it) and as JSON Lines.
+// Exporters: traces of any number of ranks as Chrome trace JSON (Perfetto and chrome://tracing open it) and as JSON
+// Lines.
 //
-// Chrome: one process for each rank of each communicator, one track for its operations and one for each lane; operations
-// that were under way at once get further tracks, since slices of one track must not overlap. Waiting for data, for room
-// and for order are slices of their own before the working one; a flow leads from each send to its receives.
-// JSON Lines: one object for each file, then one for each plan and for each record, with all fields.
+// Chrome: one process for each rank of each communicator, one track for its operations and one for each lane;
+// operations that were under way at once get further tracks, since slices of one track must not overlap. Waiting for
+// data, for room and for order are slices of their own before the working one; a flow leads from each send to its
+// receives. JSON Lines: one object for each file, then one for each plan and for each record, with all fields.
 //
 // Thread safety: pure functions of their arguments.
 #pragma once
@@ -24,7 +25,8 @@ struct ExportReport {
   bool one_clock = true;  // false: some file of a host had to be placed by its own clocks
 };
 
-/// Errors: kSystem when `out` cannot be written. O(n log n) time in the number of records; the JSON is not held in memory.
+/// Errors: kSystem when `out` cannot be written. O(n log n) time in the number of records; the JSON is not held in
+/// memory.
 Expected<ExportReport> export_chrome(const std::vector<TraceFile>& files, std::FILE* out);
 Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, std::FILE* out);
 

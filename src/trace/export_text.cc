@@ -63,8 +63,8 @@ std::string shape_text(const OperationShape& s) {
 
 std::string plan_members(const TracedPlan& plan) {
   const OperationShape& s = plan.shape;
-  std::string text = fmt::format("\"operation\":\"{}\",\"count_elems\":{},\"dtype\":\"{}\"", collective_name(s.collective),
-                                 s.count_elems, dtype_name(s.dtype));
+  std::string text = fmt::format("\"operation\":\"{}\",\"count_elems\":{},\"dtype\":\"{}\"",
+                                 collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
   if (collective_reduces(s.collective)) text += fmt::format(",\"op\":\"{}\"", op_name(s.op));
   if (collective_is_rooted(s.collective)) text += fmt::format(",\"root\":{}", s.root);
   if (s.row != 0) {

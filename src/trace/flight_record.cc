@@ -33,11 +33,13 @@ class FlightWriter {
         json_quoted(r_.trigger), r_.time.monotonic_ns, r_.time.realtime_ns);
     text += fmt::format("  \"status\": {}, \"message\": {},\n", json_quoted(status_text(r_.status.code())),
                         json_quoted(r_.status.message()));
-    if (r_.lost_rank) text += fmt::format("  \"lost_rank\": {}, \"lost_how\": {},\n", *r_.lost_rank, json_quoted(r_.lost_how));
+    if (r_.lost_rank)
+      text += fmt::format("  \"lost_rank\": {}, \"lost_how\": {},\n", *r_.lost_rank, json_quoted(r_.lost_how));
     if (r_.aborted_by) text += fmt::format("  \"aborted_by\": {},\n", *r_.aborted_by);
     text += fmt::format("  \"last_posted\": {}, \"last_finished\": {}, \"current_known\": {},\n", r_.last_posted,
                         r_.last_finished, r_.current_known);
-    text += fmt::format("  \"current\": [{}],\n", lines_of(r_.current, "    ", [&](const auto& c) { return current(c); }));
+    text +=
+        fmt::format("  \"current\": [{}],\n", lines_of(r_.current, "    ", [&](const auto& c) { return current(c); }));
     text += fmt::format("  \"peers\": [{}],\n", lines_of(r_.peers, "    ", [&](const auto& p) { return peer(p); }));
     return text + fmt::format("  \"operations\": [{}]\n}}\n",
                               lines_of(r_.operations, "    ", [&](const auto& o) { return operation(o); }));
@@ -51,8 +53,9 @@ class FlightWriter {
 
   std::string members(const FlightOperation& o) const {
     const OperationShape& s = o.posted.shape;
-    std::string text = fmt::format("\"sequence\": {}, \"collective\": \"{}\", \"count_elems\": {}, \"dtype\": \"{}\"",
-                                   o.posted.sequence, collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
+    std::string text =
+        fmt::format("\"sequence\": {}, \"collective\": \"{}\", \"count_elems\": {}, \"dtype\": \"{}\"",
+                    o.posted.sequence, collective_name(s.collective), s.count_elems, dtype_name(s.dtype));
     if (collective_reduces(s.collective)) text += fmt::format(", \"op\": \"{}\"", op_name(s.op));
     if (collective_is_rooted(s.collective)) text += fmt::format(", \"root\": {}", s.root);
     if (is_point_to_point(s.collective)) text += fmt::format(", \"peer\": {}", s.root);
@@ -69,9 +72,10 @@ class FlightWriter {
   std::string operation(const FlightOperation& o) const { return "{" + members(o) + "}"; }
 
   std::string current(const FlightCurrent& c) const {
-    return fmt::format("{{{}, \"protocol\": {}, \"reason\": {},\n     \"begun\": {}, \"waited_ns\": {}, \"lanes\": [{}]}}",
-                       members(c.operation), json_quoted(c.protocol), json_quoted(c.reason), c.started, c.waited_ns,
-                       lines_of(c.lanes, "      ", [&](const FlightLane& l) { return lane(l); }));
+    return fmt::format(
+        "{{{}, \"protocol\": {}, \"reason\": {},\n     \"begun\": {}, \"waited_ns\": {}, \"lanes\": [{}]}}",
+        members(c.operation), json_quoted(c.protocol), json_quoted(c.reason), c.started, c.waited_ns,
+        lines_of(c.lanes, "      ", [&](const FlightLane& l) { return lane(l); }));
   }
 
   std::string lane(const FlightLane& l) const {

@@ -1,5 +1,6 @@
-// FlightRecord: what one rank's communicator is doing, and what it can see of the other ranks, at one moment. Taken on an
-// error, at a deadline, on a signal or on request, and written as JSON, which `rondo diagnose` merges over the ranks.
+// FlightRecord: what one rank's communicator is doing, and what it can see of the other ranks, at one moment. Taken on
+// an error, at a deadline, on a signal or on request, and written as JSON, which `rondo diagnose` merges over the
+// ranks.
 //
 // It is made of what is there anyway: the boards, and the place of each lane of the operations under way. Nothing is
 // recorded for it while all goes well but the board's one time stamp an operation.
@@ -70,7 +71,8 @@ struct FlightRecord {
   std::optional<int32_t> lost_rank;
   std::string lost_how;
   std::optional<int32_t> aborted_by;
-  bool current_known = true;  // false: somebody drove the communicator all the time, so its lanes could not be looked at
+  bool current_known =
+      true;  // false: somebody drove the communicator all the time, so its lanes could not be looked at
   uint64_t last_posted = 0, last_finished = 0;
   std::vector<FlightOperation> operations;  // its last ones, the newest first
   std::vector<FlightCurrent> current;       // under way, in order
@@ -84,8 +86,8 @@ std::string flight_path(const std::string& directory, const TraceIdentity& ident
 /// Writes the record to its path in `directory`. Errors: kSystem.
 Status write_flight_record(const FlightRecord& record, const std::string& directory);
 
-/// "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), "unknown" (no pid, or
-/// one of another pid namespace).
+/// "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), "unknown" (no pid,
+/// or one of another pid namespace).
 std::string process_state(uint64_t pid, uint64_t pid_namespace);
 /// The pid namespace of this process, 0 when it cannot be told.
 uint64_t this_pid_namespace();

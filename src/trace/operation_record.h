@@ -62,8 +62,8 @@ inline uint64_t ticks() {
 }
 
 /// A clock that is read in 4 ns from memory that the kernel brings up to date a few hundred times a second. A second
-/// reading of the ticks would cost as much as all the rest of a record, and whoever asks when an operation finished asks
-/// about a hang.
+/// reading of the ticks would cost as much as all the rest of a record, and whoever asks when an operation finished
+/// asks about a hang.
 inline uint64_t coarse_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &t);

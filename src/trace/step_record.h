@@ -1,8 +1,8 @@
 // StepRecord: what is written down of one executed instruction, and what it refers to.
 //
 // A record is one cache line. What does not change from one execution to the next (verb, chunks, peers, connections,
-// algorithm, the planner's reason) stands once in a TracedPlan, which the record names by a number; lane and pc find the
-// instruction in it. An instruction with more ports than one of a kind has StepPorts records behind its own.
+// algorithm, the planner's reason) stands once in a TracedPlan, which the record names by a number; lane and pc find
+// the instruction in it. An instruction with more ports than one of a kind has StepPorts records behind its own.
 //
 // Thread safety: plain data.
 #pragma once

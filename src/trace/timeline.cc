@@ -60,7 +60,8 @@ void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbe
 
 // The ends of one message number of one connection: the sends come first.
 void match_group(const std::vector<TraceFile>& files, std::span<const End> group, MessageFlows& out) {
-  const auto sends = static_cast<size_t>(std::count_if(group.begin(), group.end(), [](const End& e) { return e.sends; }));
+  const auto sends =
+      static_cast<size_t>(std::count_if(group.begin(), group.end(), [](const End& e) { return e.sends; }));
   if (sends != 1 || group.size() == 1) {  // several: the 32-bit numbers have wrapped within the trace
     out.unmatched_sends += sends;
     out.unmatched_recvs += group.size() - sends;

@@ -258,7 +258,8 @@ Expected<std::vector<TraceFile>> read_traces(const std::string& path) {
       if (it->path().extension() == kTraceSuffix) paths.push_back(it->path().string());
     if (error) return Status(StatusCode::kSystem, fmt::format("{}: {}", path, error.message()));
   }
-  if (paths.empty()) return Status(StatusCode::kInvalidArgument, fmt::format("{} holds no *{} file", path, kTraceSuffix));
+  if (paths.empty())
+    return Status(StatusCode::kInvalidArgument, fmt::format("{} holds no *{} file", path, kTraceSuffix));
   std::vector<TraceFile> files;
   for (const std::string& p : paths) {
     RONDO_TRY_ASSIGN(TraceFile file, read_trace(p));

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kLookAgainNs = 10'000'000;  // a look at a process costs about 20 us
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-// One part in 16 for headers and lines: they need far less (about 5 KiB for 2 MiB of slots, and a few pages for each rank).
+// One part in 16 for headers and lines: they need far less (about 5 KiB for 2 MiB of slots, and 12 KiB for a rank).
 constexpr uint64_t small_part(uint64_t size_bytes) { return round_up(size_bytes / 16, StagingPool::kBlockBytes); }
 
 std::string text(uint64_t bytes) {
@@ -33,8 +33,9 @@ std::string text(uint64_t bytes) {
 }
 
 Status system_error(const char* what, uint64_t bytes) {
-  return Status(StatusCode::kSystem, fmt::format("{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size",
-                                                 what, text(bytes), strerror(errno)));
+  return Status(StatusCode::kSystem,
+                fmt::format("{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size", what,
+                            text(bytes), strerror(errno)));
 }
 
 // The one state of the library that belongs to the process and not to a communicator: which pool there is, and which
@@ -154,12 +155,13 @@ std::byte* StagingPool::base_if_file(dev_t device, ino_t inode) {
 
 Status StagingPool::exhausted(uint64_t bytes, Use use) const {
   const bool part = use == Use::kSmall && used_bytes_ + bytes <= size_bytes_;
-  return Status(StatusCode::kExhausted,
-                fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are taken, "
-                            "{} of which wait for ranks that have not destroyed their communicators; give it more "
-                            "(RONDO_POOL_BYTES), or destroy communicators that are not used",
-                            pid_, text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
-                            text(used_bytes_), text(size_bytes_), text(buried_bytes_)));
+  return Status(
+      StatusCode::kExhausted,
+      fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are taken, "
+                  "{} of which wait for ranks that have not destroyed their communicators; give it more "
+                  "(RONDO_POOL_BYTES), or destroy communicators that are not used",
+                  pid_, text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
+                  text(used_bytes_), text(size_bytes_), text(buried_bytes_)));
 }
 
 Expected<StagingPool::Range> StagingPool::take(Backing backing, uint64_t bytes, Use use) {
@@ -204,7 +206,8 @@ void StagingPool::give_back_locked(std::span<const Range> ranges) {
       if (fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(r.offset),
                     static_cast<off_t>(r.bytes)) != 0)
         std::memset(p, 0, r.bytes);
-    } else if (mmap(p, r.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    } else if (mmap(p, r.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+               MAP_FAILED) {
       madvise(p, r.bytes, MADV_DONTNEED);  // no room for one more mapping
     }
     (r.offset < small_bytes_ ? a.small : a.data).give(r.offset, r.bytes);
@@ -245,7 +248,8 @@ StagingPool::Usage StagingPool::usage() {
 Expected<std::shared_ptr<PoolView>> PoolView::of(int fd, const ProcessName& owner) {
   struct stat file {};
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(StagingPool::kLeastBytes))
-    return Status(StatusCode::kMismatch, "what a peer handed over is no staging pool: it runs another version of rondo");
+    return Status(StatusCode::kMismatch,
+                  "what a peer handed over is no staging pool: it runs another version of rondo");
   std::shared_ptr<PoolView> view(new PoolView);
   view->bytes_ = static_cast<uint64_t>(file.st_size);
   view->pid_ = getpid();

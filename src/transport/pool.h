@@ -8,9 +8,9 @@
 // threads of this process, and one memfd for ranks of several processes. The peers map the memfd once (PoolView),
 // however many communicators they share with this process.
 //
-// A range goes back when nobody can touch it any more. In a communicator of processes that is when every rank has left
-// its mark in the owner's segment, as its last access, or has died: until then the range lies in a Grave. What goes back
-// is zeroed by giving its pages to the system, so whoever takes a range finds zeros.
+// A range goes back when nobody can touch it any more. In a communicator of processes that is when every rank has
+// left its mark in the owner's segment, as its last access, or has died: until then the range lies in a Grave. What
+// goes back is zeroed by giving its pages to the system, so whoever takes a range finds zeros.
 //
 // The pool exists while a communicator holds it; the memfd has no name, so its memory ends with the last process that
 // maps it, however that ends. A forked child shares nothing with it and makes its own.
@@ -71,8 +71,8 @@ class StagingPool {
   /// False in a forked child, where nothing of it is mapped.
   bool is_of_this_process() const;
 
-  /// `bytes` of zeros, at a page (kSmall) or a block (kData). Errors: kExhausted, which names the setting and who holds how
-  /// much; kSystem.
+  /// `bytes` of zeros, at a page (kSmall) or a block (kData). Errors: kExhausted, which names the setting and how much
+  /// is taken; kSystem.
   Expected<Range> take(Backing backing, uint64_t bytes, Use use);
   /// Nobody touches the ranges any more.
   void give_back(std::span<const Range> ranges);

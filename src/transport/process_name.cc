@@ -46,7 +46,8 @@ bool ProcessName::ended() const {
   if (fd < 0) return errno == ESRCH;
   pollfd exited{fd, POLLIN, 0};
   const uint64_t start = start_ticks_of(pid);
-  const bool gone = (start != 0 && start != start_ticks) || (poll(&exited, 1, 0) == 1 && (exited.revents & POLLIN) != 0);
+  const bool gone =
+      (start != 0 && start != start_ticks) || (poll(&exited, 1, 0) == 1 && (exited.revents & POLLIN) != 0);
   close(fd);
   return gone;
 }

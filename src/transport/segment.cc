@@ -60,7 +60,8 @@ Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes)
 Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   RONDO_CHECK(key.writer == rank_);
   const uint64_t counters = sizeof(ReadCounter) * static_cast<uint64_t>(key.group == 0 ? 1 : layout_.nranks);
-  const uint64_t lines = sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_slots);
+  const uint64_t lines =
+      sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_slots);
   if (made_ == layout_.max_connections)
     return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were made", made_)));
   const auto small = carve(StagingPool::Use::kSmall, counters + lines);
@@ -81,8 +82,9 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
 
 // The others will wait for what this rank cannot send: they hear why.
 Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
-  Status s(why.code(), fmt::format("rank {} cannot make a connection to {}: {}", rank_,
-                                   key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
+  Status s(why.code(),
+           fmt::format("rank {} cannot make a connection to {}: {}", rank_,
+                       key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
   SegmentHeader& own = header(rank_);
   if (!aborted_by()) {
     char text[sizeof own.reason] = {};

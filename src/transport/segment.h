@@ -1,5 +1,5 @@
-// Segment: the memory of one rank in one communicator, for any transport whose ranks share memory. All of it lies in the
-// pool of the rank's process (pool.h) and is taken from there when it is needed.
+// Segment: the memory of one rank in one communicator, for any transport whose ranks share memory. All of it lies in
+// the pool of the rank's process (pool.h) and is taken from there when it is needed.
 //
 //   when made    | header: abort word, doorbell, boards | marks of those who left | directory |
 //   at first use | counters and lines of some connections |   | data slots of a connection, or of two |

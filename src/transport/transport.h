@@ -52,8 +52,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;
 
-  /// Makes the connection's memory and publishes it. Called once per key, by the writer. On an error (kExhausted) it has
-  /// also raised this rank's abort, with the reason, since the peers will wait for what can never come.
+  /// Makes the connection's memory and publishes it. Called once per key, by the writer. On an error (kExhausted) it
+  /// has also raised this rank's abort, with the reason, since the peers will wait for what can never come.
   virtual Expected<FifoView> open_writer(const ConnectionKey& key) = 0;
   /// The same memory seen by a reader; nothing while the writer has not made it yet (ask again: never blocks).
   virtual std::optional<FifoView> open_reader(const ConnectionKey& key) = 0;

@@ -85,8 +85,10 @@ TEST(Diagnose, ARankThatHasNotCalledIsNamedWithWhatItDidLast) {
   const Finding f = only_finding(records);  // it left no record: it never waited
   EXPECT_EQ(f.cause, Cause::kMissingCall);
   EXPECT_EQ(f.culprits, std::vector<int>{2});
-  EXPECT_NE(f.text.find("rank 2 (pid 102) has not called #7, all_reduce of 1000 float sum, in which ranks 0, 1, 3 wait"),
-            std::string::npos) << f.text;
+  EXPECT_NE(
+      f.text.find("rank 2 (pid 102) has not called #7, all_reduce of 1000 float sum, in which ranks 0, 1, 3 wait"),
+      std::string::npos)
+      << f.text;
   EXPECT_NE(f.text.find("its last is #6, all_reduce of 10 float sum (ring), finished 5.0 s before"), std::string::npos)
       << f.text;
   records.push_back(idle(2));  // with a record of its own, the same
@@ -142,7 +144,8 @@ TEST(Diagnose, ACycleIsToldInItsOrder) {
   const Finding f = only_finding(ring);
   EXPECT_EQ(f.cause, Cause::kCycle);
   EXPECT_EQ(f.culprits, (std::vector<int>{0, 3, 2, 1}));
-  EXPECT_NE(f.text.find("rank 0 waits for data from rank 3 in step 3 of 6 of lane 1 (recv_reduce_send)"), std::string::npos)
+  EXPECT_NE(f.text.find("rank 0 waits for data from rank 3 in step 3 of 6 of lane 1 (recv_reduce_send)"),
+            std::string::npos)
       << f.text;
 }
 

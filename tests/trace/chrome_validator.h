@@ -1,5 +1,5 @@
-// Checks a Chrome trace against the documented "Trace Event Format": the object form with metadata (M), complete (X) and
-// flow (s, t, f) events. Independent of the exporter.
+// Checks a Chrome trace against the documented "Trace Event Format": the object form with metadata (M), complete (X)
+// and flow (s, t, f) events. Independent of the exporter.
 //
 // Thread safety: a pure function.
 #pragma once

@@ -62,7 +62,8 @@ void expect_causality(const std::vector<TraceFile>& files) {
   const Timeline timeline(files);
   const MessageFlows messages = match_messages(files);
   for (const MessageFlow& m : messages.flows) {
-    const StepRecord &send = files[m.send_file].records[m.send_record], &recv = files[m.recv_file].records[m.recv_record];
+    const StepRecord &send = files[m.send_file].records[m.send_record],
+                     &recv = files[m.recv_file].records[m.recv_record];
     EXPECT_GE(timeline.ns(m.recv_file, recv.done_ticks()), timeline.ns(m.send_file, send.ready_ticks()));
     EXPECT_EQ(send.bytes(), recv.bytes());
     EXPECT_EQ(send.sequence, recv.sequence);

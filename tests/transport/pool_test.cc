@@ -2,8 +2,8 @@
 // labels: unit tsan
 #include "transport/pool.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -83,8 +83,12 @@ TEST(RangeList, NeverGivesARangeTwiceAndJoinsNeighbours) {
 
 TEST(PoolSize, IsWhatTheEnvironmentSays) {
   EXPECT_EQ(*Pool::configured_bytes(), Pool::kDefaultBytes);
-  for (const auto& [text, bytes] : {std::pair{"16777216", 16 * kMiB}, {"16M", 16 * kMiB}, {"20480K", 20 * kMiB},
-                                    {"2G", 2048 * kMiB}, {"1T", kMiB << 20}, {"33554433", 34 * kMiB}}) {
+  for (const auto& [text, bytes] : {std::pair{"16777216", 16 * kMiB},
+                                    {"16M", 16 * kMiB},
+                                    {"20480K", 20 * kMiB},
+                                    {"2G", 2048 * kMiB},
+                                    {"1T", kMiB << 20},
+                                    {"33554433", 34 * kMiB}}) {
     PoolBytes set(text);
     ASSERT_TRUE(is_ok(Pool::configured_bytes().status()));
     EXPECT_EQ(*Pool::configured_bytes(), bytes) << text;
@@ -121,14 +125,16 @@ TEST(Pool, BothBackingsTogetherStayWithinItsSize) {
   std::vector<Range> held;
   Status end;
   while (end.ok()) {
-    auto r = p->take(held.size() % 2 == 0 ? Pool::Backing::kPrivate : Pool::Backing::kShared, 2 * kMiB, Pool::Use::kData);
+    auto r =
+        p->take(held.size() % 2 == 0 ? Pool::Backing::kPrivate : Pool::Backing::kShared, 2 * kMiB, Pool::Use::kData);
     if (r.ok()) held.push_back(*r);
     else end = r.status();
     ASSERT_LE(held.size(), 16u);
   }
   EXPECT_EQ(held.size(), 16u);
   EXPECT_TRUE(fails_with(end, StatusCode::kExhausted, {"32 MiB", "RONDO_POOL_BYTES", "2 MiB"}));
-  EXPECT_TRUE(fails_with(p->take(Pool::Backing::kPrivate, 4096, Pool::Use::kSmall).status(), StatusCode::kExhausted, {}));
+  EXPECT_TRUE(
+      fails_with(p->take(Pool::Backing::kPrivate, 4096, Pool::Use::kSmall).status(), StatusCode::kExhausted, {}));
   p->give_back({held.data(), 1});
   EXPECT_TRUE(is_ok(p->take(Pool::Backing::kPrivate, 2 * kMiB, Pool::Use::kData).status()));
 }

@@ -152,7 +152,8 @@ TEST(StagingOfProcesses, ACommunicatorThatDoesNotFitIsRefusedOnAllRanks) {
           hoard.push_back(*r);
     }
     const Stopwatch watch;
-    EXPECT_TRUE(fails_with(second_communicator(parent).status(), StatusCode::kExhausted, {"rank 2", "RONDO_POOL_BYTES"}));
+    EXPECT_TRUE(
+        fails_with(second_communicator(parent).status(), StatusCode::kExhausted, {"rank 2", "RONDO_POOL_BYTES"}));
     EXPECT_LT(watch.seconds(), 10);
     (*pool)->give_back(hoard);
     auto made = second_communicator(parent);
@@ -161,8 +162,8 @@ TEST(StagingOfProcesses, ACommunicatorThatDoesNotFitIsRefusedOnAllRanks) {
   });
 }
 
-// Rank 2 is killed while it works in a communicator of all; ranks 0 and 1 go on in one of their own, whose memory is what
-// the dead one's communicator gave back.
+// Rank 2 is killed while it works in a communicator of all; ranks 0 and 1 go on in communicators of their own, whose
+// memory is what the dead one's communicator gave back.
 TEST(StagingOfProcesses, AKilledRankDoesNotHoldItsPeersMemory) {
   Shared<Turnstile> turnstile;
   SpawnOptions options;

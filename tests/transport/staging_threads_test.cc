@@ -76,7 +76,8 @@ TEST(StagingOfThreads, AFullPoolIsNamedToAllRanks) {
   EXPECT_GE(exhausted, 1);
   for (auto& comm : comms) {
     EXPECT_NE(std::string(comm->error().message()).find("RONDO_POOL_BYTES"), std::string::npos);
-    EXPECT_TRUE(fails_with(SimpleAllReduce(*comm, 10).start(*comm, nullptr), StatusCode::kAborted, {"RONDO_POOL_BYTES"}));
+    EXPECT_TRUE(
+        fails_with(SimpleAllReduce(*comm, 10).start(*comm, nullptr), StatusCode::kAborted, {"RONDO_POOL_BYTES"}));
   }
   Comms parent = make(1);  // the pool stays 16 MiB
   comms.clear();

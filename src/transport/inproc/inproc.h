@@ -1,5 +1,6 @@
-// inproc: ranks are threads of one process. Segments are private memory of the process's pool; every buffer is reachable
-// by every rank, so collectives go straight from user buffer to user buffer (the `direct` algorithm) where that is faster.
+// inproc: ranks are threads of one process. Segments are private memory of the process's pool; every buffer is
+// reachable by every rank, so collectives go straight from user buffer to user buffer (the `direct` algorithm) where
+// that is faster.
 //
 // Ownership: the ranks share an InprocWorld, which keeps what they took from the pool until the last of them is
 // destroyed.

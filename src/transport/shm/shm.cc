@@ -134,8 +134,8 @@ Status ShmTransport::take_segment(Announcement* mine) {
   return {};
 }
 
-// Three exchanges: who can, the descriptors, who has reached whom. A rank that cannot go on still takes part, so that all
-// hear of it at once and from itself.
+// Three exchanges: who can, the descriptors, who has reached whom. A rank that cannot go on still takes part, so that
+// all hear of it at once and from itself.
 Status ShmTransport::meet(Announcement* mine, Status own) {
   uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // others read it from here
   mine->process = ProcessName::self();

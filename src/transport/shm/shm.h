@@ -1,10 +1,10 @@
 // shm: ranks are processes of one host (or threads that joined one by one). Each rank's segment lies in the pool of its
 // process, a memfd whose descriptor the others receive over the bootstrap's Unix sockets and map, once for all
-// communicators that they share. Nothing has a name in a file system: a small /dev/shm does not matter, and when the last
-// process is gone, however it went, the memory is gone.
+// communicators that they share. Nothing has a name in a file system: a small /dev/shm does not matter, and when the
+// last process is gone, however it went, the memory is gone.
 //
-// A rank that departs leaves its marks in the others' segments and buries its own (pool.h): the memory is used again when
-// all ranks have left or died.
+// A rank that departs leaves its marks in the others' segments and buries its own (pool.h): the memory is used again
+// when all ranks have left or died.
 //
 // Where the kernel lets the ranks read one another's memory (process_vm_readv; tried out when the communicator is made,
 // RONDO_CMA=0 forbids it), any buffer can be pulled from without staging.
