@@ -12,10 +12,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "commands.h"
 #include "core/calibration.h"
+#include "core/setting_table.h"
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
@@ -80,7 +82,8 @@ void show_processor() {
        {std::pair{SimdLevel::kBaseline, "baseline"}, {SimdLevel::kAvx2, "avx2"}, {SimdLevel::kAvx512, "avx512"}})
     if (kernel_table(level) != nullptr) available += fmt::format(" {}", name);
   const KernelTable* used = kernel_table(best_simd_level());
-  const char* asked = std::getenv("RONDO_SIMD");
+  const auto setting = read_setting("simd");
+  const char* asked = setting.ok() && !setting->empty() ? setting->c_str() : nullptr;
   if (asked != nullptr && simd_level_from_name(asked)) used = kernel_table(*simd_level_from_name(asked));
   line("SIMD in use",
        used != nullptr ? std::string(used->level) : fmt::format("none: RONDO_SIMD={} is not available here", asked));
@@ -197,21 +200,38 @@ void show_limits() {
   line("processes", limit_text(RLIMIT_NPROC, false));
 }
 
-void show_environment() {
-  section("environment");
+// The settings that are made, and how to see the others.
+void show_settings() {
+  section("settings");
+  const auto values = SettingValues::load();
+  if (!values.ok()) return line("BROKEN", std::string(values.status().message()));
   bool any = false;
-  for (char** e = environ; *e != nullptr; ++e) {
-    const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
-    if (!name.starts_with("RONDO_")) continue;
-    const bool secret = name == "RONDO_UNIQUE_ID" || name == "RONDO_SECRET";
-    line(std::string(name).c_str(),
-         secret ? "(set, not shown)" : std::string(entry.substr(std::min(entry.size(), name.size() + 1))));
+  for (const SettingRow& row : setting_rows()) {
+    const SettingValue* v = values->find(row.key);
+    if (v == nullptr) continue;
+    const bool confidential = (row.flags & SettingRow::kConfidential) != 0;
+    line(std::string(row.key).c_str(),
+         fmt::format("{}   ({})", confidential ? "(set, not shown)" : v->text,
+                     v->from == "environment" ? variable_of(row.key) : v->from));
     any = true;
   }
-  if (!any) line("RONDO_*", "none is set: defaults");
   std::string from;
   const Expected<CostModel> costs = costs_in_force(&from, false);
   line("planner", costs.ok() ? "constants: " + from : std::string(costs.status().message()));
+  if (!any) line("all", "defaults");
+  for (const std::string& text : unknown_variables(environ)) line("unknown", text);
+  for (const std::string& text : values->unknown()) line("unknown", text);
+}
+
+void run_config() {
+  const auto values = SettingValues::load();
+  if (!values.ok()) {
+    fmt::print(stderr, "rondo info: {}\n", values.status().to_string());
+    throw CLI::RuntimeError(1);
+  }
+  fmt::print("{}", describe_settings(*values));
+  for (const std::string& text : unknown_variables(environ)) fmt::print("unknown: {}\n", text);
+  for (const std::string& text : values->unknown()) fmt::print("unknown: {}\n", text);
 }
 
 void run() {
@@ -225,7 +245,7 @@ void run() {
   show_memory();
   show_transports();
   show_limits();
-  show_environment();
+  show_settings();
 }
 
 }  // namespace
@@ -233,8 +253,12 @@ void run() {
 void add_info_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("info", "Shows this build, processor, caches, memory, transports, limits and settings");
-  command->footer("Example:\n  rondo info          attach it to a report of a problem or a benchmark\n");
-  command->callback(run);
+  command->footer(
+      "Examples:\n  rondo info            attach it to a report of a problem or a benchmark\n"
+      "  rondo info --config   every setting, its value in force, and where that comes from\n");
+  auto config = std::make_shared<bool>(false);
+  command->add_flag("--config", *config, "Show the settings in force and where each comes from, and nothing else");
+  command->callback([config] { *config ? run_config() : run(); });
 }
 
 }  // namespace rondo::tools

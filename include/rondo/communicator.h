@@ -35,6 +35,7 @@ struct Config {
   double deadline_s = 0;       // 0: RONDO_TIMEOUT_S or 600
   double init_deadline_s = 0;  // 0: RONDO_INIT_TIMEOUT_S or 120
   std::optional<AbortToken> abort = {};  // children made by split, shrink and grow inherit it
+  std::string settings = {};  // lines as in a configuration file, stronger than it and the environment (docs/settings.md)
 };
 
 inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split

@@ -91,8 +91,9 @@ typedef struct rondo_config {
   double deadline_s;  /* of an operation; 0: RONDO_TIMEOUT_S or 600 */
   double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
   const rondo_abort* abort; /* raised: making the communicator, and its children, ends with RONDO_ABORTED; or NULL */
+  const char* settings;     /* lines "key = value" as in a file, stronger than it and the environment; or NULL */
 } rondo_config;
-#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL}
+#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL, NULL}
 
 /* rondo_comm_split: this rank takes part and gets no communicator. */
 #define RONDO_NO_COLOUR (-1)

@@ -7,16 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 
 #include "core/bootstrap_impl.h"
 #include "core/rendezvous.h"
+#include "core/setting_table.h"
 #include "core/unique_id.h"
 
 namespace rondo {
 namespace {
 
 constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
+constexpr double kDefaultInitS = 120;
 constexpr size_t kMaxBlobBytes = size_t{1} << 30;
 
 // Empty when the peer's process is not visible from here (another pid namespace) or the kernel is older than 5.3: then
@@ -31,9 +32,9 @@ Fd open_pidfd(int link_fd) {
 }  // namespace
 
 Expected<rondo_unique_id> make_unique_id() {
-  const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
   IdContents id;
-  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(settings.text("socket_ifname")));
   if (addresses.size() > IdContents::kMaxAddresses) addresses.resize(IdContents::kMaxAddresses);
   RONDO_TRY(random_bytes(id.secret.data(), id.secret.size()));
   RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
@@ -41,7 +42,7 @@ Expected<rondo_unique_id> make_unique_id() {
   RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(addresses, 0));
   id.port = listeners.port;
   id.addresses = listeners.addresses;
-  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * init_deadline_s()));
+  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * settings.number_or("init_timeout_s", kDefaultInitS)));
   return encode_id(id);
 }
 
@@ -55,6 +56,7 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
   met.root->flush();
   peers_ = std::move(met.peers);
   views_.resize(peers_.size());
+  others_.resize(peers_.size());
   pidfds_.resize(peers_.size());
   for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
     if (links_[peer] && peers_[peer].host == peers_[rank_].host && peers_[peer].process != peers_[rank_].process)
@@ -178,11 +180,12 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
 
 // The next frame of a peer, less what it says about survivors: that is kept for whoever asks (survivors.cc).
 std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
-  while (auto frame = links_[peer]->pop()) {
-    if (frame->kind != FrameKind::kView) return frame;
-    views_[peer].push_back(std::move(*frame));
-  }
-  return std::nullopt;
+  while (auto frame = links_[peer]->pop())
+    (frame->kind == FrameKind::kView ? views_[peer] : others_[peer]).push_back(std::move(*frame));
+  if (others_[peer].empty()) return std::nullopt;
+  Frame first = std::move(others_[peer].front());
+  others_[peer].pop_front();
+  return first;
 }
 
 // Takes the peer's frame if it has been read: true. An error when it is another one, or when the link has ended without

@@ -75,6 +75,8 @@ class Bootstrap::Impl {
   void send_view(uint32_t round, bool decided);
   std::optional<ViewMessage> next_view(Rank peer);
   bool is_gone(Rank peer);
+  /// Grows with attempts and phases, and is above the sequence numbers of all other calls.
+  uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
   Status await_views(const std::vector<Rank>& from);
 
@@ -86,7 +88,8 @@ class Bootstrap::Impl {
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links
   uint32_t sequence_ = 0;
   Status failure_;
-  std::vector<std::deque<Frame>> views_;  // by rank: what came about survivors and was not asked for yet
+  // By rank: what has come and was not asked for yet; about survivors, and all else.
+  std::vector<std::deque<Frame>> views_, others_;
   std::function<Status()> interrupt_;
   uint32_t attempt_ = 0, phase_ = 0;      // of shrinking
   SurvivorView view_;

@@ -22,8 +22,9 @@ Expected<Config> config_of(const rondo_config* c) {
     if (!(seconds >= 0))
       return Status(StatusCode::kInvalidArgument,
                     std::string("config.") + name + " is " + std::to_string(seconds) + ": not a time");
-  Config config{full.deadline_s, full.init_deadline_s, {}};
+  Config config{full.deadline_s, full.init_deadline_s, {}, {}};
   if (full.abort != nullptr) config.abort = full.abort->token;
+  if (full.settings != nullptr) config.settings = full.settings;
   return config;
 }
 

@@ -49,10 +49,9 @@ void read_request(Asker* asker, int nranks) {
   }
   asker->request.append(buffer, static_cast<size_t>(n));
   if (asker->request.size() < kRequestBytes) return;
-  wire::Reader r(asker->request);
-  const auto magic = r.get<uint32_t>();
-  asker->rank = static_cast<Rank>(r.get<uint32_t>());
-  asker->broken = magic != kMagic || asker->rank < 1 || asker->rank >= nranks;
+  const std::optional<Rank> rank = decode_id_request(asker->request, nranks);
+  asker->rank = rank.value_or(-1);
+  asker->broken = !rank;
 }
 
 void accept_askers(int listener, std::list<Asker>* askers) {
@@ -90,16 +89,28 @@ Status read_answer(int fd, rondo_unique_id* id, const Patience& patience) {
   constexpr std::string_view kDoing = "waiting for rank 0 to hand out the unique id";
   RONDO_TRY(read_exactly(fd, header, sizeof(header), patience, kDoing));
   wire::Reader r({header, sizeof(header)});
-  const auto code = static_cast<StatusCode>(r.get<uint8_t>());
+  const auto code = r.get<uint8_t>();
   std::string text(std::min<size_t>(r.get<uint32_t>(), kMaxAnswerBytes), '\0');
   RONDO_TRY(read_exactly(fd, text.data(), text.size(), patience, kDoing));
-  if (code != StatusCode::kOk) return Status(code, text);
+  return decode_id_answer(code, text, id);
+}
+
+}  // namespace
+
+std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
+  wire::Reader r(bytes);
+  const auto magic = r.get<uint32_t>();
+  const auto rank = static_cast<Rank>(r.get<uint32_t>());
+  if (!r.finished() || magic != kMagic || rank < 1 || rank >= nranks) return std::nullopt;
+  return rank;
+}
+
+Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id) {
+  if (code != 0) return status_from_peer(code, text);
   if (text.size() != sizeof(id->bytes)) return Status(StatusCode::kMismatch, "rank 0 speaks another version");
   std::memcpy(id->bytes, text.data(), sizeof(id->bytes));
   return {};
 }
-
-}  // namespace
 
 Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience) {
   if (nranks == 1) return {};

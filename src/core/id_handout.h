@@ -8,7 +8,9 @@
 // Thread safety: plain functions; each call owns its sockets.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/socket.h"
 #include "rondo/rondo.h"
@@ -22,5 +24,10 @@ namespace rondo {
 Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience);
 /// The other ranks. Errors: kTimeout, kAborted, kPeerLost, kUnauthorized (another user listens there), or rank 0's.
 Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience);
+
+/// Which rank asks; nothing when the bytes are no request of a rank 1..nranks-1.
+std::optional<Rank> decode_id_request(std::string_view bytes, int nranks);
+/// What rank 0 answered: a status code, and the id or a message.
+Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id);
 
 }  // namespace rondo

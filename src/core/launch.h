@@ -19,6 +19,7 @@
 #include <string>
 
 #include "core/bootstrap.h"
+#include "core/setting_table.h"
 #include "rondo/rondo.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
@@ -45,9 +46,6 @@ struct LaunchInfo {
   rondo_unique_id unique_id = {};
   std::string how;        // a sentence: which variables decided, and where the ranks meet
 };
-
-/// getenv-like: nullptr when the variable is not set.
-using EnvLookup = std::function<const char*(const char* name)>;
 
 /// Pure: everything comes from `lookup` and `launcher_pid`, which names an MPICH job on its host.
 /// Errors: kInvalidArgument, naming the variables that are missing or wrong.

@@ -10,6 +10,7 @@
 #include "core/id_handout.h"
 #include "core/launch.h"
 #include "core/rendezvous.h"
+#include "core/setting_table.h"
 #include "core/torch_store.h"
 #include "core/unique_id.h"
 
@@ -70,8 +71,8 @@ Expected<rondo_unique_id> derived_id(const LaunchInfo& info, const Patience& pat
   id.secret = secret_from_text(info.secret);
   RONDO_TRY_ASSIGN(id.addresses, resolve(info.master_addr));
   if (info.rank == 0) {
-    const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
-    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+    RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
+    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(interfaces));
     for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
     auto listeners = listen_tcp(addresses, id.port);
@@ -97,7 +98,14 @@ Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patien
 }  // namespace
 
 Expected<LaunchInfo> launch_from_environment() {
-  return launch_from_lookup([](const char* name) -> const char* { return std::getenv(name); }, find_launcher_pid());
+  RONDO_TRY_ASSIGN(const SettingValues values, SettingValues::load());
+  auto lookup = [&values](const char* name) -> const char* {
+    for (const SettingRow& row : setting_rows())
+      if (const SettingValue* v = values.find(row.key); v != nullptr && variable_of(row.key) == name)
+        return v->text.c_str();  // a file's, too
+    return std::getenv(name);
+  };
+  return launch_from_lookup(lookup, find_launcher_pid());
 }
 
 Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options) {

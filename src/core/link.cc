@@ -46,7 +46,7 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
   RONDO_CHECK(descriptors.size() <= kMaxDescriptorsPerFrame && (descriptors.empty() || passes_descriptors_));
   std::string header = header_of(kind, sequence, descriptors.size(), payload.get());
   const std::lock_guard lock(mutex_);
-  outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
+  if (end_ == End::kNone) outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
 }
 
 void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
@@ -56,7 +56,7 @@ void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const 
   for (const Fd& fd : fds) out.descriptors.push_back(fd.get());
   out.owned = std::move(fds);
   const std::lock_guard lock(mutex_);
-  outbox_.push_back(std::move(out));
+  if (end_ == End::kNone) outbox_.push_back(std::move(out));
 }
 
 void Link::drop_unsent() {
@@ -205,6 +205,7 @@ Link::End Link::end(std::string* why) const {
 void Link::end_locked(std::string why) {
   end_ = peer_said_goodbye_ ? End::kLeft : End::kLost;
   why_ = std::move(why);
+  outbox_.clear();  // with it what it owns: one end of a stream that is kept open here would never be seen to end
 }
 
 void Link::say_goodbye() {

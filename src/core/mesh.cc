@@ -5,15 +5,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <list>
+
+#include "core/setting_table.h"
 
 namespace rondo {
 namespace {
 
 constexpr double kConnectS = 5;   // per address of a peer
 constexpr size_t kMaxStrangers = 128;
+constexpr int kMaxRefusalsLogged = 8;
 constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
 constexpr auto kStrangerPatience = std::chrono::seconds(5);
 constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);
@@ -35,6 +39,7 @@ struct Caller {
 
 struct Stranger {
   Fd fd;
+  std::string address;
   bool local;
   ServerHandshake handshake;
   Patience::Clock::time_point since;
@@ -77,6 +82,7 @@ class MeshBuilder {
   const Patience& patience_;
   std::vector<std::unique_ptr<Link>> links_;
   size_t num_linked_ = 0;
+  int num_refusals_ = 0;
   std::list<Caller> callers_;
   std::list<Stranger> strangers_;
 };
@@ -137,7 +143,7 @@ void MeshBuilder::accept_from(int listener, bool local) {
     std::string address;
     Fd fd = accept_one(listener, &address);
     if (!fd) return;
-    strangers_.push_back({std::move(fd), local, ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
+    strangers_.push_back({std::move(fd), std::move(address), local, ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
                           Patience::Clock::now()});
   }
 }
@@ -147,6 +153,8 @@ void MeshBuilder::serve(Stranger& s) {
   const auto state = s.handshake.advance(s.fd.get());
   if (state == ServerHandshake::State::kUnderWay) return;
   const Rank peer = s.handshake.rank();
+  if (s.handshake.was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
+    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_, s.address.c_str(), s.handshake.why().c_str());
   if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
       !links_[peer])
     link(peer, std::move(s.fd), s.local);
@@ -201,8 +209,8 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self) {
   self->unix_name = fmt::format("rondo-{}-{:016x}{:016x}", ::getpid(), random[0], random[1]);
   MeshPort port;
   RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
-  const char* spec = std::getenv("RONDO_SOCKET_IFNAME");
-  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(spec != nullptr ? spec : ""));
+  RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
+  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(interfaces));
   RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));
   self->tcp_port = port.tcp.port;
   self->addresses = port.tcp.addresses;

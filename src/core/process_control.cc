@@ -33,7 +33,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
       return Status(StatusCode::kUnsupported,
                     fmt::format("rank {} and {} are on different hosts: this release has transports inside one host only "
                                 "(inproc, shm)", rank, bootstrap->describe(r)));
-  auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options.abort);
+  auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
   RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, [&]() -> Expected<std::unique_ptr<Transport>> {
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, *control));
     return std::unique_ptr<Transport>(std::move(shm));

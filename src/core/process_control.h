@@ -23,8 +23,8 @@ BootstrapOptions bootstrap_options(const ChildOptions& options);
 
 class ProcessControl final : public ControlPlane, public LocalPeers {
  public:
-  ProcessControl(std::unique_ptr<Bootstrap> bootstrap, std::optional<AbortToken> abort)
-      : abort_(std::move(abort)), bootstrap_(std::move(bootstrap)) {}
+  ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
+      : abort_(options.abort), may_pull_(options.settings.may_pull != 0), bootstrap_(std::move(bootstrap)) {}
   ~ProcessControl() override { bootstrap_->say_goodbye(); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
@@ -42,10 +42,12 @@ class ProcessControl final : public ControlPlane, public LocalPeers {
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine, bytes, all);
   }
+  bool may_pull() const override { return may_pull_; }
   std::optional<PeerLoss> find_lost() override;
 
  private:
-  std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
+  const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
+  const bool may_pull_;
   std::unique_ptr<Bootstrap> bootstrap_;
 };
 

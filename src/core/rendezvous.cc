@@ -62,12 +62,6 @@ Expected<std::vector<PeerInfo>> decode_table(const Frame& frame, int nranks) {
 
 }  // namespace
 
-double init_deadline_s() {
-  const char* text = std::getenv("RONDO_INIT_TIMEOUT_S");
-  const double value = text != nullptr ? std::strtod(text, nullptr) : 0;
-  return value > 0 ? value : 120;
-}
-
 std::string list_ranks(const std::vector<Rank>& ranks) {
   constexpr size_t kMaxNamed = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -78,9 +72,10 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
 
 Status refusal(const Frame& frame) {
   wire::Reader r(frame.payload);
-  const auto code = static_cast<StatusCode>(r.get<uint8_t>());
+  const auto code = r.get<uint8_t>();
   const std::string message(r.str());
-  return r.finished() ? Status(code, message) : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
+  return r.finished() ? status_from_peer(code, message)
+                      : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
 }
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,

@@ -27,8 +27,6 @@ namespace rondo {
 /// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none came.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
 
-/// RONDO_INIT_TIMEOUT_S, or 120.
-double init_deadline_s();
 /// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
 std::string list_ranks(const std::vector<Rank>& ranks);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/setting_table.h"
 #include "engine/planner.h"
 #include "kernels/kernels.h"
 #include "rondo/communicator.h"
@@ -22,13 +23,19 @@ struct Settings {
   double deadline_s = 600;     // RONDO_TIMEOUT_S
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
   int32_t simd = -1;           // RONDO_SIMD; -1: the best
+  uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
   cpu_set_t cpus;              // on which this rank may run
   PlannerSettings planner;
 };
 
-/// From RONDO_* and `config`, whose nonzero fields win. Errors: kInvalidArgument naming the variable. Unknown RONDO_*
-/// variables are reported on stderr.
+/// From the sources of core/setting_table.h, `config` being the strongest. Errors: kInvalidArgument naming the variable,
+/// or file:line and key. Unknown ones are reported on stderr.
 Expected<Settings> read_settings(const Config& config);
+
+/// The same before anything is made of them.
+Expected<SettingValues> read_setting_values(const Config& config);
+/// Of values that have been checked.
+Expected<Settings> settings_from(const SettingValues& values);
 
 /// Settings of a communicator made from another one: `parent`'s, less what `config` says otherwise.
 /// Errors: kInvalidArgument.

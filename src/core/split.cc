@@ -50,14 +50,14 @@ Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(co
     theirs.first = reader.get<int64_t>();
     theirs.second = reader.get<int64_t>();
     theirs.bytes = reader.str();
-    const auto code = static_cast<StatusCode>(reader.get<uint8_t>());
+    const auto code = reader.get<uint8_t>();
     const std::string_view why = reader.str();
     if (!reader.finished() || theirs.kind != mine.kind)
       return Status(StatusCode::kMismatch,
                     fmt::format("rank {} calls {}, rank {} calls {}", rank_, name_of(static_cast<uint8_t>(mine.kind)), r,
                                 name_of(static_cast<uint8_t>(theirs.kind))));
-    if (code != StatusCode::kOk)
-      theirs.status = Status(code, static_cast<Rank>(r) == rank_ ? std::string(why)
+    if (code != 0)
+      theirs.status = status_from_peer(code, static_cast<Rank>(r) == rank_ ? std::string(why)
                                                                  : fmt::format("rank {} cannot {}: {}", r,
                                                                                name_of(all[r][0]), why));
     wishes.push_back(std::move(theirs));

@@ -53,6 +53,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(co
   child->links_.resize(members.size());
   child->pidfds_.resize(members.size());
   child->views_.resize(members.size());
+  child->others_.resize(members.size());
   Awaited how = template_of;
   Status failed;
   for (Rank i = 0; i < static_cast<Rank>(members.size()); ++i) {
@@ -102,9 +103,9 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const s
   RONDO_TRY(all_gather(mine.bytes(), &all));
   if (members.empty()) return std::unique_ptr<Impl>();
   wire::Reader r(all[members[0]]);
-  const auto code = static_cast<StatusCode>(r.get<uint8_t>());
+  const auto code = r.get<uint8_t>();
   const std::string_view text = std::string_view(all[members[0]]).substr(std::min<size_t>(1, all[members[0]].size()));
-  if (code != StatusCode::kOk) return Status(code, fmt::format("rank {}: {}", members[0], text));
+  if (code != 0) return status_from_peer(code, fmt::format("rank {}: {}", members[0], text));
   rondo_unique_id id = {};
   if (text.size() != sizeof(id.bytes))
     return Status(StatusCode::kMismatch, fmt::format("rank {} sent {} bytes in place of an id", members[0], text.size()));

@@ -137,21 +137,26 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
   }
 }
 
-// What a peer says in this attempt or a later one.
+// What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's then.
 std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   links_[peer]->drain();
   std::deque<Frame>& kept = views_[peer];
-  while (true) {
-    while (!kept.empty()) {
-      auto m = decode_view(kept.front().payload, static_cast<int>(peers_.size()));
-      if (m && m->attempt > attempt_) return m;  // and stays: it belongs to the attempt that begins now
-      kept.pop_front();
-      if (m && m->attempt == attempt_ && m->phase >= phase_) return m;
-    }
-    auto frame = links_[peer]->pop();
-    if (!frame) return std::nullopt;
-    if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));  // others: of calls that were given up
+  while (auto frame = links_[peer]->pop()) {
+    if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));
+    else if (frame->kind != FrameKind::kStream || frame->sequence >= stream_tag()) others_[peer].push_back(std::move(*frame));
+    // A stream for a communicator that was given up is closed at once: its other end may be waiting for that.
   }
+  const int nranks = static_cast<int>(peers_.size());
+  for (const Frame& frame : kept)
+    if (auto m = decode_view(frame.payload, nranks); m && m->attempt > attempt_ && m->view.excluded == view_.excluded)
+      return m;  // and stays
+  while (!kept.empty()) {
+    auto m = decode_view(kept.front().payload, nranks);
+    if (m && m->attempt > attempt_) break;  // for when this attempt has been given up here, too
+    kept.pop_front();
+    if (m && m->attempt == attempt_ && m->phase >= phase_) return m;
+  }
+  return std::nullopt;
 }
 
 bool Bootstrap::Impl::is_gone(Rank peer) {
@@ -244,7 +249,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
     if (peers_[r].host != peers_[rank_].host)
       return Status(StatusCode::kUnsupported, fmt::format("rank {} and {} are on different hosts: shrink works on one "
                                                           "host only", rank_, peer_text(r, peers_[r])));
-  Awaited how{FrameKind::kStream, 0x80000000u | attempt_ << 12 | phase_, {}, {}, &*shrink_patience_};
+  Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
   how.skip_others = true;
   how.gave_up = [this](Rank peer) {
     return std::any_of(views_[peer].begin(), views_[peer].end(), [this](const Frame& f) {

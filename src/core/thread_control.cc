@@ -63,7 +63,7 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
       if (left_[static_cast<size_t>(r)]) return r;
     return std::nullopt;
   };
-  const Status s = wait_for(lock, rank, wait, "meets the other ranks", [&] {
+  const Status s = wait_for(lock, rank, wait, "meeting the other ranks", [&] {
     return round_ != round || !closed_.ok() || gone();
   }, missing);
   if (round_ != round) return complete_;
@@ -163,58 +163,65 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(con
   return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
 }
 
-// Decided once, under the lock, by whoever sees that all are here; the others take that.
+// Those who exclude the same ranks gather; when all others that have not left are there, it is decided once, under the
+// lock, by whoever sees that first, and the others take it. A rank that has given up may call again with another list while
+// the others still wait in the old gathering: only callers of the same attempt must have the same list.
 Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, const std::vector<Rank>& excluded,
                                                                  std::string settings, const Wait& wait) {
   std::unique_lock lock(mutex_);
-  Shrink& now = shrink_;
   const auto me = static_cast<size_t>(rank);
+  const uint32_t attempt = ++attempts_[me];
   std::vector<bool> out(here_.size(), false);
   for (const Rank r : excluded) out[static_cast<size_t>(r)] = true;
-  for (size_t r = 0; r < here_.size(); ++r) {
-    if (now.here.empty() || !now.here[r]) continue;
-    if (now.out[me])
-      return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} goes on without rank {}", r, rank));
-    if (now.out != out)
-      return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", r, rank));
-  }
-  now.here.resize(here_.size());
-  now.settings.resize(here_.size());
-  now.out = out;
-  now.here[me] = true;
-  now.settings[me] = std::move(settings);
-  if (now.outcome == nullptr) now.outcome = std::make_shared<Outcome>();
-  const std::shared_ptr<Outcome> outcome = now.outcome;
+  for (const auto& [their_out, gathering] : gatherings_)
+    for (const auto& [other, theirs] : gathering->callers) {
+      if (!theirs.waits) continue;
+      if (their_out[me])
+        return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} goes on without rank {}", other, rank));
+      if (their_out != out && theirs.attempt == attempt)
+        return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", other, rank));
+    }
+  std::shared_ptr<Gathering>& slot = gatherings_[out];
+  if (slot == nullptr) slot = std::make_shared<Gathering>();
+  const std::shared_ptr<Gathering> mine = slot;
+  mine->callers[rank] = {attempt, std::move(settings), true};
   changed_.notify_all();
+  // Who has never called; or, when all have, who has given up meanwhile.
   auto missing = [&] {
-    std::vector<Rank> ranks;
-    for (size_t r = 0; r < here_.size(); ++r)
-      if (!now.here[r] && !left_[r] && !now.out[r]) ranks.push_back(static_cast<Rank>(r));
-    return ranks;
+    std::vector<Rank> never, gave_up;
+    for (Rank r = 0; r < static_cast<Rank>(out.size()); ++r) {
+      if (left_[static_cast<size_t>(r)] || out[static_cast<size_t>(r)]) continue;
+      const auto caller = mine->callers.find(r);
+      if (caller == mine->callers.end()) never.push_back(r);
+      else if (!caller->second.waits) gave_up.push_back(r);
+    }
+    return never.empty() ? gave_up : never;
   };
-  const Status s = wait_for(lock, rank, wait, "agrees with the survivors", [&] {
-    return outcome->has_value() || missing().empty();
+  const Status s = wait_for(lock, rank, wait, "agreeing with the survivors", [&] {
+    return mine->outcome || missing().empty();
   }, missing);
-  if (!outcome->has_value() && !s.ok()) {
-    now.here[me] = false;
+  if (!mine->outcome && s.ok()) {
+    gatherings_.erase(out);
+    decide(*mine);
+  }
+  if (!mine->outcome) {
+    mine->callers[rank].waits = false;
     return s;
   }
-  if (!outcome->has_value()) decide_survivors();
-  if (!(*outcome)->ok()) return (*outcome)->status();
-  return ***outcome;
+  if (!mine->outcome->ok()) return mine->outcome->status();
+  return **mine->outcome;
 }
 
-void ThreadMeeting::decide_survivors() {
-  const Shrink done = std::exchange(shrink_, Shrink());
+void ThreadMeeting::decide(Gathering& gathering) {
   Survivors found;
-  for (size_t r = 0; r < done.here.size(); ++r) {
-    if (!done.here[r]) continue;
-    found.members.push_back(static_cast<Rank>(r));
-    found.settings.push_back(done.settings[r]);
+  for (auto& [rank, caller] : gathering.callers) {
+    if (left_[static_cast<size_t>(rank)]) continue;  // it gave up and has left since
+    found.members.push_back(rank);
+    found.settings.push_back(std::move(caller.settings));
   }
   auto world = ThreadWorld::create(static_cast<int>(found.members.size()));
   if (world.ok()) found.world = *world;
-  *done.outcome = world.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(world.status());
+  gathering.outcome = world.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(world.status());
   changed_.notify_all();
 }
 

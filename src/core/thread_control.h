@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,7 +41,8 @@ class ThreadMeeting {
     Patience patience;
     std::function<Status()> interrupt;
   };
-  explicit ThreadMeeting(int nranks) : offers_(static_cast<size_t>(nranks)), here_(offers_.size()), left_(offers_.size()) {}
+  explicit ThreadMeeting(int nranks)
+      : offers_(static_cast<size_t>(nranks)), here_(offers_.size()), left_(offers_.size()), attempts_(offers_.size()) {}
 
   /// Collective: what every rank brought, by rank. After an error the meeting is closed: all later calls return it.
   Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
@@ -60,14 +62,16 @@ class ThreadMeeting {
   Status wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
                   const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing);
   Status close(Status why);
-  void decide_survivors();
-
-  using Outcome = std::optional<Expected<Survivors>>;  // nothing until it is decided
-  struct Shrink {
-    std::vector<bool> here, out;  // who has called; whom all callers exclude
-    std::vector<std::string> settings;
-    std::shared_ptr<Outcome> outcome;  // those who wait share it
+  struct Gathering {  // of those who shrink
+    struct Caller {
+      uint32_t attempt;
+      std::string settings;
+      bool waits;  // false: has given up
+    };
+    std::map<Rank, Caller> callers;
+    std::optional<Expected<Survivors>> outcome;  // nothing until it is decided
   };
+  void decide(Gathering& gathering);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -77,7 +81,8 @@ class ThreadMeeting {
   uint64_t round_ = 0;
   Offers complete_;  // of the last round
   Status closed_;
-  Shrink shrink_;
+  std::vector<uint32_t> attempts_;  // by rank: how often it has called find_survivors
+  std::map<std::vector<bool>, std::shared_ptr<Gathering>> gatherings_;  // by whom they exclude
 };
 
 /// Communicators of all ranks of a world, by rank.

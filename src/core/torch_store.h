@@ -25,6 +25,8 @@ class TorchStore {
  public:
   /// Retries until the store answers or patience ends.
   static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Patience& patience);
+  /// On a stream that is connected already.
+  static TorchStore over(Fd fd) { return TorchStore(std::move(fd)); }
   Status set(const std::string& key, std::string_view value, const Patience& patience);
   Expected<int64_t> add(const std::string& key, int64_t delta, const Patience& patience);
   /// Waits until the key exists (asking, so that an abort is seen), then returns its value.

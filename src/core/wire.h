@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "rondo/status.h"
+
 namespace rondo::wire {
 
 class Writer {
@@ -60,3 +62,13 @@ class Reader {
 };
 
 }  // namespace rondo::wire
+
+namespace rondo {
+
+/// An error that a peer reports as a code and a text, neither of which is to be believed.
+inline Status status_from_peer(uint8_t code, std::string_view text) {
+  const bool known = code > 0 && code <= static_cast<uint8_t>(StatusCode::kInternal);
+  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));
+}
+
+}  // namespace rondo

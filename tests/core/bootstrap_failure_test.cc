@@ -93,6 +93,7 @@ TEST(BootstrapFailure, WrongSecretIsRefusedWhileTheOthersGoOn) {
   contents->secret[3] ^= 0x10;
   const rondo_unique_id forged = encode_id(*contents);
   Status honest_early, honest_late;
+  ::testing::internal::CaptureStderr();
   std::thread early([&] { honest_early = join_some(2, id, {0}, {.deadline_s = 20})[0]; });
   for (int i = 0; i < 3; ++i)
     expect_error(Bootstrap::join(2, forged, 1, {.deadline_s = 20}).status(), StatusCode::kUnauthorized, {"rank 1", "secret"});
@@ -100,6 +101,13 @@ TEST(BootstrapFailure, WrongSecretIsRefusedWhileTheOthersGoOn) {
   early.join();
   EXPECT_OK(honest_early);
   EXPECT_OK(honest_late);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  size_t num_lines = 0;
+  for (size_t at = log.find("rondo: rendezvous refused "); at != std::string::npos;
+       at = log.find("rondo: rendezvous refused ", at + 1))
+    ++num_lines;
+  EXPECT_EQ(num_lines, 3u) << log;
+  EXPECT_NE(log.find(": it claims rank 1 and does not hold the id's secret"), std::string::npos) << log;
 }
 
 TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {

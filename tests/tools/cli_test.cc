@@ -164,6 +164,40 @@ TEST(Cli, InfoAndHelpOfEveryCommand) {
   }
 }
 
+TEST(Cli, InfoConfigSaysWhatIsInForceAndFromWhere) {
+  char path[] = "/tmp/rondo-cli-test-XXXXXX";
+  const int fd = mkstemp(path);
+  const std::string text = "# of the test\nproto = simple\ntimeout_s = 7\nsecret = hush\nalgorithm = ring\n";
+  ASSERT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(fd);
+  setenv("RONDO_CONFIG", path, 1);
+  setenv("RONDO_TIMEOUT_S", "8", 1);
+  Program good({"info", "--config"});
+  EXPECT_EQ(good.exit_status(), 0);
+  auto has_line = [&](const std::string& key, const std::string& value, const std::string& from) {
+    std::istringstream lines(good.text());
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(key + " ") && line.find(" " + value + " ") != std::string::npos && line.ends_with(from))
+        return true;
+    return false;
+  };
+  EXPECT_TRUE(has_line("timeout_s", "8", "environment")) << good.text();
+  EXPECT_TRUE(has_line("proto", "simple", std::string(path) + ":2")) << good.text();
+  EXPECT_TRUE(has_line("init_timeout_s", "120", "default")) << good.text();
+  EXPECT_EQ(good.text().find("hush"), std::string::npos) << "a secret is not shown";
+  EXPECT_NE(good.text().find(std::string(path) + ":5: rondo knows no setting algorithm (is algo meant?)"),
+            std::string::npos)
+      << good.text();
+  setenv("RONDO_TIMEOUT_S", "soon", 1);
+  Program bad({"info", "--config"});
+  EXPECT_EQ(bad.exit_status(), 1);
+  EXPECT_NE(bad.text().find("RONDO_TIMEOUT_S=soon: expected a positive number of seconds"), std::string::npos)
+      << bad.text();
+  unsetenv("RONDO_TIMEOUT_S");
+  unsetenv("RONDO_CONFIG");
+  unlink(path);
+}
+
 TEST(Cli, PerfAcrossProcessesVerifiesAndWritesJson) {
   const std::string path = std::filesystem::temp_directory_path() / ("rondo_cli_" + std::to_string(getpid()) + ".json");
   Program p({"perf", "all-reduce", "--ranks", "2", "-b", "64", "-e", "64K", "-f", "32", "-n", "3", "-d", "float,int8",

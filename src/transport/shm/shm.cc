@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 namespace rondo {
@@ -190,8 +189,7 @@ Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
 // Reads a number from every peer's memory and compares: ranks of other pid namespaces, Yama and seccomp may forbid it.
 // All ranks must be able to, or none does.
 bool ShmTransport::try_pulling(const std::vector<Announcement>& all) {
-  const char* setting = std::getenv("RONDO_CMA");
-  if (setting != nullptr && std::strcmp(setting, "0") == 0) return false;
+  if (!peers_.may_pull()) return false;
   for (Rank r = 0; r < layout_.nranks; ++r) {
     if (r == rank_) continue;
     const Announcement& a = all[static_cast<size_t>(r)];

@@ -33,6 +33,8 @@ class LocalPeers {
   virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
   /// Collective: every rank's bytes, by rank.
   virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
+  /// False when this rank is not to read the others' memory (setting cma): then none does.
+  virtual bool may_pull() const { return true; }
   /// A peer whose process is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
 };

@@ -1,0 +1,242 @@
+// Settings: the file's grammar, the order of the sources, what is wrong named by place, key and expected form, and that
+// the table and docs/settings.md say the same.
+// labels: unit
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "core/config_file.h"
+#include "core/setting_table.h"
+#include "core/settings.h"
+#include "support/simple_calls.h"
+
+namespace rondo::testing {
+namespace {
+
+std::vector<ConfigEntry> parsed(std::string_view text) {
+  auto entries = parse_config(text, "f");
+  EXPECT_TRUE(is_ok(entries.status())) << text;
+  return entries.ok() ? *entries : std::vector<ConfigEntry>();
+}
+
+TEST(ConfigFile, KeysValuesCommentsAndBlanks) {
+  const auto entries = parsed(
+      "# a comment\n"
+      "\n"
+      "algo = ring\r\n"
+      "\t Proto=simple   # why\n"
+      "secret = a#b = c #d\n"
+      "job_id =\n"
+      "  timeout_s   =   2.5");
+  ASSERT_EQ(entries.size(), 5u);
+  const std::tuple<int, const char*, const char*> expected[] = {
+      {3, "algo", "ring"}, {4, "proto", "simple"}, {5, "secret", "a#b = c"}, {6, "job_id", ""}, {7, "timeout_s", "2.5"}};
+  for (size_t i = 0; i < entries.size(); ++i)
+    EXPECT_EQ(std::tuple(entries[i].line, entries[i].key, entries[i].value),
+              (std::tuple<int, std::string, std::string>(expected[i])));
+  EXPECT_TRUE(parsed("").empty());
+  EXPECT_TRUE(parsed("\n\n  \n#\n").empty());
+  EXPECT_EQ(parsed("secret = \xc3\xa9t\xc3\xa9").at(0).value, "\xc3\xa9t\xc3\xa9") << "bytes above 127 are text";
+}
+
+TEST(ConfigFile, TheFirstWrongLineIsNamed) {
+  const std::pair<std::string, std::vector<const char*>> cases[] = {
+      {"algo ring\n", {"f:1", "key = value"}},
+      {"\n\n= ring\n", {"f:3", "key"}},
+      {"al go = ring", {"f:1", "key"}},
+      {"al-go = ring", {"f:1", "key"}},
+      {"algo = ring\nproto = simple\nALGO = tree\n", {"f:3", "algo", "line 1"}},
+      {std::string("algo = r\0ng", 11), {"f:1", "0x00"}},
+      {"algo = ring\x7f", {"f:1", "0x7f"}},
+      {"algo = " + std::string(5000, 'x'), {"f:1", "5007", "4096"}},
+      {std::string((1 << 20) + 1, '\n'), {"f", "1048577"}},
+  };
+  for (const auto& [text, words] : cases) {
+    const Status s = parse_config(text, "f").status();
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << text.substr(0, 60);
+    for (const char* word : words) EXPECT_NE(s.message().find(word), std::string_view::npos) << word << " in " << s.to_string();
+  }
+}
+
+TEST(ConfigFile, TakesAnyBytes) {
+  std::mt19937 random(1);
+  constexpr std::string_view kLikely = "algo=# \t\r\n_AZ09\0\x80";
+  for (int i = 0; i < 20000; ++i) {
+    std::string text(random() % 64, ' ');
+    for (char& c : text) c = random() % 4 != 0 ? kLikely[random() % kLikely.size()] : static_cast<char>(random());
+    const auto entries = parse_config(text, "f");
+    if (!entries.ok()) {
+      EXPECT_EQ(entries.status().code(), StatusCode::kInvalidArgument);
+      continue;
+    }
+    int line = 0;
+    std::set<std::string> keys;
+    for (const ConfigEntry& e : *entries) {
+      EXPECT_GT(e.line, line);
+      line = e.line;
+      EXPECT_TRUE(keys.insert(e.key).second);
+      EXPECT_EQ(e.key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_"), std::string::npos);
+    }
+  }
+}
+
+/// An environment and files that exist in this test only.
+struct Place {
+  std::map<std::string, std::string> variables, files;
+  Expected<SettingValues> load() const {
+    return SettingValues::load(
+        [this](const char* name) -> const char* {
+          const auto v = variables.find(name);
+          return v != variables.end() ? v->second.c_str() : nullptr;
+        },
+        [this](const std::string& path) -> Expected<std::optional<std::string>> {
+          const auto f = files.find(path);
+          return f != files.end() ? std::optional(f->second) : std::nullopt;
+        });
+  }
+};
+
+void expect_value(const SettingValues& values, const std::string& key, const std::string& text, const std::string& from) {
+  const SettingValue* v = values.find(key);
+  ASSERT_NE(v, nullptr) << key;
+  EXPECT_EQ(v->text, text);
+  EXPECT_EQ(v->from, from);
+}
+
+TEST(Settings, StructBeforeEnvironmentBeforeTheUsersFileBeforeTheSystems) {
+  Place place;
+  place.variables = {{"HOME", "/home/u"}, {"RONDO_PROTO", "inline"}, {"RONDO_TIMEOUT_S", "4"}};
+  place.files = {{"/etc/rondo.conf", "algo = ring\ntimeout_s = 1\nproto = simple\ncma = 0\nmessage_bytes = 128\n"},
+                 {"/home/u/.config/rondo.conf", "\ntimeout_s = 2\nproto = simple\nmessage_bytes = 256\n"}};
+  auto values = place.load();
+  ASSERT_TRUE(is_ok(values.status()));
+  EXPECT_TRUE(is_ok(values->add_struct("timeout_s = 5")));
+  expect_value(*values, "algo", "ring", "/etc/rondo.conf:1");
+  expect_value(*values, "cma", "0", "/etc/rondo.conf:4");
+  expect_value(*values, "message_bytes", "256", "/home/u/.config/rondo.conf:4");
+  expect_value(*values, "proto", "inline", "environment");
+  expect_value(*values, "timeout_s", "5", "struct");
+  EXPECT_EQ(values->find("simd"), nullptr);
+  auto settings = settings_from(*values);
+  ASSERT_TRUE(is_ok(settings.status()));
+  EXPECT_EQ(settings->deadline_s, 5);
+  EXPECT_EQ(settings->init_deadline_s, 120);
+  EXPECT_STREQ(settings->planner.algorithm, "ring");
+  EXPECT_STREQ(settings->planner.protocol, "inline");
+  EXPECT_EQ(settings->planner.message_bytes, 256u);
+  EXPECT_EQ(settings->may_pull, 0u);
+  const std::string table = describe_settings(*values);
+  for (const char* word : {"/etc/rondo.conf:1", "environment", "struct", "default"})
+    EXPECT_NE(table.find(word), std::string::npos) << table;
+}
+
+TEST(Settings, ANamedFileStandsAloneAndMustExist) {
+  Place place;
+  place.variables = {{"HOME", "/home/u"}, {"RONDO_CONFIG", "/x/job.conf"}};
+  place.files = {{"/etc/rondo.conf", "algo = ring\n"}, {"/x/job.conf", "proto = simple\n"}};
+  auto values = place.load();
+  ASSERT_TRUE(is_ok(values.status()));
+  EXPECT_EQ(values->find("algo"), nullptr);
+  expect_value(*values, "proto", "simple", "/x/job.conf:1");
+  place.files.erase("/x/job.conf");
+  EXPECT_TRUE(fails_with(place.load().status(), StatusCode::kInvalidArgument, {"RONDO_CONFIG=/x/job.conf"}));
+  place.variables["RONDO_CONFIG"] = "";
+  values = place.load();
+  ASSERT_TRUE(is_ok(values.status()));
+  EXPECT_EQ(values->find("algo"), nullptr) << "empty: no file at all";
+}
+
+TEST(Settings, WrongValuesAreNamedWithPlaceKeyAndForm) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"timeout_s", "0", "a positive number of seconds"},     {"timeout_s", "5s", "a positive number of seconds"},
+      {"timeout_s", "inf", "a positive number of seconds"},   {"init_timeout_s", "-1", "a positive number of seconds"},
+      {"algo", "rang", "the name of an algorithm"},           {"proto", "ll", "inline or simple"},
+      {"message_bytes", "12", "a number from 64 to 65536"},   {"message_bytes", "1e3", "a number from 64 to 65536"},
+      {"message_bytes", "99999999999999999999", "a number from"}, {"cma", "yes", "0 or 1"},
+      {"simd", "mmx", "baseline, avx2 or avx512"},            {"port", "70000", "a number from 1 to 65535"}};
+  for (const auto& [key, value, form] : cases) {
+    Place place;
+    place.variables = {{"RONDO_CONFIG", "/f"}};
+    place.files = {{"/f", "# first\n" + std::string(key) + " = " + value + "\n"}};
+    EXPECT_TRUE(fails_with(place.load().status(), StatusCode::kInvalidArgument,
+                           {"/f:2", std::string(key) + " = " + value, form}));
+    Place environment;
+    environment.variables = {{"RONDO_CONFIG", ""}, {variable_of(key), value}};
+    EXPECT_TRUE(fails_with(environment.load().status(), StatusCode::kInvalidArgument,
+                           {variable_of(key) + "=" + value, form}));
+    SettingValues in_struct;
+    EXPECT_TRUE(fails_with(in_struct.add_struct(std::string(key) + "=" + value), StatusCode::kInvalidArgument,
+                           {"config.settings:1", key, form}));
+  }
+  Place secret;
+  secret.variables = {{"RONDO_CONFIG", "/f"}};
+  secret.files = {{"/f", "rank = 3\n"}};
+  EXPECT_TRUE(fails_with(secret.load().status(), StatusCode::kInvalidArgument, {"/f:1", "rank", "RONDO_RANK"}));
+}
+
+TEST(Settings, UnknownOnesAreReportedWithWhatWasMeant) {
+  Place place;
+  place.variables = {{"RONDO_CONFIG", "/f"}};
+  place.files = {{"/f", "algorithm = ring\ncompletely_else = 1\ntimeouts = 3\n"}};
+  const auto values = place.load();
+  ASSERT_TRUE(is_ok(values.status()));
+  EXPECT_EQ(values->unknown(),
+            (std::vector<std::string>{"/f:1: rondo knows no setting algorithm (is algo meant?)",
+                                      "/f:2: rondo knows no setting completely_else",
+                                      "/f:3: rondo knows no setting timeouts (is timeout_s meant?)"}));
+  std::string known = "RONDO_ALGO=ring", unknown = "RONDO_ALGOO=ring", lower = "RONDO_algo=ring", test = "RONDO_TEST_X=1",
+              other = "PATH=/";
+  char* environment[] = {known.data(), unknown.data(), lower.data(), test.data(), other.data(), nullptr};
+  EXPECT_EQ(unknown_variables(environment),
+            (std::vector<std::string>{"RONDO_ALGOO is set but rondo knows no such variable (is RONDO_ALGO meant?)",
+                                      "RONDO_algo is set but rondo knows no such variable (is RONDO_ALGO meant?)"}));
+}
+
+TEST(Settings, ACommunicatorTakesTheStructsText) {
+  Config config;
+  config.settings = "algo = tree\nproto = simple";
+  auto comms = Communicator::init_all(2, config);
+  ASSERT_TRUE(is_ok(comms.status()));
+  const std::string why = (*comms)[1]->explain_plan(Collective::kAllReduce, 1000, Dtype::kFloat32, Op::kSum);
+  EXPECT_TRUE(why.starts_with("tree simple")) << why;
+  config.settings = "algo = treee";
+  EXPECT_TRUE(fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument,
+                         {"config.settings:1", "algo = treee"}));
+}
+
+// Every row of the table stands in the page with its variable, and every variable of the page stands in the table.
+TEST(Settings, TheTableAndThePageAgree) {
+  std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");
+  std::set<std::string> in_page;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("| `")) continue;
+    for (size_t at = line.find("`RONDO_"); at != std::string::npos && at < line.find(" | ", 3); at = line.find("`RONDO_", at + 1))
+      in_page.insert(line.substr(at + 1, line.find('`', at + 1) - at - 1));
+    const size_t first = line.find("`RONDO_");
+    if (first == std::string::npos) continue;
+    std::string key;
+    for (const char c : line.substr(first + 7, line.find('`', first + 7) - first - 7))
+      key.push_back(static_cast<char>(std::tolower(c)));
+    if (const SettingRow* row = find_setting(key); row != nullptr && row->kind == SettingRow::Kind::kSeconds) {
+      EXPECT_NE(line.find("| " + std::string(row->fallback) + " |"), std::string::npos) << line;
+    }
+    if (const SettingRow* row = find_setting(key); row != nullptr && row->kind == SettingRow::Kind::kNumber) {
+      EXPECT_NE(line.find(std::to_string(row->most)), std::string::npos) << "the range is missing: " << line;
+    }
+  }
+  std::set<std::string> in_table;
+  for (const SettingRow& row : setting_rows()) {
+    EXPECT_TRUE(in_table.insert(variable_of(row.key)).second) << row.key;
+    EXPECT_FALSE(row.meaning.empty());
+    EXPECT_FALSE(row.fallback.empty());
+  }
+  EXPECT_EQ(in_page, in_table);
+}
+
+}  // namespace
+}  // namespace rondo::testing

@@ -1,0 +1,21 @@
+// libFuzzer: what a server on MASTER_PORT may answer that need not be torch's store.
+#include <sys/socket.h>
+
+#include "core/torch_store.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace rondo;
+  constexpr size_t kMostBytes = 128;  // each "not yet" costs a pause
+  if (bytes > kMostBytes) return 0;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return 0;
+  const Fd server(ends[1]);
+  if (send(server.get(), data, bytes, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes)) return 0;
+  shutdown(server.get(), SHUT_WR);
+  TorchStore store = TorchStore::over(Fd(ends[0]));
+  const Patience patience(0.02, nullptr);
+  (void)store.add("count", 1, patience);
+  (void)store.set("key", "value", patience);
+  (void)store.get("key", patience);
+  return 0;
+}
