@@ -274,7 +274,8 @@ class StressTree {
 };
 
 TEST_P(Stress, CommunicatorsThatComeAndGo) {
-  const auto [world, nranks] = GetParam();
+  const World world = std::get<0>(GetParam());
+  const int nranks = std::get<1>(GetParam());
   const int num_rounds = stress_factor() * (kSanitized ? 2 : 6), num_steps = kSanitized ? 40 : 120;
   Shared<SharedCounter> done;
   SpawnOptions options;
