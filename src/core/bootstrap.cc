@@ -292,6 +292,8 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   if (nranks < 1 || rank < 0 || rank >= nranks)
     return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: need 0 <= rank < nranks", rank, nranks));
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
+  if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
+    return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
   auto impl = std::make_unique<Impl>(rank, options);
   RONDO_TRY(impl->connect(nranks, contents));
   return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
