@@ -25,7 +25,7 @@ struct Sizes {
   bool may_be_in_place;
 };
 
-Sizes sizes_of(const PlanRequest& r, const TypeRow& types, Rank rank, int nranks) {
+inline Sizes sizes_of(const PlanRequest& r, const TypeRow& types, Rank rank, int nranks) {
   const CollectiveTraits& t = collective_traits(r.collective);
   const auto held = [&](Holders h) { return h == Holders::kEverybody || (h == Holders::kRoot && r.root == rank); };
   const bool cut = t.in_parts == Parts::kEach, spread = t.out_parts == Parts::kEach;
@@ -82,7 +82,7 @@ Status CommunicatorImpl::bad(std::string_view argument, std::string_view why) co
   return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank_, argument, why));
 }
 
-Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* options) const {
+Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) const {
   const PlanRequest& r = c.request;
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
     return bad("dtype", fmt::format("is {}, which is no element type", static_cast<int>(r.dtype)));
@@ -114,11 +114,13 @@ Status CommunicatorImpl::check(const CallArguments& c, const CallOptions* option
   return {};
 }
 
-Status CommunicatorImpl::check_buffers(const CallArguments& c, const TypeRow& types) const {
+Status CommunicatorImpl::check_buffers(CallArguments& c, const TypeRow& types) const {
   const PlanRequest& r = c.request;
   if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
     return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
   const Sizes s = sizes_of(r, types, rank_, nranks_);
+  c.in_bytes = s.in_bytes;
+  c.out_bytes = s.out_bytes;
   if (s.in_bytes != 0 && c.in == nullptr) [[unlikely]] return bad("in", "is a null pointer");
   if (s.out_bytes != 0 && c.out == nullptr) [[unlikely]] return bad("out", "is a null pointer");
   if (s.in_bytes == 0 || s.out_bytes == 0) return {};
@@ -130,13 +132,12 @@ Status CommunicatorImpl::check_buffers(const CallArguments& c, const TypeRow& ty
 }
 
 void CommunicatorImpl::fill(const CallArguments& c, const Plan& plan, Operation& op) const {
-  const Sizes s = sizes_of(c.request, c.request.types(), rank_, nranks_);
   op.program = plan.program.get();
   op.fallback = plan.fallback.get();
   op.in = static_cast<const std::byte*>(c.in);
   op.out = static_cast<std::byte*>(c.out);
-  op.in_bytes = s.in_bytes;  // 0 on a rank that holds none
-  op.out_bytes = s.out_bytes;
+  op.in_bytes = c.in_bytes;
+  op.out_bytes = c.out_bytes;
   op.deadline_ns = static_cast<uint64_t>(c.deadline_s * 1e9);
   op.tag = c.tag;
   std::memcpy(op.premul, c.premul, sizeof(op.premul));

@@ -47,6 +47,7 @@ struct CallArguments {
   const void* in;
   void* out;
   double deadline_s;
+  uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds
   uint64_t tag = 0;
   std::shared_ptr<const VariableCounts> counts = nullptr;  // what request.counts points to
   alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
@@ -103,8 +104,9 @@ class CommunicatorImpl {
   Status interrupted() const;
   Status ready();
   Status drain();
-  Status check(const CallArguments& call, const CallOptions* options) const;
-  Status check_buffers(const CallArguments& call, const TypeRow& types) const;
+  Status check(CallArguments& call, const CallOptions* options) const;
+  /// Also notes the buffers' sizes in the call.
+  Status check_buffers(CallArguments& call, const TypeRow& types) const;
   Status read_options(const CallOptions& options, CallArguments& call) const;
   Status bad(std::string_view argument, std::string_view why) const;
   void fill(const CallArguments& call, const Plan& plan, Operation& op) const;

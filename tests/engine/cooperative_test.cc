@@ -35,7 +35,7 @@ class Flight {
     request.dtype = Dtype::kInt64;
     request.count_elems = count_;
     request.algorithm = &algorithm_;
-    CallArguments call{request, in_[k].data(), out_[k].data(), 600};
+    CallArguments call{request, in_[k].data(), out_[k].data(), 600, count_ * 8, count_ * 8};
     states_.push_back(std::make_shared<WorkState>());
     RONDO_TRY(comms_[rank]->impl().admit(call, states_.back()));
     batch_.push_back({&comms_[rank]->impl().queue(), &states_.back()->op});
