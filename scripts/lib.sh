@@ -42,12 +42,3 @@ build() {
   [ $# -eq 0 ] || targets=(--target "$@")
   log=$(cmake --build "$folder" -j "$(nproc)" "${targets[@]}" 2>&1) || { printf '%s\n' "$log" | tail -60 >&2; return 1; }
 }
-
-# test_targets PRESET: the executables of the tests that the test preset selects; to be built before they are run.
-test_targets() {
-  ctest --preset "$1" --show-only=json-v1 | python3 -c '
-import json, os, sys
-build = os.path.abspath(sys.argv[1])
-for test in json.load(sys.stdin)["tests"]:
-    if test.get("command", [""])[0].startswith(build + os.sep): print(test["name"])' "build/$1"
-}
