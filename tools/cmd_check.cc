@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "plugin.h"
 #include "schedule/checker.h"
 
 namespace rondo::tools {
@@ -27,6 +28,7 @@ struct CheckArgs {
   int max_ranks = 64;
   int ranks = 0;  // 0: 1 .. max_ranks
   int max_pair_ranks = 8;
+  Plugins plugins;
 };
 
 /// What was proven of a row; printed when all rows before it are.
@@ -165,6 +167,7 @@ std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
 }
 
 void run(CheckArgs& args) {
+  args.plugins.load("check");
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Algorithm> rows = chosen(args);
   std::fputs(fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>8}\n", "algorithm", "collective", "ranks",
@@ -211,6 +214,7 @@ void add_check_command(CLI::App& app) {
   command->add_option("--max-pair-ranks", args->max_pair_ranks, "Ordered pairs of algorithms: up to this many ranks")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
+  args->plugins.add_to(*command);
   command->footer(
       "Examples:\n"
       "  rondo check                              everything, 1 to 64 ranks\n"

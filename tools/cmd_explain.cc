@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "perf_options.h"
+#include "plugin.h"
 #include "schedule/renderer.h"
 
 namespace rondo::tools {
@@ -18,6 +19,7 @@ struct ExplainArgs {
   int64_t num_elems = -1;
   bool full = false;
   bool list = false;
+  Plugins plugins;
 };
 
 void list_algorithms() {
@@ -39,6 +41,7 @@ const Algorithm* default_algorithm(Collective collective) {
 }
 
 void run(ExplainArgs& args) {
+  args.plugins.load("explain");
   if (args.list) return list_algorithms();
   if (args.collective.empty()) fail("which collective? e.g. rondo explain all_reduce (or --list)");
   const std::optional<Collective> collective = parse_collective(args.collective);
@@ -90,6 +93,7 @@ void add_explain_command(CLI::App& app) {
       ->type_name("N");
   command->add_flag("--full", args->full, "Folds nothing, however many ranks and steps there are");
   command->add_flag("--list", args->list, "Lists collectives and algorithms");
+  args->plugins.add_to(*command);
   command->footer(
       "Examples:\n"
       "  rondo explain all_reduce --algo ring --ranks 3 --elements 6\n"

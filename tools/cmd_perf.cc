@@ -16,6 +16,7 @@
 #include "perf_launch.h"
 #include "perf_operations.h"
 #include "perf_options.h"
+#include "plugin.h"
 
 namespace rondo::tools {
 namespace {
@@ -34,6 +35,7 @@ struct PerfArgs {
   std::string wire, accumulator, output;
   int gpus = 1;
   PerfOptions options;
+  Plugins plugins;
 };
 
 [[noreturn]] void fail(const std::string& message) {
@@ -299,6 +301,7 @@ void add_perf_command(CLI::App& app) {
   add_type_options(*command, *args);
   add_measure_options(*command, *args);
   add_plan_options(*command, *args);
+  args->plugins.add_to(*command);
   command->footer(
       "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n "
       "for\n"
@@ -317,6 +320,7 @@ void add_perf_command(CLI::App& app) {
       "  rondo perf broadcast --ranks 4 -b 1M -r -1                  from every root\n"
       "  mpirun -np 4 rondo perf all_reduce -b 1M -J result.json     the ranks of a launcher\n");
   command->callback([args] {
+    args->plugins.load("perf");
     finish_options(*args);
     const std::vector<std::string> argv = own_arguments();
     const int status = run(*args, argv);

@@ -11,8 +11,8 @@
 //
 // One lane: each message needs the one before. Blocks are ranges of chunks, cyclic where they pass rank N - 1.
 //
-// Steps: floor(log2 N), the most bits that a number below N has. Bytes sent per rank: gather at most S/2 (2^k/N S, 2^k < N, or what is left of it), scatter
-// (N-1)/N S by the root.
+// Steps: floor(log2 N), the most bits that are set in a number below N. Bytes sent per rank: gather at most S/2 (the
+// largest block: min(2^k, N - 2^k) / N S for some 2^k < N), scatter (N-1)/N S by the root.
 // Source: textbook, e.g. Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication" (2007).
 #pragma once
 
@@ -65,8 +65,7 @@ void binomial_scatter(P& p, Rank rank, int nranks, Rank root) {
   if (self.v != 0) p.recv(self.parent(), scratch(rank, self.block()));
   int bit = 1;
   while (self.has_child(bit)) bit *= 2;
-  for (bit /= 2; bit >= 1; bit /= 2)
-    p.send({where, self.at(self.v + bit), self.child_block(bit)}, self.child(bit));
+  for (bit /= 2; bit >= 1; bit /= 2) p.send({where, self.at(self.v + bit), self.child_block(bit)}, self.child(bit));
   p.copy({where, rank}, out(0));
 }
 

@@ -10,7 +10,8 @@
 //
 // Steps: N-1. Bytes sent per rank: S, by the last one of the chain nothing.
 // Order of addition: x[root+1], x[root+2], ..., x[root].
-// Source: the pipelined chain, e.g. Patarasuk, Faraj and Yuan, "Pipelined broadcast on Ethernet switched clusters" (2006).
+// Source: the pipelined chain, e.g. Patarasuk, Faraj and Yuan, "Pipelined broadcast on Ethernet switched clusters"
+// (2006).
 #pragma once
 
 #include "rondo/recorder.h"
@@ -19,8 +20,7 @@ namespace rondo::algorithms {
 
 /// A rank's neighbours on the ring, and how far it stands behind the root.
 struct ChainLink {
-  ChainLink(Rank r, int n, Rank root)
-      : hops((r - root + n) % n), before{{(r + n - 1) % n}}, after{{(r + 1) % n}} {}
+  ChainLink(Rank r, int n, Rank root) : hops((r - root + n) % n), before{{(r + n - 1) % n}}, after{{(r + 1) % n}} {}
   int hops;  // from the root to here
   PortSet before, after;
 };

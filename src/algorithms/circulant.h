@@ -1,22 +1,23 @@
 // Circulant reduce-scatter, all-gather and all-reduce: ceil(log2 N) rounds with the ring's volume, for any N.
 //
-//     skips of 4 ranks: 4, 2, 1     Every rank numbers the chunks from itself: its local chunk j is chunk r + j (mod N).
+//     skips of 4 ranks: 4, 2, 1     Every rank numbers the chunks from itself: local chunk j is chunk r + j (mod N).
 //     skips of 5 ranks: 5, 3, 2, 1  A round goes from one skip s to the next, t = ceil(s / 2): rank r sends its local
-//                                   chunks t .. s-1, in which it needs no part any more, to rank r + t, and adds what
-//                                   arrives from rank r - t to its local chunks 0 .. s-t-1. After the last round, t = 1,
-//                                   local chunk 0 is complete: chunk r. The all-gather runs the rounds backwards.
+//                                   chunks t .. s-1, in which it has no part any more, to rank r + t, and adds what
+//                                   arrives from rank r - t to its local chunks 0 .. s-t-1. After the last round local
+//                                   chunk 0 is complete: chunk r. The all-gather runs the rounds backwards.
 //
 //   4 ranks, what rank 0 does:     s 4, t 2   send chunks 2 3 to 2; recv 0 1 from 2, add mine, keep in scratch
 //     reduce-scatter               s 2, t 1   send chunk 1 to 1;    recv 0 from 3, add: complete; keep it, and
 //     all-gather                   s 2, t 1   send chunk 0 to 3;    recv 1 from 1
 //                                  s 4, t 2   send chunks 0 1 to 2; recv 2 3 from 2
 //
-// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank from
-// taking. Partial sums stand in scratch; with odd N the middle chunk finds no partner in the first round and is copied.
+// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank
+// from taking. Partial sums stand in scratch; with odd N the middle chunk finds no partner in the first round and is
+// copied.
 //
 // Steps: ceil(log2 N), all-reduce 2 ceil(log2 N). Bytes sent per rank: (N-1)/N S, all-reduce 2(N-1)/N S.
 // Order of addition: depends on the chunk; the own operand first. Needs a commutative operator.
-// Source: Traeff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms" (arXiv 2410.14234), algorithms 1 and 2.
+// Source: Traeff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms" (arXiv 2410.14234).
 #pragma once
 
 #include <vector>
@@ -55,13 +56,15 @@ void circulant_sums(P& p, const Circulant& self, Complete complete) {
     const auto [s, t] = self.rounds[static_cast<size_t>(k)];
     if (k > 0) p.wait(Circulant::kTakeSums, k - 1);
     p.send(self.local(k == 0 ? Buffer::kIn : Buffer::kScratch, t, s - t), {{self.after(t), Circulant::kSum}});
-    if (k == 0 && last > 0 && s % 2 == 1) p.copy(self.local(Buffer::kIn, s - t, 1), self.local(Buffer::kScratch, s - t, 1));
+    if (k == 0 && last > 0 && s % 2 == 1)
+      p.copy(self.local(Buffer::kIn, s - t, 1), self.local(Buffer::kScratch, s - t, 1));
   }
 
   p.lane(Circulant::kTakeSums);
   for (int k = 0; k < last; ++k) {
     const auto [s, t] = self.rounds[static_cast<size_t>(k)];
-    p.recv_reduce_copy({{self.before(t), Circulant::kSum}}, self.local(k == 0 ? Buffer::kIn : Buffer::kScratch, 0, s - t),
+    p.recv_reduce_copy({{self.before(t), Circulant::kSum}},
+                       self.local(k == 0 ? Buffer::kIn : Buffer::kScratch, 0, s - t),
                        self.local(Buffer::kScratch, 0, s - t), kOwnFirst, Sum::kPartial);
   }
   complete(PortSet{{self.before(1), Circulant::kSum}}, self.local(last == 0 ? Buffer::kIn : Buffer::kScratch, 0, 1));
@@ -91,9 +94,8 @@ void circulant_reduce_scatter(P& p, Rank rank, int nranks) {
   p.chunks(nranks, 1, nranks);
   p.lane(0);
   if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
-  circulant_sums(p, self, [&](const PortSet& from, Chunk own) {
-    p.recv_reduce_copy(from, own, out(0), kOwnFirst, Sum::kFinal);
-  });
+  circulant_sums(
+      p, self, [&](const PortSet& from, Chunk own) { p.recv_reduce_copy(from, own, out(0), kOwnFirst, Sum::kFinal); });
 }
 
 template <class P>

@@ -11,8 +11,8 @@
 //     exit    0 ==> {1 2 3}  1 ==> {0 2 3} ...    "I am done with yours"
 //
 // All-reduce: rank r adds chunk r of all inputs and writes it into all outputs. Reduce-scatter: rank r pulls chunk r of
-// all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs. Broadcast: the root pushes
-// its input into all outputs.
+// all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs. Broadcast: the root
+// pushes its input into all outputs.
 // One lane: nobody touches a peer's buffer before that peer's entry credit, nobody leaves before all exit credits.
 // In place is safe: chunk r of any buffer is read and written by rank r alone, sources before sinks.
 //

@@ -15,16 +15,16 @@
 // recursive_doubling.h: the odd rank of a pair folds its data into the even one's and gets passed on what it lacks. An
 // all-reduce has a chunk for each seat; in the halves a shared seat stands for the chunks of both its ranks.
 //
-// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank from
-// taking. Partial sums stand in scratch.
+// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank
+// from taking. Partial sums stand in scratch.
 //
 // Steps, R = log2 P: all-reduce 2 R, 2 R + 2 when N is no power of two; the halves R, else R + 1, and R + 2 when more
 // than half of the seats are shared.
-// Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair: the result comes on top
-// of its rounds). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S; else seat 0's, whose blocks hold
-// the most shared seats: the sum of d + min(d, N - P) over d = 1, 2, 4, .., P/2 in its rounds, and N - 1 to its partner.
+// Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair: the result comes on
+// top of its rounds). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S; else seat 0's, whose blocks
+// hold the most shared seats: d + min(d, N - P) chunks for d = 1, 2, 4, .., P/2, and N - 1 passed on to its partner.
 // Order of addition: a balanced tree, the lower seats' sum on the left.
-// Source: Rabenseifner, "Optimization of collective reduction operations" (2004); Thakur, Rabenseifner and Gropp (2005).
+// Source: Rabenseifner, "Optimization of collective reduction operations" (2004); Thakur, Rabenseifner, Gropp (2005).
 #pragma once
 
 #include <algorithm>
@@ -35,11 +35,12 @@ namespace rondo::algorithms {
 
 /// Seats and the chunks they stand for.
 struct HalvingDoubling : RecursiveDoubling {
-  static constexpr uint16_t kSum = 1, kComplete = 3, kPassedOn = 4;        // beside kFold and kResult
+  static constexpr uint16_t kSum = 1, kComplete = 3, kPassedOn = 4;         // beside kFold and kResult
   static constexpr int kGiveSums = 0, kTakeSums = 1, kGive = 2, kTake = 3;  // lanes of the all-reduce
   enum class Cut { kBySeat, kByRank };                                      // what a chunk belongs to
 
-  HalvingDoubling(Rank r, int n, Cut the_cut) : RecursiveDoubling(r, n), nranks(n), num_seats(n - pairs), cut(the_cut) {}
+  HalvingDoubling(Rank r, int n, Cut the_cut)
+      : RecursiveDoubling(r, n), nranks(n), num_seats(n - pairs), cut(the_cut) {}
   int nranks;
   int num_seats;  // P
   Cut cut;
@@ -69,7 +70,8 @@ void halving_sums(P& p, const HalvingDoubling& self, Complete complete) {
     const Chunk theirs = self.theirs(operand(distance), distance);
     const PortSet to{{self.across(distance), Self::kSum}};
     if (distance > 1) p.send(theirs, to);
-    else for (int k = 0; k < theirs.num; ++k) p.send({theirs.buffer, theirs.first + k}, to);
+    else
+      for (int k = 0; k < theirs.num; ++k) p.send({theirs.buffer, theirs.first + k}, to);
   }
 
   p.lane(Self::kTakeSums);
@@ -127,8 +129,8 @@ void halving_doubling_all_reduce(P& p, Rank rank, int nranks) {
   halving_sums(p, self, [&](Rank peer, Buffer buffer) {
     PortSet to{{peer, Self::kComplete}};
     if (self.shares_seat()) to.push_back({rank + 1, Self::kResult});
-    p.recv_reduce_copy_send({{peer, Self::kSum}}, self.mine(buffer, 1), self.mine(Buffer::kOut, 1), to, self.order(peer),
-                            Sum::kFinal);
+    p.recv_reduce_copy_send({{peer, Self::kSum}}, self.mine(buffer, 1), self.mine(Buffer::kOut, 1), to,
+                            self.order(peer), Sum::kFinal);
   });
   p.lane(Self::kGive);
   p.wait(Self::kTakeSums, Self::rounds(nranks) - (self.shares_seat() ? 0 : 1));  // the own seat's chunk is complete

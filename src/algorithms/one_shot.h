@@ -1,5 +1,5 @@
-// One-shot all-pairs all-reduce: everybody shows everything, everybody adds everything. Its halves with a root: broadcast,
-// in which the root alone shows, and reduce, in which the root alone adds.
+// One-shot all-pairs all-reduce: everybody shows everything, everybody adds everything. Its halves with a root:
+// broadcast, in which the root alone shows, and reduce, in which the root alone adds.
 //
 //     0 ===> {1 2 3}     Every rank writes its whole buffer once, into a slot that all others read, and adds up the N
 //     1 ===> {0 2 3}     buffers itself, in ascending order of ranks: x0 + x1 + x2 + x3 on every rank, so all ranks get

@@ -8,11 +8,11 @@
 //     the others' sums        out[1] <- 1, [2] <- 2 out[2] <- 2, [0] <- 0 out[0] <- 0, [1] <- 1
 //     exit                    ---------------- nobody reads from anybody any more --------------
 //
-// Reduce-scatter is the first half; it is direct.h's, which never pushes. All others pull between two meetings what they
-// want: all-gather everybody's `in`, all-to-all the own chunk of everybody's `in`, broadcast and scatter the root's `in`
-// or the own chunk of it; in gather and reduce the root alone pulls, everybody's `in`.
-// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum stands;
-// and a rank's own part is copied last, when nobody reads it any more. (All-to-all is not done in place.)
+// Reduce-scatter is the first half; it is direct.h's, which never pushes. All others pull what they want between two
+// meetings: all-gather everybody's `in`, all-to-all the own chunk of it, broadcast and scatter the root's `in` or the
+// own chunk of it; in gather and reduce the root alone pulls, everybody's `in`.
+// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum
+// stands; and a rank's own part is copied last, when nobody reads it any more. (All-to-all is not done in place.)
 //
 // Steps: all-reduce 3, the others 2, all of them credits. Bytes sent per rank: 0; pulled 2(N-1)/N S in an all-reduce, S
 // in a broadcast, S/N in a scatter, (N-1) S in a reduce and (N-1)/N S in a gather by the root, (N-1)/N S in the others.

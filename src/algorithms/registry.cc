@@ -1,7 +1,16 @@
 #include "algorithms/registry.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
 
 #include "algorithms/all_to_all.h"
 #include "algorithms/barrier.h"
@@ -109,8 +118,8 @@ Cost doubling_cost(int n) {
 constexpr Algorithm kAlgorithms[] = {
     {"ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes", rootless<ring_all_reduce<Recorder>>,
      ring_all_reduce_cost, false, false},
-    {"ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes", rootless<ring_reduce_scatter<Recorder>>,
-     ring_half_cost, false, false},
+    {"ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes",
+     rootless<ring_reduce_scatter<Recorder>>, ring_half_cost, false, false},
     {"ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes", rootless<ring_all_gather<Recorder>>,
      ring_half_cost, false, true},
     {"one_shot", Collective::kAllReduce, "1 step: everybody reads everything", rootless<one_shot_all_reduce<Recorder>>,
@@ -119,30 +128,31 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
     {"one_shot", Collective::kAllGather, "1 step: written once, read by all", rootless<all_pairs_all_gather<Recorder>>,
      all_pairs_all_gather_cost, false, true},
-    {"two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all", rootless<two_shot_all_reduce<Recorder>>,
-     two_shot_cost, false, true},
-    {"two_shot", Collective::kReduceScatter, "1 step: the first shot alone", rootless<all_pairs_reduce_scatter<Recorder>>,
-     all_pairs_reduce_scatter_cost, false, true},
+    {"two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
+     rootless<two_shot_all_reduce<Recorder>>, two_shot_cost, false, true},
+    {"two_shot", Collective::kReduceScatter, "1 step: the first shot alone",
+     rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
     {"two_shot", Collective::kAllGather, "1 step: the second shot alone", rootless<all_pairs_all_gather<Recorder>>,
      all_pairs_all_gather_cost, false, true},
     {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees", rootless<tree_all_reduce<Recorder>>,
      tree_cost, false, false},
     {"recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
      rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost, false, false},
-    {"halving_doubling", Collective::kAllReduce, "2 log N steps: halves of halves, then back; least bytes for 2^k ranks",
+    {"halving_doubling", Collective::kAllReduce,
+     "2 log N steps: halves of halves, then back; least bytes for 2^k ranks",
      rootless<halving_doubling_all_reduce<Recorder>>, halving_doubling_cost, false, false},
     {"halving_doubling", Collective::kReduceScatter, "log N steps: halves of halves",
      rootless<halving_reduce_scatter<Recorder>>, halving_cost, false, false},
     {"halving_doubling", Collective::kAllGather, "log N steps, each doubles what is there",
      rootless<doubling_all_gather<Recorder>>, doubling_cost, false, true},
-    {"circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N", rootless<circulant_all_reduce<Recorder>>,
-     circulant_all_reduce_cost, false, false},
+    {"circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N",
+     rootless<circulant_all_reduce<Recorder>>, circulant_all_reduce_cost, false, false},
     {"circulant", Collective::kReduceScatter, "log N steps, least bytes for any N",
      rootless<circulant_reduce_scatter<Recorder>>, circulant_cost, false, false},
-    {"circulant", Collective::kAllGather, "log N steps, least bytes for any N", rootless<circulant_all_gather<Recorder>>,
-     circulant_cost, false, true},
-    {"direct", Collective::kAllReduce, "from buffer to buffer, between two meetings", rootless<direct_all_reduce<Recorder>>,
-     direct_cost, true, true},
+    {"circulant", Collective::kAllGather, "log N steps, least bytes for any N",
+     rootless<circulant_all_gather<Recorder>>, circulant_cost, false, true},
+    {"direct", Collective::kAllReduce, "from buffer to buffer, between two meetings",
+     rootless<direct_all_reduce<Recorder>>, direct_cost, true, true},
     {"direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two meetings",
      rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true},
     {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two meetings",
@@ -151,21 +161,22 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<pull_all_reduce<Recorder>>, pull_all_reduce_cost, true, true, true},
     {"pull", Collective::kReduceScatter, "read from buffer to buffer, between two meetings",
      rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true, true},
-    {"pull", Collective::kAllGather, "read from buffer to buffer, between two meetings", rootless<pull_all_gather<Recorder>>,
-     direct_cost, true, true, true},
+    {"pull", Collective::kAllGather, "read from buffer to buffer, between two meetings",
+     rootless<pull_all_gather<Recorder>>, direct_cost, true, true, true},
     {"ring", Collective::kBroadcast, "N-1 steps along the ring", ring_broadcast<Recorder>, chain_cost, false, true},
-    {"tree", Collective::kBroadcast, "log N steps down two binary trees", tree_broadcast<Recorder>, rooted_tree_cost, false,
-     true},
-    {"one_shot", Collective::kBroadcast, "1 step: written once, read by all", one_shot_broadcast<Recorder>, one_hop_cost,
+    {"tree", Collective::kBroadcast, "log N steps down two binary trees", tree_broadcast<Recorder>, rooted_tree_cost,
      false, true},
+    {"one_shot", Collective::kBroadcast, "1 step: written once, read by all", one_shot_broadcast<Recorder>,
+     one_hop_cost, false, true},
     {"direct", Collective::kBroadcast, "pushed from buffer to buffer, between two meetings", direct_broadcast<Recorder>,
      direct_cost, true, true},
     {"pull", Collective::kBroadcast, "read from buffer to buffer, between two meetings", pull_broadcast<Recorder>,
      direct_cost, true, true, true},
     {"ring", Collective::kReduce, "N-1 steps along the ring", ring_reduce<Recorder>, chain_cost, false, false},
-    {"tree", Collective::kReduce, "log N steps up two binary trees", tree_reduce<Recorder>, rooted_tree_cost, false, false},
-    {"one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>, one_hop_cost, false,
-     true},
+    {"tree", Collective::kReduce, "log N steps up two binary trees", tree_reduce<Recorder>, rooted_tree_cost, false,
+     false},
+    {"one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>, one_hop_cost,
+     false, true},
     {"two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root", two_shot_reduce<Recorder>,
      two_shot_reduce_cost, false, true},
     {"pull", Collective::kReduce, "the root reads and adds everything, between two meetings", pull_reduce<Recorder>,
@@ -176,40 +187,151 @@ constexpr Algorithm kAlgorithms[] = {
      all_pairs_reduce_scatter_cost, false, true},
     {"pull", Collective::kAllToAll, "read from buffer to buffer, between two meetings",
      rootless<pull_all_to_all<Recorder>>, direct_cost, true, true, true},
-    {"linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>, gather_cost, false,
-     true},
+    {"linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>, gather_cost,
+     false, true},
     {"binomial", Collective::kGather, "log N steps: whole subtrees at a time", binomial_gather<Recorder>,
      binomial_gather_cost, false, true},
     {"pull", Collective::kGather, "read by the root from buffer to buffer, between two meetings", pull_gather<Recorder>,
      direct_cost, true, true, true},
-    {"linear", Collective::kScatter, "1 step: each chunk straight from the root", linear_scatter<Recorder>, scatter_cost,
-     false, true},
+    {"linear", Collective::kScatter, "1 step: each chunk straight from the root", linear_scatter<Recorder>,
+     scatter_cost, false, true},
     {"binomial", Collective::kScatter, "log N steps: whole subtrees at a time", binomial_scatter<Recorder>,
      binomial_scatter_cost, false, true},
-    {"pull", Collective::kScatter, "read from the root's buffer, between two meetings", pull_scatter<Recorder>, direct_cost,
-     true, true, true},
+    {"pull", Collective::kScatter, "read from the root's buffer, between two meetings", pull_scatter<Recorder>,
+     direct_cost, true, true, true},
     {"one_shot", Collective::kBarrier, "1 step: everybody tells everybody", rootless<one_shot_barrier<Recorder>>,
      barrier_cost, false, true},
     {"dissemination", Collective::kBarrier, "log N rounds of telling others", rootless<dissemination_barrier<Recorder>>,
      dissemination_cost, false, true},
 };
 
+constexpr size_t kNumBuiltIn = std::size(kAlgorithms);
+
+struct Registry {
+  std::mutex mutex;  // of writers
+  std::array<Algorithm, kMaxAlgorithms> rows;
+  std::atomic<size_t> num_rows = kNumBuiltIn;
+  std::deque<std::string> texts;  // of the own algorithms
+  bool frozen = false;
+  std::string summary;  // once frozen
+
+  Registry() { std::copy(std::begin(kAlgorithms), std::end(kAlgorithms), rows.begin()); }
+  std::string_view keep(std::string_view text) { return texts.emplace_back(text); }
+};
+
+Registry& registry() {
+  static Registry& r = *new Registry;  // never destroyed: threads may still read it when the process ends
+  return r;
+}
+
+bool is_identifier(std::string_view name) {
+  auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !name.empty() && lower(name[0]) &&
+         std::all_of(name.begin(), name.end(), [&](char c) { return lower(c) || (c >= '0' && c <= '9') || c == '_'; });
+}
+
+Status bad_row(std::string_view what) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("this is no algorithm: {}", what));
+}
+
+uint64_t hash_of(std::span<const Algorithm> rows) {
+  uint64_t hash = 0;
+  auto add = [&hash](uint64_t v) { hash = (hash ^ v) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29; };
+  for (const Algorithm& a : rows)
+    for (const int n : {2, 3, 5})
+      for (Rank r = 0; r < n; ++r) {
+        const RankSchedule s = record_rank(a, r, n);
+        for (const Lane& lane : s.lanes)
+          for (const Instruction& i : lane) {
+            uint64_t words[2];
+            static_assert(sizeof(words) == sizeof(i));
+            std::memcpy(words, &i, sizeof(i));
+            add(words[0]);
+            add(words[1]);
+          }
+        for (const PortSet& set : s.port_sets)
+          for (const Port& p : set) add(static_cast<uint64_t>(p.peer) << 32 | uint64_t{p.tag} << 16 | p.group);
+      }
+  return hash;
+}
+
 }  // namespace
 
-std::span<const Algorithm> all_algorithms() { return kAlgorithms; }
+std::span<const Algorithm> all_algorithms() {
+  const Registry& r = registry();
+  return {r.rows.data(), r.num_rows.load(std::memory_order_acquire)};
+}
+
+std::span<const Algorithm> own_algorithms() { return all_algorithms().subspan(kNumBuiltIn); }
 
 const Algorithm* find_algorithm(Collective collective, std::string_view name) {
-  for (const Algorithm& a : kAlgorithms)
+  for (const Algorithm& a : all_algorithms())
     if (a.collective == collective && a.name == name) return &a;
   return nullptr;
 }
 
-RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root) {
+Status check_row(const Algorithm& row) {
+  if (!is_identifier(row.name) || row.name.size() > kMaxAlgorithmName)
+    return bad_row(
+        fmt::format("name \"{}\" must be [a-z][a-z0-9_]*, at most {} characters", row.name, kMaxAlgorithmName));
+  if (static_cast<int>(row.collective) >= kNumCollectives || is_point_to_point(row.collective))
+    return bad_row(fmt::format("{}: collective must be one that all ranks call, not send or recv", row.name));
+  if (row.summary.empty() || row.summary.find('\n') != std::string_view::npos)
+    return bad_row(fmt::format("{}: summary must be one line", row.name));
+  if (row.record == nullptr || row.cost == nullptr)
+    return bad_row(fmt::format("{}: record and cost must be functions", row.name));
+  if (row.pulls_only && !row.direct)
+    return bad_row(fmt::format("{}: pulls_only says something of direct ones", row.name));
+  return {};
+}
+
+Status add_row(const Algorithm& row) {
+  RONDO_TRY(check_row(row));
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  if (find_algorithm(row.collective, row.name) != nullptr)
+    return bad_row(fmt::format("there is an algorithm {} of {} already", row.name, collective_name(row.collective)));
+  const size_t at = r.num_rows.load(std::memory_order_relaxed);
+  if (r.frozen)
+    return bad_row(fmt::format(
+        "{} comes too late: register algorithms before the first communicator is made, on all ranks", row.name));
+  if (at == kMaxAlgorithms)
+    return bad_row(fmt::format("{} is one too many: {} are possible", row.name, kMaxAlgorithms));
+  r.rows[at] = row;
+  r.rows[at].name = r.keep(row.name);
+  r.rows[at].summary = r.keep(row.summary);
+  r.num_rows.store(at + 1, std::memory_order_release);
+  return {};
+}
+
+std::string freeze_registry() {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  if (!r.frozen && !own_algorithms().empty()) {
+    for (const Algorithm& a : own_algorithms())
+      r.summary += fmt::format("{}{} of {}", r.summary.empty() ? "" : ", ", a.name, collective_name(a.collective));
+    r.summary += fmt::format(" (#{:016x})", hash_of(own_algorithms()));
+  }
+  r.frozen = true;
+  return r.summary;
+}
+
+Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root) {
   RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
   Recorder recorder(rank, nranks);
   algorithm.record(recorder, rank, nranks, root);
-  RONDO_CHECK(recorder.error().empty());
+  if (!recorder.error().empty()) return Status(StatusCode::kInvalidArgument, recorder.error());
   return recorder.take();
+}
+
+RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root) {
+  Expected<RankSchedule> recorded = try_record_rank(algorithm, rank, nranks, root);
+  if (!recorded.ok()) {
+    std::fprintf(stderr, "rondo: algorithm %.*s: %s\n", static_cast<int>(algorithm.name.size()), algorithm.name.data(),
+                 recorded.status().to_string().c_str());
+    std::abort();
+  }
+  return std::move(*recorded);
 }
 
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {

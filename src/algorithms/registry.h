@@ -1,44 +1,45 @@
 // The registry: one row for each (algorithm, collective). The planner, the checker, the conformance tests, the
 // benchmarks and the documentation find algorithms here and nowhere else.
 //
-// Adding an algorithm: write its header, add its rows to the table in registry.cc. Nothing else.
+// Adding an algorithm to the library: write its header, add its rows to the table in registry.cc. Nothing else.
+// From outside: register_algorithm (rondo/algorithm.h, src/core/own_algorithms.cc), which proves the row and adds it.
+//
+// The one state that a process has as a whole: rows are appended until the first communicator is made, and never move
+// or go. Thread safety: readers at any time, writers one after the other.
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "rondo/algorithm.h"
 #include "rondo/recorder.h"
 #include "rondo/schedule.h"
 #include "rondo/status.h"
 
 namespace rondo {
 
-/// What an algorithm states about itself; the checker proves it for every N.
-struct Cost {
-  int64_t steps;     // messages on the longest chain of dependent messages, one loop
-  int64_t sent_num;  // bytes sent by the busiest rank = sent_num / sent_den * S; a multicast message counts once
-  int64_t sent_den;  // S: the larger of the in and out buffers (whole_elems)
-};
-
-struct Algorithm {
-  std::string_view name;
-  Collective collective;
-  std::string_view summary;  // one line for people
-  void (*record)(Recorder& p, Rank rank, int nranks, Rank root);  // root: 0 where there is none
-  Cost (*cost)(int nranks);
-  bool direct;      // touches the peers' own buffers: they must be mapped (or, if it only pulls, readable by copy)
-  bool rank_order;  // every sum is formed in ascending rank order: the bits that one process gets by adding 0..N-1
-  bool pulls_only = false;  // direct, and only reads from them
-};
-
-std::span<const Algorithm> all_algorithms();
-/// nullptr when there is none.
-const Algorithm* find_algorithm(Collective collective, std::string_view name);
-/// One rank's schedule. 1 <= nranks <= 65535. O(its instructions).
+/// One rank's schedule. 1 <= nranks <= 65535. O(its instructions). Errors: kInvalidArgument, the text's first wrong
+/// statement.
+Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root = 0);
+/// The same of a text that is known to be right: of the library, or proven.
 RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root = 0);
 /// The schedule of one end of a message between two ranks (kSend, kRecv), which no table lists. peer != rank.
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
 /// All ranks' schedules.
 Schedule record_all(const Algorithm& algorithm, int nranks, Rank root = 0);
+
+/// The row's place in all_algorithms().
+inline uint8_t algorithm_index(const Algorithm& row) { return static_cast<uint8_t>(&row - all_algorithms().data()); }
+
+/// What can be said of a row without its text. Errors: kInvalidArgument.
+Status check_row(const Algorithm& row);
+/// Appends a row. Errors: kInvalidArgument (check_row; the name exists; frozen; full).
+Status add_row(const Algorithm& row);
+/// The rows that are not the library's own.
+std::span<const Algorithm> own_algorithms();
+/// From now on no row can be added. Returns what ranks that work together must have in common: the names of the own
+/// algorithms and a hash of their schedules for a few ranks; empty when there are none.
+std::string freeze_registry();
 
 }  // namespace rondo

@@ -1,12 +1,12 @@
 // Double binary tree broadcast and reduce from or to any root: tree.h's two trees over all ranks but the root, each of
 // which carries half of the data.
 //
-//     5 ranks, root 0          0                  The root stands above both trees and numbers the others 1, 2, ... from
-//                           /     \               itself round the circle. Broadcast: it sends half 0 down the one and
-//     half 0               1       4   half 1     half 1 down the other; every other rank gets both, and is inner in one
-//                          |       |              of them. Reduce: the same ways upwards, sums instead of copies.
-//                          3       2
-//                         / \     / \             .
+//     5 ranks, root 0          0                 The root stands above both trees and numbers the others 1, 2, ... from
+//                           /     \              itself round the circle. Broadcast: it sends half 0 down the one tree
+//     half 0               1       4   half 1    and half 1 down the other; every other rank gets both, and is inner
+//                          |       |             in one of them (one rank excepted when their number is odd). Reduce:
+//                          3       2             the same ways upwards, sums instead of copies.
+//                         / \     / \    .
 //                        2   4   1   3
 //
 //   what rank 3 does:     broadcast   recv half 0 from 1, keep it, send it to 2 and 4; recv half 1 from 2, keep it

@@ -67,7 +67,8 @@ void two_shot_reduce(P& p, Rank rank, int nranks, Rank root) {
 
   p.lane(1);
   const PortSet contributions = all.from_each(AllPairs::kContribution);
-  if (rank != root) return p.recv_reduce_send(contributions, in(rank), {{root, AllPairs::kComplete}}, all.order(), Sum::kFinal);
+  if (rank != root)
+    return p.recv_reduce_send(contributions, in(rank), {{root, AllPairs::kComplete}}, all.order(), Sum::kFinal);
   p.recv_reduce_copy(contributions, in(rank), out(rank), all.order(), Sum::kFinal);
 
   p.lane(2);

@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "algorithms/registry.h"
 #include "core/calibration.h"
+#include "core/own_algorithms.h"
 #include "core/tracing.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -19,6 +21,14 @@ template <size_t kSize>
 void copy_name(const std::string& from, char (&to)[kSize]) {
   RONDO_CHECK(from.size() < kSize);  // names of our own tables
   std::strcpy(to, from.c_str());
+}
+
+// A long list keeps its end, which is the hash.
+void name_own_algorithms(std::string_view summary, Settings& s) {
+  constexpr size_t kRoom = sizeof s.algorithms - 1, kEnd = 32;
+  const bool fits = summary.size() <= kRoom;
+  summary.copy(s.algorithms, fits ? kRoom : kRoom - kEnd);
+  if (!fits) ("..." + std::string(summary.substr(summary.size() - kEnd + 3))).copy(s.algorithms + kRoom - kEnd, kEnd);
 }
 
 std::string or_unset(std::string_view s) { return s.empty() ? "not set" : std::string(s); }
@@ -39,6 +49,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
+  name_own_algorithms(freeze_registry(), s);
   return s;
 }
 
@@ -92,6 +103,8 @@ Expected<Settings> agree(Rank rank, const std::vector<Settings>& all) {
     const PlannerSettings &p = first.planner, &q = other.planner;
     if (first.abi != other.abi || std::string_view(first.version) != other.version)
       return conflict("the version of rondo", first.version, other.version);
+    if (std::string_view(first.algorithms) != other.algorithms)
+      return conflict("their own algorithms (register_algorithm)", first.algorithms, other.algorithms);
     // A rank that sets nothing follows rank 0; one that sets something else is named.
     if (q.algorithm[0] != 0 && std::string_view(p.algorithm) != q.algorithm)
       return conflict("RONDO_ALGO", p.algorithm, q.algorithm);
@@ -100,6 +113,7 @@ Expected<Settings> agree(Rank rank, const std::vector<Settings>& all) {
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }
+  RONDO_TRY(prove_own_algorithms(static_cast<int>(all.size())));
   Settings mine = all[static_cast<size_t>(rank)];
   mine.planner = first.planner;
   const int cpus = count_cpus(all), nranks = static_cast<int>(all.size());

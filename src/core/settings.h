@@ -25,6 +25,7 @@ struct Settings {
   int32_t simd = -1;           // RONDO_SIMD; -1: the best
   uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
   cpu_set_t cpus;              // on which this rank may run
+  char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash
   PlannerSettings planner;
 };
 

@@ -163,7 +163,7 @@ OperationShape shape_of(const PlanRequest& r, uint8_t algorithm) {
 
 Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
   ProgramShape shape;
-  shape.operation = shape_of(request, static_cast<uint8_t>(c.algorithm - all_algorithms().data()));
+  shape.operation = shape_of(request, algorithm_index(*c.algorithm));
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;

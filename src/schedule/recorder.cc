@@ -24,13 +24,15 @@ size_t hash_ports(const PortSet& set) {
 void Recorder::wrong(std::string_view what) {
   if (!error_.empty()) return;
   error_ = fmt::format("rank {} of {}", s_.rank, s_.nranks);
-  if (lane_ < s_.lanes.size()) error_ += fmt::format(" lane {} pc {} ({})", lane_, s_.lanes[lane_].size(), verb_name(verb_));
+  if (lane_ < s_.lanes.size())
+    error_ += fmt::format(" lane {} pc {} ({})", lane_, s_.lanes[lane_].size(), verb_name(verb_));
   error_ += fmt::format(": {}", what);
 }
 
 void Recorder::chunks(int in_chunks, int out_chunks, int scratch_chunks) {
   if (in_chunks < 1 || in_chunks > kMost || out_chunks < 1 || out_chunks > kMost)
-    return wrong(fmt::format("cuts in into {} chunks and out into {}: 1 to {} are possible", in_chunks, out_chunks, kMost));
+    return wrong(
+        fmt::format("cuts in into {} chunks and out into {}: 1 to {} are possible", in_chunks, out_chunks, kMost));
   if (scratch_chunks != 0 && scratch_chunks != in_chunks && scratch_chunks != out_chunks)
     return wrong(fmt::format("cuts scratch into {} chunks: it must be none, or as many as in ({}) or out ({})",
                              scratch_chunks, in_chunks, out_chunks));
@@ -86,7 +88,8 @@ uint16_t Recorder::operand(const Chunk& c, int num) {
   const int all = s_.chunks(c.buffer);
   if (c.num != num) wrong(fmt::format("moves {} chunks to {}", num, c.num));
   if (num < 1 || num > all || c.first < 0 || c.first >= all)
-    wrong(fmt::format("{} chunks of {} from {} on: it has {}", num, kBufferNames[static_cast<int>(c.buffer)], c.first, all));
+    wrong(fmt::format("{} chunks of {} from {} on: it has {}", num, kBufferNames[static_cast<int>(c.buffer)], c.first,
+                      all));
   return static_cast<uint16_t>(c.first);
 }
 

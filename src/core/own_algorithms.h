@@ -1,0 +1,14 @@
+// Algorithms from outside of the library, as communicators see them (rondo/algorithm.h is the public side).
+//
+// Thread safety: as the registry, any thread.
+#pragma once
+
+#include "rondo/algorithm.h"
+
+namespace rondo {
+
+/// Proves every algorithm that was registered from outside for this many ranks, once. Errors: kInvalidArgument as of
+/// prove_algorithm, naming the algorithm.
+Status prove_own_algorithms(int nranks);
+
+}  // namespace rondo

@@ -1,0 +1,156 @@
+// An algorithm from outside of the library: refused in words while it is wrong, a row like any other once it is right.
+// labels: unit tsan
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "../examples/05_own_algorithm/star.h"
+#include "algorithms/registry.h"
+#include "core/settings.h"
+#include "schedule/checker.h"
+#include "support/spawn.h"
+
+namespace rondo {
+namespace {
+
+/// Why the row is refused.
+std::string refusal(const Algorithm& a) {
+  const size_t before = all_algorithms().size();
+  const Status status = register_algorithm(a);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << a.name;
+  EXPECT_EQ(all_algorithms().size(), before) << "what is refused leaves no row";
+  return std::string(status.message());
+}
+
+Algorithm star_with(void (*record)(Recorder&, Rank, int, Rank)) {
+  Algorithm a = kStar;
+  a.name = "wrong_star";
+  a.record = record;
+  return a;
+}
+
+TEST(OwnAlgorithm, RowsAreChecked) {
+  Algorithm a = kStar;
+  a.name = "Star";
+  EXPECT_NE(refusal(a).find("name \"Star\""), std::string::npos);
+  a.name = "a_name_of_more_than_thirty_characters";
+  EXPECT_NE(refusal(a).find("at most 23"), std::string::npos);
+  a = kStar, a.name = "ring";
+  EXPECT_NE(refusal(a).find("there is an algorithm ring of all_reduce already"), std::string::npos);
+  a = kStar, a.name = "no_text", a.record = nullptr;
+  EXPECT_NE(refusal(a).find("record"), std::string::npos);
+  a = kStar, a.name = "sender", a.collective = Collective::kSend;
+  EXPECT_NE(refusal(a).find("send"), std::string::npos);
+  a = kStar, a.name = "puller", a.pulls_only = true;
+  EXPECT_NE(refusal(a).find("pulls_only"), std::string::npos);
+}
+
+TEST(OwnAlgorithm, WrongTextsAreNamedByInstruction) {
+  // The root sits out: its contribution is missing everywhere.
+  EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int nranks, Rank) {
+              p.chunks(1, 1);
+              p.lane(0);
+              if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
+              if (rank != 0) {
+                p.send(in(0), {{0, 0}});
+                return p.recv({{0, 1}}, out(0));
+              }
+              for (Rank leaf = 1; leaf < nranks; ++leaf) p.recv_copy_send({{leaf, 0}}, out(0), {{leaf, 1}});
+            })).find("2 ranks: rank 0 ends with out[0] lacking the contributions of ranks {0}"),
+            std::string::npos);
+  EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int nranks, Rank root) {
+              star_all_reduce(p, rank, nranks, root);
+              if (nranks > 2 && rank == 1) p.recv({{2, 0}}, out(0));  // nobody sends that
+            })).find("3 ranks: rank 1 lane 1 pc 1"),
+            std::string::npos);
+  EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int, Rank) {
+              p.chunks(1, 1);
+              p.lane(0);
+              p.copy(in(1), out(rank));
+            })).find("1 chunks of in from 1 on: it has 1"),
+            std::string::npos);
+  EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int nranks, Rank root) {
+              star_all_reduce(p, rank, nranks, root);
+              if (nranks == 2) p.send(in(0), {{1 - rank, kTagPointToPoint}});
+            })).find("tag 0xfff0"),
+            std::string::npos);
+  Algorithm cheap = kStar;
+  cheap.name = "cheap_star";
+  cheap.cost = [](int nranks) { return nranks == 1 ? star_cost(1) : Cost{1, 1, 1}; };
+  EXPECT_NE(refusal(cheap).find("takes 2 steps where 1 are claimed"), std::string::npos);
+}
+
+TEST(OwnAlgorithm, WhatIsTrueForFewRanksOnlyIsProvenWhenManyMeet) {
+  Algorithm a = kStar;
+  a.name = "small_star";
+  a.record = [](Recorder& p, Rank rank, int nranks, Rank root) {
+    star_all_reduce(p, rank, rank == 0 ? std::min(nranks, 9) : nranks, root);
+  };
+  EXPECT_TRUE(prove_algorithm(a, 8).ok());
+  const Status status = prove_algorithm(a, 10);
+  EXPECT_NE(status.message().find("small_star of all_reduce, 10 ranks"), std::string_view::npos) << status.to_string();
+}
+
+/// The star, registered once in this process.
+const Algorithm& star() {
+  static const Status status = register_algorithm(kStar);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  const Algorithm* a = find_algorithm(Collective::kAllReduce, "star");
+  EXPECT_NE(a, nullptr);
+  return *a;
+}
+
+TEST(OwnAlgorithm, IsARowLikeAnyOther) {
+  const Algorithm& a = star();
+  EXPECT_EQ(&a, &all_algorithms().back());
+  EXPECT_NE(a.name.data(), kStar.name.data()) << "texts are copied";
+  for (int n = 1; n <= 33; ++n) {
+    const CheckReport report = check_roots(a, n);
+    EXPECT_TRUE(report.ok) << report.reason;
+  }
+  EXPECT_NE(explain_algorithm(a, 4).find("S0 = (A0+B0+C0+D0)"), std::string::npos) << explain_algorithm(a, 4);
+  EXPECT_NE(refusal(kStar).find("already"), std::string::npos) << "once only";
+}
+
+TEST(OwnAlgorithm, RunsWhenACallNamesIt) {  // as processes: tests/tools/plugin_test.cc
+  star();
+  for (int nranks : {1, 2, 3, 5, 9})
+    testing::spawn_threads(nranks, [](Communicator& comm) {
+      for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{1000}, uint64_t{100000}}) {
+        std::vector<int32_t> data(count);
+        for (uint64_t i = 0; i < count; ++i) data[i] = static_cast<int32_t>(i) * 3 + comm.rank() * 1000;
+        CallOptions options;
+        options.algorithm = "star";
+        const Status status = comm.all_reduce(data.data(), data.data(), count, Dtype::kInt32, Op::kSum, &options);
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        const int32_t n = comm.size();
+        for (uint64_t i = 0; i < count; ++i)
+          ASSERT_EQ(data[i], n * static_cast<int32_t>(i) * 3 + n * (n - 1) / 2 * 1000) << i;
+      }
+    });
+}
+
+TEST(OwnAlgorithm, ComesTooLateAfterTheFirstCommunicator) {
+  star();
+  ASSERT_TRUE(Communicator::init_all(1).ok());
+  Algorithm late = kStar;
+  late.name = "late_star";
+  EXPECT_NE(refusal(late).find("before the first communicator"), std::string::npos);
+}
+
+TEST(OwnAlgorithm, RanksThatRegisterDifferentOnesAreNamed) {
+  star();
+  std::vector<Settings> all(3, *read_settings({}));
+  EXPECT_TRUE(agree(0, all).ok());
+  EXPECT_NE(std::string_view(all[0].algorithms).find("star of all_reduce"), std::string_view::npos);
+  all[2].algorithms[0] = '\0';
+  const Status status = agree(1, all).status();
+  EXPECT_EQ(status.code(), StatusCode::kMismatch);
+  EXPECT_NE(status.message().find("rank 0 has star of all_reduce"), std::string_view::npos) << status.to_string();
+  EXPECT_NE(status.message().find("rank 2 has not set"), std::string_view::npos) << status.to_string();
+}
+
+}  // namespace
+}  // namespace rondo

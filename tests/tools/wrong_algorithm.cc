@@ -1,0 +1,20 @@
+// A plugin whose algorithm forgets a rank: what `rondo --plugin` must refuse.
+#include "05_own_algorithm/star.h"
+
+namespace {
+
+void forgetful_star(rondo::Recorder& p, rondo::Rank rank, int nranks, rondo::Rank root) {
+  if (rank != 3 || nranks == 1) return star_all_reduce(p, rank, nranks, root);
+  p.chunks(1, 1);
+  p.lane(0);
+  p.recv({{0, 0, rondo::kGroupAll}}, rondo::out(0));
+}
+
+}  // namespace
+
+void rondo_register_algorithms(rondo::Status* status) {
+  rondo::Algorithm row = kStar;
+  row.name = "forgetful_star";
+  row.record = forgetful_star;
+  *status = rondo::register_algorithm(row);
+}
