@@ -4,8 +4,8 @@
 Rules (docs/architecture.md, "Rooms"):
   order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other
   public    src/fsdp and examples/ use the public headers only
-  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests and benchmarks may
-            also name a file beside them
+  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks and examples
+            may also name a file beside them
   cuda      no CUDA header outside *.cu and *.cuh
   language  no exceptions and no RTTI in src/
   size      a file of src/ with more than 500 lines is reported, which does not fail the check
@@ -91,8 +91,9 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
         return "include"
     if (top / "src" / name).is_file():
         return room_of(Path("src") / name)
-    if own in UNRESTRICTED and (top / "tools" / name).is_file():  # tests of the tools' parts
-        return "tools"
+    for other in ("tools", "examples"):  # tests of their parts
+        if own in UNRESTRICTED and (top / other / name).is_file():
+            return other
     return own if own not in LEVELS[0] and (top / own / name).is_file() else None
 
 
@@ -121,7 +122,7 @@ def check_includes(top: Path, path: Path, room: str, text: str) -> Iterator[Find
             continue
         target = room_of_include(top, path.parts[0], name)
         if target is None:
-            beside = room in UNRESTRICTED and (top / path.parent / name).is_file()
+            beside = room in UNRESTRICTED | {"examples"} and (top / path.parent / name).is_file()
             if not beside and not is_cuda_header(name):
                 yield Finding(path, number, "paths", f'"{name}" is no file of src/, include/ or {path.parts[0]}/')
             continue

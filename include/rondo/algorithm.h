@@ -14,7 +14,8 @@
 // it, and `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
 //
 // Register before the first communicator is made, the same rows in the same order on all ranks: ranks that differ are
-// named when they make a communicator. Thread safety: all functions may be called from any thread.
+// named when they make a communicator. A process that loads plugins itself does as the command line does: dlopen, then
+// rondo_register_algorithms. Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,8 @@ struct Algorithm {
   Collective collective;
   /// One line for people.
   std::string_view summary;
-  /// Records one rank's part; root is 0 where there is none.
+  /// Records one rank's part; root is 0 where there is none. Called from any thread, now and whenever a plan is made: what
+  /// it records may depend on its arguments alone. It throws nothing.
   void (*record)(Recorder& p, Rank rank, int nranks, Rank root);
   /// Of the most expensive root.
   Cost (*cost)(int nranks);
@@ -56,12 +58,16 @@ struct Algorithm {
 };
 inline constexpr size_t kMaxAlgorithmName = 23;
 inline constexpr size_t kMaxAlgorithms = 255;
+/// Of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
+inline constexpr uint32_t kAlgorithmAbi = 1;
 
 /// Adds a row for good, once it is proven for 1 to 8 ranks and all roots, alone and before and after every other row of
 /// 4 ranks. (For more ranks it is proven when a communicator of that many is made.) The texts are copied; the functions
-/// must stay. Errors: kInvalidArgument with what is wrong with the row, or the first instruction that breaks a proof and
-/// how; after the first communicator; when there are kMaxAlgorithms rows. About 0.1 s.
-RONDO_API Status register_algorithm(const Algorithm& algorithm);
+/// must stay, so a plugin is never closed. Leave `abi` alone: it is how the library sees which headers the caller was
+/// compiled with. Errors: kUnsupported when that was another layout; kInvalidArgument with what is wrong with the row, or
+/// the first instruction that breaks a proof and how; after the first communicator (or unsuccessful try to make one);
+/// when there are kMaxAlgorithms rows. About 0.1 s.
+RONDO_API Status register_algorithm(const Algorithm& algorithm, uint32_t abi = kAlgorithmAbi);
 /// All rows, the library's own first. Rows never move and never go.
 RONDO_API std::span<const Algorithm> all_algorithms();
 /// nullptr when there is none.

@@ -234,25 +234,48 @@ Status bad_row(std::string_view what) {
   return Status(StatusCode::kInvalidArgument, fmt::format("this is no algorithm: {}", what));
 }
 
+template <class Add>
+void add_schedule(const RankSchedule& s, const Add& add) {
+  add(uint64_t{s.in_chunks} << 32 | uint64_t{s.out_chunks} << 16 | s.scratch_chunks);
+  for (const Lane& lane : s.lanes) {
+    add(lane.size());
+    for (const Instruction& i : lane) {
+      uint64_t words[2];
+      static_assert(sizeof(words) == sizeof(i));
+      std::memcpy(words, &i, sizeof(i));
+      add(words[0]);
+      add(words[1]);
+    }
+  }
+  for (const PortSet& set : s.port_sets) {
+    add(set.size());
+    for (const Port& p : set) add(static_cast<uint64_t>(p.peer) << 32 | uint64_t{p.tag} << 16 | p.group);
+  }
+}
+
 uint64_t hash_of(std::span<const Algorithm> rows) {
   uint64_t hash = 0;
   auto add = [&hash](uint64_t v) { hash = (hash ^ v) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29; };
-  for (const Algorithm& a : rows)
-    for (const int n : {2, 3, 5})
-      for (Rank r = 0; r < n; ++r) {
-        const RankSchedule s = record_rank(a, r, n);
-        for (const Lane& lane : s.lanes)
-          for (const Instruction& i : lane) {
-            uint64_t words[2];
-            static_assert(sizeof(words) == sizeof(i));
-            std::memcpy(words, &i, sizeof(i));
-            add(words[0]);
-            add(words[1]);
-          }
-        for (const PortSet& set : s.port_sets)
-          for (const Port& p : set) add(static_cast<uint64_t>(p.peer) << 32 | uint64_t{p.tag} << 16 | p.group);
-      }
+  for (const Algorithm& a : rows) {
+    for (const char c : a.name) add(static_cast<uint8_t>(c));
+    add(static_cast<uint64_t>(a.collective) << 8 | uint64_t{a.direct} << 2 | uint64_t{a.rank_order} << 1 | a.pulls_only);
+    for (const int n : {2, 3, 5}) {
+      add(static_cast<uint64_t>(a.cost(n).steps));  // the planner reads it
+      for (Rank r = 0; r < n; ++r) add_schedule(record_rank(a, r, n, collective_is_rooted(a.collective) ? n - 1 : 0), add);
+    }
+  }
   return hash;
+}
+
+Status check_new(const Algorithm& row, const Registry& r) {
+  if (find_algorithm(row.collective, row.name) != nullptr)
+    return bad_row(fmt::format("there is an algorithm {} of {} already", row.name, collective_name(row.collective)));
+  if (r.frozen)
+    return bad_row(fmt::format(
+        "{} comes too late: register algorithms before the first communicator is made, on all ranks", row.name));
+  if (r.num_rows.load(std::memory_order_relaxed) == kMaxAlgorithms)
+    return bad_row(fmt::format("{} is one too many: {} are possible", row.name, kMaxAlgorithms));
+  return {};
 }
 
 }  // namespace
@@ -285,18 +308,18 @@ Status check_row(const Algorithm& row) {
   return {};
 }
 
+Status check_new(const Algorithm& row) {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return check_new(row, r);
+}
+
 Status add_row(const Algorithm& row) {
   RONDO_TRY(check_row(row));
   Registry& r = registry();
   const std::lock_guard lock(r.mutex);
-  if (find_algorithm(row.collective, row.name) != nullptr)
-    return bad_row(fmt::format("there is an algorithm {} of {} already", row.name, collective_name(row.collective)));
+  RONDO_TRY(check_new(row, r));
   const size_t at = r.num_rows.load(std::memory_order_relaxed);
-  if (r.frozen)
-    return bad_row(fmt::format(
-        "{} comes too late: register algorithms before the first communicator is made, on all ranks", row.name));
-  if (at == kMaxAlgorithms)
-    return bad_row(fmt::format("{} is one too many: {} are possible", row.name, kMaxAlgorithms));
   r.rows[at] = row;
   r.rows[at].name = r.keep(row.name);
   r.rows[at].summary = r.keep(row.summary);

@@ -34,7 +34,9 @@ inline uint8_t algorithm_index(const Algorithm& row) { return static_cast<uint8_
 
 /// What can be said of a row without its text. Errors: kInvalidArgument.
 Status check_row(const Algorithm& row);
-/// Appends a row. Errors: kInvalidArgument (check_row; the name exists; frozen; full).
+/// Whether it could be appended now. Errors: kInvalidArgument (the name exists; frozen; full).
+Status check_new(const Algorithm& row);
+/// Appends a row. Errors: kInvalidArgument (check_row; check_new).
 Status add_row(const Algorithm& row);
 /// The rows that are not the library's own.
 std::span<const Algorithm> own_algorithms();

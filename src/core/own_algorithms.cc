@@ -66,8 +66,16 @@ Status prove_algorithm(const Algorithm& algorithm, int nranks) {
   return prove(algorithm, nranks, nranks <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
 }
 
-Status register_algorithm(const Algorithm& algorithm) {
+Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
+  if (abi != kAlgorithmAbi)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("this algorithm was compiled for layout {} of rondo/algorithm.h, rondo {} has layout {}: "
+                              "compile it with the headers of the rondo that runs it",
+                              abi, RONDO_VERSION, kAlgorithmAbi));
   RONDO_TRY(check_row(algorithm));
+  static std::mutex one_after_the_other;  // or two new rows might never be proven before and after each other
+  const std::lock_guard lock(one_after_the_other);
+  RONDO_TRY(check_new(algorithm));
   for (int n = 1; n <= kProvenRanks; ++n) RONDO_TRY(prove(algorithm, n, {}));
   RONDO_TRY(prove_before_and_after(algorithm, algorithm));
   for (const Algorithm& other : all_algorithms()) RONDO_TRY(prove_before_and_after(algorithm, other));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../examples/05_own_algorithm/star.h"
@@ -45,6 +46,18 @@ TEST(OwnAlgorithm, RowsAreChecked) {
   EXPECT_NE(refusal(a).find("send"), std::string::npos);
   a = kStar, a.name = "puller", a.pulls_only = true;
   EXPECT_NE(refusal(a).find("pulls_only"), std::string::npos);
+}
+
+TEST(OwnAlgorithm, OtherHeadersAreRefused) {
+  const Status status = register_algorithm(kStar, kAlgorithmAbi + 1);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("compile it with the headers"), std::string_view::npos) << status.to_string();
+#if defined(__GLIBCXX__) && defined(__x86_64__)  // what plugins compile in: when it changes, raise kAlgorithmAbi
+  EXPECT_EQ(kAlgorithmAbi, 1u);
+  EXPECT_EQ(sizeof(Algorithm), 64u);
+  EXPECT_EQ(sizeof(Recorder), 136u);
+  EXPECT_EQ(sizeof(Chunk), 12u);
+#endif
 }
 
 TEST(OwnAlgorithm, WrongTextsAreNamedByInstruction) {
@@ -112,6 +125,23 @@ TEST(OwnAlgorithm, IsARowLikeAnyOther) {
   }
   EXPECT_NE(explain_algorithm(a, 4).find("S0 = (A0+B0+C0+D0)"), std::string::npos) << explain_algorithm(a, 4);
   EXPECT_NE(refusal(kStar).find("already"), std::string::npos) << "once only";
+}
+
+// (Before the first communicator of this process, which the tests below make.)
+TEST(OwnAlgorithm, ThreadsMayRegisterAtOnce) {
+  static const char* const names[] = {"first_star", "second_star", "third_star", "first_star"};
+  std::vector<Status> statuses(std::size(names));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < std::size(names); ++i)
+    threads.emplace_back([&statuses, i] {
+      Algorithm a = kStar;
+      a.name = names[i];
+      statuses[i] = register_algorithm(a);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const char* name : names) EXPECT_NE(find_algorithm(Collective::kAllReduce, name), nullptr) << name;
+  EXPECT_TRUE(statuses[1].ok() && statuses[2].ok());
+  EXPECT_NE(statuses[0].ok(), statuses[3].ok()) << "one of two of the same name";
 }
 
 TEST(OwnAlgorithm, RunsWhenACallNamesIt) {  // as processes: tests/tools/plugin_test.cc

@@ -37,7 +37,7 @@ if(SANITIZE)
 endif()
 run("configure the consumer" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CONSUMER_DIR} -B ${WORK_DIR}/build
     -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix -D CMAKE_BUILD_TYPE=Release -D EXPECTED_VERSION=${VERSION}
-    -D README_FOLDER=${WORK_DIR}
+    -D README_FOLDER=${WORK_DIR} -D EXAMPLES_FOLDER=${EXAMPLES}
     -D CMAKE_C_COMPILER=${C_COMPILER} -D CMAKE_CXX_COMPILER=${CXX_COMPILER}
     -D CMAKE_C_FLAGS=${flags} -D CMAKE_CXX_FLAGS=${flags})
 run("build the consumer" ${CMAKE_COMMAND} --build ${WORK_DIR}/build)
@@ -45,6 +45,11 @@ run("C program" ${WORK_DIR}/build/consumer_c)
 run("C++ program" ${WORK_DIR}/build/consumer_cpp)
 run("README's C program" ${WORK_DIR}/build/readme_c)
 run("README's C++ program" ${WORK_DIR}/build/readme_cpp)
+
+run("an algorithm of one's own" ${WORK_DIR}/build/consumer_own_algorithm)
+if(CLI)  # which takes rondo's functions from itself, though the plugin was linked to the installed library
+  run("the plugin" ${CLI} check --plugin ${WORK_DIR}/build/libconsumer_plugin.so all_reduce --algo star --max-ranks 9)
+endif()
 
 if(PKG_CONFIG)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${WORK_DIR}/prefix/${LIBDIR}/pkgconfig

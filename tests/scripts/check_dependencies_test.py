@@ -77,6 +77,12 @@ class CheckDependencies(unittest.TestCase):
         changed = {"src/engine/engine.cc": '#include "engine.h"\n'}
         self.assertEqual(self.findings(changed), ["src/engine/engine.cc:1 paths"])
 
+    def test_examples_may_include_a_file_beside_them_and_tests_may_include_theirs(self) -> None:
+        changed = {"examples/02_star/star.h": "#include <rondo/types.h>\n",
+                   "examples/02_star/main.cc": '#include "star.h"\n#include "other.h"\n',
+                   "tests/tools/star_test.cc": '#include "02_star/star.h"\n'}
+        self.assertEqual(self.findings(changed), ["examples/02_star/main.cc:2 paths"])
+
     def test_tests_may_include_a_file_beside_them(self) -> None:
         changed = {"tests/core/launch_test.cc": '#include "harness.h"\n#include "missing.h"\n', "tests/core/harness.h": ""}
         self.assertEqual(self.findings(changed), ["tests/core/launch_test.cc:2 paths"])
