@@ -5,6 +5,8 @@
 #include <set>
 #include <tuple>
 
+#include "schedule/variable_counts.h"
+
 namespace rondo {
 namespace {
 
@@ -28,8 +30,7 @@ class WorkCounter {
     const CollectiveTraits& t = collective_traits(algorithm.collective);
     // Where a buffer has a part for each rank, the other one's one chunk is as long as such a part.
     if (t.in_parts == Parts::kEach || t.out_parts == Parts::kEach) whole_ = std::max(s.in_chunks, s.out_chunks);
-    profile.serves_variable_counts &=
-        s.in_chunks == parts(t.in_parts, s.nranks) && s.out_chunks == parts(t.out_parts, s.nranks);
+    profile.serves_variable_counts &= serves_variable_counts(s, algorithm.collective);
     for (const Lane& lane : s.lanes)
       for (const Instruction& i : lane)
         if (i.verb != Verb::kWait) add(i);

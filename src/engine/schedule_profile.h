@@ -30,7 +30,7 @@ struct ScheduleProfile {
   RankWork mean;                       // over the ranks that were looked at
   double rounds = 0;                   // see below
   double longest_chunk = 0;            // share of S
-  bool serves_variable_counts = true;  // one chunk for each part of a buffer
+  bool serves_variable_counts = true;  // schedule/variable_counts.h
   bool adds_in_out = false;            // keeps partial sums in the caller's output
   bool sends_final = false;            // complete sums travel
   bool pushes = false;                 // direct: some rank writes into its peers' buffers

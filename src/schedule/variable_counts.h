@@ -1,7 +1,7 @@
 // Variable counts: which schedules also serve calls with a count for each rank (all_gather_v, reduce_scatter_v,
 // all_to_all_v and the like). The schedules are those of the plain collectives; only the extents of chunks differ.
 //
-// Below the engine; the checker proves every schedule of which this says yes. The planner has a coarser test of its own.
+// The checker proves every schedule of which this says yes, and the planner takes no other.
 // Thread safety: pure function.
 #pragma once
 
