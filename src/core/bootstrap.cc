@@ -12,6 +12,7 @@
 #include "core/rendezvous.h"
 #include "core/setting_table.h"
 #include "core/unique_id.h"
+#include "core/wire.h"
 
 namespace rondo {
 namespace {
@@ -117,6 +118,20 @@ Status Bootstrap::Impl::fail(Status status) {
   return failure_ = std::move(status);
 }
 
+// Fails, and tells all peers: they need not wait for what will not come.
+Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
+  wire::Writer why;
+  why.put(static_cast<uint8_t>(status.code())).str(status.message());
+  const auto payload = std::make_shared<const std::string>(why.take());
+  const Status failed = fail(std::move(status));
+  for (const auto& link : links_) {
+    if (!link) continue;
+    link->queue(FrameKind::kGaveUp, sequence, payload);
+    link->flush();
+  }
+  return failed;
+}
+
 // Sends one frame to every peer that takes part and takes one from each.
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
@@ -143,20 +158,39 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
   };
   std::vector<Partner> open(peers_.size());
   for (size_t r = 0; r < open.size(); ++r) open[r].rank = static_cast<Rank>(r);
-  for (const Rank r : what.to) open[r].flushed = links_[r]->flush();
+  std::vector<bool> is_partner(open.size(), false);
+  for (const Rank r : what.to) {
+    open[r].flushed = links_[r]->flush();
+    is_partner[r] = true;
+  }
   for (const Rank r : what.from) {  // what came with an earlier frame
+    is_partner[r] = true;
     RONDO_TRY_ASSIGN(open[r].have, take_one(what, r, &(*got)[r]));
   }
+  // Who has done his part may still give up for want of another's: then nobody needs to wait for that one.
+  std::vector<Rank> done;
   std::vector<pollfd> fds;
   for (;;) {
+    for (const Partner& p : open) {
+      if (what.skip_others || !p.flushed || !p.have || !is_partner[p.rank]) continue;
+      RONDO_TRY(heard_of_giving_up(what, p.rank));  // it may have come with the other frame
+      done.push_back(p.rank);
+    }
     std::erase_if(open, [](const Partner& p) { return p.flushed && p.have; });
     if (open.empty()) return {};
+    std::erase_if(done, [this](Rank r) { return links_[r]->end(nullptr) != Link::End::kNone; });
     fds.clear();
     for (const Partner& p : open) {
       const int events = (p.flushed ? 0 : POLLOUT) | (p.have ? 0 : POLLIN);
       fds.push_back({links_[p.rank]->fd(), static_cast<short>(events), 0});
     }
+    for (const Rank r : done) fds.push_back({links_[r]->fd(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), what.patience->slice_ms());
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (fds[open.size() + i].revents == 0) continue;
+      links_[done[i]]->drain_announced();
+      RONDO_TRY(heard_of_giving_up(what, done[i]));
+    }
     for (size_t i = 0; i < open.size(); ++i) {
       if (fds[i].revents == 0) continue;
       Partner& p = open[i];
@@ -173,15 +207,27 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
       if (!p.have) waiting_for.push_back(p.rank);
     if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
       return {};
-    return fail(Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
-                                             waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for))));
+    Status failed(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
+                                        waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
+    return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
   }
 }
 
-// The next frame of a peer, less what it says about survivors: that is kept for whoever asks (survivors.cc).
-std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
+Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
+  sort_frames(peer);
+  for (const Frame& frame : others_[peer])
+    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return fail(refusal(frame));
+  return {};
+}
+
+// What a peer says about survivors is kept for whoever asks (survivors.cc).
+void Bootstrap::Impl::sort_frames(Rank peer) {
   while (auto frame = links_[peer]->pop())
     (frame->kind == FrameKind::kView ? views_[peer] : others_[peer]).push_back(std::move(*frame));
+}
+
+std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
+  sort_frames(peer);
   if (others_[peer].empty()) return std::nullopt;
   Frame first = std::move(others_[peer].front());
   others_[peer].pop_front();
@@ -199,11 +245,12 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
       *got = std::move(*frame);
       return true;
     }
-    if (!what.skip_others)
-      return fail(Status(StatusCode::kMismatch,
-                         fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind),
-                                     what.sequence, peer_text(peer, peers_[peer]), frame_name(frame->kind),
-                                     frame->sequence)));
+    if (what.skip_others) continue;
+    if (frame->kind == FrameKind::kGaveUp) return fail(refusal(*frame));
+    return fail(Status(StatusCode::kMismatch,
+                       fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind),
+                                   what.sequence, peer_text(peer, peers_[peer]), frame_name(frame->kind),
+                                   frame->sequence)));
   }
   if (end == Link::End::kNone) {
     if (what.gave_up && what.gave_up(peer))

@@ -57,9 +57,12 @@ class Bootstrap::Impl {
   Status exchange(const Exchange& what, std::vector<Frame>* got);
   Status receive(const Awaited& what, std::vector<Frame>* got);
   Expected<bool> take_one(const Awaited& what, Rank peer, Frame* got);
+  void sort_frames(Rank peer);
   std::optional<Frame> next_frame(Rank peer);
   std::string first_end(Rank peer, Link::End end, const std::string& why);
   Status fail(Status status);
+  Status give_up(uint32_t sequence, Status status);
+  Status heard_of_giving_up(const Awaited& what, Rank peer);
   Status watch();
   void look_at(uint64_t event);
   void forget(Rank peer);

@@ -99,7 +99,8 @@ class CommunicatorImpl {
 
  private:
   struct Wish;  // what a rank asks for, as it tells the others
-  Expected<std::vector<Wish>> gather_wishes(const Wish& mine);
+  /// `abort`: that the call under way was given, which need not be this communicator's own.
+  Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
   Status interrupted() const;
   Status ready();
@@ -117,7 +118,7 @@ class CommunicatorImpl {
   const Settings settings_;
   std::mutex control_mutex_;  // one call at a time that makes a communicator
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
-  std::optional<AbortToken> abort_;
+  std::optional<AbortToken> abort_, wish_abort_;  // its own; of gather_wishes under way
   std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
   OperationQueue queue_;

@@ -19,7 +19,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   if (mine.status.ok() && rank_ == 0 && id == nullptr)
     mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
   if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
-  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine));
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
   for (Rank r = 0; r < nranks_; ++r)
     if (wishes[static_cast<size_t>(r)].first != new_nranks)
       return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,

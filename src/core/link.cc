@@ -37,6 +37,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kGoodbye: return "goodbye";
     case FrameKind::kStream: return "split";
     case FrameKind::kView: return "shrink";
+    case FrameKind::kGaveUp: return "giving up";
   }
   return "unknown frame";
 }

@@ -35,6 +35,7 @@ enum class FrameKind : uint8_t {
   kGoodbye = 19,
   kStream = 20,  // one end of a new connection between the two
   kView = 21,    // who lives, as far as the sender knows
+  kGaveUp = 22,  // the sender's wait in a collective call has failed, and why: status code, message
 };
 std::string_view frame_name(FrameKind kind);
 

@@ -20,7 +20,8 @@ void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, std::
 }
 
 Status CommunicatorImpl::interrupted() const {
-  if (abort_ && abort_->raised()) return Status(StatusCode::kAborted, "the abort token was raised");
+  for (const std::optional<AbortToken>* token : {&abort_, &wish_abort_})
+    if (*token && (*token)->raised()) return Status(StatusCode::kAborted, "aborted while making a communicator");
   if (const auto by = transport_->aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {} aborted the communicator", *by));
   return {};
@@ -36,12 +37,16 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
   return ChildOptions{settings, config.abort ? config.abort : abort_};
 }
 
-Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine) {
+Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,
+                                                                            const std::optional<AbortToken>& abort) {
   wire::Writer w;
   w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
   w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());
   std::vector<std::string> all;
-  RONDO_TRY(control_->gather(w.bytes(), &all));
+  wish_abort_ = abort;
+  const Status gathered = control_->gather(w.bytes(), &all);
+  wish_abort_.reset();
+  RONDO_TRY(gathered);
   std::vector<Wish> wishes;
   for (size_t r = 0; r < all.size(); ++r) {
     wire::Reader reader(all[r]);
@@ -72,7 +77,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, 
   Wish mine{Wish::Kind::kSplit, std::max(colour, kNoColour), key, {}, ready()};
   auto options = child_options(config);
   if (mine.status.ok()) mine.status = options.status();
-  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine));
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
 
   std::vector<Rank> members;
   for (Rank r = 0; r < nranks_ && colour >= 0; ++r)

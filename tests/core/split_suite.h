@@ -178,22 +178,43 @@ TEST_P(Split, AnAbortOfTheParentEndsTheWait) {
 
 TEST_P(Split, ARaisedTokenEndsTheWait) {
   Shared<SharedCounter> done;
-  spawn(GetParam(), 2, [&](Communicator& comm) {
+  spawn(GetParam(), 4, [&](Communicator& comm) {
     // A part of its own, made with a token: the token ends what is made of that part.
     Config config;
     config.abort.emplace();
     const Comm part = split_or_fail(comm, 0, 0, config);
     ASSERT_NE(part, nullptr);
     EXPECT_TRUE(works(*part));
+    if (comm.rank() == 3) {  // never comes
+      EXPECT_TRUE(done->wait_at_least(3, 50));
+      return;
+    }
+    const Stopwatch watch;
+    std::thread raiser;
+    if (comm.rank() == 0) raiser = std::thread([token = *config.abort] { token.raise(); });
+    EXPECT_TRUE(fails_with(part->split(0, 0).status(), StatusCode::kAborted, {"rank 0"}));  // also on ranks 1 and 2
+    EXPECT_LT(watch.seconds(), 30) << "the deadline is 120 s";
+    if (raiser.joinable()) raiser.join();
+    EXPECT_TRUE(is_ok(part->error())) << "the token concerns the making of communicators only";
+    done->add();
+  });
+}
+
+TEST_P(Split, ATokenOfTheCallAloneEndsTheWait) {
+  Shared<SharedCounter> done;
+  spawn(GetParam(), 2, [&](Communicator& comm) {
     if (comm.rank() == 1) {
       EXPECT_TRUE(done->wait_at_least(1, 50));
       return;
     }
+    Config config;
+    config.abort.emplace();
     std::thread raiser([token = *config.abort] { token.raise(); });
-    EXPECT_TRUE(fails_with(part->split(0, 0).status(), StatusCode::kAborted, {"rank 0"}));
+    const Stopwatch watch;
+    EXPECT_TRUE(fails_with(comm.split(0, 0, config).status(), StatusCode::kAborted, {"rank 0"}));
+    EXPECT_LT(watch.seconds(), 30) << "the deadline is 120 s";
     raiser.join();
     done->add();
-    EXPECT_TRUE(is_ok(part->error())) << "the token concerns the making of communicators only";
   });
 }
 
