@@ -50,7 +50,8 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
                                                     ", not the size of this release's rondo_call (" +
                                                     std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
   if (c.stream != nullptr)
-    return Status(StatusCode::kUnsupported, "call.stream is set, but this is a communicator of host memory; leave it NULL");
+    return Status(StatusCode::kUnsupported,
+                  "call.stream is set, but this is a communicator of host memory; leave it NULL");
   *row = uniform_row(dtype);
   RONDO_TRY(take_type("call.wire", c.wire, &row->wire));
   RONDO_TRY(take_type("call.accumulator", c.accumulator, &row->accumulator));
@@ -172,56 +173,65 @@ rondo_status rondo_comm_destroy(rondo_comm* comm) {
   return RONDO_OK;
 }
 
-rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(
+      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+        return c.all_reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+      });
+}
+
+rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                                  rondo_op op, const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, op, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+                      return c.reduce_scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype),
+                                              static_cast<rondo::Op>(op), o, w);
                     });
 }
 
-rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, op, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.reduce_scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
-                    });
-}
-
-rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.all_gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
                     });
 }
 
-rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                             int root, const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.broadcast(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
                     });
 }
 
-rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, rondo_op op, int root, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, op, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), root, o, w);
-                    });
+rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                          rondo_op op, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(
+      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+        return c.reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), root, o, w);
+      });
 }
 
-rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.all_to_all(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
                     });
 }
 
-rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                          int root, const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
                     });
 }
 
-rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                           int root, const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
@@ -229,42 +239,52 @@ rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t
 }
 
 rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, RONDO_UINT8, RONDO_SUM, call, work,
-                    [](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) { return c.barrier(o, w); });
+  return rondo::run(
+      comm, RONDO_UINT8, RONDO_SUM, call, work,
+      [](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) { return c.barrier(o, w); });
 }
 
-rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
+                        const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.send(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
                     });
 }
 
-rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
+                        const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.recv(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
                     });
 }
 
-rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
                       return c.all_gather_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), o, w);
                     });
 }
 
-rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                    const uint64_t* offsets, rondo_dtype dtype, rondo_op op, const rondo_call* call,
+                                    rondo_work** work) {
   return rondo::run(comm, dtype, op, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+                      return c.reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype),
+                                                static_cast<rondo::Op>(op), o, w);
                     });
 }
 
-rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out, const uint64_t* out_counts, const uint64_t* out_offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts, const uint64_t* in_offsets,
+                                void* out, const uint64_t* out_counts, const uint64_t* out_offsets, rondo_dtype dtype,
+                                const rondo_call* call, rondo_work** work) {
   return rondo::run(comm, dtype, RONDO_SUM, call, work,
                     [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets, static_cast<rondo::Dtype>(dtype), o, w);
+                      return c.all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets,
+                                            static_cast<rondo::Dtype>(dtype), o, w);
                     });
 }
 

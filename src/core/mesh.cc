@@ -143,7 +143,8 @@ void MeshBuilder::accept_from(int listener, bool local) {
     std::string address;
     Fd fd = accept_one(listener, &address);
     if (!fd) return;
-    strangers_.push_back({std::move(fd), std::move(address), local, ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
+    strangers_.push_back({std::move(fd), std::move(address), local,
+                          ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
                           Patience::Clock::now()});
   }
 }

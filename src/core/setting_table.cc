@@ -32,8 +32,7 @@ constexpr SettingRow kRows[] = {
     {"trace", Kind::kText, 0, 0, "", "no trace", "folder for traces of every executed instruction", kEnv},
     {"trace_records", Kind::kNumber, 64, 67108864, "", "65536", "instructions that a trace keeps", kEnv},
     {"flight_dir", Kind::kText, 0, 0, "", "no files", "folder for the flight records of failing ranks", kEnv},
-    {"flight_signal", Kind::kText, 0, 0, "", "no handler",
-     "signal on which flight records are written", kEnv},
+    {"flight_signal", Kind::kText, 0, 0, "", "no handler", "signal on which flight records are written", kEnv},
     {"plugin", Kind::kText, 0, 0, "", "none", "shared object with algorithms of your own, for the command line", kEnv},
     {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces of the rendezvous"},
     {"port", Kind::kNumber, 1, 65535, "", "MASTER_PORT + 1, or by the job's name", "port of rank 0's rendezvous"},
@@ -150,14 +149,24 @@ std::string_view similar_setting(std::string_view key) {
 }
 
 std::string describe_settings(const SettingValues& values) {
-  std::string text = fmt::format("{:<16} {:<40} {}\n", "setting", "in force", "from");
+  struct Line {
+    std::string_view key;
+    std::string shown, from;
+  };
+  std::vector<Line> lines = {{"setting", "in force", "from"}};
   for (const SettingRow& row : kRows) {
     const SettingValue* v = values.find(row.key);
     std::string shown(v == nullptr ? row.fallback : std::string_view(v->text));
     if (v != nullptr && (row.flags & kSecret) != 0) shown = "(set, not shown)";
     if (shown.empty()) shown = "(empty)";
-    text += fmt::format("{:<16} {:<40} {}\n", row.key, shown, v == nullptr ? "default" : v->from);
+    lines.push_back({row.key, std::move(shown), v == nullptr ? "default" : v->from});
   }
+  constexpr size_t kWidest = 60;  // a longer path pushes its own line only
+  size_t width = 0;
+  for (const Line& l : lines)
+    if (l.shown.size() <= kWidest) width = std::max(width, l.shown.size());
+  std::string text;
+  for (const Line& l : lines) text += fmt::format("{:<16} {:<{}} {}\n", l.key, l.shown, width, l.from);
   return text;
 }
 

@@ -51,11 +51,13 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
 
 Planner::Volume Planner::volume_of(const PlanRequest& r) const {
   const double wire_bytes = dtype_bytes(r.types().wire);
-  if (r.counts == nullptr) return {static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * wire_bytes, 0};
+  if (r.counts == nullptr)
+    return {static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * wire_bytes, 0};
   constexpr double kUnknownBytes = 1 << 20;  // no rank knows what the others have
   if (r.counts->pairwise) return {kUnknownBytes * nranks_, kUnknownBytes};
   const PartExtents& many = r.counts->in.counts.size() > 1 ? r.counts->in : r.counts->out;
-  return {static_cast<double>(r.count_elems) * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes)};
+  return {static_cast<double>(r.count_elems) * wire_bytes,
+          std::max(1.0, static_cast<double>(many.longest()) * wire_bytes)};
 }
 
 // What an algorithm cannot do for this call, whatever it costs.
@@ -72,7 +74,8 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
   if (r.row != 0) {
     const TypeRow t = r.types();
     if (a.direct) return false;  // reads what has not been rounded to the wire type
-    if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator) return false;  // out cannot hold a partial sum
+    if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator)
+      return false;  // out cannot hold a partial sum
     if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
       return false;  // its owner is to get the sum as it stands in the accumulator
   }
@@ -87,10 +90,11 @@ namespace {
 
 std::string promise_names(uint32_t promises) {
   std::string text;
-  for (const auto& [bit, name] : {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
-                                  {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
-                                  {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
-                                  {RONDO_PROMISE_RANK_ORDER, "rank order"}})
+  for (const auto& [bit, name] :
+       {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
+        {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
+        {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
+        {RONDO_PROMISE_RANK_ORDER, "rank order"}})
     if (promises & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
   return text;
 }
@@ -102,16 +106,20 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
                                  r.counts != nullptr ? "_v" : "");
   if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
   if (r.promises != 0)
-    return text + fmt::format(": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
-                              "form them", promise_names(r.promises));
+    return text + fmt::format(
+                      ": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
+                      "form them",
+                      promise_names(r.promises));
   if (r.row != 0)
-    return text + ": with mixed types data must travel through messages, and partial sums must fit where they are kept; name "
-                  "ring, one_shot or two_shot";
+    return text +
+           ": with mixed types data must travel through messages, and partial sums must fit where they are kept; name "
+           "ring, one_shot or two_shot";
   if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
   if (r.op == Op::kPremulSum && collective_reduces(r.collective))
     return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";
-  return text + ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull processes that may "
-                "read one another's memory";
+  return text +
+         ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull processes that may "
+         "read one another's memory";
 }
 
 Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {

@@ -135,6 +135,22 @@ TEST(Settings, StructBeforeEnvironmentBeforeTheUsersFileBeforeTheSystems) {
     EXPECT_NE(table.find(word), std::string::npos) << table;
 }
 
+TEST(Settings, TheTableForPeopleHasStraightColumns) {
+  Place place;
+  place.files = {{"/etc/rondo.conf", "secret = s\nalgo = ring\n"}};
+  const auto values = place.load();
+  ASSERT_TRUE(is_ok(values.status()));
+  std::istringstream table(describe_settings(*values));
+  std::string line;
+  std::getline(table, line);
+  const size_t from = line.find("from");
+  ASSERT_NE(from, std::string::npos);
+  size_t lines = 0;
+  for (; std::getline(table, line); ++lines)
+    EXPECT_TRUE(line.compare(from, 7, "default") == 0 || line.compare(from, 4, "/etc") == 0) << line;
+  EXPECT_EQ(lines, setting_rows().size());
+}
+
 TEST(Settings, ANamedFileStandsAloneAndMustExist) {
   Place place;
   place.variables = {{"HOME", "/home/u"}, {"RONDO_CONFIG", "/x/job.conf"}};

@@ -21,7 +21,7 @@ namespace rondo {
 namespace {
 
 std::string golden(const std::string& name) {
-  const auto path = std::filesystem::path(__FILE__).parent_path() / "golden" / name;
+  const auto path = std::filesystem::path(RONDO_SOURCE_DIR) / "tests/schedule/golden" / name;
   std::ifstream file(path);
   EXPECT_TRUE(file) << path;
   std::stringstream text;

@@ -108,8 +108,8 @@ std::vector<std::string> table_rows(const std::string& text) {
 TEST(Cli, ExplainPrintsTheGoldenText) {
   Program p({"explain", "all_reduce", "--algo", "ring", "--ranks", "3", "--elements", "6"});
   EXPECT_EQ(p.exit_status(), 0);
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path().parent_path() /
-                     "schedule/golden/ring_all_reduce_3_ranks_6_elems.txt");
+  std::ifstream file(std::filesystem::path(RONDO_SOURCE_DIR) /
+                     "tests/schedule/golden/ring_all_reduce_3_ranks_6_elems.txt");
   std::stringstream golden;
   golden << file.rdbuf();
   EXPECT_EQ(p.text(), golden.str());

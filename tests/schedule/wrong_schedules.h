@@ -1,0 +1,52 @@
+// What the tests of the checker share: schedules from a few lines of text, and what is expected of a refusal.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "algorithms/registry.h"
+#include "schedule/checker.h"
+
+namespace rondo {
+
+/// Records `text(p, rank)` for all ranks.
+template <class F>
+Schedule schedule_of(Collective collective, int nranks, F text) {
+  Schedule s;
+  s.collective = collective;
+  s.nranks = nranks;
+  for (Rank r = 0; r < nranks; ++r) {
+    Recorder p(r, nranks);
+    text(p, r);
+    s.ranks.push_back(p.take());
+  }
+  return s;
+}
+
+inline Schedule of(const char* name, Collective collective, int nranks) {
+  return record_all(*find_algorithm(collective, name), nranks);
+}
+
+inline void expect_refused(const Schedule& s, const std::string& why, const CheckOptions& options = {},
+                           const CheckClaims& claims = {}) {
+  const CheckReport report = check_schedule(s, options, claims);
+  EXPECT_FALSE(report.ok);
+  EXPECT_NE(report.reason.find(why), std::string::npos) << "wanted: " << why << "\ngot: " << report.reason;
+}
+
+/// Values and deadlocks only: in one loop, in and out of different memory.
+inline constexpr CheckOptions kValues{1, 1, 64, 1, 0, false};
+
+/// Two ranks swap their buffers and add; `order` says where the own operand stands.
+template <class F>
+Schedule swap_and_add(F order, Sum sum = Sum::kFinal) {
+  return schedule_of(Collective::kAllReduce, 2, [&](Recorder& p, Rank r) {
+    p.chunks(1, 1);
+    p.lane(0);
+    p.send(in(0), {{1 - r, 0}});
+    p.recv_reduce_copy({{1 - r, 0}}, in(0), out(0), order(r), sum);
+  });
+}
+
+}  // namespace rondo
