@@ -204,10 +204,11 @@ class Detective {
   }
 
   void find_cycle() {
+    std::set<int> dead_ends;
     for (const int start : waiting_) {
       std::vector<int> path;
       std::vector<std::string> why;
-      if (!walk(start, path, why)) continue;
+      if (dead_ends.contains(start) || !walk(start, path, why, dead_ends)) continue;
       const auto begin = std::find(path.begin(), path.end(), path.back()) - path.begin();
       if (std::any_of(path.begin() + begin, path.end(), [&](int rank) { return !stands_still(rank); })) continue;
       std::string text;
@@ -229,18 +230,19 @@ class Detective {
   }
 
   // Depth first; true when `path` ends with a rank that it holds already. Ranks without an edge end a branch.
-  bool walk(int rank, std::vector<int>& path, std::vector<std::string>& why) const {
+  // `dead_ends` are the ranks from which no cycle is reached: where everybody waits for many, there are 2^n paths.
+  bool walk(int rank, std::vector<int>& path, std::vector<std::string>& why, std::set<int>& dead_ends) const {
     const bool closes = std::find(path.begin(), path.end(), rank) != path.end();
     path.push_back(rank);
     if (closes) return true;
-    if (path.size() > static_cast<size_t>(comm_.nranks) + 1) return false;
     for (const Edge& e : edges(rank)) {
-      if (edges(e.to).empty()) continue;
+      if (dead_ends.contains(e.to) || edges(e.to).empty()) continue;
       why.push_back(e.why);
-      if (walk(e.to, path, why)) return true;
+      if (walk(e.to, path, why, dead_ends)) return true;
       why.pop_back();
     }
     path.pop_back();
+    dead_ends.insert(rank);
     return false;
   }
 

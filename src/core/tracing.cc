@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "core/flight_watch.h"
+#include "trace/trace_file.h"
 
 namespace rondo {
 namespace {
@@ -114,6 +115,7 @@ Status Tracing::write_trace(std::string_view why) {
 
 Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes) {
   FlightRecord record = queue_.look(lanes);
+  record.host = this_host();
   record.trigger = trigger;
   if (failing != nullptr) record.status = *failing;
   return write_flight_record(record, directory);

@@ -9,6 +9,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "trace/operation_record.h"
@@ -54,9 +55,11 @@ class TickScale {
                      static_cast<double>(last.ticks - first.ticks);
   }
   double ns_per_tick() const { return ns_per_tick_; }
-  /// Also for ticks before the first pair. Fractions of a nanosecond stay.
+  /// Also for ticks before the first pair. Fractions of a nanosecond stay. At most 2^61, which is 73 years.
   double since_first_ns(uint64_t at_ticks) const {
-    return static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;
+    constexpr double kMost_ns = 0x1p61;
+    const double ns = static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;
+    return std::clamp(ns, -kMost_ns, kMost_ns);
   }
   int64_t monotonic_ns(uint64_t at_ticks) const {
     return first_.monotonic_ns + static_cast<int64_t>(since_first_ns(at_ticks));

@@ -113,7 +113,7 @@ TracedPlan get_plan(ByteReader& r) {
   const auto packed = r.get<uint64_t>();
   p.shape = OperationShape::unpack(packed, r.get<uint64_t>());
   if (static_cast<int>(p.shape.collective) >= kNumCollectives || static_cast<int>(p.shape.dtype) >= kNumDtypes ||
-      static_cast<int>(p.shape.op) >= kNumOps)
+      static_cast<int>(p.shape.op) >= kNumOps || p.shape.row >= kNumRows)
     r.fail();
   p.algorithm = r.get_text();
   p.protocol = r.get_text();
@@ -126,6 +126,14 @@ TracedPlan get_plan(ByteReader& r) {
     for (size_t i = 0; i < num_instructions && r.ok(); ++i) lane.push_back(get_instruction(r));
   }
   return p;
+}
+
+// From the beginning of its count to 146 years later, so that differences and a little more fit into 64 bits.
+bool can_be(const ClockPair& p, int64_t offset_ns) {
+  constexpr int64_t kMost_ns = int64_t{1} << 62;
+  const auto within = [](int64_t ns) { return ns >= 0 && ns < kMost_ns; };
+  return within(p.monotonic_ns) && within(p.realtime_ns) && offset_ns > -kMost_ns && offset_ns < kMost_ns &&
+         within(p.realtime_ns + offset_ns);
 }
 
 // What the records say must be there: the plan, its instruction, times that do not run backwards over the word's end.
@@ -211,6 +219,8 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
   if (!r.ok() || std::string_view(h.magic, sizeof h.magic) != kTraceMagic) return damaged(r, "is no trace of rondo's");
   if (h.record_bytes != sizeof(StepRecord)) return damaged(r, "has records of another version");
   if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks) return damaged(r, "names a rank that cannot be");
+  if (!can_be(h.start, h.clock_offset_ns) || !can_be(h.end, h.clock_offset_ns))
+    return damaged(r, "has a clock that cannot be");
   TraceFile file;
   file.identity = {h.communicator, h.rank, h.nranks};
   file.pid = h.pid;

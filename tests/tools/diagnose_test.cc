@@ -155,6 +155,24 @@ TEST(Diagnose, WhoHasWaitedAMomentOnlyIsNoCycle) {
   EXPECT_EQ(only_finding(ring).cause, Cause::kUnknown);
 }
 
+// 2^38 paths lead from rank 0 to rank 39, and none of them back.
+TEST(Diagnose, ManyWhoWaitForManyAreToldAtOnce) {
+  constexpr int32_t kRanks = 40;
+  std::vector<FlightRecord> records;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    std::vector<int32_t> later;
+    for (int32_t other = rank + 1; other < kRanks; ++other) later.push_back(other);
+    FlightRecord r = waiting(rank, later);
+    r.identity.nranks = kRanks;
+    r.peers.clear();
+    if (later.empty()) r.current[0].lanes[1].state = FlightLane::State::kReady;
+    records.push_back(r);
+  }
+  const Finding f = only_finding(records);
+  EXPECT_EQ(f.cause, Cause::kStuck);
+  EXPECT_EQ(f.culprits, std::vector<int>{kRanks - 1});
+}
+
 TEST(Diagnose, TheEndOfAChainIsStuck) {
   std::vector<FlightRecord> records = {waiting(0, {3}), waiting(1, {0}), waiting(2, {}), waiting(3, {2})};
   records[2].current[0].lanes[1].state = FlightLane::State::kReady;

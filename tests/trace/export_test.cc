@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "trace/chrome_validator.h"
+#include "trace/json_text.h"
 #include "trace/synthetic_trace.h"
 #include "trace/timeline.h"
 
@@ -187,6 +188,18 @@ TEST(Timeline, HostsStandBesideEachOtherByTheirClocksAndOffsets) {
   files[1].clock_offset_ns = -3000;
   const Timeline t(files);
   EXPECT_EQ(t.ns(1, 1'000'000) - t.ns(0, 1'000'000), 2000);
+}
+
+TEST(JsonText, BytesThatAreNoUtf8AreReplaced) {  // a path of any bytes stood in a record that no parser took
+  EXPECT_EQ(json_quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
+  for (const char* good : {"é", "→", "\xED\x9F\xBF", "\xF0\x9F\x99\x82", "\xF4\x8F\xBF\xBF"})
+    EXPECT_EQ(json_quoted(good), std::string("\"") + good + "\"");
+  const std::string r = "\\ufffd";
+  EXPECT_EQ(json_quoted("a\xFFz"), "\"a" + r + "z\"");
+  EXPECT_EQ(json_quoted("\xC3"), "\"" + r + "\"") << "cut off";
+  EXPECT_EQ(json_quoted("\xC0\xAF"), "\"" + r + r + "\"") << "longer than it need be";
+  EXPECT_EQ(json_quoted("\xED\xA0\x80"), "\"" + r + r + r + "\"") << "half a pair";
+  EXPECT_EQ(json_quoted("\xF4\x90\x80\x80"), "\"" + r + r + r + r + "\"") << "past the last character";
 }
 
 TEST(ChromeTrace, AFullDiskIsAnError) {

@@ -180,6 +180,20 @@ TEST(TraceFile, RecordsOfMissingPlansAndInstructionsAreRefused) {
   }
 }
 
+TEST(TraceFile, TypeRowsAndClocksThatCannotBeAreRefused) {  // they indexed a table, and overflowed, in the exports
+  const auto refusal = [](const TraceFile& f) { return decode_trace(encode(f)).status().to_string(); };
+  TraceFile f = sample_file();
+  f.plans[0].shape.row = kNumRows;
+  EXPECT_NE(refusal(f).find("within its plans"), std::string::npos) << refusal(f);
+  for (const auto& damage :
+       {+[](TraceFile& t) { t.start.realtime_ns = INT64_MAX; }, +[](TraceFile& t) { t.end.monotonic_ns = -1; },
+        +[](TraceFile& t) { t.clock_offset_ns = INT64_MIN; }, +[](TraceFile& t) { t.clock_offset_ns = -(1LL << 61); }}) {
+    f = sample_file();
+    damage(f);
+    EXPECT_NE(refusal(f).find("has a clock that cannot be"), std::string::npos) << refusal(f);
+  }
+}
+
 TEST(TraceFile, AFolderWithoutTracesIsNamed) {
   TemporaryFolder folder;
   const Status s = read_traces(folder.path()).status();

@@ -1,0 +1,22 @@
+// libFuzzer: a calibration file of any bytes. What is accepted survives being written and read again.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "core/calibration.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace rondo;
+  const auto read = parse_calibration({reinterpret_cast<const char*>(data), bytes});
+  if (!read.ok()) {
+    if (read.status().message().empty()) std::abort();
+    return 0;
+  }
+  if (read->version != kCalibrationVersion) return 0;
+  const std::string text = format_calibration(*read);
+  const auto again = parse_calibration(text);
+  // The date is for people and may be missing, which format_calibration does not write down.
+  if (!again.ok() ? !read->date.empty() : format_calibration(*again) != text) std::abort();
+  return 0;
+}
