@@ -153,5 +153,21 @@ TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 2), 1021);
 }
 
+TEST(ScheduleProfile, CutIntoPartsIsNotEnoughForVariableCountsOfPairs) {
+  Algorithm detour{.name = "detour", .collective = Collective::kAllToAll, .summary = "by way of scratch"};
+  detour.record = [](Recorder& p, Rank r, int, Rank) {
+    p.chunks(2, 2, 2);
+    p.lane(0);
+    p.copy(in(1 - r), scratch(1 - r));
+    p.send(scratch(1 - r), {{1 - r, 0}});
+    p.copy(in(r), out(r));
+    p.lane(1);
+    p.recv({{1 - r, 0}}, out(1 - r));
+  };
+  detour.cost = [](int) { return Cost{1, 1, 2}; };
+  EXPECT_FALSE(profile_schedule(detour, 2, 0, 1).serves_variable_counts);
+  EXPECT_TRUE(profile_schedule(named(Collective::kAllToAll, "one_shot"), 2, 0, 1).serves_variable_counts);
+}
+
 }  // namespace
 }  // namespace rondo
