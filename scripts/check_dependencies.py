@@ -4,8 +4,8 @@
 Rules (docs/architecture.md, "Rooms"):
   order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other
   public    src/fsdp and examples/ use the public headers only
-  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks and examples
-            may also name a file beside them
+  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks and
+            examples may also name a file beside them
   cuda      no CUDA header outside *.cu and *.cuh
   language  no exceptions and no RTTI in src/
   size      a file of src/ with more than 500 lines is reported, which does not fail the check

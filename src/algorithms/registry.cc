@@ -258,10 +258,12 @@ uint64_t hash_of(std::span<const Algorithm> rows) {
   auto add = [&hash](uint64_t v) { hash = (hash ^ v) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29; };
   for (const Algorithm& a : rows) {
     for (const char c : a.name) add(static_cast<uint8_t>(c));
-    add(static_cast<uint64_t>(a.collective) << 8 | uint64_t{a.direct} << 2 | uint64_t{a.rank_order} << 1 | a.pulls_only);
+    add(static_cast<uint64_t>(a.collective) << 8 | uint64_t{a.direct} << 2 | uint64_t{a.rank_order} << 1 |
+        a.pulls_only);
     for (const int n : {2, 3, 5}) {
       add(static_cast<uint64_t>(a.cost(n).steps));  // the planner reads it
-      for (Rank r = 0; r < n; ++r) add_schedule(record_rank(a, r, n, collective_is_rooted(a.collective) ? n - 1 : 0), add);
+      for (Rank r = 0; r < n; ++r)
+        add_schedule(record_rank(a, r, n, collective_is_rooted(a.collective) ? n - 1 : 0), add);
     }
   }
   return hash;

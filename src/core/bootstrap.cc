@@ -247,10 +247,10 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
     }
     if (what.skip_others) continue;
     if (frame->kind == FrameKind::kGaveUp) return fail(refusal(*frame));
-    return fail(Status(StatusCode::kMismatch,
-                       fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind),
-                                   what.sequence, peer_text(peer, peers_[peer]), frame_name(frame->kind),
-                                   frame->sequence)));
+    return fail(
+        Status(StatusCode::kMismatch,
+               fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), what.sequence,
+                           peer_text(peer, peers_[peer]), frame_name(frame->kind), frame->sequence)));
   }
   if (end == Link::End::kNone) {
     if (what.gave_up && what.gave_up(peer))

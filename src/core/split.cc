@@ -38,7 +38,7 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
 }
 
 Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,
-                                                                            const std::optional<AbortToken>& abort) {
+                                                                              const std::optional<AbortToken>& abort) {
   wire::Writer w;
   w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
   w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());

@@ -13,10 +13,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;
   std::map<std::string, std::string> variables;
   for (std::string_view left(reinterpret_cast<const char*>(data), bytes); !left.empty();) {
-    const size_t end = left.find('\n'), equals = left.substr(0, end).find('=');
-    if (equals != left.npos)
-      variables[std::string(left.substr(0, equals))] = std::string(left.substr(0, end).substr(equals + 1).data(),
-                                                                   left.substr(0, end).size() - equals - 1);
+    const size_t end = left.find('\n');
+    const std::string line(left.substr(0, end));
+    if (const size_t equals = line.find('='); equals != line.npos)
+      variables[line.substr(0, equals)] = line.substr(equals + 1);
     left = end == left.npos ? std::string_view() : left.substr(end + 1);
   }
   const EnvLookup lookup = [&](const char* name) -> const char* {

@@ -1,5 +1,6 @@
-// Runs a fuzz target over its seeds and over what is near them: every beginning of a seed, and each byte changed in four
-// ways, thinned out to some hundreds for each seed. The same inputs on every run. What the target finds ends the process.
+// Runs a fuzz target over its seeds and over what is near them: every beginning of a seed, and each byte changed in
+// four ways, thinned out to some hundreds for each seed. The same inputs on every run. What the target finds ends the
+// process.
 //
 // replay FOLDER: every file of the folder is a seed; none is an error.
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "diagnose.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
@@ -90,7 +91,7 @@ TEST(DiagnoseRuns, ARankThatNeverCalls) {
   expect_cause(d, "missing call: rank 2");
   EXPECT_NE(d.text.find("has not called #2, all_reduce of 100000 float sum"), std::string::npos) << d.text;
   std::vector<std::string> problems;
-  const auto comms = rondo::tools::read_flight_records(folder.path(), &problems);
+  const auto comms = tools::read_flight_records(folder.path(), &problems);
   ASSERT_EQ(comms.size(), 1u);
   EXPECT_EQ(comms[0].ranks[0].host, this_host());
 }

@@ -187,7 +187,8 @@ TEST(TraceFile, TypeRowsAndClocksThatCannotBeAreRefused) {  // they indexed a ta
   EXPECT_NE(refusal(f).find("within its plans"), std::string::npos) << refusal(f);
   for (const auto& damage :
        {+[](TraceFile& t) { t.start.realtime_ns = INT64_MAX; }, +[](TraceFile& t) { t.end.monotonic_ns = -1; },
-        +[](TraceFile& t) { t.clock_offset_ns = INT64_MIN; }, +[](TraceFile& t) { t.clock_offset_ns = -(1LL << 61); }}) {
+        +[](TraceFile& t) { t.clock_offset_ns = INT64_MIN; },
+        +[](TraceFile& t) { t.clock_offset_ns = -(1LL << 61); }}) {
     f = sample_file();
     damage(f);
     EXPECT_NE(refusal(f).find("has a clock that cannot be"), std::string::npos) << refusal(f);
