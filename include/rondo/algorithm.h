@@ -10,8 +10,8 @@
 //                                 .record = star_all_reduce<rondo::Recorder>, .cost = star_cost, .rank_order = true};
 //     rondo::Status status = rondo::register_algorithm(star);
 //
-// From then on it is a row like the library's own: CallOptions::algorithm and RONDO_ALGO name it, the planner may choose
-// it, and `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
+// From then on it is a row like the library's own: CallOptions::algorithm and RONDO_ALGO name it, the planner may
+// choose it, and `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
 //
 // Register before the first communicator is made, the same rows in the same order on all ranks: ranks that differ are
 // named when they make a communicator. A process that loads plugins itself does as the command line does: dlopen, then
@@ -44,8 +44,8 @@ struct Algorithm {
   Collective collective;
   /// One line for people.
   std::string_view summary;
-  /// Records one rank's part; root is 0 where there is none. Called from any thread, now and whenever a plan is made: what
-  /// it records may depend on its arguments alone. It throws nothing.
+  /// Records one rank's part; root is 0 where there is none. Called from any thread, now and whenever a plan is made:
+  /// what it records may depend on its arguments alone. It throws nothing.
   void (*record)(Recorder& p, Rank rank, int nranks, Rank root);
   /// Of the most expensive root.
   Cost (*cost)(int nranks);
@@ -64,8 +64,8 @@ inline constexpr uint32_t kAlgorithmAbi = 1;
 /// Adds a row for good, once it is proven for 1 to 8 ranks and all roots, alone and before and after every other row of
 /// 4 ranks. (For more ranks it is proven when a communicator of that many is made.) The texts are copied; the functions
 /// must stay, so a plugin is never closed. Leave `abi` alone: it is how the library sees which headers the caller was
-/// compiled with. Errors: kUnsupported when that was another layout; kInvalidArgument with what is wrong with the row, or
-/// the first instruction that breaks a proof and how; after the first communicator (or unsuccessful try to make one);
+/// compiled with. Errors: kUnsupported when that was another layout; kInvalidArgument with what is wrong with the row,
+/// or the first instruction that breaks a proof and how; after the first communicator (or unsuccessful try to make one);
 /// when there are kMaxAlgorithms rows. About 0.1 s.
 RONDO_API Status register_algorithm(const Algorithm& algorithm, uint32_t abi = kAlgorithmAbi);
 /// All rows, the library's own first. Rows never move and never go.
