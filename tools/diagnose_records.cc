@@ -15,6 +15,15 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A record's numbers are whole. One such as 1e99 would have no value as a rank, and the conversion is undefined.
+Json parse(const std::string& text) {
+  return Json::parse(text, [](int, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::value && value.is_number_float())
+      throw std::runtime_error("holds a number that is not whole: " + value.dump());
+    return true;
+  });
+}
+
 std::string call_text(const Json& o) {
   std::string text = o.at("collective").get<std::string>() + (o.value("variable", false) ? "_v" : "");
   if (text != "barrier")
@@ -58,7 +67,7 @@ void read_operations(const Json& list, int64_t now_ns, RankView& v) {
     const uint64_t sequence = o.at("sequence");
     v.calls[sequence] = call_text(o) + " (" + o.at("algorithm").get<std::string>() + ")";
     if (sequence == v.posted && o.contains("finished_ns"))
-      v.idle_s = std::max(0.0, static_cast<double>(now_ns - o.at("finished_ns").get<int64_t>()) * 1e-9);
+      v.idle_s = std::max(0.0, (static_cast<double>(now_ns) - o.at("finished_ns").get<double>()) * 1e-9);
   }
 }
 
@@ -107,7 +116,7 @@ std::vector<CommunicatorView> merge_flight_records(const std::vector<std::string
   std::vector<Json> records;
   for (const std::string& text : texts) {
     try {
-      Json r = Json::parse(text);
+      Json r = parse(text);
       if (r.at("rondo_flight_record") != 1) throw std::runtime_error("is of another version");
       CommunicatorView& c = comms[r.at("communicator").get<std::string>()];
       const int rank = r.at("rank"), nranks = r.at("nranks");

@@ -190,8 +190,7 @@ TEST(BootstrapFailure, StrangersAtTheMeshAreRefusedAndLogged) {
   bool logged = false;  // by a rank, as the rendezvous does; a mesh forms in milliseconds, so not in every round
   for (int round = 0; round < 5 || (!logged && round < 500); ++round) {
     ::testing::internal::CaptureStderr();
-    const auto all =
-        testing::join_threads(5, {.ranks_per_host = 1}, [](Bootstrap& b) { EXPECT_OK(b.barrier()); });
+    const auto all = testing::join_threads(5, {.ranks_per_host = 1}, [](Bootstrap& b) { EXPECT_OK(b.barrier()); });
     log += ::testing::internal::GetCapturedStderr();
     for (const Status& s : all) EXPECT_OK(s);
     for (int rank = 0; rank < 5; ++rank)

@@ -199,6 +199,17 @@ TEST(Diagnose, CommunicatorsCalledInDifferentOrders) {
   EXPECT_NE(found[0].text.find("whose process 101 waits in communicator a1"), std::string::npos) << found[0].text;
 }
 
+TEST(Diagnose, NumbersThatAreNotWholeAreRefused) {
+  std::string text = to_json(idle(0));
+  const std::string rank = "\"rank\": 0";
+  ASSERT_NE(text.find(rank), std::string::npos);
+  text.replace(text.find(rank), rank.size(), "\"rank\": 1e99");
+  std::vector<std::string> problems;
+  EXPECT_TRUE(merge_flight_records({text}, &problems).empty());
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_NE(problems[0].find("not whole: 1e+99"), std::string::npos) << problems[0];
+}
+
 TEST(Diagnose, DamagedRecordsAreNamedAndTheOthersUsed) {
   const std::string good = to_json(idle(0));
   std::vector<std::string> problems;
