@@ -255,7 +255,7 @@ bool Executor::direct(Operation& op, const ProgramStep& s) {
   if (copies != 0 && s.has(kVerbSrc)) {  // what is pulled is added while it is still in this core's cache
     const uint64_t block_bytes = std::max<uint64_t>(kPullBytes / static_cast<uint64_t>(copies), 16 * 1024);
     block_elems = block_bytes / op.program->wire_bytes;
-    pulled_.resize(block_bytes * static_cast<uint64_t>(copies));
+    pulled_.reserve(block_bytes * static_cast<uint64_t>(copies));
   }
   for (uint64_t skip = 0; skip < s.src.num_elems; skip += block_elems) {
     op.reach_error = direct_block(op, s, skip, std::min(block_elems, s.src.num_elems - skip));
