@@ -69,6 +69,7 @@ class Executor {
   void run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst);
   bool credit(Operation& op, const ProgramStep& s);
   bool direct(Operation& op, const ProgramStep& s);
+  static bool converts(const Program& p, const ProgramStep& s);
   Status direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
   const std::byte* mapped_source(const Operation& op, const ProgramStep& s, Rank r) const;
   std::byte* at(const Operation& op, Buffer b, uint64_t elem) const;

@@ -35,7 +35,7 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const bool by_copy = c.algorithm->pulls_only && !ports_.transport().may_be_direct();
   const int shared = settings_.ranks_per_core;
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
-                          v.chunk(p.longest_chunk), shared}, settings_.costs);
+                          v.chunk(p.longest_chunk), shared, v.user, v.user > 0}, settings_.costs);
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
@@ -50,12 +50,16 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
 }
 
 Planner::Volume Planner::volume_of(const PlanRequest& r) const {
-  const double wire_bytes = dtype_bytes(r.types().wire);
-  if (r.counts == nullptr) return {static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * wire_bytes, 0};
+  const TypeRow t = r.types();
+  const double wire_bytes = dtype_bytes(t.wire), user_bytes = std::max(dtype_bytes(t.input), dtype_bytes(t.output));
+  auto user = [&](double elems) { return r.row != 0 ? elems * user_bytes : 0; };
+  const auto whole = static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_));
+  if (r.counts == nullptr) return {whole * wire_bytes, 0, user(whole)};
   constexpr double kUnknownBytes = 1 << 20;  // no rank knows what the others have
   if (r.counts->pairwise) return {kUnknownBytes * nranks_, kUnknownBytes};
   const PartExtents& many = r.counts->in.counts.size() > 1 ? r.counts->in : r.counts->out;
-  return {static_cast<double>(r.count_elems) * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes)};
+  const auto sum = static_cast<double>(r.count_elems);
+  return {sum * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes), user(sum)};
 }
 
 // What an algorithm cannot do for this call, whatever it costs.
@@ -71,7 +75,7 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
   }
   if (r.row != 0) {
     const TypeRow t = r.types();
-    if (a.direct) return false;  // reads what has not been rounded to the wire type
+    if (p.pushes) return false;  // a peer's output takes what it is given, bit by bit
     if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator) return false;  // out cannot hold a partial sum
     if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
       return false;  // its owner is to get the sum as it stands in the accumulator
@@ -105,8 +109,8 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
     return text + fmt::format(": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
                               "form them", promise_names(r.promises));
   if (r.row != 0)
-    return text + ": with mixed types data must travel through messages, and partial sums must fit where they are kept; name "
-                  "ring, one_shot or two_shot";
+    return text + ": with mixed types nothing is pushed into a peer's buffer, partial sums must fit where they are kept, and "
+                  "a sum that one rank gets is complete there alone; name ring, one_shot, two_shot or pull";
   if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
   if (r.op == Op::kPremulSum && collective_reduces(r.collective))
     return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";

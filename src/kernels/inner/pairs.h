@@ -173,6 +173,16 @@ struct PairFp16 {
 };
 #endif
 
+// The format for passes that hold no codes: fp32 need not be brought into their order.
+template <class F>
+struct InOrder : F {
+  static RONDO_INLINE Pair load_floats(const uint8_t* p) { return {{floats_of(load(p)), floats_of(load(p + kWidth))}}; }
+  static RONDO_INLINE void store_floats(uint8_t* p, const Pair& a) {
+    store(p, bits_of(a.v[0]));
+    store(p + kWidth, bits_of(a.v[1]));
+  }
+};
+
 // The first n elements of a pair, 1 <= n < kPairElems, by way of memory of a whole pair: codes and fp32.
 template <class F>
 RONDO_INLINE typename F::Code load_some_codes(const uint8_t* p, uint64_t n) {
