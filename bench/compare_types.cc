@@ -245,6 +245,7 @@ int run(int argc, char** argv) {
       {"rounds", options.rounds},
       {"ms", options.ms},
       {"fresh", options.fresh},
+      {"load_average_before", rounded(load)},
       {"cpus", std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), 1024)},
       {"points", rows}};
   std::ofstream file(options.json);

@@ -153,7 +153,7 @@ TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
   };
   EXPECT_LT(ns(staged, 1 << 19), ns(pulled, 1 << 19));
   EXPECT_GT(ns(staged, 4 << 20), ns(pulled, 4 << 20));
-  EXPECT_GT(ns(staged, 64 << 20), ns(pulled, 64 << 20));
+  EXPECT_GT(ns(staged, 32 << 20), ns(pulled, 32 << 20));
   const CostCase one_type{&pulled, Protocol::kSimple, true, true, 65536.0, 1e6, 5e5, 1};
   const CostCase mixed{&pulled, Protocol::kSimple, true, true, 65536.0, 5e5, 25e4, 1, 1e6, true};
   const CostVector a = cost_counts(one_type, model), b = cost_counts(mixed, model);
