@@ -5,8 +5,9 @@
 // median over the rounds of (mixed / plain). Results are verified first: inputs are integers and a little more, which
 // is there in the result of the plain call and rounded away on the wire of the mixed one.
 //
-// Back to back, calls find their inputs as the call before left them: lines that a peer has read are in its caches still.
-// With --fresh each rank writes its input anew before every call, as a training step does, and only the calls are timed.
+// Back to back, calls find their inputs as the call before left them: lines that a peer has read are in its caches
+// still. With --fresh each rank writes its input anew before every call, as a training step does, and only the calls
+// are timed.
 //
 // Every wait has a deadline (startup/ranks.h). Thread safety: one thread in each process.
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::vector<int> ranks{2, 4};
-  std::vector<uint64_t> sizes_kib{256, 512, 1024, 2048, 4096, 8192, 16384, 65536};
+  std::vector<uint64_t> sizes_kib{64, 128, 256, 512, 1024, 1536, 2048, 4096, 8192, 16384, 65536};
   std::string collective = "reduce_scatter", wire = "bfloat16", algorithm, plain_algorithm, json;
   int rounds = 41;
   double ms = 1;
@@ -169,10 +170,11 @@ class Pair {
   CallOptions mixed_, plain_;
 };
 
+// Evenly, where ranks outnumber processors too: else a busy scheduler decides what is measured.
 void pin(Crew& crew) {
   int cpus[kMaxRanks];
   const int num = allowed_cpus(cpus, kMaxRanks);
-  if (crew.nranks() <= num) pin_to_cpu(cpus[crew.rank()]);
+  if (num > 0) pin_to_cpu(cpus[crew.rank() % num]);
 }
 
 bool compare(const Options& options, int nranks, uint64_t bytes, Figures* figures) {
@@ -197,7 +199,7 @@ int run(int argc, char** argv) {
   Options options;
   CLI::App app{"A call of mixed types beside the same call of float: ratio of their times, by size"};
   app.add_option("--ranks", options.ranks, "Numbers of processes (2,4)")->delimiter(',')->check(CLI::Range(1, 16));
-  app.add_option("--sizes-kib", options.sizes_kib, "KiB of the longer buffer (256 to 65536)")
+  app.add_option("--sizes-kib", options.sizes_kib, "KiB of the longer buffer (64 to 65536)")
       ->delimiter(',')
       ->check(CLI::PositiveNumber);
   app.add_option("--collective", options.collective)

@@ -79,8 +79,8 @@ class Counter {
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     const double peer = work_.peer_share * user_size_, fresh = work_.fresh_share * user_size_;
-    // Rounding costs about what another pass over the operands near the core would. Far from it two operands hide behind
-    // memory; not so the many of ranks that share cores (bench/results/mixed_types.json).
+    // Rounding costs about what another pass over the operands near the core would. Far from it two operands hide
+    // behind memory; not so the many of ranks that share cores (bench/results/mixed_types.json).
     const double seen = c_.ranks_per_core > 1 ? 1 : 1 - far_;
     if (c_.rounds) at(CostTerm::kUserByte) += (peer - fresh + work_.user_share * user_size_) * seen;
     if (!c_.by_copy) {

@@ -148,7 +148,8 @@ TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
   auto ns = [&](const ScheduleProfile& p, double user_bytes) {
     const bool direct = p.busiest.pulls > 0;
     const double wire_bytes = user_bytes / 2;
-    const CostCase c{&p, Protocol::kSimple, direct, direct, 16 * 1024.0, wire_bytes, wire_bytes / 2, 1, user_bytes, true};
+    const CostCase c{&p,         Protocol::kSimple, direct, direct,     16 * 1024.0,
+                     wire_bytes, wire_bytes / 2,    1,      user_bytes, true};
     return forecast_ns(cost_counts(c, model), model, 1);
   };
   EXPECT_LT(ns(staged, 1 << 19), ns(pulled, 1 << 19));
