@@ -76,6 +76,10 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
   if (r.row != 0) {
     const TypeRow t = r.types();
     if (p.pushes) return false;  // a peer's output takes what it is given, bit by bit
+    // A copy that converts goes through a block of its own, which a plain pull does not: messages take less time at every
+    // size (compare_types --collective all_gather: 1.18 of the plain call's time against 1.08 at 4 MiB, 2 processes).
+    const bool named = r.algorithm != nullptr || a.name == settings_.algorithm;
+    if (a.direct && !collective_reduces(a.collective) && !named) return false;
     if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator) return false;  // out cannot hold a partial sum
     if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
       return false;  // its owner is to get the sum as it stands in the accumulator
