@@ -82,6 +82,8 @@ struct CostCase {
   double whole_bytes = 0;  // S
   double chunk_bytes = 0;  // the longest chunk
   int ranks_per_core = 1;
+  double user_bytes = 0;  // the same buffer in the callers' types, where these are not what travels; 0: whole_bytes
+  bool rounds = false;    // direct: what is read has to be rounded to the wire's type
 };
 
 /// How often each constant counts. `model`: its near_bytes and huge_bytes alone.

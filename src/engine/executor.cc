@@ -115,6 +115,11 @@ void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t nu
 
 void Executor::run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst) {
   const Program& p = *op.program;
+  if (s.is(kFlagDirect) && !converts(p, s)) {  // a peer's result is of the output's type, rounded as it should be
+    KernelArgs copy = args;
+    copy.num_elems *= p.elem_bytes[static_cast<int>(s.src_buffer)];
+    return p.copy(copy);
+  }
   auto type_in = [&](Buffer b) {
     return b == Buffer::kIn ? p.types.input : b == Buffer::kOut ? p.types.output : p.types.wire;
   };
@@ -127,6 +132,10 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
     m.own_type = type_in(s.src_buffer);
   }
   if (s.prescale) m.args.premul = op.premul;
+  if (s.is(kFlagDirect)) {
+    m.raw = true;
+    m.own_type = p.types.input;
+  }
   m.has_dst = has_dst;
   m.dst_type = type_in(s.dst_buffer);
   m.result_as_wire = s.as_wire;
@@ -213,12 +222,18 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
 
 const std::byte* Executor::mapped_source(const Operation& op, const ProgramStep& s, Rank r) const {
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
-  return ports_.transport().resolve(r, addresses[static_cast<size_t>(r)]) + s.src.first_elem * op.program->wire_bytes;
+  return ports_.transport().resolve(r, addresses[static_cast<size_t>(r)]) +
+         s.src.first_elem * op.program->elem_bytes[static_cast<int>(s.src_buffer)];
 }
+
+// Whether what a direct step reads is not yet what would have travelled: a peer's input in a call of mixed types.
+bool Executor::converts(const Program& p, const ProgramStep& s) { return p.mixed && s.src_buffer == Buffer::kIn; }
 
 // One block of a direct step: sources and sinks are pointers, pulled ones into a buffer of this rank first.
 Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  const uint64_t elem_bytes = op.program->wire_bytes, skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
+  const uint64_t elem_bytes = op.program->elem_bytes[static_cast<int>(s.src_buffer)];
+  const uint64_t skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
+  const bool through_block = s.has(kVerbSrc) || converts(*op.program, s);
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
   uint32_t num_src = 0, num_dst = 0;
   std::byte* own = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
@@ -231,7 +246,7 @@ Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip
       sources_[num_src++] = mapped_source(op, s, r) + skip_bytes;
       continue;
     }
-    std::byte* to = own == nullptr ? dst : block;  // alone, it goes straight where it belongs
+    std::byte* to = through_block ? block : dst;  // alone, it goes straight where it belongs
     RONDO_TRY(ports_.transport().pull(r, address, s.src.first_elem * elem_bytes + skip_bytes, to, bytes));
     sources_[num_src++] = to;
     block += bytes;
@@ -240,7 +255,7 @@ Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip
   if (dst != nullptr && !(num_src == 1 && sources_[0] == dst && !s.prescale)) sinks_[num_dst++] = dst;
   for (Rank r : s.send_peers)
     sinks_[num_dst++] = ports_.transport().resolve(r, op.peer_out[static_cast<size_t>(r)]) +
-                        s.dst.first_elem * elem_bytes + skip_bytes;
+                        s.dst.first_elem * elem_bytes + skip_bytes;  // a push: of one type
   run_kernel(op, s, num_src, num_dst, num_elems, dst != nullptr);
   return {};
 }
@@ -252,10 +267,10 @@ bool Executor::direct(Operation& op, const ProgramStep& s) {
     return addresses[static_cast<size_t>(r)].region == RemoteAddress::kByCopy;
   });
   uint64_t block_elems = s.src.num_elems;
-  if (copies != 0 && s.has(kVerbSrc)) {  // what is pulled is added while it is still in this core's cache
+  if (copies != 0 && (s.has(kVerbSrc) || converts(*op.program, s))) {  // used while it is still in this core's cache
     const uint64_t block_bytes = std::max<uint64_t>(kPullBytes / static_cast<uint64_t>(copies), 16 * 1024);
-    block_elems = block_bytes / op.program->wire_bytes;
-    pulled_.resize(block_bytes * static_cast<uint64_t>(copies));
+    block_elems = block_bytes / op.program->elem_bytes[static_cast<int>(s.src_buffer)];
+    pulled_.reserve(block_bytes * static_cast<uint64_t>(copies));
   }
   for (uint64_t skip = 0; skip < s.src.num_elems; skip += block_elems) {
     op.reach_error = direct_block(op, s, skip, std::min(block_elems, s.src.num_elems - skip));

@@ -13,6 +13,23 @@
 
 namespace rondo {
 
+/// Memory that begins at a page, so that neither the system's copies nor the kernels straddle cache lines in it. It
+/// grows when asked for more, and forgets what it held.
+class PageBlock {
+ public:
+  void reserve(uint64_t bytes) {
+    constexpr uint64_t kPageBytes = 4096;
+    if (memory_.size() < bytes + kPageBytes) memory_ = std::vector<std::byte>(bytes + kPageBytes);
+    const auto begin = reinterpret_cast<uintptr_t>(memory_.data());
+    start_ = memory_.data() + ((begin + kPageBytes - 1) / kPageBytes * kPageBytes - begin);
+  }
+  std::byte* data() const { return start_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::byte* start_ = nullptr;
+};
+
 class Executor {
  public:
   Executor(Rank rank, int nranks, PortTable& ports)
@@ -52,6 +69,7 @@ class Executor {
   void run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst);
   bool credit(Operation& op, const ProgramStep& s);
   bool direct(Operation& op, const ProgramStep& s);
+  static bool converts(const Program& p, const ProgramStep& s);
   Status direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
   const std::byte* mapped_source(const Operation& op, const ProgramStep& s, Rank r) const;
   std::byte* at(const Operation& op, Buffer b, uint64_t elem) const;
@@ -65,7 +83,7 @@ class Executor {
   WaitReason blocked_by_ = WaitReason::kNone;  // why the last try was in vain
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
-  std::vector<std::byte> pulled_;  // blocks of peers' buffers, read by copy
+  PageBlock pulled_;  // blocks of peers' buffers, read by copy
 };
 
 }  // namespace rondo

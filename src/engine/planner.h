@@ -95,6 +95,7 @@ class Planner {
   /// The call in bytes as it travels: S, and the longest chunk of an algorithm that has 1 / share chunks.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
+    double user = 0;             // S as the callers hold it, where that is not what travels
     double chunk(double share) const { return longest_part > 0 ? longest_part : share * whole; }
   };
   Volume volume_of(const PlanRequest& request) const;

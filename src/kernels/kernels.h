@@ -36,12 +36,15 @@ using Kernel = void (*)(const KernelArgs&);
 /// divided (args.divide_by); rounded once per sink: sends to the wire type, dst[0] to dst_type, after the wire type when
 /// result_as_wire. A NaN that is stored is the canonical one, in copies too. args.stream is ignored. dst[0] may be the
 /// own source when both have the same type; otherwise no source and sink may be the same memory.
+/// raw: the sources are inputs as their owners have them, none has travelled. All hold own_type and are treated as the
+/// own one is; args.own is not looked at but for the sink that may be the same memory, args.premul is null.
 struct MixedKernelArgs {
   KernelArgs args;
   Op op = Op::kSum;
   Dtype own_type = Dtype::kFloat32, wire = Dtype::kFloat32, dst_type = Dtype::kFloat32;
   bool has_dst = false;
   bool result_as_wire = false;
+  bool raw = false;
 };
 using MixedKernel = void (*)(const MixedKernelArgs&);
 

@@ -127,6 +127,17 @@ inline void check_mixed_reduce_scatter(const MixedCall& c, bool ring) {
            "reduce_scatter");
 }
 
+/// By an algorithm that adds in the order of ranks, at the root: the last rank.
+inline void check_mixed_reduce(const MixedCall& c) {
+  TypeRow keep;
+  const CallOptions options = c.options(&keep);
+  const Rank root = c.comm.size() - 1;
+  std::vector<uint8_t> in = c.encoded_input(0, c.count), out(c.count * dtype_bytes(c.row.output) + 8);
+  ASSERT_TRUE(is_ok(c.comm.reduce(in.data(), out.data(), c.count, c.row.input, c.op, root, &options)));
+  const RowOracle o = c.oracle();
+  if (c.comm.rank() == root) c.expect(out, c.count, [&](uint64_t i) { return o.rank_order(i); }, "reduce");
+}
+
 inline void check_mixed_moves(const MixedCall& c) {
   TypeRow keep;
   const CallOptions options = c.options(&keep);
@@ -145,8 +156,20 @@ inline void check_mixed_moves(const MixedCall& c) {
   const uint64_t mine = static_cast<uint64_t>(c.comm.rank()) * c.count;
   c.expect(out, c.count * n,
            [&](uint64_t i) { return o.wire(o.input(static_cast<Rank>(i / c.count), mine + i % c.count)); }, "all_to_all");
+  ASSERT_TRUE(is_ok(c.comm.gather(one.data(), out.data(), c.count, c.row.input, root, &options)));
+  if (c.comm.rank() == root)
+    c.expect(out, c.count * n, [&](uint64_t i) { return o.wire(o.input(static_cast<Rank>(i / c.count), i % c.count)); },
+             "gather");
   ASSERT_TRUE(is_ok(c.comm.scatter(all.data(), out.data(), c.count, c.row.input, root, &options)));
   c.expect(out, c.count, [&](uint64_t i) { return o.wire(o.input(root, mine + i)); }, "scatter");
+}
+
+/// Whether these ranks may read one another's memory: a matter of the system where they are processes.
+inline bool pulls(Communicator& comm) {
+  float x = 1, y = 0;
+  CallOptions o;
+  o.algorithm = "pull";
+  return comm.all_reduce(&x, &y, 1, Dtype::kFloat32, Op::kSum, &o).ok();
 }
 
 TEST_P(MixedTypes, EveryRowRoundsWhereItSays) {
@@ -157,13 +180,20 @@ TEST_P(MixedTypes, EveryRowRoundsWhereItSays) {
         if (row == uniform_row(row.input)) continue;
         const uint64_t count = index % 3 == 0 ? 5 : index % 3 == 1 ? 333 : index != 5 ? 1009 : kSanitized ? 2003 : 20011;
         for (const Op op : {Op::kSum, Op::kAvg}) {
-          for (const char* a : {"one_shot", "two_shot"})
+          for (const char* a : {"one_shot", "two_shot", "pull"}) {
+            if (a == std::string_view("pull") && !pulls(comm)) continue;
             check_mixed_all_reduce({comm, row, count, a, op}, false, row.input == row.output && index % 2 == 0);
+          }
           check_mixed_all_reduce({comm, row, count, "ring", op}, true, row.input == row.output);
           check_mixed_reduce_scatter({comm, row, count, "one_shot", op}, false);
+          if (pulls(comm)) {
+            check_mixed_reduce_scatter({comm, row, count, "pull", op}, false);
+            check_mixed_reduce({comm, row, count, "pull", op});
+          }
           check_mixed_reduce_scatter({comm, row, count, "ring", op}, true);
         }
         check_mixed_moves({comm, row, count, nullptr});
+        if (pulls(comm)) check_mixed_moves({comm, row, count, "pull"});
       }
     });
 }
@@ -179,7 +209,7 @@ TEST_P(MixedTypes, AllRanksEndWithTheSameBits) {
   spawn(GetParam(), kRanks, [&](Communicator& comm) {
     int index = 0;
     for (const Algorithm& a : all_algorithms()) {
-      if (a.collective != Collective::kAllReduce || a.direct) continue;
+      if (a.collective != Collective::kAllReduce || (a.direct && !(a.pulls_only && pulls(comm)))) continue;
       ASSERT_LT(index, 12);
       const MixedCall c{comm, {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat32}, kCount, a.name.data()};
       TypeRow keep;
@@ -211,7 +241,7 @@ TEST_P(MixedTypes, WhatCannotBeKeptIsRefusedByName) {
                            StatusCode::kUnsupported, {"accumulator double"}));
     EXPECT_TRUE(fails_with(call({Dtype::kFloat64, Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat64}, 0, nullptr),
                            StatusCode::kUnsupported, {"input double"}));
-    EXPECT_TRUE(fails_with(call(bf16, 0, "pull"), StatusCode::kUnsupported, {"pull", "mixed types"}));
+    EXPECT_TRUE(fails_with(call(bf16, 0, "direct"), StatusCode::kUnsupported, {"direct", "mixed types"}));
     EXPECT_TRUE(fails_with(call(plain, RONDO_PROMISE_RANK_ORDER, "ring"), StatusCode::kUnsupported, {"ring", "rank order"}));
     EXPECT_TRUE(fails_with(call(plain, RONDO_PROMISE_SAME_BITS_PER_SIZE, "ring"), StatusCode::kUnsupported, {"every size"}));
     EXPECT_TRUE(fails_with(call(plain, RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "tree"), StatusCode::kUnsupported,

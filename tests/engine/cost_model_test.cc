@@ -140,6 +140,28 @@ TEST(CostModel, LongChunksGoInShortMessages) {
   EXPECT_LT(forecast(p, 8 << 20, 1), forecast(p, 8 << 20, 1, Protocol::kSimple, 64 * 1024));
 }
 
+// fp32 in and out, bf16 between ranks. What is pulled is fp32, rounded where it is added.
+TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
+  const CostModel model = built_in_costs();
+  const ScheduleProfile staged = profile(Collective::kReduceScatter, "two_shot", 2);
+  const ScheduleProfile pulled = profile(Collective::kReduceScatter, "pull", 2);
+  auto ns = [&](const ScheduleProfile& p, double user_bytes) {
+    const bool direct = p.busiest.pulls > 0;
+    const double wire_bytes = user_bytes / 2;
+    const CostCase c{&p,         Protocol::kSimple, direct, direct,     16 * 1024.0,
+                     wire_bytes, wire_bytes / 2,    1,      user_bytes, true};
+    return forecast_ns(cost_counts(c, model), model, 1);
+  };
+  EXPECT_LT(ns(staged, 1 << 19), ns(pulled, 1 << 19));
+  EXPECT_GT(ns(staged, 4 << 20), ns(pulled, 4 << 20));
+  EXPECT_GT(ns(staged, 32 << 20), ns(pulled, 32 << 20));
+  const CostCase one_type{&pulled, Protocol::kSimple, true, true, 65536.0, 1e6, 5e5, 1};
+  const CostCase mixed{&pulled, Protocol::kSimple, true, true, 65536.0, 5e5, 25e4, 1, 1e6, true};
+  const CostVector a = cost_counts(one_type, model), b = cost_counts(mixed, model);
+  EXPECT_DOUBLE_EQ(b[static_cast<size_t>(CostTerm::kPullByte)], a[static_cast<size_t>(CostTerm::kPullByte)]);
+  EXPECT_GT(b[static_cast<size_t>(CostTerm::kUserByte)], a[static_cast<size_t>(CostTerm::kUserByte)]);
+}
+
 TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   CostModel model = built_in_costs();
   CostVector counts{};

@@ -40,6 +40,7 @@ struct MixedCall {
   const float* premul = nullptr;
   uint32_t divide_by = 0;
   bool result_as_wire = false;
+  bool raw = false;
 };
 struct MixedResult {
   uint32_t sent;  // what the sends get
@@ -49,7 +50,7 @@ struct MixedResult {
 /// One element from the bits of its sources.
 inline MixedResult mixed(const std::vector<uint32_t>& x, const MixedCall& call) {
   auto value = [&](size_t s) {
-    if (s != call.own) return mixed_widen(call.wire, x[s]);
+    if (s != call.own && !call.raw) return mixed_widen(call.wire, x[s]);
     float v = mixed_widen(call.own_type, x[s]);
     if (call.premul != nullptr) v = times(v, *call.premul);
     return mixed_round(call.wire, v);

@@ -1,5 +1,5 @@
 // The mixed kernel against the scalar oracle, at every SIMD level: all mixed rows x ops x shapes (own operand first,
-// last, in between, absent; sends, destination, both; in place) x 0 .. 200 elements at changing places, and buffers of
+// last, in between, absent, all of them; sends, destination, both; in place) x 0 .. 200 elements at changing places, and buffers of
 // several blocks. The data hold NaN, infinities, zeros of both signs, subnormals, midpoints between two numbers of the
 // wire type, and what overflows it. Bytes around every sink must stay as they were.
 // labels: unit
@@ -60,6 +60,7 @@ struct Shape {
   uint32_t num_sends;
   bool has_dst;
   bool result_as_wire;
+  bool raw = false;
 };
 constexpr Shape kShapes[] = {
     // copies: sends, receives, relays
@@ -89,6 +90,15 @@ constexpr Shape kShapes[] = {
     {8, 7, 0, true, false},
     {8, 3, 1, false, false},
     {20, 4, 1, true, true},
+    // sources that have not travelled
+    {1, 0, 0, true, false, true},
+    {1, kNone, 0, true, true, true},
+    {2, 0, 0, true, false, true},
+    {2, 1, 0, true, true, true},
+    {3, 1, 0, true, false, true},
+    {3, kNone, 1, true, true, true},
+    {3, kNone, 1, false, false, true},
+    {8, 7, 0, true, false, true},
 };
 
 class Case {
@@ -140,6 +150,7 @@ class Case {
     m.dst_type = call_.dst_type;
     m.has_dst = shape_.has_dst;
     m.result_as_wire = call_.result_as_wire;
+    m.raw = call_.raw;
     table.mixed(m);
     for (uint32_t d = 0; d < num_dst(); ++d) expect_sink(table, num_elems, d, static_cast<const uint8_t*>(dst[d]));
     for (const GuardedBuffer& buffer : buffers_) ASSERT_TRUE(buffer.guards_intact()) << describe(table, num_elems);
@@ -147,7 +158,7 @@ class Case {
 
  private:
   uint32_t num_dst() const { return shape_.num_sends + (shape_.has_dst ? 1 : 0); }
-  Dtype source_type(uint32_t s) const { return s == call_.own ? call_.own_type : call_.wire; }
+  Dtype source_type(uint32_t s) const { return s == call_.own || call_.raw ? call_.own_type : call_.wire; }
   bool is_dst(uint32_t d) const { return d == 0 && shape_.has_dst; }
   Dtype sink_type(uint32_t d) const { return is_dst(d) ? call_.dst_type : call_.wire; }
   static void append(std::vector<uint8_t>& to, Dtype t, uint32_t bits) {
@@ -181,7 +192,7 @@ class Case {
            std::string(dtype_name(call_.wire)) + ">" + std::string(dtype_name(call_.dst_type)) + " " +
            std::string(op_name(call_.op)) + " sources " + std::to_string(shape_.num_src) + " own " +
            std::to_string(static_cast<int32_t>(call_.own)) + " sends " + std::to_string(shape_.num_sends) +
-           (shape_.has_dst ? " dst" : "") + (call_.result_as_wire ? " as wire" : "") + " divide_by " +
+           (shape_.has_dst ? " dst" : "") + (call_.result_as_wire ? " as wire" : "") + (call_.raw ? " raw" : "") + " divide_by " +
            std::to_string(call_.divide_by) + (call_.premul != nullptr ? " scaled" : "") + " elements " +
            std::to_string(num_elems);
   }
@@ -211,7 +222,8 @@ oracle::MixedCall call_of(const TypeRow& row, Op op, const Shape& shape) {
   oracle::MixedCall call{.own_type = row.input, .wire = row.wire, .dst_type = row.output, .op = op};
   call.own = shape.own;
   call.result_as_wire = shape.result_as_wire;
-  if (op == Op::kPremulSum) call.premul = &kScale;
+  call.raw = shape.raw;
+  if (op == Op::kPremulSum && !shape.raw) call.premul = &kScale;
   return call;
 }
 
@@ -246,7 +258,8 @@ TEST_P(MixedRow, EqualsTheOracleBitForBit) {
 TEST_P(MixedRow, EqualsTheOracleOverManyBlocks) {
   const std::vector<uint64_t> sizes = {1023, 1024, 1025, 4096, 5003};
   for (Op op : {Op::kSum, Op::kMin, Op::kAvg}) {
-    for (const Shape& shape : {Shape{1, 0, 1, true, false}, Shape{3, 1, 1, true, true}}) {
+    for (const Shape& shape : {Shape{1, 0, 1, true, false}, Shape{3, 1, 1, true, true},
+                               Shape{3, 1, 0, true, false, true}}) {
       oracle::MixedCall call = call_of(row(), op, shape);
       if (op == Op::kAvg) call.divide_by = 6;
       ASSERT_NO_FATAL_FAILURE(check_sizes(call, shape, sizes, static_cast<uint64_t>(GetParam()) * 77));

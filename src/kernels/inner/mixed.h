@@ -7,6 +7,8 @@
 //   wire sources  --widen----------------------------> |            |                     +--narrow--> sends
 //                                                      | acc (fp32) | --divide, to wire --+
 //   own source    --widen, scale, to wire--> operand-> |            |                     +--narrow--> dst[0]
+//
+// Raw sources are own sources, all of them.
 #pragma once
 
 #include "kernels/inner/driver.h"
@@ -127,16 +129,17 @@ RONDO_INLINE uint64_t elem_bytes(Dtype t) {
     default: return 1;
   }
 }
+RONDO_INLINE bool is_own(const MixedKernelArgs& m, uint32_t s) { return m.raw || s == m.args.own; }
 RONDO_INLINE const uint8_t* source_at(const MixedKernelArgs& m, uint32_t s, uint64_t first_elem) {
-  return static_cast<const uint8_t*>(m.args.src[s]) + first_elem * elem_bytes(s == m.args.own ? m.own_type : m.wire);
+  return static_cast<const uint8_t*>(m.args.src[s]) + first_elem * elem_bytes(is_own(m, s) ? m.own_type : m.wire);
 }
 RONDO_INLINE uint8_t* sink_at(const MixedKernelArgs& m, uint32_t d, uint64_t first_elem) {
   return static_cast<uint8_t*>(m.args.dst[d]) + first_elem * elem_bytes(d == 0 && m.has_dst ? m.dst_type : m.wire);
 }
 
-// The own operand, scaled.
-void load_own(const MixedKernelArgs& m, uint64_t first_elem, float* block, uint64_t num_elems) {
-  widen_block(m.own_type, source_at(m, m.args.own, first_elem), block, num_elems);
+// The own operand s, scaled.
+void load_own(const MixedKernelArgs& m, uint32_t s, uint64_t first_elem, float* block, uint64_t num_elems) {
+  widen_block(m.own_type, source_at(m, s, first_elem), block, num_elems);
   if (m.args.premul != nullptr) {
     float scale;
     __builtin_memcpy(&scale, m.args.premul, sizeof(scale));
@@ -148,13 +151,13 @@ void load_own(const MixedKernelArgs& m, uint64_t first_elem, float* block, uint6
 void mixed_block(const MixedKernelArgs& m, uint32_t first_send, uint64_t first_elem, uint64_t num_elems) {
   alignas(64) float acc[kBlockElems];
   alignas(64) float operand[kBlockElems];
-  const bool copies_own = m.args.num_src == 1 && m.args.own == 0 && m.args.divide_by == 0;  // rounded as the result
-  if (m.args.own == 0) load_own(m, first_elem, acc, num_elems);
+  const bool copies_own = m.args.num_src == 1 && is_own(m, 0) && m.args.divide_by == 0;  // rounded as the result
+  if (is_own(m, 0)) load_own(m, 0, first_elem, acc, num_elems);
   else widen_block(m.wire, source_at(m, 0, first_elem), acc, num_elems);
-  if (m.args.own == 0 && !copies_own) round_block(m.wire, acc, num_elems);
+  if (is_own(m, 0) && !copies_own) round_block(m.wire, acc, num_elems);
   for (uint32_t s = 1; s < m.args.num_src; ++s) {
-    if (s == m.args.own) {
-      load_own(m, first_elem, operand, num_elems);
+    if (is_own(m, s)) {
+      load_own(m, s, first_elem, operand, num_elems);
       round_block(m.wire, operand, num_elems);
       join_operand(m.op, Dtype::kFloat32, acc, operand, num_elems);
     } else {
@@ -173,7 +176,11 @@ void mixed_block(const MixedKernelArgs& m, uint32_t first_send, uint64_t first_e
 void mixed(const MixedKernelArgs& asked) {
   MixedKernelArgs m = asked;
   // An own operand of the wire's type is one more wire operand, a destination of the wire's type one more send.
-  if (m.own_type == m.wire && m.args.premul == nullptr) m.args.own = KernelArgs::kNoOwn;
+  if (m.raw) m.args.own = 0;
+  if (m.own_type == m.wire && m.args.premul == nullptr) {
+    m.args.own = KernelArgs::kNoOwn;
+    m.raw = false;
+  }
   if (m.dst_type == m.wire) m.has_dst = false;
   if (try_fused(m)) return;
   uint32_t first_send = m.has_dst ? 1 : 0;

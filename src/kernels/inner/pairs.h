@@ -51,8 +51,22 @@ RONDO_INLINE bool numbers_only([[maybe_unused]] const Pair* x) {
 #endif
 }
 
+// The same where many registers are rounded one after the other: AVX-512 compares two of them in one instruction.
+template <int kPairs>
+RONDO_INLINE bool no_nan(const Pair* x) {
+#if RONDO_KERNEL_WIDTH == 64
+  uint32_t nan = 0;
+  for (int u = 0; u < kPairs; ++u)
+    nan |= _mm512_cmp_ps_mask(reinterpret_cast<__m512>(x[u].v[0]), reinterpret_cast<__m512>(x[u].v[1]), _CMP_UNORD_Q);
+  return nan == 0;
+#else
+  return numbers_only<kPairs>(x);
+#endif
+}
+
 struct PairBf16 {
   using Code = Raw;
+  static constexpr bool kAsksAhead = kWidth == 64;  // fused.h
   static RONDO_INLINE Code load_code(const uint8_t* p) { return load(p); }
   static RONDO_INLINE void store_code(uint8_t* p, Code c) { store(p, c); }
   static RONDO_INLINE Code canonical(Code c) {
@@ -137,6 +151,7 @@ struct PairBf16 {
 #if RONDO_KERNEL_WIDTH != 16  // else fp16 is converted by arithmetic, which is the whole cost
 // In order: element i of a pair is element i of memory.
 struct PairFp16 {
+  static constexpr bool kAsksAhead = kWidth == 64;
   struct Code {
     Codes16 half[2];
   };
@@ -172,6 +187,17 @@ struct PairFp16 {
   }
 };
 #endif
+
+// The format for passes that hold no codes: fp32 need not be brought into their order.
+template <class F>
+struct InOrder : F {
+  static constexpr bool kAsksAhead = false;
+  static RONDO_INLINE Pair load_floats(const uint8_t* p) { return {{floats_of(load(p)), floats_of(load(p + kWidth))}}; }
+  static RONDO_INLINE void store_floats(uint8_t* p, const Pair& a) {
+    store(p, bits_of(a.v[0]));
+    store(p + kWidth, bits_of(a.v[1]));
+  }
+};
 
 // The first n elements of a pair, 1 <= n < kPairElems, by way of memory of a whole pair: codes and fp32.
 template <class F>
