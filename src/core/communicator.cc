@@ -21,10 +21,7 @@ std::unique_ptr<Communicator> Communicator::wrap(std::unique_ptr<CommunicatorImp
 
 Expected<std::unique_ptr<Communicator>> Communicator::init_rank(int nranks, const UniqueId& id, Rank rank,
                                                                 const Config& config) {
-  RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
-  const ChildOptions options{settings, config.abort};
-  RONDO_TRY_ASSIGN(auto bootstrap, Bootstrap::join(nranks, id, rank, bootstrap_options(options)));
-  RONDO_TRY_ASSIGN(auto impl, make_process_communicator(std::move(bootstrap), options));
+  RONDO_TRY_ASSIGN(auto impl, init_communicator(nranks, id, rank, config));
   return wrap(std::move(impl));
 }
 

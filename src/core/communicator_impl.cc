@@ -82,6 +82,15 @@ Status CommunicatorImpl::bad(std::string_view argument, std::string_view why) co
   return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} {}", rank_, argument, why));
 }
 
+// Which call it was, when an error comes before it has a place in the order of operations.
+Status CommunicatorImpl::not_started(const CallArguments& c, const Status& why) const {
+  if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;  // they say it
+  const PlanRequest& r = c.request;
+  return Status(why.code(), fmt::format("rank {}: {}{} of {} {} was not started: {}", rank_,
+                                        collective_name(r.collective), r.counts != nullptr ? "_v" : "", r.count_elems,
+                                        dtype_name(r.dtype), why.message()));
+}
+
 Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) const {
   const PlanRequest& r = c.request;
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
@@ -164,7 +173,7 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.
-  if (transport_->aborted_by()) [[unlikely]] return error();
+  if (transport_->aborted_by()) [[unlikely]] return not_started(c, error());
   if (options != nullptr) RONDO_TRY(read_options(*options, c));
   if (group_open()) {
     add_to_group(*this, c, work);
@@ -188,7 +197,7 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
   auto planned = planner_.plan(c.request);
   if (!planned.ok()) {
     unlock();
-    return planned.status();
+    return not_started(c, planned.status());
   }
   blocking_.reset();
   fill(c, **planned.value(), blocking_);
@@ -203,7 +212,7 @@ Status CommunicatorImpl::admit(const CallArguments& c, const std::shared_ptr<Wor
   auto planned = planner_.plan(c.request);
   if (!planned.ok()) {
     unlock();
-    return planned.status();
+    return not_started(c, planned.status());
   }
   state->comm = this;
   state->plan = *planned.value();

@@ -91,7 +91,11 @@ class CommunicatorImpl {
 
   // Other communicators of these ranks, and the end of this one: split.cc, shrink.cc, grow.cc, finalize.cc.
   /// How this rank reaches the others outside of the data path; the transport may use it. Called once, at the start.
-  void take_control(std::unique_ptr<ControlPlane> control, std::optional<AbortToken> abort);
+  void take_control(std::unique_ptr<ControlPlane> control, const ChildOptions& options);
+  /// The handle that owns it: for those who make communicators by other ways than the public ones.
+  static std::unique_ptr<Communicator> handle(std::unique_ptr<CommunicatorImpl> impl) {
+    return Communicator::wrap(std::move(impl));
+  }
   Expected<std::unique_ptr<CommunicatorImpl>> split(int colour, int key, const Config& config);
   Expected<std::unique_ptr<CommunicatorImpl>> shrink(const std::vector<Rank>& excluded, const Config& config);
   Expected<std::unique_ptr<CommunicatorImpl>> grow(int new_nranks, const UniqueId* id, const Config& config);
@@ -110,6 +114,7 @@ class CommunicatorImpl {
   Status check_buffers(CallArguments& call, const TypeRow& types) const;
   Status read_options(const CallOptions& options, CallArguments& call) const;
   Status bad(std::string_view argument, std::string_view why) const;
+  Status not_started(const CallArguments& call, const Status& why) const;
   void fill(const CallArguments& call, const Plan& plan, Operation& op) const;
   void forget_finished();
 
@@ -119,6 +124,7 @@ class CommunicatorImpl {
   std::mutex control_mutex_;  // one call at a time that makes a communicator
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
   std::optional<AbortToken> abort_, wish_abort_;  // its own; of gather_wishes under way
+  TransportDecorator decorate_;
   std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
   OperationQueue queue_;

@@ -18,16 +18,35 @@
 #include "core/settings.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
+#include "transport/transport.h"
 
 namespace rondo {
 
 class CommunicatorImpl;
 
-/// What a new communicator starts from, besides its ranks.
+/// Puts something of its own between a rank's engine and the transport that was made for it; it owns the real one. The
+/// way in for tests that inject faults (tests/support/fault_transport.h): nothing in the environment, the settings or
+/// the public headers reaches it. Called once for each rank of each communicator, before its first connection.
+using TransportDecorator =
+    std::function<std::unique_ptr<Transport>(Rank rank, int nranks, std::unique_ptr<Transport> real)>;
+
+/// What a new communicator starts from, besides its ranks. Its children inherit it.
 struct ChildOptions {
   Settings settings;
   std::optional<AbortToken> abort;
+  TransportDecorator decorate = nullptr;
+
+  std::unique_ptr<Transport> decorated(Rank rank, int nranks, std::unique_ptr<Transport> real) const {
+    return decorate ? decorate(rank, nranks, std::move(real)) : std::move(real);
+  }
 };
+
+/// An error of making a communicator with the name of the call that it ended; ok stays ok.
+inline Status in_call(std::string_view call, const Status& s) {
+  const std::string begins = std::string(call) + ": ";
+  if (s.ok() || s.message().starts_with(begins)) return s;
+  return Status(s.code(), begins + std::string(s.message()));
+}
 
 class ControlPlane {
  public:

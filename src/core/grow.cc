@@ -1,5 +1,6 @@
 // Growing a communicator: its ranks and newcomers meet under one unique id.
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <cstring>
 
@@ -28,8 +29,14 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   if (wishes[0].bytes.size() != sizeof common.bytes)
     return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
   std::memcpy(common.bytes, wishes[0].bytes.data(), sizeof common.bytes);
-  RONDO_TRY_ASSIGN(auto bootstrap, Bootstrap::join(new_nranks, common, rank_, bootstrap_options(*options)));
-  return make_process_communicator(std::move(bootstrap), *options);
+  auto made = join_communicator("grow", new_nranks, common, rank_, *options);
+  // A rank that gives up because of a death looks dead, too. Here it is seen whose death it was, maybe a moment later.
+  for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
+    if (const auto loss = transport_->find_lost())
+      return Status(StatusCode::kPeerLost, fmt::format("grow: {}; {}", loss->how, made.status().message()));
+    ::poll(nullptr, 0, 1);
+  }
+  return made;
 }
 
 }  // namespace rondo

@@ -136,6 +136,8 @@ void Link::drain_locked(Until until) {
     const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
+    const bool dropped = n > 0 && (message.msg_flags & MSG_CTRUNC) != 0;
+    const size_t num_before = arrived_descriptors_.size();
     for (cmsghdr* c = CMSG_FIRSTHDR(&message); n >= 0 && c != nullptr; c = CMSG_NXTHDR(&message, c)) {
       if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
       for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
@@ -145,8 +147,11 @@ void Link::drain_locked(Until until) {
       }
     }
     if (n <= 0) return end_locked(n == 0 ? "the connection was closed" : errno_text(errno));
-    if ((message.msg_flags & MSG_CTRUNC) != 0)
-      return end_locked("the kernel dropped descriptors that were sent here: raise this process's limit (ulimit -n)");
+    // This process may open no more descriptors. The peer lives, and its frame comes without them: an empty one says so.
+    if (dropped) {
+      arrived_descriptors_.resize(num_before);
+      arrived_descriptors_.emplace_back();
+    }
     inbox_.append(buffer, static_cast<size_t>(n));
     if (!parse_locked() || (until == Until::kShortRead && static_cast<size_t>(n) < sizeof(buffer))) return;
   }
@@ -172,13 +177,15 @@ bool Link::parse_locked() {
       inbox_.reserve(at + kHeaderBytes + payload_bytes);
       break;
     }
-    if (num_descriptors > arrived_descriptors_.size()) {
+    const bool dropped = num_descriptors != 0 && !arrived_descriptors_.empty() && !arrived_descriptors_.front();
+    if (dropped) arrived_descriptors_.pop_front();
+    if (!dropped && num_descriptors > arrived_descriptors_.size()) {
       end_locked("descriptors that it announced did not arrive");
       return false;
     }
     frame.payload = inbox_.substr(at + kHeaderBytes, payload_bytes);
     at += kHeaderBytes + payload_bytes;
-    for (size_t i = 0; i < num_descriptors; ++i) {
+    for (size_t i = 0; i < num_descriptors && !dropped; ++i) {
       frame.descriptors.push_back(std::move(arrived_descriptors_.front()));
       arrived_descriptors_.pop_front();
     }

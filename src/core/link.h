@@ -43,7 +43,7 @@ struct Frame {
   FrameKind kind = FrameKind::kBarrier;
   uint32_t sequence = 0;
   std::string payload;
-  std::vector<Fd> descriptors;
+  std::vector<Fd> descriptors;  // empty also when the kernel dropped them, as this process may open no more
 };
 
 class Link {
@@ -99,7 +99,7 @@ class Link {
   const size_t max_payload_bytes_;
   std::deque<Outgoing> outbox_;
   std::string inbox_;
-  std::deque<Fd> arrived_descriptors_;
+  std::deque<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
   std::deque<Frame> frames_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;

@@ -64,7 +64,7 @@ class MeshBuilder {
     return strangers_.size() >= kMaxStrangers &&
            Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
   }
-  void accept_from(int listener, bool local);
+  Status accept_from(int listener, bool local);
   Status advance(Caller& caller);
   void serve(Stranger& stranger);
   std::vector<Rank> missing() const;
@@ -136,13 +136,17 @@ Status MeshBuilder::news_from_root() {
   return {};
 }
 
-void MeshBuilder::accept_from(int listener, bool local) {
+Status MeshBuilder::accept_from(int listener, bool local) {
   for (;;) {
-    if (crowded()) return;
+    if (crowded()) return {};
     if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
     std::string address;
     Fd fd = accept_one(listener, &address);
-    if (!fd) return;
+    if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
+      return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept the connections of {}: {}; raise this "
+                                                     "process's limit (ulimit -n)", rank_, list_ranks(missing()),
+                                                     errno_text(errno)));
+    if (!fd) return {};
     strangers_.push_back({std::move(fd), std::move(address), local,
                           ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
                           Patience::Clock::now()});
@@ -191,9 +195,9 @@ Status MeshBuilder::meet_all() {
     callers_.remove_if([](const Caller& c) { return !c.fd; });
     const auto now = Patience::Clock::now();
     strangers_.remove_if([&](const Stranger& s) { return !s.fd || now - s.since > kStrangerPatience; });
-    if (fds[0].revents != 0) accept_from(port_.local.get(), true);
+    if (fds[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
     for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
-      if (fds[1 + l].revents != 0) accept_from(port_.tcp.sockets[l].get(), false);
+      if (fds[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));
     RONDO_TRY(news_from_root());
     if (const Status s = patience_.check("connecting"); !s.ok() && !complete())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),

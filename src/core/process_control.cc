@@ -1,12 +1,23 @@
 #include "core/process_control.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <cstring>
 
 #include "core/communicator_impl.h"
 
 namespace rondo {
+
+namespace {
+
+// The ranks that an error of a child names are not the parent's.
+Expected<std::unique_ptr<CommunicatorImpl>> as_new_ranks(Expected<std::unique_ptr<CommunicatorImpl>> made) {
+  if (made.ok()) return made;
+  return Status(made.status().code(), fmt::format("by the ranks of the new communicator: {}", made.status().message()));
+}
+
+}  // namespace
 
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   BootstrapOptions o;
@@ -40,9 +51,29 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   }());
   const SpinSettings spin = spin_settings(nranks, count_cpus(all));
   if (spin.crowded) start_on_cpu(rank);  // as many ranks on each core
-  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin, std::move(transport));
-  impl->take_control(std::move(control), options.abort);
+  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin,
+                                                 options.decorated(rank, nranks, std::move(transport)));
+  impl->take_control(std::move(control), options);
   return impl;
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
+                                                              const Config& config,
+                                                              const TransportDecorator& decorate) {
+  auto settings = read_settings(config);
+  if (!settings.ok())
+    return Status(settings.status().code(), fmt::format("init: rank {}: {}", rank, settings.status().message()));
+  return join_communicator("init", nranks, id, rank, {*settings, config.abort, decorate});
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
+                                                              const rondo_unique_id& id, Rank rank,
+                                                              const ChildOptions& options) {
+  auto bootstrap = Bootstrap::join(nranks, id, rank, bootstrap_options(options));
+  if (!bootstrap.ok()) return in_call(call, bootstrap.status());
+  auto made = make_process_communicator(std::move(*bootstrap), options);
+  if (!made.ok()) return in_call(call, made.status());
+  return made;
 }
 
 std::optional<PeerLoss> ProcessControl::find_lost() {
@@ -53,9 +84,19 @@ std::optional<PeerLoss> ProcessControl::find_lost() {
 
 Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_child(const std::vector<Rank>& members,
                                                                        const ChildOptions& options) {
-  RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> child, bootstrap_->subset(members, bootstrap_options(options)));
-  if (child == nullptr) return std::unique_ptr<CommunicatorImpl>();
-  return make_process_communicator(std::move(child), options);
+  auto made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
+    RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> child, bootstrap_->subset(members, bootstrap_options(options)));
+    if (child == nullptr) return std::unique_ptr<CommunicatorImpl>();
+    return as_new_ranks(make_process_communicator(std::move(child), options));
+  }();
+  // A rank that gives up because of a death looks dead in the child. In the parent it is seen to live, and whose death
+  // it was shows there too, maybe a moment later.
+  for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
+    if (const auto loss = bootstrap_->find_lost())
+      return Status(StatusCode::kPeerLost, fmt::format("{}; {}", loss->how, made.status().message()));
+    ::poll(nullptr, 0, 1);
+  }
+  return made;
 }
 
 // Agrees on the members, makes their communicator, and agrees on whether all could: a death meanwhile begins anew.
@@ -67,7 +108,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_of_survivors(co
   for (;;) {
     Expected<std::unique_ptr<CommunicatorImpl>> made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
       RONDO_TRY_ASSIGN(auto bootstrap, bootstrap_->subset_of_survivors(found.members, how));
-      return make_process_communicator(std::move(bootstrap), options);
+      return as_new_ranks(make_process_communicator(std::move(bootstrap), options));
     }();
     RONDO_TRY_ASSIGN(Bootstrap::Survivors after, bootstrap_->agree(made.status()));
     if (after.members == found.members && !after.begun_anew) {

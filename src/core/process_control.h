@@ -18,6 +18,13 @@ namespace rondo {
 /// Errors: kMismatch (settings, version), kUnsupported (ranks on several hosts), those of the Bootstrap and the transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
+/// Communicator::init_rank.
+Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
+                                                              const Config& config,
+                                                              const TransportDecorator& decorate = nullptr);
+/// Collective over those who meet under the id, for init or for what else `call` says.
+Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks, const rondo_unique_id& id,
+                                                              Rank rank, const ChildOptions& options);
 /// What the Bootstrap takes from the options. The token must outlive it.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 

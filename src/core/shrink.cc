@@ -12,7 +12,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::shrink(const std::
     if (r < 0 || r >= nranks_ || r == rank_)
       return bad("excluded", fmt::format("names rank {}: {}", r, r == rank_ ? "the caller" : "there is none"));
   RONDO_TRY_ASSIGN(const ChildOptions options, child_options(config));
-  return control_->make_of_survivors(excluded, options);
+  auto made = control_->make_of_survivors(excluded, options);
+  if (!made.ok()) return in_call("shrink", made.status());
+  return made;
 }
 
 }  // namespace rondo

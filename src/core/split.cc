@@ -13,9 +13,10 @@ std::string_view name_of(uint8_t kind) { return kind == 1 ? "split" : kind == 2 
 
 }  // namespace
 
-void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, std::optional<AbortToken> abort) {
+void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const ChildOptions& options) {
   control_ = std::move(control);
-  abort_ = std::move(abort);
+  abort_ = options.abort;
+  decorate_ = options.decorate;
   control_->set_interrupt([this] { return interrupted(); });
 }
 
@@ -34,7 +35,7 @@ Status CommunicatorImpl::ready() {
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
-  return ChildOptions{settings, config.abort ? config.abort : abort_};
+  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_};
 }
 
 Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,
@@ -46,7 +47,7 @@ Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(co
   wish_abort_ = abort;
   const Status gathered = control_->gather(w.bytes(), &all);
   wish_abort_.reset();
-  RONDO_TRY(gathered);
+  RONDO_TRY(in_call(name_of(static_cast<uint8_t>(mine.kind)), gathered));
   std::vector<Wish> wishes;
   for (size_t r = 0; r < all.size(); ++r) {
     wire::Reader reader(all[r]);
@@ -85,7 +86,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, 
   std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
     return wishes[static_cast<size_t>(a)].second < wishes[static_cast<size_t>(b)].second;
   });
-  return control_->make_child(members, *options);
+  auto made = control_->make_child(members, *options);
+  if (!made.ok()) return in_call("split", made.status());
+  return made;
 }
 
 }  // namespace rondo

@@ -83,7 +83,11 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(co
   RONDO_TRY(failed);
   for (const Rank peer : how.from) {
     Frame& frame = got[peer];
-    if (frame.descriptors.size() != 1) return Status(StatusCode::kSystem, std::move(frame.payload));
+    if (frame.descriptors.size() != 1)
+      return Status(StatusCode::kSystem,
+                    frame.payload.empty() ? fmt::format("rank {} cannot take a socket of rank {}: the kernel dropped its "
+                                                        "descriptor; raise this process's limit (ulimit -n)", rank_, peer)
+                                          : std::move(frame.payload));
     child->links_[place_in(members, peer)] =
         std::make_unique<Link>(std::move(frame.descriptors[0]), true, kMaxPayloadBytes);
   }

@@ -87,7 +87,7 @@ std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
   const auto code = r.get<uint8_t>();
   m.view.code = static_cast<StatusCode>(code);
   m.view.why = r.str();
-  if (!r.finished() || code > static_cast<uint8_t>(StatusCode::kInternal)) return std::nullopt;
+  if (!r.finished() || !is_status_code(code)) return std::nullopt;
   return m;
 }
 

@@ -102,8 +102,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const st
   RONDO_TRY_ASSIGN(const Settings agreed, agree(rank, all));
   const auto nranks = static_cast<int>(all.size());
   auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin_settings(nranks, count_cpus(all)),
-                                                 std::make_unique<InprocTransport>(rank, world->memory));
-  impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options.abort);
+                                                 options.decorated(rank, nranks, std::make_unique<InprocTransport>(
+                                                                                     rank, world->memory)));
+  impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
   return impl;
 }
 

@@ -30,6 +30,13 @@ std::string describe_shape(const OperationShape& s) {
   return text;
 }
 
+std::string list_peers(const std::vector<Rank>& peers) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < peers.size() && i < kMost; ++i) text += fmt::format("{}rank {}", i == 0 ? "" : ", ", peers[i]);
+  return peers.size() > kMost ? fmt::format("{} and {} more", text, peers.size() - kMost) : text;
+}
+
 std::string difference(const OperationShape& a, const OperationShape& b) {
   if (a.collective != b.collective || a.variable != b.variable) return "the operation";
   if (a.count_elems != b.count_elems) return "count_elems";
@@ -53,8 +60,9 @@ bool OperationQueue::check_abort() {
   const std::optional<Rank> by = transport_.aborted_by();
   if (!by) return false;
   const Operation* op = oldest();
-  fail(Status(StatusCode::kAborted, fmt::format("{}: {}", op != nullptr ? describe(*op) : fmt::format("rank {}", rank_),
-                                                abort_text(transport_, *by))));
+  const std::string text = abort_text(transport_, *by);
+  fail(Status(StatusCode::kAborted, op != nullptr ? fmt::format("{}: {}; {}", describe(*op), text, blocked_on(*op))
+                                                  : fmt::format("rank {}: {}", rank_, text)));
   return true;
 }
 
@@ -65,16 +73,24 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
-  if (Status s = find_mismatch(*op, waited); !s.ok()) return fail(s);
+  announce(*op);  // a program of one lane does it at its end, but others are to see that it is under way
+  auto end = [&](StatusCode code, const std::string& text) {
+    board_.note_waits(waits_of(*op), OperationBoard::kForGood);
+    fail(Status(code, text));
+  };
+  if (Status s = find_mismatch(*op, waited); !s.ok())
+    return end(s.code(), fmt::format("{}; {}", s.message(), blocked_on(*op)));
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
+    board_.note_waits(waits_of(*op), now);
     if (auto loss = find_lost(*op, waited_ns))
-      return fail(Status(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank,
-                                                            loss->how, blocked_on(*op))));
+      return end(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank, loss->how,
+                                                    blocked_on(*op)));
   }
   if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
-    return fail(Status(op->reach_error.code(), fmt::format("{}: {}", describe(*op), op->reach_error.message())));
-  if (waited >= op->deadline_ns) fail(timed_out(*op, waited));
+    return end(op->reach_error.code(), fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(),
+                                                   blocked_on(*op)));
+  if (waited >= op->deadline_ns) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
 // A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
@@ -146,25 +162,81 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
                             describe_shape(mine), peer, describe_shape(*theirs)));
 }
 
+// The first lane that waits for a peer; when there is none, one that waits for another lane, or stands in a step.
 std::string OperationQueue::blocked_on(const Operation& op) const {
+  std::string otherwise = "it has not started";
   const Program& p = *op.program;
-  for (size_t lane = 0; lane < p.lanes.size(); ++lane) {
-    const LaneState& at = op.lanes[lane];
-    if (p.lanes[lane].empty() || at.loop >= p.num_loops || !op.started) continue;
-    const ProgramStep& s = p.lanes[lane][at.pc];
-    const std::string where = fmt::format("step {} of lane {} in loop {} of {} ({})", at.pc, lane, at.loop, p.num_loops,
-                                          verb_name(s.verb));
-    const uint64_t n = std::min(p.loop_elems, s.src.num_elems);
-    const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(n);
-    for (const ReadPort* r : s.recv)
-      if (r->fifo.arrived(1, s.fingerprint) != Arrival::kReady)
-        return fmt::format("it waits for data from rank {} in {}", r->key.writer, where);
-    for (WritePort* w : s.send)
-      if (!w->fifo.room(steps))
-        return fmt::format("it waits for room at {} in {}",
-                           w->key.reader >= 0 ? fmt::format("rank {}", w->key.reader) : "the slowest rank", where);
+  for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
+    if (p.lanes[lane].empty()) continue;
+    const FlightLane l = executor_.look_at(op, lane);
+    if (l.state == FlightLane::State::kDone) continue;
+    const std::string where = fmt::format("step {} of lane {} in loop {} of {} ({})", l.step, lane, l.loop, l.num_loops,
+                                          verb_name(l.verb));
+    if (l.state == FlightLane::State::kData)
+      return fmt::format("it waits for data from {} in {}", list_peers(l.peers), where);
+    if (l.state == FlightLane::State::kRoom)
+      return fmt::format("it waits for room at {} in {}", list_peers(l.peers), where);
+    otherwise = (l.state == FlightLane::State::kOrder ? "it waits for another lane in " : "it stands in ") + where;
   }
-  return "it has not started";
+  return otherwise;
+}
+
+// Every rank that a lane of this operation waits for.
+std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
+  std::vector<PeerWait> waits;
+  const Program& p = *op.program;
+  for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
+    if (p.lanes[lane].empty()) continue;
+    const FlightLane l = executor_.look_at(op, lane);
+    for (const Rank peer : l.peers) {
+      const PeerWait w{op.sequence, peer, l.state == FlightLane::State::kRoom, is_point_to_point(&p)};
+      if (std::find(waits.begin(), waits.end(), w) == waits.end()) waits.push_back(w);
+    }
+  }
+  return waits;
+}
+
+// A rank that is late makes others late, which make us late: their boards say whom each of them waits for, in this
+// operation or in one before it. Where that ends, or who is seen to be stopped, is where to look.
+std::string OperationQueue::who_waits_for_whom(const Operation& op) {
+  constexpr size_t kMost = 16;  // ranks; a text that nobody reads to its end says nothing
+  auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
+  const bool pair = is_point_to_point(op.program);
+  std::vector<Rank> found;
+  auto add = [&](Rank r) {
+    if (r >= 0 && r < nranks_ && r != rank_ && std::find(found.begin(), found.end(), r) == found.end())
+      found.push_back(r);
+  };
+  for (const PeerWait& w : waits_of(op)) add(w.peer);
+  for (Rank r = 0; r < nranks_ && !pair; ++r)
+    if (OperationBoard* board = transport_.board(r); board != nullptr && board->last_posted() < op.sequence) add(r);
+  std::string text;
+  for (size_t i = 0; i < found.size() && i < kMost; ++i) {
+    const Rank r = found[i];
+    OperationBoard* board = transport_.board(r);
+    if (board == nullptr) continue;
+    const std::string state = process_state(get(board->owner_pid), get(board->owner_pid_namespace));
+    if (state == "stopped" || state == "gone") {
+      text += fmt::format("; rank {}'s process (pid {}) is {}", r, get(board->owner_pid), state);
+      continue;
+    }
+    const uint64_t posted = board->last_posted(), finished = board->last_finished();
+    std::vector<Rank> data, room;
+    uint64_t where = op.sequence;
+    for (const PeerWait& w : board->waits_since(monotonic_ns() - kStillnessNs)) {
+      if (!w.pair && w.sequence <= finished) continue;  // it waits no more
+      (w.for_room ? room : data).push_back(w.peer);
+      if (!w.pair) where = w.sequence;
+      add(w.peer);
+    }
+    const std::string in = where != op.sequence && !pair ? fmt::format(" in #{}", where) : "";
+    if (!data.empty()) text += fmt::format("; rank {} waits for data from {}{}", r, list_peers(data), in);
+    if (!room.empty()) text += fmt::format("; rank {} waits for room at {}{}", r, list_peers(room), in);
+    if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who is late has been told
+    text += fmt::format("; rank {} {}", r,
+                        finished >= op.sequence ? "has finished it" : "is under way, and waits for nobody");
+  }
+  return text;
 }
 
 std::string OperationQueue::who_is_late(const Operation& op) {
@@ -191,10 +263,9 @@ std::string OperationQueue::who_is_late(const Operation& op) {
   return late.empty() ? "; all ranks have called it" : late;
 }
 
-Status OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
-  return Status(StatusCode::kTimeout,
-                fmt::format("{} waited {:.1f} s{}; {}", describe(op), static_cast<double>(waited_ns) * 1e-9,
-                            who_is_late(op), blocked_on(op)));
+std::string OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
+  return fmt::format("{} waited {:.1f} s{}; {}{}", describe(op), static_cast<double>(waited_ns) * 1e-9, who_is_late(op),
+                     blocked_on(op), who_waits_for_whom(op));
 }
 
 }  // namespace rondo

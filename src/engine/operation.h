@@ -36,6 +36,7 @@ struct Operation {
   uint32_t lanes_left = 0;
   bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections
   bool started = false;
+  bool announced = false;  // it stands on the board
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
   Status reach_error;       // a peer's buffer could not be read
   std::atomic<bool> done{false};

@@ -101,11 +101,16 @@ class OperationQueue {
   bool retire_if_done(size_t index);
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
-  void number(Operation& op) { op.sequence = is_point_to_point(op.program) ? next_in_pair(op) : next_sequence_++; }
+  void number(Operation& op) {
+    op.sequence = is_point_to_point(op.program) ? next_in_pair(op) : next_sequence_++;
+    op.announced = false;
+  }
   uint64_t next_in_pair(const Operation& op);
   static bool is_point_to_point(const Program* p) { return rondo::is_point_to_point(p->operation.collective); }
   /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
-  void announce(const Operation& op) {
+  void announce(Operation& op) {
+    if (op.announced) return;
+    op.announced = true;
     if (is_point_to_point(op.program)) [[unlikely]] pair_board_.post(op.sequence, op.shape(), op.tag);
     else board_.post(op.sequence, op.shape(), op.tag);
   }
@@ -121,9 +126,11 @@ class OperationQueue {
   Status find_board_mismatch(const Operation& op);
   Status find_pair_mismatch(const Operation& op);
   std::string who_is_late(const Operation& op);
-  Status timed_out(const Operation& op, uint64_t waited_ns);
+  std::string timed_out(const Operation& op, uint64_t waited_ns);
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
+  std::vector<PeerWait> waits_of(const Operation& op) const;
+  std::string who_waits_for_whom(const Operation& op);
 
   Rank rank_;
   int nranks_;

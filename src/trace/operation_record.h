@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "rondo/types.h"
 
@@ -76,14 +78,49 @@ struct PostedOperation {
   uint64_t sequence = 0, tag = 0, started_ticks = 0, finished_ns = 0;
 };
 
+/// A rank that the owner of a board waits for.
+struct PeerWait {
+  uint64_t sequence = 0;  // of the operation that waits
+  int32_t peer = 0;
+  bool for_room = false;  // else for data
+  bool pair = false;      // the operation is a send or recv, whose sequence counts one pair's messages
+  friend bool operator==(const PeerWait&, const PeerWait&) = default;
+};
+
 struct OperationBoard {
   static constexpr uint32_t kRecords = 64;
+  static constexpr uint32_t kWaits = 8;
+  static constexpr uint64_t kForGood = UINT64_MAX;
   alignas(64) uint64_t posted;    // sequence of the last operation posted
   uint64_t finished;              // sequence of the last operation finished in order
   uint64_t owner_pid;             // the process that writes here; 0: not known yet
   uint64_t owner_pid_namespace;   // in which that number means something
   uint64_t communicator;          // rank 0's board only: the communicator's number, not 0, the same for all ranks
+  // Whom the owner waits for; noted in long waits only, about every millisecond.
+  alignas(64) uint64_t waits[kWaits];  // packed, 0: none
+  uint64_t waits_noted_ns;             // CLOCK_MONOTONIC; kForGood: it has failed while it waited so
   OperationRecord records[kRecords];
+
+  /// Takes the first kWaits of them.
+  void note_waits(std::span<const PeerWait> all, uint64_t now_ns) {
+    for (size_t i = 0; i < kWaits; ++i) {
+      const uint64_t w = i >= all.size() ? 0
+                                         : all[i].sequence << 24 | static_cast<uint64_t>(all[i].pair) << 23 |
+                                               static_cast<uint64_t>(all[i].for_room) << 22 |
+                                               static_cast<uint64_t>(all[i].peer + 1);
+      std::atomic_ref(waits[i]).store(w, std::memory_order_relaxed);
+    }
+    std::atomic_ref(waits_noted_ns).store(now_ns, std::memory_order_release);
+  }
+  /// What was noted since `since_ns`, or for good.
+  std::vector<PeerWait> waits_since(uint64_t since_ns) {
+    std::vector<PeerWait> found;
+    if (std::atomic_ref(waits_noted_ns).load(std::memory_order_acquire) < since_ns) return found;
+    for (uint64_t& word : waits)
+      if (const uint64_t w = std::atomic_ref(word).load(std::memory_order_relaxed); w != 0)
+        found.push_back({w >> 24, static_cast<int32_t>(w & 0x3fffff) - 1, (w >> 22 & 1) != 0, (w >> 23 & 1) != 0});
+    return found;
+  }
 
   void post(uint64_t sequence, const OperationShape& shape, uint64_t tag) {
     OperationRecord& r = records[sequence % kRecords];

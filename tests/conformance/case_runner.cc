@@ -130,8 +130,10 @@ std::string CallBuffers::judge() const {
   return std::memcmp(wanted.data(), in_, wanted.size()) == 0 ? "" : "the input was changed";
 }
 
-Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work) {
+Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
+             double deadline_s) {
   CallOptions options;
+  options.deadline_s = deadline_s;
   const std::string name(c.algorithm ? c.algorithm->name : "");
   if (c.algorithm != nullptr) options.algorithm = name.c_str();
   const bool scales = collective_reduces(c.collective) && c.op == Op::kPremulSum;

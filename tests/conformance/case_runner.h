@@ -80,7 +80,9 @@ class CallBuffers {
 
 /// Issues the case's call on these buffers; blocking when work is nullptr. A fitting premul scale is passed. The
 /// scale is read before the call returns.
-Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work);
+/// deadline_s: of this call, 0: the communicator's.
+Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
+             double deadline_s = 0);
 
 class CaseRunner {
  public:

@@ -12,6 +12,8 @@
 #include <set>
 #include <string>
 
+#include "support/shared.h"
+
 namespace rondo::testing {
 
 /// Names of a directory's entries, without "." and "..".
@@ -57,6 +59,27 @@ inline Mappings shared_mappings() {
                std::stoull(line.substr(0, dash), nullptr, 16);
   }
   return m;
+}
+
+/// What this process holds now; and what of it is there after all that was made since should be gone. Some things end by
+/// themselves a little later (the thread of a rendezvous), so it looks for up to five seconds. Empty: nothing is left.
+struct Holdings {
+  std::set<std::string> descriptors = open_descriptors();
+  size_t threads = num_threads();
+  uint64_t mappings = shared_mappings().count;
+};
+inline std::string leftovers(const Holdings& before) {
+  std::string text;
+  for (const Stopwatch watch; watch.seconds() < 5; usleep(1000)) {
+    text.clear();
+    const Holdings after;
+    for (const std::string& d : after.descriptors)
+      if (before.descriptors.count(d) == 0) text += "descriptor " + d + " is left; ";
+    if (after.threads > before.threads) text += "threads are left; ";
+    if (after.mappings > before.mappings) text += "mappings are left; ";
+    if (text.empty()) break;
+  }
+  return text;
 }
 
 /// Entries of /dev/shm and /tmp that rondo may have made. Other programs come and go there.

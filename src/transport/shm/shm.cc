@@ -19,6 +19,10 @@ Status system_error(Rank rank, const char* what, uint64_t bytes) {
                                                  bytes >> 20, strerror(errno)));
 }
 
+Status dropped() {
+  return Status(StatusCode::kSystem, "the kernel dropped its descriptor: raise this process's limit (ulimit -n)");
+}
+
 struct Descriptor {
   int fd = -1;
   ~Descriptor() {
@@ -38,6 +42,9 @@ Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t b
   for (size_t r = 0; r < all.size(); ++r)
     if (r != static_cast<size_t>(rank_) && all[r].size() == 1) received[r].fd = all[r][0];
   RONDO_TRY(exchanged);
+  for (Rank r = 0; r < layout_.nranks; ++r)
+    if (r != rank_ && received[static_cast<size_t>(r)].fd < 0)
+      return Status(dropped().code(), fmt::format("rank {}: reaching rank {}: {}", rank_, r, dropped().message()));
 
   Region region;
   region.bytes = bytes;
@@ -171,7 +178,7 @@ Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
   Status failed;
   for (size_t r = 0; r < all.size(); ++r) {
     if (r == static_cast<size_t>(rank_)) continue;
-    auto view = PoolView::of(received[r].fd, all[r].process);
+    auto view = received[r].fd >= 0 ? PoolView::of(received[r].fd, all[r].process) : dropped();
     const uint64_t offset = all[r].segment_offset;
     if (view.ok() && (offset % 4096 != 0 || offset > (*view)->bytes() - layout_.total_bytes))
       view = Status(StatusCode::kMismatch, "its segment does not lie in its pool");

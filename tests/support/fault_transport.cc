@@ -1,0 +1,248 @@
+#include "support/fault_transport.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "protocol/memory.h"
+#include "support/shared.h"
+
+namespace rondo::testing {
+namespace {
+
+// Long enough for the next message to come, if there is one.
+constexpr double kReorderPatienceS = 0.02;
+
+constexpr uint64_t with_step(uint64_t flag, uint64_t step) { return (flag & ~kStepMask) | ((step + 1) & kStepMask); }
+
+// Memory of a private FIFO; zeros.
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_(bytes) {
+    at_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at_ == MAP_FAILED) std::abort();
+  }
+  ~Pages() { munmap(at_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::byte* at(size_t offset) const { return static_cast<std::byte*>(at_) + offset; }
+
+ private:
+  void* at_;
+  size_t bytes_;
+};
+
+}  // namespace
+
+const char* fault_name(Fault f) {
+  constexpr const char* kNames[] = {"none",  "delay",      "stop",       "kill", "freeze",    "abort",
+                                    "fingerprint", "other step", "lost", "reordered", "twice", "memory", "descriptors"};
+  return kNames[static_cast<int>(f)];
+}
+
+void FaultControl::at_message(Fault fault, uint64_t number, uint32_t delay_us) {
+  fault_ = fault;
+  delay_us_ = delay_us;
+  due_message_.store(number, std::memory_order_release);
+}
+
+void FaultControl::at_opening(Fault fault, uint64_t number) {
+  fault_ = fault;
+  due_opening_.store(num_openings_ + number, std::memory_order_release);
+}
+
+void FaultControl::now(Fault fault) {
+  moment_->at_s.store(now_s(), std::memory_order_release);
+  switch (fault) {
+    case Fault::kKill: kill(getpid(), SIGKILL); break;
+    case Fault::kFreeze: stopped_ = true; kill(getpid(), SIGSTOP); break;
+    case Fault::kStop: stopped_ = true; break;
+    case Fault::kMemory: fill_pool(); break;
+    case Fault::kDescriptors: {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      const int next = dup(0);
+      close(next);
+      limit.rlim_cur = static_cast<rlim_t>(next);
+      setrlimit(RLIMIT_NOFILE, &limit);
+      break;
+    }
+    default: break;
+  }
+}
+
+void FaultControl::fill_pool() {
+  const std::lock_guard lock(hoard_mutex_);
+  auto pool = StagingPool::acquire();
+  if (!pool.ok()) std::abort();
+  pool_ = *pool;
+  for (const auto backing : {StagingPool::Backing::kPrivate, StagingPool::Backing::kShared})
+    for (const auto use : {StagingPool::Use::kData, StagingPool::Use::kSmall})
+      for (uint64_t bytes = StagingPool::kDefaultBytes; bytes >= 4096; bytes /= 2)
+        for (auto r = pool_->take(backing, bytes, use); r.ok(); r = pool_->take(backing, bytes, use))
+          hoard_.push_back(*r);
+}
+
+void FaultControl::free_memory() {
+  const std::lock_guard lock(hoard_mutex_);
+  if (pool_ != nullptr) pool_->give_back(hoard_);
+  hoard_.clear();
+  pool_.reset();
+}
+
+Fault FaultControl::count_message(Rank writer) {
+  if (num_messages_.fetch_add(1, std::memory_order_acq_rel) + 1 != due_message_.load(std::memory_order_acquire))
+    return Fault::kNone;
+  moment_->writer = writer;
+  now(fault_);
+  return fault_;
+}
+
+Fault FaultControl::count_opening(Rank writer) {
+  if (num_openings_.fetch_add(1) + 1 != due_opening_.load(std::memory_order_acquire)) return Fault::kNone;
+  moment_->writer = writer;
+  now(fault_);
+  return fault_;
+}
+
+struct FaultTransport::Relay {
+  Relay(const ConnectionKey& k, const FifoView& real_view, bool sends, uint32_t counters, int nranks)
+      : key(k), real(real_view), sent(sends), num_counters(counters), room(static_cast<size_t>(nranks)),
+        pages(real.num_slots * (sizeof(HeaderLine) + real.slot_bytes) + sizeof(ReadCounter) * room) {
+    own = real;
+    own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
+    own.counters = reinterpret_cast<ReadCounter*>(pages.at(real.num_slots * sizeof(HeaderLine)));
+    if (real.data != nullptr)
+      own.data = pages.at(real.num_slots * sizeof(HeaderLine) + sizeof(ReadCounter) * room);
+  }
+  uint32_t slot(uint64_t s) const { return static_cast<uint32_t>(s & (real.num_slots - 1)); }
+  const FifoView& from() const { return sent ? own : real; }
+  const FifoView& to() const { return sent ? real : own; }
+
+  const ConnectionKey key;
+  const FifoView real;
+  const bool sent;              // by this rank; else it reads
+  const uint32_t num_counters;  // sent: how many readers; else which counter is this rank's
+  const size_t room;            // counters of the private FIFO
+  const Pages pages;
+  FifoView own;
+  uint64_t step = 0;  // the next to be carried
+  struct Held {
+    uint64_t step = 0, flag = 0;
+    double since_s = 0;
+    bool after_next = false;  // there is one
+  } held;
+};
+
+FaultTransport::FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real,
+                               std::shared_ptr<FaultControl> control)
+    : rank_(rank), nranks_(nranks), real_(std::move(real)), control_(std::move(control)), thread_([this] { run(); }) {}
+
+FaultTransport::~FaultTransport() {
+  ending_ = true;
+  thread_.join();
+}
+
+void FaultTransport::ring_bell(Rank r) {
+  if (Doorbell* bell = real_->bell(r)) ring(*bell);
+}
+
+FifoView FaultTransport::add(const ConnectionKey& key, const FifoView& real) {
+  const bool sent = key.writer == rank_;
+  const uint32_t counters = !sent ? real_->counter_index(key, rank_) : key.group == 0 ? 1 : static_cast<uint32_t>(nranks_);
+  const std::lock_guard lock(mutex_);
+  relays_.push_back(std::make_unique<Relay>(key, real, sent, counters, nranks_));
+  return relays_.back()->own;
+}
+
+Expected<FifoView> FaultTransport::open_writer(const ConnectionKey& key) {
+  if (control_->count_opening(key.writer) == Fault::kAbort) real_->raise_abort(rank_);
+  RONDO_TRY_ASSIGN(const FifoView view, real_->open_writer(key));
+  return add(key, view);
+}
+
+std::optional<FifoView> FaultTransport::open_reader(const ConnectionKey& key) {
+  const std::optional<FifoView> view = real_->open_reader(key);
+  if (!view) return std::nullopt;
+  if (control_->count_opening(key.writer) == Fault::kAbort) real_->raise_abort(rank_);
+  return add(key, *view);
+}
+
+void FaultTransport::run() {
+  for (int idle = 0; !ending_;) {
+    if (carry_all()) idle = 0;
+    else if (++idle < 50) sched_yield();
+    else usleep(50);
+  }
+  while (carry_all()) {
+  }
+}
+
+bool FaultTransport::carry_all() {
+  const std::lock_guard lock(mutex_);
+  bool moved = false;
+  for (const auto& relay : relays_) {
+    while (!control_->stopped_ && carry_message(*relay)) moved = true;
+    if (!control_->stopped_ && carry_counters(*relay)) moved = true;
+  }
+  return moved;
+}
+
+bool FaultTransport::carry_message(Relay& relay) {
+  const FifoView &from = relay.from(), &to = relay.to();
+  auto publish = [&](uint64_t step, uint64_t flag) { HostMem::store_release(&to.lines[relay.slot(step)].flag, flag); };
+  Relay::Held& held = relay.held;
+  if (held.after_next && (ending_ || now_s() > held.since_s + kReorderPatienceS)) {
+    publish(held.step, held.flag);
+    held.after_next = false;
+  }
+  const uint64_t step = relay.step;
+  const uint32_t slot = relay.slot(step);
+  uint64_t flag = HostMem::load_acquire(&from.lines[slot].flag);
+  if (!same_step(flag, step)) return false;
+  const Fault fault = control_->count_message(relay.key.writer);
+  if (control_->stopped_) return false;
+  if (fault == Fault::kDelay) usleep(control_->delay_us_);
+  if (fault == Fault::kAbort) real_->raise_abort(rank_);
+  std::memcpy(to.lines[slot].payload, from.lines[slot].payload, kLinePayloadBytes);
+  if (from.data != nullptr)
+    std::memcpy(to.data + uint64_t{slot} * to.slot_bytes, from.data + uint64_t{slot} * from.slot_bytes, to.slot_bytes);
+  ++relay.step;
+  if (fault == Fault::kFingerprint) flag ^= kStepMask + 1;
+  if (fault == Fault::kOtherStep)
+    flag = with_step(flag, step >= relay.real.num_slots ? step - relay.real.num_slots : step + relay.real.num_slots);
+  if (fault == Fault::kReordered || fault == Fault::kTwice) {
+    if (fault == Fault::kTwice) publish(step, flag);
+    held = {step, flag, now_s(), true};
+  } else if (fault != Fault::kLost) {
+    publish(step, flag);
+    if (held.after_next) publish(held.step, held.flag);
+    held.after_next = false;
+  }
+  if (!relay.sent) ring_bell(rank_);
+  else if (relay.key.group == 0) ring_bell(relay.key.reader);
+  else
+    for (Rank r = 0; r < nranks_; ++r) ring_bell(r);
+  return true;
+}
+
+bool FaultTransport::carry_counters(Relay& relay) {
+  bool moved = false;
+  auto carry = [&](uint32_t i, const FifoView& from, const FifoView& to, Rank whose_bell) {
+    const uint64_t steps = HostMem::load_acquire(&from.counters[i].steps);
+    if (steps == HostMem::load_relaxed(&to.counters[i].steps)) return;
+    HostMem::store_release(&to.counters[i].steps, steps);
+    ring_bell(whose_bell);
+    moved = true;
+  };
+  if (!relay.sent) carry(relay.num_counters, relay.own, relay.real, relay.key.writer);
+  for (uint32_t i = 0; relay.sent && i < relay.num_counters; ++i) carry(i, relay.real, relay.own, rank_);
+  return moved;
+}
+
+}  // namespace rondo::testing

@@ -1,0 +1,135 @@
+// FaultTransport: a transport that does what the real one below it does, but goes wrong at a chosen message.
+//
+//   engine --private FIFO--> relay --real FIFO--> peers        a connection that this rank writes
+//   engine <--private FIFO-- relay <--real FIFO-- peers        a connection that it reads
+//
+// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data slots and
+// read counters between them and the real ones, step by step, so it knows the exact step of every connection and counts
+// the messages of this rank in both directions. A message here is one step of a connection: a header line, with its
+// data slot where it has one. The peers cannot tell a relay from a rank that is a little slow.
+//
+// Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct and
+// pull algorithms the messages are their credits.
+//
+// Thread safety: FaultControl from any thread; FaultTransport as Transport.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/control_plane.h"
+#include "transport/pool.h"
+#include "transport/transport.h"
+
+namespace rondo::testing {
+
+enum class Fault : uint8_t {
+  kNone,
+  kDelay,        // the message, and all after it, some time later
+  kStop,         // neither it nor any later one is carried: the rank looks hung, its process lives
+  kKill,         // SIGKILL of this process instead of carrying it
+  kFreeze,       // SIGSTOP of this process instead
+  kAbort,        // the rank aborts the communicator
+  kFingerprint,  // the flag of another operation
+  kOtherStep,    // the flag of another step: of the slot's last use
+  kLost,         // its flag is never published; later messages are carried
+  kReordered,    // the next message's flag is published before this one's
+  kTwice,        // its flag is published again after the next message's
+  kMemory,       // the pool of this process is full when a connection is opened
+  kDescriptors,  // this process may open no more descriptors
+};
+const char* fault_name(Fault f);
+
+/// What has gone wrong; in shared memory, since the process may die of it.
+struct FaultMoment {
+  std::atomic<double> at_s{0};  // on now_s()'s clock; 0: nothing yet
+  std::atomic<Rank> writer{-1};  // of the connection at whose message it was
+};
+
+/// What is to go wrong, shared by the test and the FaultTransports of one rank.
+class FaultControl {
+ public:
+  explicit FaultControl(FaultMoment* moment) : moment_(moment) {}
+  /// Messages that this rank has sent and received so far.
+  uint64_t num_messages() const { return num_messages_.load(std::memory_order_acquire); }
+  /// At the message of that number, 1-based.
+  void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
+  /// When this rank opens its n-th connection from now on, either end.
+  void at_opening(Fault fault, uint64_t number);
+  /// Now, in the calling thread.
+  void now(Fault fault);
+  bool happened() const { return moment_->at_s.load(std::memory_order_acquire) != 0; }
+  /// Ends kMemory.
+  void free_memory();
+
+ private:
+  friend class FaultTransport;
+  /// Counts it and says what is due at it.
+  Fault count_message(Rank writer);
+  Fault count_opening(Rank writer);
+  void fill_pool();
+
+  FaultMoment* moment_;
+  std::atomic<uint64_t> num_messages_{0}, num_openings_{0};
+  std::atomic<uint64_t> due_message_{0}, due_opening_{0};  // 0: never
+  std::atomic<Fault> fault_{Fault::kNone};
+  std::atomic<uint32_t> delay_us_{0};
+  std::atomic<bool> stopped_{false};
+  std::mutex hoard_mutex_;  // guards what follows
+  std::shared_ptr<StagingPool> pool_;
+  std::vector<StagingPool::Range> hoard_;
+};
+
+class FaultTransport final : public Transport {
+ public:
+  FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, std::shared_ptr<FaultControl> control);
+  /// What the engine has written is still carried, unless the relay has stopped.
+  ~FaultTransport() override;
+
+  std::string_view name() const override { return real_->name(); }
+  Expected<FifoView> open_writer(const ConnectionKey& key) override;
+  std::optional<FifoView> open_reader(const ConnectionKey& key) override;
+  uint32_t counter_index(const ConnectionKey& key, Rank r) const override { return real_->counter_index(key, r); }
+  OperationBoard* board(Rank r) override { return real_->board(r); }
+  PairBoard* pair_board(Rank r) override { return real_->pair_board(r); }
+  Doorbell* bell(Rank r) override { return real_->bell(r); }
+  void raise_abort(Rank by) override { real_->raise_abort(by); }
+  std::optional<Rank> aborted_by() override { return real_->aborted_by(); }
+  std::string abort_reason(Rank by) override { return real_->abort_reason(by); }
+  bool departed(Rank r) override { return real_->departed(r); }
+  std::optional<PeerLoss> find_lost() override { return real_->find_lost(); }
+  Expected<void*> alloc(uint64_t bytes) override { return real_->alloc(bytes); }
+  Status free(void* ptr) override { return real_->free(ptr); }
+  bool may_be_direct() const override { return real_->may_be_direct(); }
+  bool can_pull() const override { return real_->can_pull(); }
+  RemoteAddress describe(const void* ptr, uint64_t bytes) const override { return real_->describe(ptr, bytes); }
+  std::byte* resolve(Rank peer, const RemoteAddress& a) const override { return real_->resolve(peer, a); }
+  Status pull(Rank peer, const RemoteAddress& a, uint64_t offset_bytes, void* to, uint64_t bytes) override {
+    return real_->pull(peer, a, offset_bytes, to, bytes);
+  }
+  uint64_t staging_bytes() const override { return real_->staging_bytes(); }
+
+ private:
+  struct Relay;  // one connection
+  FifoView add(const ConnectionKey& key, const FifoView& real);
+  void run();
+  bool carry_all();
+  bool carry_message(Relay& relay);
+  bool carry_counters(Relay& relay);
+  void ring_bell(Rank r);
+
+  const Rank rank_;
+  const int nranks_;
+  const std::unique_ptr<Transport> real_;
+  const std::shared_ptr<FaultControl> control_;
+  std::mutex mutex_;  // guards relays_
+  std::vector<std::unique_ptr<Relay>> relays_;
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+}  // namespace rondo::testing
