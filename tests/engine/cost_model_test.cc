@@ -176,7 +176,10 @@ TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
 }
 
 TEST(ScheduleProfile, CutIntoPartsIsNotEnoughForVariableCountsOfPairs) {
-  Algorithm detour{.name = "detour", .collective = Collective::kAllToAll, .summary = "by way of scratch"};
+  Algorithm detour{};
+  detour.name = "detour";
+  detour.collective = Collective::kAllToAll;
+  detour.summary = "by way of scratch";
   detour.record = [](Recorder& p, Rank r, int, Rank) {
     p.chunks(2, 2, 2);
     p.lane(0);

@@ -213,7 +213,9 @@ void check_sizes(const oracle::MixedCall& call, const Shape& shape, const std::v
     if (table == nullptr) continue;
     for (uint64_t num_elems : sizes) {
       ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems, false));
-      if (c.can_be_in_place() && num_elems % 3 == 0) ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems, true));
+      if (c.can_be_in_place() && num_elems % 3 == 0) {
+        ASSERT_NO_FATAL_FAILURE(c.check(*table, num_elems, true));
+      }
     }
   }
 }

@@ -44,7 +44,7 @@ struct RankRecord {
 
 struct CaseRun {
   FaultMoment moment;
-  SharedCounter warm, armed, ended;
+  SharedCounter warm, armed, freed, ended;
   double deadline_s = 0;  // of the calls that meet the fault
   RankRecord ranks[kFaultRanks];
 };
@@ -242,7 +242,10 @@ void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultCont
     meet(run.armed);
     if (silent) control->now(c.fault);  // and calls nothing any more
     else call_until_failure(*comm, c, caller, run.deadline_s, record);
-    if (control != nullptr && c.fault == Fault::kMemory) control->free_memory();
+    if (c.fault == Fault::kMemory) {  // ranks of one process share the pool, and a new communicator takes from it
+      if (control != nullptr) control->free_memory(), run.freed.add();
+      else if (!run.freed.wait_at_least(1, kPatienceS)) put("no memory was freed; ", record.wrong, sizeof record.wrong);
+    }
     if (control == nullptr && !tolerated(c.fault) && record.code != 0) shrink_and_sum(*comm, c, record);
   }
   run.ended.add();
@@ -313,7 +316,6 @@ void run_threads(const FaultCase& c, CaseRun& run) {
   }
   EXPECT_EQ(leftovers(before), "");
 }
-
 
 // What the text of a failed call must say, besides the code.
 struct Expectation {
