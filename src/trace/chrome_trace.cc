@@ -177,17 +177,30 @@ class ChromeWriter {
         wait_us(f, r, r.wait_room_ticks), wait_us(f, r, r.wait_order_ticks));
     slice(tid, ready, timeline_.ns(f, r.done_ticks()) - ready, "step",
           i != nullptr ? std::string(verb_name(i->verb)) : "instruction of an unnumbered plan", timed);
-    write_flows(f, index, tid, ready);
+    write_flows(f, index, tid);
     ++report_.steps;
   }
 
-  void write_flows(size_t f, uint32_t index, uint64_t tid, int64_t at_ns) {
+  void write_flows(size_t f, uint32_t index, uint64_t tid) {
     auto it = std::lower_bound(ends_.begin(), ends_.end(), std::tuple(f, index), [](const FlowEnd& e, const auto& at) {
       return std::tuple(size_t{e.file}, e.record) < at;
     });
-    for (; it != ends_.end() && it->file == f && it->record == index; ++it)
+    std::vector<std::pair<int64_t, const FlowEnd*>> here;
+    for (; it != ends_.end() && it->file == f && it->record == index; ++it) here.emplace_back(time_of(*it), &*it);
+    std::sort(here.begin(), here.end());
+    for (const auto& [at_ns, end] : here)
       event("{{\"ph\":\"{}\"{},\"id\":{},\"name\":\"message\",\"cat\":\"message\",\"pid\":{},\"tid\":{},\"ts\":{}}}",
-            it->starts ? "s" : "f", it->starts ? "" : ",\"bp\":\"e\"", it->id, pid_, tid, json_us(at_ns));
+            end->starts ? "s" : "f", end->starts ? "" : ",\"bp\":\"e\"", end->id, pid_, tid, json_us(at_ns));
+  }
+
+  // A receiver may have looked at its clock, and been interrupted, before the message was sent that it then found.
+  int64_t time_of(const FlowEnd& end) const {
+    const StepRecord& r = files_[end.file].records[end.record];
+    const int64_t ready = timeline_.ns(end.file, r.ready_ticks());
+    if (end.starts) return ready;
+    const MessageFlow& m = messages_.flows[end.id - 1];
+    const int64_t sent = timeline_.ns(m.send_file, files_[m.send_file].records[m.send_record].ready_ticks());
+    return std::clamp(sent, ready, std::max(ready, timeline_.ns(end.file, r.done_ticks())));
   }
 
   void write_end() {
