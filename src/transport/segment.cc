@@ -86,7 +86,8 @@ Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
            fmt::format("rank {} cannot make a connection to {}: {}", rank_,
                        key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
   SegmentHeader& own = header(rank_);
-  if (!aborted_by()) {
+  // Whatever others have raised meanwhile: where this rank's abort arrives first it is the one that counts.
+  if (aborted_by() != rank_ && std::atomic_ref<uint64_t>(own.reason[0]).load(std::memory_order_relaxed) == 0) {
     char text[sizeof own.reason] = {};
     s.message().copy(text, sizeof text - 1);
     for (size_t i = 0; i < std::size(own.reason); ++i) {
