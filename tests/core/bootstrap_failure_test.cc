@@ -276,27 +276,25 @@ class Survivors : public ::testing::TestWithParam<int> {};  // ranks per pretend
 TEST_P(Survivors, NameTheKilledRank) {
   constexpr int kRanks = 4;
   constexpr Rank kVictim = 2;
-  const rondo_unique_id id = testing::new_id();
   const Spawn spawn{.ranks_per_host = GetParam()};
-  std::vector<Child> children;
+  std::vector<Child> children = testing::fork_ranks(kRanks, [&](Rank r, const rondo_unique_id& id) -> std::string {
+    auto b = Bootstrap::join(kRanks, id, r, spawn.options(r));
+    if (!b.ok()) return b.status().to_string();
+    if (const Status s = (*b)->barrier(); !s.ok()) return s.to_string();
+    if (r == kVictim) ::raise(SIGKILL);
+    const auto start = Clock::now();
+    std::optional<Bootstrap::Loss> loss;
+    while (!loss && seconds_since(start) < 10) loss = (*b)->find_lost();
+    if (!loss) return "saw nothing";
+    if (seconds_since(start) > 1) return "saw it late";
+    if (loss->rank != kVictim || loss->how.find("rank 2") == std::string::npos) return "blamed: " + loss->how;
+    const Status s = (*b)->barrier();
+    if (s.code() != StatusCode::kPeerLost || s.message().find("rank 2") == std::string_view::npos) return s.to_string();
+    (*b)->say_goodbye();
+    return "ok";
+  });
   for (Rank r = 0; r < kRanks; ++r)
-    children.emplace_back([&, r]() -> std::string {
-      auto b = Bootstrap::join(kRanks, id, r, spawn.options(r));
-      if (!b.ok()) return b.status().to_string();
-      if (const Status s = (*b)->barrier(); !s.ok()) return s.to_string();
-      if (r == kVictim) ::raise(SIGKILL);
-      const auto start = Clock::now();
-      std::optional<Bootstrap::Loss> loss;
-      while (!loss && seconds_since(start) < 10) loss = (*b)->find_lost();
-      if (!loss) return "saw nothing";
-      if (seconds_since(start) > 1) return "saw it late";
-      if (loss->rank != kVictim || loss->how.find("rank 2") == std::string::npos) return "blamed: " + loss->how;
-      const Status s = (*b)->barrier();
-      if (s.code() != StatusCode::kPeerLost || s.message().find("rank 2") == std::string_view::npos) return s.to_string();
-      (*b)->say_goodbye();
-      return "ok";
-    });
-  for (Rank r = 0; r < kRanks; ++r) EXPECT_EQ(children[r].join(), r == kVictim ? "killed by signal 9" : "ok") << "rank " << r;
+    EXPECT_EQ(children[r].join(), r == kVictim ? "killed by signal 9" : "ok") << "rank " << r;
 }
 INSTANTIATE_TEST_SUITE_P(Hosts, Survivors, ::testing::Values(0, 1, 2));
 

@@ -108,19 +108,37 @@ class Child {
   int out_ = -1;
 };
 
+/// A child for each rank, whose body gets the unique id of all. They are forked before the id is made, whose thread would
+/// else be at work meanwhile: AddressSanitizer's allocator does not survive a fork beside a busy thread.
+inline std::vector<Child> fork_ranks(int nranks, const std::function<std::string(Rank, const rondo_unique_id&)>& body) {
+  std::vector<Child> children;
+  int ends[2];
+  if (::pipe(ends) != 0) return children;
+  for (Rank r = 0; r < nranks; ++r)
+    children.emplace_back([&, r]() -> std::string {
+      rondo_unique_id id;
+      const ssize_t got = ::read(ends[0], &id, sizeof id);
+      ::close(ends[0]);
+      ::close(ends[1]);
+      return got == static_cast<ssize_t>(sizeof id) ? body(r, id) : "got no id";
+    });
+  const rondo_unique_id id = new_id();
+  for (Rank r = 0; r < nranks; ++r) EXPECT_EQ(::write(ends[1], &id, sizeof id), static_cast<ssize_t>(sizeof id));
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return children;
+}
+
 /// Joins nranks forked processes; "ok" where body returned true.
 inline std::vector<std::string> join_processes(int nranks, const Spawn& spawn,
                                                const std::function<bool(Bootstrap&)>& body) {
-  const rondo_unique_id id = new_id();
-  std::vector<Child> children;
-  for (Rank r = 0; r < nranks; ++r)
-    children.emplace_back([&, r]() -> std::string {
-      auto b = Bootstrap::join(nranks, id, r, spawn.options(r));
-      if (!b.ok()) return b.status().to_string();
-      const bool good = body(**b);
-      (*b)->say_goodbye();
-      return good ? "ok" : "failed";
-    });
+  std::vector<Child> children = fork_ranks(nranks, [&](Rank r, const rondo_unique_id& id) -> std::string {
+    auto b = Bootstrap::join(nranks, id, r, spawn.options(r));
+    if (!b.ok()) return b.status().to_string();
+    const bool good = body(**b);
+    (*b)->say_goodbye();
+    return good ? "ok" : "failed";
+  });
   std::vector<std::string> results;
   for (Child& c : children) results.push_back(c.join());
   return results;
