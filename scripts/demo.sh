@@ -8,7 +8,7 @@ source scripts/lib.sh
 
 need_packages "${BUILD_PACKAGES[@]}"
 echo "building the command line ..."
-configure release -B build/demo -D RONDO_BUILD_TESTS=OFF -D RONDO_BUILD_BENCH=OFF
+configure release -B build/demo -D RONDO_BUILD_TESTS=OFF -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON
 build build/demo rondo_cli
 rondo=build/demo/tools/rondo
 
