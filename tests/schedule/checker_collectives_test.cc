@@ -5,6 +5,7 @@
 #include <string>
 
 #include "schedule/checker.h"
+#include "schedule/text_schedules.h"
 #include "schedule/linear_texts.h"
 
 namespace rondo {
@@ -12,35 +13,11 @@ namespace {
 
 using enum Collective;
 
-/// Records `text(p, rank)` for all ranks.
-template <class F>
-Schedule schedule_of(Collective collective, int nranks, Rank root, F text) {
-  Schedule s;
-  s.collective = collective;
-  s.nranks = nranks;
-  s.root = root;
-  for (Rank r = 0; r < nranks; ++r) {
-    Recorder p(r, nranks);
-    text(p, r);
-    s.ranks.push_back(p.take());
-  }
-  return s;
-}
-
 void expect_proven(const Schedule& s) {
   const CheckReport report = check_schedule(s);
   EXPECT_TRUE(report.ok) << collective_name(s.collective) << ", " << s.nranks << " ranks, root " << s.root << ": "
                          << report.reason;
 }
-
-void expect_refused(const Schedule& s, const std::string& why, const CheckOptions& options = {}) {
-  const CheckReport report = check_schedule(s, options);
-  EXPECT_FALSE(report.ok) << "wanted: " << why;
-  EXPECT_NE(report.reason.find(why), std::string::npos) << "wanted: " << why << "\ngot: " << report.reason;
-}
-
-/// Values and deadlocks only: in one loop, in and out of different memory.
-constexpr CheckOptions kValues{1, 1, 64, 1, 0, false};
 
 // --- one text for each collective ---------------------------------------------------------------------------------
 

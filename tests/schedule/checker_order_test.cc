@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "schedule/checker.h"
-#include "schedule/wrong_schedules.h"
+#include "schedule/text_schedules.h"
 
 namespace rondo {
 namespace {

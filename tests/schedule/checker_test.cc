@@ -7,7 +7,7 @@
 #include <string>
 
 #include "algorithms/all_pairs.h"
-#include "schedule/wrong_schedules.h"
+#include "schedule/text_schedules.h"
 
 namespace rondo {
 namespace {

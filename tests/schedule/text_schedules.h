@@ -12,16 +12,21 @@ namespace rondo {
 
 /// Records `text(p, rank)` for all ranks.
 template <class F>
-Schedule schedule_of(Collective collective, int nranks, F text) {
+Schedule schedule_of(Collective collective, int nranks, Rank root, F text) {
   Schedule s;
   s.collective = collective;
   s.nranks = nranks;
+  s.root = root;
   for (Rank r = 0; r < nranks; ++r) {
     Recorder p(r, nranks);
     text(p, r);
     s.ranks.push_back(p.take());
   }
   return s;
+}
+template <class F>
+Schedule schedule_of(Collective collective, int nranks, F text) {
+  return schedule_of(collective, nranks, 0, text);
 }
 
 inline Schedule of(const char* name, Collective collective, int nranks) {
