@@ -74,7 +74,7 @@ class RankBench {
     CallOptions options;
     options.algorithm = p.algorithm.c_str();
     const CallOptions* call = p.algorithm.empty() ? nullptr : &options;
-    const int calls = static_cast<int>(std::clamp<uint64_t>((16u << 20) / p.bytes, 2, 4000));
+    const int calls = static_cast<int>(std::clamp<uint64_t>((64u << 20) / p.bytes, 6, 4000));
     std::vector<double> off, on, added;
     double instructions = 0;
     for (int round = -2; round < rounds_; ++round) {
@@ -107,12 +107,13 @@ class RankBench {
   }
 
  private:
-  // Nanoseconds per operation. The first one brings both ranks to the same place.
+  // Nanoseconds per operation. The first ones bring both ranks to the same place, and back into the caches what making
+  // or writing a trace has driven out.
   double turn(std::vector<float>& data, const CallOptions* call, int calls) {
     const auto once = [&] {
       require(comm_.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kMax, call));
     };
-    once();
+    for (int i = 0; i < kWarmUp; ++i) once();
     const double begin_ns = now_ns();
     for (int i = 0; i < calls; ++i) once();
     return (now_ns() - begin_ns) / calls;
@@ -121,9 +122,10 @@ class RankBench {
   double count_instructions(int calls) {
     auto files = read_traces(folder_);
     require(files.status());
-    return static_cast<double>(files->at(0).num_written) / (calls + 1);
+    return static_cast<double>(files->at(0).num_written) / (calls + kWarmUp);
   }
 
+  static constexpr int kWarmUp = 4;
   Communicator& comm_;
   const std::string folder_;
   const int rounds_;

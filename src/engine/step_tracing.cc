@@ -58,16 +58,15 @@ void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
 void record(StepTrace& trace, Operation& op, const Before& b, uint64_t ready_ticks) {
   const uint64_t done_ticks = ticks();
   const uint64_t bytes = elems_of(b) * b.program.wire_bytes;
-  StepRecord r{};
-  r.sequence = op.sequence;
-  r.plan = plan_number(trace, b.program);
-  r.lane = b.lane;
-  r.pc = b.pc;
-  r.loop = static_cast<uint32_t>(b.loop);
-  r.bytes_low = static_cast<uint32_t>(bytes);
-  r.bytes_high = bytes >> 32;
-  r.recv_step = b.recv_step;
-  r.send_step = b.send_step;
+  const StepRecord r{.sequence = op.sequence,
+                     .plan = plan_number(trace, b.program),
+                     .lane = b.lane,
+                     .pc = b.pc,
+                     .bytes_high = bytes >> 32,
+                     .bytes_low = static_cast<uint32_t>(bytes),
+                     .loop = static_cast<uint32_t>(b.loop),
+                     .recv_step = b.recv_step,
+                     .send_step = b.send_step};
   trace.add(r, op.waits[b.lane], ready_ticks, done_ticks);
   if (b.step.recv.size() > 1 || b.step.send.size() > 1) [[unlikely]] add_further_ports(trace, b, r);
 }
@@ -81,7 +80,7 @@ bool Executor::step_traced(Operation& op, uint32_t lane) {
   const bool empty = !s.is(kFlagCredit) && s.verb != Verb::kWait && at.loop * op.program->loop_elems >= s.src.num_elems;
   const uint64_t ready_ticks = ticks();
   if (!step_lane(op, lane)) {
-    op.waits[lane].blocked(blocked_by_);
+    op.waits[lane].blocked(blocked_by_, ready_ticks);
     return false;
   }
   if (!empty) record(*trace_, op, before, ready_ticks);
@@ -93,9 +92,11 @@ bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
   auto holds = [&](const ProgramLane& l) { return &s >= l.data() && &s < l.data() + l.size(); };
   while (!holds(op.program->lanes[lane])) ++lane;
   const Before before = look(*op.program, s, lane, 0);
-  const uint64_t ready_ticks = ticks();
+  // Reading the ticks costs as much as the rest of a record: what follows an instruction at once begins where that ended.
+  const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks(op.sequence) : 0;
+  const uint64_t ready_ticks = last_ticks != 0 ? last_ticks : ticks();
   if (!step_message(op, s)) {
-    op.waits[lane].blocked(blocked_by_);
+    op.waits[lane].blocked(blocked_by_, ready_ticks);
     return false;
   }
   if (s.once_steps != 0) record(*trace_, op, before, ready_ticks);

@@ -20,7 +20,7 @@ namespace rondo {
 enum class WaitReason : uint8_t {
   kNone = 0,
   kData = 1,   // a message has not arrived
-  kRoom = 2,   // a reader has not given back the slots
+  kRoom = 2,   // a reader has not given back what was sent before
   kOrder = 3,  // another lane, or an earlier operation on the same connection, comes first
 };
 inline constexpr int kNumWaitReasons = 4;
@@ -33,22 +33,22 @@ enum class RecordKind : uint8_t { kUnused = 0, kStep = 1, kPorts = 2 };
 
 /// Times are ticks. Ready is begin + the three waits; done is ready + work. 48 bits of ticks are a day and more.
 struct alignas(64) StepRecord {
-  uint64_t sequence : 40;  // of the operation, 1-based, per communicator
-  uint64_t plan : 16;      // index into TraceFile::plans
-  uint64_t kind : 8;       // RecordKind
-  uint64_t begin_ticks;    // first tried
-  uint64_t wait_data_ticks : 48;
-  uint64_t lane : 16;
-  uint64_t wait_room_ticks : 48;
-  uint64_t pc : 16;
-  uint64_t wait_order_ticks : 48;
-  uint64_t channel : 16;  // 0: there is one
-  uint64_t work_ticks : 48;
-  uint64_t bytes_high : 16;
-  uint32_t bytes_low;
-  uint32_t loop;       // low 32 bits
-  uint32_t recv_step;  // the message's number on the first receiving connection, low 32 bits
-  uint32_t send_step;  // and on the first sending one
+  uint64_t sequence : 40 = 0;  // of the operation, 1-based, per communicator
+  uint64_t plan : 16 = 0;      // index into TraceFile::plans
+  uint64_t kind : 8 = 0;       // RecordKind
+  uint64_t begin_ticks = 0;    // first tried
+  uint64_t wait_data_ticks : 48 = 0;
+  uint64_t lane : 16 = 0;
+  uint64_t wait_room_ticks : 48 = 0;
+  uint64_t pc : 16 = 0;
+  uint64_t wait_order_ticks : 48 = 0;
+  uint64_t channel : 16 = 0;  // 0: there is one
+  uint64_t work_ticks : 48 = 0;
+  uint64_t bytes_high : 16 = 0;
+  uint32_t bytes_low = 0;
+  uint32_t loop = 0;       // low 32 bits
+  uint32_t recv_step = 0;  // the message's number on the first receiving connection, low 32 bits
+  uint32_t send_step = 0;  // and on the first sending one
 
   uint64_t bytes() const { return uint64_t{bytes_high} << 32 | bytes_low; }
   uint64_t ready_ticks() const { return begin_ticks + wait_data_ticks + wait_room_ticks + wait_order_ticks; }

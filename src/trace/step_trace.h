@@ -33,10 +33,9 @@ struct LaneWait {
   uint64_t waited_ticks[kNumWaitReasons] = {};
   WaitReason reason = WaitReason::kNone;
 
-  /// It was tried and not ready. Reads the ticks only when the reason is a new one.
-  void blocked(WaitReason why) {
+  /// It was tried at `now` and not ready.
+  void blocked(WaitReason why, uint64_t now) {
     if (why == reason) [[likely]] return;
-    const uint64_t now = ticks();
     if (reason == WaitReason::kNone) begin_ticks = now;
     else waited_ticks[static_cast<int>(reason)] += now - since_ticks;
     since_ticks = now;
@@ -63,22 +62,44 @@ class StepTrace {
   uint16_t add_plan(TracedPlan plan);
 
   /// The place of the next record; the oldest one's when the ring is full.
-  StepRecord& next() { return records_[num_written_++ & mask_]; }
-  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done. Forgets the wait.
-  void add(StepRecord record, LaneWait& wait, uint64_t ready_ticks, uint64_t done_ticks) {
-    record.kind = static_cast<uint64_t>(RecordKind::kStep);
-    record.begin_ticks = ready_ticks;
+  StepRecord& next() {
+    // Stores become visible in order: a record's line that had to be fetched first would hold up the next message.
+    __builtin_prefetch(&records_[(num_written_ + kRecordsAhead) & mask_], 1);
+    return records_[num_written_++ & mask_];
+  }
+  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done; `what` has all but kind and
+  /// times. Forgets the wait. The fields are set at once: one by one, those that share a word would wait for one another.
+  void add(const StepRecord& what, LaneWait& wait, uint64_t ready_ticks, uint64_t done_ticks) {
+    uint64_t begin_ticks = ready_ticks, data_ticks = 0, room_ticks = 0, order_ticks = 0;
     if (wait.reason != WaitReason::kNone) {
       wait.waited_ticks[static_cast<int>(wait.reason)] += ready_ticks - wait.since_ticks;
-      record.begin_ticks = wait.begin_ticks;
-      record.wait_data_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kData)];
-      record.wait_room_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kRoom)];
-      record.wait_order_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kOrder)];
+      begin_ticks = wait.begin_ticks;
+      data_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kData)];
+      room_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kRoom)];
+      order_ticks = wait.waited_ticks[static_cast<int>(WaitReason::kOrder)];
       wait = {};
     }
-    record.work_ticks = done_ticks - ready_ticks;
-    next() = record;
+    next() = {.sequence = what.sequence,
+              .plan = what.plan,
+              .kind = static_cast<uint64_t>(RecordKind::kStep),
+              .begin_ticks = begin_ticks,
+              .wait_data_ticks = data_ticks,
+              .lane = what.lane,
+              .wait_room_ticks = room_ticks,
+              .pc = what.pc,
+              .wait_order_ticks = order_ticks,
+              .channel = what.channel,
+              .work_ticks = done_ticks - ready_ticks,
+              .bytes_high = what.bytes_high,
+              .bytes_low = what.bytes_low,
+              .loop = what.loop,
+              .recv_step = what.recv_step,
+              .send_step = what.send_step};
+    last_ticks_ = done_ticks;
+    last_sequence_ = what.sequence;
   }
+  /// When the last instruction was done, if it was of that operation; else 0. For a driver that has not paused since.
+  uint64_t last_ticks(uint64_t sequence) const { return sequence == last_sequence_ ? last_ticks_ : 0; }
 
   uint64_t num_written() const { return num_written_; }
   uint64_t capacity() const { return mask_ + 1; }
@@ -92,10 +113,12 @@ class StepTrace {
   Status write(const std::string& path, std::string_view why) const;
 
  private:
+  static constexpr uint64_t kRecordsAhead = 4;
   StepTrace(const TraceIdentity& identity, StepRecord* records, uint64_t capacity);
   StepRecord* records_;
   uint64_t mask_;
   uint64_t num_written_ = 0;
+  uint64_t last_ticks_ = 0, last_sequence_ = 0;
   TraceIdentity identity_;
   uint64_t serial_;
   ClockPair start_;

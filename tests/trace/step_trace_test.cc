@@ -59,13 +59,13 @@ TEST(StepTrace, WritesWhatAnUnfilledRingHolds) {
 TEST(StepTrace, WaitsAreSplitByReason) {
   auto trace = make_trace(64);
   LaneWait wait;
-  wait.blocked(WaitReason::kData);
+  wait.blocked(WaitReason::kData, ticks());
   const uint64_t begin = wait.begin_ticks;
-  wait.blocked(WaitReason::kData);
+  wait.blocked(WaitReason::kData, ticks());
   EXPECT_EQ(wait.since_ticks, begin);  // the same reason goes on
-  wait.blocked(WaitReason::kRoom);
+  wait.blocked(WaitReason::kRoom, ticks());
   const uint64_t room_since = wait.since_ticks;
-  wait.blocked(WaitReason::kData);
+  wait.blocked(WaitReason::kData, ticks());
   const uint64_t data_since = wait.since_ticks;
   const uint64_t ready = ticks(), done = ready + 100;
   trace->add(StepRecord{}, wait, ready, done);
