@@ -122,7 +122,7 @@ class WorldRank {
   }
   void note(const MeasuredPoint& point) {
     for (const MeasuredCandidate& m : point.candidates) {
-      text_ += fmt::format("{} {}", point.ranks_per_core, m.median_ns);
+      text_ += fmt::format("{} {}", point.ranks_per_core, m.median_ns());
       for (double count : m.candidate.counts) text_ += fmt::format(" {}", count);
       text_ += '\n';
     }

@@ -23,6 +23,17 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
+/// The candidate with the least median of the bursts first, first + every, ...
+size_t least_of(const MeasuredPoint& point, size_t first, size_t every) {
+  std::vector<double> medians;
+  for (const MeasuredCandidate& c : point.candidates) {
+    std::vector<double> some;
+    for (size_t b = first; b < c.bursts_ns.size(); b += every) some.push_back(c.bursts_ns[b]);
+    medians.push_back(median(std::move(some)));
+  }
+  return static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
+}
+
 /// Private memory in huge pages where there are some, every page touched.
 std::byte* map_memory(uint64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -36,12 +47,21 @@ uint64_t round_up(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095)
 
 }  // namespace
 
-size_t MeasuredPoint::best() const {
-  const auto least = std::min_element(candidates.begin(), candidates.end(),
-                                      [](const auto& a, const auto& b) { return a.median_ns < b.median_ns; });
-  return static_cast<size_t>(least - candidates.begin());
+double MeasuredCandidate::median_ns() const { return median(bursts_ns); }
+double MeasuredCandidate::least_ns() const { return *std::min_element(bursts_ns.begin(), bursts_ns.end()); }
+
+size_t MeasuredPoint::best() const { return least_of(*this, 0, 1); }
+
+double MeasuredPoint::regret() const {
+  double sum = 0;
+  for (const size_t half : {0u, 1u}) {
+    const std::vector<double> &choice = candidates[0].bursts_ns, &best = candidates[least_of(*this, half, 2)].bursts_ns;
+    std::vector<double> ratios;
+    for (size_t b = 1 - half; b < choice.size(); b += 2) ratios.push_back(choice[b] / best[b]);
+    sum += median(ratios);
+  }
+  return std::max(0.0, sum / 2 - 1);
 }
-double MeasuredPoint::regret() const { return candidates[0].median_ns / candidates[best()].median_ns - 1; }
 
 std::string candidate_name(const Candidate& c) {
   if (c.algorithm->direct) return std::string(c.algorithm->name);
@@ -140,25 +160,20 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   double round_ns = 0;
   for (const Candidate& c : *found) {
     force(&c);
-    point.candidates.push_back({c, 0, 0});
+    point.candidates.push_back({c});
     const bool slow = burst_ns(1) > kSlowNs;  // connections and pages too
     const double ns = burst_ns(slow ? 1 : 3);
     calls.push_back(static_cast<uint64_t>(std::clamp(options_.burst_us * 1000 / ns, 1.0, 4000.0)));
     round_ns += ns * static_cast<double>(calls.back());
   }
   const int bursts = std::clamp(static_cast<int>(options_.point_s * 1e9 / round_ns), 3, std::max(3, options_.bursts));
-  std::vector<std::vector<double>> times(calls.size());
   for (int b = 0; b < bursts; ++b)
     for (size_t i = 0; i < calls.size(); ++i) {
       force(&point.candidates[i].candidate);
       if (calls[i] > 1) (void)burst_ns(1);  // makes the plan, which is nothing beside a long call
-      times[i].push_back(burst_ns(calls[i]));
+      point.candidates[i].bursts_ns.push_back(burst_ns(calls[i]));
     }
   force(nullptr);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    point.candidates[i].median_ns = median(times[i]);
-    point.candidates[i].least_ns = *std::min_element(times[i].begin(), times[i].end());
-  }
   return point;
 }
 

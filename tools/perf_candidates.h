@@ -21,8 +21,10 @@ namespace rondo::tools {
 
 struct MeasuredCandidate {
   Candidate candidate;
-  double median_ns = 0;  // of a call, over the bursts
-  double least_ns = 0;
+  std::vector<double> bursts_ns{};  // of a call, in the order in which the candidates took turns
+
+  double median_ns() const;
+  double least_ns() const;
 };
 
 /// A collective of a size on the ranks of a communicator, by every candidate; the planner's choice stands first.
@@ -32,8 +34,11 @@ struct MeasuredPoint {
   uint64_t bytes = 0;  // S: of the larger of both buffers
   std::vector<MeasuredCandidate> candidates;
 
-  size_t best() const;    // the candidate with the least median
-  double regret() const;  // the choice's time over the best one's, less 1
+  size_t best() const;  // the candidate with the least median
+  /// The choice's time over the best candidate's, less 1. Of many candidates the one with the least time is there by luck
+  /// too; so it is found in every other burst and compared with the choice in the remaining ones (medians of ratios of
+  /// bursts beside one another), then the other way round. Not negative.
+  double regret() const;
 };
 
 struct CandidateBenchOptions {

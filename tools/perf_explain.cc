@@ -26,8 +26,8 @@ Json json_of(const MeasuredCandidate& m) {
           {"protocol", protocol_name(c.protocol)},
           {"message_bytes", c.message_bytes},
           {"forecast_us", c.forecast_ns / 1000},
-          {"measured_us", m.median_ns / 1000},
-          {"least_us", m.least_ns / 1000},
+          {"measured_us", m.median_ns() / 1000},
+          {"least_us", m.least_ns() / 1000},
           {"counts", counts}};
 }
 
@@ -144,8 +144,8 @@ std::string explain_text(const MeasuredPoint& point) {
     const MeasuredCandidate& m = point.candidates[i];
     text += fmt::format("{:>12}  {} {:<30} {:>10} {:>10} {:>6.2f}{}\n", i == 0 ? std::to_string(point.bytes) : "",
                         i == 0 ? '*' : ' ', candidate_name(m.candidate),
-                        format_number(m.candidate.forecast_ns / 1000, 10), format_number(m.median_ns / 1000, 10),
-                        m.candidate.forecast_ns / m.median_ns, i == best ? "  best" : "");
+                        format_number(m.candidate.forecast_ns / 1000, 10), format_number(m.median_ns() / 1000, 10),
+                        m.candidate.forecast_ns / m.median_ns(), i == best ? "  best" : "");
   }
   return text + fmt::format("{:>12}    regret {:.1f} %\n", "", 100 * point.regret());
 }
