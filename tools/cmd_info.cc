@@ -180,8 +180,8 @@ void show_transports() {
   show_pool();
   const SegmentLayout two(2);
   line("staging memory",
-       fmt::format("{} slots of {} for each connection in use, and {} lines of 64 B for short messages", two.data_slots,
-                   bytes_text(SegmentLayout::kSlotBytes), SegmentLayout::kLinesPerConnection));
+       fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
+                   bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
   line("between hosts", "no transport in this version");
 }
 

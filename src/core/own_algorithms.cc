@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "protocol/fifo.h"
 #include "schedule/checker.h"
 #include "schedule/renderer.h"
 
@@ -44,7 +45,11 @@ Status check_text(const Algorithm& a, int nranks, const std::vector<Rank>& roots
 Status prove(const Algorithm& a, int nranks, const CheckOptions& options) {
   RONDO_TRY(check_text(a, nranks, roots_to_prove(a.collective, nranks)));
   const CheckReport report = check_roots(a, nranks, options);
-  return report.ok ? Status() : refused(a, nranks, report.reason);
+  if (!report.ok) return refused(a, nranks, report.reason);
+  if (report.fifo_depth > static_cast<int>(kRingMessages))
+    return refused(a, nranks, fmt::format("it needs {} messages under way on one connection, and {} are sure to find room",
+                                          report.fifo_depth, kRingMessages));
+  return {};
 }
 
 Status prove_before_and_after(const Algorithm& a, const Algorithm& other) {

@@ -16,10 +16,11 @@ RankWork work_of_core(const ScheduleProfile& p, int ranks_per_core) {
           most(b.credit_lines, m.credit_lines),
           most(b.steps, m.steps),
           most(b.ends, m.ends),
-          most(b.slot_share, m.slot_share),
+          most(b.ring_share, m.ring_share),
           most(b.user_share, m.user_share),
           most(b.peer_share, m.peer_share),
           most(b.fresh_share, m.fresh_share),
+          most(b.added_share, m.added_share),
           most(b.pulls, m.pulls)};
 }
 
@@ -45,7 +46,7 @@ class Counter {
     at(CostTerm::kEnd) = work_.credit_lines;
     if (c_.direct) direct();
     else if (c_.protocol == Protocol::kInline) in_lines();
-    else in_slots();
+    else in_rings();
     return counts_;
   }
 
@@ -62,19 +63,19 @@ class Counter {
     at(CostTerm::kLine) = work_.steps * lines;
     at(CostTerm::kEnd) += work_.ends * lines;
   }
-  void in_slots() {
+  void in_rings() {
     const double loops = std::max(1.0, std::ceil(c_.chunk_bytes / c_.message_bytes));
     at(CostTerm::kMessage) = work_.steps * loops;
     at(CostTerm::kEnd) += work_.ends * loops;
-    bytes(CostTerm::kSlotByte, CostTerm::kFarSlotByte, work_.slot_share * size_);
+    bytes(CostTerm::kRingByte, CostTerm::kFarRingByte, work_.ring_share * size_);
     constexpr double kShortMessage = 16 * 1024, kMuchOfRing = 256 * 1024;
     if (c_.message_bytes > kShortMessage && c_.chunk_bytes > kMuchOfRing)
-      at(CostTerm::kLongSlotByte) = work_.slot_share * size_;
+      at(CostTerm::kLongRingByte) = work_.ring_share * size_;
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do
     const double message = std::min(c_.chunk_bytes, c_.message_bytes);
-    at(CostTerm::kSlotByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // until all links run
+    at(CostTerm::kRingByte) += std::max(0.0, c_.profile->rounds - 1) * message;  // until all links run
   }
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
@@ -87,6 +88,7 @@ class Counter {
       at(CostTerm::kMessage) = work_.pulls;
       return bytes(CostTerm::kPeerByte, CostTerm::kFarPeerByte, peer);
     }
+    at(CostTerm::kUserByte) += work_.added_share * user_size_;  // read again, from a block in a near cache
     constexpr double kBytesPerCall = 256 * 1024;
     at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
     if (user_size_ > static_cast<double>(model_.huge_bytes)) {

@@ -26,7 +26,7 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   if (skip >= s.src.num_elems) return advance(op, lane);  // an empty window: no message, on either end
   const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
   const uint32_t steps = p.steps_of_message(num_elems);
-  if (!ready(op, s, steps)) return false;
+  if (!ready(op, s, steps, p.ring_bytes_of_message(num_elems))) return false;
   move(op, s, skip, num_elems, steps);
   return advance(op, lane);
 }
@@ -40,7 +40,9 @@ bool Executor::advance(Operation& op, uint32_t lane) {
   return true;
 }
 
-bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
+// Whether the next message can be moved: its `steps` lines are there on both sides, and its place in the rings that it is
+// sent through.
+bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes) {
   if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
     blocked_by_ = WaitReason::kOrder;
     return false;
@@ -51,12 +53,12 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps) {
     for (const ReadPort* other : s.recv)
       if (other->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
     if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
-    else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps);
+    else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps, ring_bytes);
     blocked_by_ = WaitReason::kData;
     return false;
   }
   for (WritePort* w : s.send)
-    if (!w->fifo.room(steps)) {
+    if (!(ring_bytes == 0 ? w->fifo.room(steps) : w->fifo.room_for(ring_bytes, op.program->lap_bytes))) {
       for (const Doorbell* reader : w->reader_bells) note_missing(reader);
       blocked_by_ = WaitReason::kRoom;
       return false;
@@ -142,6 +144,21 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
   p.mixed_kernel(m);
 }
 
+// Lines are too short for a kernel that is called for each of them.
+void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes) {
+  for (uint32_t k = 0; bytes != 0; ++k) {
+    const uint64_t n = std::min<uint64_t>(bytes, kLinePayloadBytes);
+    const std::byte* from = src != nullptr ? src + k * kLinePayloadBytes : s.recv[0]->fifo.line(k);
+    auto copy_to = [&](std::byte* to) {
+      if (n == kLinePayloadBytes) [[likely]] std::memcpy(to, from, kLinePayloadBytes);
+      else std::memcpy(to, from, n);
+    };
+    if (dst != nullptr) copy_to(dst + k * kLinePayloadBytes);
+    for (const WritePort* w : s.send) copy_to(w->fifo.line(k));
+    bytes -= n;
+  }
+}
+
 void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
   const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
@@ -149,7 +166,9 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
-  for (uint32_t k = 0; k < (lines ? steps : 1); ++k) {
+  const bool copies_lines = lines && s.copies;
+  if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
+  for (uint32_t k = 0; k < (copies_lines ? 0 : lines ? steps : 1); ++k) {
     uint32_t num_src = 0, num_dst = 0;
     for (const ReadPort* r : s.recv) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
@@ -163,7 +182,10 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     if (src != nullptr) src += line_elems * p.elem_bytes[static_cast<int>(s.src_buffer)];
     if (dst != nullptr) dst += line_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)];
   }
-  for (WritePort* w : s.send) w->post(steps, s.fingerprint);
+  if (lines)
+    for (WritePort* w : s.send) w->post(steps, s.fingerprint);
+  else
+    for (WritePort* w : s.send) w->post_data(p.ring_bytes_of_message(num_elems), s.fingerprint);
   for (ReadPort* r : s.recv) r->release(steps);
 }
 

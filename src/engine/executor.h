@@ -60,10 +60,11 @@ class Executor {
   bool step_message(Operation& op, const ProgramStep& s);
   bool step_traced(Operation& op, uint32_t lane);
   bool step_once_traced(Operation& op, const ProgramStep& s);
-  bool ready(Operation& op, const ProgramStep& s, uint32_t steps);
+  bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
+  void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
                   bool has_dst);
   void run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst);

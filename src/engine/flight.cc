@@ -129,6 +129,7 @@ FlightLane Executor::look_at(const Operation& op, uint32_t lane) const {
     return l;
   }
   const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(num_elems);
+  const uint32_t ring_bytes = s.is(kFlagCredit) ? 0 : p.ring_bytes_of_message(num_elems);
   for (const ReadPort* r : s.recv)
     if (r->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) l.peers.push_back(r->key.writer);
   if (!l.peers.empty()) {
@@ -136,7 +137,7 @@ FlightLane Executor::look_at(const Operation& op, uint32_t lane) const {
     return l;
   }
   for (WritePort* w : s.send)
-    if (!w->fifo.room(steps)) {
+    if (!(ring_bytes == 0 ? w->fifo.room(steps) : w->fifo.room_for(ring_bytes, p.lap_bytes))) {
       l.state = FlightLane::State::kRoom;
       if (w->key.reader >= 0) l.peers.push_back(w->key.reader);
       else l.peers.insert(l.peers.end(), s.send_peers.begin(), s.send_peers.end());

@@ -22,7 +22,7 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   return it->second;
 }
 
-// One message for a chunk that fits a slot. Longer chunks may go in shorter messages: the slots in use then stay in the
+// One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
 // second level cache beside the caller's data (docs/architecture.md, "Staging").
 std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
   if (settings_.message_bytes != 0) return {std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024)};
@@ -181,6 +181,8 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;
+  // Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
+  if (settings_.ranks_per_core > 1) shape.lap_messages = kRingMessages;
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
   return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),

@@ -8,7 +8,7 @@ FifoView never() {
   alignas(64) static HeaderLine line{};  // never written
   FifoView v;
   v.lines = &line;
-  v.num_slots = 1;
+  v.num_lines = 1;
   return v;
 }
 

@@ -24,9 +24,13 @@ struct WritePort {
   std::vector<Doorbell*> reader_bells;  // who may sleep for what we post
   uint64_t reserved = 0;                // steps that queued operations will have made
 
-  /// Makes n steps visible. The last hop before the wire.
+  /// Makes n steps visible, or one message of the ring. The last hop before the wire.
   void post(uint32_t n, uint32_t fingerprint) {
     fifo.post(n, fingerprint);
+    for (Doorbell* bell : reader_bells) ring(*bell);
+  }
+  void post_data(uint32_t bytes, uint32_t fingerprint) {
+    fifo.post_data(bytes, fingerprint);
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
 };

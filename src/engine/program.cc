@@ -33,8 +33,13 @@ class Compiler {
     for (ProgramLane& lane : p_.lanes)
       for (ProgramStep& step : lane)
         if (step.verb == Verb::kWait) step.wait_pc = last_step_[step.wait_lane][step.wait_pc];
+    uint64_t longest = 1;
     for (const ProgramLane& lane : p_.lanes)
-      for (const ProgramStep& step : lane) count_steps(step);
+      for (const ProgramStep& step : lane) {
+        count_steps(step);
+        longest = std::max(longest, std::min(step.src.num_elems, p_.loop_elems));
+      }
+    p_.lap_bytes = p_.direct ? 0 : place_bytes(p_.ring_bytes_of_message(longest)) * shape_.lap_messages;
     recognise_once();
     return {};
   }
@@ -112,6 +117,8 @@ class Compiler {
         step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
     }
     RONDO_TRY(connect(i, step));
+    step.copies = !p_.mixed && !step.prescale && !(step.is(kFlagFinal) && p_.divide_by != 0) &&
+                  step.recv.size() + (step.has(kVerbSrc) ? 1 : 0) == 1;
     p_.lanes.back().push_back(std::move(step));
     return {};
   }

@@ -18,7 +18,7 @@
 
 namespace rondo {
 
-/// Header lines alone up to kMaxInlineBytes a message, data slots above.
+/// Header lines alone up to kMaxInlineBytes a message, the data ring above.
 enum class Protocol : uint8_t { kInline, kSimple };
 constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
 inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
@@ -29,6 +29,7 @@ struct ProgramStep {
   uint8_t flags;
   Buffer src_buffer, dst_buffer;
   bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales here
+  bool copies;    // one source, which goes on as it is
   bool as_wire;   // mixed types: what it writes is rounded to the wire type first
   uint16_t src_position;
   uint32_t fingerprint;  // of its messages
@@ -52,6 +53,7 @@ struct ProgramShape {
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
+  uint32_t lap_messages = 32;  // within which the messages of a ring go round, if they can; at least kRingMessages
   bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction of its own
 };
 
@@ -84,11 +86,15 @@ struct Program {
   // others wait for is sent before anything is waited for.
   bool once = false;
   uint64_t scratch_bytes = 0;
+  uint32_t lap_bytes = 0;  // Simple: in which its messages shall stay, in each ring (protocol/fifo.h)
   // Ends of connections in use, and how many steps one operation makes on each.
   std::vector<std::pair<ReadPort*, uint64_t>> reads;
   std::vector<std::pair<WritePort*, uint64_t>> writes;
   std::string reason;        // why the planner chose it
   mutable TraceMark traced;  // the driver's
+  uint32_t ring_bytes_of_message(uint64_t elems) const {
+    return protocol == Protocol::kSimple ? static_cast<uint32_t>(elems * wire_bytes) : 0;
+  }
   uint32_t steps_of_message(uint64_t elems) const {
     if (protocol == Protocol::kSimple) return 1;
     return static_cast<uint32_t>((elems * wire_bytes + kLinePayloadBytes - 1) / kLinePayloadBytes);

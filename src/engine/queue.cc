@@ -46,7 +46,12 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
   for (size_t i = 0; i < p.lanes.size(); ++i) {
     if (i + 1 == p.lanes.size() && i != 0) announce(op);  // what others wait for is out
     for (const ProgramStep& s : p.lanes[i]) {
-      if (executor_.step_once(op, s)) continue;
+      if (executor_.step_once(op, s)) {
+        // Nobody waits for this rank, and the message was there: so, perhaps, is the next operation's.
+        if (p.writes.empty())
+          for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
+        continue;
+      }
       for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
       op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
       do {

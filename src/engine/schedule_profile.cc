@@ -11,8 +11,9 @@ namespace rondo {
 namespace {
 
 constexpr double RankWork::*kFields[] = {&RankWork::credits,    &RankWork::credit_lines, &RankWork::steps,
-                                         &RankWork::ends,       &RankWork::slot_share,   &RankWork::user_share,
-                                         &RankWork::peer_share, &RankWork::fresh_share,  &RankWork::pulls};
+                                         &RankWork::ends,       &RankWork::ring_share,   &RankWork::user_share,
+                                         &RankWork::peer_share, &RankWork::fresh_share,  &RankWork::added_share,
+                                         &RankWork::pulls};
 
 // A multicast is written once for all of its readers.
 double written_ends(const PortSet& to) {
@@ -58,12 +59,13 @@ class WorkCounter {
       profile_.pushes |= pushed != 0;
       work.peer_share += share * (received + pushed);
       if (i.src_buffer() == Buffer::kOut) work.fresh_share += share * received;
+      if (i.has(kVerbSrc)) work.added_share += share * received;
       work.pulls += received;
       return;
     }
     work.steps += i.num_chunks;
     work.ends += i.num_chunks * (received + written);
-    work.slot_share += share * (received + written);
+    work.ring_share += share * (received + written);
   }
 
   const RankSchedule& s_;

@@ -17,10 +17,11 @@ struct RankWork {
   double credit_lines = 0;  // connection ends that these touch
   double steps = 0;         // instructions with data, one for each chunk
   double ends = 0;          // connection ends that these touch: a header line each
-  double slot_share = 0;    // written to and read from data slots or header lines
+  double ring_share = 0;    // written to and read from data rings or header lines
   double user_share = 0;    // read from and written to the caller's own buffers
   double peer_share = 0;    // read from and written to peers' buffers as direct instructions do
   double fresh_share = 0;   // of peer_share: read from what the peer has just written (its `out`)
+  double added_share = 0;   // of peer_share: added to something; where it is copied it goes through a block first
   double pulls = 0;         // reads of a peer's buffer
   friend bool operator==(const RankWork&, const RankWork&) = default;
 };

@@ -1,14 +1,16 @@
-// The FIFO protocol of a connection: one writer, R readers, K slots.
+// The FIFO protocol of a connection: one writer, R readers, K lines, and (Simple only) a ring of data.
 //
-//   step s uses slot s mod K:     header line s mod K:  56 B payload | 8 B flag        (one cache line)
-//                                 data slot s mod K:    slot_bytes                     (Simple only)
+//   step s uses line s mod K:     56 B payload | 8 B flag                              (one cache line)
 //   each reader's counter:        steps it has finished with                           (a cache line each)
+//   data ring:                    the messages under way, one behind the other
 //
-//   writer: wait until s < min(counters) + K; write the payload or the data slot; store flag(s) with release
-//   reader: wait until the header's flag is flag(s), with acquire; read; store its counter := s + 1 with release
+//   writer: wait until s < min(counters) + K; write the payload or the data; store flag(s) with release
+//   reader: wait until the line's flag is flag(s), with acquire; read; store its counter := s + 1 with release
 //
-// *Inline*: a message travels in header lines alone, 56 B in each, so one cache line brings data and flag together.
-// *Simple*: a message is one step; its data lie in the data slot.
+// *Inline*: a message travels in lines alone, 56 B in each, so one cache line brings data and flag together.
+// *Simple*: a message is one step; its data lie in the ring, where the line's payload says (DataPlace). The writer alone
+// decides where: behind the message before, and from the beginning again as soon as a *lap* of bytes was used and the
+// beginning is free. So short messages stay in few pages and few cache lines, however large the ring is.
 // Multicast is R readers on one FIFO: what is written once is read by all. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. A reader that finds the step it waits for under
@@ -43,12 +45,26 @@ static_assert(sizeof(ReadCounter) == 64);
 
 /// A connection's memory as one process sees it. Trivially copyable.
 struct FifoView {
-  HeaderLine* lines = nullptr;  // num_slots
-  std::byte* data = nullptr;    // num_slots * slot_bytes; nullptr: inline only
+  HeaderLine* lines = nullptr;  // num_lines
+  std::byte* data = nullptr;    // the ring; nullptr: inline only
   ReadCounter* counters = nullptr;
-  uint32_t num_slots = 0;  // a power of two
-  uint32_t slot_bytes = 0;
+  uint32_t num_lines = 0;   // K, a power of two; at most kMaxDataLines where there is a ring
+  uint32_t data_bytes = 0;  // of the ring: at least kRingMessages + 1 of the longest messages
 };
+
+/// The payload of a Simple message's line: where its data lie.
+struct DataPlace {
+  uint32_t offset = 0, bytes = 0;  // in the ring
+};
+inline constexpr uint32_t kMaxDataLines = 32;
+/// What a message takes of the ring. Longer ones begin at pages, where a processor stops fetching ahead: a reader's core
+/// would otherwise take away the lines that the writer is about to fill.
+constexpr uint32_t place_bytes(uint32_t bytes) {
+  const uint32_t unit = bytes <= 1024 ? 64 : 4096;
+  return (bytes + unit - 1) / unit * unit;
+}
+/// At least so many messages of one call can be under way on a connection, however its earlier messages lie.
+inline constexpr uint32_t kRingMessages = 8;
 
 constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
   return (static_cast<uint64_t>(fingerprint) << 40) | ((step + 1) & kStepMask);
@@ -62,11 +78,16 @@ class FifoWriter {
   /// `readers`: indices of the counters that bound the room, `num_readers` of them; must outlive the writer.
   FifoWriter(const FifoView& view, const uint32_t* readers, uint32_t num_readers, uint64_t first_step = 0)
       : view_(view), readers_(readers), num_readers_(num_readers), step_(first_step),
-        limit_(first_step + view.num_slots) {}
+        limit_(first_step + view.num_lines) {}
 
-  /// True when steps step() .. step() + n - 1 have room. n <= num_slots.
-  bool room(uint32_t n) { return step_ + n <= limit_ || refresh(n); }
-  std::byte* data() const { return view_.data + (step_ & (view_.num_slots - 1)) * view_.slot_bytes; }
+  /// True when steps step() .. step() + n - 1 have lines. n <= num_lines.
+  bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
+  /// True when one step has a line and `bytes` > 0 of data have a place; data() is that place until it is posted. `lap`: of
+  /// bytes in which messages shall stay if they can; at least kRingMessages places of the longest that the call sends.
+  bool room_for(uint32_t bytes, uint32_t lap) {
+    return (step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
+  }
+  std::byte* data() const { return view_.data + offset_; }
   std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Makes n steps visible to the readers.
   void post(uint32_t n, uint32_t fingerprint) {
@@ -74,27 +95,63 @@ class FifoWriter {
     if (Group::leader())
       for (uint32_t i = 0; i < n; ++i) Mem::store_release(&at(i).flag, make_flag(fingerprint, step_ + i));
     step_ += n;
-    for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(i));
+    for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(kMessagesAhead * n + i));
+  }
+  /// Makes the message at data() visible.
+  void post_data(uint32_t bytes, uint32_t fingerprint) {
+    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes};
+    starts_[step_ % kMaxDataLines] = offset_;
+    const uint32_t next = offset_ + place_bytes(bytes);
+    offset_ = next < free_end_ ? next : free_end_;
+    post(1, fingerprint);
   }
   uint64_t step() const { return step_; }
-  uint32_t num_slots() const { return view_.num_slots; }
+  uint32_t num_lines() const { return view_.num_lines; }
 
  private:
-  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_slots - 1)]; }
-  bool refresh(uint32_t n) {
-    uint64_t behind = 0;  // by how much the slowest reader lags; wrap-safe, counters never pass the writer
+  static constexpr uint32_t kMessagesAhead = 2;  // when a writer runs ahead, a line comes later than the next message
+  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_lines - 1)]; }
+  /// How far the slowest reader lags; wrap-safe, counters never pass the writer.
+  uint64_t look() {
+    uint64_t behind = 0;
     for (uint32_t i = 0; i < num_readers_; ++i) {
       const uint64_t lag = step_ - Mem::load_acquire(&view_.counters[readers_[i]].steps);
       behind = lag > behind ? lag : behind;
     }
-    limit_ = step_ - behind + view_.num_slots;
-    return step_ + n <= limit_;
+    limit_ = step_ - behind + view_.num_lines;
+    return behind;
+  }
+  // The ring holds what the readers have not finished with: from `first` to offset_, perhaps round its end. free_end_ is
+  // how far offset_ may go before the counters are looked at again.
+  bool find_place(uint32_t bytes, uint32_t lap) {
+    const uint64_t behind = look();
+    if (behind == 0) {
+      offset_ = 0;
+      free_end_ = lap < view_.data_bytes ? lap : view_.data_bytes;
+      return true;
+    }
+    const uint32_t first = starts_[(step_ - behind) % kMaxDataLines];
+    if (offset_ > first) {
+      const bool to_begin = (offset_ >= lap || offset_ + bytes > view_.data_bytes) && bytes <= first;
+      if (to_begin) {
+        offset_ = 0;
+        free_end_ = first;
+      } else {
+        const uint32_t later = offset_ + bytes > 2 * offset_ ? offset_ + bytes : 2 * offset_;
+        free_end_ = later < view_.data_bytes ? later : view_.data_bytes;
+      }
+    } else {
+      free_end_ = first;
+    }
+    return step_ < limit_ && offset_ + bytes <= free_end_;
   }
   FifoView view_;
   const uint32_t* readers_ = nullptr;
   uint32_t num_readers_ = 0;
+  uint32_t offset_ = 0, free_end_ = 0;  // in the ring
   uint64_t step_ = 0;
   uint64_t limit_ = 0;
+  uint32_t starts_[kMaxDataLines] = {};  // where the last messages begin
 };
 
 enum class Arrival : uint8_t { kNotYet, kReady, kMismatch };
@@ -115,9 +172,14 @@ class FifoReader {
     }
     return Arrival::kReady;
   }
-  const std::byte* data() const { return view_.data + (step_ & (view_.num_slots - 1)) * view_.slot_bytes; }
+  /// Of the message that has arrived.
+  const std::byte* data() const { return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset; }
   const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
-  /// Gives n slots back to the writer.
+  /// Of steps that have perhaps arrived: fetches n lines from there on.
+  void prefetch(uint32_t n) const {
+    for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_read(&at(i));
+  }
+  /// Gives n steps back to the writer.
   void release(uint32_t n) {
     Group::sync();
     step_ += n;
@@ -126,7 +188,7 @@ class FifoReader {
   uint64_t step() const { return step_; }
 
  private:
-  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_slots - 1)]; }
+  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_lines - 1)]; }
   FifoView view_;
   uint32_t counter_ = 0;
   uint64_t step_ = 0;

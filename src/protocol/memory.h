@@ -32,6 +32,8 @@ struct HostMem {
     __builtin_prefetch(p, 1, 3);
 #endif
   }
+  /// Fetches a line that will be read soon.
+  static void prefetch_for_read(const void* p) { __builtin_prefetch(p, 0, 3); }
   static void store_relaxed(uint64_t* p, uint64_t v) {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_relaxed);
   }

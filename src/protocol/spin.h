@@ -5,7 +5,7 @@
 // About once a millisecond it asks its Observer whether waiting still makes sense: abort flags, the deadline, lost
 // peers, mismatches. So every wait of rondo has a deadline, and the fast path reads no clock.
 //
-// Waking: a sleeper sets its Doorbell's `asleep` word; whoever posts a message or returns a slot looks at the word of
+// Waking: a sleeper sets its Doorbell's `asleep` word; whoever posts a message or gives room back looks at the word of
 // the rank concerned and wakes it (ring). There is no fence between post and look, so a wake-up can be missed; the
 // bounded sleep (kMaxSleepUs) makes that a delay, never a hang, and keeps the fast path free of fences.
 //
@@ -71,7 +71,7 @@ class HostSpin {
   HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell)
       : settings_(settings), observer_(observer), bell_(own_bell) {}
 
-  /// Nothing moved. `missing`: whose message or slot is waited for, nullptr when unknown. When it belongs to this core
+  /// Nothing moved. `missing`: whose message or room is waited for, nullptr when unknown. When it belongs to this core
   /// it cannot come until we yield, so we do at once. False: stop waiting, the observer knows why.
   bool idle(const Doorbell* missing = nullptr) {
     if (++idles_ <= settings_.pauses && !(settings_.crowded && shares_core(missing))) [[likely]] {

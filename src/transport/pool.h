@@ -2,7 +2,7 @@
 // which bounds what they take together; it is address space, and pages exist only where something was written.
 //
 //   offset 0        small_bytes                                        size
-//   | headers, directories, lines | data slots, in blocks of 2 MiB that can be huge pages |
+//   | headers, directories, lines | data rings, in blocks of 2 MiB that can be huge pages |
 //
 // There are two backings of the same layout, each made at its first use: private anonymous memory for ranks that are
 // threads of this process, and one memfd for ranks of several processes. The peers map the memfd once (PoolView),

@@ -24,17 +24,17 @@ uint64_t pack(const ConnectionKey& k) {
          static_cast<uint64_t>(k.group) << 16 | k.tag;
 }
 
-// Has the data slots' pages made, or found, at once: one by one, at the first message in each slot, they would cost the
+// Has a ring's pages made, or found, at once: one by one, at the first message in each, they would cost the
 // first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is how it is.
 void populate(const FifoView& v, int advice) {
-  if (v.data != nullptr) (void)::madvise(v.data, uint64_t{v.num_slots} * v.slot_bytes, advice);
+  if (v.data != nullptr) (void)::madvise(v.data, v.data_bytes, advice);
 }
 }  // namespace
 
-// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that slots are read from the
+// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that messages are read from the
 // shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very many.
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
-  data_slots = n <= 16 ? 32 : 16;
+  data_lines = n <= 16 ? 32 : 16;
   max_connections = static_cast<uint32_t>(8 * n + 64);
   marks_offset = round_up(sizeof(SegmentHeader), 64);
   directory_offset = round_up(marks_offset + static_cast<uint64_t>(n), 64);
@@ -47,8 +47,8 @@ FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
   v.counters = reinterpret_cast<ReadCounter*>(pool + e.counters_offset);
   v.lines = reinterpret_cast<HeaderLine*>(pool + e.lines_offset);
   v.data = e.data_offset != 0 ? pool + e.data_offset : nullptr;
-  v.num_slots = e.data_offset != 0 ? layout_.data_slots : SegmentLayout::kLinesPerConnection;
-  v.slot_bytes = e.data_offset != 0 ? SegmentLayout::kSlotBytes : 0;
+  v.num_lines = e.data_offset != 0 ? layout_.data_lines : SegmentLayout::kLinesPerConnection;
+  v.data_bytes = e.data_offset != 0 ? layout_.data_bytes() : 0;
   return v;
 }
 
@@ -72,14 +72,14 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   RONDO_CHECK(key.writer == rank_);
   const uint64_t counters = sizeof(ReadCounter) * static_cast<uint64_t>(key.group == 0 ? 1 : layout_.nranks);
   const uint64_t lines =
-      sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_slots);
+      sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines);
   if (made_ == layout_.max_connections)
     return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were made", made_)));
   const auto small = carve(StagingPool::Use::kSmall, counters + lines);
   if (!small.ok()) return give_up(key, small.status());
   uint64_t data_offset = 0;
   if (!key.inline_only) {
-    const auto data = carve(StagingPool::Use::kData, uint64_t{layout_.data_slots} * SegmentLayout::kSlotBytes);
+    const auto data = carve(StagingPool::Use::kData, layout_.data_bytes());
     if (!data.ok()) return give_up(key, data.status());
     data_offset = *data;
   }

@@ -2,7 +2,7 @@
 // the pool of the rank's process (pool.h) and is taken from there when it is needed.
 //
 //   when made    | header: abort word, doorbell, boards | marks of those who left | directory |
-//   at first use | counters and lines of some connections |   | data slots of a connection, or of two |
+//   at first use | counters and lines of some connections |   | ring of a connection, or of two       |
 //
 // The owner is the only one that makes connections in its segment (it is their writer) and publishes each by storing
 // its directory entry's key with release; readers look for the key. Offsets count from the start of the owner's pool.
@@ -29,11 +29,12 @@ namespace rondo {
 /// Sizes of a segment, equal on all ranks.
 struct SegmentLayout {
   static constexpr uint32_t kLinesPerConnection = 64;
-  static constexpr uint32_t kSlotBytes = 64 * 1024;
+  static constexpr uint32_t kMostMessageBytes = 64 * 1024;
   explicit SegmentLayout(int nranks);
   int nranks;
   uint32_t max_connections;
-  uint32_t data_slots;  // of a Simple connection
+  uint32_t data_lines;  // of a Simple connection
+  uint32_t data_bytes() const { return data_lines * kMostMessageBytes; }  // its ring
   uint64_t marks_offset, directory_offset, total_bytes;  // of what exists before the first connection
 };
 

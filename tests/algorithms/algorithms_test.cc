@@ -12,6 +12,7 @@
 #include "algorithms/recursive_doubling.h"
 #include "algorithms/registry.h"
 #include "algorithms/tree.h"
+#include "protocol/fifo.h"
 #include "schedule/checker.h"
 #include "support/shared.h"
 
@@ -26,6 +27,7 @@ TEST_P(EveryAlgorithm, IsProvenForOneToThirtyThreeRanks) {
   for (int n = 1; n <= (testing::kSanitized ? 12 : 33); ++n) {
     const CheckReport report = check_roots(GetParam(), n);
     EXPECT_TRUE(report.ok) << n << " ranks: " << report.reason;
+    EXPECT_LE(report.fifo_depth, static_cast<int>(kRingMessages)) << n << " ranks: no room is sure for more";
     EXPECT_LE(report.fifo_depth_sliced, 5) << n << " ranks: more than one message beyond a chunk's four";
   }
 }

@@ -95,6 +95,19 @@ TEST(OwnAlgorithm, WrongTextsAreNamedByInstruction) {
   EXPECT_NE(refusal(cheap).find("takes 2 steps where 1 are claimed"), std::string::npos);
 }
 
+TEST(OwnAlgorithm, MoreUnderWayThanFindsRoomIsRefused) {
+  Algorithm a = star_with([](Recorder& p, Rank rank, int nranks, Rank) {
+    p.chunks(9, 9);
+    p.lane(0);
+    if (nranks == 1) return p.copy(in(0, 9), out(0, 9), Sum::kFinal);
+    p.send(in(0, 9), {{1 - rank, 0}});  // all of it before anything is read
+    p.recv_reduce_copy({{1 - rank, 0}}, in(0, 9), out(0, 9), own_after(rank), Sum::kFinal);
+  });
+  a.cost = [](int nranks) { return nranks == 1 ? Cost{0, 0, 9} : Cost{1, 9, 9}; };
+  EXPECT_NE(refusal(a).find("2 ranks: it needs 9 messages under way on one connection, and 8 are sure to find room"),
+            std::string::npos);
+}
+
 TEST(OwnAlgorithm, WhatIsTrueForFewRanksOnlyIsProvenWhenManyMeet) {
   Algorithm a = kStar;
   a.name = "small_star";

@@ -24,7 +24,7 @@ TEST(ScheduleProfile, RingAllReduceByHand) {
   // 1 send, 3 receive-and-add, 3 receives: 7 messages; each rank sends and receives 6 quarters.
   EXPECT_DOUBLE_EQ(p.busiest.steps, 7);
   EXPECT_DOUBLE_EQ(p.busiest.ends, 12);
-  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 12 / 4.0);
+  EXPECT_DOUBLE_EQ(p.busiest.ring_share, 12 / 4.0);
   EXPECT_DOUBLE_EQ(p.busiest.user_share, (1 + 3 + 1 + 3) / 4.0);  // reads each own chunk once, writes each result once
   EXPECT_DOUBLE_EQ(p.longest_chunk, 0.25);
   EXPECT_DOUBLE_EQ(p.rounds, 6);
@@ -34,7 +34,7 @@ TEST(ScheduleProfile, RingAllReduceByHand) {
 TEST(ScheduleProfile, OneShotWritesOnceAndReadsAll) {
   const ScheduleProfile p = profile(Collective::kAllReduce, "one_shot", 8);
   EXPECT_DOUBLE_EQ(p.busiest.steps, 2);
-  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 1 + 7);
+  EXPECT_DOUBLE_EQ(p.busiest.ring_share, 1 + 7);
   EXPECT_DOUBLE_EQ(p.rounds, 1);
 }
 
@@ -43,7 +43,7 @@ TEST(ScheduleProfile, PullsAreReadsOfPeersAndFreshWhereTheyWereJustWritten) {
   EXPECT_DOUBLE_EQ(p.busiest.pulls, 6);  // three contributions to the own quarter, three sums
   EXPECT_DOUBLE_EQ(p.busiest.peer_share, 6 / 4.0);
   EXPECT_DOUBLE_EQ(p.busiest.fresh_share, 3 / 4.0);
-  EXPECT_DOUBLE_EQ(p.busiest.slot_share, 0);
+  EXPECT_DOUBLE_EQ(p.busiest.ring_share, 0);
   EXPECT_GT(p.busiest.credits, 0);
   EXPECT_GE(p.rounds, 2);
 }
@@ -166,11 +166,11 @@ TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   CostModel model = built_in_costs();
   CostVector counts{};
   counts[static_cast<size_t>(CostTerm::kHandover)] = 3;
-  counts[static_cast<size_t>(CostTerm::kSlotByte)] = 1000;
+  counts[static_cast<size_t>(CostTerm::kRingByte)] = 1000;
   model.spread[static_cast<size_t>(CostTerm::kHandover)] = 100;
-  model.spread[static_cast<size_t>(CostTerm::kSlotByte)] = 0.5;
+  model.spread[static_cast<size_t>(CostTerm::kRingByte)] = 0.5;
   model.crowded[static_cast<size_t>(CostTerm::kHandover)] = 7;
-  model.crowded[static_cast<size_t>(CostTerm::kSlotByte)] = 1;
+  model.crowded[static_cast<size_t>(CostTerm::kRingByte)] = 1;
   EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 1), 800);
   EXPECT_DOUBLE_EQ(forecast_ns(counts, model, 2), 1021);
 }

@@ -6,7 +6,10 @@
 
 #include <array>
 #include <cstring>
+#include <deque>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "protocol/memory.h"
 
@@ -17,19 +20,19 @@ using Writer = FifoWriter<HostMem, HostGroup>;
 using Reader = FifoReader<HostMem, HostGroup>;
 
 struct Connection {
-  static constexpr uint32_t kSlots = 4;
-  std::array<HeaderLine, kSlots> lines{};
+  static constexpr uint32_t kLines = 4;
+  std::array<HeaderLine, kLines> lines{};
   std::array<ReadCounter, 3> counters{};
   FifoView view() {
     FifoView v;
     v.lines = lines.data();
     v.counters = counters.data();
-    v.num_slots = kSlots;
+    v.num_lines = kLines;
     return v;
   }
 };
 
-TEST(Fifo, RoomEndsAtTheSlotsAndComesBackWithReleases) {
+TEST(Fifo, RoomEndsAtTheLinesAndComesBackWithReleases) {
   Connection c;
   const uint32_t reader_index = 0;
   Writer w(c.view(), &reader_index, 1);
@@ -116,6 +119,120 @@ TEST(Fifo, TwoThreadsPassEveryMessageInOrderAcrossTheWrap) {
   }
   writing.join();
   EXPECT_EQ(wrong, 0u);
+}
+
+// ---- the data ring ----
+
+constexpr uint32_t kLongestBytes = 9000;  // three pages
+
+struct RingConnection {
+  static constexpr uint32_t kLines = 16, kRingBytes = 9 * place_bytes(kLongestBytes);
+  std::array<HeaderLine, kLines> lines{};
+  std::array<ReadCounter, 2> counters{};
+  std::array<std::byte, kRingBytes> data{};
+  FifoView view() { return {lines.data(), data.data(), counters.data(), kLines, kRingBytes}; }
+};
+
+void send(Writer& w, uint32_t bytes, uint8_t value) {
+  std::memset(w.data(), value, bytes);
+  w.post_data(bytes, 7);
+}
+
+TEST(FifoRing, MessagesLieOneBehindTheOtherAndGoRoundWithinALap) {
+  RingConnection c;
+  const uint32_t reader_index = 0;
+  Writer w(c.view(), &reader_index, 1);
+  Reader r(c.view(), 0);
+  const uint32_t bytes = 100, lap = 10 * 128;  // a message takes two cache lines
+  for (uint32_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(w.room_for(bytes, lap)) << i;
+    EXPECT_EQ(w.data() - c.data.data(), i % 10 * 128) << "message " << i;
+    send(w, bytes, static_cast<uint8_t>(i));
+    ASSERT_EQ(r.arrived(1, 7), Arrival::kReady);
+    EXPECT_EQ(static_cast<uint8_t>(*r.data()), static_cast<uint8_t>(i));
+    r.release(1);
+  }
+}
+
+TEST(FifoRing, GoesRoundBehindAReaderThatIsOneMessageLate) {
+  RingConnection c;
+  const uint32_t reader_index = 0;
+  Writer w(c.view(), &reader_index, 1);
+  Reader r(c.view(), 0);
+  uint32_t furthest = 0;
+  for (uint32_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(w.room_for(64, 8 * 64)) << i;
+    furthest = std::max(furthest, static_cast<uint32_t>(w.data() - c.data.data()));
+    send(w, 64, 1);
+    if (i > 0) r.release(1);
+  }
+  EXPECT_LE(furthest, 16 * 64u) << "a lap is 8 messages, and the next look is at most twice as far";
+}
+
+TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    RingConnection c;
+    const uint32_t reader_index = 0;
+    Writer w(c.view(), &reader_index, 1);
+    Reader r(c.view(), 0);
+    uint64_t sent = 0, read = 0;
+    for (int call = 0; call < 6; ++call) {
+      // The reader finishes with the calls before this one, and with nothing of it until the writer has to wait.
+      const uint32_t longest = 1 + static_cast<uint32_t>(random() % kLongestBytes), lap = place_bytes(longest) * 8;
+      while (read < sent) r.release(1), ++read;
+      uint32_t held = 0;
+      for (;;) {
+        const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
+        if (!w.room_for(bytes, lap)) break;
+        send(w, bytes, 1);
+        ++sent, ++held;
+      }
+      EXPECT_GE(held, kRingMessages) << "trial " << trial << " call " << call;
+      for (uint64_t n = random() % (held + 1); n > 0; --n) r.release(1), ++read;
+      for (int more = 0; more < 40; ++more) {  // and on, with a reader that is late by chance
+        const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
+        if (w.room_for(bytes, lap)) send(w, bytes, 1), ++sent;
+        else r.release(1), ++read;
+      }
+    }
+  }
+}
+
+TEST(FifoRing, OverwritesNothingThatAReaderHasNotFinishedWith) {
+  std::mt19937 random(5);
+  for (const uint64_t start : {uint64_t{0}, kStepMask - 2000}) {
+    RingConnection c;
+    const uint32_t readers[] = {0, 1};
+    for (ReadCounter& counter : c.counters) counter.steps = start;
+    Writer w(c.view(), readers, 2, start);
+    Reader both[] = {{c.view(), 0, start}, {c.view(), 1, start}};
+    struct Sent {
+      uint32_t bytes;
+      uint8_t value;
+    };
+    std::deque<Sent> under_way[2];
+    uint32_t longest = kLongestBytes;
+    uint8_t value = 0;
+    for (int i = 0; i < 100000; ++i) {
+      if (random() % 1000 == 0) longest = 1 + static_cast<uint32_t>(random() % kLongestBytes);
+      const uint32_t lap = place_bytes(longest) * (8 + 24 * (random() % 2));
+      const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
+      if (random() % 2 == 0 && w.room_for(bytes, lap)) {
+        ASSERT_LE(w.data() + bytes, c.data.data() + c.data.size());
+        send(w, bytes, ++value);
+        for (auto& queue : under_way) queue.push_back({bytes, value});
+      }
+      const size_t who = random() % 2;
+      if (under_way[who].empty()) continue;
+      ASSERT_EQ(both[who].arrived(1, 7), Arrival::kReady);
+      const Sent expected = under_way[who].front();
+      const std::vector<std::byte> whole(expected.bytes, static_cast<std::byte>(expected.value));
+      ASSERT_EQ(std::memcmp(both[who].data(), whole.data(), whole.size()), 0) << "message " << i;
+      both[who].release(1);
+      under_way[who].pop_front();
+    }
+  }
 }
 
 }  // namespace

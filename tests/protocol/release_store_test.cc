@@ -2,7 +2,7 @@
 // labels: unit tsan
 // links: headers
 //
-// Plain (non-atomic) reads and writes of payload and data slots must be ordered by flags and counters alone. Under
+// Plain (non-atomic) reads and writes of payload and data ring must be ordered by flags and counters alone. Under
 // ThreadSanitizer a build with RONDO_MUTATE_RELEASE_STORE must fail here with a data race (scripts/ci_mutation.sh checks
 // that it does); without a sanitizer the tests check values. There is nothing else between the threads that could order
 // them: no mutex, no condition variable, one thread an end.
@@ -22,18 +22,19 @@ namespace {
 using Writer = FifoWriter<HostMem, HostGroup>;
 using Reader = FifoReader<HostMem, HostGroup>;
 
-constexpr uint32_t kSlots = 4;
-constexpr uint32_t kSlotBytes = 256;
+constexpr uint32_t kLines = 4;
+constexpr uint32_t kMessageBytes = 256;
+constexpr uint32_t kLapBytes = kRingMessages * kMessageBytes, kRingBytes = kLapBytes + kMessageBytes;
 constexpr uint64_t kSteps = 2000;
 constexpr uint32_t kFingerprint = 0xabcdef;
 
 /// A FIFO's memory, as a transport would lay it out.
 struct FifoMemory {
-  explicit FifoMemory(uint32_t num_readers) : lines(kSlots), data(kSlots * kSlotBytes), counters(num_readers) {
+  explicit FifoMemory(uint32_t num_readers) : lines(kLines), data(kRingBytes), counters(num_readers) {
     for (HeaderLine& line : lines) std::memset(&line, 0, sizeof line);
     for (ReadCounter& counter : counters) std::memset(&counter, 0, sizeof counter);
   }
-  FifoView view() { return {lines.data(), data.data(), counters.data(), kSlots, kSlotBytes}; }
+  FifoView view() { return {lines.data(), data.data(), counters.data(), kLines, kRingBytes}; }
   std::vector<HeaderLine> lines;
   std::vector<std::byte> data;
   std::vector<ReadCounter> counters;
@@ -70,8 +71,9 @@ uint64_t count_wrong(const std::byte* from, uint64_t bytes, uint64_t step) {
 }
 
 /// One writer and `num_readers` readers, each a thread; `write` and `read` touch the memory of one step.
+/// `data_bytes`: of a message in the ring; 0: in its line.
 template <class Write, class Read>
-void run_steps(uint32_t num_readers, uint64_t first_step, Write write, Read read) {
+void run_steps(uint32_t num_readers, uint64_t first_step, uint32_t data_bytes, Write write, Read read) {
   FifoMemory memory(num_readers);
   for (ReadCounter& counter : memory.counters) counter.steps = first_step;
   std::vector<uint32_t> indices(num_readers);
@@ -91,10 +93,11 @@ void run_steps(uint32_t num_readers, uint64_t first_step, Write write, Read read
   Writer writer(memory.view(), indices.data(), num_readers, first_step);
   bool had_room = true;
   for (uint64_t i = 0; i < kSteps && had_room; ++i) {
-    had_room = wait_for([&] { return writer.room(1); });
+    had_room = wait_for([&] { return data_bytes != 0 ? writer.room_for(data_bytes, kLapBytes) : writer.room(1); });
     if (!had_room) break;
     write(writer, i);
-    writer.post(1, kFingerprint);
+    if (data_bytes != 0) writer.post_data(data_bytes, kFingerprint);
+    else writer.post(1, kFingerprint);
   }
   for (std::thread& t : threads) t.join();
   EXPECT_TRUE(had_room);
@@ -107,26 +110,26 @@ void run_steps(uint32_t num_readers, uint64_t first_step, Write write, Read read
 TEST(ReleaseStore, OrdersTheInlinePayload) {
   constexpr uint64_t kBytes = kLinePayloadBytes;
   run_steps(
-      1, 0, [](Writer& w, uint64_t step) { fill(w.line(0), kBytes, step); },
+      1, 0, 0, [](Writer& w, uint64_t step) { fill(w.line(0), kBytes, step); },
       [](Reader& r, uint64_t step) { return count_wrong(r.line(0), kBytes, step); });
 }
 
-TEST(ReleaseStore, OrdersTheDataSlot) {
+TEST(ReleaseStore, OrdersTheDataRing) {
   run_steps(
-      1, 0, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
-      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+      1, 0, kMessageBytes, [](Writer& w, uint64_t step) { fill(w.data(), kMessageBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kMessageBytes, step); });
 }
 
-TEST(ReleaseStore, OrdersReuseOfASlotAmongSeveralReaders) {
+TEST(ReleaseStore, OrdersReuseOfTheRingAmongSeveralReaders) {
   run_steps(
-      3, 0, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
-      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+      3, 0, kMessageBytes, [](Writer& w, uint64_t step) { fill(w.data(), kMessageBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kMessageBytes, step); });
 }
 
 TEST(ReleaseStore, HoldsWhereTheStepOfAFlagWraps) {
   run_steps(
-      2, kStepMask - kSteps / 2, [](Writer& w, uint64_t step) { fill(w.data(), kSlotBytes, step); },
-      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kSlotBytes, step); });
+      2, kStepMask - kSteps / 2, kMessageBytes, [](Writer& w, uint64_t step) { fill(w.data(), kMessageBytes, step); },
+      [](Reader& r, uint64_t step) { return count_wrong(r.data(), kMessageBytes, step); });
 }
 
 }  // namespace

@@ -113,14 +113,14 @@ Fault FaultControl::count_opening(Rank writer) {
 struct FaultTransport::Relay {
   Relay(const ConnectionKey& k, const FifoView& real_view, bool sends, uint32_t counters, int nranks)
       : key(k), real(real_view), sent(sends), num_counters(counters), room(static_cast<size_t>(nranks)),
-        pages(real.num_slots * (sizeof(HeaderLine) + real.slot_bytes) + sizeof(ReadCounter) * room) {
+        pages(real.num_lines * sizeof(HeaderLine) + real.data_bytes + sizeof(ReadCounter) * room) {
     own = real;
     own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
-    own.counters = reinterpret_cast<ReadCounter*>(pages.at(real.num_slots * sizeof(HeaderLine)));
+    own.counters = reinterpret_cast<ReadCounter*>(pages.at(real.num_lines * sizeof(HeaderLine)));
     if (real.data != nullptr)
-      own.data = pages.at(real.num_slots * sizeof(HeaderLine) + sizeof(ReadCounter) * room);
+      own.data = pages.at(real.num_lines * sizeof(HeaderLine) + sizeof(ReadCounter) * room);
   }
-  uint32_t slot(uint64_t s) const { return static_cast<uint32_t>(s & (real.num_slots - 1)); }
+  uint32_t line(uint64_t s) const { return static_cast<uint32_t>(s & (real.num_lines - 1)); }
   const FifoView& from() const { return sent ? own : real; }
   const FifoView& to() const { return sent ? real : own; }
 
@@ -195,27 +195,30 @@ bool FaultTransport::carry_all() {
 
 bool FaultTransport::carry_message(Relay& relay) {
   const FifoView &from = relay.from(), &to = relay.to();
-  auto publish = [&](uint64_t step, uint64_t flag) { HostMem::store_release(&to.lines[relay.slot(step)].flag, flag); };
+  auto publish = [&](uint64_t step, uint64_t flag) { HostMem::store_release(&to.lines[relay.line(step)].flag, flag); };
   Relay::Held& held = relay.held;
   if (held.after_next && (ending_ || now_s() > held.since_s + kReorderPatienceS)) {
     publish(held.step, held.flag);
     held.after_next = false;
   }
   const uint64_t step = relay.step;
-  const uint32_t slot = relay.slot(step);
-  uint64_t flag = HostMem::load_acquire(&from.lines[slot].flag);
+  const uint32_t line = relay.line(step);
+  uint64_t flag = HostMem::load_acquire(&from.lines[line].flag);
   if (!same_step(flag, step)) return false;
   const Fault fault = control_->count_message(relay.key.writer);
   if (control_->stopped_) return false;
   if (fault == Fault::kDelay) usleep(control_->delay_us_);
   if (fault == Fault::kAbort) real_->raise_abort(rank_);
-  std::memcpy(to.lines[slot].payload, from.lines[slot].payload, kLinePayloadBytes);
-  if (from.data != nullptr)
-    std::memcpy(to.data + uint64_t{slot} * to.slot_bytes, from.data + uint64_t{slot} * from.slot_bytes, to.slot_bytes);
+  std::memcpy(to.lines[line].payload, from.lines[line].payload, kLinePayloadBytes);
+  if (from.data != nullptr) {
+    DataPlace place;
+    std::memcpy(&place, from.lines[line].payload, sizeof place);
+    std::memcpy(to.data + place.offset, from.data + place.offset, place.bytes);
+  }
   ++relay.step;
   if (fault == Fault::kFingerprint) flag ^= kStepMask + 1;
   if (fault == Fault::kOtherStep)
-    flag = with_step(flag, step >= relay.real.num_slots ? step - relay.real.num_slots : step + relay.real.num_slots);
+    flag = with_step(flag, step >= relay.real.num_lines ? step - relay.real.num_lines : step + relay.real.num_lines);
   if (fault == Fault::kReordered || fault == Fault::kTwice) {
     if (fault == Fault::kTwice) publish(step, flag);
     held = {step, flag, now_s(), true};
