@@ -16,6 +16,7 @@ namespace rondo {
 namespace {
 
 constexpr double kConnectS = 5;   // per address of a peer
+constexpr double kNewsS = 0.3;    // within which the root has heard of a death
 constexpr size_t kMaxStrangers = 128;
 constexpr int kMaxRefusalsLogged = 8;
 constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
@@ -115,8 +116,13 @@ Status MeshBuilder::connect_to(Rank peer) {
   return {};
 }
 
+// A peer that does not answer may have given up because another one has died: the root hears of that and says so, if a
+// little later.
 Status MeshBuilder::could_not_connect(Rank peer, StatusCode code, const Status& why) {
-  RONDO_TRY(news_from_root());
+  const Patience news = patience_.at_most(kNewsS);
+  do {
+    RONDO_TRY(news_from_root());
+  } while (root_.end(nullptr) == Link::End::kNone && news.wait_ready(root_.fd(), POLLIN, "waiting for news").ok());
   return Status(
       code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, peers_[peer]), why.message()));
 }
