@@ -120,9 +120,7 @@ Status Bootstrap::Impl::fail(Status status) {
 
 // Fails, and tells all peers: they need not wait for what will not come.
 Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
-  wire::Writer why;
-  why.put(static_cast<uint8_t>(status.code())).str(status.message());
-  const auto payload = std::make_shared<const std::string>(why.take());
+  const auto payload = refusal_payload(status);
   const Status failed = fail(std::move(status));
   for (const auto& link : links_) {
     if (!link) continue;
@@ -259,9 +257,16 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
     return false;
   }
   if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok()) return fail(s);  // why it left, most likely
-  return fail(Status(StatusCode::kPeerLost,
-                     fmt::format("{}; rank {} was in {} #{}", first_end(peer, end, why), rank_, frame_name(what.kind),
-                                 what.sequence)));
+  if (!what.skip_others) {  // or another one has seen who ended first, and has left since
+    for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
+      if (links_[r] == nullptr) continue;
+      links_[r]->drain();
+      RONDO_TRY(heard_of_giving_up(what, r));
+    }
+  }
+  Status lost(StatusCode::kPeerLost, fmt::format("{}; rank {} was in {} #{}", first_end(peer, end, why), rank_,
+                                                 frame_name(what.kind), what.sequence));
+  return what.skip_others ? fail(std::move(lost)) : give_up(what.sequence, std::move(lost));
 }
 
 // A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.

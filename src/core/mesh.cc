@@ -52,11 +52,13 @@ class MeshBuilder {
       : rank_(request.rank), secret_(*request.secret), peers_(request.met->peers), root_(*request.met->root),
         port_(std::move(port)), patience_(patience), links_(peers_.size()) {}
 
-  Status connect_to(Rank peer);
-  Status meet_all();
+  Status build();
+  Status give_up(const Status& why);
   std::vector<std::unique_ptr<Link>> take() { return std::move(links_); }
 
  private:
+  Status connect_to(Rank peer);
+  Status meet_all();
   bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
   Status could_not_connect(Rank peer, StatusCode code, const Status& why);
   Status news_from_root();
@@ -87,6 +89,22 @@ class MeshBuilder {
   std::list<Caller> callers_;
   std::list<Stranger> strangers_;
 };
+
+Status MeshBuilder::build() {
+  for (Rank peer = 0; peer < rank_; ++peer) RONDO_TRY(connect_to(peer));
+  return meet_all();
+}
+
+// Whoever has all of his links finds this one closed, in his first collective call: he is told why.
+Status MeshBuilder::give_up(const Status& why) {
+  const auto payload = refusal_payload(why);
+  for (const auto& link : links_) {
+    if (!link) continue;
+    link->queue(FrameKind::kGaveUp, 1, payload);
+    link->flush();
+  }
+  return why;
+}
 
 Status MeshBuilder::connect_to(Rank peer) {
   const PeerInfo& to = peers_[peer];
@@ -231,8 +249,8 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self) {
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort port,
                                                           const Patience& patience) {
   MeshBuilder builder(request, std::move(port), patience);
-  for (Rank peer = 0; peer < request.rank; ++peer) RONDO_TRY(builder.connect_to(peer));
-  RONDO_TRY(builder.meet_all());
+  const Status built = builder.build();
+  if (!built.ok()) return builder.give_up(built);
   return builder.take();
 }
 

@@ -78,6 +78,12 @@ Status refusal(const Frame& frame) {
                       : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
 }
 
+std::shared_ptr<const std::string> refusal_payload(const Status& why) {
+  wire::Writer w;
+  w.put(static_cast<uint8_t>(why.code())).str(why.message());
+  return std::make_shared<const std::string>(w.take());
+}
+
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Patience& patience) {
   RONDO_TRY_ASSIGN(Fd fd, connect_to_root(id, rank, patience));

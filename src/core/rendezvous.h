@@ -39,5 +39,7 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
                               const Patience& patience);
 /// The error in a kRefused frame.
 Status refusal(const Frame& frame);
+/// Its payload, and that of kGaveUp.
+std::shared_ptr<const std::string> refusal_payload(const Status& why);
 
 }  // namespace rondo

@@ -195,9 +195,7 @@ class Root {
   void fail(StatusCode code, std::string message) {
     if (failed_) return;
     failed_ = true;
-    wire::Writer w;
-    w.put(static_cast<uint8_t>(code)).str(message);
-    refusal_ = std::make_shared<const std::string>(w.take());
+    refusal_ = refusal_payload(Status(code, std::move(message)));
     for (Connection& c : connections_)
       if (c.joined || &c == newcomer_) tell(c);
     // Ranks that come later hear the same story for a while. After the table nobody new can come.
