@@ -55,6 +55,7 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
     if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps, ring_bytes);
     blocked_by_ = WaitReason::kData;
+    if (crowded_) look_ahead(s);
     return false;
   }
   for (WritePort* w : s.send)
@@ -69,6 +70,15 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.
 void Executor::note_missing(const Doorbell* whose) {
   if (whose != nullptr && (missing_ == nullptr || same_cpu(*whose, *own_bell_))) missing_ = whose;
+}
+
+// A rank of this core whose message comes later in the lane has to run as well, and better at once.
+void Executor::look_ahead(const ProgramStep& s) {
+  for (uint32_t k = 1; k <= s.further_receives && (missing_ == nullptr || !same_cpu(*missing_, *own_bell_)); ++k) {
+    const ProgramStep& later = (&s)[k];
+    for (const ReadPort* r : later.recv)
+      if (r->fifo.arrived(1, later.fingerprint) == Arrival::kNotYet) note_missing(r->writer_bell);
+  }
 }
 
 // Operations before this one on the same end have to finish with it first.

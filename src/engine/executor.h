@@ -53,6 +53,8 @@ class Executor {
   /// Who is waited for since forget_missing(), preferably somebody on this core; nullptr when unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
+  /// Ranks share cores: whoever waits wants to know of all that is missing, not of the first alone.
+  void set_crowded(bool crowded) { crowded_ = crowded; }
 
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
@@ -62,6 +64,7 @@ class Executor {
   bool step_once_traced(Operation& op, const ProgramStep& s);
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
+  void look_ahead(const ProgramStep& s);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
@@ -80,6 +83,7 @@ class Executor {
   PortTable& ports_;
   const Doorbell* own_bell_;
   const Doorbell* missing_ = nullptr;
+  bool crowded_ = false;
   StepTrace* trace_ = nullptr;
   WaitReason blocked_by_ = WaitReason::kNone;  // why the last try was in vain
   std::vector<const void*> sources_;

@@ -40,6 +40,9 @@ class Compiler {
         longest = std::max(longest, std::min(step.src.num_elems, p_.loop_elems));
       }
     p_.lap_bytes = p_.direct ? 0 : place_bytes(p_.ring_bytes_of_message(longest)) * shape_.lap_messages;
+    for (ProgramLane& lane : p_.lanes)
+      for (size_t pc = lane.size(); pc-- > 1;)
+        if (only_receives(lane[pc])) lane[pc - 1].further_receives = lane[pc].further_receives + 1;
     recognise_once();
     return {};
   }
@@ -141,6 +144,8 @@ class Compiler {
     }
     return {};
   }
+
+  static bool only_receives(const ProgramStep& s) { return !s.recv.empty() && s.send.empty() && s.verb != Verb::kWait; }
 
   /// A sum that one rank alone gets is rounded once, from the accumulator.
   bool one_owner() const {

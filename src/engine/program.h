@@ -34,6 +34,7 @@ struct ProgramStep {
   uint16_t src_position;
   uint32_t fingerprint;  // of its messages
   uint16_t wait_lane, wait_pc;           // of a wait
+  uint16_t further_receives;             // so many steps right behind it in its lane only receive messages
   int32_t src_chunk, dst_chunk;          // as the schedule numbers them; -1: none. For traces
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
   uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message; no steps: nothing to do

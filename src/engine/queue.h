@@ -37,6 +37,7 @@ class OperationQueue {
         executor_(rank, nranks, ports_),
         board_(*transport.board(rank)), pair_board_(*transport.pair_board(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
+    executor_.set_crowded(spin.crowded);
     sign_board();
   }
 
