@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -69,24 +71,28 @@ void stay_on(int num_cpus) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-/// From the corners of the grid inwards, so that a world whose time is short has seen a little of everything.
+/// The sizes of CostCorrections, from the corners of the grid inwards, so that a world whose time is short has seen a little
+/// of everything.
 std::vector<uint64_t> sizes_in_order() {
-  return {8,         64 << 10, 4 << 20, 1 << 10,  16 << 10,  512 << 10, 256,     4 << 10,
-          256 << 10, 16 << 20, 1 << 20, 32 << 10, 128 << 10, 2 << 10,   8 << 10, 2 << 20};
+  std::vector<uint64_t> sizes;
+  for (const int k : {0, 7, 4, 10, 2, 9, 5, 6, 8, 3, 1, 11})
+    sizes.push_back(static_cast<uint64_t>(CostCorrections::kFirstBytes * std::pow(CostCorrections::kRatio, k)));
+  return sizes;
 }
 constexpr Collective kMeasured[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                    Collective::kBroadcast, Collective::kAllToAll,      Collective::kReduce};
-constexpr uint64_t kMostBytes = 16 << 20, kHugeBytes = 64 << 20;
+                                    Collective::kBroadcast, Collective::kAllToAll,      Collective::kReduce,
+                                    Collective::kGather,    Collective::kScatter};
+constexpr uint64_t kMostBytes = 32 << 20, kHugeBytes = 64 << 20;
 
-/// Times all points until the time is up, and gives rank 0's observations as lines "ns count count ...".
+/// Times all points until the time is up, and gives rank 0's observations as lines (Timing).
 class WorldRank {
  public:
   WorldRank(Communicator& comm, double budget_s) : comm_(comm), budget_s_(budget_s) {}
 
   std::string run() {
     CandidateBenchOptions options;
-    options.bursts = 9;  // short ones: few of them are disturbed
-    options.burst_us = 150;
+    options.bursts = 7;
+    options.burst_us = 700;  // in shorter ones a chain of ranks takes in calls faster than it ends them
     options.point_s = 0.4;
     {
       CandidateBench bench(comm_, kMostBytes, options);
@@ -122,7 +128,8 @@ class WorldRank {
   }
   void note(const MeasuredPoint& point) {
     for (const MeasuredCandidate& m : point.candidates) {
-      text_ += fmt::format("{} {}", point.ranks_per_core, m.median_ns());
+      text_ += fmt::format("{} {} {} {} {} {}", point.nranks, point.ranks_per_core, point.bytes,
+                           algorithm_index(*m.candidate.algorithm), static_cast<int>(m.form), m.median_ns());
       for (double count : m.candidate.counts) text_ += fmt::format(" {}", count);
       text_ += '\n';
     }
@@ -160,25 +167,39 @@ std::vector<World> worlds_for(int cpus, bool quick) {
   const int shared = std::min(cpus, 2);  // processors that ranks share, however many there are
   worlds.push_back({2 * shared, shared, 1});
   worlds.push_back({4 * shared, shared, 1});
-  const double total_s = quick ? 12 : 50;
-  for (World& w : worlds) w.budget_s = total_s / static_cast<double>(worlds.size());
+  // Ranks that share cores take longer for the same calls.
+  auto weight = [](const World& w) { return w.nranks > w.cpus ? 2.0 : 1.0; };
+  double weights = 0;
+  for (const World& w : worlds) weights += weight(w);
+  for (World& w : worlds) w.budget_s = (quick ? 12 : 55) * weight(w) / weights;
   return worlds;
 }
 
+/// A line of a world's file: a candidate at a size.
+struct Timing {
+  int nranks = 0, ranks_per_core = 0;
+  double bytes = 0;
+  size_t row = 0;  // of the registry
+  int form = 0;    // CostForm
+  Observation observation;
+};
+
 struct Observations {
   std::vector<Observation> spread, crowded;
+  std::vector<Timing> timings;
 };
 
 void read_observations(const std::string& path, Observations& to) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
-    int ranks_per_core = 0;
-    Observation o;
-    words >> ranks_per_core >> o.measured_ns;
+    Timing t;
+    Observation& o = t.observation;
+    words >> t.nranks >> t.ranks_per_core >> t.bytes >> t.row >> t.form >> o.measured_ns;
     for (double& count : o.counts) words >> count;
     if (!words || !(o.measured_ns > 0)) fail("a world has written what cannot be read: " + line);
-    (ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
+    (t.ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
+    to.timings.push_back(t);
   }
 }
 
@@ -195,6 +216,37 @@ Observations measure(const std::vector<World>& worlds) {
     if (status != 0) fail(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
   }
   return all;
+}
+
+/// What remains between the fitted forecast and the timings.
+CostCorrections corrections_of(const std::vector<Timing>& timings, const CostModel& costs) {
+  CostCorrections found;
+  std::map<int8_t*, bool> known;  // by place
+  std::vector<int8_t*> rows;      // each of kSizes
+  for (const Timing& t : timings) {
+    const auto size = static_cast<long>(std::lround(std::log2(t.bytes / CostCorrections::kFirstBytes) /
+                                                    std::log2(CostCorrections::kRatio)));
+    if (t.row >= CostCorrections::kRows || size < 0 || size >= static_cast<long>(CostCorrections::kSizes)) continue;
+    const size_t world = CostCorrections::world_of(t.nranks, t.ranks_per_core);
+    found.measured |= 1u << world;
+    int8_t* row = found.sixteenths[world][t.row][t.form];
+    row[size] = CostCorrections::encode(t.observation.measured_ns /
+                                        forecast_ns(t.observation.counts, costs, t.ranks_per_core));
+    known[row + size] = true;
+    rows.push_back(row);
+  }
+  for (int8_t* row : rows)  // sizes without a timing: as the nearest one that has one
+    for (int k = 0; k < static_cast<int>(CostCorrections::kSizes); ++k) {
+      if (known.contains(row + k)) continue;
+      for (int away = 1; away < static_cast<int>(CostCorrections::kSizes); ++away)
+        for (const int near : {k - away, k + away})
+          if (near >= 0 && near < static_cast<int>(CostCorrections::kSizes) && known.contains(row + near)) {
+            row[k] = row[near];
+            away = static_cast<int>(CostCorrections::kSizes);
+            break;
+          }
+    }
+  return found;
 }
 
 void print_found(const Calibration& found, const Observations& o) {
@@ -242,6 +294,7 @@ int run(const CalibrateArgs& args) {
   found.date = date;
   found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
   found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
+  found.corrections = corrections_of(all.timings, found.costs);
   print_found(found, all);
   write(path, found);
   return 0;

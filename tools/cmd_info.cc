@@ -216,7 +216,7 @@ void show_settings() {
     any = true;
   }
   std::string from;
-  const Expected<CostModel> costs = costs_in_force(&from, false);
+  const Expected<CostsInForce> costs = costs_in_force(&from, false);
   line("planner", costs.ok() ? "constants: " + from : std::string(costs.status().message()));
   if (!any) line("all", "defaults");
   for (const std::string& text : unknown_variables(environ)) line("unknown", text);

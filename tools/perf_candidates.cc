@@ -160,7 +160,7 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   double round_ns = 0;
   for (const Candidate& c : *found) {
     force(&c);
-    point.candidates.push_back({c});
+    point.candidates.push_back({c, impl.planner().form_of(c), {}});
     const bool slow = burst_ns(1) > kSlowNs;  // connections and pages too
     const double ns = burst_ns(slow ? 1 : 3);
     calls.push_back(static_cast<uint64_t>(std::clamp(options_.burst_us * 1000 / ns, 1.0, 4000.0)));

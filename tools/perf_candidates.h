@@ -21,6 +21,7 @@ namespace rondo::tools {
 
 struct MeasuredCandidate {
   Candidate candidate;
+  CostForm form = CostForm::kInline;
   std::vector<double> bursts_ns{};  // of a call, in the order in which the candidates took turns
 
   double median_ns() const;

@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
+#include <span>
+
+#include "algorithms/registry.h"
 
 namespace rondo {
 namespace {
@@ -26,6 +31,21 @@ std::optional<T> number(std::string_view s) {
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
   if (error != std::errc() || end != s.data() + s.size()) return std::nullopt;
   return value;
+}
+
+constexpr std::string_view kForms[] = {"inline", "short", "long"}, kDirectForms[] = {"copied", "mapped"};
+
+std::span<const std::string_view> forms_of(const Algorithm& a) {
+  if (a.direct) return kDirectForms;
+  return kForms;
+}
+
+std::optional<CostForm> form_named(const Algorithm* a, std::string_view name) {
+  if (a == nullptr) return std::nullopt;
+  const auto forms = forms_of(*a);
+  const auto at = std::find(forms.begin(), forms.end(), name);
+  if (at == forms.end()) return std::nullopt;
+  return static_cast<CostForm>(at - forms.begin());
 }
 
 /// A file as it is read, line by line.
@@ -60,6 +80,7 @@ class Parser {
     if (name == "date") return take_text(line, name, value, result_.date);
     if (name == "near_bytes") return take_bytes(line, name, value, have_near_, result_.costs.near_bytes);
     if (name == "huge_bytes") return take_bytes(line, name, value, have_huge_, result_.costs.huge_bytes);
+    if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(line, name, value);
     const size_t dot = name.find('.');
     const std::string_view set = name.substr(0, dot), term = dot == name.npos ? "" : name.substr(dot + 1);
     for (size_t t = 0; t < kNumCostTerms; ++t) {
@@ -94,6 +115,40 @@ class Parser {
     return {};
   }
 
+  Status take_correction(size_t line, std::string_view name, std::string_view value) {
+    std::string_view words[4], rest = name;
+    for (std::string_view& word : words) {
+      const size_t dot = rest.find('.');
+      word = rest.substr(0, dot);
+      rest = dot == rest.npos ? std::string_view() : rest.substr(dot + 1);
+    }
+    const auto world = std::find(std::begin(CostCorrections::kWorldNames), std::end(CostCorrections::kWorldNames), words[0]) -
+                       std::begin(CostCorrections::kWorldNames);
+    const Algorithm* algorithm = nullptr;
+    for (const Algorithm& a : all_algorithms())
+      if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
+    const size_t row = algorithm != nullptr ? algorithm_index(*algorithm) : CostCorrections::kRows;
+    const std::optional<CostForm> form = form_named(algorithm, words[3]);
+    if (world == std::ssize(CostCorrections::kWorldNames) || row >= CostCorrections::kRows || !form)
+      return bad_line(line, fmt::format("there is no candidate \"{}\"", name));
+    bool& have = have_corrections_[static_cast<size_t>(world)][row][static_cast<size_t>(*form)];
+    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    have = true;
+    for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
+      const size_t space = value.find(' ');
+      const std::optional<double> ratio = number<double>(value.substr(0, space));
+      constexpr double kRounded = 1.01;  // as they are printed
+      if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
+        return bad_line(line, fmt::format("{} has not {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
+                                          CostCorrections::kMost, CostCorrections::kMost));
+      to = CostCorrections::encode(*ratio);
+      value = space == value.npos ? std::string_view() : trim(value.substr(space));
+    }
+    if (!value.empty()) return bad_line(line, fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
+    result_.corrections.measured |= uint32_t{1} << world;
+    return {};
+  }
+
   Status complete() const {
     auto missing = [](std::string_view name) {
       return Status(StatusCode::kInvalidArgument, fmt::format("{} is missing", name));
@@ -110,6 +165,7 @@ class Parser {
   Calibration result_;
   bool have_version_ = false, have_near_ = false, have_huge_ = false;
   std::array<std::array<bool, kNumCostTerms>, 2> have_{};
+  bool have_corrections_[CostCorrections::kWorlds][CostCorrections::kRows][CostCorrections::kForms] = {};
 };
 
 std::optional<std::string> read_file(const std::string& path, size_t most_bytes) {
@@ -123,7 +179,7 @@ std::optional<std::string> read_file(const std::string& path, size_t most_bytes)
   return text;
 }
 
-constexpr size_t kMostBytes = 64 * 1024;
+constexpr size_t kMostBytes = 256 * 1024;
 
 }  // namespace
 
@@ -137,6 +193,21 @@ std::string format_calibration(const Calibration& c) {
   for (size_t t = 0; t < kNumCostTerms; ++t)
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
                         c.costs.crowded[t]);
+  for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {
+    if ((c.corrections.measured >> world & 1) == 0) continue;
+    for (size_t row = 0; row < std::min(CostCorrections::kRows, all_algorithms().size()); ++row) {
+      const Algorithm& a = all_algorithms()[row];
+      const auto forms = forms_of(a);
+      for (size_t form = 0; form < forms.size(); ++form) {
+        const auto& sixteenths = c.corrections.sixteenths[world][row][form];
+        if (std::all_of(std::begin(sixteenths), std::end(sixteenths), [](int8_t s) { return s == 0; })) continue;
+        text += fmt::format("{}.{}.{}.{} =", CostCorrections::kWorldNames[world], collective_name(a.collective), a.name,
+                            forms[form]);
+        for (const int8_t s : sixteenths) text += fmt::format(" {:.3g}", CostCorrections::decode(s));
+        text += '\n';
+      }
+    }
+  }
   return text;
 }
 
@@ -157,14 +228,14 @@ std::string default_calibration_path() {
   return "";
 }
 
-Expected<CostModel> costs_in_force(std::string* from, bool report) {
+Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
   const char* variable = std::getenv("RONDO_CALIBRATION");
   const bool named = variable != nullptr && *variable != '\0';
   auto built_in = [&](const std::string& why) {
     if (from != nullptr) *from = why.empty() ? "built in" : "built in, since " + why;
     if (report && !why.empty())
       std::fprintf(stderr, "rondo: the planner's built-in constants are used, since %s\n", why.c_str());
-    return built_in_costs();
+    return CostsInForce{};
   };
   if (named && std::string_view(variable) == "off") return built_in("");
   const std::string path = named ? variable : default_calibration_path();
@@ -187,7 +258,7 @@ Expected<CostModel> costs_in_force(std::string* from, bool report) {
     return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path,
                                 c->cpu, processor_name()));
   if (from != nullptr) *from = path;
-  return c->costs;
+  return CostsInForce{c->costs, c->corrections};
 }
 
 }  // namespace rondo

@@ -8,6 +8,7 @@
 //     huge_bytes = 50331648
 //     spread.handover = 112.4               one line for each constant of cost_model.h, in nanoseconds, twice:
 //     crowded.handover = 655.0              ranks with a core each, and ranks that share cores
+//     spread_2.reduce.ring.short = 1.1 ...  what of cost_corrections.h was measured: a factor for each of its sizes
 //
 // Empty lines and lines that begin with # count as nothing. Pure functions, but for the last two.
 #pragma once
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/cost_corrections.h"
 #include "engine/cost_model.h"
 #include "rondo/status.h"
 
@@ -26,6 +28,13 @@ struct Calibration {
   int version = kCalibrationVersion;
   std::string cpu, date;
   CostModel costs = built_in_costs();
+  CostCorrections corrections;
+};
+
+/// The constants, and what is to be corrected of forecasts made with them.
+struct CostsInForce {
+  CostModel costs = built_in_costs();
+  CostCorrections corrections;
 };
 
 /// Errors: kInvalidArgument naming the line, or what is missing. A version other than kCalibrationVersion is no error:
@@ -42,6 +51,6 @@ std::string default_calibration_path();
 /// ..."). RONDO_CALIBRATION: a file, which must be there and be readable; `off`: built in; not set: the default file,
 /// if there is one. A file of another version or machine is not used; neither is a malformed default file: both are
 /// reported on stderr where `report`. Errors: kInvalidArgument naming the variable, the file and the line.
-Expected<CostModel> costs_in_force(std::string* from, bool report);
+Expected<CostsInForce> costs_in_force(std::string* from, bool report);
 
 }  // namespace rondo

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <cstddef>
 #include <cstring>
 
 #include "core/communicator_impl.h"
@@ -31,12 +32,15 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   const Rank rank = bootstrap->rank();
   const int nranks = bootstrap->nranks();
   std::vector<std::string> blobs;
-  RONDO_TRY(bootstrap->all_gather(&options.settings, sizeof options.settings, &blobs));
+  // Corrections are long, and rank 0's count for all.
+  static_assert(offsetof(Settings, planner) + sizeof(PlannerSettings) == sizeof(Settings));
+  constexpr size_t kWithoutCorrections = offsetof(Settings, planner) + offsetof(PlannerSettings, corrections);
+  RONDO_TRY(bootstrap->all_gather(&options.settings, rank == 0 ? sizeof(Settings) : kWithoutCorrections, &blobs));
   std::vector<Settings> all(blobs.size());
   for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() != sizeof(Settings))
+    if (blobs[r].size() != (r == 0 ? sizeof(Settings) : kWithoutCorrections))
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(&all[r], blobs[r].data(), sizeof(Settings));
+    std::memcpy(&all[r], blobs[r].data(), blobs[r].size());
   }
   RONDO_TRY_ASSIGN(const Settings agreed, agree(rank, all));
   for (Rank r = 0; r < nranks; ++r)

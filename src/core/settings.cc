@@ -45,7 +45,9 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
   s.may_pull = values.text("cma") != "0";
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
-  RONDO_TRY_ASSIGN(s.planner.costs, costs_in_force(nullptr, true));
+  RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
+  s.planner.costs = costs.costs;
+  s.planner.corrections = costs.corrections;
   RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);

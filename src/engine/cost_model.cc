@@ -6,24 +6,6 @@
 namespace rondo {
 namespace {
 
-// The busiest rank decides, or the core with all of its ranks: work is spread evenly over cores, as ranks are.
-RankWork work_of_core(const ScheduleProfile& p, int ranks_per_core) {
-  if (ranks_per_core <= 1) return p.busiest;
-  const double k = ranks_per_core;
-  auto most = [&](double busiest, double mean) { return std::max(busiest, mean * k); };
-  const RankWork &b = p.busiest, &m = p.mean;
-  return {most(b.credits, m.credits),
-          most(b.credit_lines, m.credit_lines),
-          most(b.steps, m.steps),
-          most(b.ends, m.ends),
-          most(b.ring_share, m.ring_share),
-          most(b.user_share, m.user_share),
-          most(b.peer_share, m.peer_share),
-          most(b.fresh_share, m.fresh_share),
-          most(b.added_share, m.added_share),
-          most(b.pulls, m.pulls)};
-}
-
 /// 0 up to near_bytes, 1 from four times as many on.
 double far_part(double bytes, double near_bytes) {
   return bytes <= near_bytes ? 0 : std::min(1.0, std::log2(bytes / near_bytes) / 2);
@@ -60,7 +42,7 @@ class Counter {
   void in_lines() {
     const double lines = std::max(1.0, std::ceil(c_.chunk_bytes / kLinePayloadBytes));
     at(CostTerm::kStep) += work_.steps;
-    at(CostTerm::kLine) = work_.steps * lines;
+    at(CostTerm::kLine) = work_.adding_steps * lines;
     at(CostTerm::kEnd) += work_.ends * lines;
   }
   void in_rings() {
@@ -68,9 +50,9 @@ class Counter {
     at(CostTerm::kMessage) = work_.steps * loops;
     at(CostTerm::kEnd) += work_.ends * loops;
     bytes(CostTerm::kRingByte, CostTerm::kFarRingByte, work_.ring_share * size_);
-    constexpr double kShortMessage = 16 * 1024, kMuchOfRing = 256 * 1024;
-    if (c_.message_bytes > kShortMessage && c_.chunk_bytes > kMuchOfRing)
-      at(CostTerm::kLongRingByte) = work_.ring_share * size_;
+    const double in_use = work_.connections * std::min(c_.lap_bytes, c_.chunk_bytes);
+    at(CostTerm::kLongRingByte) =
+        work_.ring_share * size_ * far_part(in_use, static_cast<double>(model_.near_bytes));
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     at(CostTerm::kDataHandover) = c_.profile->rounds;
     if (c_.ranks_per_core > 1) return;  // there is always a rank that has something to do
@@ -90,7 +72,8 @@ class Counter {
     }
     at(CostTerm::kUserByte) += work_.added_share * user_size_;  // read again, from a block in a near cache
     constexpr double kBytesPerCall = 256 * 1024;
-    at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
+    at(CostTerm::kPullCall) =
+        work_.pulls + (peer + (work_.block_share - work_.added_share) * user_size_) / kBytesPerCall;
     if (user_size_ > static_cast<double>(model_.huge_bytes)) {
       at(CostTerm::kHugePullByte) = peer;
       return;

@@ -22,14 +22,14 @@ namespace rondo {
 #define RONDO_COST_TERMS(X)                                                                                        \
   X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                       \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank")  \
-  X(kDataHandover, "data_handover", "ns", 120, 700, "once more, with data in a ring behind the flag")   \
+  X(kDataHandover, "data_handover", "ns", 120, 150, "once more, with data in a ring behind the flag")   \
   X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                          \
   X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                       \
-  X(kLine, "line", "ns", 7, 7, "a header line's worth of data through a kernel")                                   \
+  X(kLine, "line", "ns", 7, 7, "a header line's worth of data that is added")                                   \
   X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                      \
   X(kRingByte, "ring_byte", "ns/byte", 0.035, 0.035, "data rings, written or read")                                \
   X(kFarRingByte, "far_ring_byte", "ns/byte", 0.06, 0.06, "the same in calls beyond the caches near the cores")    \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where long messages go round the whole ring")  \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where the laps of a core's rings go beyond its caches")  \
   X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                      \
   X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "the same beyond the caches")                            \
   X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                     \
@@ -84,6 +84,7 @@ struct CostCase {
   int ranks_per_core = 1;
   double user_bytes = 0;  // the same buffer in the callers' types, where these are not what travels; 0: whole_bytes
   bool rounds = false;    // direct: what is read has to be rounded to the wire's type
+  double lap_bytes = 0;   // in which its messages go round in each ring (protocol/fifo.h)
 };
 
 /// How often each constant counts. `model`: its near_bytes and huge_bytes alone.

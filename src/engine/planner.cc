@@ -9,7 +9,10 @@
 namespace rondo {
 
 Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels)
-    : rank_(rank), nranks_(nranks), settings_(settings), ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
+    : rank_(rank), nranks_(nranks), settings_(settings),
+      measured_world_(settings.corrections.nearest_measured(
+          CostCorrections::world_of(nranks, settings.ranks_per_core))),
+      ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
 
 void Planner::force(const Candidate* candidate) {
   forced_ = candidate != nullptr ? *candidate : Candidate{};
@@ -35,8 +38,18 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const bool by_copy = c.algorithm->pulls_only && !ports_.transport().may_be_direct();
   const int shared = settings_.ranks_per_core;
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
-                          v.chunk(p.longest_chunk), shared, v.user, v.user > 0}, settings_.costs);
-  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
+                          v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
+                          static_cast<double>(c.message_bytes) * lap_messages()}, settings_.costs);
+  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared) *
+                  settings_.corrections.factor(measured_world_, algorithm_index(*c.algorithm), form_of(c),
+                                               std::max(v.whole, v.user));
+}
+
+CostForm Planner::form_of(const Candidate& c) const {
+  if (c.algorithm->direct)
+    return c.algorithm->pulls_only && !ports_.transport().may_be_direct() ? CostForm::kCopied : CostForm::kMapped;
+  if (c.protocol == Protocol::kInline) return CostForm::kInline;
+  return c.message_bytes <= 16 * 1024 ? CostForm::kShort : CostForm::kLong;
 }
 
 Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {
@@ -181,8 +194,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;
-  // Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
-  if (settings_.ranks_per_core > 1) shape.lap_messages = kRingMessages;
+  shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
   return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),

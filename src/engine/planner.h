@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "algorithms/registry.h"
+#include "engine/cost_corrections.h"
 #include "engine/cost_model.h"
 #include "engine/program.h"
 #include "engine/request.h"
@@ -29,6 +30,7 @@ struct PlannerSettings {
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
   int32_t ranks_per_core = 1;     // rounded up
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
+  CostCorrections corrections;         // likewise; the last member: rank 0's alone goes to the others
 };
 
 /// One way to run a call, and its forecast.
@@ -73,6 +75,7 @@ class Planner {
   /// measurements; all ranks have to do alike, between two operations. Drops all plans.
   void force(const Candidate* candidate);
   const PlannerSettings& settings() const { return settings_; }
+  CostForm form_of(const Candidate& c) const;
 
  private:
   static constexpr size_t kSets = 512, kWays = 4;
@@ -101,10 +104,13 @@ class Planner {
   Volume volume_of(const PlanRequest& request) const;
   void forecast(Candidate& c, const Volume& v, Rank root);
   std::vector<uint64_t> message_sizes(double chunk_bytes) const;
+  /// Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
+  uint32_t lap_messages() const { return settings_.ranks_per_core > 1 ? kRingMessages : 32; }
 
   Rank rank_;
   int nranks_;
   PlannerSettings settings_;
+  const size_t measured_world_;  // whose corrections count
   PortTable& ports_;
   const KernelTable& kernels_;
   std::vector<std::shared_ptr<Plan>> cache_;  // kSets sets of kWays, the newest first

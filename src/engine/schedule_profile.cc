@@ -10,10 +10,11 @@
 namespace rondo {
 namespace {
 
-constexpr double RankWork::*kFields[] = {&RankWork::credits,    &RankWork::credit_lines, &RankWork::steps,
-                                         &RankWork::ends,       &RankWork::ring_share,   &RankWork::user_share,
-                                         &RankWork::peer_share, &RankWork::fresh_share,  &RankWork::added_share,
-                                         &RankWork::pulls};
+constexpr double RankWork::*kFields[] = {
+    &RankWork::credits,     &RankWork::credit_lines, &RankWork::steps,      &RankWork::adding_steps,
+    &RankWork::connections, &RankWork::ends,         &RankWork::ring_share, &RankWork::user_share,
+    &RankWork::peer_share,  &RankWork::fresh_share,  &RankWork::added_share, &RankWork::block_share,
+    &RankWork::pulls};
 
 // A multicast is written once for all of its readers.
 double written_ends(const PortSet& to) {
@@ -59,11 +60,18 @@ class WorkCounter {
       profile_.pushes |= pushed != 0;
       work.peer_share += share * (received + pushed);
       if (i.src_buffer() == Buffer::kOut) work.fresh_share += share * received;
-      if (i.has(kVerbSrc)) work.added_share += share * received;
+      if (i.has(kVerbSrc)) {
+        work.added_share += share * received;
+        work.block_share += share * received * received;
+      }
       work.pulls += received;
       return;
     }
     work.steps += i.num_chunks;
+    if (received + (i.has(kVerbSrc) ? 1 : 0) > 1) work.adding_steps += i.num_chunks;
+    for (const Port& p : s_.recv_ports(i)) ends_.emplace(true, p.peer, p.tag, p.group);
+    for (const Port& p : s_.send_ports(i)) ends_.emplace(false, p.group == kUnicast ? p.peer : -1, p.tag, p.group);
+    work.connections = static_cast<double>(ends_.size());
     work.ends += i.num_chunks * (received + written);
     work.ring_share += share * (received + written);
   }
@@ -71,6 +79,7 @@ class WorkCounter {
   const RankSchedule& s_;
   ScheduleProfile& profile_;
   double whole_ = 0;
+  std::set<std::tuple<bool, Rank, uint16_t, uint16_t>> ends_;  // of data: reads it, peer, tag, group
 };
 
 /// The schedules of all ranks under rounds instead of a clock.
@@ -196,6 +205,12 @@ std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, int nranks, Rank 
 
 }  // namespace
 
+RankWork work_of_core(const ScheduleProfile& profile, int ranks_per_core) {
+  RankWork work = profile.busiest;
+  for (auto field : kFields) work.*field += (ranks_per_core - 1) * profile.others.*field;
+  return work;
+}
+
 double count_rounds(const Schedule& schedule, int ranks_per_core) {
   constexpr int kBegin = 4, kEnd = 12;  // between them the ranks are as far apart as they will be
   Rounds rounds(schedule, ranks_per_core);
@@ -208,13 +223,17 @@ ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank ro
   Schedule schedule{algorithm.collective, nranks, root, {}};
   for (Rank r : ranks_to_profile(algorithm, nranks, root))
     schedule.ranks.push_back(record_rank(algorithm, r, nranks, root));
+  RankWork sum;
   for (const RankSchedule& s : schedule.ranks) {
     const RankWork work = WorkCounter(s, algorithm, profile).work;
     for (auto field : kFields) {
       profile.busiest.*field = std::max(profile.busiest.*field, work.*field);
-      profile.mean.*field += work.*field / static_cast<double>(schedule.ranks.size());
+      sum.*field += work.*field;
     }
   }
+  if (const size_t rest = schedule.ranks.size() - 1; rest > 0)
+    for (auto field : kFields)
+      profile.others.*field = (sum.*field - profile.busiest.*field) / static_cast<double>(rest);
   if (nranks <= kProfiledRanks) profile.rounds = count_rounds(schedule, ranks_per_core);
   if (nranks > kProfiledRanks || profile.rounds < 0)
     profile.rounds = static_cast<double>(algorithm.cost(nranks).steps) * ranks_per_core;

@@ -16,19 +16,22 @@ struct RankWork {
   double credits = 0;       // messages without elements, sent or received
   double credit_lines = 0;  // connection ends that these touch
   double steps = 0;         // instructions with data, one for each chunk
+  double adding_steps = 0;  // of these: the ones that add
+  double connections = 0;   // ends of connections for data that it uses
   double ends = 0;          // connection ends that these touch: a header line each
   double ring_share = 0;    // written to and read from data rings or header lines
   double user_share = 0;    // read from and written to the caller's own buffers
   double peer_share = 0;    // read from and written to peers' buffers as direct instructions do
   double fresh_share = 0;   // of peer_share: read from what the peer has just written (its `out`)
   double added_share = 0;   // of peer_share: added to something; where it is copied it goes through a block first
+  double block_share = 0;   // added_share times the number of peers that share the block
   double pulls = 0;         // reads of a peer's buffer
   friend bool operator==(const RankWork&, const RankWork&) = default;
 };
 
 struct ScheduleProfile {
   RankWork busiest;                    // by field
-  RankWork mean;                       // over the ranks that were looked at
+  RankWork others;                     // the mean of the rest: of what all have together, less the busiest's
   double rounds = 0;                   // see below
   double longest_chunk = 0;            // share of S
   bool serves_variable_counts = true;  // schedule/variable_counts.h
@@ -50,6 +53,9 @@ inline constexpr int kProfiledRanks = 16;
 /// share cores it is a change of rank. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core.
 /// O(instructions of all ranks looked at), times a dozen for the rounds.
 ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank root, int ranks_per_core);
+
+/// What the core of the busiest rank has to do: that rank and others beside it, as work is spread evenly over cores.
+RankWork work_of_core(const ScheduleProfile& profile, int ranks_per_core);
 
 /// The rounds alone. `schedule` holds all ranks. Negative: the schedule stops before its end.
 double count_rounds(const Schedule& schedule, int ranks_per_core);

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "algorithms/registry.h"
 #include "rondo/communicator.h"
 
 namespace rondo {
@@ -49,6 +50,24 @@ Calibration sample() {
   return c;
 }
 
+/// The row of an algorithm in corrections.
+size_t row_of(Collective collective, std::string_view name) {
+  return algorithm_index(*find_algorithm(collective, name));
+}
+
+Calibration corrected_sample() {
+  Calibration c = sample();
+  c.corrections.measured = 1u << 0 | 1u << 4;
+  auto& at = c.corrections.sixteenths;
+  for (size_t size = 0; size < CostCorrections::kSizes; ++size) {
+    at[0][row_of(Collective::kReduce, "ring")][static_cast<size_t>(CostForm::kShort)][size] =
+        static_cast<int8_t>(size) - 5;
+    at[4][row_of(Collective::kAllGather, "pull")][static_cast<size_t>(CostForm::kMapped)][size] = 112;
+    at[4][row_of(Collective::kAllGather, "pull")][static_cast<size_t>(CostForm::kCopied)][size] = -112;
+  }
+  return c;
+}
+
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -62,6 +81,16 @@ TEST(Calibration, RoundTrip) {
   EXPECT_EQ(back->costs, c.costs);  // to the last bit
   EXPECT_EQ(back->cpu, c.cpu);
   EXPECT_EQ(back->date, c.date);
+}
+
+TEST(Calibration, CorrectionsComeBack) {
+  const Calibration c = corrected_sample();
+  const std::string text = format_calibration(c);
+  EXPECT_NE(text.find("\nspread_2.reduce.ring.short = 0.805 0.841 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\ncrowded_4.all_gather.pull.mapped = 128 "), std::string::npos) << text;
+  const Expected<Calibration> back = parse_calibration(text);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back->corrections, c.corrections);
 }
 
 TEST(Calibration, SpacesCommentsAndForeignLineEndsDoNotMatter) {
@@ -92,6 +121,14 @@ TEST(Calibration, WhatIsWrongIsNamedByLine) {
       {replaced(good, "crowded.call = 0\n", ""), "crowded.call is missing"},
       {good + "crowded.call = 1\n", "crowded.call stands there twice"},
       {good + "cpu = other\n", "cpu stands there twice"},
+      {good + "spread_3.reduce.ring.short = 1\n", "there is no candidate \"spread_3.reduce.ring.short\""},
+      {good + "spread_2.reduce.wring.short = 1\n", "there is no candidate \"spread_2.reduce.wring.short\""},
+      {good + "spread_2.reduce.ring.mapped = 1\n", "there is no candidate \"spread_2.reduce.ring.mapped\""},
+      {good + "spread_2.reduce.pull.short = 1\n", "there is no candidate \"spread_2.reduce.pull.short\""},
+      {good + "spread_2.reduce.ring.short = 1 1 1\n", "has not 12 factors"},
+      {good + "spread_2.reduce.ring.short = 1 1 1 1 1 1 1 1 1 1 1 200\n", "has not 12 factors"},
+      {good + "spread_2.reduce.ring.short = 1 1 1 1 1 1 1 1 1 1 1 1 1\n", "has more than 12 factors"},
+      {replaced(format_calibration(corrected_sample()), "pull.mapped", "pull.copied"), "stands there twice"},
       {good.substr(0, good.size() / 2), "is missing"},
   };
   for (const auto& c : cases) {
@@ -118,13 +155,14 @@ TEST(Calibration, SettingNamesAFileOrTurnsItOff) {
   std::string from;
   {
     const Setting use("RONDO_CALIBRATION", file.path());
-    const Expected<CostModel> costs = costs_in_force(&from, false);
+    const Expected<CostsInForce> costs = costs_in_force(&from, false);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
-    EXPECT_EQ(*costs, sample().costs);
+    EXPECT_EQ(costs->costs, sample().costs);
+    EXPECT_EQ(costs->corrections, sample().corrections);
     EXPECT_EQ(from, file.path());
   }
   const Setting off("RONDO_CALIBRATION", "off");
-  EXPECT_EQ(*costs_in_force(&from, false), built_in_costs());
+  EXPECT_EQ(costs_in_force(&from, false)->costs, built_in_costs());
   EXPECT_EQ(from, "built in");
 }
 
@@ -137,9 +175,9 @@ TEST(Calibration, OtherVersionsAndMachinesAreNotUsedAndSayWhy) {
     const File file(text);
     const Setting use("RONDO_CALIBRATION", file.path());
     std::string from;
-    const Expected<CostModel> costs = costs_in_force(&from, false);
+    const Expected<CostsInForce> costs = costs_in_force(&from, false);
     ASSERT_TRUE(costs.ok()) << costs.status().to_string();
-    EXPECT_EQ(*costs, built_in_costs());
+    EXPECT_EQ(costs->costs, built_in_costs());
     EXPECT_NE(from.find(why), std::string::npos) << from;
   }
 }
@@ -190,6 +228,26 @@ TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   EXPECT_TRUE(choice(*comms, 0).starts_with("one_shot") || choice(*comms, 0).starts_with("direct"))
       << choice(*comms, 0);
   for (size_t r = 1; r < 4; ++r) EXPECT_EQ(choice(*comms, r), choice(*comms, 0));
+}
+
+// The same by what was measured of candidates.
+TEST(Calibration, RankZerosCorrectionsDecideOnAllRanks) {
+  Calibration slow_but_one = sample();
+  slow_but_one.costs = built_in_costs();
+  slow_but_one.corrections.measured = 0x1f;
+  for (auto& world : slow_but_one.corrections.sixteenths)
+    for (const Algorithm& a : all_algorithms())
+      for (auto& form : world[algorithm_index(a)])
+        for (int8_t& size : form) size = a.name == "circulant" ? -100 : 0;
+  const File file(format_calibration(slow_but_one));
+  const Setting use("RONDO_CALIBRATION", file.path());
+  auto comms = Communicator::init_all(4);
+  ASSERT_TRUE(comms.ok()) << comms.status().to_string();
+  for (const uint64_t count : {2u, 1000u, 1000000u})
+    for (size_t r = 0; r < 4; ++r) {
+      const std::string plan = (*comms)[r]->explain_plan(Collective::kAllReduce, count, Dtype::kFloat32, Op::kSum);
+      EXPECT_TRUE(plan.starts_with("circulant")) << plan;
+    }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that
 // grow where they must. labels: unit
+#include "engine/cost_corrections.h"
 #include "engine/cost_model.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ TEST(ScheduleProfile, RingAllReduceByHand) {
   EXPECT_DOUBLE_EQ(p.busiest.user_share, (1 + 3 + 1 + 3) / 4.0);  // reads each own chunk once, writes each result once
   EXPECT_DOUBLE_EQ(p.longest_chunk, 0.25);
   EXPECT_DOUBLE_EQ(p.rounds, 6);
-  EXPECT_EQ(p.busiest, p.mean);  // all ranks do the same
+  EXPECT_EQ(p.busiest, p.others);  // all ranks do the same
 }
 
 TEST(ScheduleProfile, OneShotWritesOnceAndReadsAll) {
@@ -96,7 +97,8 @@ TEST(ScheduleProfile, ManyRanksAreSampledAndStayFinite) {
 double forecast(const ScheduleProfile& p, double bytes, int ranks_per_core, Protocol protocol = Protocol::kSimple,
                 double message_bytes = 16 * 1024) {
   const CostModel model = built_in_costs();
-  const CostCase c{&p, protocol, false, false, message_bytes, bytes, p.longest_chunk * bytes, ranks_per_core};
+  CostCase c{&p, protocol, false, false, message_bytes, bytes, p.longest_chunk * bytes, ranks_per_core};
+  c.lap_bytes = message_bytes * (ranks_per_core > 1 ? 8 : 32);
   return forecast_ns(cost_counts(c, model), model, ranks_per_core);
 }
 
@@ -160,6 +162,41 @@ TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
   const CostVector a = cost_counts(one_type, model), b = cost_counts(mixed, model);
   EXPECT_DOUBLE_EQ(b[static_cast<size_t>(CostTerm::kPullByte)], a[static_cast<size_t>(CostTerm::kPullByte)]);
   EXPECT_GT(b[static_cast<size_t>(CostTerm::kUserByte)], a[static_cast<size_t>(CostTerm::kUserByte)]);
+}
+
+TEST(CostCorrections, LieOnLinesBetweenTheMeasuredSizes) {
+  CostCorrections c;
+  c.measured = 1u << 3;
+  int8_t* at = c.sixteenths[3][7][static_cast<size_t>(CostForm::kShort)];
+  at[0] = CostCorrections::encode(2);
+  at[1] = CostCorrections::encode(0.5);
+  for (size_t k = 2; k < CostCorrections::kSizes; ++k) at[k] = CostCorrections::encode(8);
+  auto factor = [&](double bytes) { return c.factor(3, 7, CostForm::kShort, bytes); };
+  EXPECT_DOUBLE_EQ(factor(8), 2);
+  EXPECT_DOUBLE_EQ(factor(1), 2) << "as at the least size";
+  EXPECT_DOUBLE_EQ(factor(16), 1) << "half way in logarithms";
+  EXPECT_DOUBLE_EQ(factor(32), 0.5);
+  EXPECT_DOUBLE_EQ(factor(1e12), 8) << "as at the largest size";
+  EXPECT_DOUBLE_EQ(c.factor(3, 7, CostForm::kLong, 8), 1) << "not measured";
+  EXPECT_DOUBLE_EQ(c.factor(CostCorrections::kWorlds, 7, CostForm::kShort, 8), 1);
+  EXPECT_DOUBLE_EQ(c.factor(3, CostCorrections::kRows, CostForm::kShort, 8), 1) << "an own algorithm beyond the table";
+  for (const double ratio : {1e-9, 1e9})
+    EXPECT_NEAR(CostCorrections::decode(CostCorrections::encode(ratio)), ratio < 1 ? 1 / 128.0 : 128, 2);
+}
+
+TEST(CostCorrections, AreThoseOfTheNearestWorldThatWasMeasured) {
+  EXPECT_EQ(CostCorrections::world_of(2, 1), 0u);
+  EXPECT_EQ(CostCorrections::world_of(64, 1), 2u);
+  EXPECT_EQ(CostCorrections::world_of(4, 2), 3u);
+  EXPECT_EQ(CostCorrections::world_of(64, 32), 4u);
+  CostCorrections c;
+  for (size_t w = 0; w < CostCorrections::kWorlds; ++w) EXPECT_EQ(c.nearest_measured(w), CostCorrections::kWorlds);
+  c.measured = 1u << 0 | 1u << 3;
+  for (const size_t w : {0u, 1u, 2u}) EXPECT_EQ(c.nearest_measured(w), 0u);
+  for (const size_t w : {3u, 4u}) EXPECT_EQ(c.nearest_measured(w), 3u);
+  c.measured = 1u << 4;
+  EXPECT_EQ(c.nearest_measured(0), CostCorrections::kWorlds) << "sharing cores says nothing about not sharing them";
+  EXPECT_EQ(c.nearest_measured(3), 4u);
 }
 
 TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
