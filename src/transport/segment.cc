@@ -24,10 +24,12 @@ uint64_t pack(const ConnectionKey& k) {
          static_cast<uint64_t>(k.group) << 16 | k.tag;
 }
 
-// Has a ring's pages made, or found, at once: one by one, at the first message in each, they would cost the
+// Has the pages of a ring's first lap made, or found, at once: one by one, at the first message in each, they would cost the
 // first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is how it is.
+constexpr uint64_t kFirstLapBytes = 512 * 1024;  // 32 messages of 16 KiB, 8 of 64 KiB
+
 void populate(const FifoView& v, int advice) {
-  if (v.data != nullptr) (void)::madvise(v.data, v.data_bytes, advice);
+  if (v.data != nullptr) (void)::madvise(v.data, std::min<uint64_t>(v.data_bytes, kFirstLapBytes), advice);
 }
 }  // namespace
 
