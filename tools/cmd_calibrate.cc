@@ -71,8 +71,8 @@ void stay_on(int num_cpus) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-/// The sizes of CostCorrections, from the corners of the grid inwards, so that a world whose time is short has seen a little
-/// of everything.
+/// The sizes of CostCorrections, from the corners of the grid inwards, so that a world whose time is short has seen a
+/// little of everything.
 std::vector<uint64_t> sizes_in_order() {
   std::vector<uint64_t> sizes;
   for (const int k : {0, 7, 4, 10, 2, 9, 5, 6, 8, 3, 1, 11})
@@ -108,7 +108,7 @@ class WorldRank {
     CandidateBench bench(comm_, kMostBytes, options);
     for (uint64_t bytes : sizes_in_order())
       for (Collective c : {Collective::kAllReduce, Collective::kAllGather})
-        if (time_left(1)) note(bench.measure(c, bytes));
+        if (time_left(1)) note(bench.measure(c, bytes), true);
     return text_;
   }
 
@@ -126,10 +126,13 @@ class WorldRank {
     if (!status.ok()) throw PerfError(std::string(status.message()));
     return any != 0;
   }
-  void note(const MeasuredPoint& point) {
+  void note(const MeasuredPoint& point, bool registered = false) {
     for (const MeasuredCandidate& m : point.candidates) {
+      // Of those that go through messages the corrections are of private memory, which most calls use.
+      const bool corrects = !registered || m.form == CostForm::kMapped;
       text_ += fmt::format("{} {} {} {} {} {}", point.nranks, point.ranks_per_core, point.bytes,
-                           algorithm_index(*m.candidate.algorithm), static_cast<int>(m.form), m.median_ns());
+                           corrects ? algorithm_index(*m.candidate.algorithm) : CostCorrections::kRows,
+                           static_cast<int>(m.form), m.median_ns());
       for (double count : m.candidate.counts) text_ += fmt::format(" {}", count);
       text_ += '\n';
     }
@@ -228,7 +231,7 @@ CostCorrections corrections_of(const std::vector<Timing>& timings, const CostMod
                                                     std::log2(CostCorrections::kRatio)));
     if (t.row >= CostCorrections::kRows || size < 0 || size >= static_cast<long>(CostCorrections::kSizes)) continue;
     const size_t world = CostCorrections::world_of(t.nranks, t.ranks_per_core);
-    found.measured |= 1u << world;
+    found.note_known(world, t.row, static_cast<CostForm>(t.form));
     int8_t* row = found.sixteenths[world][t.row][t.form];
     row[size] = CostCorrections::encode(t.observation.measured_ns /
                                         forecast_ns(t.observation.counts, costs, t.ranks_per_core));

@@ -160,7 +160,7 @@ std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
     text += fmt::format("Roots: every one up to {} ranks, beyond that 0, 1, N/2, N-2 and N-1.\n", kMaxAllRoots);
   if (fingerprints)
     text += fmt::format(
-        "Above {} ranks: values and deadlocks by fingerprints, one loop of {} messages; no races, no ragged "
+        "Above {} ranks: values and deadlocks by fingerprints, one loop with FIFOs of {}; no races, no ragged "
         "or variable counts.\n",
         kMaxRaceRanks, CheckOptions::fingerprints().first_fifo_depth);
   return text;

@@ -258,8 +258,7 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
   }
   if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok()) return fail(s);  // why it left, most likely
   if (!what.skip_others) {  // or another one has seen who ended first, and has left since
-    for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
-      if (links_[r] == nullptr) continue;
+    for (const Rank r : what.from) {
       links_[r]->drain();
       RONDO_TRY(heard_of_giving_up(what, r));
     }

@@ -122,14 +122,17 @@ class Parser {
       word = rest.substr(0, dot);
       rest = dot == rest.npos ? std::string_view() : rest.substr(dot + 1);
     }
-    const auto world = std::find(std::begin(CostCorrections::kWorldNames), std::end(CostCorrections::kWorldNames), words[0]) -
-                       std::begin(CostCorrections::kWorldNames);
+    constexpr auto& kWorlds = CostCorrections::kWorldNames;
+    const auto world = std::find(std::begin(kWorlds), std::end(kWorlds), words[0]) - std::begin(kWorlds);
     const Algorithm* algorithm = nullptr;
     for (const Algorithm& a : all_algorithms())
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
-    const size_t row = algorithm != nullptr ? algorithm_index(*algorithm) : CostCorrections::kRows;
+    if (world == std::ssize(kWorlds))
+      return bad_line(line, fmt::format("there is no constant \"{}\"", name));
+    if (algorithm == nullptr) return {};  // of another build, or a plugin's
+    const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
-    if (world == std::ssize(CostCorrections::kWorldNames) || row >= CostCorrections::kRows || !form)
+    if (row >= CostCorrections::kRows || !form)
       return bad_line(line, fmt::format("there is no candidate \"{}\"", name));
     bool& have = have_corrections_[static_cast<size_t>(world)][row][static_cast<size_t>(*form)];
     if (have) return bad_line(line, fmt::format("{} stands there twice", name));
@@ -144,8 +147,9 @@ class Parser {
       to = CostCorrections::encode(*ratio);
       value = space == value.npos ? std::string_view() : trim(value.substr(space));
     }
-    if (!value.empty()) return bad_line(line, fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
-    result_.corrections.measured |= uint32_t{1} << world;
+    if (!value.empty())
+      return bad_line(line, fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
+    result_.corrections.note_known(static_cast<size_t>(world), row, *form);
     return {};
   }
 
@@ -194,13 +198,12 @@ std::string format_calibration(const Calibration& c) {
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
                         c.costs.crowded[t]);
   for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {
-    if ((c.corrections.measured >> world & 1) == 0) continue;
     for (size_t row = 0; row < std::min(CostCorrections::kRows, all_algorithms().size()); ++row) {
       const Algorithm& a = all_algorithms()[row];
       const auto forms = forms_of(a);
       for (size_t form = 0; form < forms.size(); ++form) {
         const auto& sixteenths = c.corrections.sixteenths[world][row][form];
-        if (std::all_of(std::begin(sixteenths), std::end(sixteenths), [](int8_t s) { return s == 0; })) continue;
+        if (!c.corrections.knows(world, row, static_cast<CostForm>(form))) continue;
         text += fmt::format("{}.{}.{}.{} =", CostCorrections::kWorldNames[world], collective_name(a.collective), a.name,
                             forms[form]);
         for (const int8_t s : sixteenths) text += fmt::format(" {:.3g}", CostCorrections::decode(s));

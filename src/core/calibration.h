@@ -1,7 +1,7 @@
 // Calibration: the planner's constants as `rondo calibrate` measured them on a machine, and the small file that keeps
 // them.
 //
-//     rondo_calibration = 1                 version; other versions are reported and not used
+//     rondo_calibration = 2                 version; other versions are reported and not used
 //     cpu = Intel(R) Xeon(R) Processor      on another processor the file is reported and not used
 //     date = 2026-11-21 13:00:00            for people
 //     near_bytes = 1048576
@@ -22,7 +22,7 @@
 
 namespace rondo {
 
-inline constexpr int kCalibrationVersion = 1;
+inline constexpr int kCalibrationVersion = 2;
 
 struct Calibration {
   int version = kCalibrationVersion;

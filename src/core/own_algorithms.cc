@@ -33,6 +33,11 @@ Status check_text(const Algorithm& a, int nranks, const std::vector<Rank>& roots
     for (Rank r = 0; r < nranks; ++r) {
       const Expected<RankSchedule> recorded = try_record_rank(a, r, nranks, root);
       if (!recorded.ok()) return refused(a, nranks, recorded.status().message());
+      for (const Lane& lane : recorded.value().lanes)
+        for (const Instruction& i : lane)
+          if (a.direct && (i.has(kVerbRecv) || i.has(kVerbSend)) && !i.is(kFlagDirect) && !i.is(kFlagCredit))
+            return refused(a, nranks, fmt::format("rank {} sends data in a message: a direct algorithm sends credits "
+                                                  "alone, its data go from buffer to buffer", r));
       for (const PortSet& set : recorded.value().port_sets)
         for (const Port& port : set)
           if (port.tag == kTagPointToPoint)
@@ -47,8 +52,8 @@ Status prove(const Algorithm& a, int nranks, const CheckOptions& options) {
   const CheckReport report = check_roots(a, nranks, options);
   if (!report.ok) return refused(a, nranks, report.reason);
   if (report.fifo_depth > static_cast<int>(kRingMessages))
-    return refused(a, nranks, fmt::format("it needs {} messages under way on one connection, and {} are sure to find room",
-                                          report.fifo_depth, kRingMessages));
+    return refused(a, nranks, fmt::format("it needs {} messages under way on one connection, and {} are sure to find "
+                                          "room", report.fifo_depth, kRingMessages));
   return {};
 }
 

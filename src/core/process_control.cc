@@ -34,6 +34,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   std::vector<std::string> blobs;
   // Corrections are long, and rank 0's count for all.
   static_assert(offsetof(Settings, planner) + sizeof(PlannerSettings) == sizeof(Settings));
+  static_assert(sizeof(PlannerSettings) - offsetof(PlannerSettings, corrections) - sizeof(CostCorrections) <
+                alignof(PlannerSettings));
   constexpr size_t kWithoutCorrections = offsetof(Settings, planner) + offsetof(PlannerSettings, corrections);
   RONDO_TRY(bootstrap->all_gather(&options.settings, rank == 0 ? sizeof(Settings) : kWithoutCorrections, &blobs));
   std::vector<Settings> all(blobs.size());

@@ -1,8 +1,9 @@
 // CostCorrections: how much longer or shorter than forecast each candidate took where it was measured.
 //
-// The forecast (cost_model.h) is a sum of a few constants; what it leaves out, as caches and a scheduler do, is alike for
-// one candidate from size to size and from run to run. `rondo calibrate` therefore keeps, beside the constants, the ratio
-// of measured to forecast time for each candidate at twelve sizes, on the small worlds of processes that it starts.
+// The forecast (cost_model.h) is a sum of a few constants; what it leaves out, as caches and a scheduler do, is alike
+// for one candidate from size to size and from run to run. `rondo calibrate` therefore keeps, beside the constants, the
+// ratio of measured to forecast time for each candidate at twelve sizes, on the small worlds of processes that it
+// starts.
 //
 // Pure functions over values; what they are given is equal on all ranks.
 #pragma once
@@ -24,7 +25,7 @@ struct CostCorrections {
   static constexpr double kFirstBytes = 8, kRatio = 4;  // sizes: 8 B, 32 B, ... 32 MiB
   static constexpr double kMost = 128;                  // times longer or shorter
 
-  uint32_t measured = 0;  // a bit for each world
+  uint8_t known[kWorlds][kRows] = {};  // of each world and row: a bit for each form that was measured
   /// log2 of measured / forecast in sixteenths, by world, row of the registry, form and size.
   int8_t sixteenths[kWorlds][kRows][kForms][kSizes] = {};
 
@@ -32,10 +33,16 @@ struct CostCorrections {
   static size_t world_of(int nranks, int ranks_per_core);
   /// The nearest one to it that was measured, with a core each or shared as there; kWorlds: none.
   size_t nearest_measured(size_t world) const;
+  bool knows(size_t world, size_t row, CostForm form) const {
+    return world < kWorlds && row < kRows && (known[world][row] >> static_cast<int>(form) & 1) != 0;
+  }
+  void note_known(size_t world, size_t row, CostForm form) {
+    known[world][row] = static_cast<uint8_t>(known[world][row] | 1 << static_cast<int>(form));
+  }
   static int8_t encode(double ratio);
   static double decode(double sixteenths);
-  /// By what a forecast is multiplied; between two sizes on the straight line in logarithms. 1 where nothing is known.
-  /// `world`: as nearest_measured says.
+  /// By what a forecast is multiplied; between two sizes on the straight line in logarithms. What is known and what is
+  /// not must not be compared: then all plain forecasts. `world`: as nearest_measured says.
   double factor(size_t world, size_t row, CostForm form, double bytes) const;
   friend bool operator==(const CostCorrections&, const CostCorrections&) = default;
 };

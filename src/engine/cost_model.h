@@ -29,7 +29,7 @@ namespace rondo {
   X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                      \
   X(kRingByte, "ring_byte", "ns/byte", 0.035, 0.035, "data rings, written or read")                                \
   X(kFarRingByte, "far_ring_byte", "ns/byte", 0.06, 0.06, "the same in calls beyond the caches near the cores")    \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where the laps of a core's rings go beyond its caches")  \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where a core's laps go beyond its caches")       \
   X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                      \
   X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "the same beyond the caches")                            \
   X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                     \

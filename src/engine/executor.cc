@@ -40,8 +40,8 @@ bool Executor::advance(Operation& op, uint32_t lane) {
   return true;
 }
 
-// Whether the next message can be moved: its `steps` lines are there on both sides, and its place in the rings that it is
-// sent through.
+// Whether the next message can be moved: its `steps` lines are there on both sides, and its place in the rings that it
+// is sent through.
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes) {
   if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
     blocked_by_ = WaitReason::kOrder;

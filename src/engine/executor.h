@@ -41,7 +41,10 @@ class Executor {
     if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
     return step_lane(op, lane);
   }
-  /// The same for a step of a program in `once` form, without lane bookkeeping.
+  /// The same for a step of a program in `once` form, without lane bookkeeping; begin_once() before its first one.
+  void begin_once() {
+    if (trace_ != nullptr) [[unlikely]] trace_->begin_operation();
+  }
   bool step_once(Operation& op, const ProgramStep& s) {
     if (trace_ != nullptr) [[unlikely]] return step_once_traced(op, s);
     return step_message(op, s);

@@ -40,9 +40,19 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
                           v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
                           static_cast<double>(c.message_bytes) * lap_messages()}, settings_.costs);
-  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared) *
-                  settings_.corrections.factor(measured_world_, algorithm_index(*c.algorithm), form_of(c),
-                                               std::max(v.whole, v.user));
+  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
+}
+
+// What was measured and what was not are not comparable once one of them is corrected.
+void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
+  const CostCorrections& known = settings_.corrections;
+  if (!std::all_of(found.begin(), found.end(), [&](const Candidate& c) {
+        return known.knows(measured_world_, algorithm_index(*c.algorithm), form_of(c));
+      }))
+    return;
+  for (Candidate& c : found)
+    c.forecast_ns *= known.factor(measured_world_, algorithm_index(*c.algorithm), form_of(c),
+                                  std::max(v.whole, v.user));
 }
 
 CostForm Planner::form_of(const Candidate& c) const {
@@ -173,6 +183,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     else if (wanted(Protocol::kSimple) || !lines_possible)
       for (uint64_t bytes : message_sizes(chunk)) add(Protocol::kSimple, bytes);
   }
+  correct(found, volume);
   std::stable_sort(found.begin(), found.end(),
                    [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
   if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
@@ -206,6 +217,7 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
   shape.operation = shape_of(request, 0);
+  shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
   shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : bytes <= 256 * 1024 ? message_sizes(0).front()
                                                               : message_sizes(static_cast<double>(bytes)).front();

@@ -43,6 +43,7 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
   alone_ = &op;
   op.started = true;
   number(op);
+  executor_.begin_once();
   for (size_t i = 0; i < p.lanes.size(); ++i) {
     if (i + 1 == p.lanes.size() && i != 0) announce(op);  // what others wait for is out
     for (const ProgramStep& s : p.lanes[i]) {

@@ -92,8 +92,9 @@ bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
   auto holds = [&](const ProgramLane& l) { return &s >= l.data() && &s < l.data() + l.size(); };
   while (!holds(op.program->lanes[lane])) ++lane;
   const Before before = look(*op.program, s, lane, 0);
-  // Reading the ticks costs as much as the rest of a record: what follows an instruction at once begins where that ended.
-  const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks(op.sequence) : 0;
+  // Reading the ticks costs as much as the rest of a record: what follows an instruction at once begins where that
+  // ended.
+  const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks() : 0;
   const uint64_t ready_ticks = last_ticks != 0 ? last_ticks : ticks();
   if (!step_message(op, s)) {
     op.waits[lane].blocked(blocked_by_, ready_ticks);

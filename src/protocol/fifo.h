@@ -8,9 +8,9 @@
 //   reader: wait until the line's flag is flag(s), with acquire; read; store its counter := s + 1 with release
 //
 // *Inline*: a message travels in lines alone, 56 B in each, so one cache line brings data and flag together.
-// *Simple*: a message is one step; its data lie in the ring, where the line's payload says (DataPlace). The writer alone
-// decides where: behind the message before, and from the beginning again as soon as a *lap* of bytes was used and the
-// beginning is free. So short messages stay in few pages and few cache lines, however large the ring is.
+// *Simple*: a message is one step; its data lie in the ring, where the line's payload says (DataPlace). The writer
+// alone decides where: behind the message before, and from the beginning again as soon as a *lap* of bytes was used and
+// the beginning is free. So short messages stay in few pages and few cache lines, however large the ring is.
 // Multicast is R readers on one FIFO: what is written once is read by all. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. A reader that finds the step it waits for under
@@ -57,8 +57,8 @@ struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
 };
 inline constexpr uint32_t kMaxDataLines = 32;
-/// What a message takes of the ring. Longer ones begin at pages, where a processor stops fetching ahead: a reader's core
-/// would otherwise take away the lines that the writer is about to fill.
+/// What a message takes of the ring. Longer ones take whole pages, at whose ends a processor stops fetching ahead: a
+/// reader's core would otherwise take away the lines that the writer is about to fill.
 constexpr uint32_t place_bytes(uint32_t bytes) {
   const uint32_t unit = bytes <= 1024 ? 64 : 4096;
   return (bytes + unit - 1) / unit * unit;
@@ -82,8 +82,9 @@ class FifoWriter {
 
   /// True when steps step() .. step() + n - 1 have lines. n <= num_lines.
   bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
-  /// True when one step has a line and `bytes` > 0 of data have a place; data() is that place until it is posted. `lap`: of
-  /// bytes in which messages shall stay if they can; at least kRingMessages places of the longest that the call sends.
+  /// True when one step has a line and `bytes` > 0 of data have a place; data() is that place until it is posted.
+  /// `lap`: the bytes in which messages shall stay if they can; at least kRingMessages places of the longest that the
+  /// call sends.
   bool room_for(uint32_t bytes, uint32_t lap) {
     return (step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
   }
@@ -121,8 +122,8 @@ class FifoWriter {
     limit_ = step_ - behind + view_.num_lines;
     return behind;
   }
-  // The ring holds what the readers have not finished with: from `first` to offset_, perhaps round its end. free_end_ is
-  // how far offset_ may go before the counters are looked at again.
+  // The ring holds what the readers have not finished with: from `first` to offset_, perhaps round its end. free_end_
+  // is how far offset_ may go before the counters are looked at again.
   bool find_place(uint32_t bytes, uint32_t lap) {
     const uint64_t behind = look();
     if (behind == 0) {
@@ -137,7 +138,7 @@ class FifoWriter {
         offset_ = 0;
         free_end_ = first;
       } else {
-        const uint32_t later = offset_ + bytes > 2 * offset_ ? offset_ + bytes : 2 * offset_;
+        const uint32_t next = offset_ + place_bytes(bytes), later = next > 2 * offset_ ? next : 2 * offset_;
         free_end_ = later < view_.data_bytes ? later : view_.data_bytes;
       }
     } else {

@@ -67,8 +67,9 @@ class StepTrace {
     __builtin_prefetch(&records_[(num_written_ + kRecordsAhead) & mask_], 1);
     return records_[num_written_++ & mask_];
   }
-  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done; `what` has all but kind and
-  /// times. Forgets the wait. The fields are set at once: one by one, those that share a word would wait for one another.
+  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done; `what` has all but
+  /// kind and times. Forgets the wait. The fields are set at once: one by one, those that share a word would wait for
+  /// one another.
   void add(const StepRecord& what, LaneWait& wait, uint64_t ready_ticks, uint64_t done_ticks) {
     uint64_t begin_ticks = ready_ticks, data_ticks = 0, room_ticks = 0, order_ticks = 0;
     if (wait.reason != WaitReason::kNone) {
@@ -96,10 +97,10 @@ class StepTrace {
               .recv_step = what.recv_step,
               .send_step = what.send_step};
     last_ticks_ = done_ticks;
-    last_sequence_ = what.sequence;
   }
-  /// When the last instruction was done, if it was of that operation; else 0. For a driver that has not paused since.
-  uint64_t last_ticks(uint64_t sequence) const { return sequence == last_sequence_ ? last_ticks_ : 0; }
+  /// When the operation's last instruction was done; 0: there is none since it began. For a driver that does not pause.
+  uint64_t last_ticks() const { return last_ticks_; }
+  void begin_operation() { last_ticks_ = 0; }
 
   uint64_t num_written() const { return num_written_; }
   uint64_t capacity() const { return mask_ + 1; }
@@ -118,7 +119,7 @@ class StepTrace {
   StepRecord* records_;
   uint64_t mask_;
   uint64_t num_written_ = 0;
-  uint64_t last_ticks_ = 0, last_sequence_ = 0;
+  uint64_t last_ticks_ = 0;
   TraceIdentity identity_;
   uint64_t serial_;
   ClockPair start_;

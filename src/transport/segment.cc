@@ -24,8 +24,9 @@ uint64_t pack(const ConnectionKey& k) {
          static_cast<uint64_t>(k.group) << 16 | k.tag;
 }
 
-// Has the pages of a ring's first lap made, or found, at once: one by one, at the first message in each, they would cost the
-// first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is how it is.
+// Has the pages of a ring's beginning made, or found, at once: one by one, at the first message in each, they would
+// cost the first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is
+// how it is.
 constexpr uint64_t kFirstLapBytes = 512 * 1024;  // 32 messages of 16 KiB, 8 of 64 KiB
 
 void populate(const FifoView& v, int advice) {
@@ -33,10 +34,12 @@ void populate(const FifoView& v, int advice) {
 }
 }  // namespace
 
-// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that messages are read from the
-// shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very many.
+// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that messages are read from
+// the shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very many.
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
-  data_lines = n <= 16 ? 32 : 16;
+  constexpr uint32_t kMost = 32, kLeast = 16;
+  static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
+  data_lines = n <= 16 ? kMost : kLeast;
   max_connections = static_cast<uint32_t>(8 * n + 64);
   marks_offset = round_up(sizeof(SegmentHeader), 64);
   directory_offset = round_up(marks_offset + static_cast<uint64_t>(n), 64);

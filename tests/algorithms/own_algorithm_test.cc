@@ -108,6 +108,13 @@ TEST(OwnAlgorithm, MoreUnderWayThanFindsRoomIsRefused) {
             std::string::npos);
 }
 
+TEST(OwnAlgorithm, DirectOnesSendNoDataInMessages) {
+  Algorithm a = kStar;
+  a.name = "direct_star";
+  a.direct = true;
+  EXPECT_NE(refusal(a).find("a direct algorithm sends credits alone"), std::string::npos) << refusal(a);
+}
+
 TEST(OwnAlgorithm, WhatIsTrueForFewRanksOnlyIsProvenWhenManyMeet) {
   Algorithm a = kStar;
   a.name = "small_star";

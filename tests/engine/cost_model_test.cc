@@ -166,7 +166,7 @@ TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
 
 TEST(CostCorrections, LieOnLinesBetweenTheMeasuredSizes) {
   CostCorrections c;
-  c.measured = 1u << 3;
+  c.note_known(3, 7, CostForm::kShort);
   int8_t* at = c.sixteenths[3][7][static_cast<size_t>(CostForm::kShort)];
   at[0] = CostCorrections::encode(2);
   at[1] = CostCorrections::encode(0.5);
@@ -191,10 +191,12 @@ TEST(CostCorrections, AreThoseOfTheNearestWorldThatWasMeasured) {
   EXPECT_EQ(CostCorrections::world_of(64, 32), 4u);
   CostCorrections c;
   for (size_t w = 0; w < CostCorrections::kWorlds; ++w) EXPECT_EQ(c.nearest_measured(w), CostCorrections::kWorlds);
-  c.measured = 1u << 0 | 1u << 3;
+  c.note_known(0, 5, CostForm::kLong);
+  c.note_known(3, 9, CostForm::kInline);
   for (const size_t w : {0u, 1u, 2u}) EXPECT_EQ(c.nearest_measured(w), 0u);
   for (const size_t w : {3u, 4u}) EXPECT_EQ(c.nearest_measured(w), 3u);
-  c.measured = 1u << 4;
+  c = {};
+  c.note_known(4, 0, CostForm::kMapped);
   EXPECT_EQ(c.nearest_measured(0), CostCorrections::kWorlds) << "sharing cores says nothing about not sharing them";
   EXPECT_EQ(c.nearest_measured(3), 4u);
 }

@@ -3,10 +3,10 @@
 //   engine --private FIFO--> relay --real FIFO--> peers        a connection that this rank writes
 //   engine <--private FIFO-- relay <--real FIFO-- peers        a connection that it reads
 //
-// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data slots and
+// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data and
 // read counters between them and the real ones, step by step, so it knows the exact step of every connection and counts
 // the messages of this rank in both directions. A message here is one step of a connection: a header line, with its
-// data slot where it has one. The peers cannot tell a relay from a rank that is a little slow.
+// data where it has some. The peers cannot tell a relay from a rank that is a little slow.
 //
 // Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct and
 // pull algorithms the messages are their credits.
@@ -35,7 +35,7 @@ enum class Fault : uint8_t {
   kFreeze,       // SIGSTOP of this process instead
   kAbort,        // the rank aborts the communicator
   kFingerprint,  // the flag of another operation
-  kOtherStep,    // the flag of another step: of the slot's last use
+  kOtherStep,    // the flag of another step: of the line's last use
   kLost,         // its flag is never published; later messages are carried
   kReordered,    // the next message's flag is published before this one's
   kTwice,        // its flag is published again after the next message's

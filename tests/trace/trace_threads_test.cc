@@ -50,6 +50,30 @@ TEST(Tracing, EnvironmentIsCheckedWhenTheCommunicatorIsMade) {
   }
 }
 
+// Sends and receives are counted apart, so both of these are number 1: the second one must not begin in the first.
+TEST(Tracing, AnOperationBeginsWhenItIsCalled) {
+  TemporaryFolder folder;
+  uint64_t called_ticks = 0;
+  spawn_threads(2, [&](Communicator& comm) {
+    uint64_t data = 0;
+    ASSERT_TRUE(is_ok(trace_start(comm, {folder.path(), 0})));
+    if (comm.rank() == 0) {
+      ASSERT_TRUE(is_ok(comm.send(&data, 1, Dtype::kUint64, 1)));
+      called_ticks = ticks();
+      ASSERT_TRUE(is_ok(comm.recv(&data, 1, Dtype::kUint64, 1)));
+    } else {
+      ASSERT_TRUE(is_ok(comm.recv(&data, 1, Dtype::kUint64, 0)));
+      ASSERT_TRUE(is_ok(comm.send(&data, 1, Dtype::kUint64, 0)));
+    }
+    ASSERT_TRUE(is_ok(trace_stop(comm)));
+  });
+  auto files = read_traces(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  ASSERT_EQ(files->at(0).records.size(), 2u);
+  EXPECT_LT(files->at(0).records[0].begin_ticks, called_ticks);
+  EXPECT_GE(files->at(0).records[1].begin_ticks, called_ticks);
+}
+
 // Several operations under way at once take turns on connections, and a progress thread drives.
 TEST(Tracing, AsynchronousWorkIsAValidTrace) {
   TemporaryFolder folder;
