@@ -70,10 +70,12 @@ class Counter {
       at(CostTerm::kMessage) = work_.pulls;
       return bytes(CostTerm::kPeerByte, CostTerm::kFarPeerByte, peer);
     }
-    at(CostTerm::kUserByte) += work_.added_share * user_size_;  // read again, from a block in a near cache
     constexpr double kBytesPerCall = 256 * 1024;
-    at(CostTerm::kPullCall) =
-        work_.pulls + (peer + (work_.block_share - work_.added_share) * user_size_) / kBytesPerCall;
+    at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
+    if (!c_.rounds) {  // what is added is read again, from a block that its peers share; rounding, above, has that in it
+      at(CostTerm::kUserByte) += work_.added_share * user_size_;
+      at(CostTerm::kPullCall) += (work_.block_share - work_.added_share) * user_size_ / kBytesPerCall;
+    }
     if (user_size_ > static_cast<double>(model_.huge_bytes)) {
       at(CostTerm::kHugePullByte) = peer;
       return;
