@@ -256,7 +256,7 @@ void judge(const MakingCase& c, const MakingRun& run) {
       EXPECT_TRUE(told == StatusCode::kPeerLost || told == StatusCode::kTimeout) << status_text(told);
     }
     if (c.fault == Fault::kDescriptors && told != StatusCode::kOk) {
-      const bool missed = c.stage == Stage::kInit || c.stage == Stage::kGrow;  // who fails by itself tells nobody
+      const bool missed = c.stage == Stage::kInit || c.stage == Stage::kGrow;  // who has no links yet tells nobody
       EXPECT_TRUE(told == StatusCode::kSystem || told == StatusCode::kPeerLost ||
                   (told == StatusCode::kTimeout && missed))
           << status_text(told);
@@ -272,7 +272,7 @@ void judge(const MakingCase& c, const MakingRun& run) {
                                                                                          : stage_name(c.stage);
       // Who could not take part in a meeting leaves it at its own deadline at the latest, and is then seen to have left.
       const bool leaves_late = c.fault == Fault::kDescriptors && (c.stage == Stage::kGrow || c.stage == Stage::kInit);
-      // The ranks of a split do not hear why one of them gave up: the first that is seen to close its end is named.
+      // The ranks of a split may not hear why one of them gave up: then the first that closed its end is named.
       const bool gives_up = c.fault == Fault::kDescriptors && c.stage == Stage::kSplit && r != c.victim;
       // A shrink's children count anew: rank 0 is dead, so the victim is one less there.
       const std::string in_child = (code == StatusCode::kOk ? "rank " : "new communicator: rank ") +
