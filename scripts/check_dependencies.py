@@ -24,6 +24,7 @@ from pathlib import Path
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("include",),
+    ("cuda",),
     ("algorithms", "kernels", "protocol", "topology", "trace"),
     ("schedule",),
     ("transport",),

@@ -1,0 +1,223 @@
+// What the interpreter reads on a device: a Program flattened into plain data without pointers of the host, and the
+// arguments of one launch.
+//
+// A DeviceProgram is made from the engine's Program (lower.h) once for each shape of call and kept in device memory;
+// nothing in it changes from call to call, so that a captured launch can be replayed. What changes from call to call
+// but not from replay to replay stands in LaunchArgs; what changes from replay to replay (step counters) stands in
+// device memory and is carried on by the kernel itself.
+//
+// Blocks. A launch holds units. A unit is a sequence of calls that use the same connections and therefore run one after
+// the other; units run side by side. A unit has lanes x channels blocks: block (lane, channel) runs that lane of each of
+// its calls over that channel's share of every chunk (channel_extent). Between two calls of a unit the lanes of a
+// channel meet, since a connection may change from one lane to another. All blocks of a launch must be resident at
+// once: whoever launches sees to that.
+//
+// Host and device: plain data and constexpr functions. tests/engine/cuda freezes the layout.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/fifo.h"
+#include "rondo/schedule.h"
+#include "schedule/extent.h"
+
+namespace rondo {
+
+/// How a message travels on a device. kLl: words of 4 B data and 4 B flag. kLl128: lines of 120 B data and an 8 B flag,
+/// only where a line's store arrives whole. kSimple: data in the ring, a flag behind them (protocol/fifo.h).
+enum class DeviceProtocol : uint8_t { kSimple, kLl, kLl128 };
+inline constexpr int kNumDeviceProtocols = 3;
+
+/// Bits of DeviceStep::bits.
+enum DeviceStepBits : uint8_t {
+  kStepPrescale = 1,  // reads the caller's raw input in a reducing collective: premul_sum scales here
+  kStepCopies = 2,    // one source, which goes on as it is
+  kStepAsWire = 4,    // mixed types: what it writes is rounded to the wire type first
+};
+
+/// An instruction with its operands resolved. 64 bytes. See ProgramStep, which it is made from.
+struct alignas(16) DeviceStep {
+  Verb verb;
+  uint8_t flags;                       // InstructionFlags
+  uint8_t src_buffer, dst_buffer;      // Buffer
+  uint8_t bits;                        // DeviceStepBits
+  uint8_t wait_lane;                   // of a wait
+  uint16_t wait_pc;                    // "
+  uint16_t src_position;
+  uint16_t num_recv, num_send;         // entries of the index table from first_index on: the receives, then the sends.
+  uint16_t reserved;                   // Of direct steps they are ranks, otherwise ports (DevicePorts)
+  uint32_t first_index;
+  uint32_t fingerprint;                // of its messages
+  int32_t src_chunk, dst_chunk;        // as the schedule numbers them, for traces; -1: none
+  uint64_t src_first_elem, dst_first_elem;
+  uint64_t num_elems;                  // of the whole chunk, all loops and channels
+};
+static_assert(sizeof(DeviceStep) == 64);
+
+/// The part of a chunk that belongs to a channel, in elements from the chunk's beginning. Cut at multiples of 512 bytes
+/// as they travel, so that all ranks cut alike and accesses stay aligned; later channels may get nothing.
+constexpr Extent channel_extent(uint64_t num_elems, uint32_t num_channels, uint32_t channel, uint32_t wire_bytes) {
+  const uint64_t unit = 512 / wire_bytes;
+  const uint64_t units = num_elems / unit + (num_elems % unit != 0 ? 1 : 0);
+  const Extent e = extent(units, num_channels, channel);
+  const uint64_t first = e.first_elem * unit, end = (e.first_elem + e.num_elems) * unit;
+  const uint64_t cut = end < num_elems ? end : num_elems;
+  return first < cut ? Extent{first, cut - first} : Extent{num_elems, 0};
+}
+
+/// A program in device memory: the header, then num_lanes + 1 first steps, the steps of all lanes, the index table.
+/// Offsets count from the header.
+struct alignas(16) DeviceProgram {
+  static constexpr int kMaxLanes = 8;
+  uint32_t total_bytes;
+  uint32_t steps_offset, index_offset;
+  uint32_t num_lanes;
+  uint32_t lane_first[kMaxLanes + 1];  // step of each lane, and the end
+  uint32_t num_channels;
+  uint32_t num_ranks, rank;
+  DeviceProtocol protocol;
+  uint8_t dtype, op, row;              // Dtype, Op, type row of the call
+  uint8_t elem_bytes[3];               // by Buffer
+  uint8_t wire_bytes;
+  uint8_t own_type, wire_type, out_type, accumulator;  // Dtype
+  uint8_t premul, direct, waits, reserved8;  // waits: some step of it waits for a lane
+  uint32_t divide_by;                  // avg: the number of ranks; 0: no division
+  uint32_t fingerprint;
+  uint32_t lap_bytes;                  // Simple: as Program::lap_bytes
+  uint32_t reserved32;
+  uint64_t loop_elems;                 // of a channel: the elements of a message
+  uint64_t num_loops;                  // of the longest channel
+  uint64_t scratch_bytes;
+
+  const DeviceStep* steps() const {
+    return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
+  }
+  const uint16_t* index() const {
+    return reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(this) + index_offset);
+  }
+};
+static_assert(sizeof(DeviceProgram) % 16 == 0);
+
+/// One end of a connection in one channel, as the kernel finds and leaves it in device memory.
+struct DeviceWriteEnd {
+  static constexpr uint32_t kMaxReaders = 64;
+  FifoView view;                  // of kLl and kLl128: data is num_lines slots of slot_bytes; lines is unused
+  uint32_t slot_bytes;            // of kLl and kLl128, flags included
+  uint32_t num_readers;
+  const uint32_t* readers;        // num_readers indices of counters
+  uint64_t step;
+  uint32_t offset, free_end;      // of kSimple: where FifoWriter stands in its ring
+  uint32_t starts[kMaxDataLines];
+};
+struct DeviceReadEnd {
+  FifoView view;
+  uint32_t slot_bytes;
+  uint32_t counter;
+  uint64_t step;
+  Rank peer;
+  uint32_t reserved;
+};
+
+/// Where a rank's buffers stand, as its entry credit said.
+struct PeerBuffers {
+  const std::byte* in;
+  std::byte* out;
+};
+
+/// What a lane of a channel has done in all operations so far. Lanes that wait for it read `completed`.
+struct alignas(64) LaneProgress {
+  uint64_t completed;                             // instructions finished, stored with release
+  uint64_t expected[DeviceProgram::kMaxLanes];    // this lane's own count of what the others had completed before
+};
+
+/// All that a rank's communicator keeps in device memory. Tables are by channel: entry c * stride + i.
+struct DeviceComm {
+  uint32_t rank, num_ranks, max_channels;
+  uint32_t write_stride, read_stride;             // capacity of one channel's table
+  DeviceWriteEnd* writes;
+  DeviceReadEnd* reads;
+  PeerBuffers* peers;                             // max_channels x num_ranks
+  LaneProgress* lanes;                            // max_channels x kMaxLanes
+  uint64_t* meetings;                             // max_channels x 8 words (a line each): lanes arrived between calls
+};
+
+enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch };
+
+/// In host memory that the device sees (pinned and mapped), one per rank's communicator.
+struct alignas(64) DeviceControl {
+  uint32_t abort;                 // the host sets it: all blocks leave
+  uint32_t failed;                // DeviceFailure of the first block that gave up; others leave when they see it
+  // Written by that block before `failed`:
+  uint32_t call, lane, channel, pc;
+  uint64_t loop;
+  int32_t peer;                   // whom it waited for, -1: nobody in particular
+  uint32_t for_room;              // it waited for room in a ring, not for data
+  uint64_t waited_ns;
+};
+
+/// One executed instruction, in a ring of records that the host reads after the launch.
+struct alignas(32) DeviceRecord {
+  uint64_t begin_ns, end_ns;      // globaltimer: from the first look at its operands; the wait is in wait_ns
+  uint32_t wait_ns;
+  uint16_t call, pc;
+  uint8_t lane, channel;
+  uint16_t reserved;
+  uint32_t loop;
+};
+struct DeviceTrace {
+  DeviceRecord* records;          // capacity of them, a power of two; nullptr: none
+  uint64_t* next;                 // count of records so far
+  uint64_t capacity;
+};
+
+/// One call of a launch.
+struct alignas(16) DeviceCall {
+  const DeviceProgram* program;
+  const DeviceComm* comm;
+  DeviceControl* control;
+  const std::byte* in;
+  std::byte* out;
+  std::byte* scratch;
+  const void* premul_at;          // of premul_sum: where the scale stands in device memory; nullptr: in `premul`
+  alignas(8) std::byte premul[8]; // one element of the accumulator type (at premul_at: of the input type)
+  uint64_t deadline_ns;           // how long a wait may take; 0: for ever
+  uint64_t tag;
+};
+
+struct DeviceUnit {
+  uint32_t first_block;           // of num_lanes * num_channels: block = first_block + channel * num_lanes + lane
+  uint32_t num_lanes, num_channels;
+  uint32_t first_call, num_calls;
+};
+
+/// The one argument of an interpreter kernel: small enough for a kernel's parameters (4 KB), so that a captured launch
+/// holds all of it. Larger groups put the tables into memory that lives as long as the launch.
+struct LaunchArgs {
+  static constexpr uint32_t kMaxUnits = 24, kMaxCalls = 32;
+  uint32_t num_units, num_calls;
+  const DeviceUnit* more_units;   // instead of `units` when not null
+  const DeviceCall* more_calls;   // instead of `calls` when not null
+  DeviceTrace trace;
+  DeviceUnit units[kMaxUnits];
+  DeviceCall calls[kMaxCalls];
+};
+static_assert(sizeof(LaunchArgs) <= 4096);
+
+/// A reduction or copy by a whole grid, without any connection: the stream engine's steps, and what bench/ measures.
+/// Sources are combined left to right in the accumulator type, rounded once per sink.
+struct ReduceArgs {
+  static constexpr uint32_t kMaxSources = 16, kMaxSinks = 4;
+  const void* src[kMaxSources];
+  void* dst[kMaxSinks];
+  uint32_t num_src, num_dst;
+  uint64_t num_elems;
+  uint32_t own;                   // index of the source that is the caller's raw input; UINT32_MAX: none
+  uint32_t divide_by;             // 0: no division
+  const void* premul_at;          // as in DeviceCall
+  alignas(8) std::byte premul[8];
+  uint8_t premultiply;            // scale the own source
+  uint8_t own_type, wire_type, dst_type;  // mixed kernels: Dtype of src[own], of the other sources and sinks, of dst[0]
+  uint8_t has_dst, result_as_wire;        // mixed kernels, as in MixedKernelArgs
+};
+
+}  // namespace rondo
