@@ -54,6 +54,7 @@ class StagingPool {
     const uint8_t* marks = nullptr;  // one for each rank, in one of the ranges: 1 when it has left
     std::vector<ProcessName> ranks;  // by rank: whoever has ended leaves no mark
     uint64_t next_look_ns = 0;       // at who has ended
+    std::vector<std::shared_ptr<void>> kept;  // given up with the ranges
   };
 
   /// RONDO_POOL_BYTES (a suffix K, M, G or T multiplies by powers of 1024), or kDefaultBytes. Error: kInvalidArgument.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@ struct ConnectionKey {
   uint16_t tag = 0;
   uint16_t group = 0;
   bool inline_only = false;  // header lines alone: the Inline protocol
+  uint8_t words = 0;         // on devices, of inline connections: 0 lines, 1 LL's words, 2 LL128's lines
   friend bool operator==(const ConnectionKey&, const ConnectionKey&) = default;
 };
 
@@ -91,6 +93,9 @@ class Transport {
   virtual std::byte* resolve(Rank peer, const RemoteAddress& address) const = 0;
   /// Copies `bytes` from a peer's buffer whose address is kByCopy. Errors: kSystem with the errno's text.
   virtual Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) = 0;
+  /// Holds what this rank has lent to its peers until no rank of the communicator can touch it any more, or its process
+  /// has ended. It is given back in whichever thread finds that out.
+  virtual void keep(std::shared_ptr<void> what) = 0;
   /// Bytes of staging memory that this rank has set up so far.
   virtual uint64_t staging_bytes() const = 0;
 };

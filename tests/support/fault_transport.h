@@ -111,6 +111,7 @@ class FaultTransport final : public Transport {
   Status pull(Rank peer, const RemoteAddress& a, uint64_t offset_bytes, void* to, uint64_t bytes) override {
     return real_->pull(peer, a, offset_bytes, to, bytes);
   }
+  void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
   uint64_t staging_bytes() const override { return real_->staging_bytes(); }
 
  private:

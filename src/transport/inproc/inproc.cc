@@ -52,6 +52,11 @@ InprocTransport::~InprocTransport() {
   for (const StagingPool::Range& r : take_ranges()) world_->left_behind_.push_back(r);
 }
 
+void InprocTransport::keep(std::shared_ptr<void> what) {
+  const std::lock_guard lock(world_->mutex_);
+  world_->kept_.push_back(std::move(what));
+}
+
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {
   RONDO_TRY_ASSIGN(std::byte * p, map_anonymous(bytes));
   blocks_.push_back({p, bytes});

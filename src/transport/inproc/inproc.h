@@ -32,6 +32,7 @@ class InprocWorld {
   std::vector<StagingPool::Range> segments_;  // by rank
   std::mutex mutex_;
   std::vector<StagingPool::Range> left_behind_;  // connections of ranks that are gone
+  std::vector<std::shared_ptr<void>> kept_;      // what ranks have lent to one another
 };
 
 class InprocTransport final : public SegmentTransport {
@@ -42,6 +43,7 @@ class InprocTransport final : public SegmentTransport {
   std::optional<PeerLoss> find_lost() override { return std::nullopt; }  // a thread does not die alone
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
+  void keep(std::shared_ptr<void> what) override;
   bool may_be_direct() const override { return true; }
   bool can_pull() const override { return true; }
   Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {

@@ -232,7 +232,7 @@ ShmTransport::~ShmTransport() {
   }
   const uint8_t* own_marks = marks(rank_);
   depart();
-  pool_->bury({mine, own_marks, processes_});
+  pool_->bury({mine, own_marks, processes_, 0, std::move(kept_)});
 }
 
 std::optional<PeerLoss> ShmTransport::find_lost() { return peers_.find_lost(); }

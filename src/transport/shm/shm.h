@@ -52,6 +52,7 @@ class ShmTransport final : public SegmentTransport {
   bool may_be_direct() const override { return live_regions_ != 0; }
   bool can_pull() const override { return can_pull_; }
   Status pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override;
+  void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& a) const override {
     return regions_[a.region].bases[static_cast<size_t>(peer)] + a.offset_bytes;
@@ -78,6 +79,7 @@ class ShmTransport final : public SegmentTransport {
   std::vector<Region> regions_;
   int live_regions_ = 0;
   bool can_pull_ = false;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace rondo

@@ -1,0 +1,566 @@
+#include "transport/cuda_p2p/cuda_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+constexpr uint64_t kTestBytes = 64;         // for each peer, at the beginning of the first slab
+constexpr uint64_t kHostBytesPerLink = uint64_t{24} << 20;  // pinned, for each peer that is reached through the host
+
+// A rank's half of a connection on its board. kInbox: lines and data, made by the reader; kOutbox: the counters, made by
+// the writer, and of a multicast everything; kStream: slots of the stream engine, made by the reader.
+enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
+
+uint64_t pack(const ConnectionKey& k, Half half, Rank other) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(half) << 60 | static_cast<uint64_t>(form_of(k)) << 57 |
+         static_cast<uint64_t>(k.group != kUnicast) << 56 | static_cast<uint64_t>(other + 1) << 32 |
+         static_cast<uint64_t>(k.group) << 16 | k.tag;
+}
+
+struct Hello {  // what a rank says first; its error, if it has one, ends the making on all ranks
+  CudaTransport::DeviceOfRank device;
+  RemoteAddress board;
+  int32_t error = 0;
+  char why[400] = {};
+};
+struct Tested {  // followed by a byte for each rank
+  RemoteAddress host_region;
+  int32_t error = 0;
+  char why[400] = {};
+};
+
+template <class T>
+void set_error(const Status& s, T* to) {
+  if (s.ok()) return;
+  to->error = static_cast<int32_t>(s.code());
+  s.message().copy(to->why, sizeof to->why - 1);
+}
+
+template <class T>
+Expected<T> read(const std::string& bytes, size_t rank) {
+  T t;
+  if (bytes.size() < sizeof t)
+    return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", rank));
+  std::memcpy(static_cast<void*>(&t), bytes.data(), sizeof t);
+  if (t.error != 0) return Status(static_cast<StatusCode>(t.error), fmt::format("rank {}: {}", rank, t.why));
+  return t;
+}
+
+template <class T>
+std::string bytes_of(const T& t) {
+  return std::string(reinterpret_cast<const char*>(&t), sizeof t);
+}
+
+// What rank `from` writes into rank `to`'s memory.
+void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
+  for (uint64_t i = 0; i < kTestBytes; ++i)
+    bytes[i] = static_cast<unsigned char>(i * 37 + static_cast<uint64_t>(from) * 11 + static_cast<uint64_t>(to) * 5 + 1);
+}
+
+}  // namespace
+
+// What the peers may touch as long as any of them lives.
+struct CudaTransport::Kept {
+  cuda::PrimaryContext context;
+  std::vector<cuda::DeviceMemory> device;
+  std::vector<cuda::PinnedMemory> host;
+};
+
+bool CudaTransport::DeviceOfRank::same_device(const DeviceOfRank& o) const {
+  return std::memcmp(uuid.bytes, o.uuid.bytes, sizeof uuid.bytes) == 0;
+}
+
+CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Options& options)
+    : rank_(rank), nranks_(nranks), host_(host), options_(options), kept_(std::make_shared<Kept>()),
+      reached_(static_cast<size_t>(nranks)) {}
+
+Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
+                                                               const Options& options, const Gather& gather,
+                                                               const ChooseLink& choose) {
+  std::unique_ptr<CudaTransport> t(new CudaTransport(rank, nranks, host, options));
+  std::string mine;
+  std::vector<std::string> all;
+  // A rank that cannot go on still takes part, so that all hear of it at once.
+  Hello hello;
+  hello.device.process = ProcessName::self();
+  const Status opened = t->open_device();
+  set_error(opened.ok() ? t->make_board(&mine) : opened, &hello);
+  if (!mine.empty()) std::memcpy(static_cast<void*>(&hello), mine.data(), sizeof hello);
+  RONDO_TRY(gather(bytes_of(hello), &all));
+  RONDO_TRY(t->read_boards(all));
+
+  cuda::CurrentContext current(t->context());
+  RONDO_TRY(t->test_links(&mine, choose));
+  RONDO_TRY(gather(mine, &all));
+  RONDO_TRY(t->settle_links(all));
+  if (t->any_link(DeviceLink::Way::kHost)) {
+    // Where a link needs the host, everybody has host memory: alloc is collective between processes.
+    Tested region;
+    uint64_t links = 0;
+    for (Rank r = 0; r < nranks; ++r) links += t->link(r).way == DeviceLink::Way::kHost ? 1 : 0;
+    const uint64_t bytes = kHostBytesPerLink * static_cast<uint64_t>(nranks);
+    Status made;
+    std::byte* own = nullptr;
+    if (t->all_in_one_process() && host.name() == "inproc") {
+      if (auto memory = cuda::PinnedMemory::make(bytes); memory.ok()) {
+        own = memory->as();
+        region.host_region = {0, reinterpret_cast<uint64_t>(own)};
+        t->kept_->host.push_back(std::move(*memory));
+      } else {
+        made = memory.status();
+      }
+    } else if (auto memory = host.alloc(bytes); memory.ok()) {
+      own = static_cast<std::byte*>(*memory);
+      region.host_region = host.describe(own, bytes);
+    } else {
+      made = memory.status();
+    }
+    set_error(made, &region);
+    RONDO_TRY(gather(bytes_of(region), &all));
+    std::vector<std::byte*> regions;
+    for (Rank r = 0; r < nranks; ++r) {
+      RONDO_TRY_ASSIGN(const Tested theirs, read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+      regions.push_back(host.resolve(r, theirs.host_region));
+      if (t->all_in_one_process() && host.name() == "inproc") continue;
+      RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
+      t->registered_.push_back(std::move(pinned));
+    }
+    // One slab of every rank, number 1, stands for it.
+    SlabEntry& entry = t->board_of(rank).slabs[t->num_slabs_];
+    entry.on_host = 1;
+    entry.address = reinterpret_cast<uint64_t>(own);
+    std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
+    for (Rank r = 0; r < nranks; ++r) {
+      auto& slabs = t->reached_[static_cast<size_t>(r)];
+      slabs.resize(2);
+      slabs[1] = regions[static_cast<size_t>(r)];
+    }
+    t->host_rest_ = {t->num_slabs_++, 0, bytes, own};
+  }
+  return t;
+}
+
+CudaTransport::~CudaTransport() {
+  if (context_.get() == nullptr) return;
+  cuda::CurrentContext current(context_.get());
+  const cuda::Driver* d = cuda::driver();
+  for (const cuda::DevicePtr p : opened_) d->ipc_close_mem_handle(p);
+  registered_.clear();
+  host_.keep(std::move(kept_));
+}
+
+Status CudaTransport::open_device() {
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  int count = 0;
+  RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
+  if (options_.ordinal < 0 || options_.ordinal >= count)
+    return Status(StatusCode::kInvalidArgument, fmt::format("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)",
+                                                            options_.ordinal, count));
+  cuda::Device device = 0;
+  RONDO_TRY(cuda::check(d->device_get(&device, options_.ordinal), "cuDeviceGet"));
+  RONDO_TRY_ASSIGN(context_, cuda::PrimaryContext::retain(device));
+  RONDO_TRY_ASSIGN(kept_->context, cuda::PrimaryContext::retain(device));
+  cuda::CurrentContext current(context_.get());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(setup_, cuda::OwnedStream::make());
+  return {};
+}
+
+Status CudaTransport::make_board(std::string* mine) {
+  const cuda::Driver* d = cuda::driver();
+  cuda::CurrentContext current(context_.get());
+  Hello hello;
+  hello.device.process = ProcessName::self();
+  hello.device.ordinal = options_.ordinal;
+  const cuda::Device device = context_.device();
+  RONDO_TRY(cuda::check(d->device_uuid(&hello.device.uuid, device), "cuDeviceGetUuid"));
+  RONDO_TRY(cuda::check(d->device_pci_bus_id(hello.device.pci_bus_id, sizeof hello.device.pci_bus_id, device),
+                        "cuDeviceGetPCIBusId"));
+  RONDO_TRY(cuda::check(d->device_name(hello.device.name, sizeof hello.device.name, device), "cuDeviceGetName"));
+  int major = 0, minor = 0;
+  RONDO_TRY(cuda::check(d->device_attribute(&hello.device.multiprocessors, cuda::kAttrMultiprocessorCount, device),
+                        "cuDeviceGetAttribute"));
+  RONDO_TRY(cuda::check(d->device_attribute(&major, cuda::kAttrComputeMajor, device), "cuDeviceGetAttribute"));
+  RONDO_TRY(cuda::check(d->device_attribute(&minor, cuda::kAttrComputeMinor, device), "cuDeviceGetAttribute"));
+  hello.device.capability = 10 * major + minor;
+
+  // Threads of one process share pinned memory that lives as long as their world; processes share what the host
+  // transport maps in all of them.
+  const uint64_t bytes = round_up(DeviceBoard::bytes_for(nranks_), 4096);
+  std::byte* board = nullptr;
+  if (host_.name() == "inproc") {
+    RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make(bytes));
+    board = memory.as();
+    kept_->host.push_back(std::move(memory));
+    hello.board = {0, reinterpret_cast<uint64_t>(board)};
+  } else {
+    RONDO_TRY_ASSIGN(void* const memory, host_.alloc(bytes));
+    board = static_cast<std::byte*>(memory);
+    hello.board = host_.describe(board, bytes);
+  }
+  boards_.assign(static_cast<size_t>(nranks_), nullptr);
+  boards_[static_cast<size_t>(rank_)] = reinterpret_cast<DeviceBoard*>(board);
+  DeviceBoard& b = board_of(rank_);
+  b.max_halves = DeviceBoard::halves_for(nranks_);
+  b.max_slots = DeviceBoard::slots_for(nranks_);
+  for (uint32_t i = 0; i < b.max_slots; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
+  RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes, false));
+  const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
+  RONDO_CHECK(tested <= kSlabBytes);
+  device_rest_.offset += tested;
+  device_rest_.bytes -= tested;
+  device_rest_.at += tested;
+  *mine = bytes_of(hello);
+  return {};
+}
+
+Status CudaTransport::read_boards(const std::vector<std::string>& all) {
+  cuda::CurrentContext current(context_.get());
+  for (Rank r = 0; r < nranks_; ++r) {
+    RONDO_TRY_ASSIGN(const Hello hello, read<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    devices_.push_back(hello.device);
+    std::byte* const board = host_.resolve(r, hello.board);
+    boards_[static_cast<size_t>(r)] = reinterpret_cast<DeviceBoard*>(board);
+    if (host_.name() == "inproc") {
+      boards_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(board));
+      continue;
+    }
+    RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({board, round_up(DeviceBoard::bytes_for(nranks_), 4096)}));
+    boards_on_device_.push_back(pinned.on_device());
+    registered_.push_back(std::move(pinned));
+  }
+  return {};
+}
+
+bool CudaTransport::all_in_one_process() const {
+  return std::all_of(devices_.begin(), devices_.end(),
+                     [&](const DeviceOfRank& d) { return d.same_process(devices_[0]); });
+}
+
+bool CudaTransport::any_link(DeviceLink::Way way) const {
+  return std::any_of(links_.begin(), links_.end(), [&](const DeviceLink& l) { return l.way == way; });
+}
+
+Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
+  const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
+  Tested tested;
+  std::string results(static_cast<size_t>(nranks_), '\0');
+  for (Rank r = 0; r < nranks_; ++r) {
+    const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
+    DeviceLink link;
+    if (choose != nullptr) link = choose(rank_, r);
+    else link.way = own.same_device(theirs) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
+    link.same_process = own.same_process(theirs);
+    if (!options_.may_peer && !own.same_device(theirs)) {
+      link.way = DeviceLink::Way::kHost;
+      link.reason = "peer access is turned off (RONDO_P2P=0)";
+    }
+    if (r != rank_ && link.way != DeviceLink::Way::kHost) {
+      if (const Status s = test_link(r); !s.ok()) {
+        link.way = DeviceLink::Way::kHost;
+        link.reason = fmt::format("its memory cannot be written from here: {}", s.message());
+      }
+    }
+    results[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
+    links_.push_back(std::move(link));
+  }
+  *mine = bytes_of(tested) + results;
+  return {};
+}
+
+// A link is what both its ends find it to be.
+Status CudaTransport::settle_links(const std::vector<std::string>& all) {
+  bool host_somewhere = false;
+  for (Rank r = 0; r < nranks_; ++r) {
+    RONDO_TRY(read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)).status());
+    const std::string results = all[static_cast<size_t>(r)].substr(sizeof(Tested));
+    if (results.size() != static_cast<size_t>(nranks_))
+      return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
+    DeviceLink& link = links_[static_cast<size_t>(r)];
+    if (results[static_cast<size_t>(rank_)] == 0 && link.way != DeviceLink::Way::kHost) {
+      link.way = DeviceLink::Way::kHost;
+      link.reason = fmt::format("rank {} cannot write this rank's memory", r);
+    }
+    // What it wrote has to have arrived: not every bridge that drops writes says so.
+    if (r != rank_ && link.way != DeviceLink::Way::kHost) {
+      unsigned char expected[kTestBytes], found[kTestBytes];
+      test_pattern(r, rank_, expected);
+      RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
+      RONDO_TRY(cuda::check(cuda::driver()->memcpy_device_to_host(
+                                found, reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r), kTestBytes),
+                            "cuMemcpyDtoH"));
+      if (std::memcmp(expected, found, kTestBytes) != 0)
+        return Status(StatusCode::kSystem,
+                      fmt::format("rank {}: what rank {}'s device wrote into this rank's memory did not arrive, though the "
+                                  "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
+                                  rank_, r));
+    }
+    for (char ok : results) host_somewhere |= ok == 0;
+  }
+  bool one_process = all_in_one_process();
+  may_be_direct_ = one_process && !host_somewhere;
+  return {};
+}
+
+Status CudaTransport::test_link(Rank peer) {
+  const cuda::Driver* d = cuda::driver();
+  RONDO_TRY_ASSIGN(std::byte * theirs, reach(peer, 0));
+  const uint64_t at = reinterpret_cast<uint64_t>(theirs) + kTestBytes * static_cast<uint64_t>(rank_);
+  unsigned char pattern[kTestBytes], back[kTestBytes] = {};
+  test_pattern(rank_, peer, pattern);
+  RONDO_TRY(cuda::check(d->memcpy_host_to_device(at, pattern, kTestBytes), "cuMemcpyHtoD"));
+  RONDO_TRY(cuda::check(d->memcpy_device_to_host(back, at, kTestBytes), "cuMemcpyDtoH"));
+  if (std::memcmp(pattern, back, kTestBytes) != 0)
+    return Status(StatusCode::kSystem, "what is read back is not what was written");
+  return {};
+}
+
+std::string CudaTransport::describe_links() const {
+  std::string text;
+  for (Rank r = 0; r < nranks_; ++r) {
+    if (r == rank_) continue;
+    const DeviceLink& l = links_[static_cast<size_t>(r)];
+    constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory"};
+    text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
+                        l.same_process ? "" : ", another process", l.reason.empty() ? "" : ": " + l.reason);
+    if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
+    text += '\n';
+  }
+  return text;
+}
+
+// Memory of this rank, as a slab that the peers can open.
+Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
+  RONDO_CHECK(!on_host);  // there is one, made with the communicator
+  if (num_slabs_ == DeviceBoard::kMaxSlabs)
+    return Status(StatusCode::kExhausted, fmt::format("rank {} has {} blocks of staging memory, as many as a communicator may",
+                                                      rank_, num_slabs_));
+  const cuda::Driver* d = cuda::driver();
+  bytes = round_up(bytes, kSlabBytes);
+  RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
+  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
+  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  SlabEntry& entry = board_of(rank_).slabs[num_slabs_];
+  entry.address = memory.get();
+  entry.on_host = 0;
+  // Peers of this process do not need the handle; whether others can open it, they will see.
+  if (host_.name() != "inproc")
+    RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
+  std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
+  std::byte* const at = memory.as();
+  kept_->device.push_back(std::move(memory));
+  staging_bytes_ += bytes;
+  return Rest{num_slabs_++, 0, bytes, at};
+}
+
+Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host) {
+  Rest& rest = on_host ? host_rest_ : device_rest_;
+  bytes = round_up(bytes, 4096);
+  if (rest.bytes < bytes) {
+    if (on_host)
+      return Status(StatusCode::kExhausted, fmt::format("rank {}: the pinned memory for links through the host is used up "
+                                                        "({} MiB are left, {} are needed): fewer channels "
+                                                        "(RONDO_DEVICE_CHANNELS) need less",
+                                                        rank_, rest.bytes >> 20, bytes >> 20));
+    RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
+  }
+  const Place place{rest.slab, rest.offset, rest.at};
+  rest.offset += bytes;
+  rest.at += bytes;
+  rest.bytes -= bytes;
+  return place;
+}
+
+// Where a slab of a rank stands as seen from here.
+Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
+  auto& slabs = reached_[static_cast<size_t>(owner)];
+  if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
+  if (slabs.size() <= slab) slabs.resize(slab + 1);
+  const SlabEntry& entry = board_of(owner).slabs[slab];
+  if (std::atomic_ref<uint64_t>(const_cast<uint64_t&>(entry.bytes)).load(std::memory_order_acquire) == 0)
+    return Status(StatusCode::kInternal, fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+  const cuda::Driver* d = cuda::driver();
+  const DeviceOfRank &own = devices_[static_cast<size_t>(rank_)], &theirs = devices_[static_cast<size_t>(owner)];
+  if (own.same_process(theirs)) {
+    if (own.ordinal != theirs.ordinal && slab == 0) {
+      cuda::Device peer = 0;
+      RONDO_TRY(cuda::check(d->device_get(&peer, theirs.ordinal), "cuDeviceGet"));
+      RONDO_TRY_ASSIGN(const auto context, cuda::PrimaryContext::retain(peer));
+      const cuda::Result enabled = d->context_enable_peer_access(context.get(), 0);
+      if (enabled != cuda::kErrorPeerAccessAlreadyEnabled)
+        RONDO_TRY(cuda::check(enabled, "cuCtxEnablePeerAccess"));
+    }
+    slabs[slab] = reinterpret_cast<std::byte*>(entry.address);
+  } else {
+    cuda::DevicePtr mapped = 0;
+    RONDO_TRY(cuda::check(d->ipc_open_mem_handle(&mapped, entry.handle, cuda::kIpcLazyPeerAccess), "cuIpcOpenMemHandle"));
+    opened_.push_back(mapped);
+    slabs[slab] = reinterpret_cast<std::byte*>(mapped);
+  }
+  return slabs[slab];
+}
+
+Status CudaTransport::publish(uint64_t key, const Place* inbox, const Place* counters) {
+  DeviceBoard& board = board_of(rank_);
+  if (num_halves_ == board.max_halves)
+    return Status(StatusCode::kExhausted, fmt::format("rank {} has made {} connections on its device, as many as a "
+                                                      "communicator may", rank_, num_halves_));
+  HalfEntry& entry = board.halves()[num_halves_++];
+  if (inbox != nullptr) {
+    entry.slab = inbox->slab;
+    entry.inbox_offset = inbox->offset;
+  }
+  if (counters != nullptr) {
+    entry.counters_slab = counters->slab;
+    entry.counters_offset = counters->offset;
+  }
+  std::atomic_ref<uint64_t>(entry.key).store(key, std::memory_order_release);
+  return {};
+}
+
+const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
+  DeviceBoard& board = board_of(owner);
+  for (uint32_t i = 0; i < board.max_halves; ++i) {
+    const uint64_t found = std::atomic_ref<uint64_t>(board.halves()[i].key).load(std::memory_order_acquire);
+    if (found == key) return &board.halves()[i];
+    if (found == 0) return nullptr;
+  }
+  return nullptr;
+}
+
+// A connection lies on the host when one of its readers, or its writer, cannot reach the other's device.
+bool CudaTransport::through_host(const ConnectionKey& key) const {
+  if (key.group != kUnicast) return host_rest_.at != nullptr;  // equal on all ranks, whoever reads
+  const Rank other = key.writer == rank_ ? key.reader : key.writer;
+  return links_[static_cast<size_t>(other)].way == DeviceLink::Way::kHost;
+}
+
+Status CudaTransport::make_half(const ConnectionKey& key, bool as_writer) {
+  const bool unicast = key.group == kUnicast;
+  const uint64_t name = as_writer ? pack(key, Half::kOutbox, key.reader) : pack(key, Half::kInbox, key.writer);
+  if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
+  const bool on_host = through_host(key);
+  const ConnectionForm form = form_of(key);
+  Place inbox, counters;
+  if (!as_writer || !unicast) {
+    RONDO_TRY_ASSIGN(inbox, carve(options_.layout.inbox_bytes(form), on_host));
+  }
+  if (as_writer) {
+    const auto readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
+    RONDO_TRY_ASSIGN(counters, carve(options_.layout.counters_bytes(readers), on_host));
+  }
+  RONDO_TRY(publish(name, !as_writer || !unicast ? &inbox : nullptr, as_writer ? &counters : nullptr));
+  made_.push_back(name);
+  return {};
+}
+
+Expected<FifoView> CudaTransport::open_writer(const ConnectionKey& key) {
+  if (const Status s = make_half(key, true); !s.ok()) {
+    raise_abort(rank_);
+    return s;
+  }
+  return options_.layout.view(form_of(key), nullptr, nullptr, 1, 0);
+}
+
+std::optional<FifoView> CudaTransport::open_reader(const ConnectionKey& key) {
+  // An error shows when the connection's ends are asked for: find_ends makes the half again.
+  if (key.group == kUnicast) (void)make_half(key, false);
+  return std::nullopt;
+}
+
+Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const ConnectionKey& key) {
+  const bool unicast = key.group == kUnicast;
+  if (key.writer == rank_) RONDO_TRY(make_half(key, true));
+  else if (unicast) RONDO_TRY(make_half(key, false));
+  const HalfEntry* const out = find(key.writer, pack(key, Half::kOutbox, key.reader));
+  const HalfEntry* const in = unicast ? find(key.reader, pack(key, Half::kInbox, key.writer)) : out;
+  if (out == nullptr || in == nullptr) return std::optional<Ends>();
+  Ends ends;
+  RONDO_TRY_ASSIGN(std::byte * inbox, reach(unicast ? key.reader : key.writer, in->slab));
+  RONDO_TRY_ASSIGN(std::byte * counters, reach(key.writer, out->counters_slab));
+  ends.inbox = inbox + in->inbox_offset;
+  ends.counters = counters + out->counters_offset;
+  ends.readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
+  return std::optional<Ends>(ends);
+}
+
+Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
+                                                                                uint32_t count, uint64_t slot_bytes) {
+  // A multicast is a connection to each reader here.
+  const uint64_t name = pack(key, Half::kStream, key.writer);
+  const HalfEntry* entry = find(reader, name);
+  if (entry == nullptr && reader == rank_) {
+    if (num_slots_ + count > board_of(rank_).max_slots)
+      return Status(StatusCode::kExhausted, fmt::format("rank {} has {} message slots for streams, as many as a "
+                                                        "communicator may", rank_, num_slots_));
+    RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
+    Place flags;
+    flags.slab = num_slots_;  // of a stream's half the second place names its flags
+    num_slots_ += count;
+    RONDO_TRY(publish(name, &data, &flags));
+    entry = find(reader, name);
+  }
+  if (entry == nullptr) return std::optional<StreamSlots>();
+  StreamSlots slots;
+  RONDO_TRY_ASSIGN(std::byte * data, reach(reader, entry->slab));
+  slots.data = data + entry->inbox_offset;
+  slots.flags = board_of(reader).slots() + entry->counters_slab;
+  slots.flags_on_device = boards_on_device_[static_cast<size_t>(reader)] +
+                          static_cast<uint64_t>(reinterpret_cast<std::byte*>(slots.flags) -
+                                                reinterpret_cast<std::byte*>(&board_of(reader)));
+  return std::optional<StreamSlots>(slots);
+}
+
+void CudaTransport::release_streams() {
+  for (Rank r = 0; r < nranks_; ++r) {
+    DeviceBoard& board = board_of(r);
+    for (uint32_t i = 0; i < board.max_slots; ++i) {
+      std::atomic_ref<uint32_t>(board.slots()[i].full).store(1, std::memory_order_relaxed);
+      std::atomic_ref<uint32_t>(board.slots()[i].empty).store(1, std::memory_order_relaxed);
+    }
+  }
+}
+
+Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {
+  RONDO_TRY_ASSIGN(const Place place, carve(bytes, false));
+  return place.at;
+}
+
+Expected<void*> CudaTransport::alloc(uint64_t bytes) {
+  RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
+  const cuda::Driver* d = cuda::driver();
+  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
+  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  void* const at = memory.as();
+  kept_->device.push_back(std::move(memory));
+  return at;
+}
+
+Status CudaTransport::free(void* ptr) {
+  auto& all = kept_->device;
+  const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
+  if (it == all.end())
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+  all.erase(it);
+  return {};
+}
+
+RemoteAddress CudaTransport::describe(const void* ptr, uint64_t) const {
+  if (!may_be_direct_) return {};
+  return {0, reinterpret_cast<uint64_t>(ptr)};
+}
+
+std::byte* CudaTransport::resolve(Rank, const RemoteAddress& address) const {
+  return reinterpret_cast<std::byte*>(address.offset_bytes);
+}
+
+Status CudaTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
+  return Status(StatusCode::kInternal, fmt::format("rank {} cannot copy rank {}'s device memory on the host", rank_, peer));
+}
+
+}  // namespace rondo

@@ -1,0 +1,184 @@
+// cuda_p2p: connections whose memory lies on devices, for ranks that are threads or processes of one host, on devices of
+// their own or on the same one. It stands beside the communicator's host transport, which goes on to carry what does not
+// touch data: boards, aborts, deaths.
+//
+// Where a connection's parts lie stands in layout.h. A reader makes the inbox of a unicast, a writer its counters, each
+// at its first mention, in its own staging memory, and shows it on its board; the connection is ready when each has
+// found the other's half. Peers of another process open the memory by IPC handle, peers of the same process have it
+// mapped already. When the communicator is made every rank writes into every other's memory and reads it back: pairs for
+// which that fails, or which the topology forbids, get their connections in pinned host memory that both reach, and
+// describe_links() says so.
+//
+// A rank's memory goes back when no rank can touch it any more (Transport::keep).
+//
+// Thread safety: as Transport; the caller's device context is current in all calls but raise_abort, aborted_by, departed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cuda/handles.h"
+#include "rondo/schedule.h"
+#include "transport/cuda_p2p/board.h"
+#include "transport/cuda_p2p/layout.h"
+#include "transport/process_name.h"
+#include "transport/transport.h"
+
+namespace rondo {
+
+/// How two ranks' devices reach each other; src/topology says which it should be, the self-test whether it is.
+struct DeviceLink {
+  enum class Way : uint8_t { kSameDevice, kPeer, kHost };
+  Way way = Way::kHost;
+  bool same_process = false;
+  bool whole_lines = false;  // 128-byte line stores arrive whole: LL128
+  double gigabytes_per_s = 0;
+  std::string reason;
+};
+
+class CudaTransport final : public Transport {
+ public:
+  /// Collective: every rank's bytes, by rank.
+  using Gather = std::function<Status(std::string_view mine, std::vector<std::string>* all)>;
+  /// How ranks a and b should be linked, as far as is known before the test. Equal on all ranks.
+  using ChooseLink = std::function<DeviceLink(Rank a, Rank b)>;
+  struct Options {
+    int ordinal = 0;          // CUDA's number of this rank's device
+    DeviceLayout layout;      // equal on all ranks
+    bool may_peer = true;     // false: everything through host memory
+  };
+  /// What a rank says of its device; the same bytes reach all ranks.
+  struct DeviceOfRank {
+    ProcessName process;
+    cuda::Uuid uuid{};
+    char pci_bus_id[20] = {};
+    char name[64] = {};
+    int32_t ordinal = 0;
+    int32_t multiprocessors = 0;
+    int32_t capability = 0;  // 90: sm_90
+    uint64_t address_space = 0;  // equal in ranks that share a process: pid and start
+    bool same_process(const DeviceOfRank& o) const {
+      return process.pid == o.process.pid && process.start_ticks == o.process.start_ticks &&
+             process.pid_namespace == o.process.pid_namespace;
+    }
+    bool same_device(const DeviceOfRank& o) const;
+  };
+
+  /// Collective over all ranks; `host` must outlive it. An error of one rank is returned to all, with its rank.
+  static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,
+                                                         const Gather& gather, const ChooseLink& choose = nullptr);
+  ~CudaTransport() override;
+
+  std::string_view name() const override { return "cuda_p2p"; }
+  const std::vector<DeviceOfRank>& devices() const { return devices_; }
+  const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
+  bool any_link(DeviceLink::Way way) const;
+  /// One line for each other rank: way, reason, expected bandwidth.
+  std::string describe_links() const;
+  const DeviceLayout& layout() const { return options_.layout; }
+  cuda::Context context() const { return context_.get(); }
+  cuda::Device device() const { return context_.device(); }
+  bool all_in_one_process() const;
+
+  /// All channels of a connection's end, once both halves are there; nothing while the other one is missing. Never
+  /// blocks. Channel c is layout().view(form, inbox, counters, readers, c).
+  struct Ends {
+    std::byte* inbox = nullptr;
+    std::byte* counters = nullptr;
+    uint32_t readers = 1;  // counters of a channel
+  };
+  Expected<std::optional<Ends>> find_ends(const ConnectionKey& key);
+
+  /// A slot of staging memory for the stream engine: `bytes` of the reader's, as both ends see it, and its flags.
+  struct StreamSlots {
+    std::byte* data = nullptr;     // count slots of slot_bytes
+    SlotFlags* flags = nullptr;    // count of them, host address
+    cuda::DevicePtr flags_on_device = 0;
+  };
+  /// Made by the reader at its first mention; nothing for the writer while the reader has not made it.
+  Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint32_t count,
+                                                    uint64_t slot_bytes);
+  /// Host: sets every flag that a stream may wait for, again and again until the caller's streams are done.
+  void release_streams();
+
+  /// Device memory of this rank that lives as long as any rank may touch it. Zeroed.
+  Expected<std::byte*> take_memory(uint64_t bytes);
+
+  // Transport. open_writer and open_reader make this rank's half; the views they return have sizes and no memory.
+  Expected<FifoView> open_writer(const ConnectionKey& key) override;
+  std::optional<FifoView> open_reader(const ConnectionKey& key) override;
+  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
+    return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
+  }
+  OperationBoard* board(Rank r) override { return host_.board(r); }
+  PairBoard* pair_board(Rank r) override { return host_.pair_board(r); }
+  Doorbell* bell(Rank r) override { return host_.bell(r); }
+  void raise_abort(Rank by) override { host_.raise_abort(by); }
+  std::optional<Rank> aborted_by() override { return host_.aborted_by(); }
+  std::string abort_reason(Rank by) override { return host_.abort_reason(by); }
+  bool departed(Rank r) override { return host_.departed(r); }
+  std::optional<PeerLoss> find_lost() override { return host_.find_lost(); }
+  Expected<void*> alloc(uint64_t bytes) override;
+  Status free(void* ptr) override;
+  bool may_be_direct() const override { return may_be_direct_; }
+  bool can_pull() const override { return false; }
+  RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
+  std::byte* resolve(Rank peer, const RemoteAddress& address) const override;
+  Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
+  void keep(std::shared_ptr<void> what) override { host_.keep(std::move(what)); }
+  uint64_t staging_bytes() const override { return staging_bytes_; }
+
+ private:
+  static constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
+  struct Place {
+    uint32_t slab = 0;
+    uint64_t offset = 0;
+    std::byte* at = nullptr;
+  };
+  struct Rest {  // of the slab taken last
+    uint32_t slab = 0;
+    uint64_t offset = 0, bytes = 0;
+    std::byte* at = nullptr;
+  };
+  struct Kept;  // device and host memory, by keep()
+  CudaTransport(Rank rank, int nranks, Transport& host, const Options& options);
+  Status open_device();
+  Status make_board(std::string* mine);
+  Status read_boards(const std::vector<std::string>& all);
+  Status test_links(std::string* mine, const ChooseLink& choose);
+  Status settle_links(const std::vector<std::string>& all);
+  Status test_link(Rank peer);
+  DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
+  Expected<Place> carve(uint64_t bytes, bool on_host);
+  Expected<Rest> take_slab(uint64_t bytes, bool on_host);
+  Expected<std::byte*> reach(Rank owner, uint32_t slab);
+  Status publish(uint64_t key, const Place* inbox, const Place* counters);
+  const HalfEntry* find(Rank owner, uint64_t key) const;
+  bool through_host(const ConnectionKey& key) const;
+  Status make_half(const ConnectionKey& key, bool as_writer);
+
+  const Rank rank_;
+  const int nranks_;
+  Transport& host_;
+  const Options options_;
+  cuda::PrimaryContext context_;
+  cuda::OwnedStream setup_;
+  std::shared_ptr<Kept> kept_;
+  std::vector<DeviceOfRank> devices_;
+  std::vector<DeviceBoard*> boards_;             // by rank, as mapped here
+  std::vector<cuda::DevicePtr> boards_on_device_;
+  std::vector<cuda::RegisteredMemory> registered_;
+  std::vector<DeviceLink> links_;
+  std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
+  std::vector<cuda::DevicePtr> opened_;           // by IPC: closed in the end
+  Rest device_rest_, host_rest_;
+  std::vector<uint64_t> made_;                    // keys of this rank's halves
+  uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
+  uint64_t staging_bytes_ = 0;
+  bool may_be_direct_ = false;
+};
+
+}  // namespace rondo
