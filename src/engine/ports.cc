@@ -12,14 +12,14 @@ FifoView never() {
   return v;
 }
 
-ConnectionKey key_of(Rank writer, Rank reader, const Port& p, bool inline_only, uint8_t words) {
-  return {writer, p.group == kUnicast ? reader : -1, p.tag, p.group, inline_only, words};
+ConnectionKey key_of(Rank writer, Rank reader, const Port& p, bool inline_only) {
+  return {writer, p.group == kUnicast ? reader : -1, p.tag, p.group, inline_only};
 }
 
 }  // namespace
 
-Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool inline_only, uint8_t words) {
-  const ConnectionKey key = key_of(rank_, readers[0].peer, readers[0], inline_only, words);
+Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool inline_only) {
+  const ConnectionKey key = key_of(rank_, readers[0].peer, readers[0], inline_only);
   std::unique_ptr<WritePort>& slot = writers_[key];
   if (slot != nullptr) return slot.get();
   RONDO_TRY_ASSIGN(const FifoView view, transport_.open_writer(key));
@@ -34,8 +34,8 @@ Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool in
   return slot.get();
 }
 
-ReadPort* PortTable::reader(const Port& from, bool inline_only, uint8_t words) {
-  const ConnectionKey key = key_of(from.peer, rank_, from, inline_only, words);
+ReadPort* PortTable::reader(const Port& from, bool inline_only) {
+  const ConnectionKey key = key_of(from.peer, rank_, from, inline_only);
   std::unique_ptr<ReadPort>& slot = readers_[key];
   if (slot == nullptr) {
     slot = std::make_unique<ReadPort>();

@@ -52,8 +52,8 @@ class PortTable {
  public:
   PortTable(Rank rank, Transport& transport) : rank_(rank), transport_(transport) {}
   /// The writing end of the connection to `readers` (one port per reader; multicast when their group says so).
-  Expected<WritePort*> writer(const std::vector<Port>& readers, bool inline_only, uint8_t words = 0);
-  ReadPort* reader(const Port& from, bool inline_only, uint8_t words = 0);
+  Expected<WritePort*> writer(const std::vector<Port>& readers, bool inline_only);
+  ReadPort* reader(const Port& from, bool inline_only);
   /// Looks whether the writer has made the connection by now.
   bool try_connect(ReadPort& port);
   Transport& transport() { return transport_; }
@@ -62,8 +62,7 @@ class PortTable {
   struct KeyHash {
     size_t operator()(const ConnectionKey& k) const {
       uint64_t h = static_cast<uint64_t>(k.writer) << 40 ^ static_cast<uint64_t>(k.reader + 1) << 20 ^
-                   static_cast<uint64_t>(k.tag) << 4 ^ static_cast<uint64_t>(k.group) << 1 ^ k.inline_only ^
-                   static_cast<uint64_t>(k.words) << 60;
+                   static_cast<uint64_t>(k.tag) << 4 ^ static_cast<uint64_t>(k.group) << 1 ^ k.inline_only;
       return static_cast<size_t>(h * 0x9E3779B97F4A7C15u);
     }
   };

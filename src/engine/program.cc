@@ -128,19 +128,17 @@ class Compiler {
 
   Status connect(const Instruction& i, ProgramStep& step) {
     const bool inline_only = p_.protocol == Protocol::kInline || i.is(kFlagCredit);
-    const uint8_t words = i.is(kFlagCredit) ? 0 : shape_.words;
     for (const Port& p : s_.recv_ports(i)) step.recv_peers.push_back(p.peer);
     for (const Port& p : s_.send_ports(i)) step.send_peers.push_back(p.peer);
     if (i.is(kFlagDirect)) return {};
-    for (const Port& p : s_.recv_ports(i)) step.recv.push_back(ports_.reader(p, inline_only, words));
+    for (const Port& p : s_.recv_ports(i)) step.recv.push_back(ports_.reader(p, inline_only));
     const PortSet& to = s_.send_ports(i);
     for (size_t a = 0; a < to.size();) {  // ports of one multicast stand together and make one message
       size_t b = a + 1;
       while (to[a].group != kUnicast && b < to.size() && to[b].group == to[a].group && to[b].tag == to[a].tag) ++b;
       RONDO_TRY_ASSIGN(WritePort * port,
                        ports_.writer(std::vector<Port>(to.begin() + static_cast<ptrdiff_t>(a),
-                                                       to.begin() + static_cast<ptrdiff_t>(b)), inline_only,
-                                       words));
+                                                       to.begin() + static_cast<ptrdiff_t>(b)), inline_only));
       step.send.push_back(port);
       a = b;
     }

@@ -55,7 +55,6 @@ struct ProgramShape {
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
   uint32_t lap_messages = 32;  // within which the messages of a ring go round, if they can; at least kRingMessages
-  uint8_t words = 0;  // on devices: how messages of the Inline protocol travel (ConnectionKey::words)
   bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction of its own
 };
 

@@ -29,7 +29,6 @@ struct ConnectionKey {
   uint16_t tag = 0;
   uint16_t group = 0;
   bool inline_only = false;  // header lines alone: the Inline protocol
-  uint8_t words = 0;         // on devices, of inline connections: 0 lines, 1 LL's words, 2 LL128's lines
   friend bool operator==(const ConnectionKey&, const ConnectionKey&) = default;
 };
 

@@ -16,8 +16,8 @@ constexpr uint64_t kHostBytesPerLink = uint64_t{24} << 20;  // pinned, for each 
 // the writer, and of a multicast everything; kStream: slots of the stream engine, made by the reader.
 enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
 
-uint64_t pack(const ConnectionKey& k, Half half, Rank other) {
-  return uint64_t{1} << 63 | static_cast<uint64_t>(half) << 60 | static_cast<uint64_t>(form_of(k)) << 57 |
+uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(half) << 60 | static_cast<uint64_t>(form) << 57 |
          static_cast<uint64_t>(k.group != kUnicast) << 56 | static_cast<uint64_t>(other + 1) << 32 |
          static_cast<uint64_t>(k.group) << 16 | k.tag;
 }
@@ -440,12 +440,12 @@ bool CudaTransport::through_host(const ConnectionKey& key) const {
   return links_[static_cast<size_t>(other)].way == DeviceLink::Way::kHost;
 }
 
-Status CudaTransport::make_half(const ConnectionKey& key, bool as_writer) {
+Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
+  const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
-  const uint64_t name = as_writer ? pack(key, Half::kOutbox, key.reader) : pack(key, Half::kInbox, key.writer);
+  const uint64_t name = as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
   if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
   const bool on_host = through_host(key);
-  const ConnectionForm form = form_of(key);
   Place inbox, counters;
   if (!as_writer || !unicast) {
     RONDO_TRY_ASSIGN(inbox, carve(options_.layout.inbox_bytes(form), on_host));
@@ -459,26 +459,14 @@ Status CudaTransport::make_half(const ConnectionKey& key, bool as_writer) {
   return {};
 }
 
-Expected<FifoView> CudaTransport::open_writer(const ConnectionKey& key) {
-  if (const Status s = make_half(key, true); !s.ok()) {
-    raise_abort(rank_);
-    return s;
-  }
-  return options_.layout.view(form_of(key), nullptr, nullptr, 1, 0);
-}
 
-std::optional<FifoView> CudaTransport::open_reader(const ConnectionKey& key) {
-  // An error shows when the connection's ends are asked for: find_ends makes the half again.
-  if (key.group == kUnicast) (void)make_half(key, false);
-  return std::nullopt;
-}
-
-Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const ConnectionKey& key) {
+Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const DeviceKey& connection) {
+  const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
-  if (key.writer == rank_) RONDO_TRY(make_half(key, true));
-  else if (unicast) RONDO_TRY(make_half(key, false));
-  const HalfEntry* const out = find(key.writer, pack(key, Half::kOutbox, key.reader));
-  const HalfEntry* const in = unicast ? find(key.reader, pack(key, Half::kInbox, key.writer)) : out;
+  if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
+  else if (unicast) RONDO_TRY(make_half(connection, false));
+  const HalfEntry* const out = find(key.writer, pack(key, form, Half::kOutbox, key.reader));
+  const HalfEntry* const in = unicast ? find(key.reader, pack(key, form, Half::kInbox, key.writer)) : out;
   if (out == nullptr || in == nullptr) return std::optional<Ends>();
   Ends ends;
   RONDO_TRY_ASSIGN(std::byte * inbox, reach(unicast ? key.reader : key.writer, in->slab));
@@ -492,7 +480,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Conn
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
                                                                                 uint32_t count, uint64_t slot_bytes) {
   // A multicast is a connection to each reader here.
-  const uint64_t name = pack(key, Half::kStream, key.writer);
+  const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
     if (num_slots_ + count > board_of(rank_).max_slots)

@@ -90,7 +90,7 @@ class CudaTransport final : public Transport {
     std::byte* counters = nullptr;
     uint32_t readers = 1;  // counters of a channel
   };
-  Expected<std::optional<Ends>> find_ends(const ConnectionKey& key);
+  Expected<std::optional<Ends>> find_ends(const DeviceKey& connection);
 
   /// A slot of staging memory for the stream engine: `bytes` of the reader's, as both ends see it, and its flags.
   struct StreamSlots {
@@ -107,9 +107,9 @@ class CudaTransport final : public Transport {
   /// Device memory of this rank that lives as long as any rank may touch it. Zeroed.
   Expected<std::byte*> take_memory(uint64_t bytes);
 
-  // Transport. open_writer and open_reader make this rank's half; the views they return have sizes and no memory.
-  Expected<FifoView> open_writer(const ConnectionKey& key) override;
-  std::optional<FifoView> open_reader(const ConnectionKey& key) override;
+  // Transport. A program that is compiled names its connections; their memory is made when it is lowered (find_ends).
+  Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
+  std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
     return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
   }
@@ -158,7 +158,7 @@ class CudaTransport final : public Transport {
   Status publish(uint64_t key, const Place* inbox, const Place* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
   bool through_host(const ConnectionKey& key) const;
-  Status make_half(const ConnectionKey& key, bool as_writer);
+  Status make_half(const DeviceKey& connection, bool as_writer);
 
   const Rank rank_;
   const int nranks_;

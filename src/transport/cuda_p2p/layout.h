@@ -16,10 +16,11 @@ namespace rondo {
 /// What a connection carries messages in. kRing: lines and a ring of data (Simple). kLines: lines alone (credits).
 /// kWords, kWideLines: slots of the LL and LL128 protocols.
 enum class ConnectionForm : uint8_t { kRing, kLines, kWords, kWideLines };
-constexpr ConnectionForm form_of(const ConnectionKey& key) {
-  if (!key.inline_only) return ConnectionForm::kRing;
-  return key.words == 0 ? ConnectionForm::kLines : key.words == 1 ? ConnectionForm::kWords : ConnectionForm::kWideLines;
-}
+/// A device's connection: between the same ends there may be one of each form.
+struct DeviceKey {
+  ConnectionKey key;
+  ConnectionForm form = ConnectionForm::kRing;
+};
 
 struct DeviceLayout {
   uint32_t max_channels = 16;
