@@ -25,6 +25,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/host_device.h"
+
 namespace rondo {
 
 inline constexpr uint32_t kLinePayloadBytes = 56;
@@ -76,22 +78,26 @@ class FifoWriter {
  public:
   FifoWriter() = default;
   /// `readers`: indices of the counters that bound the room, `num_readers` of them; must outlive the writer.
-  FifoWriter(const FifoView& view, const uint32_t* readers, uint32_t num_readers, uint64_t first_step = 0)
-      : view_(view), readers_(readers), num_readers_(num_readers), step_(first_step),
+  RONDO_HOST_DEVICE FifoWriter(const FifoView& view, const uint32_t* readers, uint32_t num_readers,
+                               uint64_t first_step = 0)
+      : view_(view),
+        readers_(readers),
+        num_readers_(num_readers),
+        step_(first_step),
         limit_(first_step + view.num_lines) {}
 
   /// True when steps step() .. step() + n - 1 have lines. n <= num_lines.
-  bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
+  RONDO_HOST_DEVICE bool room(uint32_t n) { return step_ + n <= limit_ || (look(), step_ + n <= limit_); }
   /// True when one step has a line and `bytes` > 0 of data have a place; data() is that place until it is posted.
   /// `lap`: the bytes in which messages shall stay if they can; at least kRingMessages places of the longest that the
   /// call sends.
-  bool room_for(uint32_t bytes, uint32_t lap) {
+  RONDO_HOST_DEVICE bool room_for(uint32_t bytes, uint32_t lap) {
     return (step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
   }
-  std::byte* data() const { return view_.data + offset_; }
-  std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
+  RONDO_HOST_DEVICE std::byte* data() const { return view_.data + offset_; }
+  RONDO_HOST_DEVICE std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Makes n steps visible to the readers.
-  void post(uint32_t n, uint32_t fingerprint) {
+  RONDO_HOST_DEVICE void post(uint32_t n, uint32_t fingerprint) {
     Group::sync();
     if (Group::leader())
       for (uint32_t i = 0; i < n; ++i) Mem::store_release(&at(i).flag, make_flag(fingerprint, step_ + i));
@@ -99,21 +105,46 @@ class FifoWriter {
     for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(kMessagesAhead * n + i));
   }
   /// Makes the message at data() visible.
-  void post_data(uint32_t bytes, uint32_t fingerprint) {
+  RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint) {
     if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes};
     starts_[step_ % kMaxDataLines] = offset_;
     const uint32_t next = offset_ + place_bytes(bytes);
     offset_ = next < free_end_ ? next : free_end_;
     post(1, fingerprint);
   }
-  uint64_t step() const { return step_; }
-  uint32_t num_lines() const { return view_.num_lines; }
+  /// n steps were written whose flags travel with their data (ll.h, ll128.h).
+  RONDO_HOST_DEVICE void advance(uint32_t n) { step_ += n; }
+  RONDO_HOST_DEVICE uint64_t step() const { return step_; }
+  RONDO_HOST_DEVICE uint32_t num_lines() const { return view_.num_lines; }
+  RONDO_HOST_DEVICE const FifoView& view() const { return view_; }
+
+  /// Where a writer stands, to be carried from one launch of a kernel to the next: step, offset, free_end, starts.
+  template <class End>
+  RONDO_HOST_DEVICE void store_to(End& end) const {
+    end.step = step_;
+    end.offset = offset_;
+    end.free_end = free_end_;
+    for (uint32_t i = 0; i < kMaxDataLines; ++i) end.starts[i] = starts_[i];
+  }
+  template <class End>
+  RONDO_HOST_DEVICE void load_from(const End& end) {
+    view_ = end.view;
+    readers_ = end.readers;
+    num_readers_ = end.num_readers;
+    step_ = end.step;
+    limit_ = end.step;  // looks at the counters before it writes
+    offset_ = end.offset;
+    free_end_ = end.free_end;
+    for (uint32_t i = 0; i < kMaxDataLines; ++i) starts_[i] = end.starts[i];
+  }
 
  private:
   static constexpr uint32_t kMessagesAhead = 2;  // when a writer runs ahead, a line comes later than the next message
-  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_lines - 1)]; }
+  RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
+    return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
+  }
   /// How far the slowest reader lags; wrap-safe, counters never pass the writer.
-  uint64_t look() {
+  RONDO_HOST_DEVICE uint64_t look() {
     uint64_t behind = 0;
     for (uint32_t i = 0; i < num_readers_; ++i) {
       const uint64_t lag = step_ - Mem::load_acquire(&view_.counters[readers_[i]].steps);
@@ -124,7 +155,7 @@ class FifoWriter {
   }
   // The ring holds what the readers have not finished with: from `first` to offset_, perhaps round its end. free_end_
   // is how far offset_ may go before the counters are looked at again.
-  bool find_place(uint32_t bytes, uint32_t lap) {
+  RONDO_HOST_DEVICE bool find_place(uint32_t bytes, uint32_t lap) {
     const uint64_t behind = look();
     if (behind == 0) {
       offset_ = 0;
@@ -161,11 +192,11 @@ template <class Mem, class Group>
 class FifoReader {
  public:
   FifoReader() = default;
-  FifoReader(const FifoView& view, uint32_t counter, uint64_t first_step = 0)
+  RONDO_HOST_DEVICE FifoReader(const FifoView& view, uint32_t counter, uint64_t first_step = 0)
       : view_(view), counter_(counter), step_(first_step) {}
 
   /// Whether steps step() .. step() + n - 1 have arrived from the same operation.
-  Arrival arrived(uint32_t n, uint32_t fingerprint) const {
+  RONDO_HOST_DEVICE Arrival arrived(uint32_t n, uint32_t fingerprint) const {
     for (uint32_t i = 0; i < n; ++i) {
       const uint64_t flag = Mem::load_acquire(&at(i).flag);
       if (flag != make_flag(fingerprint, step_ + i)) [[unlikely]]
@@ -174,22 +205,27 @@ class FifoReader {
     return Arrival::kReady;
   }
   /// Of the message that has arrived.
-  const std::byte* data() const { return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset; }
-  const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
+  RONDO_HOST_DEVICE const std::byte* data() const {
+    return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset;
+  }
+  RONDO_HOST_DEVICE const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Of steps that have perhaps arrived: fetches n lines from there on.
-  void prefetch(uint32_t n) const {
+  RONDO_HOST_DEVICE void prefetch(uint32_t n) const {
     for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_read(&at(i));
   }
   /// Gives n steps back to the writer.
-  void release(uint32_t n) {
+  RONDO_HOST_DEVICE void release(uint32_t n) {
     Group::sync();
     step_ += n;
     if (Group::leader()) Mem::store_release(&view_.counters[counter_].steps, step_);
   }
-  uint64_t step() const { return step_; }
+  RONDO_HOST_DEVICE uint64_t step() const { return step_; }
+  RONDO_HOST_DEVICE const FifoView& view() const { return view_; }
 
  private:
-  HeaderLine& at(uint32_t ahead) const { return view_.lines[(step_ + ahead) & (view_.num_lines - 1)]; }
+  RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
+    return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
+  }
   FifoView view_;
   uint32_t counter_ = 0;
   uint64_t step_ = 0;

@@ -15,8 +15,10 @@
 // Host and device: plain data and constexpr functions. tests/engine/cuda freezes the layout.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
+#include "cuda/host_device.h"
 #include "protocol/fifo.h"
 #include "rondo/schedule.h"
 #include "schedule/extent.h"
@@ -45,7 +47,7 @@ struct alignas(16) DeviceStep {
   uint16_t wait_pc;                    // "
   uint16_t src_position;
   uint16_t num_recv, num_send;         // entries of the index table from first_index on: the receives, then the sends.
-  uint16_t reserved;                   // Of direct steps they are ranks, otherwise ports (DevicePorts)
+  uint16_t reserved;                   // Of direct steps they are ranks, otherwise places in the lane's list of ends
   uint32_t first_index;
   uint32_t fingerprint;                // of its messages
   int32_t src_chunk, dst_chunk;        // as the schedule numbers them, for traces; -1: none
@@ -65,14 +67,18 @@ constexpr Extent channel_extent(uint64_t num_elems, uint32_t num_channels, uint3
   return first < cut ? Extent{first, cut - first} : Extent{num_elems, 0};
 }
 
-/// A program in device memory: the header, then num_lanes + 1 first steps, the steps of all lanes, the index table.
-/// Offsets count from the header.
+/// A program in device memory: the header, the steps of all lanes, the index table. Offsets count from the header.
+/// The index table holds, for each lane, the list of the ends that it uses, which a block keeps in shared memory: from
+/// entry lane_ends[lane] on num_reads, num_writes, so many indices of a channel's DeviceReadEnds, then of its
+/// DeviceWriteEnds. A step names ends by their places in these lists.
 struct alignas(16) DeviceProgram {
   static constexpr int kMaxLanes = 8;
+  static constexpr uint32_t kMaxLaneReads = 128, kMaxLaneWrites = 64;  // lower() refuses programs with more
   uint32_t total_bytes;
   uint32_t steps_offset, index_offset;
   uint32_t num_lanes;
   uint32_t lane_first[kMaxLanes + 1];  // step of each lane, and the end
+  uint32_t lane_ends[kMaxLanes];       // entry of the index table
   uint32_t num_channels;
   uint32_t num_ranks, rank;
   DeviceProtocol protocol;
@@ -89,10 +95,10 @@ struct alignas(16) DeviceProgram {
   uint64_t num_loops;                  // of the longest channel
   uint64_t scratch_bytes;
 
-  const DeviceStep* steps() const {
+  RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
   }
-  const uint16_t* index() const {
+  RONDO_HOST_DEVICE const uint16_t* index() const {
     return reinterpret_cast<const uint16_t*>(reinterpret_cast<const std::byte*>(this) + index_offset);
   }
 };
@@ -124,10 +130,10 @@ struct PeerBuffers {
   std::byte* out;
 };
 
-/// What a lane of a channel has done in all operations so far. Lanes that wait for it read `completed`.
+/// What a lane of a channel has done in the call under way. Lanes that wait for it read `completed`. A call in which
+/// some lane waits ends with a meeting of the channel's lanes, where the last one to come clears these counts.
 struct alignas(64) LaneProgress {
-  uint64_t completed;                             // instructions finished, stored with release
-  uint64_t expected[DeviceProgram::kMaxLanes];    // this lane's own count of what the others had completed before
+  uint64_t completed;  // instructions finished, stored with release
 };
 
 /// All that a rank's communicator keeps in device memory. Tables are by channel: entry c * stride + i.
@@ -138,7 +144,8 @@ struct DeviceComm {
   DeviceReadEnd* reads;
   PeerBuffers* peers;                             // max_channels x num_ranks
   LaneProgress* lanes;                            // max_channels x kMaxLanes
-  uint64_t* meetings;                             // max_channels x 8 words (a line each): lanes arrived between calls
+  uint64_t* meetings;                             // max_channels x 8 words (a line each): [0] lanes that have come to
+                                                  // a meeting, [1] meetings so far; [2] of line 0: somebody has failed
 };
 
 enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch };

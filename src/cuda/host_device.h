@@ -1,0 +1,11 @@
+// RONDO_HOST_DEVICE marks functions whose one text runs on host threads and in CUDA kernels; nothing without nvcc.
+// constexpr functions need no mark: kernels are compiled with --expt-relaxed-constexpr.
+#pragma once
+
+#if defined(__CUDACC__)
+#define RONDO_HOST_DEVICE __host__ __device__
+#define RONDO_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
+#else
+#define RONDO_HOST_DEVICE
+#define RONDO_HOST_DEVICE_INLINE inline __attribute__((always_inline))
+#endif
