@@ -117,7 +117,8 @@ def check_includes(top: Path, path: Path, room: str, text: str) -> Iterator[Find
         if not match:
             continue
         quote, name = match.groups()
-        if is_cuda_header(name) and path.suffix not in CUDA_SUFFIXES:
+        own_file = quote == '"' and room_of_include(top, path.parts[0], name) is not None  # src/cuda is ours
+        if is_cuda_header(name) and not own_file and path.suffix not in CUDA_SUFFIXES:
             yield Finding(path, number, "cuda", f"<{name}> outside *.cu and *.cuh")
         if quote == "<" and not name.startswith("rondo/"):
             continue
