@@ -25,6 +25,7 @@ constexpr SettingRow kRows[] = {
     {"proto", Kind::kChoice, 0, 0, "inline|simple", "the planner's choice", "protocol, where the message size permits"},
     {"message_bytes", Kind::kNumber, 64, 65536, "", "the planner's choice", "longest message of the simple protocol"},
     {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
+    {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
     {"simd", Kind::kSimd, 0, 0, "", "the best that the processor has", "instruction set of the kernels"},
     {"calibration", Kind::kText, 0, 0, "", "~/.config/rondo/calibration, if it is there",
      "file with the planner's constants, or off: the built-in ones", kEnv},
@@ -40,7 +41,8 @@ constexpr SettingRow kRows[] = {
     {"job_id", Kind::kText, 0, 0, "", "what the launcher sets", "names the job", kEnv},
     {"rank", Kind::kNumber, 0, 1 << 20, "", "by the launcher", "a launch by hand: this process's rank", kEnv},
     {"nranks", Kind::kNumber, 1, 1 << 20, "", "by the launcher", "a launch by hand: how many ranks", kEnv},
-    {"local_rank", Kind::kNumber, 0, 1 << 20, "", "the rank", "a launch by hand: this process's rank on its host", kEnv},
+    {"local_rank", Kind::kNumber, 0, 1 << 20, "", "the rank", "a launch by hand: this process's rank on its host",
+     kEnv},
     {"unique_id", Kind::kText, 0, 0, "", "by the launcher", "a launch by hand: 256 hex digits", kEnv | kSecret},
 };
 

@@ -2,11 +2,12 @@
 // needs no CUDA header. rondo uses the driver's interface alone, no runtime library: a stream or an event of the CUDA
 // runtime is one of the driver, and whoever calls us has the device's primary context current.
 //
-// driver() is the process's table: libcuda.so.1, found at the first call, or none, and then why() says what is missing.
-// Tests put a table of their own in its place (set_driver): tests/support/fake_cuda plays devices on the host.
+// driver() is the process's table: libcuda.so.1, found at the first call, or none, and then why_no_driver() says what
+// is missing. Tests put a table of their own in its place (set_driver): tests/support/fake_cuda plays devices on the
+// host.
 //
 // Types are the driver's own, by size and meaning; tests/cuda/driver_abi.cu compares them with NVIDIA's header.
-// Thread safety: driver() and why() from any thread; set_driver before the first communicator.
+// Thread safety: driver() and why_no_driver() from any thread; set_driver before the first communicator.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +30,17 @@ using Graph = struct GraphHandle*;
 using UserObject = struct UserObjectHandle*;
 
 inline constexpr Result kSuccess = 0, kErrorInvalidValue = 1, kErrorOutOfMemory = 2, kErrorNotInitialized = 3,
-                        kErrorNoDevice = 100, kErrorInvalidContext = 201, kErrorPeerAccessAlreadyEnabled = 704,
-                        kErrorNotReady = 600, kErrorHostMemoryAlreadyRegistered = 712, kErrorNotSupported = 801,
-                        kErrorStreamCaptureUnsupported = 900;
+                        kErrorDeinitialized = 4, kErrorNoDevice = 100, kErrorInvalidDevice = 101,
+                        kErrorInvalidImage = 200, kErrorInvalidContext = 201, kErrorAlreadyMapped = 208,
+                        kErrorPeerAccessUnsupported = 217, kErrorInvalidHandle = 400, kErrorNotFound = 500,
+                        kErrorNotReady = 600, kErrorIllegalAddress = 700, kErrorPeerAccessAlreadyEnabled = 704,
+                        kErrorPeerAccessNotEnabled = 705, kErrorHostMemoryAlreadyRegistered = 712,
+                        kErrorHostMemoryNotRegistered = 713, kErrorLaunchFailure = 719,
+                        kErrorCooperativeLaunchTooLarge = 720, kErrorNotSupported = 801,
+                        kErrorStreamCaptureUnsupported = 900, kErrorStreamCaptureInvalidated = 901,
+                        kErrorStreamCaptureMerge = 902, kErrorStreamCaptureUnmatched = 903,
+                        kErrorStreamCaptureUnjoined = 904, kErrorStreamCaptureIsolation = 905,
+                        kErrorCapturedEvent = 907, kErrorStreamCaptureWrongThread = 908;
 
 struct Uuid {
   uint8_t bytes[16];
@@ -66,7 +75,8 @@ struct LaunchConfig {
   LaunchAttribute* attributes;
   unsigned num_attributes;
 };
-inline constexpr int kLaunchCooperative = 2, kLaunchPriority = 8, kLaunchCompletionEvent = 12;
+inline constexpr int kLaunchCooperative = 2, kLaunchPriority = 8,
+                     kLaunchCompletionEvent = 12;  // drivers from 12.3 on
 
 /// CUstreamBatchMemOpParams: one wait or write of 32 or 64 bits in a stream.
 union BatchMemOp {
@@ -104,6 +114,8 @@ inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEven
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1, kHostRegisterMapped = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2;
+inline constexpr int kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2;
+inline constexpr unsigned kUserObjectNoDestructorSync = 1, kGraphUserObjectMove = 1;
 inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLocalBytes = 3, kFuncNumRegs = 4,
                      kFuncMaxDynamicShared = 8;
 
@@ -189,19 +201,26 @@ std::string why_no_driver();
 /// Tests: everything goes to this table from now on; nullptr: to the real one again.
 void set_driver(const Driver* table);
 
-/// kSystem with the driver's name and text of the error, and what failed. kSuccess: ok.
+/// driver(), or kUnsupported with why_no_driver().
+Expected<const Driver*> need_driver();
+
+/// kSystem (out of device memory: kExhausted) with the driver's name and text of the error, and what failed.
+/// kSuccess: ok.
 Status check(Result result, const char* what);
 
 /// Makes a device's context current for a scope, and puts back what was current before.
 class CurrentContext {
  public:
+  /// Needs a driver(). Whether it worked says status().
   explicit CurrentContext(Context context);
   ~CurrentContext();
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
+  Status status() const { return check(result_, "cuCtxSetCurrent"); }
 
  private:
   Context before_ = nullptr;
+  Result result_ = kSuccess;
   bool changed_ = false;
 };
 

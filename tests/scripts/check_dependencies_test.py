@@ -92,6 +92,11 @@ class CheckDependencies(unittest.TestCase):
         changed = {"src/kernels/reduce.cu": text, "src/kernels/reduce.cuh": text, "src/kernels/reduce.cc": text}
         self.assertEqual(self.findings(changed), [f"src/kernels/reduce.cc:{n} cuda" for n in (1, 2, 3)])
 
+    def test_our_own_cuda_room_is_no_cuda_header(self) -> None:
+        changed = {"src/cuda/driver.h": "", "src/transport/link.cc": '#include "cuda/driver.h"\n#include <cuda/driver.h>\n',
+                   "src/transport/other.cc": '#include "cuda/atomic"\n'}
+        self.assertEqual(self.findings(changed), ["src/transport/link.cc:2 cuda", "src/transport/other.cc:1 cuda"])
+
     def test_exceptions_and_rtti_are_refused_in_src(self) -> None:
         text = "int f() {\n  try { throw 1; }\n  catch (int) {}\n  return typeid(int) == dynamic_cast<B*>(a);\n}\n"
         expected = [f"src/core/a.cc:{n} language" for n in (2, 2, 3, 4, 4)]
