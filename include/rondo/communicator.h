@@ -31,11 +31,19 @@ class RONDO_API AbortToken {
   std::shared_ptr<std::atomic<bool>> raised_;
 };
 
+/// Where all buffers of a communicator lie, on all its ranks.
+enum class Memory : uint8_t { kHost = RONDO_MEMORY_HOST, kCuda = RONDO_MEMORY_CUDA };
+
 struct Config {
   double deadline_s = 0;       // 0: RONDO_TIMEOUT_S or 600
   double init_deadline_s = 0;  // 0: RONDO_INIT_TIMEOUT_S or 120
   std::optional<AbortToken> abort = {};  // children made by split, shrink and grow inherit it
   std::string settings = {};  // lines as in a configuration file, stronger than it and the environment (docs/settings.md)
+  Memory memory = Memory::kHost;
+  /// Of kCuda: this rank's device, by CUDA's number; -1: that of the calling thread's current context (else 0).
+  int device = -1;
+  /// Of kCuda, init_all: a device for each rank, which may be equal; empty: rank r takes device r modulo their number.
+  std::vector<int> devices = {};
 };
 
 inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
@@ -46,12 +54,18 @@ struct CallOptions {
   double deadline_s = 0;            // 0: the communicator's
   const char* algorithm = nullptr;  // nullptr: the planner's choice
   const void* premul = nullptr;     // Op::kPremulSum: one element of the accumulator type
+  bool premul_on_device = false;    // it stands in device memory, in the input's type, and is read when the call runs
+  void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
 };
 
 struct Operation;  // src/engine
 class CommunicatorImpl;  // src/core
+
+/// Calls of communicators of device memory are ordered in CallOptions::stream (nullptr: the default stream) and return
+/// when they stand there, with or without a Work, which then tells when the device is done. They may be captured into
+/// CUDA graphs. What goes wrong later stands in error().
 
 /// An asynchronous operation. Movable; destroying it does not wait. It may outlive its communicator, whose destruction
 /// completes it: it then says how it ended.

@@ -72,6 +72,12 @@ typedef enum rondo_op RONDO_ENUM_INT {
   RONDO_PREMUL_SUM = 5
 } rondo_op;
 
+/* Where all buffers of a communicator lie, on all its ranks. */
+typedef enum rondo_memory RONDO_ENUM_INT {
+  RONDO_MEMORY_HOST = 0,
+  RONDO_MEMORY_CUDA = 1 /* device memory, reached through the CUDA driver */
+} rondo_memory;
+
 /* Promises about the bits of a result (rondo_call.promises). What cannot be kept is refused, not ignored. */
 enum {
   RONDO_PROMISE_SAME_BITS_PER_RUN = 1 << 0, /* always kept: same inputs, same plan, same bits */
@@ -92,15 +98,18 @@ typedef struct rondo_config {
   double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
   const rondo_abort* abort; /* raised: making the communicator, and its children, ends with RONDO_ABORTED; or NULL */
   const char* settings;     /* lines "key = value" as in a file, stronger than it and the environment; or NULL */
+  rondo_memory memory;      /* of all buffers; equal on all ranks */
+  int device;               /* RONDO_MEMORY_CUDA: this rank's device; -1: the calling thread's current one (else 0) */
+  const int* devices;       /* RONDO_MEMORY_CUDA, init_all: nranks devices, perhaps equal; NULL: rank modulo their number */
 } rondo_config;
-#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL, NULL}
+#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL, NULL, RONDO_MEMORY_HOST, -1, NULL}
 
 /* rondo_comm_split: this rank takes part and gets no communicator. */
 #define RONDO_NO_COLOUR (-1)
 
 typedef struct rondo_call {
   size_t size_bytes;       /* sizeof(rondo_call) */
-  void* stream;            /* device communicators only; NULL here */
+  void* stream;            /* RONDO_MEMORY_CUDA: the CUDA stream in which the call is ordered; NULL: the default one */
   rondo_dtype wire;        /* RONDO_DTYPE_DEFAULT: the call's dtype */
   rondo_dtype accumulator; /* RONDO_DTYPE_DEFAULT: that of the dtype */
   rondo_dtype output;      /* RONDO_DTYPE_DEFAULT: the call's dtype */
@@ -109,9 +118,11 @@ typedef struct rondo_call {
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale, one element of the call's accumulator type */
   uint64_t tag;            /* shown in traces and errors */
+  rondo_memory premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
 } rondo_call;
 #define RONDO_CALL_INIT \
-  {sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0}
+  {sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
+   RONDO_MEMORY_HOST}
 
 /* "0.1.0" */
 RONDO_API const char* rondo_version(void);
@@ -164,7 +175,8 @@ RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const r
                                        rondo_comm** larger, const rondo_config* config);
 
 /* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
- * rondo_work_wait or rondo_work_free. In place: all_reduce, broadcast and reduce in == out; reduce_scatter and scatter
+ * rondo_work_wait or rondo_work_free. Of RONDO_MEMORY_CUDA no call blocks: it returns when it stands in its stream, and
+ * what goes wrong later stands in rondo_comm_error. In place: all_reduce, broadcast and reduce in == out; reduce_scatter and scatter
  * out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems; all_to_all never. Other overlaps
  * are refused. count_elems may be 0 (then still collective). root's and the others' buffers that are not used may be NULL.
  *

@@ -1,4 +1,5 @@
 // The C ABI: argument checks and conversions, nothing else. Communicator does the work.
+#include <cstddef>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -45,13 +46,11 @@ Status take_type(const char* field, rondo_dtype value, Dtype* type) {
 
 // rondo_call as CallOptions; `row` keeps the types that it names.
 Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
-  if (c.size_bytes != sizeof(rondo_call))
+  constexpr size_t kOldest = offsetof(rondo_call, premul_memory);  // the struct of release 0.1 ended here
+  if (c.size_bytes != sizeof(rondo_call) && c.size_bytes != kOldest)
     return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +
                                                     ", not the size of this release's rondo_call (" +
                                                     std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
-  if (c.stream != nullptr)
-    return Status(StatusCode::kUnsupported,
-                  "call.stream is set, but this is a communicator of host memory; leave it NULL");
   *row = uniform_row(dtype);
   RONDO_TRY(take_type("call.wire", c.wire, &row->wire));
   RONDO_TRY(take_type("call.accumulator", c.accumulator, &row->accumulator));
@@ -60,6 +59,8 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   options->deadline_s = c.deadline_s;
   options->algorithm = c.algorithm;
   options->premul = c.premul;
+  options->premul_on_device = c.size_bytes > kOldest && c.premul_memory == RONDO_MEMORY_CUDA;
+  options->stream = c.stream;
   options->promises = c.promises;
   options->tag = c.tag;
   return {};
@@ -130,6 +131,8 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
   if (comms == nullptr) return rondo::null_argument("comms");
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
+  if (config != nullptr && config->size_bytes == sizeof(rondo_config) && config->devices != nullptr && nranks > 0)
+    c->devices.assign(config->devices, config->devices + nranks);
   auto made = rondo::Communicator::init_all(nranks, *c);
   if (made.ok())
     for (size_t r = 0; r < made->size(); ++r) comms[r] = new rondo_comm{std::move((*made)[r])};

@@ -22,9 +22,16 @@ Expected<Config> config_of(const rondo_config* c) {
     if (!(seconds >= 0))
       return Status(StatusCode::kInvalidArgument,
                     std::string("config.") + name + " is " + std::to_string(seconds) + ": not a time");
-  Config config{full.deadline_s, full.init_deadline_s, {}, {}};
+  Config config;
+  config.deadline_s = full.deadline_s;
+  config.init_deadline_s = full.init_deadline_s;
   if (full.abort != nullptr) config.abort = full.abort->token;
   if (full.settings != nullptr) config.settings = full.settings;
+  if (full.memory != RONDO_MEMORY_HOST && full.memory != RONDO_MEMORY_CUDA)
+    return Status(StatusCode::kInvalidArgument, "config.memory is " + std::to_string(full.memory) +
+                                                    ": expected RONDO_MEMORY_HOST or RONDO_MEMORY_CUDA");
+  config.memory = static_cast<Memory>(full.memory);
+  config.device = full.device;
   return config;
 }
 

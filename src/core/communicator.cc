@@ -27,7 +27,8 @@ Expected<std::unique_ptr<Communicator>> Communicator::init_rank(int nranks, cons
 
 Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& config) {
   RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
-  const ChildOptions options{settings, config.abort};
+  RONDO_TRY_ASSIGN(const auto device, device_of(config));
+  const ChildOptions options{settings, config.abort, nullptr, device};
   RONDO_TRY_ASSIGN(auto bootstrap, join_from_environment(bootstrap_options(options)));
   RONDO_TRY_ASSIGN(auto impl, make_process_communicator(std::move(bootstrap), options));
   return wrap(std::move(impl));
@@ -37,7 +38,8 @@ Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int 
   if (nranks < 1 || nranks > 65535)
     return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: expected 1 to 65535", nranks));
   RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
-  RONDO_TRY_ASSIGN(auto impls, make_thread_communicators(nranks, {settings, config.abort}));
+  RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));
+  RONDO_TRY_ASSIGN(auto impls, make_thread_communicators(nranks, {settings, config.abort}, devices));
   std::vector<std::unique_ptr<Communicator>> comms;
   for (auto& impl : impls) comms.push_back(wrap(std::move(impl)));
   return comms;
@@ -80,6 +82,8 @@ Status Work::wait() {
   if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
   if (!state_->submitted.load(std::memory_order_acquire))
     return Status(StatusCode::kInvalidArgument, "the operation's group is still open: end it before waiting");
+  if (!state_->op.done.load(std::memory_order_acquire) && state_->comm->device() != nullptr)
+    return state_->comm->device()->engine().wait(state_->op);
   if (!state_->op.done.load(std::memory_order_acquire)) {
     const BatchEntry entry{&state_->comm->queue(), &state_->op};
     (void)Engine::run(std::span(&entry, 1));

@@ -64,6 +64,7 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settin
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
+  device_.reset();
   (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
   tracing_.reset();
@@ -161,7 +162,14 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
   }
   if (order_matters(r.collective, r.dtype, r.op)) r.promises = options.promises & ~RONDO_PROMISE_SAME_BITS_PER_RUN;
   if (options.row != nullptr) r.row = *row_index(*options.row);
-  if (r.op == Op::kPremulSum) std::memcpy(c.premul, options.premul, dtype_bytes(accumulator_of(r.dtype)));
+  if (options.premul_on_device && device_ == nullptr)
+    return bad("premul", "is said to stand in device memory, but this is a communicator of host memory");
+  if (r.op == Op::kPremulSum && options.premul_on_device) c.premul_at = options.premul;
+  else if (r.op == Op::kPremulSum) std::memcpy(c.premul, options.premul, dtype_bytes(accumulator_of(r.dtype)));
+  if (options.stream != nullptr && device_ == nullptr)
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: stream is set, but this is a communicator of host memory; "
+                                                        "leave it null", rank_));
+  c.stream = options.stream;
   if (options.deadline_s > 0) c.deadline_s = options.deadline_s;
   c.tag = options.tag;
   return {};
@@ -177,6 +185,19 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
   if (options != nullptr) RONDO_TRY(read_options(*options, c));
   if (group_open()) {
     add_to_group(*this, c, work);
+    return {};
+  }
+  if (device_ != nullptr) [[unlikely]] {
+    std::shared_ptr<WorkState> state;
+    if (work != nullptr) {
+      state = std::make_shared<WorkState>();
+      state->comm = this;
+      state->submitted.store(true, std::memory_order_release);
+    }
+    const DeviceRequest request = device_request(c, state);
+    const DeviceEngine::Entry entry{&device_->engine(), &request};
+    RONDO_TRY(DeviceEngine::run(std::span(&entry, 1)));
+    if (work != nullptr) work->state_ = std::move(state);
     return {};
   }
   if (work != nullptr) {
@@ -248,10 +269,36 @@ Status CommunicatorImpl::stop_trace() {
   return s;
 }
 
-void CommunicatorImpl::abort() { transport_->raise_abort(rank_); }
+void CommunicatorImpl::abort() {
+  transport_->raise_abort(rank_);
+  if (device_ != nullptr) device_->engine().wake();
+}
+
+Status CommunicatorImpl::take_device(int ordinal) {
+  RONDO_TRY_ASSIGN(device_, DeviceSide::create(rank_, nranks_, ordinal, *transport_, settings_, kernels_for(settings_),
+                                               [this](std::string_view mine, std::vector<std::string>* all) {
+                                                 return control_->gather(mine, all);
+                                               }));
+  return {};
+}
+
+DeviceRequest CommunicatorImpl::device_request(const CallArguments& c, const std::shared_ptr<WorkState>& state) const {
+  DeviceRequest r;
+  r.request = c.request;
+  r.in = c.in;
+  r.out = c.out;
+  std::memcpy(r.premul, c.premul, sizeof r.premul);
+  r.premul_at = c.premul_at;
+  r.deadline_s = c.deadline_s;
+  r.tag = c.tag;
+  r.stream = static_cast<cuda::Stream>(c.stream);
+  if (state != nullptr) r.op = std::shared_ptr<Operation>(state, &state->op);
+  return r;
+}
 
 Status CommunicatorImpl::error() {
   if (queue_.has_failed() && !finalized_) return queue_.failure();
+  if (device_ != nullptr) RONDO_TRY(device_->engine().error());
   if (auto by = transport_->aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(*transport_, *by)));
   return {};
@@ -261,19 +308,23 @@ Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
   if (bytes == 0) return bad("bytes", "is 0");
   if (finalized_) return ready();
   lock();
-  auto p = transport_->alloc((bytes + 4095) / 4096 * 4096);
+  auto p = device_ != nullptr ? device_->alloc((bytes + 4095) / 4096 * 4096) : transport_->alloc((bytes + 4095) / 4096 * 4096);
   unlock();
   return p;
 }
 
 Status CommunicatorImpl::free(void* ptr) {
   lock();
-  Status s = transport_->free(ptr);
+  Status s = device_ != nullptr ? device_->free(ptr) : transport_->free(ptr);
   unlock();
   return s;
 }
 
 std::string CommunicatorImpl::explain_plan(const PlanRequest& request) {
+  if (device_ != nullptr) {
+    auto text = device_->engine().explain(request);
+    return text.ok() ? *text : text.status().to_string();
+  }
   lock();
   auto planned = planner_.plan(request);
   std::string text = planned.ok() ? (*planned.value())->reason : planned.status().to_string();

@@ -15,6 +15,7 @@
 #include "core/tracing.h"
 #include "engine/engine.h"
 #include "engine/planner.h"
+#include "core/device_side.h"
 #include "engine/progress.h"
 #include "rondo/communicator.h"
 #include "transport/transport.h"
@@ -50,6 +51,8 @@ struct CallArguments {
   uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds
   uint64_t tag = 0;
   std::shared_ptr<const VariableCounts> counts = nullptr;  // what request.counts points to
+  void* stream = nullptr;           // of device memory
+  const void* premul_at = nullptr;  // in device memory; nullptr: premul
   alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
 };
 
@@ -68,6 +71,15 @@ class CommunicatorImpl {
     w.state_ = std::move(state);
     return w;
   }
+  /// Gives the communicator its device side: its buffers lie on device `ordinal` from now on. Collective, once, before
+  /// the first call. Errors: of any rank, naming it.
+  Status take_device(int ordinal);
+  DeviceSide* device() { return device_.get(); }
+  std::optional<int> device_ordinal() const {
+    return device_ != nullptr ? std::optional<int>(device_->ordinal()) : std::nullopt;
+  }
+  /// What a call is to the device engine. `state` may be null.
+  DeviceRequest device_request(const CallArguments& call, const std::shared_ptr<WorkState>& state) const;
   /// Lets the progress thread take care of what has been admitted.
   void start_progress();
 
@@ -127,6 +139,7 @@ class CommunicatorImpl {
   TransportDecorator decorate_;
   std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<DeviceSide> device_;  // of communicators of device memory
   OperationQueue queue_;
   Planner planner_;
   Operation blocking_;  // serves all blocking calls on an idle queue; the driver's

@@ -6,6 +6,7 @@
 namespace rondo {
 
 Status CommunicatorImpl::drain() {
+  if (device_ != nullptr) return device_->engine().drain();
   lock();
   const std::vector<std::shared_ptr<WorkState>> mine = under_way_;  // kept alive: others may forget them meanwhile
   unlock();

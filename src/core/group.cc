@@ -48,6 +48,18 @@ Status group_end() {
   std::stable_partition(calls.begin(), calls.end(),
                         [](const GroupedCall& c) { return !is_point_to_point(c.call.request.collective); });
   Status first_error;
+  std::vector<DeviceRequest> requests;
+  std::vector<DeviceEngine::Entry> entries;
+  requests.reserve(calls.size());
+  for (GroupedCall& c : calls)
+    if (DeviceSide* device = c.comm->device(); device != nullptr) {
+      c.state->comm = c.comm;
+      requests.push_back(c.comm->device_request(c.call, c.state));
+      entries.push_back({&device->engine(), &requests.back()});
+      c.state->submitted.store(true, std::memory_order_release);
+    }
+  first_error = DeviceEngine::run(entries);
+  std::erase_if(calls, [](const GroupedCall& c) { return c.comm->device() != nullptr; });
   std::vector<BatchEntry> batch;
   std::vector<CommunicatorImpl*> with_async;
   for (GroupedCall& c : calls) {

@@ -60,6 +60,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
   impl->take_control(std::move(control), options);
+  if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;
 }
 
@@ -69,7 +70,9 @@ Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const 
   auto settings = read_settings(config);
   if (!settings.ok())
     return Status(settings.status().code(), fmt::format("init: rank {}: {}", rank, settings.status().message()));
-  return join_communicator("init", nranks, id, rank, {*settings, config.abort, decorate});
+  auto device = device_of(config);
+  if (!device.ok()) return in_call("init", device.status());
+  return join_communicator("init", nranks, id, rank, {*settings, config.abort, decorate, *device});
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,

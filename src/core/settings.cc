@@ -31,6 +31,13 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
   if (!fits) ("..." + std::string(summary.substr(summary.size() - kEnd + 3))).copy(s.algorithms + kRoom - kEnd, kEnd);
 }
 
+void read_device_settings(const SettingValues& values, Settings& s) {
+  s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
+  if (values.find("device_engine") != nullptr)
+    s.device_engine = values.text("device_engine") == "interpreter" ? 1 : values.text("device_engine") == "stream" ? 2 : 0;
+  if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
+}
+
 std::string or_unset(std::string_view s) { return s.empty() ? "not set" : std::string(s); }
 
 }  // namespace
@@ -44,6 +51,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   copy_name(values.text("proto"), s.planner.protocol);
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
   s.may_pull = values.text("cma") != "0";
+  read_device_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
   s.planner.costs = costs.costs;
@@ -83,6 +91,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
   s.planner.message_bytes =
       static_cast<uint64_t>(values.number_or("message_bytes", static_cast<double>(s.planner.message_bytes)));
   if (values.find("cma") != nullptr) s.may_pull = values.text("cma") != "0";
+  read_device_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   return s;
 }

@@ -35,7 +35,7 @@ Status CommunicatorImpl::ready() {
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
-  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_};
+  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device_ordinal()};
 }
 
 Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "core/communicator_impl.h"
 #include "core/rendezvous.h"
@@ -105,6 +106,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const st
                                                  options.decorated(rank, nranks, std::make_unique<InprocTransport>(
                                                                                      rank, world->memory)));
   impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
+  if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;
 }
 
@@ -121,7 +123,8 @@ std::vector<Settings> settings_of(const std::vector<std::string>& all, const std
 }  // namespace
 
 Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
-                                                                                  const ChildOptions& options) {
+                                                                                  const ChildOptions& options,
+                                                                                  const std::vector<int>& devices) {
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
   const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
@@ -129,6 +132,14 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
     RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, options));
     made.push_back(std::move(impl));
   }
+  if (devices.empty()) return made;
+  // Their device sides meet one another: each rank needs a thread of its own for that.
+  std::vector<Status> ended(made.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < made.size(); ++r)
+    threads.emplace_back([&, r] { ended[r] = made[r]->take_device(devices[r]); });
+  for (std::thread& t : threads) t.join();
+  for (const Status& s : ended) RONDO_TRY(s);
   return made;
 }
 

@@ -113,6 +113,7 @@ inline constexpr unsigned kMemoryTypeHost = 1, kMemoryTypeDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEventInterprocess = 4;
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1, kHostRegisterMapped = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
+inline constexpr unsigned kEventRecordExternal = 1, kEventWaitExternal = 1;  // under capture: a node of the graph
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2;
 inline constexpr int kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2;
 inline constexpr unsigned kUserObjectNoDestructorSync = 1, kGraphUserObjectMove = 1;
@@ -172,6 +173,7 @@ inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLoc
   X(event_create, cuEventCreate, (Event * event, unsigned flags))                                         \
   X(event_destroy, cuEventDestroy_v2, (Event event))                                                      \
   X(event_record, cuEventRecord, (Event event, Stream stream))                                            \
+  X(event_record_with_flags, cuEventRecordWithFlags, (Event event, Stream stream, unsigned flags))        \
   X(event_query, cuEventQuery, (Event event))                                                             \
   X(event_synchronize, cuEventSynchronize, (Event event))                                                 \
   X(event_elapsed_ms, cuEventElapsedTime, (float* ms, Event begin, Event end))                            \

@@ -177,7 +177,10 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
       forecast(c, volume, request.root);
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
-    auto wanted = [&](Protocol p) { return settings_.protocol[0] == 0 || protocol_name(p) == settings_.protocol; };
+    auto wanted = [&](Protocol p) { return 
+      const std::string_view set = settings_.protocol;  // a device's words are the host's lines
+      return set.empty() || protocol_name(p) == set || (p == Protocol::kInline && set.starts_with("ll"));
+    };
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
     if (a.direct) add(Protocol::kSimple, 64 * 1024);
     else if (wanted(Protocol::kSimple) || !lines_possible)
@@ -190,18 +193,28 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
   return found;
 }
 
-namespace {
+Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& request) {
+  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
+  if (demanded.empty()) {
+    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
+    if (set != nullptr && allowed(*set, request, false)) demanded = set->name;
+  }
+  std::vector<const Algorithm*> found;
+  for (const Algorithm& a : all_algorithms())
+    if (a.collective == request.collective && (demanded.empty() || a.name == demanded) && allowed(a, request, false))
+      found.push_back(&a);
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
+  return found;
+}
 
-OperationShape shape_of(const PlanRequest& r, uint8_t algorithm) {
+OperationShape operation_shape(const PlanRequest& r, uint8_t algorithm) {
   return {r.collective, r.dtype, collective_reduces(r.collective) ? r.op : Op::kSum, algorithm, r.count_elems,
           static_cast<uint16_t>(r.root), r.row, r.counts != nullptr};
 }
 
-}  // namespace
-
 Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
   ProgramShape shape;
-  shape.operation = shape_of(request, algorithm_index(*c.algorithm));
+  shape.operation = operation_shape(request, algorithm_index(*c.algorithm));
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
   shape.counts = request.counts;
@@ -216,7 +229,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
 Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
-  shape.operation = shape_of(request, 0);
+  shape.operation = operation_shape(request, 0);
   shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
   shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : bytes <= 256 * 1024 ? message_sizes(0).front()

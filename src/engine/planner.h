@@ -52,6 +52,9 @@ struct Plan {
   std::string reason;
 };
 
+/// What all ranks must agree on of a call that runs by this algorithm.
+OperationShape operation_shape(const PlanRequest& request, uint8_t algorithm);
+
 class Planner {
  public:
   Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels);
@@ -71,6 +74,10 @@ class Planner {
   /// ranks. Errors: kUnsupported. O(algorithms), the first time for a number of ranks and a root O(their
   /// instructions).
   Expected<std::vector<Candidate>> candidates(const PlanRequest& request) { return candidates(request, false); }
+  /// The algorithms that may serve a call, by settings and promises, whatever they cost; equal on all ranks, never
+  /// empty. Errors: kUnsupported, with the reason.
+  Expected<std::vector<const Algorithm*>> usable(const PlanRequest& request);
+  const ScheduleProfile& profile(const Algorithm& algorithm, Rank root);
   /// From now on collectives that have this algorithm run as the candidate says; nullptr: a free choice again. For
   /// measurements; all ranks have to do alike, between two operations. Drops all plans.
   void force(const Candidate* candidate);
@@ -92,7 +99,6 @@ class Planner {
   Status plan_collective(const PlanRequest& request, Plan& plan);
   Status plan_message(const PlanRequest& request, Plan& plan);
   Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
-  const ScheduleProfile& profile(const Algorithm& algorithm, Rank root);
   bool allowed(const Algorithm& a, const PlanRequest& request, bool staged_only);
   std::string why_none(const PlanRequest& request, std::string_view demanded) const;
   /// The call in bytes as it travels: S, and the longest chunk of an algorithm that has 1 / share chunks.

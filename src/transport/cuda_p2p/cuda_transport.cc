@@ -28,8 +28,10 @@ struct Hello {  // what a rank says first; its error, if it has one, ends the ma
   int32_t error = 0;
   char why[400] = {};
 };
-struct Tested {  // followed by a byte for each rank
+struct Tested {  // followed by a byte for each rank: 1 when its memory can be written
   RemoteAddress host_region;
+  double slowest = 0;  // GB/s, of this rank's links
+  int32_t wide_lines = 1;
   int32_t error = 0;
   char why[400] = {};
 };
@@ -98,11 +100,9 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   RONDO_TRY(t->test_links(&mine, choose));
   RONDO_TRY(gather(mine, &all));
   RONDO_TRY(t->settle_links(all));
-  if (t->any_link(DeviceLink::Way::kHost)) {
+  if (t->through_host_) {
     // Where a link needs the host, everybody has host memory: alloc is collective between processes.
     Tested region;
-    uint64_t links = 0;
-    for (Rank r = 0; r < nranks; ++r) links += t->link(r).way == DeviceLink::Way::kHost ? 1 : 0;
     const uint64_t bytes = kHostBytesPerLink * static_cast<uint64_t>(nranks);
     Status made;
     std::byte* own = nullptr;
@@ -177,6 +177,7 @@ Status CudaTransport::make_board(std::string* mine) {
   Hello hello;
   hello.device.process = ProcessName::self();
   hello.device.ordinal = options_.ordinal;
+  hello.device.wishes = options_.wishes;
   const cuda::Device device = context_.device();
   RONDO_TRY(cuda::check(d->device_uuid(&hello.device.uuid, device), "cuDeviceGetUuid"));
   RONDO_TRY(cuda::check(d->device_pci_bus_id(hello.device.pci_bus_id, sizeof hello.device.pci_bus_id, device),
@@ -242,10 +243,6 @@ bool CudaTransport::all_in_one_process() const {
                      [&](const DeviceOfRank& d) { return d.same_process(devices_[0]); });
 }
 
-bool CudaTransport::any_link(DeviceLink::Way way) const {
-  return std::any_of(links_.begin(), links_.end(), [&](const DeviceLink& l) { return l.way == way; });
-}
-
 Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
   const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
   Tested tested;
@@ -267,6 +264,12 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
       }
     }
     results[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
+    if (r != rank_) {
+      if (choose == nullptr) link.whole_lines = link.way == DeviceLink::Way::kSameDevice;
+      tested.wide_lines &= link.whole_lines ? 1 : 0;
+      if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
+        tested.slowest = link.gigabytes_per_s;
+    }
     links_.push_back(std::move(link));
   }
   *mine = bytes_of(tested) + results;
@@ -275,9 +278,11 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
 
 // A link is what both its ends find it to be.
 Status CudaTransport::settle_links(const std::vector<std::string>& all) {
-  bool host_somewhere = false;
+  wide_lines_ = true;
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY(read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)).status());
+    RONDO_TRY_ASSIGN(const Tested theirs, read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    wide_lines_ = wide_lines_ && theirs.wide_lines != 0;
+    if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
     const std::string results = all[static_cast<size_t>(r)].substr(sizeof(Tested));
     if (results.size() != static_cast<size_t>(nranks_))
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
@@ -300,10 +305,15 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
                                   "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
                                   rank_, r));
     }
-    for (char ok : results) host_somewhere |= ok == 0;
+    for (const char ok : results) through_host_ |= ok == 0;
   }
-  bool one_process = all_in_one_process();
-  may_be_direct_ = one_process && !host_somewhere;
+  // The host's memory is slower and pinned: fewer and shorter messages fill such links.
+  if (through_host_) layout_ = {4, 64 * 1024};
+  if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
+  // A peer's buffers can be touched from here, wherever they come from, when they lie on this device and in this process:
+  // of other devices it depends on how they were allocated, which only their owner knows.
+  may_be_direct_ = all_in_one_process() && !through_host_ &&
+                   std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
   return {};
 }
 
@@ -448,11 +458,11 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   const bool on_host = through_host(key);
   Place inbox, counters;
   if (!as_writer || !unicast) {
-    RONDO_TRY_ASSIGN(inbox, carve(options_.layout.inbox_bytes(form), on_host));
+    RONDO_TRY_ASSIGN(inbox, carve(layout_.inbox_bytes(form), on_host));
   }
   if (as_writer) {
     const auto readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
-    RONDO_TRY_ASSIGN(counters, carve(options_.layout.counters_bytes(readers), on_host));
+    RONDO_TRY_ASSIGN(counters, carve(layout_.counters_bytes(readers), on_host));
   }
   RONDO_TRY(publish(name, !as_writer || !unicast ? &inbox : nullptr, as_writer ? &counters : nullptr));
   made_.push_back(name);

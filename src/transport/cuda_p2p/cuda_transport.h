@@ -45,10 +45,15 @@ class CudaTransport final : public Transport {
   using Gather = std::function<Status(std::string_view mine, std::vector<std::string>* all)>;
   /// How ranks a and b should be linked, as far as is known before the test. Equal on all ranks.
   using ChooseLink = std::function<DeviceLink(Rank a, Rank b)>;
+  /// What a rank asks for; rank 0's count.
+  struct Wishes {
+    int32_t channels = 0;  // at most so many; 0: free choice
+    int32_t engine = 0;    // 0 free choice, 1 interpreter, 2 stream
+  };
   struct Options {
-    int ordinal = 0;          // CUDA's number of this rank's device
-    DeviceLayout layout;      // equal on all ranks
-    bool may_peer = true;     // false: everything through host memory
+    int ordinal = 0;       // CUDA's number of this rank's device
+    bool may_peer = true;  // false: everything that is not on one device goes through host memory
+    Wishes wishes;
   };
   /// What a rank says of its device; the same bytes reach all ranks.
   struct DeviceOfRank {
@@ -59,7 +64,7 @@ class CudaTransport final : public Transport {
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
     int32_t capability = 0;  // 90: sm_90
-    uint64_t address_space = 0;  // equal in ranks that share a process: pid and start
+    Wishes wishes;
     bool same_process(const DeviceOfRank& o) const {
       return process.pid == o.process.pid && process.start_ticks == o.process.start_ticks &&
              process.pid_namespace == o.process.pid_namespace;
@@ -75,10 +80,13 @@ class CudaTransport final : public Transport {
   std::string_view name() const override { return "cuda_p2p"; }
   const std::vector<DeviceOfRank>& devices() const { return devices_; }
   const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
-  bool any_link(DeviceLink::Way way) const;
+  /// Of all pairs of ranks, not only this rank's; equal on all ranks.
+  bool through_host_somewhere() const { return through_host_; }
+  bool wide_lines_everywhere() const { return wide_lines_; }
+  double slowest_gigabytes_per_s() const { return slowest_; }
   /// One line for each other rank: way, reason, expected bandwidth.
   std::string describe_links() const;
-  const DeviceLayout& layout() const { return options_.layout; }
+  const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
   bool all_in_one_process() const;
@@ -178,7 +186,9 @@ class CudaTransport final : public Transport {
   std::vector<uint64_t> made_;                    // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
-  bool may_be_direct_ = false;
+  DeviceLayout layout_;
+  bool may_be_direct_ = false, through_host_ = false, wide_lines_ = false;
+  double slowest_ = 0;
 };
 
 }  // namespace rondo

@@ -1,0 +1,47 @@
+// DeviceSide: what a communicator of device memory has beside its host transport: connections on devices, and the engine
+// that runs its calls there.
+//
+// Thread safety: as DeviceEngine.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/settings.h"
+#include "engine/cuda/device_engine.h"
+#include "rondo/communicator.h"
+#include "transport/cuda_p2p/cuda_transport.h"
+
+namespace rondo {
+
+class DeviceSide {
+ public:
+  /// Collective over all ranks; `host` must outlive it. Errors: of any rank, naming it.
+  static Expected<std::unique_ptr<DeviceSide>> create(Rank rank, int nranks, int ordinal, Transport& host,
+                                                      const Settings& settings, const KernelTable& host_kernels,
+                                                      const CudaTransport::Gather& gather);
+  int ordinal() const { return ordinal_; }
+  DeviceEngine& engine() { return *engine_; }
+  CudaTransport& transport() { return *transport_; }
+  Expected<void*> alloc(uint64_t bytes);
+  Status free(void* ptr);
+
+ private:
+  explicit DeviceSide(int ordinal) : ordinal_(ordinal) {}
+  const int ordinal_;
+  std::unique_ptr<CudaTransport> transport_;
+  std::unique_ptr<DeviceEngine> engine_;
+};
+
+/// Which device a rank's Config names: none for host memory. Errors: kUnsupported (no driver).
+Expected<std::optional<int>> device_of(const Config& config);
+/// The same for all ranks of a process: empty for host memory. Errors also kInvalidArgument (their number).
+Expected<std::vector<int>> devices_of(const Config& config, int nranks);
+
+/// What all ranks derive alike from what each has said of itself. Pure.
+/// engine_wish: 0 free, 1 interpreter, 2 stream. Errors: kUnsupported (the interpreter between processes of one device).
+Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
+                                   int engine_wish, bool through_host, bool wide_lines, double link_gigabytes_per_s);
+
+}  // namespace rondo

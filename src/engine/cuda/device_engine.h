@@ -1,0 +1,180 @@
+// DeviceEngine: runs one rank's calls on its device, in the order of the caller's streams.
+//
+// A call is planned once for its shape, lowered, and kept in device memory; its connections are made at its first use,
+// which waits until the other ranks have made theirs. After that a call is a launch (or, by the stream engine, a row of
+// copies and flags) in the caller's stream and returns at once. Calls of one communicator run in the order in which they
+// were issued, whatever their streams; calls that one thread issues on several communicators of a device begin in that
+// order, so that equal orders on all ranks cannot block one another.
+//
+// A watcher thread sees the ends of calls, failures that kernels report, aborts and deaths; after the first error the
+// communicator refuses work with it. Captured calls are seen by the watcher as long as the communicator lives.
+//
+// Thread safety: run() from any thread; the rest as stated.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/handles.h"
+#include "engine/cuda/device_planner.h"
+#include "engine/cuda/device_program.h"
+#include "engine/cuda/kernel_loader.h"
+#include "engine/cuda/lower.h"
+#include "engine/cuda/stream_order.h"
+#include "engine/operation.h"
+#include "transport/cuda_p2p/cuda_transport.h"
+
+namespace rondo {
+
+/// One call of one rank.
+struct DeviceRequest {
+  PlanRequest request;
+  const void* in = nullptr;
+  void* out = nullptr;
+  alignas(8) std::byte premul[8] = {};
+  const void* premul_at = nullptr;  // in device memory, read when the call runs; nullptr: `premul`
+  double deadline_s = 0;            // of a wait; 0: none
+  uint64_t tag = 0;
+  cuda::Stream stream = nullptr;
+  std::shared_ptr<Operation> op;    // told how the call ends; may be null
+  mutable uint64_t scratch_offset = 0;  // the engine's: calls of one group do not share scratch
+};
+
+/// A call's shape, compiled, lowered and connected.
+struct DevicePlan {
+  PlanRequest request;
+  std::unique_ptr<VariableCounts> counts;  // what request.counts points to
+  std::unique_ptr<Program> program;
+  DeviceCandidate how;
+  std::string kernel, reason;
+  cuda::Function function = nullptr;
+  std::byte* lowered = nullptr;  // DeviceProgram in device memory
+  uint32_t num_lanes = 1, num_channels = 1;
+  bool connected = false;
+  std::vector<uint32_t> reads, writes;   // ends in use: indices of the tables
+  std::vector<StreamStep> order;         // stream engine
+  std::vector<uint32_t> slots;           // stream engine: connections in use
+};
+
+class DeviceEngine {
+ public:
+  struct Entry {
+    DeviceEngine* engine;
+    const DeviceRequest* request;
+  };
+  static Expected<std::unique_ptr<DeviceEngine>> create(Rank rank, int nranks, const DeviceWorld& world,
+                                                        const PlannerSettings& settings, CudaTransport& transport,
+                                                        const KernelTable& host_kernels, double connect_deadline_s);
+  ~DeviceEngine();
+
+  /// Issues the calls of a group, which may be of several ranks and communicators. Returns when all are in their streams.
+  /// Nothing is launched unless all could be planned and connected. Errors: the first.
+  static Status run(std::span<const Entry> entries);
+  /// Waits until a call has ended.
+  Status wait(const Operation& op);
+  /// Waits until all calls have ended; the first error.
+  Status drain();
+  /// Ok, or the error after which the communicator refuses work. Never blocks.
+  Status error();
+  Expected<std::string> explain(const PlanRequest& request);
+  DeviceEngineKind kind() const { return world_.engine; }
+  const DeviceWorld& world() const { return world_; }
+  CudaTransport& transport() { return transport_; }
+  /// The watcher is to look at once: somebody has raised an abort.
+  void wake();
+
+ private:
+  class Ports;
+  struct End {  // one end of a connection, in all channels
+    DeviceKey key;
+    std::vector<uint32_t> readers;  // of a writer: counters
+    bool ready = false;
+  };
+  struct SlotUse {  // a connection of the stream engine
+    ConnectionKey key;
+    Rank reader;
+    bool ready = false;
+    CudaTransport::StreamSlots slots;
+  };
+  struct Outstanding {
+    uint64_t sequence;
+    cuda::OwnedEvent event;
+    OperationShape shape;
+    uint64_t tag, issued_ns, deadline_ns;
+    std::shared_ptr<Operation> op;
+    std::shared_ptr<DevicePlan> plan;
+    cuda::PinnedMemory tables;  // of a large launch
+  };
+  struct Launch;
+  DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
+               CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
+  Status start();
+  Expected<std::shared_ptr<DevicePlan>> plan(const PlanRequest& request);
+  Status compile_plan(DevicePlan& plan, const Algorithm* algorithm);
+  Status lower_plan(DevicePlan& plan);
+  Status order_plan(DevicePlan& plan);
+  Status write_end(bool writer, uint32_t index);
+  Expected<bool> connect(DevicePlan& plan);
+  static Status connect_all(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  static Status launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  static Status launch(Launch& launch);
+  Status check_buffer(std::string_view name, const void* ptr) const;
+  Status reserve_scratch(uint64_t bytes);
+  static Status reserve_scratch(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  /// Puts the call behind the communicator's earlier ones, and says where its successors find it.
+  Status begin_in(cuda::Stream stream);
+  Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
+                cuda::PinnedMemory tables);
+  Status issue_stream(const DevicePlan& plan, const DeviceRequest& request, cuda::Stream stream);
+  Status not_this(const DeviceRequest& request, const Status& why) const;
+  void watch();
+  bool retire();
+  Status look();
+  void fail(Status status);
+  Status report() const;
+  std::string who_waits(const Outstanding& o, Rank peer) const;
+
+  const Rank rank_;
+  const int nranks_;
+  const DeviceWorld world_;
+  const double connect_deadline_s_;
+  CudaTransport& transport_;
+  PortTable ports_;
+  const KernelTable& host_kernels_;
+  Planner planner_;
+  DevicePlanner device_planner_;
+  std::shared_ptr<KernelLoader> kernels_;
+
+  std::mutex mutex_;  // guards what follows: one call at a time is issued
+  std::list<std::shared_ptr<DevicePlan>> plans_;  // the newest first
+  std::vector<End> reads_, writes_;
+  std::vector<SlotUse> slots_;
+  cuda::PinnedMemory control_;
+  cuda::DeviceMemory comm_;  // DeviceComm and its tables
+  DeviceComm tables_{};      // as the device has it
+  cuda::DeviceMemory scratch_;
+  std::vector<cuda::DeviceMemory> old_scratch_;  // launches under way may use it
+  cuda::OwnedEvent serial_, graph_serial_;
+  cuda::Stream last_stream_ = nullptr;
+  bool any_ = false, captured_ = false;
+  uint64_t next_sequence_ = 1;
+  std::vector<cuda::OwnedEvent> free_events_;
+
+  std::mutex watch_mutex_;  // guards what follows; taken after mutex_
+  std::condition_variable watch_changed_;
+  std::deque<Outstanding> outstanding_;
+  Status failure_;
+  bool stop_ = false, look_now_ = false;
+  std::atomic<bool> failed_{false};
+  std::thread watcher_;
+};
+
+}  // namespace rondo

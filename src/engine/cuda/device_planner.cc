@@ -1,0 +1,139 @@
+#include "engine/cuda/device_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kProtocolNames[] = {"simple", "ll", "ll128"};
+
+// The longest message that a protocol's slot, or the ring, takes in one piece.
+uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
+  switch (p) {
+    case DeviceProtocol::kLl: return DeviceLayout::slot_payload(ConnectionForm::kWords);
+    case DeviceProtocol::kLl128: return DeviceLayout::slot_payload(ConnectionForm::kWideLines);
+    case DeviceProtocol::kSimple: return layout.message_bytes;
+  }
+  return 0;
+}
+
+// Below this a channel's share is not worth a block.
+uint64_t least_share(DeviceProtocol p) {
+  switch (p) {
+    case DeviceProtocol::kLl: return 4 * 1024;
+    case DeviceProtocol::kLl128: return 8 * 1024;
+    case DeviceProtocol::kSimple: return 32 * 1024;
+  }
+  return 1;
+}
+
+}  // namespace
+
+DevicePlanner::DevicePlanner(int nranks, const DeviceWorld& world, Planner& planner)
+    : nranks_(nranks), world_(world), planner_(planner) {}
+
+uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
+  for (const auto& [known, lanes] : lanes_)
+    if (known == &a) return lanes;
+  // A rank's number of lanes may depend on its place; the most of any rank counts for all.
+  size_t most = 1;
+  for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2) most = std::max(most, record_rank(a, r, nranks_, root).lanes.size());
+  if (nranks_ > 1) most = std::max(most, record_rank(a, nranks_ - 1, nranks_, root).lanes.size());
+  lanes_.emplace_back(&a, static_cast<uint32_t>(most));
+  return static_cast<uint32_t>(most);
+}
+
+uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const {
+  const double wanted = bytes / static_cast<double>(least_bytes);
+  const uint32_t most = std::min(world_.layout.max_channels, std::max(1u, world_.resident_blocks / lanes));
+  return wanted <= 1 ? 1 : wanted >= most ? most : static_cast<uint32_t>(wanted);
+}
+
+double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes) const {
+  const Cost cost = c.algorithm->cost(nranks_);
+  const auto p = static_cast<size_t>(c.protocol);
+  const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
+  if (world_.engine == DeviceEngineKind::kStream)
+    return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns +
+           sent * whole_bytes / world_.link_gigabytes_per_s;
+  // What is read or written in place crosses the link once, without a ring on the way.
+  const double moved = c.algorithm->direct ? 1.0 : sent;
+  const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
+  return costs_.launch_ns + static_cast<double>(cost.steps) * hop +
+         moved * whole_bytes / (world_.link_gigabytes_per_s * costs_.efficiency[p]);
+}
+
+void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vector<DeviceCandidate>& found) {
+  const bool stream = world_.engine == DeviceEngineKind::kStream;
+  const double whole = static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
+  const uint32_t lanes = lanes_of(a, r.root);
+  if (!stream && lanes > world_.resident_blocks) return;
+  if (stream) {
+    // The stream engine has no channels, and maps no peer's buffers.
+    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, uint64_t{1} << 20, 0});
+    return;
+  }
+  // How much a lane moves of the whole at once: at most a chunk, and the smallest are whole / ranks.
+  const double chunk = whole / nranks_;
+  const bool pairwise = r.counts != nullptr && r.counts->pairwise;
+  const std::string_view wanted = planner_.settings().protocol;
+  for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
+    if (a.direct && p != DeviceProtocol::kSimple) continue;
+    if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
+    if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
+    if (!a.direct && !wanted.empty() && wanted != kProtocolNames[static_cast<int>(p)] &&
+        !(wanted == "inline" && p != DeviceProtocol::kSimple))
+      continue;
+    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes),
+                     longest_message(p, world_.layout), 0});
+  }
+}
+
+Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request) {
+  RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request));
+  std::vector<DeviceCandidate> found;
+  for (const Algorithm* a : usable) add_forms(*a, request, found);
+  if (found.empty() && !planner_.settings().protocol[0])
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks", 
+                              collective_name(request.collective), world_.resident_blocks));
+  if (found.empty())
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("RONDO_PROTO={} serves no algorithm for this {} on devices", planner_.settings().protocol,
+                              collective_name(request.collective)));
+  const double whole = static_cast<double>(whole_elems(request.collective, request.count_elems, nranks_)) *
+                       dtype_bytes(request.types().wire);
+  for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
+  return found;
+}
+
+DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
+  DeviceCandidate c;
+  if (world_.engine == DeviceEngineKind::kStream) {
+    c.message_bytes = uint64_t{1} << 20;
+    return c;
+  }
+  c.protocol = bytes <= 32 * 1024 ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
+  c.message_bytes = longest_message(c.protocol, world_.layout);
+  // A rank may send to and receive from every other one at once.
+  const auto others = static_cast<uint32_t>(std::max(1, 2 * (nranks_ - 1)));
+  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), others);
+  return c;
+}
+
+std::string DevicePlanner::describe(const DeviceCandidate& c) const {
+  if (world_.engine == DeviceEngineKind::kStream)
+    return fmt::format("{} by streams, messages of {} B, forecast {:.1f} us", c.algorithm->name, c.message_bytes,
+                       c.forecast_ns / 1000);
+  if (c.algorithm->direct)
+    return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
+                       c.forecast_ns / 1000);
+  return fmt::format("{} {}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
+                     kProtocolNames[static_cast<int>(c.protocol)], c.num_channels, c.message_bytes, c.forecast_ns / 1000);
+}
+
+}  // namespace rondo

@@ -1,0 +1,192 @@
+// The watcher of a DeviceEngine: sees how calls end, and what goes wrong while nobody looks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "engine/cuda/device_engine.h"
+
+namespace rondo {
+namespace {
+
+constexpr auto kBusyLook = std::chrono::microseconds(500);  // while calls are under way
+constexpr auto kIdleLook = std::chrono::milliseconds(100);  // aborts and deaths while nothing is: replays of graphs
+constexpr uint64_t kLostEveryNs = 50'000'000;               // a look for dead peers costs a system call
+
+void end_operation(const std::shared_ptr<Operation>& op, const Status& status) {
+  if (op == nullptr) return;
+  op->status = status;
+  op->done.store(true, std::memory_order_release);
+}
+
+}  // namespace
+
+void DeviceEngine::watch() {
+  cuda::CurrentContext current(transport_.context());
+  int relaxed = 2;
+  cuda::driver()->thread_exchange_capture_mode(&relaxed);  // others' captures are none of this thread's business
+  uint64_t looked_for_lost_ns = 0;
+  std::unique_lock lock(watch_mutex_);
+  while (!stop_) {
+    if (!look_now_) watch_changed_.wait_for(lock, outstanding_.empty() ? std::chrono::microseconds(kIdleLook) : kBusyLook);
+    look_now_ = false;
+    if (stop_) break;
+    const bool retired = retire();
+    if (retired) watch_changed_.notify_all();
+    if (failed_.load(std::memory_order_relaxed)) {
+      // Streams that wait for flags are let go until none is left under way.
+      if (!outstanding_.empty() && world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
+      continue;
+    }
+    lock.unlock();
+    Status wrong = look();
+    if (const uint64_t now = monotonic_ns(); wrong.ok() && now - looked_for_lost_ns > kLostEveryNs) {
+      looked_for_lost_ns = now;
+      if (auto lost = transport_.find_lost()) {
+        // Whoever has left on purpose had done its part.
+        if (!transport_.departed(lost->rank))
+          wrong = Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", rank_, lost->how));
+      }
+    }
+    if (!wrong.ok()) fail(std::move(wrong));
+    lock.lock();
+  }
+}
+
+// Ends the operations that are done, oldest first; the caller holds the lock. True when there was one.
+bool DeviceEngine::retire() {
+  bool any = false;
+  const cuda::Driver* d = cuda::driver();
+  while (!outstanding_.empty()) {
+    Outstanding& o = outstanding_.front();
+    const cuda::Result r = d->event_query(o.event.get());
+    if (r == cuda::kErrorNotReady) break;
+    // A kernel that gave up has reported so before it ended.
+    Status status = failure_;
+    if (status.ok()) status = report();
+    if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
+    if (!status.ok() && failure_.ok()) {
+      failure_ = status;
+      failed_.store(true, std::memory_order_release);
+      std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+      transport_.raise_abort(rank_);
+    }
+    if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
+    end_operation(o.op, status);
+    free_events_.push_back(std::move(o.event));
+    outstanding_.pop_front();
+    any = true;
+  }
+  return any;
+}
+
+std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
+  if (peer < 0 || o.sequence == 0) return "";
+  OperationBoard* board = transport_.board(peer);
+  if (board == nullptr) return "";
+  const uint64_t posted = std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire);
+  if (posted < o.sequence)
+    return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
+  if (const auto theirs = board->find(o.sequence); theirs && !(*theirs == o.shape))
+    return fmt::format("; rank {} calls {} of {} {} instead", peer, collective_name(theirs->collective),
+                       theirs->count_elems, dtype_name(theirs->dtype));
+  return fmt::format("; rank {} has called it too", peer);
+}
+
+// What a kernel says about its failure; the caller holds the lock.
+Status DeviceEngine::report() const {
+  DeviceControl& c = *control_.as<DeviceControl>();
+  const auto failure = static_cast<DeviceFailure>(std::atomic_ref<uint32_t>(c.failed).load(std::memory_order_acquire));
+  if (failure == DeviceFailure::kNone) return {};
+  const Rank peer = c.peer;
+  if (failure == DeviceFailure::kAborted) {
+    const auto by = transport_.aborted_by();
+    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, by ? abort_text(transport_, *by)
+                                                                            : "the communicator was aborted"));
+  }
+  std::string what = "a call on the device", which;
+  if (!outstanding_.empty()) {
+    const Outstanding& o = outstanding_.front();
+    what = fmt::format("{} #{} of {} {}", collective_name(o.shape.collective), o.sequence, o.shape.count_elems,
+                       dtype_name(o.shape.dtype));
+    which = who_waits(o, peer);
+  }
+  const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
+  if (failure == DeviceFailure::kMismatch)
+    return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
+                                                     rank_, what, peer, where, which));
+  return Status(StatusCode::kTimeout,
+                fmt::format("rank {}: {} waited {:.1f} s for {} {} in {}{}", rank_, what,
+                            static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
+                            peer >= 0 ? fmt::format("rank {}", peer) : "another lane", where, which));
+}
+
+// What can be seen to be wrong while calls are under way.
+Status DeviceEngine::look() {
+  if (const auto by = transport_.aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+  const std::lock_guard lock(watch_mutex_);
+  RONDO_TRY(report());
+  if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
+  // Streams have no clock of their own.
+  const Outstanding& o = outstanding_.front();
+  const uint64_t now = monotonic_ns();
+  if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
+  std::string late;
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && o.sequence != 0 && std::atomic_ref<uint64_t>(transport_.board(r)->posted).load(std::memory_order_acquire) < o.sequence)
+      late += who_waits(o, r);
+  return Status(StatusCode::kTimeout, fmt::format("rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued{}",
+                                                  rank_, collective_name(o.shape.collective), o.sequence,
+                                                  o.shape.count_elems, dtype_name(o.shape.dtype),
+                                                  static_cast<double>(now - o.issued_ns) * 1e-9, late));
+}
+
+// The first failure of the communicator: kernels leave, the other ranks hear of it, streams are let go.
+void DeviceEngine::fail(Status status) {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    if (!failure_.ok()) return;
+    failure_ = std::move(status);
+    failed_.store(true, std::memory_order_release);
+  }
+  std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+  transport_.raise_abort(rank_);
+  if (world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
+  watch_changed_.notify_all();
+}
+
+Status DeviceEngine::error() {
+  if (!failed_.load(std::memory_order_acquire)) {
+    if (const auto by = transport_.aborted_by())
+      return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+    return {};
+  }
+  const std::lock_guard lock(watch_mutex_);
+  return failure_;
+}
+
+void DeviceEngine::wake() {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    look_now_ = true;
+  }
+  watch_changed_.notify_all();
+}
+
+Status DeviceEngine::wait(const Operation& op) {
+  std::unique_lock lock(watch_mutex_);
+  watch_changed_.wait(lock, [&] { return op.done.load(std::memory_order_acquire) || stop_; });
+  return op.status;
+}
+
+// Every call ends: by itself, at its deadline, or soon after an abort or a death.
+Status DeviceEngine::drain() {
+  std::unique_lock lock(watch_mutex_);
+  if (!watcher_.joinable()) return {};
+  watch_changed_.wait(lock, [&] { return outstanding_.empty(); });
+  return failure_;
+}
+
+}  // namespace rondo

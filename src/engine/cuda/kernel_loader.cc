@@ -1,0 +1,64 @@
+#include "engine/cuda/kernel_loader.h"
+
+#include <fmt/format.h>
+
+#include "engine/cuda/images.h"
+
+namespace rondo {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<cuda::Context, std::weak_ptr<KernelLoader>> loaders;
+};
+
+Registry& registry() {
+  static Registry r;
+  return r;
+}
+
+}  // namespace
+
+std::shared_ptr<KernelLoader> KernelLoader::of(cuda::Context context) {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  std::weak_ptr<KernelLoader>& slot = r.loaders[context];
+  auto loader = slot.lock();
+  if (loader == nullptr) {
+    loader.reset(new KernelLoader(context));
+    slot = loader;
+  }
+  return loader;
+}
+
+KernelLoader::~KernelLoader() {
+  if (cuda::driver() == nullptr) return;
+  cuda::CurrentContext current(context_);
+  for (const auto& [image, module] : modules_) cuda::driver()->module_unload(module);
+}
+
+Expected<cuda::Function> KernelLoader::find(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
+  const KernelImage* const image = find_kernel_image(name);
+  if (image == nullptr)
+    return Status(StatusCode::kUnsupported,
+                  kernel_images().empty()
+                      ? fmt::format("this build holds no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
+                      : fmt::format("this build holds no kernel {}", name));
+  const cuda::Driver* d = cuda::driver();
+  auto module = modules_.find(image->data);
+  if (module == modules_.end()) {
+    cuda::Module loaded = nullptr;
+    RONDO_TRY(cuda::check(d->module_load_data(&loaded, image->data),
+                          fmt::format("loading the kernels {} (cuModuleLoadData)", image->name).c_str()));
+    module = modules_.emplace(image->data, loaded).first;
+  }
+  cuda::Function function = nullptr;
+  RONDO_TRY(cuda::check(d->module_get_function(&function, module->second, std::string(name).c_str()),
+                        fmt::format("finding {} (cuModuleGetFunction)", name).c_str()));
+  functions_.emplace(std::string(name), function);
+  return function;
+}
+
+}  // namespace rondo
