@@ -33,6 +33,7 @@ CLI::Validator in_range(T least, T most) {
 struct PerfArgs {
   std::string operation, min_bytes = "32M", max_bytes, step_bytes = "1M", dtypes = "float", ops = "sum";
   std::string wire, accumulator, output;
+  std::string device = "host";
   int gpus = 1;
   PerfOptions options;
   Plugins plugins;
@@ -96,6 +97,8 @@ void finish_options(PerfArgs& args) {
   value_or_fail(sweep_bytes(o));
   std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
   check_plan_options(o);
+  o.on_device = args.device == "cuda";
+  if (o.on_device && o.explain) fail("--explain measures host memory; -v prints the plans of devices");
   if (o.json_stdout && !o.explain) fail("--json belongs to --explain; -J writes the table's JSON");
   if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail("--explain measures one type and one operator");
   if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
@@ -258,6 +261,11 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
       ->check(in_range(0, 1 << 20))
       ->type_name("N")
       ->group(group);
+  c.add_option("--device", a.device, "Where buffers lie: host, or cuda, rank r's on device r modulo their number")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_plan_options(CLI::App& c, PerfArgs& a) {
@@ -265,7 +273,7 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
   c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")
       ->type_name("NAME")
       ->group(group);
-  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline")->type_name("NAME")->group(group);
+  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128")->type_name("NAME")->group(group);
   c.add_flag("-v,--plan", a.options.show_plan, "Prints why the planner chose what it chose, for every size")->group(group);
   c.add_flag("--explain", a.options.explain,
              "Measures every candidate (algorithm, protocol, message size) of every size instead, and prints the planner's "

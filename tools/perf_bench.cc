@@ -67,12 +67,14 @@ class PeerFailed : public PerfError {
 
 class RankBench {
  public:
-  RankBench(const PerfOptions& options, rondo_comm* comm, const PerfRun& run) : options_(options), comm_(comm) {
+  RankBench(const PerfOptions& options, rondo_comm* comm, const PerfRun& run)
+      : options_(options), comm_(comm), control_(comm) {
     check(rondo_comm_rank(comm, &rank_), "rondo_comm_rank");
     check(rondo_comm_size(comm, &nranks_), "rondo_comm_size");
     std::vector<RankInfo> ranks = gather_rank_infos();
-    refuse_too_much_memory(ranks);
-    buffers_ = std::make_unique<PerfBuffers>(options, comm, nranks_);
+    if (options.on_device) take_device();
+    else refuse_too_much_memory(ranks);
+    buffers_ = std::make_unique<PerfBuffers>(options, comm_, nranks_, device_.get());
     if (rank_ != 0) return;
     RunInfo info{nranks_,
                  run.ranks_are,
@@ -82,6 +84,12 @@ class RankBench {
                  static_cast<uint64_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)))};
     report_.emplace(options, std::move(info), stdout);
   }
+
+  ~RankBench() {
+    if (comm_ != control_) rondo_comm_destroy(comm_);
+  }
+  RankBench(const RankBench&) = delete;
+  RankBench& operator=(const RankBench&) = delete;
 
   bool run() {
     if (report_) report_->header();
@@ -105,9 +113,22 @@ class RankBench {
   const PerfOperation& op() const { return *options_.operation; }
   void check(rondo_status status, std::string_view what) {
     if (status == RONDO_OK) return;
+    if (status != RONDO_OK && comm_ != control_) rondo_comm_abort(control_);
     if (status == RONDO_ABORTED && rank_ != 0) throw PeerFailed("another rank has failed and says why");
     const std::string text = rondo_last_error(comm_);
     throw PerfError(fmt::format("{} on rank {}: {}", what, rank_, text.empty() ? rondo_status_string(status) : text));
+  }
+
+  /// The same ranks with buffers on devices. What the ranks tell one another goes on in host memory.
+  void take_device() {
+    const int ordinal = rank_ % std::max(1, PerfDevice::count());
+    device_ = std::make_unique<PerfDevice>(ordinal);
+    rondo_config config = RONDO_CONFIG_INIT;
+    config.memory = RONDO_MEMORY_CUDA;
+    config.device = ordinal;
+    rondo_comm* on_device = nullptr;
+    check(rondo_comm_split(control_, 0, rank_, &on_device, &config), "a communicator of device memory");
+    comm_ = on_device;
   }
 
   // ---- among the ranks; by the ring, whatever is measured ----
@@ -115,7 +136,7 @@ class RankBench {
   void combine(double* values, uint64_t num, rondo_op op) {
     rondo_call call = RONDO_CALL_INIT;
     call.algorithm = "ring";
-    check(rondo_all_reduce(comm_, values, values, num, RONDO_FLOAT64, op, &call, nullptr), "combining results");
+    check(rondo_all_reduce(control_, values, values, num, RONDO_FLOAT64, op, &call, nullptr), "combining results");
   }
   void barrier() {
     double nothing = 0;
@@ -126,7 +147,7 @@ class RankBench {
     std::vector<RankInfo> all(static_cast<size_t>(nranks_));
     rondo_call call = RONDO_CALL_INIT;
     call.algorithm = "ring";
-    check(rondo_all_gather(comm_, &mine, all.data(), sizeof mine, RONDO_UINT8, &call, nullptr), "meeting the ranks");
+    check(rondo_all_gather(control_, &mine, all.data(), sizeof mine, RONDO_UINT8, &call, nullptr), "meeting the ranks");
     return all;
   }
   void refuse_too_much_memory(const std::vector<RankInfo>& ranks) {
@@ -183,8 +204,9 @@ class RankBench {
     const bool scales = op().traits.reduces && reduce_op_ == Op::kPremulSum;
     premul_ = data_->premul(rank_);
     call_options_.reset();
-    if (!scales && types_ == uniform_row(types_.input)) return;
+    if (!scales && types_ == uniform_row(types_.input) && device_ == nullptr) return;
     call_options_ = RONDO_CALL_INIT;
+    if (device_ != nullptr) call_options_->stream = device_->stream();
     call_options_->wire = static_cast<rondo_dtype>(types_.wire);
     call_options_->accumulator = static_cast<rondo_dtype>(types_.accumulator);
     call_options_->output = static_cast<rondo_dtype>(types_.output);
@@ -202,9 +224,14 @@ class RankBench {
       check(rondo_group_end(), "rondo_group_end");
     }
     buffers_->advance(static_cast<uint64_t>(options_.aggregate));
+    if (device_ != nullptr && static_cast<Blocking>(options_.blocking) != Blocking::kQueue) device_->synchronize();
   }
 
   void iterate_queued(int iters) {
+    if (device_ != nullptr) {  // a stream is a queue
+      for (int i = 0; i < iters; ++i) iterate();
+      return device_->synchronize();
+    }
     std::deque<rondo_work*> under_way;
     for (int i = 0; i < iters * options_.aggregate; ++i) {
       rondo_work* works[PerfCall::kMaxWorks] = {};
@@ -225,12 +252,24 @@ class RankBench {
 
   void prepare(const Place& place) {
     const auto [in, out] = ends(place);
+    if (device_ != nullptr) {
+      if (out != nullptr) device_->fill(out, 0x5a, layout_.out_elems * dtype_bytes(types_.output));
+      if (in == nullptr) return;
+      const uint64_t bytes = layout_.in_elems * dtype_bytes(types_.input);
+      data_->fill(rank_, layout_.in_elems, device_->host(bytes));
+      return device_->upload(in, device_->host(bytes), bytes);
+    }
     if (out != nullptr) std::memset(out, 0x5a, layout_.out_elems * dtype_bytes(types_.output));
     if (in != nullptr) data_->fill(rank_, layout_.in_elems, in);
   }
   uint64_t count_wrong(const Place& place) {
     const std::byte* out = ends(place).out;
     if (out == nullptr) return 0;
+    if (device_ != nullptr) {
+      const uint64_t bytes = layout_.out_elems * dtype_bytes(types_.output);
+      device_->download(device_->host(bytes), out, bytes);
+      out = device_->host(bytes);
+    }
     if (op().traits.reduces) return data_->count_wrong_reduced(layout_.in_own, layout_.out_elems, out);
     uint64_t wrong = 0;
     for (const Segment& s : segments_) {
@@ -253,6 +292,8 @@ class RankBench {
 
   double measure() {
     for (int i = 0; i < options_.warmup_iters; ++i) iterate();
+    if (device_ != nullptr) device_->synchronize();
+    check(rondo_comm_error(comm_), op().name);
     barrier();
     const Clock::time_point start = Clock::now();
     if (static_cast<Blocking>(options_.blocking) == Blocking::kQueue) {
@@ -352,7 +393,9 @@ class RankBench {
 
   static constexpr uint64_t kSeed = 20260101;
   const PerfOptions& options_;
-  rondo_comm* comm_;
+  rondo_comm* comm_;     // what is measured
+  rondo_comm* control_;  // of host memory: the same one, unless buffers lie on devices
+  std::unique_ptr<PerfDevice> device_;
   int rank_ = 0, nranks_ = 1;
   std::unique_ptr<PerfBuffers> buffers_;
   std::optional<Report> report_;  // rank 0's

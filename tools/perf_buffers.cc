@@ -37,9 +37,10 @@ uint64_t PerfBuffers::arena_bytes(const PerfOptions& options, int nranks) {
   return a.in_bytes + a.out_bytes;
 }
 
-PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks)
+PerfBuffers::PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks, PerfDevice* device)
     : comm_(comm),
-      registered_(options.registered != 0),
+      device_(device),
+      registered_(options.registered != 0 || device != nullptr),
       rotate_(options.rotate > 1),
       unalign_elems_(static_cast<uint64_t>(options.unalign_elems)),
       sets_(sets_of(options)),
@@ -57,7 +58,8 @@ std::byte* PerfBuffers::allocate(uint64_t bytes) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw PerfError(fmt::format("no memory for {} bytes: {}", bytes, std::strerror(errno)));
   }
-  std::memset(memory, 0x5a, bytes);  // page faults belong here, not into a measurement
+  if (device_ != nullptr) device_->fill(static_cast<std::byte*>(memory), 0x5a, bytes);
+  else std::memset(memory, 0x5a, bytes);  // page faults belong here, not into a measurement
   return static_cast<std::byte*>(memory);
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "perf_device.h"
 #include "perf_options.h"
 #include "rondo/rondo.h"
 
@@ -19,8 +20,8 @@ struct Place {
 
 class PerfBuffers {
  public:
-  /// Collective when options.registered. Throws PerfError.
-  PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks);
+  /// Collective when options.registered. `device`: that of the communicator, nullptr for host memory. Throws PerfError.
+  PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks, PerfDevice* device);
   ~PerfBuffers();
   PerfBuffers(const PerfBuffers&) = delete;
   PerfBuffers& operator=(const PerfBuffers&) = delete;
@@ -41,6 +42,7 @@ class PerfBuffers {
   std::byte* allocate(uint64_t bytes);
 
   rondo_comm* comm_;
+  PerfDevice* device_;
   bool registered_, rotate_;
   uint64_t unalign_elems_, sets_;
   Arenas arenas_;

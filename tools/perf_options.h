@@ -40,6 +40,7 @@ struct PerfOptions {
   int rotate = 0;   // buffer sets; 0 and 1: one set, hot
   int ranks = 0;    // processes to start; 0: none
   int threads = 0;  // ranks as threads; 0: none
+  bool on_device = false;  // buffers in CUDA memory, rank r's on device r modulo their number
   double timeout_s = 0;
   std::vector<Dtype> dtypes{Dtype::kFloat32};
   std::vector<Op> ops{Op::kSum};

@@ -35,7 +35,12 @@ Status CommunicatorImpl::ready() {
 
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
-  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device_ordinal()};
+  // A child's buffers lie where its parent's do, unless it is told to take a device.
+  std::optional<int> device = device_ordinal();
+  if (config.memory == Memory::kCuda) {
+    RONDO_TRY_ASSIGN(device, device_of(config));
+  }
+  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device};
 }
 
 Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,

@@ -19,35 +19,6 @@ namespace {
 constexpr size_t kMaxMemOps = 64;  // of one call of the driver
 constexpr uint32_t kReduceThreads = 512;
 
-// Ranks have no memory of one another's programs: this transport makes connections without any.
-class NoMemory final : public Transport {
- public:
-  std::string_view name() const override { return "none"; }
-  Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
-  std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
-  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
-    return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
-  }
-  OperationBoard* board(Rank) override { return nullptr; }
-  PairBoard* pair_board(Rank) override { return nullptr; }
-  Doorbell* bell(Rank) override { return nullptr; }
-  void raise_abort(Rank) override {}
-  std::optional<Rank> aborted_by() override { return std::nullopt; }
-  bool departed(Rank) override { return false; }
-  std::optional<PeerLoss> find_lost() override { return std::nullopt; }
-  Expected<void*> alloc(uint64_t) override { return Status(StatusCode::kInternal, "no memory here"); }
-  Status free(void*) override { return Status(StatusCode::kInternal, "no memory here"); }
-  bool may_be_direct() const override { return false; }
-  bool can_pull() const override { return false; }
-  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
-  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
-  Status pull(Rank, const RemoteAddress&, uint64_t, void*, uint64_t) override {
-    return Status(StatusCode::kInternal, "no memory here");
-  }
-  void keep(std::shared_ptr<void>) override {}
-  uint64_t staging_bytes() const override { return 0; }
-};
-
 // Waits and writes of flags that go to the driver together.
 class MemOps {
  public:
@@ -123,30 +94,12 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
     plan.order = order_by_distance(p);
     return {};
   }
-  NoMemory nothing;
-  std::vector<std::unique_ptr<PortTable>> ports;
-  std::vector<std::unique_ptr<Program>> all;
-  for (Rank other = 0; other < nranks_; ++other) {
-    ports.push_back(std::make_unique<PortTable>(other, nothing));
-    ProgramShape shape;
-    shape.operation = p.operation;
-    shape.message_bytes = plan.how.message_bytes;
-    shape.counts = r.counts;
-    // Counts of the part that a rank holds alone are its own; its order needs no more than that it has one.
-    VariableCounts theirs;
-    if (r.counts != nullptr) {
-      theirs = *r.counts;
-      PartExtents &many = theirs.in.counts.size() > 1 ? theirs.in : theirs.out,
-                  &one = theirs.in.counts.size() > 1 ? theirs.out : theirs.in;
-      one = {{many.counts[static_cast<size_t>(other)]}, {0}};
-      shape.counts = &theirs;
-    }
-    const Rank root = collective_is_rooted(r.collective) ? r.root : 0;
-    RONDO_TRY_ASSIGN(auto program, compile(record_rank(*plan.how.algorithm, other, nranks_, root), shape, *ports.back(),
-                                           host_kernels_));
-    all.push_back(std::move(program));
-  }
-  auto played = play_through(all);
+  ProgramShape shape;
+  shape.operation = p.operation;
+  shape.message_bytes = plan.how.message_bytes;
+  shape.counts = r.counts;
+  RONDO_TRY_ASSIGN(const AllPrograms all, compile_all(*plan.how.algorithm, nranks_, r.root, shape, host_kernels_));
+  auto played = play_through(all.programs);
   if (!played.ok()) return Status(StatusCode::kUnsupported, std::string(played.status().message()));
   plan.order = std::move((*played)[static_cast<size_t>(rank_)]);
   return {};

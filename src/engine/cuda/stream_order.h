@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/program.h"
+#include "engine/request.h"
 #include "rondo/status.h"
 
 namespace rondo {
@@ -24,6 +25,16 @@ struct StreamStep {
   uint64_t loop;
   friend bool operator==(const StreamStep&, const StreamStep&) = default;
 };
+
+/// The programs of all ranks of one call, over connections without memory.
+struct AllPrograms {
+  std::unique_ptr<Transport> nowhere;
+  std::vector<std::unique_ptr<PortTable>> ports;
+  std::vector<std::unique_ptr<Program>> programs;  // by rank
+};
+/// shape.counts: of any one rank, not pairwise: of the others only the part that they hold alone differs.
+Expected<AllPrograms> compile_all(const Algorithm& algorithm, int nranks, Rank root, const ProgramShape& shape,
+                                  const KernelTable& kernels);
 
 /// What plays: each rank's program of the same call, by rank. Errors: kInternal (nothing can move: a deadlock with so
 /// few slots). O(instructions of all ranks x loops).
