@@ -93,7 +93,8 @@ class CheckDependencies(unittest.TestCase):
         self.assertEqual(self.findings(changed), [f"src/kernels/reduce.cc:{n} cuda" for n in (1, 2, 3)])
 
     def test_our_own_cuda_room_is_no_cuda_header(self) -> None:
-        changed = {"src/cuda/driver.h": "", "src/transport/link.cc": '#include "cuda/driver.h"\n#include <cuda/driver.h>\n',
+        changed = {"src/cuda/driver.h": "",
+                   "src/transport/link.cc": '#include "cuda/driver.h"\n#include <cuda/driver.h>\n',
                    "src/transport/other.cc": '#include "cuda/atomic"\n'}
         self.assertEqual(self.findings(changed), ["src/transport/link.cc:2 cuda", "src/transport/other.cc:1 cuda"])
 

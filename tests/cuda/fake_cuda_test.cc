@@ -1,0 +1,589 @@
+// The fake CUDA driver, through the table that rondo sees: memory, streams, events, kernels, errors.
+// labels: unit tsan
+// timeout: 120
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "cuda/handles.h"
+#include "support/fake_cuda/fake_cuda.h"
+
+namespace rondo::testing {
+namespace {
+
+using namespace rondo::cuda;
+
+// The driver's functions, and the first device's context current.
+class Fake : public ::testing::Test {
+ protected:
+  void start(FakeMachine machine = FakeMachine::uniform(2)) {
+    cuda_ = std::make_unique<FakeCuda>(std::move(machine));
+    d = driver();
+    for (int i = 0; i < count(); ++i) {
+      Context c;
+      ASSERT_EQ(d->primary_context_retain(&c, i), kSuccess);
+      contexts.push_back(c);
+    }
+    ASSERT_EQ(d->context_set_current(contexts[0]), kSuccess);
+  }
+  void TearDown() override {
+    if (cuda_ == nullptr) return;
+    for (int i = 0; i < count(); ++i) EXPECT_EQ(d->primary_context_release(i), kSuccess);
+    EXPECT_EQ(cuda_->leaks(), "");
+    cuda_.reset();
+  }
+  int count() const {
+    int n = 0;
+    EXPECT_EQ(d->device_count(&n), kSuccess);
+    return n;
+  }
+  DevicePtr alloc(size_t bytes) {
+    DevicePtr p = 0;
+    EXPECT_EQ(d->mem_alloc(&p, bytes), kSuccess);
+    return p;
+  }
+  Stream stream(unsigned flags = kStreamNonBlocking) {
+    Stream s = nullptr;
+    EXPECT_EQ(d->stream_create(&s, flags, 0), kSuccess);
+    return s;
+  }
+  Event event(unsigned flags = kEventDisableTiming) {
+    Event e = nullptr;
+    EXPECT_EQ(d->event_create(&e, flags), kSuccess);
+    return e;
+  }
+  Function function(const char* name) {
+    if (module_ == nullptr) {
+      EXPECT_EQ(d->module_load_data(&module_, "image"), kSuccess);
+    }
+    Function f = nullptr;
+    EXPECT_EQ(d->module_get_function(&f, module_, name), kSuccess);
+    return f;
+  }
+  void unload() { EXPECT_EQ(d->module_unload(std::exchange(module_, nullptr)), kSuccess); }
+  template <class Args>
+  Result launch(Function f, Stream s, unsigned grid, Args args, std::vector<LaunchAttribute> attributes = {}) {
+    LaunchConfig config{grid, 1, 1, 128, 1, 1, 0, s, attributes.data(), static_cast<unsigned>(attributes.size())};
+    void* params[] = {&args};
+    return d->launch_kernel(&config, f, params, nullptr);
+  }
+  static BatchMemOp mem_op(int kind, DevicePtr at, uint32_t value, unsigned flags = 0) {
+    BatchMemOp op;
+    std::memset(&op, 0, sizeof op);
+    op.value.operation = kind;
+    op.value.address = at;
+    op.value.value = value;
+    op.value.flags = flags;
+    return op;
+  }
+
+  std::unique_ptr<FakeCuda> cuda_;
+  const Driver* d = nullptr;
+  std::vector<Context> contexts;
+  Module module_ = nullptr;
+};
+
+// A word that a kernel waits for, and one that it raises first.
+struct Meeting {
+  std::atomic<int>* arrived;
+  std::atomic<int>* wanted;
+  int until;
+};
+void meet(const void* args, uint32_t grid, uint32_t) {
+  const auto* m = static_cast<const Meeting*>(args);
+  m->arrived->fetch_add(static_cast<int>(grid));
+  while (m->wanted->load() < m->until) sched_yield();
+}
+struct AddArgs {
+  int* value;
+  int by;
+};
+void add(const void* args, uint32_t, uint32_t) {
+  const auto* a = static_cast<const AddArgs*>(args);
+  *a->value += a->by;
+}
+
+TEST_F(Fake, DevicesAreWhatTheMachineSays) {
+  FakeMachine m = FakeMachine::uniform(3);
+  m.devices[1].name = "NVIDIA H100";
+  m.devices[1].attributes[kAttrAsyncEngineCount] = 7;
+  m.peers.assign(3, std::vector<FakePeer>(3));
+  m.peers[0][2].access = false;
+  start(m);
+  EXPECT_EQ(why_no_driver(), "");
+  char name[64], bus[16];
+  ASSERT_EQ(d->device_name(name, sizeof name, 1), kSuccess);
+  EXPECT_STREQ(name, "NVIDIA H100");
+  ASSERT_EQ(d->device_pci_bus_id(bus, sizeof bus, 2), kSuccess);
+  EXPECT_STREQ(bus, "0000:03:00.0");
+  int value = 0;
+  ASSERT_EQ(d->device_attribute(&value, kAttrAsyncEngineCount, 1), kSuccess);
+  EXPECT_EQ(value, 7);
+  ASSERT_EQ(d->device_attribute(&value, kAttrMultiprocessorCount, 1), kSuccess);
+  EXPECT_EQ(value, 132);
+  Uuid a, b;
+  ASSERT_EQ(d->device_uuid(&a, 0), kSuccess);
+  ASSERT_EQ(d->device_uuid(&b, 1), kSuccess);
+  EXPECT_NE(std::memcmp(&a, &b, sizeof a), 0);
+  int can = -1;
+  ASSERT_EQ(d->device_can_access_peer(&can, 0, 2), kSuccess);
+  EXPECT_EQ(can, 0);
+  ASSERT_EQ(d->device_can_access_peer(&can, 2, 0), kSuccess);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(d->device_get(&can, 3), kErrorInvalidDevice);
+  EXPECT_EQ(d->context_enable_peer_access(contexts[2], 0), kErrorPeerAccessUnsupported);
+  EXPECT_EQ(d->context_enable_peer_access(contexts[1], 0), kSuccess);
+  EXPECT_EQ(d->context_enable_peer_access(contexts[1], 0), kErrorPeerAccessAlreadyEnabled);
+  EXPECT_EQ(std::string(check(kErrorPeerAccessUnsupported, "cuX").message()),
+            "cuX: CUDA_ERROR_PEER_ACCESS_UNSUPPORTED (217: peer access is not supported between these two devices)");
+}
+
+TEST_F(Fake, CurrentContextIsOfTheThreadAndPutBack) {
+  start();
+  {
+    const CurrentContext second(contexts[1]);
+    Device device = -1;
+    ASSERT_EQ(d->context_get_device(&device), kSuccess);
+    EXPECT_EQ(device, 1);
+  }
+  Context now = nullptr;
+  ASSERT_EQ(d->context_get_current(&now), kSuccess);
+  EXPECT_EQ(now, contexts[0]);
+  std::thread([&] {
+    Context none = contexts[0];
+    EXPECT_EQ(d->context_get_current(&none), kSuccess);
+    EXPECT_EQ(none, nullptr);
+    DevicePtr p = 0;
+    EXPECT_EQ(d->mem_alloc(&p, 16), kErrorInvalidContext);
+    EXPECT_EQ(OwnedStream::make().status().message(), "no CUDA context is current in this thread");
+  }).join();
+}
+
+TEST_F(Fake, AddressesAreKnownByTheirAllocation) {
+  start();
+  const DevicePtr small = alloc(1000), other = alloc(8), large = alloc(3 << 20);
+  DevicePtr base = 0;
+  size_t bytes = 0;
+  ASSERT_EQ(d->mem_get_address_range(&base, &bytes, small + 999), kSuccess);
+  EXPECT_EQ(base, small);
+  EXPECT_EQ(bytes, 1000u);
+  EXPECT_EQ(d->mem_get_address_range(&base, &bytes, small + 1000), kErrorNotFound);
+  EXPECT_EQ(large % (2 << 20), 0u);
+  EXPECT_EQ(small / (2 << 20), other / (2 << 20)) << "small ones share a block";
+  unsigned type = 0;
+  ASSERT_EQ(d->pointer_attribute(&type, kPointerMemoryType, other), kSuccess);
+  EXPECT_EQ(type, kMemoryTypeDevice);
+  uint64_t first = 0, second = 0;
+  ASSERT_EQ(d->pointer_attribute(&first, kPointerBufferId, small), kSuccess);
+  ASSERT_EQ(d->pointer_attribute(&second, kPointerBufferId, other), kSuccess);
+  EXPECT_NE(first, second);
+  void* host = nullptr;
+  ASSERT_EQ(d->mem_host_alloc(&host, 100, kHostAllocPortable | kHostAllocMapped), kSuccess);
+  ASSERT_EQ(d->mem_host_get_device_pointer(&base, host, 0), kSuccess);
+  EXPECT_EQ(base, reinterpret_cast<DevicePtr>(host));
+  ASSERT_EQ(d->pointer_attribute(&type, kPointerMemoryType, base), kSuccess);
+  EXPECT_EQ(type, kMemoryTypeHost);
+  int local = 0;
+  EXPECT_EQ(d->pointer_attribute(&type, kPointerMemoryType, reinterpret_cast<DevicePtr>(&local)), kErrorInvalidValue);
+  EXPECT_EQ(d->mem_free(small + 8), kErrorInvalidValue);
+  for (const DevicePtr p : {small, other, large}) EXPECT_EQ(d->mem_free(p), kSuccess);
+  EXPECT_EQ(d->mem_free(large), kErrorInvalidValue) << "freed twice";
+  EXPECT_EQ(d->mem_free_host(host), kSuccess);
+}
+
+TEST_F(Fake, RegisteredMemoryIsRefusedTwice) {
+  start();
+  std::vector<std::byte> memory(8192);
+  {
+    auto registered = RegisteredMemory::make(memory);
+    ASSERT_TRUE(registered.ok()) << registered.status().to_string();
+    EXPECT_EQ(registered->on_device(), reinterpret_cast<DevicePtr>(memory.data()));
+    EXPECT_EQ(d->mem_host_register(memory.data() + 4096, 4096, 0), kErrorHostMemoryAlreadyRegistered);
+  }
+  EXPECT_EQ(d->mem_host_unregister(memory.data()), kErrorHostMemoryNotRegistered);
+}
+
+TEST_F(Fake, MemoryHasItsLimitAndItsOverrunsAreFound) {
+  FakeMachine m = FakeMachine::uniform(1);
+  m.devices[0].memory_bytes = 1 << 20;
+  start(m);
+  DevicePtr p = 0;
+  EXPECT_EQ(d->mem_alloc(&p, (1 << 20) + 1), kErrorOutOfMemory);
+  EXPECT_EQ(DeviceMemory::make((1 << 20) + 1).status().code(), StatusCode::kExhausted);
+  p = alloc(100);
+  size_t free_bytes = 0, total = 0;
+  ASSERT_EQ(d->mem_get_info(&free_bytes, &total), kSuccess);
+  EXPECT_EQ(free_bytes, total - 100);
+  EXPECT_NE(cuda_->leaks().find("device memory of 100 bytes"), std::string::npos) << cuda_->leaks();
+  reinterpret_cast<char*>(p)[100] = 1;
+  ASSERT_EQ(d->mem_free(p), kSuccess);
+  EXPECT_NE(cuda_->leaks().find("byte 0 behind"), std::string::npos) << cuda_->leaks();
+  ASSERT_EQ(d->primary_context_release(0), kSuccess);
+  cuda_.reset();  // TearDown would find the damage
+}
+
+TEST_F(Fake, CopiesAndFillsAreOrderedAndChecked) {
+  start();
+  const DevicePtr a = alloc(4096), b = alloc(4096);
+  const Stream s = stream();
+  std::vector<char> in(4096, 'x'), out(4096);
+  ASSERT_EQ(d->memset_d8_async(a, 'a', 4096, s), kSuccess);
+  ASSERT_EQ(d->memcpy_host_to_device_async(a + 1, in.data(), 4000, s), kSuccess);
+  std::fill(in.begin(), in.end(), 'y');  // pageable memory was taken away
+  ASSERT_EQ(d->memcpy_async(b, a, 4096, s), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(s), kSuccess);
+  ASSERT_EQ(d->memcpy_device_to_host(out.data(), b, 4096), kSuccess);
+  EXPECT_EQ(out[0], 'a');
+  EXPECT_EQ(out[1], 'x');
+  EXPECT_EQ(out[4001], 'a');
+  EXPECT_EQ(d->memcpy_async(b + 1, a, 4096, s), kErrorInvalidValue) << "beyond the end";
+  EXPECT_EQ(d->memset_d8_async(reinterpret_cast<DevicePtr>(out.data()), 0, 1, s), kErrorInvalidValue);
+  EXPECT_EQ(d->mem_free(a), kSuccess);
+  EXPECT_EQ(d->memset_d8_async(a, 0, 1, s), kErrorInvalidValue) << "freed";
+  EXPECT_EQ(d->mem_free(b), kSuccess);
+  EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  EXPECT_EQ(d->stream_synchronize(s), kErrorInvalidHandle);
+}
+
+TEST_F(Fake, StreamsRunSideBySideAndEventsOrderThem) {
+  start();
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  cuda_->add_kernel("add", {&add, sizeof(AddArgs)});
+  const Stream a = stream(), b = stream();
+  const Event ready = event(), timed = event(0), timed_end = event(0);
+  int value = 1;
+  EXPECT_EQ(d->event_query(ready), kSuccess) << "never recorded";
+  ASSERT_EQ(d->event_record(timed, a), kSuccess);
+  ASSERT_EQ(launch(function("meet"), a, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  ASSERT_EQ(launch(function("add"), a, 1, AddArgs{&value, 10}), kSuccess);
+  ASSERT_EQ(d->event_record(ready, a), kSuccess);
+  ASSERT_EQ(d->stream_wait_event(b, ready, 0), kSuccess);
+  ASSERT_EQ(launch(function("add"), b, 1, AddArgs{&value, 100}), kSuccess);
+  EXPECT_EQ(d->event_query(ready), kErrorNotReady);
+  EXPECT_EQ(d->stream_query(b), kErrorNotReady);
+  while (arrived.load() == 0) sched_yield();
+  wanted = 1;
+  ASSERT_EQ(d->event_record(timed_end, b), kSuccess);
+  ASSERT_EQ(d->event_synchronize(timed_end), kSuccess);
+  EXPECT_EQ(value, 111);
+  float ms = -1;
+  EXPECT_EQ(d->event_elapsed_ms(&ms, timed, timed_end), kSuccess);
+  EXPECT_GE(ms, 0);
+  EXPECT_EQ(d->event_elapsed_ms(&ms, ready, timed_end), kErrorInvalidHandle) << "without times";
+  // Recorded again: a wait that was made before keeps to the first record.
+  EXPECT_EQ(d->event_query(ready), kSuccess);
+  for (const Event e : {ready, timed, timed_end}) EXPECT_EQ(d->event_destroy(e), kSuccess);
+  for (const Stream s : {a, b}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, AWaitKeepsToTheRecordThatItSaw) {
+  start();
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  const Stream a = stream(), b = stream();
+  const Event e = event();
+  ASSERT_EQ(d->event_record(e, a), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(a), kSuccess);
+  ASSERT_EQ(d->stream_wait_event(b, e, 0), kSuccess);
+  ASSERT_EQ(launch(function("meet"), a, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  ASSERT_EQ(d->event_record(e, a), kSuccess);
+  EXPECT_EQ(d->event_query(e), kErrorNotReady);
+  EXPECT_EQ(d->stream_synchronize(b), kSuccess);
+  wanted = 1;
+  EXPECT_EQ(d->event_synchronize(e), kSuccess);
+  EXPECT_EQ(d->event_destroy(e), kSuccess);
+  for (const Stream s : {a, b}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, TheLegacyStreamWaitsForBlockingStreamsOnly) {
+  start();
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  cuda_->add_kernel("add", {&add, sizeof(AddArgs)});
+  const Stream blocking = stream(0), free_running = stream();
+  int value = 0;
+  ASSERT_EQ(launch(function("meet"), free_running, 1, Meeting{&arrived, &wanted, 2}), kSuccess);
+  ASSERT_EQ(launch(function("add"), nullptr, 1, AddArgs{&value, 1}), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(nullptr), kSuccess) << "does not wait for the non-blocking stream";
+  EXPECT_EQ(value, 1);
+  ASSERT_EQ(launch(function("meet"), blocking, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  ASSERT_EQ(launch(function("add"), nullptr, 1, AddArgs{&value, 1}), kSuccess);
+  ASSERT_EQ(launch(function("add"), blocking, 1, AddArgs{&value, 1}), kSuccess);
+  while (arrived.load() < 2) sched_yield();
+  EXPECT_EQ(d->stream_query(nullptr), kErrorNotReady);
+  wanted = 1;
+  ASSERT_EQ(d->stream_synchronize(blocking), kSuccess);
+  EXPECT_EQ(value, 3);
+  wanted = 2;
+  EXPECT_EQ(d->context_synchronize(), kSuccess);
+  for (const Stream s : {blocking, free_running}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, MemoryOperationsOrderStreamsByAWord) {
+  start();
+  const DevicePtr words = alloc(64);
+  const Stream a = stream(), b = stream();
+  int order = 0;
+  cuda_->add_kernel("add", {&add, sizeof(AddArgs)});
+  ASSERT_EQ(d->memset_d8_async(words, 0, 64, a), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(a), kSuccess);
+  BatchMemOp wait = mem_op(kMemOpWaitValue32, words, 7, kWaitGeq);
+  ASSERT_EQ(d->stream_batch_mem_op(b, 1, &wait, 0), kSuccess);
+  ASSERT_EQ(launch(function("add"), b, 1, AddArgs{&order, 10}), kSuccess);
+  ASSERT_EQ(launch(function("add"), a, 1, AddArgs{&order, 1}), kSuccess);
+  BatchMemOp writes[] = {mem_op(kMemOpWriteValue32, words + 4, 5), mem_op(kMemOpWriteValue32, words, 8)};
+  ASSERT_EQ(d->stream_batch_mem_op(a, 2, writes, 0), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(b), kSuccess);
+  EXPECT_EQ(order, 11);
+  // Signed distance: 0x80000000 is not after 1, 0 is after 0xffffffff.
+  BatchMemOp wrap[] = {mem_op(kMemOpWriteValue32, words, 0), mem_op(kMemOpWaitValue32, words, 0xffffffffu, kWaitGeq),
+                       mem_op(kMemOpWaitValue32, words + 4, 4, kWaitAnd), mem_op(kMemOpWaitValue32, words, 0, kWaitEq)};
+  ASSERT_EQ(d->stream_batch_mem_op(a, 4, wrap, 0), kSuccess);
+  ASSERT_EQ(d->stream_synchronize(a), kSuccess);
+  BatchMemOp wrong = mem_op(kMemOpWriteValue32, words + 62, 0);
+  EXPECT_EQ(d->stream_batch_mem_op(a, 1, &wrong, 0), kErrorInvalidValue);
+  wrong = mem_op(kMemOpWriteValue32, reinterpret_cast<DevicePtr>(&order), 0);
+  EXPECT_EQ(d->stream_batch_mem_op(a, 1, &wrong, 0), kErrorInvalidValue) << "host memory that is not registered";
+  for (const Stream s : {a, b}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  EXPECT_EQ(d->mem_free(words), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, HostFunctionsMayNotCallCuda) {
+  start();
+  const Stream s = stream();
+  struct Seen {
+    const Driver* d;
+    Result r = -1;
+  } seen{d};
+  ASSERT_EQ(d->launch_host_function(
+                s,
+                [](void* data) {
+                  auto* at = static_cast<Seen*>(data);
+                  int n;
+                  at->r = at->d->device_count(&n);
+                },
+                &seen),
+            kSuccess);
+  ASSERT_EQ(d->stream_synchronize(s), kSuccess);
+  EXPECT_EQ(seen.r, 800);
+  EXPECT_EQ(d->stream_destroy(s), kSuccess);
+}
+
+TEST_F(Fake, LaunchesWaitForRoom) {
+  FakeMachine m = FakeMachine::uniform(1);
+  m.resident_blocks = 8;
+  start(m);
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  cuda_->add_kernel("add", {&add, sizeof(AddArgs), /*blocks_meet=*/false});
+  const Stream a = stream(), b = stream(), c = stream();
+  int value = 0;
+  ASSERT_EQ(launch(function("meet"), a, 5, Meeting{&arrived, &wanted, 1}), kSuccess);
+  while (arrived.load() < 5) sched_yield();
+  ASSERT_EQ(launch(function("meet"), b, 4, Meeting{&arrived, &wanted, 1}), kSuccess);
+  ASSERT_EQ(launch(function("meet"), c, 3, Meeting{&arrived, &wanted, 1}), kSuccess);
+  while (arrived.load() < 8) sched_yield();
+  EXPECT_EQ(arrived.load(), 8) << "three fit beside five, four do not";
+  wanted = 1;
+  EXPECT_EQ(d->context_synchronize(), kSuccess);
+  EXPECT_EQ(arrived.load(), 12);
+  // In waves: its blocks do not wait for one another.
+  ASSERT_EQ(launch(function("add"), a, 100, AddArgs{&value, 1}), kSuccess);
+  EXPECT_EQ(d->stream_synchronize(a), kSuccess);
+  EXPECT_EQ(value, 1);
+  LaunchAttribute cooperative{};
+  cooperative.id = kLaunchCooperative;
+  cooperative.cooperative = 1;
+  EXPECT_EQ(launch(function("meet"), a, 9, Meeting{&arrived, &wanted, 1}, {cooperative}),
+            kErrorCooperativeLaunchTooLarge);
+  // Never begins: dropped with the machine.
+  ASSERT_EQ(launch(function("meet"), a, 9, Meeting{&arrived, &wanted, 1}), kSuccess);
+  EXPECT_EQ(d->stream_query(a), kErrorNotReady);
+  for (const Stream s : {a, b, c}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  EXPECT_EQ(arrived.load(), 12);
+  unload();
+}
+
+TEST_F(Fake, LaunchCompletionIsTheBeginning) {
+  start();
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  const Stream a = stream();
+  const Event begun = event();
+  LaunchAttribute attribute{};
+  attribute.id = kLaunchCompletionEvent;
+  attribute.launch_completion_event = {begun, 0};
+  ASSERT_EQ(launch(function("meet"), a, 2, Meeting{&arrived, &wanted, 1}, {attribute}), kSuccess);
+  EXPECT_EQ(d->event_synchronize(begun), kSuccess);
+  EXPECT_EQ(d->stream_query(a), kErrorNotReady);
+  wanted = 1;
+  EXPECT_EQ(d->stream_synchronize(a), kSuccess);
+  EXPECT_EQ(d->event_destroy(begun), kSuccess);
+  EXPECT_EQ(d->stream_destroy(a), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, ArgumentsAreTakenAtTheLaunch) {
+  start();
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  cuda_->find_kernels_with([](std::string_view name) -> std::optional<FakeKernel> {
+    if (name != "late") return std::nullopt;
+    return FakeKernel{&add, sizeof(AddArgs)};
+  });
+  const Stream a = stream();
+  int value = 0;
+  AddArgs args{&value, 5};
+  ASSERT_EQ(launch(function("meet"), a, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  LaunchConfig config{1, 1, 1, 32, 1, 1, 0, a, nullptr, 0};
+  void* params[] = {&args};
+  ASSERT_EQ(d->launch_kernel(&config, function("late"), params, nullptr), kSuccess);
+  args.by = 1000;
+  wanted = 1;
+  ASSERT_EQ(d->stream_synchronize(a), kSuccess);
+  EXPECT_EQ(value, 5);
+  Function missing;
+  EXPECT_EQ(d->module_get_function(&missing, module_, "missing"), kErrorNotFound);
+  EXPECT_EQ(d->stream_destroy(a), kSuccess);
+  unload();
+}
+
+TEST_F(Fake, ErrorsCanBePlanned) {
+  start();
+  cuda_->fail("cuMemAlloc_v2", kErrorOutOfMemory, 2);
+  const DevicePtr p = alloc(16);
+  DevicePtr q = 0;
+  EXPECT_EQ(d->mem_alloc(&q, 16), kErrorOutOfMemory);
+  EXPECT_EQ(d->mem_alloc(&q, 16), kSuccess);
+  EXPECT_EQ(cuda_->calls("cuMemAlloc_v2"), 3u);
+  EXPECT_EQ(d->mem_free(p), kSuccess);
+  EXPECT_EQ(d->mem_free(q), kSuccess);
+  cuda_->break_device(0, kErrorIllegalAddress);
+  EXPECT_EQ(d->mem_alloc(&q, 16), kErrorIllegalAddress);
+  EXPECT_EQ(d->context_synchronize(), kErrorIllegalAddress);
+  cuda_->break_device(0, kSuccess);
+}
+
+TEST_F(Fake, LeaksAreNamed) {
+  start();
+  const Stream s = stream();
+  const Event e = event();
+  void* host = nullptr;
+  ASSERT_EQ(d->mem_host_alloc(&host, 10, 0), kSuccess);
+  const std::string text = cuda_->leaks();
+  for (const char* what : {"1 streams", "1 events", "pinned host memory of 10 bytes", "context of device 1 retained 1"})
+    EXPECT_NE(text.find(what), std::string::npos) << what << " in " << text;
+  EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  EXPECT_EQ(d->event_destroy(e), kSuccess);
+  EXPECT_EQ(d->mem_free_host(host), kSuccess);
+}
+
+TEST_F(Fake, HandlesGiveBackInTheirOwnContext) {
+  start();
+  ASSERT_EQ(d->context_set_current(contexts[1]), kSuccess);
+  auto memory = DeviceMemory::make(256);
+  auto pinned = PinnedMemory::make(256);
+  auto s = OwnedStream::make();
+  auto e = OwnedEvent::make();
+  ASSERT_TRUE(memory.ok() && pinned.ok() && s.ok() && e.ok());
+  EXPECT_EQ(pinned->as<char>()[255], 0);
+  ASSERT_EQ(d->memcpy_async(memory->get(), pinned->on_device(), 256, s->get()), kSuccess);
+  ASSERT_EQ(d->event_record(e->get(), s->get()), kSuccess);
+  ASSERT_EQ(d->event_synchronize(e->get()), kSuccess);
+  DeviceMemory moved = std::move(*memory);
+  EXPECT_EQ(memory->get(), 0u);
+  moved = DeviceMemory();
+  ASSERT_EQ(d->context_set_current(nullptr), kSuccess);
+  cuda_->fail("cuEventDestroy_v2", kErrorInvalidContext);  // passed over, and the event leaks: what TearDown would see
+  *e = OwnedEvent();
+  EXPECT_NE(cuda_->leaks().find("1 events"), std::string::npos);
+  ASSERT_EQ(d->context_set_current(contexts[0]), kSuccess);
+  ASSERT_EQ(d->primary_context_release(0), kSuccess);
+  ASSERT_EQ(d->primary_context_release(1), kSuccess);
+  *pinned = PinnedMemory();
+  *s = OwnedStream();
+  EXPECT_EQ(cuda_->leaks(), "1 events\n");
+  cuda_.reset();
+}
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RONDO_TEST_RACES 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define RONDO_TEST_RACES 1
+#endif
+
+struct RaiseArgs {
+  int* value;
+  std::atomic<int>* done;
+};
+void raise(const void* args, uint32_t, uint32_t) {
+  const auto* a = static_cast<const RaiseArgs*>(args);
+  ++*a->value;
+  a->done->fetch_add(1, std::memory_order_relaxed);  // orders nothing
+}
+
+// Two streams add to one value; the host reads it once both have ended. Without the event, or without the
+// synchronisation, CUDA orders nothing, and the fake's own locks must not hide that.
+int add_twice(bool with_event, bool with_synchronize) {
+  FakeCuda cuda(FakeMachine::uniform(1));
+  cuda.add_kernel("raise", {&raise, sizeof(RaiseArgs)});
+  const Driver* d = driver();
+  Context context;
+  Stream streams[2];
+  Event event;
+  Module module;
+  Function function;
+  std::atomic<int> done{0};
+  int value = 0, sum = 0;
+  if (d->primary_context_retain(&context, 0) != kSuccess || d->context_set_current(context) != kSuccess ||
+      d->stream_create(&streams[0], kStreamNonBlocking, 0) != kSuccess ||
+      d->stream_create(&streams[1], kStreamNonBlocking, 0) != kSuccess ||
+      d->event_create(&event, kEventDisableTiming) != kSuccess || d->module_load_data(&module, "image") != kSuccess ||
+      d->module_get_function(&function, module, "raise") != kSuccess)
+    return -1;
+  for (int i = 0; i < 2; ++i) {
+    RaiseArgs args{&value, &done};
+    void* params[] = {&args};
+    LaunchConfig config{1, 1, 1, 32, 1, 1, 0, streams[i], nullptr, 0};
+    if (d->launch_kernel(&config, function, params, nullptr) != kSuccess) return -1;
+    if (i == 1) break;
+    while (done.load(std::memory_order_relaxed) == 0) sched_yield();  // so that both orders could not be seen anyway
+    if (d->event_record(event, streams[0]) != kSuccess) return -1;
+    if (with_event && d->stream_wait_event(streams[1], event, 0) != kSuccess) return -1;
+  }
+  while (done.load(std::memory_order_relaxed) < 2) sched_yield();
+  if (with_synchronize && d->stream_synchronize(streams[1]) != kSuccess) return -1;
+  size_t free_bytes, total;
+  sum = d->mem_get_info(&free_bytes, &total) == kSuccess ? value : -1;
+  for (const Stream s : streams) sum += d->stream_destroy(s) == kSuccess ? 0 : 100;
+  return sum;
+}
+
+TEST(FakeCudaOrder, WhatCudaOrdersIsNoRace) { EXPECT_EQ(add_twice(true, true), 2); }
+
+TEST(FakeCudaOrder, WhatCudaDoesNotOrderIsARace) {
+#ifdef RONDO_TEST_RACES
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a child of its own: forked ones see less
+  constexpr int kReported = 66;
+  EXPECT_EXIT(std::exit(add_twice(false, true)), ::testing::ExitedWithCode(kReported), "data race");
+  EXPECT_EXIT(std::exit(add_twice(true, false)), ::testing::ExitedWithCode(kReported), "data race");
+#else
+  GTEST_SKIP() << "needs ThreadSanitizer";
+#endif
+}
+
+}  // namespace
+}  // namespace rondo::testing

@@ -1,0 +1,534 @@
+// Streams and their threads, events, copies, fills, memory operations, host functions.
+#include <sched.h>
+
+#include <cstring>
+#include <optional>
+
+#include "support/fake_cuda/state.h"
+
+namespace rondo::testing::fake {
+namespace {
+
+constexpr Result kErrorCaptureImplicit = 906;
+constexpr unsigned kEventBlockingSync = 1, kWaitNor = 3, kWaitModeMask = 3;
+
+void finish(State& st, Record& record) {
+  happens_before(&record.token);
+  Section section(st.mutex);
+  record.at = std::chrono::steady_clock::now();
+  record.done = true;
+  st.changed.notify_all();
+}
+
+void run_op(State& st, const Op& op) {
+  op.run([&] {
+    if (op.begun) finish(st, *op.begun);
+  });
+}
+
+// A stream's thread: its operations in order, each when those of other streams that it follows have ended.
+void serve(State& st, const Shared<StreamHandle>& s) {
+  for (;;) {
+    Shared<Op> op;
+    {
+      Section section(st.mutex);
+      s->work.wait(section.lock(), [&] { return st.stopping || !s->queue.empty() || s->destroyed; });
+      if (st.stopping || s->queue.empty()) return;
+      op = s->queue.front();
+      for (const auto& one : op->after)
+        st.changed.wait(section.lock(), [&] { return st.stopping || one.first->completed >= one.second; });
+      if (st.stopping) return;
+    }
+    happens_after(op.get());
+    for (const auto& [other, number] : op->after) happens_after(&other->done);
+    run_op(st, *op);
+    op->run = nullptr;
+    happens_before(&s->done);
+    Section section(st.mutex);
+    op->after.clear();
+    s->queue.pop_front();
+    ++s->completed;
+    st.changed.notify_all();
+  }
+}
+
+// In a section. The order that the legacy stream brings.
+void order_with_legacy(State& st, const Shared<StreamHandle>& s, Op& op) {
+  if (s->legacy) {
+    for (const auto& [handle, other] : st.streams)
+      if (other->context == s->context && other->blocking && other->completed < other->submitted)
+        op.after.emplace_back(other, other->submitted);
+  } else if (const auto& legacy = s->context->legacy;
+             s->blocking && legacy != nullptr && legacy->completed < legacy->submitted) {
+    op.after.emplace_back(legacy, legacy->submitted);
+  }
+}
+
+// In a section. Legacy work while a blocking stream captures would become part of the capture.
+Result refuse_implicit(State& st, const StreamHandle& s) {
+  if (!s.legacy) return kSuccess;
+  for (const auto& [handle, other] : st.streams)
+    if (other->blocking && other->capture != nullptr && other->context == s.context)
+      return invalidate(*other->capture, kErrorCaptureImplicit);
+  return kSuccess;
+}
+
+// In a section: a stream's queries and synchronisations.
+Result may_wait_for(State& st, const StreamHandle& s) {
+  if (s.capture != nullptr) return invalidate(*s.capture, kErrorStreamCaptureUnsupported);
+  if (const Result r = refuse_implicit(st, s); r != kSuccess) return r;
+  return may_disturb(st);
+}
+
+void wait_for_stream(State& st, StreamHandle& s) {
+  {
+    Section section(st.mutex);
+    const uint64_t number = s.submitted;
+    wait_until(st, section, "the host, for a stream,", [&] { return s.completed >= number; });
+  }
+  happens_after(&s.done);
+}
+
+// A copy's or fill's end: device memory, or memory of the host.
+enum class Place { kWrong, kDevice, kPinned, kPageable };
+Place place_of(State& st, uintptr_t at, size_t bytes) {
+  if (const Allocation* a = find_memory(st, at, bytes); a != nullptr)
+    return a->kind == Allocation::Kind::kDevice || a->kind == Allocation::Kind::kImported ? Place::kDevice
+                                                                                          : Place::kPinned;
+  const bool device_address = at >= st.region && at < st.region_end;
+  return device_address || at == 0 || find_memory(st, at, 1) != nullptr ? Place::kWrong : Place::kPageable;
+}
+
+Result copy(DevicePtr dst, DevicePtr src, size_t bytes, Stream stream) {
+  State& st = state();
+  Place from, to;
+  bool capturing;
+  Shared<StreamHandle> s;
+  {
+    Section section(st.mutex);
+    Result r;
+    s = find_stream(st, stream, r);
+    if (s == nullptr) return r;
+    if (bytes == 0) return kSuccess;
+    from = place_of(st, src, bytes), to = place_of(st, dst, bytes);
+    if (from == Place::kWrong || to == Place::kWrong) return kErrorInvalidValue;
+    capturing = s->capture != nullptr;
+  }
+  Op op;
+  op.what = "a copy";
+  if (from == Place::kPageable && !capturing) {  // the driver takes it away before it returns
+    const auto* first = reinterpret_cast<const std::byte*>(src);
+    op.run = [dst, staged = std::vector<std::byte>(first, first + bytes)](const auto&) {
+      std::memcpy(reinterpret_cast<void*>(dst), staged.data(), staged.size());
+    };
+  } else {
+    op.run = [dst, src, bytes](const auto&) {
+      std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+    };
+  }
+  const Result r = submit(stream, std::move(op));
+  if (r == kSuccess && to == Place::kPageable && !capturing) wait_for_stream(st, *s);
+  return r;
+}
+
+Result copy_and_wait(DevicePtr dst, DevicePtr src, size_t bytes) {
+  State& st = state();
+  {
+    Section section(st.mutex);
+    Result r;
+    const auto s = find_stream(st, nullptr, r);
+    if (s == nullptr) return r;
+    if (r = may_wait_for(st, *s); r != kSuccess) return r;
+  }
+  if (const Result r = copy(dst, src, bytes, nullptr); r != kSuccess) return r;
+  Section section(st.mutex);
+  Result r;
+  const auto s = find_stream(st, nullptr, r);
+  section.lock().unlock();
+  wait_for_stream(st, *s);
+  return kSuccess;
+}
+
+// Acquires, as a wait in a stream does; gives way until it holds.
+void poll(State& st, const BatchMemOp& op) {
+  std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(op.value.address));
+  const uint32_t value = op.value.value;
+  for (;;) {
+    const uint32_t now = word.load(std::memory_order_acquire);
+    switch (op.value.flags & kWaitModeMask) {
+      case kWaitGeq:
+        if (static_cast<int32_t>(now - value) >= 0) return;
+        break;
+      case kWaitEq:
+        if (now == value) return;
+        break;
+      case kWaitAnd:
+        if ((now & value) != 0) return;
+        break;
+      case kWaitNor:
+        if (~(now | value) != 0) return;
+        break;
+      default: return;
+    }
+    if (st.stopping.load(std::memory_order_relaxed)) return;
+    sched_yield();
+  }
+}
+
+EventHandle* find_event(State& st, Event event) {
+  const auto it = st.events.find(event);
+  return it != st.events.end() ? it->second.get() : nullptr;
+}
+
+}  // namespace
+
+Shared<StreamHandle> find_stream(State& st, Stream stream, Result& r) {
+  if (stream == nullptr || stream == reinterpret_cast<Stream>(1)) {  // CU_STREAM_LEGACY
+    ContextHandle* context = need_context(st, r);
+    if (context == nullptr) return nullptr;
+    if (context->legacy == nullptr) {
+      context->legacy = make_hidden<StreamHandle>();
+      context->legacy->context = context;
+      context->legacy->legacy = true;
+    }
+    return context->legacy;
+  }
+  const auto it = st.streams.find(stream);
+  r = it == st.streams.end() ? kErrorInvalidHandle : it->second->context->broken;
+  return r == kSuccess ? it->second : nullptr;
+}
+
+Result submit(Stream stream, Op op, const std::function<void(StreamHandle&)>& locked) {
+  State& st = state();
+  auto shared = make_hidden<Op>(std::move(op));
+  happens_before(shared.get());
+  Section section(st.mutex);
+  Result r;
+  const Shared<StreamHandle> s = find_stream(st, stream, r);
+  if (s == nullptr) return r;
+  if (s->capture != nullptr) {
+    if (s->capture->invalid) return kErrorStreamCaptureInvalidated;
+    add_node(st, *s, std::move(*shared));
+    if (locked) locked(*s);
+    return kSuccess;
+  }
+  if (r = refuse_implicit(st, *s); r != kSuccess) return r;
+  if (locked) locked(*s);
+  order_with_legacy(st, s, *shared);
+  s->queue.push_back(std::move(shared));
+  ++s->submitted;
+  if (!s->started) {
+    s->started = true;
+    st.threads.emplace_back([&st, s] { serve(st, s); });
+  }
+  s->work.notify_all();
+  return kSuccess;
+}
+
+void synchronize(State& st, ContextHandle& context) {
+  std::vector<Shared<StreamHandle>> all;
+  {
+    Section section(st.mutex);
+    for (const auto& [handle, s] : st.streams)
+      if (s->context == &context) all.push_back(s);
+    if (context.legacy != nullptr) all.push_back(context.legacy);
+  }
+  for (const auto& s : all) wait_for_stream(st, *s);
+}
+
+Result fake_context_synchronize() {
+  State& st = state();
+  ContextHandle* context;
+  {
+    Section section(st.mutex);
+    Result r;
+    context = need_context(st, r);
+    if (context == nullptr) return r;
+    for (const auto& c : st.captures)
+      if (c->origin->context == context) return invalidate(*c, kErrorStreamCaptureUnsupported);
+    if (r = may_disturb(st); r != kSuccess) return r;
+  }
+  synchronize(st, *context);
+  return context->broken;
+}
+
+Result fake_stream_create(Stream* stream, unsigned flags, int priority) {
+  State& st = state();
+  Section section(st.mutex);
+  Result r;
+  ContextHandle* context = need_context(st, r);
+  if (context == nullptr) return r;
+  if (stream == nullptr || (flags & ~kStreamNonBlocking) != 0) return kErrorInvalidValue;
+  auto s = make_hidden<StreamHandle>();
+  s->context = context;
+  s->blocking = (flags & kStreamNonBlocking) == 0;
+  *stream = s.get();
+  st.streams.emplace(s.get(), std::move(s));
+  return kSuccess;
+}
+
+// Returns at once; what the stream still has to do is done, and its thread ends behind it.
+Result fake_stream_destroy(Stream stream) {
+  State& st = state();
+  Section section(st.mutex);
+  const auto it = st.streams.find(stream);
+  if (it == st.streams.end()) return kErrorInvalidHandle;
+  if (it->second->capture != nullptr) invalidate(*it->second->capture, kErrorStreamCaptureInvalidated);
+  it->second->destroyed = true;
+  it->second->work.notify_all();
+  st.streams.erase(it);
+  return kSuccess;
+}
+
+Result fake_stream_synchronize(Stream stream) {
+  State& st = state();
+  Shared<StreamHandle> s;
+  {
+    Section section(st.mutex);
+    Result r;
+    s = find_stream(st, stream, r);
+    if (s == nullptr) return r;
+    if (r = may_wait_for(st, *s); r != kSuccess) return r;
+  }
+  wait_for_stream(st, *s);
+  return s->context->broken;
+}
+
+Result fake_stream_query(Stream stream) {
+  State& st = state();
+  Shared<StreamHandle> s;
+  {
+    Section section(st.mutex);
+    Result r;
+    s = find_stream(st, stream, r);
+    if (s == nullptr) return r;
+    if (r = may_wait_for(st, *s); r != kSuccess) return r;
+    if (s->completed < s->submitted) return kErrorNotReady;
+  }
+  happens_after(&s->done);
+  return kSuccess;
+}
+
+Result fake_stream_context(Stream stream, Context* context) {
+  State& st = state();
+  Section section(st.mutex);
+  Result r;
+  const auto s = find_stream(st, stream, r);
+  if (s == nullptr) return r;
+  *context = s->context;
+  return kSuccess;
+}
+
+Result fake_stream_wait_event(Stream stream, Event event, unsigned flags) {
+  State& st = state();
+  Shared<Record> record;
+  {
+    Section section(st.mutex);
+    Result r;
+    const auto s = find_stream(st, stream, r);
+    if (s == nullptr) return r;
+    EventHandle* e = find_event(st, event);
+    if (e == nullptr) return kErrorInvalidHandle;
+    if ((flags & ~1u) != 0) return kErrorInvalidValue;
+    if (s->capture != nullptr && s->capture->invalid) return kErrorStreamCaptureInvalidated;
+    if (e->capture != nullptr) {  // the waiting stream becomes part of the event's capture
+      if (e->capture->invalid) return kErrorStreamCaptureInvalidated;
+      if (s->legacy) return invalidate(*e->capture, kErrorCaptureImplicit);
+      if (s->capture != nullptr && s->capture != e->capture) {
+        invalidate(*s->capture, kErrorStreamCaptureMerge);
+        return invalidate(*e->capture, kErrorStreamCaptureMerge);
+      }
+      s->capture = e->capture;
+      e->capture->streams.insert(s.get());
+      s->last.insert(e->nodes.begin(), e->nodes.end());
+      return kSuccess;
+    }
+    if (e->last == nullptr) return kSuccess;
+    if (s->capture != nullptr) return invalidate(*s->capture, kErrorStreamCaptureIsolation);
+    record = e->last;
+  }
+  Op op;
+  op.what = "a wait for an event";
+  op.run = [record](const auto&) {
+    State& st = state();
+    {
+      Section section(st.mutex);
+      st.changed.wait(section.lock(), [&] { return st.stopping || record->done; });
+    }
+    happens_after(&record->token);
+  };
+  return submit(stream, std::move(op));
+}
+
+Result fake_event_create(Event* event, unsigned flags) {
+  State& st = state();
+  Section section(st.mutex);
+  Result r;
+  if (need_context(st, r) == nullptr) return r;
+  if (event == nullptr || (flags & ~(kEventBlockingSync | kEventDisableTiming | kEventInterprocess)) != 0)
+    return kErrorInvalidValue;
+  auto e = std::make_unique<EventHandle>();
+  e->flags = flags;
+  *event = e.get();
+  st.events.emplace(e.get(), std::move(e));
+  return kSuccess;
+}
+
+Result fake_event_destroy(Event event) {
+  State& st = state();
+  Section section(st.mutex);
+  return st.events.erase(event) == 1 ? kSuccess : kErrorInvalidHandle;
+}
+
+Result fake_event_record(Event event, Stream stream) {
+  State& st = state();
+  auto record = make_hidden<Record>();
+  {
+    Section section(st.mutex);
+    Result r;
+    const auto s = find_stream(st, stream, r);
+    if (s == nullptr) return r;
+    EventHandle* e = find_event(st, event);
+    if (e == nullptr) return kErrorInvalidHandle;
+    if (s->capture != nullptr) {
+      if (s->capture->invalid) return kErrorStreamCaptureInvalidated;
+      e->capture = s->capture;
+      e->nodes = s->last;
+      e->last = nullptr;
+      return kSuccess;
+    }
+  }
+  Op op;
+  op.what = "an event";
+  op.run = [record](const auto&) { finish(state(), *record); };
+  return submit(stream, std::move(op), [&](StreamHandle&) {
+    if (EventHandle* e = find_event(st, event); e != nullptr) e->last = record, e->capture = nullptr;
+  });
+}
+
+namespace {
+
+// In a section: an event's record, after the refusals; null with the result in `r`.
+Shared<Record> event_to_look_at(State& st, Event event, Result& r) {
+  EventHandle* e = find_event(st, event);
+  r = kErrorInvalidHandle;
+  if (e == nullptr) return nullptr;
+  r = kErrorCapturedEvent;
+  if (e->capture != nullptr) {
+    invalidate(*e->capture, kErrorCapturedEvent);
+    return nullptr;
+  }
+  r = may_disturb(st);
+  return r == kSuccess ? e->last : nullptr;
+}
+
+}  // namespace
+
+Result fake_event_query(Event event) {
+  State& st = state();
+  Shared<Record> record;
+  {
+    Section section(st.mutex);
+    Result r;
+    record = event_to_look_at(st, event, r);
+    if (record == nullptr) return r;
+    if (!record->done) return kErrorNotReady;
+  }
+  happens_after(&record->token);
+  return kSuccess;
+}
+
+Result fake_event_synchronize(Event event) {
+  State& st = state();
+  Shared<Record> record;
+  {
+    Section section(st.mutex);
+    Result r;
+    record = event_to_look_at(st, event, r);
+    if (record == nullptr) return r;
+    wait_until(st, section, "the host, for an event,", [&] { return record->done; });
+  }
+  happens_after(&record->token);
+  return kSuccess;
+}
+
+Result fake_event_elapsed_ms(float* ms, Event begin, Event end) {
+  State& st = state();
+  Section section(st.mutex);
+  const EventHandle *a = find_event(st, begin), *b = find_event(st, end);
+  if (a == nullptr || b == nullptr || ((a->flags | b->flags) & kEventDisableTiming) != 0) return kErrorInvalidHandle;
+  if (a->last == nullptr || b->last == nullptr) return kErrorInvalidHandle;
+  if (!a->last->done || !b->last->done) return kErrorNotReady;
+  *ms = std::chrono::duration<float, std::milli>(b->last->at - a->last->at).count();
+  return kSuccess;
+}
+
+Result fake_memcpy_async(DevicePtr dst, DevicePtr src, size_t bytes, Stream stream) {
+  return copy(dst, src, bytes, stream);
+}
+Result fake_memcpy_host_to_device_async(DevicePtr dst, const void* src, size_t bytes, Stream stream) {
+  return copy(dst, reinterpret_cast<uintptr_t>(src), bytes, stream);
+}
+Result fake_memcpy_host_to_device(DevicePtr dst, const void* src, size_t bytes) {
+  return copy_and_wait(dst, reinterpret_cast<uintptr_t>(src), bytes);
+}
+Result fake_memcpy_device_to_host(void* dst, DevicePtr src, size_t bytes) {
+  return copy_and_wait(reinterpret_cast<uintptr_t>(dst), src, bytes);
+}
+
+Result fake_memset_d8_async(DevicePtr dst, unsigned char value, size_t bytes, Stream stream) {
+  State& st = state();
+  {
+    Section section(st.mutex);
+    Result r;
+    if (find_stream(st, stream, r) == nullptr) return r;
+    if (bytes == 0) return kSuccess;
+    if (find_memory(st, dst, bytes) == nullptr) return kErrorInvalidValue;
+  }
+  Op op;
+  op.what = "a fill";
+  op.run = [dst, value, bytes](const auto&) { std::memset(reinterpret_cast<void*>(dst), value, bytes); };
+  return submit(stream, std::move(op));
+}
+
+Result fake_stream_batch_mem_op(Stream stream, unsigned count, BatchMemOp* ops, unsigned flags) {
+  State& st = state();
+  if (ops == nullptr || count == 0 || count > 256 || flags != 0) return kErrorInvalidValue;
+  std::vector<BatchMemOp> all(ops, ops + count);
+  {
+    Section section(st.mutex);
+    Result r;
+    if (find_stream(st, stream, r) == nullptr) return r;
+    for (const BatchMemOp& op : all) {
+      if (op.operation != kMemOpWaitValue32 && op.operation != kMemOpWriteValue32) return kErrorInvalidValue;
+      if (op.value.address % 4 != 0 || find_memory(st, op.value.address, 4) == nullptr) return kErrorInvalidValue;
+    }
+  }
+  Op op;
+  op.what = all[0].operation == kMemOpWaitValue32 ? "a wait for a value in memory" : "a write of a value to memory";
+  op.run = [all = std::move(all)](const auto&) {
+    State& st = state();
+    for (const BatchMemOp& m : all) {
+      if (st.stopping) return;
+      if (m.operation == kMemOpWaitValue32) poll(st, m);
+      else
+        std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(m.value.address))
+            .store(m.value.value, std::memory_order_release);
+    }
+  };
+  return submit(stream, std::move(op));
+}
+
+Result fake_launch_host_function(Stream stream, void (*function)(void*), void* data) {
+  if (function == nullptr) return kErrorInvalidValue;
+  Op op;
+  op.what = "a host function";
+  op.run = [function, data](const auto&) {
+    in_callback() = true;
+    function(data);
+    in_callback() = false;
+  };
+  return submit(stream, std::move(op));
+}
+
+}  // namespace rondo::testing::fake
