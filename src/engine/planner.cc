@@ -177,7 +177,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
       forecast(c, volume, request.root);
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
-    auto wanted = [&](Protocol p) { return 
+    auto wanted = [&](Protocol p) {
       const std::string_view set = settings_.protocol;  // a device's words are the host's lines
       return set.empty() || protocol_name(p) == set || (p == Protocol::kInline && set.starts_with("ll"));
     };

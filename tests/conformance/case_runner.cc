@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/communicator_impl.h"
+#include "cuda/driver.h"
 
 namespace rondo::testing {
 namespace {
@@ -47,6 +48,7 @@ bool applies(const Case& c) {
 
 bool reachable(Communicator& comm, const Case& c) {
   if (c.algorithm == nullptr || !c.algorithm->direct) return true;
+  if (comm.impl().device() != nullptr) return comm.impl().device()->transport().may_be_direct();
   const Transport& transport = comm.impl().transport();
   return transport.may_be_direct() || (c.algorithm->pulls_only && transport.can_pull());
 }
@@ -131,7 +133,7 @@ std::string CallBuffers::judge() const {
 }
 
 Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
-             double deadline_s) {
+             double deadline_s, const OnDevice* device) {
   CallOptions options;
   options.deadline_s = deadline_s;
   const std::string name(c.algorithm ? c.algorithm->name : "");
@@ -141,6 +143,11 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
   if (scales) options.premul = &scale;
   const void* in = buffers.in();
   void* out = buffers.out();
+  if (device != nullptr) {
+    in = device->there(in);
+    out = device->there(out);
+    options.stream = device->stream;
+  }
   switch (c.collective) {
     case Collective::kAllReduce: return comm.all_reduce(in, out, c.count_elems, c.dtype, c.op, &options, work);
     case Collective::kReduceScatter: return comm.reduce_scatter(in, out, c.count_elems, c.dtype, c.op, &options, work);
@@ -157,6 +164,16 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
   return Status(StatusCode::kInternal, "no such collective");
 }
 
+Status OnDevice::upload() const {
+  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(device), host, bytes), "upload");
+}
+Status OnDevice::download() const {
+  const cuda::Driver* d = cuda::driver();
+  RONDO_TRY(cuda::check(d->stream_synchronize(static_cast<cuda::Stream>(stream)), "synchronize"));
+  return cuda::check(d->memcpy_device_to_host(const_cast<uint8_t*>(host), reinterpret_cast<cuda::DevicePtr>(device), bytes),
+                     "download");
+}
+
 CaseRunner::~CaseRunner() {
   if (allocated_ == nullptr) return;
   const Status status = comm_.free(allocated_);
@@ -166,12 +183,18 @@ CaseRunner::~CaseRunner() {
 Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
   const uint64_t area_bytes = CallBuffers::area_bytes(buffer_bytes);
   uint8_t* areas;
-  if (memory == Memory::kAlloc) {
+  if (memory != Memory::kHeap) {
     RONDO_TRY_ASSIGN(allocated_, comm_.alloc(2 * area_bytes));
     areas = static_cast<uint8_t*>(allocated_);
-  } else {
+  }
+  if (memory != Memory::kAlloc) {
     heap_ = std::make_unique<uint8_t[]>(2 * area_bytes);
     areas = heap_.get();
+  }
+  if (memory == Memory::kDevice) {
+    RONDO_TRY(cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
+    RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
+    device_ = {heap_.get(), static_cast<uint8_t*>(allocated_), 2 * area_bytes, stream_.get()};
   }
   buffers_ = CallBuffers(&tables_, comm_.rank(), areas, areas + area_bytes);
   return Status();
@@ -180,7 +203,15 @@ Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
 Status CaseRunner::run(const Case& c) {
   if (!reachable(comm_, c)) return Status();
   buffers_.begin(c);
-  const Status status = issue(comm_, tables_, c, buffers_, nullptr);
+  const bool on_device = device_.device != nullptr;
+  if (on_device) RONDO_TRY(device_.upload());
+  Status status = issue(comm_, tables_, c, buffers_, nullptr, 0, on_device ? &device_ : nullptr);
+  if (on_device && status.code() == StatusCode::kUnsupported) {
+    ++num_refused_;
+    return Status();
+  }
+  if (on_device && status.ok()) status = device_.download();
+  if (on_device && status.ok()) status = comm_.error();
   if (!status.ok()) return Status(status.code(), describe(c) + ": " + std::string(status.message()));
   const std::string wrong = buffers_.judge();
   if (!wrong.empty() && num_reports_++ < kMaxReports) ADD_FAILURE() << describe(c) << ": " << wrong;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "algorithms/registry.h"
+#include "cuda/handles.h"
 #include "conformance/data_tables.h"
 #include "rondo/communicator.h"
 
@@ -36,7 +37,24 @@ bool reachable(Communicator& comm, const Case& c);
 uint64_t in_elems(const Case& c, int nranks);
 uint64_t out_elems(const Case& c, int nranks);
 
-enum class Memory { kHeap, kAlloc };
+/// kDevice: of a communicator of device memory; buffers are prepared and judged in host memory and copied.
+enum class Memory { kHeap, kAlloc, kDevice };
+
+/// Where the host's areas have their copies on a device.
+struct OnDevice {
+  const uint8_t* host = nullptr;
+  uint8_t* device = nullptr;
+  uint64_t bytes = 0;
+  void* stream = nullptr;
+
+  template <class T>
+  T* there(T* here) const {
+    const auto* at = static_cast<const uint8_t*>(static_cast<const void*>(here));
+    return at == nullptr ? nullptr : static_cast<T*>(static_cast<void*>(device + (at - host)));
+  }
+  Status upload() const;    // waits
+  Status download() const;  // behind what stands in the stream; waits
+};
 
 /// The buffers of one call. `begin` prepares them, `judge` compares; in between the caller runs the collective.
 class CallBuffers {
@@ -82,7 +100,7 @@ class CallBuffers {
 /// scale is read before the call returns.
 /// deadline_s: of this call, 0: the communicator's.
 Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
-             double deadline_s = 0);
+             double deadline_s = 0, const OnDevice* device = nullptr);
 
 class CaseRunner {
  public:
@@ -92,7 +110,9 @@ class CaseRunner {
   CaseRunner& operator=(const CaseRunner&) = delete;
   /// Collective when memory is kAlloc. Buffers of up to buffer_bytes.
   Status open(Memory memory, uint64_t buffer_bytes);
+  /// What the communicator refuses as unsupported (an algorithm that does not fit its devices) is counted, not run.
   Status run(const Case& c);
+  int num_refused() const { return num_refused_; }
 
  private:
   static constexpr int kMaxReports = 5;
@@ -101,7 +121,9 @@ class CaseRunner {
   CallBuffers buffers_;
   std::unique_ptr<uint8_t[]> heap_;
   void* allocated_ = nullptr;
-  int num_reports_ = 0;
+  OnDevice device_;
+  cuda::OwnedStream stream_;
+  int num_reports_ = 0, num_refused_ = 0;
 };
 
 }  // namespace rondo::testing

@@ -252,6 +252,8 @@ cuda::Result FakeCuda::launch_graph(cuda::Graph graph, cuda::Stream stream) {
     if (s == nullptr) return r;
     if (s->capture != nullptr) return invalidate(*s->capture, kErrorNotSupported);  // graphs in graphs are not played
     // One launch of a graph follows the other, whatever their streams.
+    for (const GraphHandle::Node& node : graph->nodes)
+      if (node.op.launched) node.op.launched(st);
     if (graph->last_stream != nullptr) op.after.emplace_back(graph->last_stream, graph->last_submitted);
   }
   return submit(stream, std::move(op), [&](StreamHandle& s) {

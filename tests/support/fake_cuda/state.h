@@ -19,6 +19,7 @@
 namespace rondo::testing::fake {
 
 struct Capture;
+struct State;
 
 /// One recording of an event: complete when its stream has come to it.
 struct Record {
@@ -41,6 +42,7 @@ struct Op {
   const char* what = "";
   Work run;
   Shared<Record> begun;                                                // done when the operation has begun
+  std::function<void(State&)> launched = {};                           // of a graph's node: its graph is launched; in a section
   std::vector<std::pair<Shared<cuda::StreamHandle>, uint64_t>> after;  // operations of other streams
 };
 

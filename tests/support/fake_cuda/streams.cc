@@ -319,6 +319,72 @@ Result fake_stream_context(Stream stream, Context* context) {
   return kSuccess;
 }
 
+namespace {
+
+// Nodes of a graph that record an event, or wait for it, each time the graph is launched. What a launch has to do with the
+// event is settled when it is launched; launches of a graph follow one another, so the oldest is the next to run.
+using Pending = std::deque<Shared<Record>>;
+
+Op external_record(Event event) {
+  auto pending = make_hidden<Pending>();
+  Op op;
+  op.what = "a graph's event";
+  op.launched = [pending, event](State& st) {
+    pending->push_back(make_hidden<Record>());
+    if (EventHandle* e = find_event(st, event); e != nullptr) e->last = pending->back(), e->capture = nullptr;
+  };
+  op.run = [pending](const auto&) {
+    Shared<Record> record;
+    {
+      Section section(state().mutex);
+      record = pending->front();
+      pending->pop_front();
+    }
+    finish(state(), *record);
+  };
+  return op;
+}
+
+Op external_wait(Event event) {
+  auto pending = make_hidden<Pending>();
+  Op op;
+  op.what = "a graph's wait for an event";
+  op.launched = [pending, event](State& st) {
+    const EventHandle* e = find_event(st, event);
+    pending->push_back(e != nullptr ? e->last : nullptr);
+  };
+  op.run = [pending](const auto&) {
+    State& st = state();
+    Shared<Record> record;
+    {
+      Section section(st.mutex);
+      record = pending->front();
+      pending->pop_front();
+      if (record == nullptr) return;
+      st.changed.wait(section.lock(), [&] { return st.stopping || record->done; });
+    }
+    happens_after(&record->token);
+  };
+  return op;
+}
+
+}  // namespace
+
+Result fake_event_record_with_flags(Event event, Stream stream, unsigned flags) {
+  if (flags == 0) return fake_event_record(event, stream);
+  if (flags != kEventRecordExternal) return kErrorInvalidValue;
+  State& st = state();
+  Section section(st.mutex);
+  Result r;
+  const auto s = find_stream(st, stream, r);
+  if (s == nullptr) return r;
+  if (find_event(st, event) == nullptr) return kErrorInvalidHandle;
+  if (s->capture == nullptr) return kErrorInvalidValue;  // external events are nodes of graphs
+  if (s->capture->invalid) return kErrorStreamCaptureInvalidated;
+  add_node(st, *s, external_record(event));
+  return kSuccess;
+}
+
 Result fake_stream_wait_event(Stream stream, Event event, unsigned flags) {
   State& st = state();
   Shared<Record> record;
@@ -331,6 +397,10 @@ Result fake_stream_wait_event(Stream stream, Event event, unsigned flags) {
     if (e == nullptr) return kErrorInvalidHandle;
     if ((flags & ~1u) != 0) return kErrorInvalidValue;
     if (s->capture != nullptr && s->capture->invalid) return kErrorStreamCaptureInvalidated;
+    if (flags == kEventWaitExternal && s->capture != nullptr) {
+      add_node(st, *s, external_wait(event));
+      return kSuccess;
+    }
     if (e->capture != nullptr) {  // the waiting stream becomes part of the event's capture
       if (e->capture->invalid) return kErrorStreamCaptureInvalidated;
       if (s->legacy) return invalidate(*e->capture, kErrorCaptureImplicit);
