@@ -7,5 +7,14 @@
 #define RONDO_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
 #else
 #define RONDO_HOST_DEVICE
-#define RONDO_HOST_DEVICE_INLINE inline __attribute__((always_inline))
+#define RONDO_HOST_DEVICE_INLINE inline
+#endif
+
+// Before a loop over registers: all of its rounds side by side, so that no array is indexed by a variable.
+#if defined(__CUDACC__)
+#define RONDO_UNROLL _Pragma("unroll")
+#define RONDO_NO_UNROLL _Pragma("unroll 1")
+#else
+#define RONDO_UNROLL _Pragma("GCC unroll 16")
+#define RONDO_NO_UNROLL
 #endif

@@ -2,13 +2,23 @@
 //
 // A policy names the only ways in which protocol code touches words that another rank touches too. There are no
 // stand-alone fences: order rides on the release store and the acquire load of a flag or counter, which is what
-// ThreadSanitizer can see and what a device can do at system scope. The CUDA policy will offer the same four functions.
+// ThreadSanitizer can see and what a device can do at system scope. DeviceMem (device_memory.cuh) offers the same.
+//
+// A pair is two 64-bit words side by side, 16-byte aligned, each of them whole in itself. A line of 128 bytes ends
+// with a flag: to whoever finds the flag, all of the line has arrived (ll128.h).
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "protocol/group.h"
+
 namespace rondo {
+
+struct WordPair {
+  uint64_t lo, hi;
+};
 
 struct HostMem {
   static uint64_t load_acquire(const uint64_t* p) {
@@ -37,12 +47,39 @@ struct HostMem {
   static void store_relaxed(uint64_t* p, uint64_t v) {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_relaxed);
   }
+  static uint32_t load_acquire32(const uint32_t* p) {
+    return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(p)).load(std::memory_order_acquire);
+  }
+  static void store_release32(uint32_t* p, uint32_t v) {
+    std::atomic_ref<uint32_t>(*p).store(v, std::memory_order_release);
+  }
+  /// The value before; acquires and releases.
+  static uint64_t fetch_add(uint64_t* p, uint64_t v) {
+    return std::atomic_ref<uint64_t>(*p).fetch_add(v, std::memory_order_acq_rel);
+  }
+  static WordPair load_pair(const std::byte* p) {
+    const auto* words = reinterpret_cast<const uint64_t*>(p);
+    return {load_relaxed(words), load_relaxed(words + 1)};
+  }
+  static void store_pair(std::byte* p, WordPair v) {
+    auto* words = reinterpret_cast<uint64_t*>(p);
+    store_relaxed(words, v.lo);
+    store_relaxed(words + 1, v.hi);
+  }
+  /// Pieces of 16 bytes of a line, 0 to 7, in this order; the last one's second word is the flag.
+  static void store_piece(std::byte* line, uint32_t piece, WordPair v) {
+    if (piece != 7) return store_pair(line + 16 * piece, v);
+    auto* words = reinterpret_cast<uint64_t*>(line);
+    store_relaxed(words + 14, v.lo);
+    store_release(words + 15, v.hi);
+  }
+  /// A piece, and the flag under which it was found.
+  static WordPair load_piece(const std::byte* line, uint32_t piece, uint64_t& flag) {
+    flag = load_acquire(reinterpret_cast<const uint64_t*>(line) + 15);
+    return load_pair(line + 16 * piece);
+  }
 };
 
-/// A group of threads that work on one message together. On the host it is one thread.
-struct HostGroup {
-  static constexpr bool leader() { return true; }
-  static void sync() {}
-};
+using HostGroup = SoloGroup;
 
 }  // namespace rondo

@@ -7,8 +7,8 @@
 // device memory and is carried on by the kernel itself.
 //
 // Blocks. A launch holds units. A unit is a sequence of calls that use the same connections and therefore run one after
-// the other; units run side by side. A unit has lanes x channels blocks: block (lane, channel) runs that lane of each of
-// its calls over that channel's share of every chunk (channel_extent). Between two calls of a unit the lanes of a
+// the other; units run side by side. A unit has lanes x channels blocks: block (lane, channel) runs that lane of each
+// of its calls over that channel's share of every chunk (channel_extent). Between two calls of a unit the lanes of a
 // channel meet, since a connection may change from one lane to another. All blocks of a launch must be resident at
 // once: whoever launches sees to that.
 //
@@ -136,7 +136,8 @@ struct alignas(64) LaneProgress {
   uint64_t completed;  // instructions finished, stored with release
 };
 
-/// All that a rank's communicator keeps in device memory. Tables are by channel: entry c * stride + i.
+/// All that a rank's communicator keeps in device memory. Tables are by channel: entry c * stride + i. Everything is
+/// zero at first but what says where things are.
 struct DeviceComm {
   uint32_t rank, num_ranks, max_channels;
   uint32_t write_stride, read_stride;             // capacity of one channel's table
@@ -191,6 +192,9 @@ struct alignas(16) DeviceCall {
   uint64_t tag;
 };
 
+/// Of the units of one communicator in a launch at most one may have several lanes and direct calls: meetings, progress
+/// of lanes and peers' buffers are kept by channel. (Messages between two ranks have one lane, so any number of them
+/// run side by side.) Calls of a launch do not depend on one another's results: a channel is ahead of another one.
 struct DeviceUnit {
   uint32_t first_block;           // of num_lanes * num_channels: block = first_block + channel * num_lanes + lane
   uint32_t num_lanes, num_channels;
@@ -211,7 +215,7 @@ struct LaunchArgs {
 static_assert(sizeof(LaunchArgs) <= 4096);
 
 /// A reduction or copy by a whole grid, without any connection: the stream engine's steps, and what bench/ measures.
-/// Sources are combined left to right in the accumulator type, rounded once per sink.
+/// Sources are combined left to right in the accumulator type, rounded once per sink. rondo_copy: num_elems are bytes.
 struct ReduceArgs {
   static constexpr uint32_t kMaxSources = 16, kMaxSinks = 4;
   const void* src[kMaxSources];
@@ -224,7 +228,7 @@ struct ReduceArgs {
   alignas(8) std::byte premul[8];
   uint8_t premultiply;            // scale the own source
   uint8_t own_type, wire_type, dst_type;  // mixed kernels: Dtype of src[own], of the other sources and sinks, of dst[0]
-  uint8_t has_dst, result_as_wire;        // mixed kernels, as in MixedKernelArgs
+  uint8_t has_dst, result_as_wire, raw;   // mixed kernels, as in MixedKernelArgs
 };
 
 }  // namespace rondo

@@ -14,9 +14,9 @@ constexpr uint32_t align16(uint64_t bytes) { return static_cast<uint32_t>((bytes
 class EndList {
  public:
   uint16_t place_of(uint16_t table_index) {
-    const auto it = std::find(ends_.begin(), ends_.end(), table_index);
-    if (it == ends_.end()) ends_.push_back(table_index);
-    return static_cast<uint16_t>(it == ends_.end() ? ends_.size() - 1 : static_cast<size_t>(it - ends_.begin()));
+    const auto place = static_cast<size_t>(std::find(ends_.begin(), ends_.end(), table_index) - ends_.begin());
+    if (place == ends_.size()) ends_.push_back(table_index);
+    return static_cast<uint16_t>(place);
   }
   const std::vector<uint16_t>& ends() const { return ends_; }
 
@@ -90,6 +90,7 @@ class Lowering {
     h_.lane_first[lane] = static_cast<uint32_t>(steps_.size());
     EndList reads, writes;
     std::vector<uint16_t> index;  // of this lane's steps
+    uint16_t most_recv = 0, most_send = 0;
     for (const ProgramStep& s : p_.lanes[lane]) {
       DeviceStep d = made_from(s);
       d.first_index = static_cast<uint32_t>(index.size());
@@ -110,9 +111,16 @@ class Lowering {
         d.num_recv = static_cast<uint16_t>(s.recv.size());
         d.num_send = static_cast<uint16_t>(s.send.size());
       }
+      most_recv = std::max(most_recv, d.num_recv);
+      most_send = std::max(most_send, d.num_send);
       steps_.push_back(d);
     }
     h_.lane_first[lane + 1] = static_cast<uint32_t>(steps_.size());
+    if (most_recv > DeviceProgram::kMaxLaneReads || most_send > DeviceProgram::kMaxLaneWrites)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("a direct instruction reads from {} and writes to {} ranks: a "
+                                "block holds {} and {}",
+                                most_recv, most_send, DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
     if (reads.ends().size() > DeviceProgram::kMaxLaneReads || writes.ends().size() > DeviceProgram::kMaxLaneWrites)
       return Status(StatusCode::kUnsupported,
                     fmt::format("a lane receives from {} and sends to {} connections: a block holds {} and {}",
@@ -135,7 +143,11 @@ class Lowering {
     d.flags = s.flags;
     d.src_buffer = static_cast<uint8_t>(s.src_buffer);
     d.dst_buffer = static_cast<uint8_t>(s.dst_buffer);
-    d.bits = static_cast<uint8_t>((s.prescale ? kStepPrescale : 0) | (s.copies ? kStepCopies : 0) |
+    // To the executor a direct step has no ports, so what it states does not count the sources in peers' buffers.
+    const size_t sources = s.recv_peers.size() + (s.has(kVerbSrc) ? 1 : 0);
+    const bool copies = !p_.mixed && !s.prescale && !(s.is(kFlagFinal) && p_.divide_by != 0) && sources == 1;
+    RONDO_CHECK(s.is(kFlagDirect) || s.is(kFlagCredit) || s.verb == Verb::kWait || copies == s.copies);
+    d.bits = static_cast<uint8_t>((s.prescale ? kStepPrescale : 0) | (copies ? kStepCopies : 0) |
                                   (s.as_wire ? kStepAsWire : 0));
     if (s.verb == Verb::kWait) {
       d.wait_lane = static_cast<uint8_t>(s.wait_lane);

@@ -1,0 +1,243 @@
+// Element types in a kernel: from the bits of an element to its accumulator and back, equal bit for bit to what the
+// host kernels do (src/kernels/inner/formats.h): round to nearest even, subnormals kept, a stored NaN is the
+// canonical one.
+//
+// fp16 and bf16 take the conversions that devices from sm_80 on have, with the NaN put right; fp8 is arithmetic on the
+// bits everywhere, since devices differ in what they can and saturate e5m2.
+//
+// Host and device. Compile without contraction (-fmad=false, -ffp-contract=off): a fused multiply-add rounds otherwise.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "kernels/cuda/words.h"
+#include "kernels/float_formats.h"
+#include "rondo/types.h"
+
+namespace rondo::device_kernels {
+
+RONDO_HOST_DEVICE_INLINE uint32_t bits_of(float v) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(v);
+#else
+  return std::bit_cast<uint32_t>(v);
+#endif
+}
+RONDO_HOST_DEVICE_INLINE float float_of(uint32_t v) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(v);
+#else
+  return std::bit_cast<float>(v);
+#endif
+}
+RONDO_HOST_DEVICE_INLINE uint64_t bits_of(double v) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint64_t>(__double_as_longlong(v));
+#else
+  return std::bit_cast<uint64_t>(v);
+#endif
+}
+RONDO_HOST_DEVICE_INLINE double double_of(uint64_t v) {
+#if defined(__CUDA_ARCH__)
+  return __longlong_as_double(static_cast<long long>(v));
+#else
+  return std::bit_cast<double>(v);
+#endif
+}
+
+/// Integers: the accumulator is the type itself.
+template <class T>
+struct IntElement {
+  static constexpr int kBytes = sizeof(T);
+  static constexpr bool kFloat = false;
+  using Acc = T;
+  static RONDO_HOST_DEVICE_INLINE Acc widen(Unsigned<kBytes> code) { return static_cast<T>(code); }
+  static RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> narrow(Acc a) { return static_cast<Unsigned<kBytes>>(a); }
+};
+
+struct Fp32Element {
+  static constexpr int kBytes = 4;
+  static constexpr bool kFloat = true;
+  using Acc = float;
+  static RONDO_HOST_DEVICE_INLINE float widen(uint32_t code) { return float_of(code); }
+  static RONDO_HOST_DEVICE_INLINE uint32_t narrow(float a) { return a == a ? bits_of(a) : 0x7fc00000u; }
+};
+struct Fp64Element {
+  static constexpr int kBytes = 8;
+  static constexpr bool kFloat = true;
+  using Acc = double;
+  static RONDO_HOST_DEVICE_INLINE double widen(uint64_t code) { return double_of(code); }
+  static RONDO_HOST_DEVICE_INLINE uint64_t narrow(double a) { return a == a ? bits_of(a) : 0x7ff8000000000000u; }
+};
+struct Bf16Element {
+  static constexpr int kBytes = 2;
+  static constexpr bool kFloat = true;
+  using Acc = float;
+  static RONDO_HOST_DEVICE_INLINE float widen(uint16_t code) { return float_of(static_cast<uint32_t>(code) << 16); }
+  static RONDO_HOST_DEVICE_INLINE uint16_t narrow(float a) {
+#if defined(__CUDA_ARCH__)
+    uint16_t code;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(code) : "f"(a));
+    return a == a ? code : static_cast<uint16_t>(0x7fc0);
+#else
+    const uint32_t bits = bits_of(a);
+    return a == a ? static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16) : static_cast<uint16_t>(0x7fc0);
+#endif
+  }
+};
+
+/// fp16, e4m3 and e5m2 by arithmetic on the bits, after NarrowFloat of the host kernels.
+template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
+struct NarrowElement {
+  static constexpr int kBytes = kBits / 8;
+  static constexpr bool kFloat = true;
+  using Acc = float;
+  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr uint32_t kSign = 1u << (kBits - 1);
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
+  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds there.
+  static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
+  static constexpr bool kHasInfinity = (kMaxCode & ((1u << kMantissaBits) - 1)) == 0;
+
+  static RONDO_HOST_DEVICE_INLINE float widen(Unsigned<kBytes> code) {
+    const uint32_t sign = static_cast<uint32_t>(code & kSign) << (32 - kBits);
+    const uint32_t magnitude = code & (kSign - 1);
+    const uint32_t shifted = magnitude << kShift;
+    const float subnormal = float_of(shifted + kMinNormal) - float_of(kMinNormal);
+    uint32_t r = shifted < (1u << 23) ? bits_of(subnormal) : shifted + kRebias;
+    if constexpr (kHasInfinity) r = magnitude >= kMaxCode ? (shifted | 0x7f800000u) : r;
+    else r = magnitude > kMaxCode ? 0x7fc00000u : r;
+    return float_of(r | sign);
+  }
+  static RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> narrow(float a) {
+    const uint32_t bits = bits_of(a);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t sign = bits >> (32 - kBits) & kSign;
+    const uint32_t odd = magnitude >> kShift & 1;
+    const uint32_t normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
+    const uint32_t subnormal = bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder;
+    uint32_t r = magnitude < kMinNormal ? subnormal : normal;
+    r = r > kMaxCode ? kMaxCode : r;
+    return static_cast<Unsigned<kBytes>>(a == a ? (r | sign) : kNanCode);
+  }
+};
+template <const FloatFormat& f, int kBits>
+using NarrowElementOf = NarrowElement<f.mantissa_bits, f.bias, f.max_code, f.nan_code, kBits>;
+using E4m3Element = NarrowElementOf<kFormatE4m3, 8>;
+using E5m2Element = NarrowElementOf<kFormatE5m2, 8>;
+using Fp16Bits = NarrowElementOf<kFormatFp16, 16>;
+
+struct Fp16Element {
+  static constexpr int kBytes = 2;
+  static constexpr bool kFloat = true;
+  using Acc = float;
+  static RONDO_HOST_DEVICE_INLINE float widen(uint16_t code) {
+#if defined(__CUDA_ARCH__)
+    float a;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(a) : "h"(code));
+    return a;
+#else
+    return Fp16Bits::widen(code);
+#endif
+  }
+  static RONDO_HOST_DEVICE_INLINE uint16_t narrow(float a) {
+#if defined(__CUDA_ARCH__)
+    uint16_t code;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(code) : "f"(a));
+    return a == a ? code : static_cast<uint16_t>(0x7e00);
+#else
+    return Fp16Bits::narrow(a);
+#endif
+  }
+};
+
+template <Dtype>
+struct ElementOf;
+#define RONDO_ELEMENT(dtype, element) \
+  template <>                         \
+  struct ElementOf<Dtype::dtype> {    \
+    using type = element;             \
+  };
+RONDO_ELEMENT(kInt8, IntElement<int8_t>)
+RONDO_ELEMENT(kUint8, IntElement<uint8_t>)
+RONDO_ELEMENT(kInt32, IntElement<int32_t>)
+RONDO_ELEMENT(kUint32, IntElement<uint32_t>)
+RONDO_ELEMENT(kInt64, IntElement<int64_t>)
+RONDO_ELEMENT(kUint64, IntElement<uint64_t>)
+RONDO_ELEMENT(kFloat16, Fp16Element)
+RONDO_ELEMENT(kFloat32, Fp32Element)
+RONDO_ELEMENT(kFloat64, Fp64Element)
+RONDO_ELEMENT(kBfloat16, Bf16Element)
+RONDO_ELEMENT(kFloat8E4m3, E4m3Element)
+RONDO_ELEMENT(kFloat8E5m2, E5m2Element)
+#undef RONDO_ELEMENT
+template <Dtype kDtype>
+using Element = typename ElementOf<kDtype>::type;
+
+// How two accumulators become one.
+
+/// Integers wrap: they are added and multiplied as unsigned numbers.
+template <class T>
+RONDO_HOST_DEVICE_INLINE T added(T a, T b) {
+  if constexpr (sizeof(T) == 8) return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  else return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+RONDO_HOST_DEVICE_INLINE float added(float a, float b) { return a + b; }
+RONDO_HOST_DEVICE_INLINE double added(double a, double b) { return a + b; }
+template <class T>
+RONDO_HOST_DEVICE_INLINE T multiplied(T a, T b) {
+  if constexpr (sizeof(T) == 8) return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  else return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+}
+RONDO_HOST_DEVICE_INLINE float multiplied(float a, float b) { return a * b; }
+RONDO_HOST_DEVICE_INLINE double multiplied(double a, double b) { return a * b; }
+
+/// IEEE 754-2019 maximum and minimum: a NaN on either side wins, -0 is below +0.
+template <bool kMax>
+RONDO_HOST_DEVICE_INLINE float extreme(float a, float b) {
+  float r = kMax ? (a > b ? a : b) : (a < b ? a : b);
+  r = a == b ? float_of(kMax ? bits_of(a) & bits_of(b) : bits_of(a) | bits_of(b)) : r;
+  return a == a ? r : a;
+}
+template <bool kMax>
+RONDO_HOST_DEVICE_INLINE double extreme(double a, double b) {
+  double r = kMax ? (a > b ? a : b) : (a < b ? a : b);
+  r = a == b ? double_of(kMax ? bits_of(a) & bits_of(b) : bits_of(a) | bits_of(b)) : r;
+  return a == a ? r : a;
+}
+template <bool kMax, class T>
+RONDO_HOST_DEVICE_INLINE T extreme(T a, T b) {
+  if constexpr (kMax) return a > b ? a : b;
+  else return a < b ? a : b;
+}
+
+/// kOp: kSum, kProd, kMax or kMin.
+template <Op kOp, class Acc>
+RONDO_HOST_DEVICE_INLINE Acc joined(Acc a, Acc b) {
+  static_assert(kOp == Op::kSum || kOp == Op::kProd || kOp == Op::kMax || kOp == Op::kMin);
+  if constexpr (kOp == Op::kSum) return added(a, b);
+  else if constexpr (kOp == Op::kProd) return multiplied(a, b);
+  else return extreme<kOp == Op::kMax>(a, b);
+}
+
+/// The mean, from a sum: floats as the host divides, integers truncated toward zero.
+template <class T>
+RONDO_HOST_DEVICE_INLINE T divided(T sum, uint32_t divisor) {
+  if constexpr (sizeof(T) == 8) return static_cast<T>(sum / static_cast<T>(divisor));
+  else if constexpr (static_cast<T>(-1) < static_cast<T>(0))  // an int32 by a number of ranks, which is one too
+    return static_cast<T>(static_cast<int32_t>(sum) / static_cast<int32_t>(divisor));
+  else return static_cast<T>(static_cast<uint32_t>(sum) / divisor);
+}
+// By a power of two both give the same bits, and the product is cheaper.
+RONDO_HOST_DEVICE_INLINE float divided(float sum, uint32_t divisor) {
+  const float n = static_cast<float>(divisor);
+  return (divisor & (divisor - 1)) == 0 ? sum * (1.0f / n) : sum / n;
+}
+RONDO_HOST_DEVICE_INLINE double divided(double sum, uint32_t divisor) {
+  const double n = static_cast<double>(divisor);
+  return (divisor & (divisor - 1)) == 0 ? sum * (1.0 / n) : sum / n;
+}
+
+}  // namespace rondo::device_kernels

@@ -1,0 +1,200 @@
+// Reductions and copies of plain memory by many threads: one thread's part of it.
+//
+//     |  head  |   vectors of 16 bytes, kUnroll of them under way in each thread   |  tail  |
+//      units                                                                        units
+//
+// Vectors when all pointers stand at the same place within 16 bytes, which those of one alignment do; units (units.h)
+// for the ends, and for everything where pointers are out of step with each other. Neighbouring threads take
+// neighbouring vectors. All loads of a vector come before its stores, and one thread does both, so that a sink may be
+// a source (the same first element).
+//
+// Sources are combined from left to right in the accumulator type, rounded once for each sink.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/mixed_units.h"
+#include "kernels/cuda/units.h"
+
+namespace rondo::device_kernels {
+
+/// Thread `index` of `count` threads that work together.
+struct Threads {
+  uint32_t index, count;
+};
+
+/// Elements first .. end - 1, unit by unit.
+template <class Ops>
+RONDO_HOST_DEVICE_INLINE void unit_pass(const ReduceStep& step, uint64_t first, uint64_t end, Threads threads) {
+  const uint32_t per = Ops::unit_elems(step);
+  RONDO_NO_UNROLL
+  for (uint64_t e = first + uint64_t{threads.index} * per; e < end; e += uint64_t{threads.count} * per) {
+    const uint32_t n = static_cast<uint32_t>(end - e < per ? end - e : per);
+    typename Ops::Unit acc = Ops::load(step, 0, e, n);
+    RONDO_NO_UNROLL
+    for (uint32_t s = 1; s < step.num_src; ++s) Ops::join(acc, Ops::load(step, s, e, n));
+    Ops::finish(step, acc);
+    RONDO_NO_UNROLL
+    for (uint32_t d = 0; d < step.num_dst; ++d) Ops::store(step, d, e, n, acc);
+  }
+}
+
+/// How many bytes come before the place where all pointers are aligned to `align`; `none` when there is no such place.
+RONDO_HOST_DEVICE_INLINE uint64_t bytes_to_alignment(const ReduceStep& step, uint32_t align, uint64_t none) {
+  const uintptr_t place = reinterpret_cast<uintptr_t>(step.src[0]);
+  uintptr_t differ = 0;
+  for (uint32_t s = 1; s < step.num_src; ++s) differ |= reinterpret_cast<uintptr_t>(step.src[s]) ^ place;
+  for (uint32_t d = 0; d < step.num_dst; ++d) differ |= reinterpret_cast<uintptr_t>(step.dst[d]) ^ place;
+  return (differ & (align - 1)) != 0 ? none : (0 - place) & (align - 1);
+}
+
+// kUnroll vectors, `stride` bytes apart. kSrc, kDst: how many there are; 0: any number, from the step's tables.
+template <class Ops, int kSrc, int kDst, int kUnroll>
+RONDO_HOST_DEVICE_INLINE void reduce_vectors(const ReduceStep& step,
+                                             const std::byte* const (&src)[kSrc == 0 ? 1 : kSrc],
+                                             std::byte* const (&dst)[kDst == 0 ? 1 : kDst], uint64_t at,
+                                             uint64_t stride) {
+  using Vector = Words<4>;
+  Accumulators<typename Ops::E, 4> acc[kUnroll];
+  const uint32_t num_src = kSrc != 0 ? kSrc : step.num_src, num_dst = kDst != 0 ? kDst : step.num_dst;
+  if constexpr (kSrc == 2) {  // the loads of both before the first addition
+    Vector x[kUnroll], y[kUnroll];
+    RONDO_UNROLL
+    for (int u = 0; u < kUnroll; ++u) x[u] = load_aligned<Vector>(src[0] + at + u * stride);
+    RONDO_UNROLL
+    for (int u = 0; u < kUnroll; ++u) y[u] = load_aligned<Vector>(src[1] + at + u * stride);
+    RONDO_UNROLL
+    for (int u = 0; u < kUnroll; ++u) {
+      acc[u] = Ops::widen(x[u]);
+      Ops::join(acc[u], Ops::widen(y[u]));
+    }
+  } else {
+    RONDO_UNROLL
+    for (int u = 0; u < kUnroll; ++u) acc[u] = Ops::widen(load_aligned<Vector>(step.src[0] + at + u * stride));
+    RONDO_NO_UNROLL
+    for (uint32_t s = 1; s < num_src; ++s) {
+      const std::byte* p = step.src[s] + at;
+      Vector x[kUnroll];
+      RONDO_UNROLL
+      for (int u = 0; u < kUnroll; ++u) x[u] = load_aligned<Vector>(p + u * stride);
+      RONDO_UNROLL
+      for (int u = 0; u < kUnroll; ++u) Ops::join(acc[u], Ops::widen(x[u]));
+    }
+  }
+  Vector out[kUnroll];
+  RONDO_UNROLL
+  for (int u = 0; u < kUnroll; ++u) {
+    Ops::finish(step, acc[u]);
+    out[u] = Ops::narrow(acc[u]);
+  }
+  if constexpr (kDst != 0) {
+    RONDO_UNROLL
+    for (int d = 0; d < kDst; ++d) {
+      RONDO_UNROLL
+      for (int u = 0; u < kUnroll; ++u) store_aligned(dst[d] + at + u * stride, out[u]);
+    }
+  } else {
+    RONDO_NO_UNROLL
+    for (uint32_t d = 0; d < num_dst; ++d) {
+      RONDO_UNROLL
+      for (int u = 0; u < kUnroll; ++u) store_aligned(step.dst[d] + at + u * stride, out[u]);
+    }
+  }
+}
+
+template <class Ops, int kSrc, int kDst, int kUnroll>
+RONDO_HOST_DEVICE_INLINE void vector_pass(const ReduceStep& step, uint64_t first_byte, uint64_t end_byte,
+                                          Threads threads) {
+  const std::byte* src[kSrc == 0 ? 1 : kSrc];
+  std::byte* dst[kDst == 0 ? 1 : kDst];
+  RONDO_UNROLL
+  for (int s = 0; s < (kSrc == 0 ? 1 : kSrc); ++s) src[s] = step.src[s];
+  RONDO_UNROLL
+  for (int d = 0; d < (kDst == 0 ? 1 : kDst); ++d) dst[d] = step.dst[d];
+  const uint64_t stride = uint64_t{threads.count} * 16;
+  uint64_t at = first_byte + uint64_t{threads.index} * 16;
+  RONDO_NO_UNROLL
+  for (; at + (kUnroll - 1) * stride < end_byte; at += kUnroll * stride)
+    reduce_vectors<Ops, kSrc, kDst, kUnroll>(step, src, dst, at, stride);
+  RONDO_NO_UNROLL
+  for (; at < end_byte; at += stride) reduce_vectors<Ops, kSrc, kDst, 1>(step, src, dst, at, stride);
+}
+
+/// A copy of bytes: vectors of T where the pointers agree.
+template <class T, int kDst, int kUnroll>
+RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, uint64_t end, Threads threads) {
+  const std::byte* src = step.src[0];
+  std::byte* const dst0 = step.dst[0];
+  std::byte* const dst1 = kDst == 2 ? step.dst[1] : nullptr;
+  const uint64_t stride = uint64_t{threads.count} * sizeof(T);
+  auto some = [&](uint64_t at, auto unroll) {
+    constexpr int kN = decltype(unroll)::value;
+    T x[kN];
+    RONDO_UNROLL
+    for (int u = 0; u < kN; ++u) x[u] = load_aligned<T>(src + at + u * stride);
+    RONDO_UNROLL
+    for (int u = 0; u < kN; ++u) store_aligned(dst0 + at + u * stride, x[u]);
+    if constexpr (kDst == 2) {
+      RONDO_UNROLL
+      for (int u = 0; u < kN; ++u) store_aligned(dst1 + at + u * stride, x[u]);
+    } else if constexpr (kDst == 0) {
+      RONDO_NO_UNROLL
+      for (uint32_t d = 1; d < step.num_dst; ++d) {
+        std::byte* q = step.dst[d] + at;
+        RONDO_UNROLL
+        for (int u = 0; u < kN; ++u) store_aligned(q + u * stride, x[u]);
+      }
+    }
+  };
+  uint64_t at = first + uint64_t{threads.index} * sizeof(T);
+  RONDO_NO_UNROLL
+  for (; at + (kUnroll - 1) * stride < end; at += kUnroll * stride) some(at, std::integral_constant<int, kUnroll>{});
+  RONDO_NO_UNROLL
+  for (; at < end; at += stride) some(at, std::integral_constant<int, 1>{});
+}
+
+/// step.num_elems bytes of source 0 to all sinks.
+RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads) {
+  const uint64_t bytes = step.num_elems;
+  if (step.num_dst == 0 || bytes == 0 || (step.num_dst == 1 && step.dst[0] == step.src[0])) return;
+  uint64_t first = bytes_to_alignment(step, 16, bytes), end = first;
+  if (first < bytes) {
+    end = first + ((bytes - first) & ~uint64_t{15});
+    if (step.num_dst == 1) copy_pass<Words<4>, 1, 4>(step, first, end, threads);
+    else if (step.num_dst == 2) copy_pass<Words<4>, 2, 4>(step, first, end, threads);
+    else copy_pass<Words<4>, 0, 4>(step, first, end, threads);
+  } else {
+    first = bytes_to_alignment(step, 4, bytes);
+    if (first > bytes) first = bytes;
+    end = first + ((bytes - first) & ~uint64_t{3});
+    if (first < end) copy_pass<uint32_t, 0, 4>(step, first, end, threads);
+  }
+  copy_pass<uint8_t, 0, 1>(step, 0, first < bytes ? first : bytes, threads);
+  if (first < bytes) copy_pass<uint8_t, 0, 1>(step, end, bytes, threads);
+}
+
+/// A reduction, or a copy that scales, divides or converts.
+template <class Ops>
+RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads threads) {
+  if (step.num_dst == 0) return;
+  uint64_t begin = 0, end = 0;  // elements that went in vectors
+  if constexpr (!Ops::kMixed) {
+    constexpr int kBytes = Ops::kBytes, kUnroll = kBytes == 1 && sizeof(typename Ops::Acc) == 4 ? 2 : 4;
+    const uint64_t bytes = step.num_elems * kBytes;
+    const uint64_t head = step.scale_own ? bytes : bytes_to_alignment(step, 16, bytes);
+    if (head < bytes && head % kBytes == 0) {
+      const uint64_t first = head, last = head + ((bytes - head) & ~uint64_t{15});
+      if (step.num_src == 2 && step.num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
+      else if (step.num_src == 2 && step.num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
+      else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
+      begin = first / kBytes;
+      end = last / kBytes;
+    }
+  }
+  // What comes before the vectors, and what comes behind them.
+  RONDO_NO_UNROLL
+  for (int part = 0; part < 2; ++part)
+    unit_pass<Ops>(step, part == 0 ? 0 : end, part == 0 ? begin : step.num_elems, threads);
+}
+
+}  // namespace rondo::device_kernels

@@ -1,0 +1,111 @@
+// Words: what a CUDA thread loads and stores at once, 8 or 16 bytes seen as words of 32 bits, so that elements of any
+// type are taken out of registers by shifts.
+//
+// Host and device, like all of src/kernels/cuda: tests run the very same text on host threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/host_device.h"
+
+namespace rondo::device_kernels {
+
+template <int kWords>
+struct alignas(4 * kWords) Words {
+  uint32_t w[kWords];
+};
+
+/// p is aligned to sizeof(T).
+template <class T>
+RONDO_HOST_DEVICE_INLINE T load_aligned(const std::byte* p) {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const T*>(p);
+#else
+  T value;
+  __builtin_memcpy(&value, p, sizeof(T));
+  return value;
+#endif
+}
+template <class T>
+RONDO_HOST_DEVICE_INLINE void store_aligned(std::byte* p, const T& value) {
+#if defined(__CUDA_ARCH__)
+  *reinterpret_cast<T*>(p) = value;
+#else
+  __builtin_memcpy(p, &value, sizeof(T));
+#endif
+}
+RONDO_HOST_DEVICE_INLINE bool is_aligned(const void* p, uint32_t bytes) {
+  return (reinterpret_cast<uintptr_t>(p) & (bytes - 1)) == 0;
+}
+
+RONDO_HOST_DEVICE_INLINE uint64_t to_u64(const Words<2>& v) { return v.w[0] | static_cast<uint64_t>(v.w[1]) << 32; }
+RONDO_HOST_DEVICE_INLINE Words<2> to_words(uint64_t v) {
+  return {{static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}};
+}
+
+template <int kBytes>
+struct UnsignedOf;
+template <>
+struct UnsignedOf<1> {
+  using type = uint8_t;
+};
+template <>
+struct UnsignedOf<2> {
+  using type = uint16_t;
+};
+template <>
+struct UnsignedOf<4> {
+  using type = uint32_t;
+};
+template <>
+struct UnsignedOf<8> {
+  using type = uint64_t;
+};
+template <int kBytes>
+using Unsigned = typename UnsignedOf<kBytes>::type;
+
+/// Element i of some words, as its bits. i is a constant where it matters.
+template <int kBytes, int kWords>
+RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> get_element(const Words<kWords>& v, int i) {
+  if constexpr (kBytes == 8) {
+    return v.w[2 * i] | static_cast<uint64_t>(v.w[2 * i + 1]) << 32;
+  } else {
+    constexpr int kPer = 4 / kBytes;
+    return static_cast<Unsigned<kBytes>>(v.w[i / kPer] >> (8 * kBytes * (i % kPer)));
+  }
+}
+/// Puts an element into words that were zero there.
+template <int kBytes, int kWords>
+RONDO_HOST_DEVICE_INLINE void put_element(Words<kWords>& v, int i, Unsigned<kBytes> code) {
+  if constexpr (kBytes == 8) {
+    v.w[2 * i] = static_cast<uint32_t>(code);
+    v.w[2 * i + 1] = static_cast<uint32_t>(code >> 32);
+  } else {
+    constexpr int kPer = 4 / kBytes;
+    v.w[i / kPer] |= static_cast<uint32_t>(code) << (8 * kBytes * (i % kPer));
+  }
+}
+
+/// 8 bytes from elements of kBytes, of which the first n elements are there; the rest is zero. Any alignment of an
+/// element.
+template <int kBytes>
+RONDO_HOST_DEVICE_INLINE Words<2> load_elements(const std::byte* p, uint32_t n) {
+  constexpr int kElems = 8 / kBytes;
+  if (n >= kElems && is_aligned(p, 8)) return load_aligned<Words<2>>(p);
+  Words<2> v{};
+  RONDO_UNROLL
+  for (int i = 0; i < kElems; ++i)
+    if (static_cast<uint32_t>(i) < n) put_element<kBytes>(v, i, load_aligned<Unsigned<kBytes>>(p + i * kBytes));
+  return v;
+}
+template <int kBytes>
+RONDO_HOST_DEVICE_INLINE void store_elements(std::byte* p, const Words<2>& v, uint32_t n) {
+  constexpr int kElems = 8 / kBytes;
+  if (n >= kElems && is_aligned(p, 8)) return store_aligned(p, v);
+  RONDO_UNROLL
+  for (int i = 0; i < kElems; ++i)
+    if (static_cast<uint32_t>(i) < n) store_aligned(p + i * kBytes, get_element<kBytes>(v, i));
+}
+
+}  // namespace rondo::device_kernels

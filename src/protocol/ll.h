@@ -1,0 +1,71 @@
+// LL: short messages on a device, in lines of 16 bytes that carry their own flags.
+//
+//     line i of a slot     | data 8i .. 8i+3 | flag | data 8i+4 .. 8i+7 | flag |     two words, each whole in itself
+//
+//     slot s mod K         ceil(bytes / 8) lines of step s; threads write, or wait for, lines of their own
+//     room                 as in fifo.h: the readers' counters
+//
+// A word is one 64-bit access, so whoever finds the flag has found the data: no fence, no second look, half of the
+// bytes are flags. flag(s) = 8 bits of the fingerprint, never 0 | (s + 1) mod 2^24: so a line that was never written is
+// never taken for a message, and a line of the same step under another fingerprint is a mismatch.
+//
+// The step wraps after 2^24 messages, and a line that only long messages reach might still hold the flag of that long
+// ago. So in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is
+// ever older than 2^23 steps.
+//
+// Host and device; `Mem` holds the accesses (memory.h). Thread safety: a line is written by one thread at a time.
+// Learned from: NCCL's LL protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/fifo.h"
+#include "protocol/memory.h"
+
+namespace rondo {
+
+inline constexpr uint32_t kLlLineBytes = 16, kLlDataBytes = 8;
+inline constexpr uint32_t kLlStepMask = (1u << 24) - 1;
+inline constexpr uint64_t kLlFillPeriod = uint64_t{1} << 23;
+
+constexpr uint64_t ll_lines(uint64_t bytes) { return (bytes + kLlDataBytes - 1) / kLlDataBytes; }
+/// The slot that messages of so many bytes need.
+constexpr uint64_t ll_slot_bytes(uint64_t message_bytes) { return ll_lines(message_bytes) * kLlLineBytes; }
+
+constexpr uint32_t make_ll_flag(uint32_t fingerprint, uint64_t step) {
+  const uint32_t name = (fingerprint ^ fingerprint >> 8 ^ fingerprint >> 16) & 255;
+  return (name != 0 ? name : 1) << 24 | (static_cast<uint32_t>(step + 1) & kLlStepMask);
+}
+/// Whether the message of this step fills its slot to the end. Steps before the first period write into memory that was
+/// zero when the connection was made.
+constexpr bool ll_fills(uint64_t step, uint32_t num_slots) {
+  return step >= kLlFillPeriod && (step & (kLlFillPeriod - 1)) < num_slots;
+}
+
+/// Of a message's slot. num_slots is a power of two.
+constexpr uint64_t slot_offset(uint64_t step, uint32_t num_slots, uint32_t slot_bytes) {
+  return (step & (num_slots - 1)) * slot_bytes;
+}
+
+template <class Mem>
+struct Ll {
+  RONDO_HOST_DEVICE static void store(std::byte* line, uint64_t data, uint32_t flag) {
+    const uint64_t high = static_cast<uint64_t>(flag) << 32;
+    Mem::store_pair(line, {(data & 0xffffffff) | high, data >> 32 | high});
+  }
+  RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t flag, uint64_t& data) {
+    const WordPair v = Mem::load_pair(line);
+    const uint32_t first = static_cast<uint32_t>(v.lo >> 32), second = static_cast<uint32_t>(v.hi >> 32);
+    data = (v.lo & 0xffffffff) | v.hi << 32;
+    if (first == flag && second == flag) return Arrival::kReady;
+    return other_name(first, flag) || other_name(second, flag) ? Arrival::kMismatch : Arrival::kNotYet;
+  }
+
+ private:
+  RONDO_HOST_DEVICE static bool other_name(uint32_t found, uint32_t flag) {
+    return found != flag && found >> 24 != 0 && (found & kLlStepMask) == (flag & kLlStepMask);
+  }
+};
+
+}  // namespace rondo

@@ -1,0 +1,48 @@
+// LL128: messages on a device in lines of 128 bytes, 120 of data and 8 of flag.
+//
+//     line     | piece 0 | piece 1 | ... | piece 6 | data, flag |      eight pieces of 16 bytes
+//              thread 0   thread 1         thread 6   thread 7         of eight neighbours in a warp
+//
+// The pieces of a line are stored in one instruction of a warp, and a line travels whole, so whoever finds the flag has
+// found the data, at 15/16 of the bytes. That a line travels whole is true of NVLink and within a device, and of
+// nothing else: whoever makes the connection knows.
+// flag(s) and room are those of fifo.h; slots are those of ll.h. The step has 40 bits in a flag, so no line is ever
+// cleaned.
+//
+// On the host one thread stores the pieces in order, the one with the flag last and with release.
+// Thread safety: a line is written by one group of threads at a time, each of which names its piece.
+// Learned from: NCCL's LL128 protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/fifo.h"
+#include "protocol/memory.h"
+
+namespace rondo {
+
+inline constexpr uint32_t kLl128LineBytes = 128, kLl128DataBytes = 120, kLl128Pieces = 8;
+
+constexpr uint64_t ll128_lines(uint64_t bytes) { return (bytes + kLl128DataBytes - 1) / kLl128DataBytes; }
+/// The slot that messages of so many bytes need.
+constexpr uint64_t ll128_slot_bytes(uint64_t message_bytes) { return ll128_lines(message_bytes) * kLl128LineBytes; }
+
+template <class Mem>
+struct Ll128 {
+  /// data.hi of the last piece is not looked at: the flag stands there.
+  RONDO_HOST_DEVICE static void store(std::byte* line, uint32_t piece, WordPair data, uint64_t flag) {
+    if (piece == kLl128Pieces - 1) data.hi = flag;
+    Mem::store_piece(line, piece, data);
+  }
+  /// All threads of a line get the same answer.
+  RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step,
+                                        WordPair& data) {
+    uint64_t flag;
+    data = Mem::load_piece(line, piece, flag);
+    if (flag == make_flag(fingerprint, step)) return Arrival::kReady;
+    return same_step(flag, step) ? Arrival::kMismatch : Arrival::kNotYet;
+  }
+};
+
+}  // namespace rondo

@@ -1,0 +1,119 @@
+// One collective call on emulated devices: programs of all ranks, their buffers, the launch, and the judgement of every
+// byte (conformance/case_runner.h).
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conformance/case_runner.h"
+#include "conformance/data_tables.h"
+#include "support/emulated_device.h"
+
+namespace rondo::testing {
+
+inline const char* protocol_text(DeviceProtocol p) {
+  return p == DeviceProtocol::kSimple ? "simple" : p == DeviceProtocol::kLl ? "LL" : "LL128";
+}
+
+/// How a case runs.
+struct EmulatedRun {
+  DeviceProtocol protocol = DeviceProtocol::kSimple;
+  uint32_t channels = 1;
+  uint64_t message_bytes = 512;
+};
+
+/// A case with the memory of all ranks. `calls(devices)` gives one call for each rank.
+class EmulatedCase {
+ public:
+  EmulatedCase(EmulatedDevices& devices, const DataTables& tables, const Case& c, const EmulatedRun& run)
+      : case_(c), run_(run) {
+    const int nranks = tables.nranks();
+    ProgramShape shape;
+    shape.operation = {c.collective,
+                       c.dtype,
+                       collective_reduces(c.collective) ? c.op : Op::kSum,
+                       algorithm_index(*c.algorithm),
+                       c.count_elems,
+                       static_cast<uint16_t>(c.root),
+                       0,
+                       false};
+    shape.direct = c.algorithm->direct && nranks > 1;
+    shape.protocol = run.protocol == DeviceProtocol::kSimple || shape.direct ? Protocol::kSimple : Protocol::kInline;
+    DeviceShape device;
+    device.num_channels = run.channels;
+    device.short_messages = run.protocol;
+    device.message_bytes = run.message_bytes;
+    const uint64_t bytes = std::max(in_elems(c, nranks), out_elems(c, nranks)) * dtype_bytes(c.dtype);
+    const uint64_t area = CallBuffers::area_bytes(bytes);
+    memory_.resize(static_cast<size_t>(nranks) * 2 * area);
+    for (Rank r = 0; r < nranks; ++r) {
+      uint8_t* areas = memory_.data() + static_cast<size_t>(r) * 2 * area;
+      buffers_.emplace_back(&tables, r, areas, areas + area);
+      buffers_.back().begin(c);
+      const Rank root = collective_is_rooted(c.collective) ? c.root : 0;
+      const DeviceProgram* program = devices.program(record_rank(*c.algorithm, r, nranks, root), shape, device);
+      DeviceCall call = devices.call(program);
+      call.in = static_cast<const std::byte*>(buffers_.back().in());
+      call.out = static_cast<std::byte*>(buffers_.back().out());
+      if (program->premul) {
+        const uint64_t scale = premul_scale(tables.spec(c.dtype, c.op), r);
+        std::memcpy(call.premul, &scale, sizeof scale);
+      }
+      calls_.push_back(call);
+    }
+    kernel_ = devices.kernel_name();
+  }
+
+  std::vector<DeviceCall>& calls() { return calls_; }
+  const std::string& kernel() const { return kernel_; }
+  /// False, and a failure of the test, when anything is wrong.
+  bool judge() {
+    for (size_t r = 0; r < buffers_.size(); ++r) {
+      const std::string wrong = buffers_[r].judge();
+      if (wrong.empty()) continue;
+      ADD_FAILURE() << text() << ": rank " << r << ": " << wrong;
+      return false;
+    }
+    return true;
+  }
+  std::string text() const {
+    return describe(case_) + ", " + std::to_string(buffers_.size()) + " ranks, " + protocol_text(run_.protocol) + ", " +
+           std::to_string(run_.channels) + " channels, " + std::to_string(run_.message_bytes) + " B a message";
+  }
+
+ private:
+  Case case_;
+  EmulatedRun run_;
+  std::vector<uint8_t> memory_;
+  std::vector<CallBuffers> buffers_;
+  std::vector<DeviceCall> calls_;
+  std::string kernel_;
+};
+
+/// Every rank one unit of these cases, one call after the other.
+inline std::vector<std::vector<std::vector<DeviceCall>>> one_unit(const std::vector<EmulatedCase*>& cases) {
+  std::vector<std::vector<std::vector<DeviceCall>>> units(cases[0]->calls().size());
+  for (size_t r = 0; r < units.size(); ++r) {
+    units[r].emplace_back();
+    for (EmulatedCase* c : cases) units[r][0].push_back(c->calls()[r]);
+  }
+  return units;
+}
+
+/// Empty when no rank has given up.
+inline std::string failures(EmulatedDevices& devices, int nranks) {
+  std::string text;
+  for (Rank r = 0; r < nranks; ++r) {
+    const DeviceControl& c = devices.control(r);
+    if (c.failed != 0)
+      text += "rank " + std::to_string(r) + ": failure " + std::to_string(c.failed) + " at call " +
+              std::to_string(c.call) + ", lane " + std::to_string(c.lane) + ", pc " + std::to_string(c.pc) + ", peer " +
+              std::to_string(c.peer) + "; ";
+  }
+  return text;
+}
+
+}  // namespace rondo::testing

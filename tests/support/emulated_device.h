@@ -1,0 +1,77 @@
+// Ranks with devices that are host memory: the tables of DeviceComm, the connections between them, made on demand while
+// programs are lowered, and launches of one kernel per rank on host threads (host_kernels.h).
+//
+// Needs "// links: host_kernels". Thread safety: one thread makes programs and launches.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/device_program.h"
+#include "engine/cuda/lower.h"
+#include "engine/ports.h"
+#include "transport/inproc/inproc.h"
+
+namespace rondo::testing {
+
+/// Memory of 64-byte alignment, zero at first.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(uint64_t bytes) : bytes_(bytes + 64) {}
+  std::byte* data() {
+    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+    return bytes_.data() + ((at + 63) / 64 * 64 - at);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+struct EmulatedShape {
+  int nranks = 1;
+  uint32_t max_channels = 1;
+  uint32_t num_lines = 8;             // K of all connections
+  uint64_t max_message_bytes = 4096;  // for which rings and slots are made
+  uint64_t first_step = 0;            // of all connections: as if so many messages had passed
+};
+
+class EmulatedDevices {
+ public:
+  explicit EmulatedDevices(const EmulatedShape& shape);
+  ~EmulatedDevices();
+
+  /// One rank's schedule compiled and lowered. Aborts on an error. The program stays with this object.
+  const DeviceProgram* program(const RankSchedule& schedule, const ProgramShape& shape, const DeviceShape& device);
+  /// The kernel that runs the program made last.
+  const std::string& kernel_name() const { return kernel_name_; }
+  /// A call of the rank that the program belongs to, with everything but buffers, premul and deadline filled in.
+  DeviceCall call(const DeviceProgram* program);
+  DeviceControl& control(Rank rank);
+  DeviceComm& comm(Rank rank);
+
+  /// Launches `kernel` once for each rank, all at once: units[r] are the sequences of calls of rank r, which run side
+  /// by side. Returns when all have ended.
+  void launch(const std::string& kernel, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
+              uint32_t block_threads, DeviceTrace trace = {});
+
+ private:
+  static constexpr uint32_t kMaxEnds = 1024;
+  struct Connection {
+    std::vector<FifoView> views;  // by channel
+    uint32_t slot_bytes = 0;
+  };
+  struct RankState;
+  class Index;
+  Connection& connection(const ConnectionKey& key, DeviceEnd end);
+
+  EmulatedShape shape_;
+  std::shared_ptr<InprocWorld> world_;
+  std::vector<std::unique_ptr<RankState>> ranks_;
+  std::map<std::vector<int64_t>, Connection> connections_;
+  std::deque<DeviceBytes> memory_;
+  std::string kernel_name_;
+};
+
+}  // namespace rondo::testing

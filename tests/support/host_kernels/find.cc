@@ -1,0 +1,21 @@
+#include "support/host_kernels/host_threads.h"
+#include "support/host_kernels/table.h"
+
+namespace rondo::testing {
+
+HostKernel find_host_kernel(std::string_view name) {
+  static constexpr KernelRow kCopies[] = {{"rondo_interpret_copy", &interpret_on_host<device_kernels::BytesOps>},
+                                          {"rondo_copy", &reduce_on_host<device_kernels::BytesOps>}};
+  for (const KernelRow& row : kCopies)
+    if (row.name == name) return row.kernel;
+  for (const KernelRow& row : kMixedKernels)
+    if (row.name == name) return row.kernel;
+#define RONDO_X(dtype, of)                   \
+  for (const KernelRow& row : kKernels_##of) \
+    if (row.name == name) return row.kernel;
+  RONDO_KERNEL_DTYPES(RONDO_X)
+#undef RONDO_X
+  return nullptr;
+}
+
+}  // namespace rondo::testing
