@@ -29,6 +29,7 @@ constexpr SettingRow kRows[] = {
     {"device_channels", Kind::kNumber, 1, 64, "", "by size, at most 16", "blocks of a device kernel for each lane"},
     {"device_engine", Kind::kChoice, 0, 0, "auto|interpreter|stream", "auto",
      "what runs schedules on devices: a kernel that waits there, or copies and flags in streams"},
+    {"p2p", Kind::kChoice, 0, 0, "0|1", "1", "0: devices do not touch one another's memory: through pinned host memory"},
     {"simd", Kind::kSimd, 0, 0, "", "the best that the processor has", "instruction set of the kernels"},
     {"calibration", Kind::kText, 0, 0, "", "~/.config/rondo/calibration, if it is there",
      "file with the planner's constants, or off: the built-in ones", kEnv},

@@ -201,7 +201,10 @@ Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
 }
 
 Status CaseRunner::run(const Case& c) {
-  if (!reachable(comm_, c)) return Status();
+  if (!reachable(comm_, c)) {
+    ++num_unreachable_;
+    return Status();
+  }
   buffers_.begin(c);
   const bool on_device = device_.device != nullptr;
   if (on_device) RONDO_TRY(device_.upload());

@@ -113,6 +113,7 @@ class CaseRunner {
   /// What the communicator refuses as unsupported (an algorithm that does not fit its devices) is counted, not run.
   Status run(const Case& c);
   int num_refused() const { return num_refused_; }
+  int num_unreachable() const { return num_unreachable_; }
 
  private:
   static constexpr int kMaxReports = 5;
@@ -123,7 +124,7 @@ class CaseRunner {
   void* allocated_ = nullptr;
   OnDevice device_;
   cuda::OwnedStream stream_;
-  int num_reports_ = 0, num_refused_ = 0;
+  int num_reports_ = 0, num_refused_ = 0, num_unreachable_ = 0;
 };
 
 }  // namespace rondo::testing

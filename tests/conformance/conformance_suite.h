@@ -135,10 +135,12 @@ inline uint64_t largest_buffer_bytes(const std::vector<Case>& cases, int nranks)
 }
 
 /// Runs the cases on a fresh communicator.
-inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases) {
+inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases,
+                      const Config& config = {}, double most_refused = 0) {
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
   SpawnOptions options;
+  options.config = config;
   options.config.deadline_s = 60;
   options.deadline_s = 240;
   spawn(
@@ -147,10 +149,14 @@ inline void run_cases(World world, int nranks, Memory memory, const std::vector<
         CaseRunner runner(comm, tables);
         RONDO_TRY(runner.open(memory, buffer_bytes));
         for (const Case& c : cases) RONDO_TRY(runner.run(c));
+        EXPECT_LE(runner.num_refused(), most_refused * static_cast<double>(cases.size())) << "of " << cases.size();
         return Status();
       },
       options);
 }
+
+// Not every program that includes this has such tests.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);
 
 /// World, rank count.
 class Conformance : public ::testing::TestWithParam<std::tuple<World, int>> {

@@ -312,7 +312,12 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
       DeviceEngine& e = *entries[i].engine;
       RONDO_TRY(e.error());
       cuda::CurrentContext current(e.transport_.context());
-      RONDO_TRY_ASSIGN(const bool all, e.connect(*plans[i]));
+      const auto connected = e.connect(*plans[i]);
+      if (!connected.ok()) {
+        RONDO_TRY(e.lost_peer_soon());  // memory of a process that is gone cannot be opened
+        return connected.status();
+      }
+      const bool all = *connected;
       if (!all && missing == nullptr) {
         missing = &e;
         which = i;
@@ -333,11 +338,26 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
                                 missing->rank_, waited_s, whom,
                                 collective_name(plans[which]->request.collective)));
     }
-    if (auto lost = missing->transport_.find_lost(); lost && !missing->transport_.departed(lost->rank))
-      return Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", missing->rank_, lost->how));
+    RONDO_TRY(missing->lost_peer());
     timespec pause{0, static_cast<long>(wait_ns)};
     nanosleep(&pause, nullptr);
   }
+}
+
+// The system says that a process is gone a moment after its memory is.
+Status DeviceEngine::lost_peer_soon() const {
+  for (int tries = 0; tries < 100; ++tries) {
+    RONDO_TRY(lost_peer());
+    timespec pause{0, 5'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return {};
+}
+
+Status DeviceEngine::lost_peer() const {
+  const auto lost = transport_.find_lost();
+  if (!lost || transport_.departed(lost->rank)) return {};  // whoever has left on purpose had done its part
+  return Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", rank_, lost->how));
 }
 
 // --- issuing
@@ -625,21 +645,16 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
   }
   if (failed.ok()) {
     if (entries[0].engine->world_.engine == DeviceEngineKind::kStream) {
-      for (size_t i = 0; i < entries.size() && failed.ok(); ++i) {
-        DeviceEngine& e = *entries[i].engine;
-        const DeviceRequest& r = *entries[i].request;
-        cuda::CurrentContext current(e.transport_.context());
-        if (plans[i]->program->num_loops == 0) {
-          end_operation(r.op, {});
-          continue;
-        }
-        failed = e.issue_stream(*plans[i], r, r.stream);
-        if (failed.ok()) failed = e.end_in(r.stream, r, plans[i], {});
-      }
+      failed = run_streams(entries, plans);
     } else {
       failed = launch_rounds(entries, plans);
     }
   }
+  // A caller's mistake changes nothing; after anything else the ranks no longer agree on what runs.
+  const StatusCode code = failed.code();
+  if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported &&
+      code != StatusCode::kExhausted)
+    for (DeviceEngine* e : engines) e->fail(failed);
   if (!failed.ok())
     for (const Entry& entry : entries)
       if (entry.request->op != nullptr && !entry.request->op->done.load(std::memory_order_acquire))

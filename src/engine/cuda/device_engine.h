@@ -133,11 +133,20 @@ class DeviceEngine {
   Status begin_in(cuda::Stream stream);
   Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
                 cuda::PinnedMemory tables);
-  Status issue_stream(const DevicePlan& plan, const DeviceRequest& request, cuda::Stream stream);
+  struct StreamItem {
+    const DevicePlan* plan;
+    const DeviceRequest* request;
+    StreamStep step;
+  };
+  static Status run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  Status issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans, cuda::Stream stream);
+  Status issue(std::span<const StreamItem> items, cuda::Stream stream);
   Status not_this(const DeviceRequest& request, const Status& why) const;
   void watch();
   bool retire();
   Status look();
+  Status lost_peer() const;
+  Status lost_peer_soon() const;
   void fail(Status status);
   Status report() const;
   std::string who_waits(const Outstanding& o, Rank peer) const;
@@ -163,6 +172,7 @@ class DeviceEngine {
   cuda::DeviceMemory scratch_;
   std::vector<cuda::DeviceMemory> old_scratch_;  // launches under way may use it
   cuda::OwnedEvent serial_, graph_serial_;
+  cuda::OwnedStream own_stream_;  // of groups that hold several ranks' calls
   cuda::Stream last_stream_ = nullptr;
   bool any_ = false, captured_ = false;
   uint64_t next_sequence_ = 1;

@@ -43,11 +43,7 @@ void DeviceEngine::watch() {
     Status wrong = look();
     if (const uint64_t now = monotonic_ns(); wrong.ok() && now - looked_for_lost_ns > kLostEveryNs) {
       looked_for_lost_ns = now;
-      if (auto lost = transport_.find_lost()) {
-        // Whoever has left on purpose had done its part.
-        if (!transport_.departed(lost->rank))
-          wrong = Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", rank_, lost->how));
-      }
+      wrong = lost_peer();
     }
     if (!wrong.ok()) fail(std::move(wrong));
     lock.lock();
@@ -65,6 +61,9 @@ bool DeviceEngine::retire() {
     // A kernel that gave up has reported so before it ended.
     Status status = failure_;
     if (status.ok()) status = report();
+    // Whoever gives up lets all streams go, after it has said so: what ends from then on may not have done its work.
+    if (const auto by = transport_.aborted_by(); status.ok() && by)
+      status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
     if (!status.ok() && failure_.ok()) {
       failure_ = status;

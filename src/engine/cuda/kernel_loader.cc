@@ -10,6 +10,7 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<cuda::Context, std::weak_ptr<KernelLoader>> loaders;
+  bool any_image = false;
 };
 
 Registry& registry() {
@@ -31,6 +32,12 @@ std::shared_ptr<KernelLoader> KernelLoader::of(cuda::Context context) {
   return loader;
 }
 
+void KernelLoader::need_no_images() {
+  Registry& r = registry();
+  const std::lock_guard lock(r.mutex);
+  r.any_image = true;
+}
+
 KernelLoader::~KernelLoader() {
   if (cuda::driver() == nullptr) return;
   cuda::CurrentContext current(context_);
@@ -40,7 +47,8 @@ KernelLoader::~KernelLoader() {
 Expected<cuda::Function> KernelLoader::find(std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
-  const KernelImage* const image = find_kernel_image(name);
+  static constexpr KernelImage kNone{"none", ""};
+  const KernelImage* const image = registry().any_image ? &kNone : find_kernel_image(name);
   if (image == nullptr)
     return Status(StatusCode::kUnsupported,
                   kernel_images().empty()

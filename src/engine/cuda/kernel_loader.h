@@ -21,6 +21,9 @@ class KernelLoader {
   KernelLoader(const KernelLoader&) = delete;
   KernelLoader& operator=(const KernelLoader&) = delete;
 
+  /// Tests with a driver of their own, which finds kernels by name: no image is looked for from now on.
+  static void need_no_images();
+
   /// Errors: kUnsupported (this build has no kernels; the image holds none for the device), kSystem.
   Expected<cuda::Function> find(std::string_view name);
 

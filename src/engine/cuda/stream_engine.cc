@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <tuple>
 
 #include "engine/cuda/device_engine.h"
 
@@ -105,9 +107,107 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   return {};
 }
 
-Status DeviceEngine::issue_stream(const DevicePlan& plan, const DeviceRequest& request, cuda::Stream stream) {
+// Each rank's calls go into one stream, in their order. A group of several ranks gives each a stream of its own, since
+// they wait for one another: forked from the callers' streams and joined to them.
+Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+  const cuda::Driver* d = cuda::driver();
+  struct Share {
+    DeviceEngine* engine;
+    std::vector<Entry> entries;
+    std::vector<std::shared_ptr<DevicePlan>> plans;
+    cuda::Stream stream = nullptr;
+    std::vector<cuda::Stream> others;  // the callers' streams that are not `stream`
+  };
+  std::vector<Share> shares;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
+      if (const auto& op = entries[i].request->op; op != nullptr) op->done.store(true, std::memory_order_release);
+      continue;
+    }
+    auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == entries[i].engine; });
+    if (it == shares.end()) it = shares.insert(it, {entries[i].engine, {}, {}, nullptr, {}});
+    it->entries.push_back(entries[i]);
+    it->plans.push_back(plans[i]);
+  }
+  for (Share& s : shares) {
+    cuda::CurrentContext current(s.engine->transport_.context());
+    s.stream = s.entries[0].request->stream;
+    if (shares.size() > 1) {
+      if (s.engine->own_stream_.context() == nullptr) {
+        RONDO_TRY_ASSIGN(s.engine->own_stream_, cuda::OwnedStream::make());
+      }
+      s.stream = s.engine->own_stream_.get();
+    }
+    for (const Entry& e : s.entries)
+      if (const cuda::Stream o = e.request->stream;
+          o != s.stream && std::find(s.others.begin(), s.others.end(), o) == s.others.end())
+        s.others.push_back(o);
+    if (s.others.empty()) continue;
+    RONDO_TRY_ASSIGN(const auto fork, cuda::OwnedEvent::make());
+    for (const cuda::Stream o : s.others) {
+      RONDO_TRY(cuda::check(d->event_record(fork.get(), o), "cuEventRecord"));
+      RONDO_TRY(cuda::check(d->stream_wait_event(s.stream, fork.get(), 0), "cuStreamWaitEvent"));
+    }
+  }
+  for (Share& s : shares) {
+    cuda::CurrentContext current(s.engine->transport_.context());
+    RONDO_TRY(s.engine->issue_calls(s.entries, s.plans, s.stream));
+  }
+  for (Share& s : shares) {
+    if (s.others.empty()) continue;
+    cuda::CurrentContext current(s.engine->transport_.context());
+    RONDO_TRY_ASSIGN(const auto join, cuda::OwnedEvent::make());
+    RONDO_TRY(cuda::check(d->event_record(join.get(), s.stream), "cuEventRecord"));
+    for (const cuda::Stream o : s.others)
+      RONDO_TRY(cuda::check(d->stream_wait_event(o, join.get(), 0), "cuStreamWaitEvent"));
+  }
+  return {};
+}
+
+// The collectives one after the other; then all messages between two ranks, by distance and then by their number in their
+// connection, so that no rank sends more than its peer can have taken (stream_order.h).
+Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
+                                 cuda::Stream stream) {
+  struct Keyed {
+    int distance;
+    uint64_t number;
+    bool receives;
+    StreamItem item;
+  };
+  std::vector<Keyed> messages;
+  std::map<std::pair<Rank, bool>, uint64_t> numbers;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const DevicePlan& plan = *plans[i];
+    const DeviceRequest& request = *entries[i].request;
+    if (is_point_to_point(plan.request.collective)) {
+      const bool receives = plan.request.collective == Collective::kRecv;
+      const Rank peer = plan.request.root;
+      const int distance = (receives ? rank_ - peer + nranks_ : peer - rank_ + nranks_) % nranks_;
+      for (const StreamStep& step : plan.order)
+        messages.push_back({distance, numbers[{peer, receives}]++, receives, {&plan, &request, step}});
+      continue;
+    }
+    std::vector<StreamItem> items;
+    for (const StreamStep& step : plan.order) items.push_back({&plan, &request, step});
+    RONDO_TRY(begin_in(stream));
+    RONDO_TRY(issue(items, stream));
+    RONDO_TRY(end_in(stream, request, plans[i], {}));
+  }
+  if (messages.empty()) return {};
+  std::stable_sort(messages.begin(), messages.end(), [](const Keyed& a, const Keyed& b) {
+    return std::tie(a.distance, a.number, a.receives) < std::tie(b.distance, b.number, b.receives);
+  });
+  std::vector<StreamItem> items;
+  for (const Keyed& m : messages) items.push_back(m.item);
   RONDO_TRY(begin_in(stream));
-  const Program& p = *plan.program;
+  RONDO_TRY(issue(items, stream));
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (is_point_to_point(plans[i]->request.collective)) RONDO_TRY(end_in(stream, *entries[i].request, plans[i], {}));
+  return {};
+}
+
+// Messages of a connection take slot after slot, beginning with slot 0; afterwards all slots are empty again.
+Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream stream) {
   const cuda::Driver* d = cuda::driver();
   std::vector<uint32_t> sent(slots_.size()), received(slots_.size());  // messages so far, by connection
   auto slot_of = [&](const ConnectionKey& key, Rank reader) {
@@ -118,14 +218,20 @@ Status DeviceEngine::issue_stream(const DevicePlan& plan, const DeviceRequest& r
   auto flag = [&](const SlotUse& use, uint32_t slot, bool full) {
     return use.slots.flags_on_device + slot * sizeof(SlotFlags) + (full ? offsetof(SlotFlags, full) : offsetof(SlotFlags, empty));
   };
-  auto own = [&](Buffer b, uint64_t elem) -> std::byte* {
+  auto own = [&](const StreamItem& item, Buffer b, uint64_t elem) -> std::byte* {
+    const DeviceRequest& request = *item.request;
+    const Program& p = *item.plan->program;
     std::byte* base = b == Buffer::kIn ? const_cast<std::byte*>(static_cast<const std::byte*>(request.in))
                       : b == Buffer::kOut ? static_cast<std::byte*>(request.out)
                                          : scratch_.as() + request.scratch_offset;
     return base + elem * p.elem_bytes[static_cast<int>(b)];
   };
   MemOps ops(stream);
-  for (const StreamStep& at : plan.order) {
+  for (const StreamItem& item : items) {
+    const DevicePlan& plan = *item.plan;
+    const DeviceRequest& request = *item.request;
+    const Program& p = *plan.program;
+    const StreamStep& at = item.step;
     const ProgramStep& s = p.lanes[at.lane][at.pc];
     const uint64_t skip = s.is(kFlagCredit) ? 0 : at.loop * p.loop_elems;
     const uint64_t n = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
@@ -152,8 +258,8 @@ Status DeviceEngine::issue_stream(const DevicePlan& plan, const DeviceRequest& r
     RONDO_TRY(ops.flush());
 
     if (n != 0) {
-      std::byte* const src = s.has(kVerbSrc) ? own(s.src_buffer, s.src.first_elem + skip) : nullptr;
-      std::byte* const dst = s.has(kVerbDst) ? own(s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+      std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
+      std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
       auto copy = [&](std::byte* to, const std::byte* from) {
         if (to == from) return Status();
         return cuda::check(d->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to), reinterpret_cast<cuda::DevicePtr>(from),

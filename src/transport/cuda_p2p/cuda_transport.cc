@@ -474,7 +474,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
   if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
-  else if (unicast) RONDO_TRY(make_half(connection, false));
+  if (unicast && key.reader == rank_) RONDO_TRY(make_half(connection, false));  // a rank may send to itself
   const HalfEntry* const out = find(key.writer, pack(key, form, Half::kOutbox, key.reader));
   const HalfEntry* const in = unicast ? find(key.reader, pack(key, form, Half::kInbox, key.writer)) : out;
   if (out == nullptr || in == nullptr) return std::optional<Ends>();

@@ -90,6 +90,8 @@ class CudaTransport final : public Transport {
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
   bool all_in_one_process() const;
+  /// The engine does not touch peers' buffers: may_be_direct() is false from now on. Equal on all ranks.
+  void forbid_direct() { may_be_direct_ = false; }
 
   /// All channels of a connection's end, once both halves are there; nothing while the other one is missing. Never
   /// blocks. Channel c is layout().view(form, inbox, counters, readers, c).

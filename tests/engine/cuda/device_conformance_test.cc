@@ -1,0 +1,47 @@
+// Communicators of device memory give the oracle's bits: every algorithm, types and operators, by the interpreter, by
+// streams and through host memory, on emulated devices; ranks are threads.
+// labels: unit tsan
+// timeout: 240
+// links: host_kernels
+#include <gtest/gtest.h>
+
+#include "conformance/conformance_suite.h"
+#include "support/emulated_cuda.h"
+
+namespace rondo::testing {
+namespace {
+
+// A sample of the full product: every algorithm with sums of float, and a rotating choice of the rest.
+std::vector<Case> sample(int nranks) {
+  std::vector<Case> cases;
+  size_t i = 0;
+  for (const Case& c : product_cases(nranks)) {
+    if (c.count_elems > 40'000) continue;
+    const bool sums = c.dtype == Dtype::kFloat32 && c.op == Op::kSum && !c.in_place;
+    if (++i % (kSanitized ? 8 : sums ? 3 : 12) == 0) cases.push_back(c);
+  }
+  return cases;
+}
+
+void conform(int devices, int nranks, const std::string& settings) {
+  FakeMachine machine = FakeMachine::uniform(devices);
+  machine.block_threads = 2;
+  EmulatedCuda cuda(machine);
+  run_cases(World::kThreads, nranks, Memory::kDevice, sample(nranks), device_config(settings));
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+TEST(DeviceConformanceTest, OneRank) { conform(1, 1, ""); }
+TEST(DeviceConformanceTest, RanksOnOneDevice) {
+  for (const int nranks : {2, 3, 4}) conform(1, nranks, "device_channels = 2");
+}
+TEST(DeviceConformanceTest, RanksOnDevicesOfTheirOwn) {
+  for (const int nranks : {2, 3}) conform(nranks, nranks, "device_channels = 3");
+}
+TEST(DeviceConformanceTest, ByStreams) {
+  for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");
+}
+TEST(DeviceConformanceTest, ThroughHostMemory) { conform(3, 3, "p2p = 0"); }
+
+}  // namespace
+}  // namespace rondo::testing

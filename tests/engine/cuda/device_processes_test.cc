@@ -1,0 +1,105 @@
+// Communicators of device memory whose ranks are processes: by streams where they share a device, by the interpreter on
+// devices of their own, and through host memory.
+// labels: mp
+// timeout: 240
+// links: host_kernels
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "conformance/conformance_suite.h"
+#include "protocol/spin.h"
+#include "support/emulated_cuda.h"
+#include "support/simple_calls.h"
+
+namespace rondo::testing {
+namespace {
+
+std::vector<Case> sample(int nranks) {
+  std::vector<Case> cases;
+  size_t i = 0;
+  for (const Case& c : product_cases(nranks))
+    if (c.count_elems <= 40'000 && ++i % 9 == 0) cases.push_back(c);
+  return cases;
+}
+
+// Each rank's process plays its own device `rank % devices` of one machine.
+void conform(int devices, int nranks, const std::string& settings) {
+  EmulatedCuda cuda(FakeMachine::uniform(devices));
+  Config config = device_config(settings);
+  config.device = devices == 1 ? 0 : -1;
+  const std::vector<Case> cases = sample(nranks);
+  const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
+  const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
+  SpawnOptions options;
+  options.config.deadline_s = 60;
+  options.deadline_s = 200;
+  spawn(
+      World::kProcesses, nranks,
+      [&](Communicator& host) -> Status {
+        Config mine = config;
+        mine.device = host.rank() % devices;
+        RONDO_TRY_ASSIGN(auto comm, host.split(0, host.rank(), mine));
+        CaseRunner runner(*comm, tables);
+        RONDO_TRY(runner.open(Memory::kDevice, buffer_bytes));
+        for (const Case& c : cases) RONDO_TRY(runner.run(c));
+        EXPECT_EQ(runner.num_refused(), 0);
+        EXPECT_GT(static_cast<int>(cases.size()), 3 * runner.num_unreachable());
+        return Status();
+      },
+      options);
+}
+
+TEST(DeviceProcessesTest, StreamsOnOneDevice) {
+  for (const int nranks : {2, 3}) conform(1, nranks, "");
+}
+TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform(3, 3, "device_channels = 2"); }
+TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p = 0"); }
+
+// Two of four ranks share each device.
+TEST(DeviceProcessesTest, TwoOnEachOfTwoDevices) { conform(2, 4, ""); }
+
+TEST(DeviceProcessesTest, TheInterpreterIsRefusedWhereProcessesShareADevice) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  spawn_processes(2, [&](Communicator& host) -> Status {
+    Config config = device_config("device_engine = interpreter");
+    config.device = 0;
+    const auto made = host.split(0, host.rank(), config);
+    EXPECT_TRUE(fails_with(made.status(), StatusCode::kUnsupported, {"processes share a device"}));
+    return Status();
+  });
+}
+
+// A rank dies in the middle of others' calls: they end with its name, soon, whichever engine runs them.
+void loses_a_rank(int devices) {
+  EmulatedCuda cuda(FakeMachine::uniform(devices));
+  SpawnOptions options;
+  options.may_die = {2};
+  spawn(
+      World::kProcesses, 3,
+      [&](Communicator& host) -> Status {
+        Config config = device_config();
+        config.device = host.rank() % devices;
+        RONDO_TRY_ASSIGN(auto comm, host.split(0, host.rank(), config));
+        RONDO_TRY_ASSIGN(void* memory, comm->alloc(1 << 20));
+        Work first;
+        RONDO_TRY(comm->all_reduce(memory, memory, 1000, Dtype::kFloat32, Op::kSum, nullptr, &first));
+        RONDO_TRY(first.wait());
+        if (comm->rank() == 2) kill(getpid(), SIGKILL);
+        const uint64_t since = rondo::monotonic_ns();
+        Work work;
+        Status s = comm->all_reduce(memory, memory, 1 << 17, Dtype::kFloat32, Op::kSum, nullptr, &work);
+        if (s.ok()) s = work.wait();
+        EXPECT_LT(rondo::monotonic_ns() - since, 3'000'000'000u);
+        EXPECT_TRUE(s.code() == StatusCode::kPeerLost || s.code() == StatusCode::kAborted) << s.to_string();
+        EXPECT_FALSE(comm->error().ok());
+        return Status();
+      },
+      options);
+}
+
+TEST(DeviceProcessesTest, AKilledRankOnASharedDevice) { loses_a_rank(1); }
+TEST(DeviceProcessesTest, AKilledRankWithADeviceOfItsOwn) { loses_a_rank(3); }
+
+}  // namespace
+}  // namespace rondo::testing

@@ -1,0 +1,42 @@
+// Devices for communicators of device memory where there is no GPU: the fake driver with rondo's own kernels as host
+// functions, and configurations for tests. Needs "// links: host_kernels".
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/cuda/device_program.h"
+#include "engine/cuda/kernel_loader.h"
+#include "rondo/communicator.h"
+#include "support/fake_cuda/fake_cuda.h"
+#include "support/host_kernels/host_kernels.h"
+
+namespace rondo::testing {
+
+/// From here on cuda::driver() has these devices. Make it before processes are forked, and before any communicator.
+class EmulatedCuda {
+ public:
+  explicit EmulatedCuda(FakeMachine machine) : fake_(std::move(machine)) {
+    KernelLoader::need_no_images();
+    fake_.find_kernels_with([](std::string_view name) -> std::optional<FakeKernel> {
+      const HostKernel run = find_host_kernel(name);
+      if (run == nullptr) return std::nullopt;
+      const bool interprets = name.starts_with("rondo_interpret");
+      return FakeKernel{run, interprets ? sizeof(LaunchArgs) : sizeof(ReduceArgs), interprets};
+    });
+  }
+  FakeCuda& fake() { return fake_; }
+
+ private:
+  FakeCuda fake_;
+};
+
+/// Of communicators of device memory; `settings`: further lines.
+inline Config device_config(const std::string& settings = {}) {
+  Config config;
+  config.memory = rondo::Memory::kCuda;
+  config.settings = settings;
+  return config;
+}
+
+}  // namespace rondo::testing
