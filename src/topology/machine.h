@@ -6,9 +6,10 @@
 //   machine  host=NAME cpu=intel|amd|arm|other driver=12.4 nvml=550.54.15|none iommu=on|off|unknown acs=on|off|unknown
 //   device   0 name="NVIDIA H100" uuid=GPU-... pci=0000:1b:00.0 capability=9.0 multiprocessors=132 memory_gib=80
 //            memory_gbps=3352 pcie=gen5x16 numa=0 switch_links=18 [mig=yes]          (one line)
-//   pair     0 1 access=yes|no atomics=yes|no nvlinks=4 path=pix [refused="why"]     both directions; * is every device;
-//            a later line replaces what an earlier one says of a pair
-//   rank     host=0 process=1 device=0 [container=1]                                  optional: who communicates
+//   pair     0 1 access=yes|no atomics=yes|no nvlinks=4 path=pix [refused="why"]
+//            both directions; * is every device; a later line adds to what an earlier one says of a pair
+//   rank     host=0 process=1 device=0 [container=1]
+//            optional: who communicates
 //
 // What is not said is what the structs below begin with. Thread safety: values.
 #pragma once

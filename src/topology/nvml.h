@@ -1,8 +1,9 @@
-// NVML, opened at run time: what the CUDA driver does not say of the links between devices. libnvidia-ml.so.1 comes with
-// the driver, yet containers may lack it: then nvml() is nullptr and the machine's description has less in it.
+// NVML, opened at run time: what the CUDA driver does not say of the links between devices. libnvidia-ml.so.1 comes
+// with the driver, yet containers may lack it: then nvml() is nullptr and the machine's description has less in it.
 //
 // Types are NVML's own, by size and meaning; tests/topology/nvml_abi.cu compares them with NVIDIA's header where that
-// is found. Functions that an old library lacks are nullptr, except those of the first line below.
+// is found. Functions that an old library lacks are nullptr, except init and device_by_pci.
+//
 // Thread safety: any thread; set_nvml before anything asks.
 #pragma once
 

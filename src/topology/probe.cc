@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -84,14 +85,14 @@ Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::stri
   g.pci = lower(text);
   size_t bytes = 0;
   RONDO_TRY(check(d->device_total_memory(&bytes, device), "cuDeviceTotalMem"));
-  g.memory_gib = static_cast<double>(bytes >> 20) / 1024;
+  g.memory_gib = std::round(static_cast<double>(bytes >> 20) / 1024 * 10) / 10;
   g.capability_major = attribute(d, cuda::kAttrComputeMajor, device);
   g.capability_minor = attribute(d, cuda::kAttrComputeMinor, device);
   g.multiprocessors = attribute(d, cuda::kAttrMultiprocessorCount, device);
   // kHz, bits, two transfers a clock.
   g.memory_gbps = 2e-6 / 8 * attribute(d, cuda::kAttrMemoryClockRate, device) *
                   attribute(d, cuda::kAttrGlobalMemoryBusWidth, device);
-  g.memory_gbps = static_cast<double>(static_cast<int64_t>(g.memory_gbps));
+  g.memory_gbps = std::floor(g.memory_gbps);
   const std::string numa = first_line(root + "/sys/bus/pci/devices/" + g.pci + "/numa_node");
   if (!numa.empty()) g.numa_node = std::atoi(numa.c_str());
   return g;

@@ -9,8 +9,8 @@
 //   5. NVLink or NVSwitch               P2P
 //   6. PCIe as far as the level         P2P; where IOMMU or ACS are suspected, a self-test decides at run time
 //
-// Where nobody sets the level it is NCCL's (src/graph/paths.cc): pxb, since processors forward what devices send to each
-// other slower than what they send to memory; sys for two AMD-hosted devices.
+// Where nobody sets the level it is NCCL's (src/graph/paths.cc): pxb, since processors forward what devices send to
+// each other slower than what they send to memory; sys for two AMD-hosted devices.
 //
 // Bandwidths are what to expect of one direction of a pair alone, for people and as the planner's start; rates.h has
 // their sources. They are not measurements. Thread safety: pure.

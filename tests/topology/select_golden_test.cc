@@ -1,5 +1,6 @@
-// What rondo chooses on recorded machines: tests/topology/machines/*.txt, each with the answer beside it in *.golden.
-// A change shows as a difference of text; RONDO_TEST_UPDATE=1 writes the answers anew, for a person to read.
+// What rondo chooses on described machines: tests/topology/machines/*.txt, each with the answer beside it in *.golden.
+// The descriptions were written from public documentation; none was recorded on a device. A change shows as a
+// difference of text; RONDO_TEST_UPDATE=1 writes the answers anew, for a person to read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
