@@ -8,19 +8,25 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "commands.h"
 #include "core/calibration.h"
 #include "core/setting_table.h"
+#include "cuda/driver.h"
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
+#include "topology/describe.h"
+#include "topology/nvml.h"
+#include "topology/probe.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
 
@@ -71,7 +77,8 @@ void show_build() {
 #else
   line("hwloc", "not built in: topology from the kernel only");
 #endif
-  line("CUDA, UCX", "not in this version: host memory only");
+  line("CUDA, NVML", "opened at run time where the machine has them: see devices");
+  line("UCX", "not in this version");
 }
 
 void show_processor() {
@@ -172,6 +179,80 @@ void show_pool() {
   show_pools_in_use();
 }
 
+void indented(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    fmt::print("{}{}\n", end == at ? "" : "  ", std::string_view(text).substr(at, end - at));
+    at = end + 1;
+  }
+}
+
+Expected<LinkWishes> wishes_in_force() {
+  const auto p2p = read_setting("p2p"), level = read_setting("p2p_level");
+  if (!p2p.ok()) return p2p.status();
+  if (!level.ok()) return level.status();
+  return parse_wishes(*p2p, *level, "");
+}
+
+// What lies between devices, and what rondo chooses there.
+Status show_scene(const GpuScene& scene) {
+  const GpuMachine& m = scene.machine;
+  line("CUDA driver", fmt::format("CUDA {}.{}", m.driver_version / 1000, m.driver_version % 1000 / 10));
+  line("NVML", m.nvml_version.empty() ? "none: links and paths by the driver and /sys" : "driver " + m.nvml_version);
+  const char* known[] = {"no", "yes", "unknown"};
+  line("IOMMU translates", known[static_cast<int>(m.iommu)]);
+  line("ACS redirects", known[static_cast<int>(m.acs)]);
+  indented(describe_devices(m));
+  const auto wishes = wishes_in_force();
+  if (!wishes.ok()) return wishes.status();
+  if (m.devices.size() > 1) {
+    section("links between devices (NVn: n NVLinks, NVSn: n to a switch, then PCIe; !: no P2P)");
+    indented(describe_links(m));
+  }
+  section(scene.ranks.empty() ? "chosen, with one process on each device; bandwidths are expected, not measured"
+                              : "chosen for these ranks; bandwidths are expected, not measured");
+  indented(describe_choices(scene, *wishes));
+  return {};
+}
+
+void show_devices() {
+  section("devices");
+  if (cuda::driver() == nullptr) {
+    line("CUDA driver", "none: " + cuda::why_no_driver());
+    return line("NVML", nvml() != nullptr ? "found" : "none: " + why_no_nvml());
+  }
+  auto machine = probe_machine();
+  if (!machine.ok()) return line("CUDA driver", "FAILS: " + std::string(machine.status().message()));
+  if (nvml() == nullptr) line("NVML", "none: " + why_no_nvml());
+  if (const Status shown = show_scene({*machine, {}}); !shown.ok()) line("BROKEN", std::string(shown.message()));
+  line("communicators", "of host memory only in this version: nothing of the above is used yet");
+}
+
+// Another machine, from its description.
+void run_machine(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  for (char buffer[4096]; file.read(buffer, sizeof buffer) || file.gcount() > 0;)
+    text.append(buffer, static_cast<size_t>(file.gcount()));
+  Status status = file.is_open() ? Status() : Status(StatusCode::kSystem, "cannot be opened");
+  const auto scene = status.ok() ? parse_scene(text) : Expected<GpuScene>(status);
+  status = scene.status();
+  if (status.ok()) {
+    section(("devices of " + path).c_str());
+    status = show_scene(*scene);
+  }
+  if (status.ok()) return;
+  fmt::print(stderr, "rondo info: {}: {}\n", path, status.message());
+  throw CLI::RuntimeError(1);
+}
+
+void run_record() {
+  const auto machine = probe_machine();
+  if (machine.ok()) return fmt::print("{}", scene_text({*machine, {}}));
+  fmt::print(stderr, "rondo info: {}\n", machine.status().message());
+  throw CLI::RuntimeError(1);
+}
+
 void show_transports() {
   section("transports");
   line("inproc", "ranks as threads of one process (rondo_comm_init_all): always available");
@@ -243,6 +324,7 @@ void run() {
   show_processor();
   show_topology();
   show_memory();
+  show_devices();
   show_transports();
   show_limits();
   show_settings();
@@ -251,14 +333,31 @@ void run() {
 }  // namespace
 
 void add_info_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("info", "Shows this build, processor, caches, memory, transports, limits and settings");
+  CLI::App* command = app.add_subcommand(
+      "info", "Shows this build, processor, caches, memory, devices, transports, limits and settings");
   command->footer(
       "Examples:\n  rondo info            attach it to a report of a problem or a benchmark\n"
-      "  rondo info --config   every setting, its value in force, and where that comes from\n");
-  auto config = std::make_shared<bool>(false);
-  command->add_flag("--config", *config, "Show the settings in force and where each comes from, and nothing else");
-  command->callback([config] { *config ? run_config() : run(); });
+      "  rondo info --config   every setting, its value in force, and where that comes from\n"
+      "  rondo info --record > here.txt && rondo info --machine here.txt\n"
+      "                        this machine's devices as a file, and what would be chosen on such a machine\n");
+  struct Options {
+    bool config = false, record = false;
+    std::string machine;
+  };
+  auto o = std::make_shared<Options>();
+  auto* config = command->add_flag("--config", o->config,
+                                   "Show the settings in force and where each comes from, and nothing else");
+  auto* record =
+      command->add_flag("--record", o->record, "Print a description of this machine's devices, nothing else");
+  command->add_option("--machine", o->machine, "Show devices, links and choices of the machine that a file describes")
+      ->excludes(config)
+      ->excludes(record);
+  config->excludes(record);
+  command->callback([o] {
+    if (o->config) return run_config();
+    if (o->record) return run_record();
+    o->machine.empty() ? run() : run_machine(o->machine);
+  });
 }
 
 }  // namespace rondo::tools

@@ -164,6 +164,36 @@ TEST(Cli, InfoAndHelpOfEveryCommand) {
   }
 }
 
+TEST(Cli, InfoSaysWhatAnotherMachineWouldGet) {
+  const std::string folder = std::string(RONDO_SOURCE_DIR) + "/tests/topology/machines/";
+  Program mesh({"info", "--machine", folder + "v100_nvlink_4.txt"});
+  EXPECT_EQ(mesh.exit_status(), 0) << mesh.text();
+  for (const char* words : {"Tesla V100-SXM2-16GB", "NV2", "2 NVLinks between the two, 20 GB/s each", "40.0 GB/s"})
+    EXPECT_NE(mesh.text().find(words), std::string::npos) << words << " in " << mesh.text();
+  setenv("RONDO_P2P", "0", 1);
+  Program off({"info", "--machine", folder + "v100_nvlink_4.txt"});
+  unsetenv("RONDO_P2P");
+  EXPECT_EQ(off.exit_status(), 0);
+  EXPECT_NE(off.text().find("P2P is turned off"), std::string::npos) << off.text();
+  Program wrong({"info", "--machine", folder + "v100_nvlink_4.golden"});
+  EXPECT_EQ(wrong.exit_status(), 1);
+  EXPECT_NE(wrong.text().find("line 1: unknown word"), std::string::npos) << wrong.text();
+  Program missing({"info", "--machine", folder + "none.txt"});
+  EXPECT_EQ(missing.exit_status(), 1);
+  EXPECT_NE(missing.text().find("cannot be opened"), std::string::npos) << missing.text();
+}
+
+TEST(Cli, InfoWithoutADriverSaysWhy) {
+  setenv("RONDO_CUDA", "0", 1);
+  Program info({"info"});
+  Program record({"info", "--record"});
+  unsetenv("RONDO_CUDA");
+  EXPECT_EQ(info.exit_status(), 0);
+  EXPECT_NE(info.text().find("none: CUDA is turned off (RONDO_CUDA=0)"), std::string::npos) << info.text();
+  EXPECT_EQ(record.exit_status(), 1);
+  EXPECT_NE(record.text().find("CUDA is turned off"), std::string::npos) << record.text();
+}
+
 TEST(Cli, InfoConfigSaysWhatIsInForceAndFromWhere) {
   char path[] = "/tmp/rondo-cli-test-XXXXXX";
   const int fd = mkstemp(path);

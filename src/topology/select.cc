@@ -1,0 +1,210 @@
+#include "topology/select.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "topology/rates.h"
+
+namespace rondo {
+namespace {
+
+// The lower of two rates of which 0 is unknown.
+double slower(double a, double b) { return a == 0 || b == 0 ? 0 : std::min(a, b); }
+
+double slot_gbps(const GpuDevice& a, const GpuDevice& b) {
+  return slower(pcie_gbps(a.pcie_generation, a.pcie_lanes), pcie_gbps(b.pcie_generation, b.pcie_lanes));
+}
+
+// NCCL allows LL128 over NVLink between devices of one capability from 7.0 on (src/graph/tuning.cc): elsewhere a line
+// may arrive in parts.
+bool whole_lines(const GpuDevice& a, const GpuDevice& b) {
+  return a.capability_major >= 7 && a.capability_major == b.capability_major &&
+         a.capability_minor == b.capability_minor;
+}
+
+LinkChoice through_host(const GpuMachine& m, size_t a, size_t b, std::string reason) {
+  LinkChoice c;
+  c.kind = LinkKind::kHost;
+  c.reason = std::move(reason);
+  c.staging = StagingPlace::kHostMemory;
+  // One writes to memory while the other reads it, each over its own slot; the socket link carries one of the two.
+  c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
+  if (a != b && m.pair(a, b).path == PciPath::kSystem && c.expected_gbps != 0)
+    c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
+  return c;
+}
+
+LinkChoice same_device(const GpuDevice& device, const RankPlace& a, const RankPlace& b) {
+  LinkChoice c;
+  const bool one_process = a.process == b.process;
+  c.kind = one_process ? LinkKind::kLocal : LinkKind::kSharedDevice;
+  c.reason = one_process ? "one process on one device: its memory is addressed as it is"
+                         : "two processes on one device: its memory is mapped (CUDA IPC)";
+  c.expected_gbps = device.memory_gbps / 2;  // a copy reads and writes the same memory
+  c.direct = true;
+  c.ll128 = whole_lines(device, device);
+  c.staging = StagingPlace::kReaderDevice;
+  return c;
+}
+
+// Why P2P cannot be between two devices, whatever is wished; empty: it can.
+std::string impossible(const GpuMachine& m, const RankPlace& a, const RankPlace& b) {
+  // MIG user guide, "Application Considerations": no P2P, neither by PCIe nor by NVLink.
+  if (m.devices[a.device].mig || m.devices[b.device].mig) return "MIG slices cannot reach each other";
+  const GpuPair& p = m.pair(a.device, b.device);
+  if (!p.access)
+    return p.refused.empty() ? "the driver allows no P2P between these devices"
+                             : fmt::format("the driver allows no P2P between these devices ({})", p.refused);
+  if (a.process != b.process && a.container != b.container)
+    return "the ranks run in different containers, which cannot open each other's memory";
+  return {};
+}
+
+PciPath default_level(const GpuMachine& m) {
+  constexpr size_t kFew = 2;
+  return m.cpu == CpuVendor::kAmd && m.devices.size() <= kFew ? PciPath::kSystem : PciPath::kSwitches;
+}
+
+// Why P2P over PCIe is suspicious; empty: it is not.
+std::string suspicion(const GpuMachine& m) {
+  if (m.iommu == Known::kYes && m.acs == Known::kYes) return "the IOMMU translates and ACS redirects";
+  if (m.iommu == Known::kYes) return "the IOMMU translates";
+  if (m.acs == Known::kYes) return "ACS redirects through the processor";
+  return {};
+}
+
+LinkChoice by_nvlink(const GpuMachine& m, size_t a, size_t b) {
+  const GpuDevice &x = m.devices[a], &y = m.devices[b];
+  const double link = std::min(nvlink_gbps(x.capability_major, x.capability_minor),
+                               nvlink_gbps(y.capability_major, y.capability_minor));
+  const int direct = m.pair(a, b).nvlinks, switched = std::min(x.switch_links, y.switch_links);
+  LinkChoice c;
+  c.kind = direct > 0 ? LinkKind::kNvlink : LinkKind::kNvswitch;
+  const int links = direct > 0 ? direct : switched;
+  c.reason = fmt::format("{} NVLink{} {}, {:.4g} GB/s each", links, links == 1 ? "" : "s",
+                         direct > 0 ? "between the two" : "to the NVSwitch", link);
+  c.expected_gbps = link * links;
+  c.direct = true;
+  c.ll128 = whole_lines(x, y);
+  c.staging = StagingPlace::kReaderDevice;
+  return c;
+}
+
+LinkChoice by_pcie(const GpuMachine& m, size_t a, size_t b) {
+  const PciPath path = m.pair(a, b).path;
+  LinkChoice c;
+  c.kind = LinkKind::kPcie;
+  c.reason = fmt::format("P2P through {}", path_text(path));
+  c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
+  if (path >= PciPath::kHostBridge) c.expected_gbps *= forwarded_share(m.cpu);
+  if (path == PciPath::kSystem && c.expected_gbps != 0) c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
+  if (const std::string why = suspicion(m); !why.empty()) {
+    c.reason += fmt::format("; {}, so a self-test decides", why);
+    c.self_test = true;
+  }
+  c.direct = true;
+  c.staging = StagingPlace::kReaderDevice;
+  return c;
+}
+
+}  // namespace
+
+std::string_view link_name(LinkKind kind) {
+  constexpr std::array<std::string_view, 7> kNames = {"none", "local", "shared", "nvlink", "nvswitch", "pcie", "host"};
+  return kNames[static_cast<size_t>(kind)];
+}
+std::string_view staging_name(StagingPlace place) {
+  constexpr std::array<std::string_view, 3> kNames = {"nowhere", "reader's device", "host memory"};
+  return kNames[static_cast<size_t>(place)];
+}
+
+Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, std::string_view engine) {
+  LinkWishes w;
+  const auto wrong = [](std::string_view variable, std::string_view value, std::string_view expected) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("{}={}: expected {}", variable, value, expected));
+  };
+  if (!p2p.empty() && p2p != "0" && p2p != "1") return wrong("RONDO_P2P", p2p, "0 or 1");
+  if (!engine.empty() && engine != "stream") return wrong("RONDO_CUDA_ENGINE", engine, "stream");
+  w.p2p = p2p != "0";
+  w.stream_engine = engine == "stream";
+  if (level.empty()) return w;
+  if (level == "nvl") {
+    w.nvlink_only = true;
+    return w;
+  }
+  if (level == "loc") {
+    w.p2p = false;
+    return w;
+  }
+  for (int p = static_cast<int>(PciPath::kOneSwitch); p <= static_cast<int>(PciPath::kSystem); ++p)
+    if (level == path_name(static_cast<PciPath>(p))) w.level = static_cast<PciPath>(p);
+  if (!w.level) return wrong("RONDO_P2P_LEVEL", level, "loc, nvl, pix, pxb, phb, node or sys");
+  return w;
+}
+
+LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b, const LinkWishes& wishes) {
+  if (a.host != b.host) {
+    LinkChoice c;
+    c.reason = "on different hosts: not by a GPU transport";
+    return c;
+  }
+  RONDO_CHECK(a.device < machine.devices.size() && b.device < machine.devices.size());
+  if (a.device == b.device) {
+    if (a.process != b.process && a.container != b.container)
+      return through_host(machine, a.device, b.device,
+                          "the ranks run in different containers, which cannot open each other's memory");
+    return same_device(machine.devices[a.device], a, b);
+  }
+  const auto host = [&](std::string why) {
+    return through_host(machine, a.device, b.device, std::move(why) + ": through host memory");
+  };
+  if (std::string why = impossible(machine, a, b); !why.empty()) return host(std::move(why));
+  if (!wishes.p2p) return host("P2P is turned off (RONDO_P2P=0 or RONDO_P2P_LEVEL=loc)");
+  const GpuPair& pair = machine.pair(a.device, b.device);
+  const GpuDevice &x = machine.devices[a.device], &y = machine.devices[b.device];
+  if (pair.nvlinks > 0 || (x.switch_links > 0 && y.switch_links > 0)) return by_nvlink(machine, a.device, b.device);
+  if (wishes.nvlink_only) return host("no NVLink between them, and RONDO_P2P_LEVEL=nvl");
+  const PciPath level = wishes.level.value_or(default_level(machine));
+  if (pair.path > level)
+    return host(fmt::format("P2P would go through {}, beyond {} ({})", path_text(pair.path),
+                            wishes.level ? "RONDO_P2P_LEVEL" : "the default level", path_name(level)));
+  return by_pcie(machine, a.device, b.device);
+}
+
+EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
+                           uint32_t blocks_per_multiprocessor, const LinkWishes& wishes) {
+  EngineChoice c;
+  c.reason = "asked for (RONDO_CUDA_ENGINE=stream)";
+  if (wishes.stream_engine) return c;
+  uint64_t most_blocks = UINT32_MAX;
+  size_t most_ranks = 0, fullest = 0;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    size_t sharing = 0;
+    for (const RankPlace& other : ranks) {
+      if (other.host != ranks[i].host || other.device != ranks[i].device) continue;
+      ++sharing;
+      if (other.process == ranks[i].process) continue;
+      c.reason = fmt::format("several processes share device {}: kernels that wait for each other would starve there",
+                             ranks[i].device);
+      return c;
+    }
+    const uint64_t all =
+        uint64_t{blocks_per_multiprocessor} * static_cast<uint64_t>(machine.devices[ranks[i].device].multiprocessors);
+    if (all / sharing < most_blocks) most_blocks = all / sharing, most_ranks = sharing, fullest = ranks[i].device;
+  }
+  if (ranks.empty() || most_blocks < least_blocks) {
+    c.reason = fmt::format("{} ranks on device {} have {} blocks each, and need {}", most_ranks, fullest,
+                           ranks.empty() ? 0 : most_blocks, least_blocks);
+    return c;
+  }
+  c.kind = EngineKind::kInterpreter;
+  c.most_blocks = static_cast<uint32_t>(most_blocks);
+  c.reason = most_ranks == 1
+                 ? "every rank has a device of its own"
+                 : fmt::format("{} threads share device {}, and their blocks fit together", most_ranks, fullest);
+  return c;
+}
+
+}  // namespace rondo
