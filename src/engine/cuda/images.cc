@@ -28,7 +28,7 @@ namespace rondo {
       ".popsection\n");                            \
   extern "C" const std::byte rondo_image_##name[]; \
   extern "C" const std::byte rondo_image_end_##name[];
-#include "cuda_images.inc"
+#include <cuda_images.inc>
 #undef RONDO_IMAGE
 
 namespace {
@@ -44,7 +44,7 @@ namespace {
 #define RONDO_KERNELS_copy(name) \
   { "rondo_interpret_copy", "rondo_copy" }
 #define RONDO_IMAGE(name, kind, path) constexpr std::string_view kKernels_##name[] = RONDO_KERNELS_##kind(#name);
-#include "cuda_images.inc"
+#include <cuda_images.inc>
 #undef RONDO_IMAGE
 
 }  // namespace
@@ -53,7 +53,7 @@ std::span<const KernelImage> kernel_images() {
   static const KernelImage images[] = {
 #define RONDO_IMAGE(name, kind, path) \
   {#name, {rondo_image_##name, static_cast<size_t>(rondo_image_end_##name - rondo_image_##name)}, kKernels_##name},
-#include "cuda_images.inc"
+#include <cuda_images.inc>
 #undef RONDO_IMAGE
   };
   return images;
