@@ -1,0 +1,76 @@
+# CUDA kernels: src/engine/cuda/kernels.cu, compiled once for each image into a fatbin that images.cc embeds. Nothing
+# else of the library needs CUDA: no header, no runtime library, and a build without nvcc lacks the images only.
+#
+#   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
+#   RONDO_CUDA_ARCHS      real architectures; the PTX of the lowest serves those to come. One intermediate code (that of
+#                         the lowest) for all of them: the kernels use nothing that came later, and nvcc's front end,
+#                         which takes most of the time, runs once.
+# Defines RONDO_CUDA_FATBINS and rondo_add_cuda_images(target); sets RONDO_HAVE_CUDA.
+set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (when nvcc is found), ON, OFF")
+set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
+
+set(RONDO_HAVE_CUDA OFF)
+set(RONDO_CUDA_WHY "RONDO_CUDA is OFF")
+if(NOT RONDO_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit 12.0 QUIET)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(RONDO_HAVE_CUDA ON)
+  elseif(RONDO_CUDA STREQUAL "AUTO")
+    set(RONDO_CUDA_WHY "no nvcc of CUDA 12 or later was found")
+  else()
+    message(FATAL_ERROR "RONDO_CUDA is ON, but no nvcc of CUDA 12 or later was found (CUDAToolkit_ROOT, PATH)")
+  endif()
+endif()
+
+set(RONDO_CUDA_FATBINS)
+if(RONDO_HAVE_CUDA)
+  list(GET RONDO_CUDA_ARCHS 0 lowest)
+  list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
+  list(JOIN codes "," codes)
+  # -fmad=false: a fused multiply-add would round otherwise than the host's kernels.
+  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all
+      -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
+endif()
+
+# rondo_cuda_image(NAME KIND DEFINE...): a fatbin, and its row in cuda_images.inc.
+function(rondo_cuda_image name kind)
+  set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
+  list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  add_custom_command(
+    OUTPUT ${fatbin}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
+            -I${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin}
+            ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+    DEPENDS ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+    DEPFILE ${fatbin}.d
+    COMMENT "CUDA kernels: ${name}"
+    VERBATIM)
+  set_property(GLOBAL APPEND PROPERTY RONDO_CUDA_FATBINS ${fatbin})
+  set_property(GLOBAL APPEND_STRING PROPERTY RONDO_CUDA_ROWS "RONDO_IMAGE(${name}, ${kind}, \"${fatbin}\")\n")
+endfunction()
+
+# Compiles the images and embeds them into images.cc of `target`. To be called in the folder that defines the target.
+function(rondo_add_cuda_images target)
+  if(NOT RONDO_HAVE_CUDA)
+    return()
+  endif()
+  rondo_cuda_image(copy copy RONDO_IMAGE_COPY)
+  rondo_cuda_image(mixed mixed RONDO_IMAGE_MIXED)
+  # The names and enumerators of RONDO_DTYPES (include/rondo/types.h); a test compares them.
+  foreach(row int8:kInt8 uint8:kUint8 int32:kInt32 uint32:kUint32 int64:kInt64 uint64:kUint64 half:kFloat16
+              float:kFloat32 double:kFloat64 bfloat16:kBfloat16 fp8_e4m3:kFloat8E4m3 fp8_e5m2:kFloat8E5m2)
+    string(REPLACE ":" ";" row ${row})
+    list(GET row 0 name)
+    list(GET row 1 dtype)
+    rondo_cuda_image(${name} dtype RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
+  endforeach()
+  get_property(fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
+  get_property(rows GLOBAL PROPERTY RONDO_CUDA_ROWS)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_images.inc CONTENT "${rows}" @ONLY)
+  add_custom_target(rondo_cuda_images DEPENDS ${fatbins})  # the kernels alone
+  add_dependencies(${target} rondo_cuda_images)
+  set_source_files_properties(engine/cuda/images.cc PROPERTIES
+    OBJECT_DEPENDS "${fatbins}" COMPILE_DEFINITIONS RONDO_HAVE_CUDA_IMAGES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/cuda)
+endfunction()
