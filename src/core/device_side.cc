@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "topology/probe.h"
+#include "topology/select.h"
+
 namespace rondo {
 
 Expected<std::optional<int>> device_of(const Config& config) {
@@ -40,28 +43,79 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
   world.through_host = through_host;
   world.wide_lines = wide_lines && !through_host;
   if (link_gigabytes_per_s > 0) world.link_gigabytes_per_s = link_gigabytes_per_s;
-  bool shared_by_processes = false;
-  uint32_t least_multiprocessors = UINT32_MAX;
-  for (const auto& a : devices) {
-    uint32_t sharing = 0;
-    for (const auto& b : devices) {
-      if (!a.same_device(b)) continue;
-      if (a.same_process(b)) ++sharing;
-      else shared_by_processes = true;
+  GpuMachine machine;  // as far as the engine depends on it: the devices in use
+  std::vector<RankPlace> places;
+  std::vector<const CudaTransport::DeviceOfRank*> known, processes;
+  auto index_of = [](auto& list, const auto& same) {
+    return static_cast<size_t>(std::find_if(list.begin(), list.end(), same) - list.begin());
+  };
+  for (const auto& d : devices) {
+    const size_t device = index_of(known, [&](const auto* o) { return o->same_device(d); });
+    if (device == known.size()) {
+      known.push_back(&d);
+      machine.devices.emplace_back().multiprocessors = std::max(1, d.multiprocessors);
     }
-    world.ranks_per_device = std::max(world.ranks_per_device, sharing);
-    least_multiprocessors = std::min(least_multiprocessors, static_cast<uint32_t>(std::max(1, a.multiprocessors)));
+    const size_t process = index_of(processes, [&](const auto* o) { return o->same_process(d); });
+    if (process == processes.size()) processes.push_back(&d);
+    places.push_back({0, process, static_cast<uint32_t>(device), 0});
   }
-  // A block of every launch must find its place while the others wait for it: one for each multiprocessor is certain.
-  world.resident_blocks = std::max(1u, least_multiprocessors / world.ranks_per_device);
-  if (engine_wish == 1 && shared_by_processes)
+  for (const RankPlace& a : places)
+    world.ranks_per_device = std::max(world.ranks_per_device,
+                                      static_cast<uint32_t>(std::count_if(places.begin(), places.end(), [&](const auto& b) {
+                                        return b.device == a.device && b.process == a.process;
+                                      })));
+  LinkWishes wishes;
+  wishes.stream_engine = engine_wish == 2;
+  // One block of each multiprocessor is certain to be resident beside those of the other ranks; a ring has three lanes.
+  const EngineChoice choice = select_engine(machine, places, 3, 1, wishes);
+  if (engine_wish == 1 && choice.kind == EngineKind::kStream)
     return Status(StatusCode::kUnsupported,
-                  "device_engine is interpreter, but processes share a device: kernels that wait for one another would take "
-                  "turns of it; leave it auto, or use stream");
-  const bool stream = engine_wish == 2 || shared_by_processes || (engine_wish == 0 && devices.size() == 1);
-  world.engine = stream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
+                  fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
+  world.resident_blocks = choice.most_blocks;
+  const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no kernel that waits
+  world.engine = alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
+  world.engine_reason = alone ? "one rank: nobody to wait for" : choice.reason;
   return world;
 }
+
+namespace {
+
+std::string uuid_text(const cuda::Uuid& uuid) {
+  std::string text;
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
+  return text;
+}
+
+// What the description of this machine says of two ranks' devices; where it does not know one of them (another process
+// may see other devices), the self-test alone decides.
+DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, const CudaTransport::DeviceOfRank& a,
+                       const CudaTransport::DeviceOfRank& b) {
+  DeviceLink link;
+  link.way = a.same_device(b) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
+  link.whole_lines = a.same_device(b);
+  auto place = [&](const CudaTransport::DeviceOfRank& d) {
+    const std::string uuid = uuid_text(d.uuid);
+    return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(), [&](const GpuDevice& g) {
+                                   return g.uuid.ends_with(uuid);  // behind GPU- or MIG-
+                                 }) - machine.devices.begin());
+  };
+  const RankPlace x{0, 0, place(a), 0}, y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place(b), 0};
+  if (std::max(x.device, y.device) >= machine.devices.size()) {
+    link.reason = "one of the devices is not visible here";
+    return link;
+  }
+  const LinkChoice c = select_link(machine, x, y, wishes);
+  link.way = c.kind == LinkKind::kLocal || c.kind == LinkKind::kSharedDevice ? DeviceLink::Way::kSameDevice
+             : c.kind == LinkKind::kHost || c.kind == LinkKind::kNone        ? DeviceLink::Way::kHost
+                                                                             : DeviceLink::Way::kPeer;
+  link.whole_lines = c.ll128;
+  link.gigabytes_per_s = c.expected_gbps;
+  link.reason = fmt::format("{}: {}", link_name(c.kind), c.reason);
+  return link;
+}
+
+}  // namespace
 
 Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, int ordinal, Transport& host,
                                                          const Settings& settings, const KernelTable& host_kernels,
@@ -71,7 +125,15 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
   options.ordinal = ordinal;
   options.may_peer = settings.device_peers != 0;
   options.wishes = {settings.device_channels, settings.device_engine};
-  RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, nranks, host, options, gather));
+  // An error here is a description without devices: the self-tests decide then.
+  auto probed = probe_machine();
+  const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
+  auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
+  const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings' table has checked it
+  RONDO_TRY_ASSIGN(side->transport_,
+                   CudaTransport::create(rank, nranks, host, options, gather, [&](const auto& a, const auto& b) {
+                     return choose_link(machine, link_wishes, a, b);
+                   }));
   CudaTransport& t = *side->transport_;
   // Rank 0's wishes count for all; all ranks see the same devices.
   RONDO_TRY_ASSIGN(const DeviceWorld world, device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine,

@@ -31,6 +31,7 @@ constexpr std::string_view engine_name(DeviceEngineKind k) {
 /// What all ranks know of the devices and links.
 struct DeviceWorld {
   DeviceEngineKind engine = DeviceEngineKind::kInterpreter;
+  std::string engine_reason;
   DeviceLayout layout;
   uint32_t resident_blocks = 64;   // of one rank's launch, so that all ranks that share its device fit
   uint32_t ranks_per_device = 1;   // of one process, the most anywhere

@@ -47,20 +47,21 @@ KernelLoader::~KernelLoader() {
 Expected<cuda::Function> KernelLoader::find(std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
-  static constexpr KernelImage kNone{"none", ""};
-  const KernelImage* const image = registry().any_image ? &kNone : find_kernel_image(name);
+  static constexpr std::byte kNothing[1] = {};
+  static constexpr KernelImage kNone{"none", kNothing, {}};
+  const KernelImage* const image = registry().any_image ? &kNone : find_image(name);
   if (image == nullptr)
     return Status(StatusCode::kUnsupported,
                   kernel_images().empty()
                       ? fmt::format("this build holds no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
                       : fmt::format("this build holds no kernel {}", name));
   const cuda::Driver* d = cuda::driver();
-  auto module = modules_.find(image->data);
+  auto module = modules_.find(image->fatbin.data());
   if (module == modules_.end()) {
     cuda::Module loaded = nullptr;
-    RONDO_TRY(cuda::check(d->module_load_data(&loaded, image->data),
+    RONDO_TRY(cuda::check(d->module_load_data(&loaded, image->fatbin.data()),
                           fmt::format("loading the kernels {} (cuModuleLoadData)", image->name).c_str()));
-    module = modules_.emplace(image->data, loaded).first;
+    module = modules_.emplace(image->fatbin.data(), loaded).first;
   }
   cuda::Function function = nullptr;
   RONDO_TRY(cuda::check(d->module_get_function(&function, module->second, std::string(name).c_str()),

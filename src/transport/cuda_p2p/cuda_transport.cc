@@ -250,7 +250,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
   for (Rank r = 0; r < nranks_; ++r) {
     const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
     DeviceLink link;
-    if (choose != nullptr) link = choose(rank_, r);
+    if (choose != nullptr) link = choose(own, theirs);
     else link.way = own.same_device(theirs) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
     link.same_process = own.same_process(theirs);
     if (!options_.may_peer && !own.same_device(theirs)) {

@@ -43,8 +43,6 @@ class CudaTransport final : public Transport {
  public:
   /// Collective: every rank's bytes, by rank.
   using Gather = std::function<Status(std::string_view mine, std::vector<std::string>* all)>;
-  /// How ranks a and b should be linked, as far as is known before the test. Equal on all ranks.
-  using ChooseLink = std::function<DeviceLink(Rank a, Rank b)>;
   /// What a rank asks for; rank 0's count.
   struct Wishes {
     int32_t channels = 0;  // at most so many; 0: free choice
@@ -71,6 +69,9 @@ class CudaTransport final : public Transport {
     }
     bool same_device(const DeviceOfRank& o) const;
   };
+
+  /// How two ranks' devices should be linked, as far as is known before the test.
+  using ChooseLink = std::function<DeviceLink(const DeviceOfRank& a, const DeviceOfRank& b)>;
 
   /// Collective over all ranks; `host` must outlive it. An error of one rank is returned to all, with its rank.
   static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,
