@@ -31,6 +31,6 @@ LD_PRELOAD=$library LD_BIND_NOW=1 LD_DEBUG=bindings LD_DEBUG_OUTPUT=$work/bindin
   "$work/venv/bin/python" - <<'EOF'
 import torch
 
-print(f"torch {torch.__version__}, built on NCCL {torch.version.cuda and torch.cuda.nccl.version()}")
+print(f"torch {torch.__version__}, compiled for NCCL {torch.cuda.nccl.version()}")
 EOF
 python3 -B scripts/check_bindings.py --library "$library" "$work"/bindings.*

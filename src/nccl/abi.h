@@ -3,7 +3,8 @@
 //
 // Names, values, layouts and prototypes are facts of that interface; tests/nccl/abi compares every one of them with the
 // headers of 2.28.9, 2.30.7 and 2.32.3. Every function has two names: pnccl* (strong) and nccl* (weak, so that a
-// profiler may stand in front of it). RONDO_NCCL_TWIN makes the second of the first.
+// profiler may stand in front of it). RONDO_NCCL_TWIN makes the second of the first. Enums have a type of their own, so
+// that they can hold whatever number a caller passes.
 #pragma once
 
 #include <climits>
@@ -22,7 +23,7 @@ typedef struct {
   char internal[128];
 } ncclUniqueId;
 
-typedef enum {
+typedef enum : int {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
   ncclSystemError = 2,
@@ -35,7 +36,7 @@ typedef enum {
   ncclNumResults = 9
 } ncclResult_t;
 
-typedef enum {
+typedef enum : int {
   ncclInt8 = 0,
   ncclUint8 = 1,
   ncclInt32 = 2,
@@ -51,7 +52,7 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-typedef enum {
+typedef enum : int {
   ncclSum = 0,
   ncclProd = 1,
   ncclMax = 2,
@@ -61,16 +62,16 @@ typedef enum {
   ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
-typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
+typedef enum : int { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
 
-typedef enum {
+typedef enum : int {
   ncclStatGpuMemSuspend = 0,
   ncclStatGpuMemSuspended = 1,
   ncclStatGpuMemPersist = 2,
   ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
 
-typedef enum { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncclEncryptionMode_t;
+typedef enum : int { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncclEncryptionMode_t;
 
 #define NCCL_API_MAGIC 0xcafebeef
 #define NCCL_SIM_MAGIC 0x74685283  // not a name of NVIDIA's header, which writes the number
@@ -185,9 +186,9 @@ typedef struct ncclLLA2AHandle ncclLLA2AHandle_t;
 typedef struct ncclGinOutboxHandle ncclGinOutboxHandle_t;
 typedef struct ncclGinInboxA2AHandle ncclGinInboxA2AHandle_t;
 typedef uint32_t ncclCftLeId;
-typedef enum { NCCL_CFT_TEAM_FLAT = 0 } ncclCftTeamMode_t;
-typedef enum { NCCL_GIN_TYPE_NONE = 0 } ncclGinType_t;
-typedef enum { NCCL_GIN_CONNECTION_NONE = 0 } ncclGinConnectionType_t;
+typedef enum : int { NCCL_CFT_TEAM_FLAT = 0 } ncclCftTeamMode_t;
+typedef enum : int { NCCL_GIN_TYPE_NONE = 0 } ncclGinType_t;
+typedef enum : int { NCCL_GIN_CONNECTION_NONE = 0 } ncclGinConnectionType_t;
 
 typedef struct {
   size_t size;

@@ -45,7 +45,9 @@ TEST(NcclCollectives, EveryTypeAndOperator) {
           if (t % 2 == 0) std::fill(scale.begin(), scale.end(), '\x7f');  // was read at once
         }
         ASSERT_TRUE(succeeds(ncclAllReduce(in.data(), out.data(), kCount, type_of(spec.dtype), op, comm, nullptr)));
-        if (premul) ASSERT_TRUE(succeeds(ncclRedOpDestroy(op, comm)));
+        if (premul) {
+          ASSERT_TRUE(succeeds(ncclRedOpDestroy(op, comm)));
+        }
         EXPECT_EQ(first_difference(spec.dtype, out.data(), expected.data(), kCount), kCount)
             << dtype_name(spec.dtype) << " " << op_name(spec.op);
       }
@@ -66,10 +68,10 @@ TEST(NcclCollectives, EachMovesWhatItShould) {
       ASSERT_TRUE(succeeds(ncclBcast(in_place.data(), kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in_place[i], value(root, i));
       ASSERT_TRUE(succeeds(ncclReduce(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, ncclMax, root, comm, nullptr)));
-      if (rank == root) { for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], value(kRanks - 1, i)); }
+      for (size_t i = 0; rank == root && i < kCount; ++i) ASSERT_EQ(out[i], value(kRanks - 1, i));
       ASSERT_TRUE(succeeds(ncclGather(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, root, comm, nullptr)));
-      if (rank == root)
-        for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], value(static_cast<int>(i / kCount), i % kCount));
+      for (size_t i = 0; rank == root && i < out.size(); ++i)
+        ASSERT_EQ(out[i], value(static_cast<int>(i / kCount), i % kCount));
       ASSERT_TRUE(succeeds(ncclScatter(rank == root ? each.data() : nullptr, out.data(), kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], value(root, static_cast<size_t>(rank) * kCount + i));
     }
@@ -100,7 +102,9 @@ TEST(NcclCollectives, InPlaceAndOtherOverlaps) {
 TEST(NcclCollectives, NothingAndOneRank) {
   run_comms(2, [](int rank, ncclComm_t comm) {
     EXPECT_TRUE(succeeds(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, comm, nullptr)));
-    if (rank == 0) EXPECT_TRUE(succeeds(ncclAllGather(nullptr, nullptr, 0, ncclFloat32, comm, nullptr)));  // of one rank
+    if (rank == 0) {  // a call of one rank alone
+      EXPECT_TRUE(succeeds(ncclAllGather(nullptr, nullptr, 0, ncclFloat32, comm, nullptr)));
+    }
     EXPECT_TRUE(succeeds(rank == 0 ? ncclSend(nullptr, 0, ncclFloat32, 1, comm, nullptr)
                                    : ncclRecv(nullptr, 0, ncclFloat32, 0, comm, nullptr)));
     EXPECT_TRUE(fails_with(ncclInvalidArgument, {"null"}, ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, comm, nullptr)));
@@ -239,7 +243,9 @@ TEST(NcclCallConfigs, SelectionsAndPromisesAreObeyedOrRefused) {
     const auto sum = [&](const ncclCollConfig_t* config, ncclDataType_t type = ncclFloat32) {
       std::vector<float> data(kCount, static_cast<float>(rank + 1));
       const ncclResult_t r = ncclAllReduceConfig(data.data(), data.data(), kCount, type, ncclSum, comm, nullptr, config);
-      if (r == ncclSuccess && type == ncclFloat32) EXPECT_EQ(data[kCount - 1], 3.0f);
+      if (r == ncclSuccess && type == ncclFloat32) {
+        EXPECT_EQ(data[kCount - 1], 3.0f);
+      }
       return r;
     };
     EXPECT_TRUE(succeeds(sum(nullptr)));
