@@ -36,7 +36,7 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
   process().announce();
   auto comm = Comm::create(std::move(own));
   comm->hash = hash_of_id(id);
-  *out = comm->handle;  // already now, so that another thread can abort the making
+  publish(out, comm->handle);  // already now, so that another thread can abort the making
   const auto run = [comm, nranks, id, rank]() -> Status {
     UniqueId meet = rondo_id(id);
     if (!process().environment().comm_id.empty()) {

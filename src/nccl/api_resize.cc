@@ -43,13 +43,13 @@ Status split(const std::shared_ptr<Comm>& parent, int colour, int key, ncclComm_
   if (!parent->revoked.load()) RONDO_TRY(parent->usable());
   else RONDO_TRY(parent->ready());
   const uint64_t hash = hash_of_child(parent->hash, ++parent->num_children, colour);
-  *out = nullptr;
+  publish(out, nullptr);
   std::shared_ptr<Comm> child;
   if (colour != NCCL_SPLIT_NOCOLOR) {
     child = Comm::create(std::move(own));
     child->device = parent->device;
     child->hash = hash;
-    *out = child->handle;
+    publish(out, child->handle);
   }
   const auto run = [parent, child, colour, key]() -> Status {
     Communicator& from = *parent->inner();
@@ -93,7 +93,7 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
   auto child = Comm::create(std::move(own));
   child->device = parent->device;
   child->hash = hash;
-  *out = child->handle;
+  publish(out, child->handle);
   const auto run = [parent, child, excluded]() -> Status {
     RONDO_TRY_ASSIGN(auto made, parent->inner()->shrink(excluded, config_of(*child)));
     child->become(std::move(made));
@@ -139,7 +139,7 @@ Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqu
     return bad_usage("the unique id is not one of this communicator's ncclCommGetUniqueId, or was used before");
   auto child = Comm::create(std::move(own));
   child->device = parent->device;
-  *out = child->handle;
+  publish(out, child->handle);
   std::optional<UniqueId> mine;
   if (id != nullptr) mine = rondo_id(*id);
   const auto run = [parent, child, nranks, mine]() -> Status {
@@ -160,7 +160,7 @@ Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, c
   process().announce();
   auto child = Comm::create(std::move(own));
   child->hash = hash_of_id(*id);
-  *out = child->handle;
+  publish(out, child->handle);
   const auto run = [child, nranks, rank, meet = rondo_id(*id)]() -> Status {
     RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, config_of(*child)));
     child->become(std::move(made));

@@ -96,6 +96,8 @@ void Comm::abort() {
   }
 }
 
+void publish(ncclComm_t* to, ncclComm_t handle) { std::atomic_ref(*to).store(handle, std::memory_order_release); }
+
 Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle) {
   if (handle == nullptr) return null_argument("comm");
   if (auto comm = process().find(handle)) return comm;

@@ -88,6 +88,9 @@ struct Comm : std::enable_shared_from_this<Comm> {
   std::string last_error_;
 };
 
+/// Writes a handle where the caller wants it; another thread may read it there at once, in order to abort.
+void publish(ncclComm_t* to, ncclComm_t handle);
+
 /// The communicator of a handle, or an error that says what the handle is.
 Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle);
 

@@ -40,7 +40,8 @@ Group& Group::mine() {
 }
 
 Status Group::fail(Status why) {
-  if (open() && error_.ok()) error_ = why;
+  if (!open()) (void)take();  // a call of its own leaves nothing behind
+  else if (error_.ok()) error_ = why;
   return why;
 }
 
@@ -70,9 +71,8 @@ Status Group::add(Setup setup) {
   };
   if (!contents_.operations.empty())
     return refuse(bad_usage("the group has operations: communicators are made and ended in a group of their own"));
-  if (Status s = join(setup.made != nullptr ? *setup.made : *setup.parent); !s.ok()) return refuse(s);
-  if (setup.parent != nullptr)
-    if (Status s = join(*setup.parent); !s.ok()) return refuse(s);
+  // A child may be of another kind than its parent, whose call this is.
+  if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
   contents_.setups.push_back(std::move(setup));
   if (open()) return {};
   start();
@@ -93,7 +93,7 @@ void Group::withdraw(const std::vector<Setup>& setups) {
   for (const Setup& s : setups) {
     if (s.made == nullptr) continue;
     process().remove(s.made->handle);
-    if (s.out != nullptr) *s.out = nullptr;
+    if (s.out != nullptr) publish(s.out, nullptr);
   }
 }
 
