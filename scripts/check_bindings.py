@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 BINDING = re.compile(
-    r"binding file (?P<user>.+?) \[\d+\] to (?P<giver>.+?) \[\d+\]: (?:normal|lazy|protected) symbol [`'](?P<name>[^']+)'"
+    r"binding file (?P<user>.+?) \[\d+\] to (?P<giver>.+?) \[\d+\]: "
+    r"(?:normal|lazy|protected) symbol [`'](?P<name>[^']+)'"
 )
 
 

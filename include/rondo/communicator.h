@@ -48,7 +48,7 @@ struct CallOptions {
   const void* premul = nullptr;     // Op::kPremulSum: one element of the accumulator type
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
-  bool check_only = false;          // the call is checked as ever, but neither run nor added to a group
+  bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
 };
 
 struct Operation;  // src/engine
@@ -76,9 +76,9 @@ class RONDO_API Work {
 class RONDO_API Communicator {
  public:
   static Expected<UniqueId> make_unique_id();
-  /// The id that all ranks get who name the same "host:port" and secret, so that nothing but these two need travel. Rank
-  /// 0 passes open: its process listens there (host is one of its own names or addresses) until all ranks have joined,
-  /// and the others may come first. Errors: kInvalidArgument, kSystem (the name is unknown, the port is taken).
+  /// The id that all ranks get who name the same "host:port" and secret, so that nothing but these two need travel.
+  /// Rank 0 passes open: its process listens there (host is one of its own names or addresses) until all ranks have
+  /// joined, and the others may come first. Errors: kInvalidArgument, kSystem (the name is unknown, the port is taken).
   static Expected<UniqueId> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
   static Expected<std::unique_ptr<Communicator>> init_rank(int nranks, const UniqueId& id, Rank rank,
                                                            const Config& config = {});
@@ -188,9 +188,10 @@ class RONDO_API Communicator {
   std::unique_ptr<CommunicatorImpl> impl_;
 };
 
-/// Settings that are weaker than any file and stronger than the built-in defaults, as lines of a configuration file: for
-/// libraries whose users know them by other names. `from` is what `rondo info` and errors call the source. They replace
-/// those of an earlier call, and count for what is made afterwards. Errors: kInvalidArgument. Thread safety: any thread.
+/// Settings that are weaker than any file and stronger than the built-in defaults, as lines of a configuration file:
+/// for libraries whose users know them by other names. `from` is what `rondo info` and errors call the source. They
+/// replace those of an earlier call, and count for what is made afterwards. Errors: kInvalidArgument. Thread safety:
+/// any thread.
 RONDO_API Status set_default_settings(const std::string& lines, const std::string& from);
 
 /// Operations that this thread issues between the two run as one batch (see rondo_group_start).

@@ -68,7 +68,7 @@ Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const 
 struct MeetingPlace {
   std::string host;
   uint16_t port;
-  std::string secret;      // any text
+  std::string secret;       // any text
   std::string_view advice;  // to who finds the port taken
 };
 

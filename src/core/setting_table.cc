@@ -41,7 +41,8 @@ constexpr SettingRow kRows[] = {
     {"job_id", Kind::kText, 0, 0, "", "what the launcher sets", "names the job", kEnv},
     {"rank", Kind::kNumber, 0, 1 << 20, "", "by the launcher", "a launch by hand: this process's rank", kEnv},
     {"nranks", Kind::kNumber, 1, 1 << 20, "", "by the launcher", "a launch by hand: how many ranks", kEnv},
-    {"local_rank", Kind::kNumber, 0, 1 << 20, "", "the rank", "a launch by hand: this process's rank on its host", kEnv},
+    {"local_rank", Kind::kNumber, 0, 1 << 20, "", "the rank", "a launch by hand: this process's rank on its host",
+     kEnv},
     {"unique_id", Kind::kText, 0, 0, "", "by the launcher", "a launch by hand: 256 hex digits", kEnv | kSecret},
 };
 

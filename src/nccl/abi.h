@@ -1,5 +1,5 @@
-// The binary interface of libnccl.so.2, declared in our own words: what a program that was compiled with NVIDIA's header
-// (2.14 to 2.32) calls, passes and reads. No CUDA header: streams and events are opaque pointers here.
+// The binary interface of libnccl.so.2, declared in our own words: what a program that was compiled with NVIDIA's
+// header (2.14 to 2.32) calls, passes and reads. No CUDA header: streams and events are opaque pointers here.
 //
 // Names, values, layouts and prototypes are facts of that interface; tests/nccl/abi compares every one of them with the
 // headers of 2.28.9, 2.30.7 and 2.32.3. Every function has two names: pnccl* (strong) and nccl* (weak, so that a
@@ -224,7 +224,8 @@ typedef struct {
   X(void, ResetDebugInit, ())                                                                                          \
   X(ncclResult_t, GetUniqueId, (ncclUniqueId * id))                                                                    \
   X(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))                            \
-  X(ncclResult_t, CommInitRankConfig, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config)) \
+  X(ncclResult_t, CommInitRankConfig,                                                                                  \
+    (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                  \
   X(ncclResult_t, CommInitRankScalable,                                                                                \
     (ncclComm_t * comm, int nranks, int rank, int num_ids, ncclUniqueId* ids, ncclConfig_t* config))                   \
   X(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int* devlist))                                     \
@@ -245,7 +246,7 @@ typedef struct {
   X(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t * properties))                           \
   X(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))                                                           \
   X(ncclResult_t, CommResume, (ncclComm_t comm))                                                                       \
-  X(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value))                            \
+  X(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t * value))                           \
   X(ncclResult_t, CommRegister, (const ncclComm_t comm, void* buffer, size_t bytes, void** handle))                    \
   X(ncclResult_t, CommDeregister, (const ncclComm_t comm, void* handle))                                               \
   X(ncclResult_t, CommWindowRegister, (ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window, int flags))  \
@@ -314,8 +315,7 @@ typedef struct {
      int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                                           \
   X(ncclResult_t, Signal,                                                                                              \
     (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream))                     \
-  X(ncclResult_t, WaitSignal,                                                                                          \
-    (int num, ncclWaitSignalDesc_t* signals, ncclComm_t comm, cudaStream_t stream))                                    \
+  X(ncclResult_t, WaitSignal, (int num, ncclWaitSignalDesc_t* signals, ncclComm_t comm, cudaStream_t stream))          \
   X(ncclResult_t, ParamBind, (ncclParamHandle_t * handle, const char* key))                                            \
   X(ncclResult_t, ParamGetI8, (ncclParamHandle_t handle, int8_t * value))                                              \
   X(ncclResult_t, ParamGetI16, (ncclParamHandle_t handle, int16_t * value))                                            \
@@ -345,8 +345,7 @@ typedef struct {
     (ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem, void** pointer))                               \
   X(ncclResult_t, GetLsaDevicePointer, (ncclWindow_t window, size_t offset, int rank, void** pointer))                 \
   X(ncclResult_t, GetPeerDevicePointer, (ncclWindow_t window, size_t offset, int peer, void** pointer))                \
-  X(ncclResult_t, GetMultimemDeviceLeInfo,                                                                             \
-    (ncclWindow_t window, size_t offset, ncclCftLeId * id, size_t* id_offset))                                         \
+  X(ncclResult_t, GetMultimemDeviceLeInfo, (ncclWindow_t window, size_t offset, ncclCftLeId * id, size_t * id_offset)) \
   X(ncclResult_t, GetCftDeviceLeInfo,                                                                                  \
     (ncclWindow_t window, size_t offset, int peer, ncclTeam_t team, ncclCftLeId* id, size_t* id_offset))               \
   X(ncclResult_t, GetPeerDeviceLeInfo,                                                                                 \
@@ -365,18 +364,15 @@ typedef struct {
     (ncclTeam_t peers, int num_blocks, int log2_bytes, ncclGinInboxA2AHandle_t* handle,                                \
      ncclDevResourceRequirements_t* requirement))
 
-#if defined(RONDO_NCCL_NO_PROTOTYPES)  // tests bring NVIDIA's
-#else
 extern "C" {
-#define RONDO_NCCL_DECLARE(result, name, parameters)                        \
-  __attribute__((visibility("default"))) result pnccl##name parameters;     \
+#define RONDO_NCCL_DECLARE(result, name, parameters)                    \
+  __attribute__((visibility("default"))) result pnccl##name parameters; \
   __attribute__((visibility("default"))) result nccl##name parameters;
 RONDO_NCCL_FUNCTIONS(RONDO_NCCL_DECLARE)
 #undef RONDO_NCCL_DECLARE
 __attribute__((visibility("default"))) void ncclResetDebugInitInternal();
 }
-#endif
 
 // Stands in the file that defines pnccl##name.
-#define RONDO_NCCL_TWIN(name)                                                                      \
+#define RONDO_NCCL_TWIN(name) \
   extern "C" __attribute__((weak, alias("pnccl" #name), visibility("default"))) decltype(pnccl##name) nccl##name;

@@ -24,9 +24,11 @@ ncclResult_t run(ncclComm_t handle, const Request& request, const ncclCollConfig
 Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residence, Comm& comm) {
   if (op == nullptr || scalar == nullptr) return null_argument(op == nullptr ? "op" : "scalar");
   RONDO_TRY(comm.usable());
-  if (type < 0 || type >= kNumDtypes) return bad_argument(fmt::format("datatype is {}, which is no element type", type));
+  if (type < 0 || type >= kNumDtypes)
+    return bad_argument(fmt::format("datatype is {}, which is no element type", type));
   if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
-    return bad_argument(fmt::format("residence is {}: expected ncclScalarDevice or ncclScalarHostImmediate", residence));
+    return bad_argument(
+        fmt::format("residence is {}: expected ncclScalarDevice or ncclScalarHostImmediate", residence));
   PremulOperator own;
   own.dtype = static_cast<Dtype>(type);
   if (residence == ncclScalarDevice) own.later = scalar;
@@ -142,7 +144,8 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
     return report(bad_argument(fmt::format("op is {}: NCCL's own operators stay", static_cast<int>(op))), comm->get());
   if ((*comm)->operators.erase(op) == 0)
     return report(bad_argument(fmt::format("op is {}: no operator of this communicator, or destroyed before",
-                                           static_cast<int>(op))), comm->get());
+                                           static_cast<int>(op))),
+                  comm->get());
   return ncclSuccess;
 }
 

@@ -10,15 +10,18 @@ namespace rondo::nccl {
 namespace {
 
 ncclResult_t no_device_api(const char* name) {
-  return report(bad_usage(std::string(name) + ": the device API needs GPU kernels that reach rondo's memory, which this "
+  return report(bad_usage(std::string(name) +
+                          ": the device API needs GPU kernels that reach rondo's memory, which this "
                           "release does not have; use the host API's collectives"));
 }
 
 ncclResult_t no_one_sided(const char* name, ncclComm_t handle) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
-  return report(bad_usage(std::string(name) + ": one-sided operations need windows of device memory, which this release "
-                          "does not have; use ncclSend and ncclRecv"), comm->get());
+  return report(
+      bad_usage(std::string(name) + ": one-sided operations need windows of device memory, which this release "
+                                    "does not have; use ncclSend and ncclRecv"),
+      comm->get());
 }
 
 // Without a made communicator there is no team: {0, 0, 0}, and ncclGetLastError says why.
@@ -91,7 +94,8 @@ ncclResult_t pncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, ncclCftLeId*, s
   return no_device_api("ncclGetPeerDeviceLeInfo");
 }
 
-ncclResult_t pncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle_t*, ncclDevResourceRequirements_t*) {
+ncclResult_t pncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle_t*,
+                                              ncclDevResourceRequirements_t*) {
   return no_device_api("ncclLsaBarrierCreateRequirement");
 }
 ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle_t*,

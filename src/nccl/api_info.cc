@@ -147,8 +147,9 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
   if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return ncclSuccess;
   if (config->mode != NCCL_ENCRYPTION_MODE_PSK)
     return report(bad_argument(fmt::format("config.mode is {}: expected 0 or 1", config->mode)));
-  return report(bad_usage("a pre-shared key is not supported: rondo's ranks prove to one another that they hold the "
-                          "unique id's secret, but what travels is not encrypted; use mode none"));
+  return report(
+      bad_usage("a pre-shared key is not supported: rondo's ranks prove to one another that they hold the "
+                "unique id's secret, but what travels is not encrypted; use mode none"));
 }
 
 RONDO_NCCL_TWIN(GetVersion)

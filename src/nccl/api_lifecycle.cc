@@ -47,7 +47,8 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
     RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
     comm->become(std::move(made));
     if (process().log().has(LogLevel::kInfo))
-      process().log().info(fmt::format("communicator {:#x} {}: rank {} of {} is made", comm->hash, comm->config.name, rank, nranks));
+      process().log().info(
+          fmt::format("communicator {:#x} {}: rank {} of {} is made", comm->hash, comm->config.name, rank, nranks));
     return {};
   };
   return Group::mine().add(Setup{comm, nullptr, out, run});
@@ -125,8 +126,9 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int num_ids, ncclUniqueId* ids,
                                        ncclConfig_t* config) {
   if (ids == nullptr || num_ids < 1 || num_ids > nranks)
-    return report(Group::mine().fail(
-        ids == nullptr ? null_argument("commIds") : bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks))));
+    return report(Group::mine().fail(ids == nullptr
+                                         ? null_argument("commIds")
+                                         : bad_argument(fmt::format("nId is {} for {} ranks", num_ids, nranks))));
   return reported_init(comm, nranks, ids[0], rank, config);
 }
 
@@ -161,13 +163,14 @@ ncclResult_t pncclCommAbort(ncclComm_t handle) {
   return ncclSuccess;
 }
 
-// NCCL's own kernels would be stopped by a flag of this rank; rondo's abort tells the other ranks too, so they hear of it
-// even where they have not yet revoked theirs.
+// NCCL's own kernels would be stopped by a flag of this rank; rondo's abort tells the other ranks too, so they hear of
+// it even where they have not yet revoked theirs.
 ncclResult_t pncclCommRevoke(ncclComm_t handle, int flags) {
   if (handle == nullptr) return ncclSuccess;
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
-  if (flags != NCCL_REVOKE_DEFAULT) return report(bad_argument(fmt::format("revokeFlags is {}: expected 0", flags)), comm->get());
+  if (flags != NCCL_REVOKE_DEFAULT)
+    return report(bad_argument(fmt::format("revokeFlags is {}: expected 0", flags)), comm->get());
   rondo::Communicator* inner = (*comm)->inner();
   if (inner == nullptr) return report((*comm)->ready(), comm->get());
   (*comm)->revoked.store(true);

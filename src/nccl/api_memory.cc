@@ -1,7 +1,7 @@
 // Memory and buffers that NCCL wants to know of.
 //
-// Rondo reads and writes any host buffer as it stands, so registering one changes nothing; it is checked and kept, so that
-// mistakes are noticed as with NCCL. Windows are device memory that kernels reach: there are none here.
+// Rondo reads and writes any host buffer as it stands, so registering one changes nothing; it is checked and kept, so
+// that mistakes are noticed as with NCCL. Windows are device memory that kernels reach: there are none here.
 #include "nccl/abi.h"
 #include "nccl/comm.h"
 #include "nccl/memory.h"
@@ -12,7 +12,8 @@ namespace rondo::nccl {
 namespace {
 
 Status no_window(const char* name) {
-  return bad_usage(std::string(name) + ": windows are device memory that other ranks' kernels reach, and these "
+  return bad_usage(std::string(name) +
+                   ": windows are device memory that other ranks' kernels reach, and these "
                    "communicators work on host memory; use collectives or ncclSend and ncclRecv, which need no window");
 }
 

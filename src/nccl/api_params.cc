@@ -47,7 +47,8 @@ ncclResult_t get_number(ncclParamHandle_t handle, Number* to) {
   Number value{};
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size())
-    return report(bad_argument(fmt::format("{} is '{}': no number of {} bits", key_of(handle), *text, 8 * sizeof(Number))));
+    return report(
+        bad_argument(fmt::format("{} is '{}': no number of {} bits", key_of(handle), *text, 8 * sizeof(Number))));
   *to = value;
   return ncclSuccess;
 }
@@ -60,7 +61,8 @@ using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry poi
 ncclResult_t pncclParamBind(ncclParamHandle_t* handle, const char* key) {
   if (handle == nullptr || key == nullptr) return report(null_argument(handle == nullptr ? "out" : "key"));
   const char* const* found = find_key(key);
-  if (found == nullptr) return report(bad_argument(fmt::format("'{}' is no parameter (ncclParamGetAllParameterKeys lists them)", key)));
+  if (found == nullptr)
+    return report(bad_argument(fmt::format("'{}' is no parameter (ncclParamGetAllParameterKeys lists them)", key)));
   *handle = reinterpret_cast<ncclParamHandle_t>(const_cast<const char**>(found));
   return ncclSuccess;
 }

@@ -31,7 +31,8 @@ Expected<std::unique_ptr<Communicator>> split_revoked(Communicator& parent, int 
   RONDO_TRY_ASSIGN(auto all, parent.shrink({}, how));
   if (all->size() != parent.size())
     return Status(StatusCode::kPeerLost, fmt::format("split of a revoked communicator: {} of its {} ranks are left; "
-                                                     "ncclCommShrink goes on without the others", all->size(), parent.size()));
+                                                     "ncclCommShrink goes on without the others",
+                                                     all->size(), parent.size()));
   return all->split(colour, key, how);
 }
 
@@ -54,8 +55,8 @@ Status split(const std::shared_ptr<Comm>& parent, int colour, int key, ncclComm_
   const auto run = [parent, child, colour, key]() -> Status {
     Communicator& from = *parent->inner();
     const Config how = child != nullptr ? config_of(*child) : Config();
-    RONDO_TRY_ASSIGN(auto made, parent->revoked.load() ? split_revoked(from, colour, key, how)
-                                                       : from.split(colour, key, how));
+    RONDO_TRY_ASSIGN(auto made,
+                     parent->revoked.load() ? split_revoked(from, colour, key, how) : from.split(colour, key, how));
     if (child != nullptr) child->become(std::move(made));
     return {};
   };
@@ -72,7 +73,8 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
               const ncclConfig_t* config) {
   if (out == nullptr) return null_argument("newcomm");
   if (exclusion.flags != NCCL_SHRINK_DEFAULT && exclusion.flags != NCCL_SHRINK_ABORT)
-    return bad_argument(fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", exclusion.flags));
+    return bad_argument(
+        fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", exclusion.flags));
   if (exclusion.num < 1 || exclusion.ranks == nullptr)
     return bad_argument("the list of excluded ranks is empty: name those that shall not be in the new communicator");
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
@@ -134,7 +136,8 @@ Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqu
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
   RONDO_TRY(parent->usable());
   if (nranks <= parent->inner()->size())
-    return bad_argument(fmt::format("nRanks is {}, but the communicator has {} already", nranks, parent->inner()->size()));
+    return bad_argument(
+        fmt::format("nRanks is {}, but the communicator has {} already", nranks, parent->inner()->size()));
   if (id != nullptr && !parent->id_pending)
     return bad_usage("the unique id is not one of this communicator's ncclCommGetUniqueId, or was used before");
   auto child = Comm::create(std::move(own));

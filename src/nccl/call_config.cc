@@ -17,7 +17,7 @@ namespace rondo::nccl {
 namespace {
 
 constexpr size_t kLeastBytes = offsetof(ncclCollConfig_t, launchCompletionEvent);  // the struct of 2.31
-constexpr size_t kMostOptions = 1024;  // a longer list goes round
+constexpr size_t kMostOptions = 1024;                                              // a longer list goes round
 
 std::string lower(std::string_view text) {
   std::string s(text);
@@ -52,8 +52,10 @@ Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
     case RONDO_NCCL_EXT_RANK_ORDER: return promise("RONDO_NCCL_EXT_RANK_ORDER", RONDO_PROMISE_RANK_ORDER);
     case RONDO_NCCL_EXT_TRACE_TAG: to->tag = reinterpret_cast<uintptr_t>(option.val.raw); return {};
     default:
-      return bad_usage(fmt::format("config.ext asks for option {} of rondo, which this release does not have "
-                                   "(rondo/nccl_ext.h lists them)", option.key.optionId));
+      return bad_usage(
+          fmt::format("config.ext asks for option {} of rondo, which this release does not have "
+                      "(rondo/nccl_ext.h lists them)",
+                      option.key.optionId));
   }
 }
 
@@ -62,10 +64,12 @@ Status read_options(const ncclConfigExt_t* list, CallConfig* to) {
   for (const ncclConfigExt_t* o = list; o != nullptr; o = o->next) {
     if (seen.size() >= kMostOptions) return bad_argument("config.ext has no end: does the list go round?");
     if (!seen.emplace(o->key.vendorId, o->key.optionId).second)
-      return bad_argument(fmt::format("config.ext names option {} of vendor {:#x} twice", o->key.optionId,
-                                      o->key.vendorId));
+      return bad_argument(
+          fmt::format("config.ext names option {} of vendor {:#x} twice", o->key.optionId, o->key.vendorId));
     if (o->key.vendorId == RONDO_NCCL_VENDOR_ID) RONDO_TRY(read_option(*o, to));
-    else process().log().info(fmt::format("config.ext: option {} belongs to vendor {:#x}", o->key.optionId, o->key.vendorId));
+    else
+      process().log().info(
+          fmt::format("config.ext: option {} belongs to vendor {:#x}", o->key.optionId, o->key.vendorId));
   }
   return {};
 }
@@ -88,7 +92,8 @@ std::optional<std::string_view> nccl_family(std::string_view name) {
 
 Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
   if (c.size < kLeastBytes)
-    return bad_argument(fmt::format("config.size is {}: the first version of the struct has {} bytes", c.size, kLeastBytes));
+    return bad_argument(
+        fmt::format("config.size is {}: the first version of the struct has {} bytes", c.size, kLeastBytes));
   if (c.magic != NCCL_API_MAGIC)
     return bad_argument(fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_COLLCONFIG_INITIALIZER", c.magic,
                                     NCCL_API_MAGIC));
@@ -101,8 +106,9 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
     return bad_argument(fmt::format("config.forceAlgSelection is {}: expected 0 or 1", c.forceAlgSelection));
   // The last field came in 2.32: a struct of 2.31 ends before it.
   if (c.size >= sizeof c && c.version >= 23200 && c.launchCompletionEvent != nullptr)
-    return bad_usage("config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
-                     "when the call (or its group) has returned, it is complete");
+    return bad_usage(
+        "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
+        "when the call (or its group) has returned, it is complete");
   CallConfig own;
   if (c.algSelection != nullptr) own.selection = c.algSelection;
   own.force_selection = c.forceAlgSelection == 1;
@@ -128,12 +134,14 @@ Expected<std::vector<std::string>> selected_algorithms(const std::string& select
     if (!ours && !family) return bad_argument(fmt::format("config.algSelection: '{}' is no algorithm", name));
     named.emplace_back(ours ? std::string_view(name) : *family);
   }
-  std::erase_if(all, [&](const std::string& a) { return (std::find(named.begin(), named.end(), a) != named.end()) == except; });
+  std::erase_if(
+      all, [&](const std::string& a) { return (std::find(named.begin(), named.end(), a) != named.end()) == except; });
   return all;
 }
 
 Expected<std::string> choose_algorithm(Communicator& comm, const CallConfig& config, Collective collective,
-                                       uint64_t count_elems, Dtype dtype, Op op, Rank root, const CallOptions& options) {
+                                       uint64_t count_elems, Dtype dtype, Op op, Rank root,
+                                       const CallOptions& options) {
   if (config.selection.empty()) return std::string();
   auto selected = selected_algorithms(config.selection, collective);
   std::string best, why = selected.ok() ? "" : std::string(selected.status().message());

@@ -15,19 +15,19 @@
 namespace rondo::nccl {
 
 struct CallConfig {
-  std::string selection;         // algSelection; empty: the planner's choice
-  bool force_selection = true;   // a selection that leaves nothing is an error
+  std::string selection;        // algSelection; empty: the planner's choice
+  bool force_selection = true;  // a selection that leaves nothing is an error
   std::optional<Dtype> accumulator;
-  uint32_t promises = 0;         // RONDO_PROMISE_*
+  uint32_t promises = 0;  // RONDO_PROMISE_*
   uint64_t tag = 0;
 };
 
 /// Errors: kInvalidArgument naming the field; kUnsupported (an option that host memory cannot serve).
 Expected<CallConfig> read_call_config(const ncclCollConfig_t& config);
 
-/// The rondo algorithms of `collective` that a selection leaves: names separated by commas, NCCL's ("Ring", "TREE_LL") or
-/// rondo's own; with ^ in front, all but these. Names of NCCL's that rondo has no equivalent for leave none.
-/// Errors: kInvalidArgument (a name that nobody knows).
+/// The rondo algorithms of `collective` that a selection leaves: names separated by commas, NCCL's ("Ring", "TREE_LL")
+/// or rondo's own; with ^ in front, all but these. Names of NCCL's that rondo has no equivalent for leave none. Errors:
+/// kInvalidArgument (a name that nobody knows).
 Expected<std::vector<std::string>> selected_algorithms(const std::string& selection, Collective collective);
 
 /// Which of them the call shall run with: the one with the least forecast, so equal on all ranks. Empty: a free choice,

@@ -40,8 +40,9 @@ Status Comm::async_error() {
 Status Comm::ready() {
   const Status s = async_error();
   if (s.code() == StatusCode::kInProgress)
-    return bad_argument("an earlier call on this communicator is under way: ask ncclCommGetAsyncError until it is no "
-                        "longer ncclInProgress");
+    return bad_argument(
+        "an earlier call on this communicator is under way: ask ncclCommGetAsyncError until it is no "
+        "longer ncclInProgress");
   return s;
 }
 

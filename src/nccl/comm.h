@@ -6,9 +6,9 @@
 //          |          |--> finalized ----+--> gone (destroy, abort: the handle is removed)
 //          '--------> failed ------------'
 //
-// Thread safety: NCCL's: one thread at a time for everything but abort, async_error, last_error and note_error, which any
-// thread may call at any time, also while another one is blocked in a group with this communicator. Whoever uses a Comm
-// holds a shared_ptr, so that an abort elsewhere does not pull it away; the last one ends the rondo communicator.
+// Thread safety: NCCL's: one thread at a time for everything but abort, async_error, last_error and note_error, which
+// any thread may call at any time, also while another one is blocked in a group with this communicator. Whoever uses a
+// Comm holds a shared_ptr, so that an abort elsewhere does not pull it away; the last one ends the rondo communicator.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ namespace rondo::nccl {
 /// An operator of ncclRedOpCreatePreMulSum.
 struct PremulOperator {
   Dtype dtype = Dtype::kFloat32;
-  const void* later = nullptr;     // ncclScalarDevice: read when a call runs
+  const void* later = nullptr;       // ncclScalarDevice: read when a call runs
   alignas(8) std::byte now[8] = {};  // ncclScalarHostImmediate: one element of dtype
 };
 
@@ -69,9 +69,9 @@ struct Comm : std::enable_shared_from_this<Comm> {
 
   const CommConfig config;
   ncclComm_t handle = nullptr;
-  AbortToken token;        // ends its making
-  int device = -1;         // ncclCommInitAll's list; host memory belongs to no device
-  uint64_t hash = 0;       // equal on all ranks
+  AbortToken token;   // ends its making
+  int device = -1;    // ncclCommInitAll's list; host memory belongs to no device
+  uint64_t hash = 0;  // equal on all ranks
   std::atomic<bool> finalized{false}, revoked{false}, suspended{false};
   // One thread at a time: of the thread that calls.
   std::map<int, PremulOperator> operators;

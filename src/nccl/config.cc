@@ -30,7 +30,7 @@ int int_at(const ncclConfig_t& c, const ConfigField& f) {
 }  // namespace
 
 #define RONDO_FIELD(name, since, least, most) \
-  {#name, offsetof(ncclConfig_t, name), sizeof(ncclConfig_t::name), since, least, most}
+  { #name, offsetof(ncclConfig_t, name), sizeof(ncclConfig_t::name), since, least, most }
 const ConfigField kConfigFields[] = {
     RONDO_FIELD(blocking, 21400, 0, 1),
     RONDO_FIELD(cgaClusterSize, 21700, 0, 8),
@@ -69,9 +69,9 @@ Expected<ncclConfig_t> normalise(const ncclConfig_t* config) {
                   fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_CONFIG_INITIALIZER", config->magic,
                               NCCL_API_MAGIC));
   if (config->size < kPrefixBytes)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("config.size is {}: less than the {} bytes that every version has", config->size,
-                              kPrefixBytes));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("config.size is {}: less than the {} bytes that every version has", config->size, kPrefixBytes));
   own.version = config->version;
   for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f)
     if (f->since <= config->version && f->offset + f->bytes <= config->size)
@@ -86,8 +86,8 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
     if (f->bytes != sizeof(int)) continue;  // a string
     const int value = int_at(c, *f);
     if (value == NCCL_CONFIG_UNDEF_INT || (value >= f->least && value <= f->most)) continue;
-    const std::string expected = f->most == kAny ? fmt::format("{} or more", f->least)
-                                                 : fmt::format("{} to {}", f->least, f->most);
+    const std::string expected =
+        f->most == kAny ? fmt::format("{} or more", f->least) : fmt::format("{} to {}", f->least, f->most);
     return Status(StatusCode::kInvalidArgument, fmt::format("config.{} is {}: expected {}", f->name, value, expected));
   }
   CommConfig own;

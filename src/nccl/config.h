@@ -1,7 +1,7 @@
 // What a caller's ncclConfig_t says, whatever version it was compiled with.
 //
-// The struct grew at its end and, twice, inside its padding: so a field counts when the caller's size holds it *and* the
-// caller's version knows it. Thread safety: values.
+// The struct grew at its end and, twice, inside its padding: so a field counts when the caller's size holds it *and*
+// the caller's version knows it. Thread safety: values.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct ConfigField {
   const char* name;
   size_t offset;
   size_t bytes;
-  unsigned since;  // 21400
+  unsigned since;   // 21400
   int least, most;  // of ints
 };
 /// In the order of the struct; ends with a name of nullptr.

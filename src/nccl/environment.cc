@@ -76,19 +76,23 @@ struct Row {
   Obey obey;
 };
 constexpr Row kRows[] = {
-    {"NCCL_DEBUG", obey_debug},           {"NCCL_DEBUG_FILE", obey_debug_file},
-    {"NCCL_COMM_ID", obey_comm_id},       {"NCCL_SOCKET_IFNAME", obey_interfaces},
-    {"NCCL_ALGO", obey_algorithm},        {"NCCL_PROTO", obey_protocol},
-    {"NCCL_P2P_DISABLE", obey_p2p_disable}, {"NCCL_SHM_DISABLE", note_shm_disable},
-    {"NCCL_MIN_CTAS", note_ctas},         {"NCCL_MAX_CTAS", note_ctas},
+    {"NCCL_DEBUG", obey_debug},
+    {"NCCL_DEBUG_FILE", obey_debug_file},
+    {"NCCL_COMM_ID", obey_comm_id},
+    {"NCCL_SOCKET_IFNAME", obey_interfaces},
+    {"NCCL_ALGO", obey_algorithm},
+    {"NCCL_PROTO", obey_protocol},
+    {"NCCL_P2P_DISABLE", obey_p2p_disable},
+    {"NCCL_SHM_DISABLE", note_shm_disable},
+    {"NCCL_MIN_CTAS", note_ctas},
+    {"NCCL_MAX_CTAS", note_ctas},
 };
 
 }  // namespace
 
-const char* const kParameterKeys[] = {
-    "NCCL_DEBUG", "NCCL_DEBUG_FILE",  "NCCL_COMM_ID",     "NCCL_SOCKET_IFNAME", "NCCL_ALGO",
-    "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_MIN_CTAS",      "NCCL_MAX_CTAS",
-    kIgnoredKey,  nullptr};
+const char* const kParameterKeys[] = {"NCCL_DEBUG",    "NCCL_DEBUG_FILE", "NCCL_COMM_ID",     "NCCL_SOCKET_IFNAME",
+                                      "NCCL_ALGO",     "NCCL_PROTO",      "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE",
+                                      "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",   kIgnoredKey,        nullptr};
 
 std::string_view algorithm_named(std::string_view nccl_name) {
   const std::string name = lower(nccl_name);

@@ -5,10 +5,10 @@
 //     '-------------------------------------'-- nothing was wrong: everything runs, as one batch of rondo's
 //                                              a call was wrong: nothing runs, and end says it again
 //
-// Communicators of one group are all blocking or all nonblocking (of a child that is made: its parent). Blocking: end returns when everything is done.
-// Nonblocking: end leaves a job behind and returns kInProgress. Making communicators and using them does not go together
-// in one group; those that are made get a thread each, since each waits for other ranks.
-// Thread safety: one per thread.
+// Communicators of one group are all blocking or all nonblocking (of a child that is made: its parent). Blocking: end
+// returns when everything is done. Nonblocking: end leaves a job behind and returns kInProgress. Making communicators
+// and using them does not go together in one group; those that are made get a thread each, since each waits for other
+// ranks. Thread safety: one per thread.
 #pragma once
 
 #include <functional>

@@ -49,10 +49,12 @@ void Log::configure(LogLevel level, const std::string& file) {
 }
 
 void Log::write(LogLevel level, std::string_view name, std::string_view text) {
-  if (!has(level)) [[likely]] return;
+  if (!has(level)) [[likely]]
+    return;
   static const std::string host = host_name();
   const std::string line = fmt::format("{}:{}:{} rondo-nccl {}: {}\n", host, ::getpid(), ::gettid(), name, text);
-  [[maybe_unused]] const ssize_t written = ::write(fd_.load(), line.data(), line.size());  // a full disk is no error here
+  [[maybe_unused]] const ssize_t written =
+      ::write(fd_.load(), line.data(), line.size());  // a full disk is no error here
 }
 
 }  // namespace rondo::nccl

@@ -30,7 +30,8 @@ Expected<void*> alloc_memory(size_t bytes) {
 
 Status free_memory(void* pointer) {
   if (pointer == nullptr) return {};
-  if (!process().disown_memory(pointer)) return bad_argument("the pointer is none of ncclMemAlloc, or was freed before");
+  if (!process().disown_memory(pointer))
+    return bad_argument("the pointer is none of ncclMemAlloc, or was freed before");
   std::free(pointer);
   return {};
 }

@@ -90,8 +90,10 @@ Status take_operator(Operation* o) {
   }
   const auto at = o->comm->operators.find(op);
   if (at == o->comm->operators.end())
-    return bad_argument(fmt::format("op is {}: neither one of NCCL's nor an operator that was created on this "
-                                    "communicator and not yet destroyed", op));
+    return bad_argument(
+        fmt::format("op is {}: neither one of NCCL's nor an operator that was created on this "
+                    "communicator and not yet destroyed",
+                    op));
   if (at->second.dtype != dtype_of(*o))
     return bad_argument(fmt::format("op was created for {}, but the call is of {}", dtype_name(at->second.dtype),
                                     dtype_name(dtype_of(*o))));
@@ -102,7 +104,8 @@ Status take_operator(Operation* o) {
 
 // Promises and accumulation types are refused by name: rondo's own text knows no vendor options.
 Status named(const Operation& o, Status s) {
-  if (s.code() != StatusCode::kUnsupported || !o.config || (!o.config->accumulator && o.config->promises == 0)) return s;
+  if (s.code() != StatusCode::kUnsupported || !o.config || (!o.config->accumulator && o.config->promises == 0))
+    return s;
   return Status(s.code(), fmt::format("config.ext asks for what rondo cannot promise here: {}", s.message()));
 }
 
@@ -118,7 +121,8 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   if (request.dtype < 0 || request.dtype >= kNumDtypes)
     return bad_argument(fmt::format("datatype is {}, which is no element type", request.dtype));
   if (collective_reduces(request.collective)) RONDO_TRY(take_operator(&o));
-  if (!check && !o.config && request.count_elems != 0) [[likely]] return o;  // issue() follows at once
+  if (!check && !o.config && request.count_elems != 0) [[likely]]
+    return o;  // issue() follows at once
   const FilledOptions filled(o, true);
   if (o.config) {
     RONDO_TRY_ASSIGN(o.algorithm, choose_algorithm(*o.comm->inner(), *o.config, request.collective, request.count_elems,

@@ -35,8 +35,8 @@ struct Operation {
   std::string algorithm;  // empty: the planner's choice
 };
 
-/// `check`: also everything that issue() would find wrong with the arguments. Errors: kInvalidArgument, kUnsupported, the
-/// communicator's.
+/// `check`: also everything that issue() would find wrong with the arguments. Errors: kInvalidArgument, kUnsupported,
+/// the communicator's.
 Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, const ncclCollConfig_t* config,
                             bool check);
 /// Runs it; inside of rondo's group it is added to that.

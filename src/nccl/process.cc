@@ -30,7 +30,8 @@ void Process::reset_log() {
 
 void Process::announce() {
   std::call_once(announced_, [this] {
-    log_.version(fmt::format("libnccl.so.2 of rondo {}, which presents NCCL {}", RONDO_VERSION, version().ok() ? *version() : 0));
+    log_.version(fmt::format("libnccl.so.2 of rondo {}, which presents NCCL {}", RONDO_VERSION,
+                             version().ok() ? *version() : 0));
     for (const IgnoredVariable& v : environment_.ignored) log_.always(fmt::format("{} is ignored: {}", v.name, v.why));
   });
 }

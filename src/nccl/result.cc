@@ -64,7 +64,8 @@ Status bad_usage(std::string text) { return Status(StatusCode::kUnsupported, std
 Status null_argument(std::string_view name) { return bad_argument(std::string(name) + " is a null pointer"); }
 
 ncclResult_t report(const Status& status, Comm* comm) {
-  if (status.ok()) [[likely]] return ncclSuccess;
+  if (status.ok()) [[likely]]
+    return ncclSuccess;
   if (status.code() == StatusCode::kInProgress) return ncclInProgress;
   thread_error() = sentence_of(status);
   if (comm != nullptr) comm->note_error(thread_error());

@@ -27,8 +27,8 @@ Status bad_usage(std::string text);
 /// "name is a null pointer"
 Status null_argument(std::string_view name);
 
-/// Notes the error's sentence for ncclGetLastError, of `comm` if there is one, logs it, and returns the result code. All
-/// entry points end with it.
+/// Notes the error's sentence for ncclGetLastError, of `comm` if there is one, logs it, and returns the result code.
+/// All entry points end with it.
 ncclResult_t report(const Status& status, Comm* comm = nullptr);
 /// Of `comm`; nullptr: of this thread, or else the process's last one. Valid until this thread asks again.
 const char* last_error(Comm* comm);

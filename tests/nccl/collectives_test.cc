@@ -40,8 +40,8 @@ TEST(NcclCollectives, EveryTypeAndOperator) {
         std::vector<char> scale = scale_of(spec, rank);
         const bool premul = spec.op == Op::kPremulSum;
         if (premul) {
-          ASSERT_TRUE(succeeds(ncclRedOpCreatePreMulSum(&op, scale.data(), type_of(spec.dtype),
-                                                        t % 2 != 0 ? ncclScalarDevice : ncclScalarHostImmediate, comm)));
+          ASSERT_TRUE(succeeds(ncclRedOpCreatePreMulSum(
+              &op, scale.data(), type_of(spec.dtype), t % 2 != 0 ? ncclScalarDevice : ncclScalarHostImmediate, comm)));
           if (t % 2 == 0) std::fill(scale.begin(), scale.end(), '\x7f');  // was read at once
         }
         ASSERT_TRUE(succeeds(ncclAllReduce(in.data(), out.data(), kCount, type_of(spec.dtype), op, comm, nullptr)));
@@ -62,17 +62,21 @@ TEST(NcclCollectives, EachMovesWhatItShould) {
     for (size_t i = 0; i < each.size(); ++i) each[i] = value(rank, i);
     for (int root = 0; root < kRanks; ++root) {
       out.assign(out.size(), 0);
-      ASSERT_TRUE(succeeds(ncclBroadcast(rank == root ? one.data() : nullptr, out.data(), kCount, ncclInt32, root, comm, nullptr)));
+      ASSERT_TRUE(succeeds(
+          ncclBroadcast(rank == root ? one.data() : nullptr, out.data(), kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], value(root, i));
       std::vector<int> in_place = one;
       ASSERT_TRUE(succeeds(ncclBcast(in_place.data(), kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in_place[i], value(root, i));
-      ASSERT_TRUE(succeeds(ncclReduce(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, ncclMax, root, comm, nullptr)));
+      ASSERT_TRUE(succeeds(ncclReduce(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, ncclMax, root,
+                                      comm, nullptr)));
       for (size_t i = 0; rank == root && i < kCount; ++i) ASSERT_EQ(out[i], value(kRanks - 1, i));
-      ASSERT_TRUE(succeeds(ncclGather(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, root, comm, nullptr)));
+      ASSERT_TRUE(succeeds(
+          ncclGather(one.data(), rank == root ? out.data() : nullptr, kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; rank == root && i < out.size(); ++i)
         ASSERT_EQ(out[i], value(static_cast<int>(i / kCount), i % kCount));
-      ASSERT_TRUE(succeeds(ncclScatter(rank == root ? each.data() : nullptr, out.data(), kCount, ncclInt32, root, comm, nullptr)));
+      ASSERT_TRUE(succeeds(
+          ncclScatter(rank == root ? each.data() : nullptr, out.data(), kCount, ncclInt32, root, comm, nullptr)));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], value(root, static_cast<size_t>(rank) * kCount + i));
     }
     ASSERT_TRUE(succeeds(ncclAllGather(one.data(), out.data(), kCount, ncclInt32, comm, nullptr)));
@@ -88,10 +92,12 @@ TEST(NcclCollectives, EachMovesWhatItShould) {
 TEST(NcclCollectives, InPlaceAndOtherOverlaps) {
   run_comms(2, [](int rank, ncclComm_t comm) {
     std::vector<float> all(2 * kCount, static_cast<float>(rank + 1));
-    ASSERT_TRUE(succeeds(ncclAllGather(all.data() + static_cast<size_t>(rank) * kCount, all.data(), kCount, ncclFloat32, comm, nullptr)));
+    ASSERT_TRUE(succeeds(ncclAllGather(all.data() + static_cast<size_t>(rank) * kCount, all.data(), kCount, ncclFloat32,
+                                       comm, nullptr)));
     EXPECT_EQ(all[0], 1.0f);
     EXPECT_EQ(all[kCount], 2.0f);
-    ASSERT_TRUE(succeeds(ncclReduceScatter(all.data(), all.data() + static_cast<size_t>(rank) * kCount, kCount, ncclFloat32, ncclSum, comm, nullptr)));
+    ASSERT_TRUE(succeeds(ncclReduceScatter(all.data(), all.data() + static_cast<size_t>(rank) * kCount, kCount,
+                                           ncclFloat32, ncclSum, comm, nullptr)));
     EXPECT_EQ(all[static_cast<size_t>(rank) * kCount], rank == 0 ? 2.0f : 4.0f);
     EXPECT_TRUE(fails_with(ncclInvalidArgument, {"overlap"},
                            ncclAllReduce(all.data(), all.data() + 1, kCount, ncclFloat32, ncclSum, comm, nullptr)));
@@ -107,7 +113,8 @@ TEST(NcclCollectives, NothingAndOneRank) {
     }
     EXPECT_TRUE(succeeds(rank == 0 ? ncclSend(nullptr, 0, ncclFloat32, 1, comm, nullptr)
                                    : ncclRecv(nullptr, 0, ncclFloat32, 0, comm, nullptr)));
-    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"null"}, ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, comm, nullptr)));
+    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"null"},
+                           ncclAllReduce(nullptr, nullptr, 1, ncclFloat32, ncclSum, comm, nullptr)));
     expect_works(comm);
   });
   run_comms(1, [](int, ncclComm_t comm) {
@@ -168,7 +175,8 @@ TEST(NcclGroups, AnErrorIsReturnedTwiceAndNothingRuns) {
   float x[2] = {1, 2};
   ASSERT_TRUE(succeeds(ncclGroupStart()));
   ASSERT_TRUE(succeeds(ncclAllReduce(&x[0], &x[0], 1, ncclFloat32, ncclSum, comms[0], nullptr)));
-  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"root is 7"}, ncclBroadcast(&x[1], &x[1], 1, ncclFloat32, 7, comms[1], nullptr)));
+  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"root is 7"},
+                         ncclBroadcast(&x[1], &x[1], 1, ncclFloat32, 7, comms[1], nullptr)));
   ASSERT_TRUE(succeeds(ncclAllReduce(&x[1], &x[1], 1, ncclFloat32, ncclSum, comms[1], nullptr)));
   EXPECT_TRUE(fails_with(ncclInvalidArgument, {"root is 7"}, ncclGroupEnd()));
   EXPECT_EQ(x[0], 1.0f);
@@ -209,7 +217,8 @@ TEST(NcclOperators, AHandleBelongsToItsCommunicatorAndType) {
   ASSERT_TRUE(succeeds(ncclRedOpCreatePreMulSum(&of_a, &scale, ncclFloat32, ncclScalarHostImmediate, a[0])));
   ASSERT_TRUE(succeeds(ncclRedOpCreatePreMulSum(&of_b, &scale, ncclFloat32, ncclScalarHostImmediate, b[0])));
   EXPECT_TRUE(fails_with(ncclInvalidArgument, {"op is"}, ncclAllReduce(&x, &x, 1, ncclFloat32, of_a, b[0], nullptr)));
-  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"created for float"}, ncclAllReduce(&wide, &wide, 1, ncclFloat64, of_a, a[0], nullptr)));
+  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"created for float"},
+                         ncclAllReduce(&wide, &wide, 1, ncclFloat64, of_a, a[0], nullptr)));
   EXPECT_TRUE(fails_with(ncclInvalidArgument, {"op is"}, ncclRedOpDestroy(of_b, a[0])));
   EXPECT_TRUE(fails_with(ncclInvalidArgument, {"own operators"}, ncclRedOpDestroy(ncclSum, a[0])));
   ASSERT_TRUE(succeeds(ncclRedOpDestroy(of_a, a[0])));
@@ -242,7 +251,8 @@ TEST(NcclCallConfigs, SelectionsAndPromisesAreObeyedOrRefused) {
   run_comms(2, [](int rank, ncclComm_t comm) {
     const auto sum = [&](const ncclCollConfig_t* config, ncclDataType_t type = ncclFloat32) {
       std::vector<float> data(kCount, static_cast<float>(rank + 1));
-      const ncclResult_t r = ncclAllReduceConfig(data.data(), data.data(), kCount, type, ncclSum, comm, nullptr, config);
+      const ncclResult_t r =
+          ncclAllReduceConfig(data.data(), data.data(), kCount, type, ncclSum, comm, nullptr, config);
       if (r == ncclSuccess && type == ncclFloat32) {
         EXPECT_EQ(data[kCount - 1], 3.0f);
       }
@@ -281,7 +291,8 @@ TEST(NcclCallConfigs, EveryCollectiveTakesOne) {
   const ncclCollConfig_t good = new_call_config();
   ncclCollConfig_t bad = good;
   bad.magic = 0;
-  for (const ncclCollConfig_t* c : {&good, static_cast<const ncclCollConfig_t*>(nullptr), static_cast<const ncclCollConfig_t*>(&bad)}) {
+  for (const ncclCollConfig_t* c :
+       {&good, static_cast<const ncclCollConfig_t*>(nullptr), static_cast<const ncclCollConfig_t*>(&bad)}) {
     const ncclResult_t expected = c == &bad ? ncclInvalidArgument : ncclSuccess;
     const auto check = [&](ncclResult_t result) {
       EXPECT_TRUE(returns(expected, result));

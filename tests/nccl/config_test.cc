@@ -36,9 +36,9 @@ struct Release {
   const char* last_field;  // that it has
 };
 constexpr Release kReleases[] = {
-    {21400, 24, "blocking"},       {21700, 40, "netName"},           {21800, 48, "splitShare"},
-    {22600, 48, "trafficClass"},   {22700, 72, "nvlsCTAs"},          {22809, 80, "nvlinkCentricSched"},
-    {22900, 88, "numRmaCtx"},      {23003, 96, "maxP2pPeers"},       {23007, 96, "graphStreamOrdering"},
+    {21400, 24, "blocking"},      {21700, 40, "netName"},     {21800, 48, "splitShare"},
+    {22600, 48, "trafficClass"},  {22700, 72, "nvlsCTAs"},    {22809, 80, "nvlinkCentricSched"},
+    {22900, 88, "numRmaCtx"},     {23003, 96, "maxP2pPeers"}, {23007, 96, "graphStreamOrdering"},
     {23203, 120, "nvlsHostMode"},
 };
 
@@ -131,7 +131,8 @@ TEST(NcclCallConfig, FieldsAreChecked) {
 }
 
 TEST(NcclCallConfig, VendorOptionsAreRead) {
-  ncclConfigExt_t tag = {nullptr, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_TRACE_TAG}, {.raw = reinterpret_cast<void*>(77)}};
+  ncclConfigExt_t tag = {
+      nullptr, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_TRACE_TAG}, {.raw = reinterpret_cast<void*>(77)}};
   ncclConfigExt_t foreign = {&tag, {4711, 1}, {.i = 1}};
   ncclConfigExt_t order = {&foreign, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_RANK_ORDER}, {.i = 1}};
   ncclConfigExt_t sums = {&order, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_ACCUMULATION}, {.s = "float"}};
@@ -170,7 +171,7 @@ TEST(NcclCallConfig, SelectionsNameAlgorithms) {
   EXPECT_EQ(of("Ring", Collective::kAllReduce), (Names{"ring"}));
   EXPECT_EQ(of("TREE_LL128,ring", Collective::kAllReduce), (Names{"ring", "tree"}));
   EXPECT_EQ(of("circulant", Collective::kAllGather), (Names{"circulant"}));
-  EXPECT_EQ(of("tree", Collective::kAllGather), Names());   // no tree there
+  EXPECT_EQ(of("tree", Collective::kAllGather), Names());  // no tree there
   EXPECT_EQ(of("NVLS,pat", Collective::kAllReduce), Names());
   const Names others = of("^ring", Collective::kAllReduce);
   EXPECT_FALSE(others.empty());
@@ -179,10 +180,20 @@ TEST(NcclCallConfig, SelectionsNameAlgorithms) {
 }
 
 TEST(NcclEnvironment, VariablesAreObeyedOrReported) {
-  const char* const variables[] = {"NCCL_DEBUG=info", "NCCL_DEBUG_FILE=/tmp/%%x.%p", "NCCL_COMM_ID=127.0.0.1:4000",
-                                   "NCCL_SOCKET_IFNAME=^docker,lo", "NCCL_ALGO=Ring", "NCCL_PROTO=LL",
-                                   "NCCL_P2P_DISABLE=1", "PATH=/bin", "TORCH_NCCL_X=1", "NCCL_IB_HCA=mlx5",
-                                   "NCCL_SHM_DISABLE=1", "NCCL_MAX_CTAS=4", "NCCL_NTHREADS=", nullptr};
+  const char* const variables[] = {"NCCL_DEBUG=info",
+                                   "NCCL_DEBUG_FILE=/tmp/%%x.%p",
+                                   "NCCL_COMM_ID=127.0.0.1:4000",
+                                   "NCCL_SOCKET_IFNAME=^docker,lo",
+                                   "NCCL_ALGO=Ring",
+                                   "NCCL_PROTO=LL",
+                                   "NCCL_P2P_DISABLE=1",
+                                   "PATH=/bin",
+                                   "TORCH_NCCL_X=1",
+                                   "NCCL_IB_HCA=mlx5",
+                                   "NCCL_SHM_DISABLE=1",
+                                   "NCCL_MAX_CTAS=4",
+                                   "NCCL_NTHREADS=",
+                                   nullptr};
   const nccl::Environment env = read_environment(variables);
   EXPECT_EQ(env.level, nccl::LogLevel::kInfo);
   EXPECT_EQ(env.log_file, "/tmp/%x." + std::to_string(::getpid()));
@@ -196,7 +207,8 @@ TEST(NcclEnvironment, VariablesAreObeyedOrReported) {
 }
 
 TEST(NcclEnvironment, ValuesWithoutAnEquivalentAreReported) {
-  for (const char* entry : {"NCCL_ALGO=NVLS", "NCCL_ALGO=^Ring", "NCCL_PROTO=LL128", "NCCL_DEBUG=loud", "NCCL_P2P_DISABLE=yes"}) {
+  for (const char* entry :
+       {"NCCL_ALGO=NVLS", "NCCL_ALGO=^Ring", "NCCL_PROTO=LL128", "NCCL_DEBUG=loud", "NCCL_P2P_DISABLE=yes"}) {
     const char* const variables[] = {entry, nullptr};
     const nccl::Environment env = read_environment(variables);
     EXPECT_EQ(env.ignored.size(), 1u) << entry;

@@ -63,7 +63,8 @@ TEST(NcclInit, OneThreadMakesSeveralRanksInAGroup) {
   ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
   std::vector<ncclComm_t> comms(kRanks);
   ASSERT_TRUE(succeeds(ncclGroupStart()));
-  for (int r = 0; r < kRanks; ++r) ASSERT_TRUE(succeeds(ncclCommInitRank(&comms[static_cast<size_t>(r)], kRanks, id, r)));
+  for (int r = 0; r < kRanks; ++r)
+    ASSERT_TRUE(succeeds(ncclCommInitRank(&comms[static_cast<size_t>(r)], kRanks, id, r)));
   ASSERT_TRUE(succeeds(ncclGroupEnd()));
   run_ranks(kRanks, [&](int r) { expect_works(comms[static_cast<size_t>(r)]); });
   for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommFinalize(c)));
@@ -108,7 +109,8 @@ TEST(NcclEnd, FinalizeAndDestroyInAnyOrderByOneThread) {
   EXPECT_TRUE(succeeds(ncclCommFinalize(comms[2])));
   EXPECT_TRUE(fails_with(ncclInvalidArgument, {"finalized before"}, ncclCommFinalize(comms[2])));
   float x = 0;
-  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"finalized"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[2], nullptr)));
+  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"finalized"},
+                         ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[2], nullptr)));
   ncclResult_t state = ncclInternalError;
   EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comms[2], &state)));
   EXPECT_EQ(state, ncclSuccess);
@@ -166,15 +168,18 @@ TEST(NcclQueries, WhatIsNotThereSaysSo) {
   ncclWindow_t window = reinterpret_cast<ncclWindow_t>(1);
   int buffer = 0;
   void* pointer = nullptr;
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclCommWindowRegister", "ncclSend"}, ncclCommWindowRegister(comm, &buffer, 4, &window, 0)));
+  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclCommWindowRegister", "ncclSend"},
+                         ncclCommWindowRegister(comm, &buffer, 4, &window, 0)));
   EXPECT_EQ(window, nullptr);
   EXPECT_TRUE(succeeds(ncclCommWindowDeregister(comm, window)));
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclWinGetUserPtr"}, ncclWinGetUserPtr(comm, window, &pointer)));
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclDevCommCreate", "host API"}, ncclDevCommCreate(comm, nullptr, nullptr)));
+  EXPECT_TRUE(
+      fails_with(ncclInvalidUsage, {"ncclDevCommCreate", "host API"}, ncclDevCommCreate(comm, nullptr, nullptr)));
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclPutSignal", "ncclSend"},
                          ncclPutSignal(&buffer, 1, ncclInt32, 0, window, 0, 0, 0, 0, comm, nullptr)));
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclWaitSignal"}, ncclWaitSignal(0, nullptr, comm, nullptr)));
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclGetPeerDevicePointer"}, ncclGetPeerDevicePointer(window, 0, 0, &pointer)));
+  EXPECT_TRUE(
+      fails_with(ncclInvalidUsage, {"ncclGetPeerDevicePointer"}, ncclGetPeerDevicePointer(window, 0, 0, &pointer)));
   ncclEncryptionConfig_t secret = {sizeof secret, NCCL_API_MAGIC, 23203, NCCL_ENCRYPTION_MODE_PSK, "key"};
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"pre-shared key", "mode none"}, ncclSetEncryption(&secret)));
   secret.mode = NCCL_ENCRYPTION_MODE_NONE;
@@ -208,7 +213,8 @@ TEST(NcclMemory, IsAllocatedRegisteredAndGivenBack) {
   EXPECT_TRUE(succeeds(ncclCommSuspend(a, NCCL_SUSPEND_MEM)));
   EXPECT_TRUE(succeeds(ncclCommMemStats(a, ncclStatGpuMemSuspended, &value)));
   EXPECT_EQ(value, 1u);
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"ncclCommResume"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, a, nullptr)));
+  EXPECT_TRUE(
+      fails_with(ncclInvalidUsage, {"ncclCommResume"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, a, nullptr)));
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"suspended already"}, ncclCommSuspend(a, NCCL_SUSPEND_MEM)));
   EXPECT_TRUE(returns(ncclInvalidArgument, ncclCommSuspend(b, 0)));
   EXPECT_TRUE(succeeds(ncclCommResume(a)));
@@ -253,7 +259,8 @@ TEST(NcclNonblocking, InitAndCallsAreDrivenByAsyncError) {
 
   // A child inherits it.
   std::vector<ncclComm_t> parts(2);
-  for (size_t r = 0; r < 2; ++r) EXPECT_TRUE(returns(ncclInProgress, ncclCommSplit(comms[r], 0, static_cast<int>(r), &parts[r], nullptr)));
+  for (size_t r = 0; r < 2; ++r)
+    EXPECT_TRUE(returns(ncclInProgress, ncclCommSplit(comms[r], 0, static_cast<int>(r), &parts[r], nullptr)));
   for (size_t r = 0; r < 2; ++r) ASSERT_EQ(settle(comms[r]), ncclSuccess);
   for (size_t r = 0; r < 2; ++r) ASSERT_EQ(settle(parts[r]), ncclSuccess);
   run_ranks(2, [&](int r) { expect_works(parts[static_cast<size_t>(r)]); });
@@ -275,7 +282,8 @@ TEST(NcclNonblocking, DoesNotMixWithBlocking) {
   float x = 1;
   ASSERT_TRUE(succeeds(ncclGroupStart()));
   ASSERT_TRUE(succeeds(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, blocking, nullptr)));
-  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"one kind"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, other, nullptr)));
+  EXPECT_TRUE(
+      fails_with(ncclInvalidArgument, {"one kind"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, other, nullptr)));
   EXPECT_TRUE(returns(ncclInvalidArgument, ncclGroupEnd()));
   EXPECT_TRUE(succeeds(ncclCommDestroy(blocking)));
   EXPECT_TRUE(succeeds(ncclCommDestroy(other)));
@@ -334,7 +342,8 @@ TEST(NcclAbort, EndsANonblockingCall) {
   ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
   ncclComm_t comms[2];
   ncclConfig_t config = nonblocking_config();
-  for (int r = 0; r < 2; ++r) ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comms[r], 2, id, r, &config)));
+  for (int r = 0; r < 2; ++r)
+    ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comms[r], 2, id, r, &config)));
   for (ncclComm_t c : comms) ASSERT_EQ(settle(c), ncclSuccess);
   float x = 1;
   ASSERT_TRUE(returns(ncclInProgress, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[0], nullptr)));
@@ -352,11 +361,14 @@ TEST(NcclErrors, AreKeptForTheirThreadTheirCommunicatorAndTheProcess) {
   EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("root is 77"), std::string::npos);
   std::thread([&] {  // one that has made no mistake itself
     EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("root is 77"), std::string::npos);
-  }).join();
+  })
+      .join();
   for (int r = -1; r <= ncclNumResults + 1; ++r) EXPECT_NE(ncclGetErrorString(static_cast<ncclResult_t>(r)), nullptr);
   EXPECT_STRNE(ncclGetErrorString(ncclTimeout), ncclGetErrorString(ncclRemoteError));
-  EXPECT_TRUE(returns(ncclInvalidArgument, ncclAllReduce(&x, &x, 1, static_cast<ncclDataType_t>(12), ncclSum, comm, nullptr)));
-  EXPECT_TRUE(returns(ncclInvalidArgument, ncclAllReduce(&x, &x, 1, ncclFloat32, static_cast<ncclRedOp_t>(-1), comm, nullptr)));
+  EXPECT_TRUE(
+      returns(ncclInvalidArgument, ncclAllReduce(&x, &x, 1, static_cast<ncclDataType_t>(12), ncclSum, comm, nullptr)));
+  EXPECT_TRUE(
+      returns(ncclInvalidArgument, ncclAllReduce(&x, &x, 1, ncclFloat32, static_cast<ncclRedOp_t>(-1), comm, nullptr)));
   EXPECT_TRUE(returns(ncclInvalidArgument, ncclSend(&x, 1, ncclFloat32, 1, comm, nullptr)));
   EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
 }

@@ -41,7 +41,8 @@ inline void run_ranks(int nranks, const std::function<void(int)>& fn) {
 }
 
 /// The same with a communicator for each rank, made and destroyed here. config: nullptr for a plain ncclCommInitRank.
-inline void run_comms(int nranks, const std::function<void(int, ncclComm_t)>& fn, const ncclConfig_t* config = nullptr) {
+inline void run_comms(int nranks, const std::function<void(int, ncclComm_t)>& fn,
+                      const ncclConfig_t* config = nullptr) {
   ncclUniqueId id;
   ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
   run_ranks(nranks, [&](int rank) {

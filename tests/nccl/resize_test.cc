@@ -108,7 +108,8 @@ TEST(NcclRevoke, EndsCallsAndLeavesSplitAndShrink) {
     EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comm, &state)));
     EXPECT_EQ(state, ncclSuccess);
     float x = 1;
-    EXPECT_TRUE(fails_with(ncclInvalidUsage, {"revoked"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comm, nullptr)));
+    EXPECT_TRUE(
+        fails_with(ncclInvalidUsage, {"revoked"}, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comm, nullptr)));
     EXPECT_TRUE(fails_with(ncclInvalidUsage, {"revoked"}, ncclCommFinalize(comm)));
     ncclComm_t part = nullptr, smaller = nullptr;
     ASSERT_TRUE(succeeds(ncclCommSplit(comm, rank == 2, rank, &part, nullptr)));
@@ -132,11 +133,14 @@ TEST(NcclGrow, OldRanksKeepTheirsAndNewOnesJoin) {
   run_ranks(3, [&](int rank) {
     ncclComm_t larger = nullptr;
     if (rank == 2) {
-      EXPECT_TRUE(fails_with(ncclInvalidArgument, {"uniqueId"}, ncclCommGrow(nullptr, 3, nullptr, 2, &larger, nullptr)));
+      EXPECT_TRUE(
+          fails_with(ncclInvalidArgument, {"uniqueId"}, ncclCommGrow(nullptr, 3, nullptr, 2, &larger, nullptr)));
       ASSERT_TRUE(succeeds(ncclCommGrow(nullptr, 3, &id, 2, &larger, nullptr)));
     } else {
-      EXPECT_TRUE(fails_with(ncclInvalidArgument, {"pass -1"}, ncclCommGrow(old[rank], 3, nullptr, rank, &larger, nullptr)));
-      EXPECT_TRUE(fails_with(ncclInvalidArgument, {"nRanks is 2"}, ncclCommGrow(old[rank], 2, nullptr, -1, &larger, nullptr)));
+      EXPECT_TRUE(
+          fails_with(ncclInvalidArgument, {"pass -1"}, ncclCommGrow(old[rank], 3, nullptr, rank, &larger, nullptr)));
+      EXPECT_TRUE(
+          fails_with(ncclInvalidArgument, {"nRanks is 2"}, ncclCommGrow(old[rank], 2, nullptr, -1, &larger, nullptr)));
       ASSERT_TRUE(succeeds(ncclCommGrow(old[rank], 3, rank == 1 ? &id : nullptr, -1, &larger, nullptr)));
     }
     int n = -1;

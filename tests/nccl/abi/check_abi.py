@@ -5,8 +5,8 @@
   facts     numbers, layouts and prototypes of src/nccl/abi.h are those of NVIDIA's header (facts.cc, compiled twice)
   program   program.cc, compiled with NVIDIA's header and linked with our library, runs: as threads, as processes
 
-Exit status: 0 fine, 1 differences, 77 something that this needs is not here (it says what). With RONDO_REQUIRE_NCCL set,
-as on CI, the last is an error too.
+Exit status: 0 fine, 1 differences, 77 something that this needs is not here (it says what). With RONDO_REQUIRE_NCCL
+set, as on CI, the last is an error too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def skip(reason: str) -> int:
     return 1 if os.environ.get("RONDO_REQUIRE_NCCL") else SKIP
 
 
-def run(command: list[str], **options: object) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+def run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -54,8 +54,9 @@ def is_nccl(name: str) -> bool:
 def check_symbols(ours: Path, theirs: Path) -> list[str]:
     mine, nvidia = exports(ours), exports(theirs)
     wanted = {name: kind for name, kind in nvidia.items() if is_nccl(name)}
-    wrong = [f"{name} is missing" for name in wanted if name not in mine]
-    wrong += [f"{name} is {mine[name]} here, {kind} there" for name, kind in wanted.items() if mine.get(name, kind) != kind]
+    wrong = [f"{name} is missing" for name in wanted.keys() - mine.keys()]
+    both = sorted(wanted.keys() & mine.keys())
+    wrong += [f"{name} is {mine[name]} here, {wanted[name]} there" for name in both if mine[name] != wanted[name]]
     wrong += [f"{name} is exported, which is no name of NCCL's" for name in mine if not is_nccl(name)]
     dynamic = run(["readelf", "-d", str(ours)])
     if "[libnccl.so.2]" not in next((line for line in dynamic.splitlines() if "SONAME" in line), ""):
@@ -101,7 +102,7 @@ def check_facts(options: argparse.Namespace, nccl: Path, work: Path) -> list[str
         common | {"FACTS_HEADER": '"nccl/abi.h"', "FACTS_VERSION": "23203"},
         [options.source / "src", options.source / "include"],
     )
-    wrong = [f"{name}: {ours.get(name)} here, {value} there" for name, value in theirs.items() if ours.get(name) != value]
+    wrong = [f"{name}: {ours.get(name)} here, {fact} there" for name, fact in theirs.items() if ours.get(name) != fact]
     print(f"facts: {len(theirs)} compared, {len(wrong)} differences")
     return wrong + (["there are hardly any facts"] if len(theirs) < 100 else [])
 

@@ -1,7 +1,8 @@
 // A program as users of NCCL write it: compiled with NVIDIA's own header of one version (NCCL_HEADER names it) and
 // linked with rondo's libnccl.so.2. Host buffers; ranks as threads, or (argument "processes") as processes.
 //
-// Prints the failed checks; exit status 0 when there are none. No test framework, so that nothing but the header decides.
+// Prints the failed checks; exit status 0 when there are none. No test framework, so that nothing but the header
+// decides.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,9 +57,12 @@ struct Type {
   uint64_t one, two, four;  // bit patterns of 1, 2, 4
 };
 const Type kTypes[] = {
-    {ncclInt8, 1, 1, 2, 4},          {ncclUint8, 1, 1, 2, 4},
-    {ncclInt32, 4, 1, 2, 4},         {ncclUint32, 4, 1, 2, 4},
-    {ncclInt64, 8, 1, 2, 4},         {ncclUint64, 8, 1, 2, 4},
+    {ncclInt8, 1, 1, 2, 4},
+    {ncclUint8, 1, 1, 2, 4},
+    {ncclInt32, 4, 1, 2, 4},
+    {ncclUint32, 4, 1, 2, 4},
+    {ncclInt64, 8, 1, 2, 4},
+    {ncclUint64, 8, 1, 2, 4},
     {ncclFloat16, 2, 0x3c00, 0x4000, 0x4400},
     {ncclFloat32, 4, 0x3f800000, 0x40000000, 0x40800000},
     {ncclFloat64, 8, 0x3ff0000000000000, 0x4000000000000000, 0x4010000000000000},
@@ -73,7 +77,7 @@ std::vector<char> filled(const Type& t, uint64_t bits) {
   return data;
 }
 
-// Ranks give 1, 2 and 1: sum 4, product 2, maximum 2, minimum 1; 2, 2, 2 has the average 2; scaled by 2, 1 or 1/... below.
+// Ranks give 1, 2 and 1: sum 4, product 2, maximum 2, minimum 1. All give 2: average 2. Ones scaled by 1, 2 and 1: 4.
 void every_type_and_operator(int rank, ncclComm_t comm) {
   for (const Type& t : kTypes) {
     const std::vector<char> in = filled(t, rank == 1 ? t.two : t.one), twos = filled(t, t.two);
@@ -311,7 +315,8 @@ int main(int argc, char** argv) {
     as_threads(of_one_rank);
     one_thread_with_all_ranks();
   }
-  std::printf("header %d, ranks as %s: %d checks%s, %d failed\n", NCCL_VERSION_CODE, processes ? "processes" : "threads",
-              num_checked.load(), processes ? " by the parent" : "", num_failed.load());
+  std::printf("header %d, ranks as %s: %d checks%s, %d failed\n", NCCL_VERSION_CODE,
+              processes ? "processes" : "threads", num_checked.load(), processes ? " by the parent" : "",
+              num_failed.load());
   return num_failed == 0 ? 0 : 1;
 }
