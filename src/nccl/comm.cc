@@ -4,12 +4,14 @@
 
 #include <thread>
 
+#include "nccl/memory.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 
 namespace rondo::nccl {
 
 std::shared_ptr<Comm> Comm::create(CommConfig config) {
+  look_for_driver();
   auto comm = std::make_shared<Comm>(std::move(config));
   comm->handle = process().add(comm);
   return comm;

@@ -17,6 +17,12 @@ struct Comm;
 enum class MemoryPlace { kHost, kDevice };
 MemoryPlace place_of(const Comm& comm);
 
+/// Called when a communicator is made: from then on check_place asks the CUDA driver, if the program has loaded one.
+void look_for_driver();
+/// Refuses a buffer in device memory by name, where the process has a CUDA driver that can tell; a host kernel that
+/// read it would crash. `name`: of the argument. Managed memory is host memory, too. Errors: kUnsupported.
+Status check_place(const void* buffer, const char* name);
+
 /// Called once for each call that is about to run.
 void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options);
 

@@ -120,6 +120,10 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   RONDO_TRY(o.comm->usable());
   if (request.dtype < 0 || request.dtype >= kNumDtypes)
     return bad_argument(fmt::format("datatype is {}, which is no element type", request.dtype));
+  if (place_of(*o.comm) == MemoryPlace::kHost) {
+    RONDO_TRY(check_place(request.in, "sendbuff"));
+    RONDO_TRY(check_place(request.out, "recvbuff"));
+  }
   if (collective_reduces(request.collective)) RONDO_TRY(take_operator(&o));
   if (!check && !o.config && request.count_elems != 0) [[likely]]
     return o;  // issue() follows at once

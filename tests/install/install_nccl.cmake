@@ -1,5 +1,5 @@
-# Run by ctest (cmake -P): component rondo_nccl is libnccl.so.2 in a folder of its own, and nothing else; component rondo
-# has none of it.
+# Run by ctest (cmake -P): component rondo_nccl is libnccl.so.2 in a folder of its own, and nothing else; component
+# rondo has none of it.
 cmake_minimum_required(VERSION 3.25)
 foreach(component rondo rondo_nccl)
   file(REMOVE_RECURSE ${WORK_DIR}/${component})
