@@ -77,7 +77,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   if (error == nullptr) return report(null_argument("asyncError"), comm->get());
   const rondo::Status s = (*comm)->async_error();
   if (s.code() == rondo::StatusCode::kInProgress) *error = ncclInProgress;
-  else *error = s.ok() ? ncclSuccess : report(s, comm->get());
+  else *error = report_again(s, comm->get());
   return ncclSuccess;
 }
 
@@ -128,7 +128,10 @@ ncclResult_t pncclGroupStart() {
   return ncclSuccess;
 }
 
-ncclResult_t pncclGroupEnd() { return report(Group::mine().end()); }
+ncclResult_t pncclGroupEnd() {
+  const rondo::Status s = Group::mine().end();
+  return report(s, Group::mine().ended_version());
+}
 
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
   constexpr size_t kLeastBytes = offsetof(ncclSimInfo_t, estimatedTime) + sizeof info->estimatedTime;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <set>
 
 #include "nccl/abi.h"
 #include "nccl/comm_hash.h"
@@ -58,7 +57,7 @@ ncclResult_t reported_init(ncclComm_t* out, int nranks, const ncclUniqueId& id, 
   Group& group = Group::mine();
   Status s = init_rank(out, nranks, id, rank, config);
   if (!s.ok() && s.code() != StatusCode::kInProgress) (void)group.fail(s);
-  return report(s);
+  return report(s, group.ended_version());
 }
 
 Status init_all(ncclComm_t* out, int ndev, const int* devices) {

@@ -29,6 +29,7 @@ Status Comm::async_error() {
     if (job_ != nullptr) {
       if (!job_->done(&ended)) return Status(StatusCode::kInProgress, "");
       job_ = nullptr;
+      if (!ended.ok()) process().log().warn(ended.to_string());
       if (!ended.ok() && failure_.ok()) failure_ = ended;
     }
     if (revoked.load()) return {};  // quiet: what it ended was asked for
@@ -54,11 +55,6 @@ Status Comm::usable() {
   if (suspended.load()) return bad_usage("the communicator is suspended: ncclCommResume first");
   if (finalized.load()) return bad_argument("the communicator was finalized: destroy it");
   return {};
-}
-
-void Comm::note_failure(const Status& why) {
-  const std::lock_guard guard(mutex_);
-  if (failure_.ok()) failure_ = why;
 }
 
 void Comm::note_error(const std::string& text) {

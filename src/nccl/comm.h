@@ -56,7 +56,6 @@ struct Comm : std::enable_shared_from_this<Comm> {
   Status usable();
   /// What ncclCommGetAsyncError says. Never blocks.
   Status async_error();
-  void note_failure(const Status& why);
   void note_error(const std::string& text);
   std::string last_error() const;
 

@@ -1,6 +1,7 @@
 #include "nccl/group.h"
 
 #include <algorithm>
+#include <climits>
 #include <thread>
 #include <utility>
 
@@ -120,6 +121,9 @@ Status Group::end() {
   const Status error = std::exchange(error_, Status());
   Contents contents = take();
   const auto last = std::exchange(contents.last, {});
+  const auto comms = comms_of(contents);
+  ended_version_ = comms.empty() ? 0 : UINT_MAX;
+  for (const auto& comm : comms) ended_version_ = std::min(ended_version_, comm->caller_version());
   Status result = error;
   if (!error.ok()) {
     withdraw(contents.setups);
@@ -127,12 +131,11 @@ Status Group::end() {
     result = run(contents);
     if (!result.ok()) {
       withdraw(contents.setups);
-      for (const auto& comm : comms_of(contents)) comm->note_error(std::string(result.message()));
+      for (const auto& comm : comms) comm->note_error(std::string(result.message()));
     }
   } else if (!contents.operations.empty() || !contents.setups.empty()) {
-    auto comms = comms_of(contents);
     auto shared = std::make_shared<Contents>(std::move(contents));
-    Job::start(std::move(comms), [shared] { return run(*shared); });
+    Job::start(comms, [shared] { return run(*shared); });
     result = Status(StatusCode::kInProgress, "");
   }
   for (const auto& what : last) what();
@@ -145,6 +148,7 @@ Status Group::simulate(double* forecast) {
   const Status error = std::exchange(error_, Status());
   Contents contents = take();
   withdraw(contents.setups);
+  for (const auto& what : contents.last) what();
   RONDO_TRY(error);
   *forecast = 0;
   for (const Operation& o : contents.operations) {

@@ -35,6 +35,8 @@ class Group {
   static Group& mine();
 
   bool open() const { return depth_ > 0; }
+  /// The least version that a communicator's caller knows, of the group that ended last: what its error may be called.
+  unsigned ended_version() const { return ended_version_; }
   void start() { ++depth_; }
   Status end();
   /// As end, but what was called is dropped, and *forecast_us says how long it would have taken.
@@ -62,6 +64,7 @@ class Group {
   static std::vector<std::shared_ptr<Comm>> comms_of(const Contents& contents);
 
   int depth_ = 0;
+  unsigned ended_version_ = 0;
   Mode mode_ = Mode::kNone;
   Status error_;
   Contents contents_;

@@ -63,16 +63,30 @@ Status bad_argument(std::string text) { return Status(StatusCode::kInvalidArgume
 Status bad_usage(std::string text) { return Status(StatusCode::kUnsupported, std::move(text)); }
 Status null_argument(std::string_view name) { return bad_argument(std::string(name) + " is a null pointer"); }
 
-ncclResult_t report(const Status& status, Comm* comm) {
-  if (status.ok()) [[likely]]
-    return ncclSuccess;
+namespace {
+
+ncclResult_t note(const Status& status, Comm* comm, unsigned version, bool is_new) {
   if (status.code() == StatusCode::kInProgress) return ncclInProgress;
   thread_error() = sentence_of(status);
   if (comm != nullptr) comm->note_error(thread_error());
   process().note_error(thread_error());
-  const ncclResult_t result = result_of(status, comm != nullptr ? comm->caller_version() : 0);
-  process().log().warn(std::string(result_text(result)) + ": " + thread_error());
+  const ncclResult_t result = result_of(status, version);
+  if (is_new) process().log().warn(std::string(result_text(result)) + ": " + thread_error());
   return result;
+}
+
+}  // namespace
+
+ncclResult_t report(const Status& status, Comm* comm) {
+  return status.ok() ? ncclSuccess : note(status, comm, comm != nullptr ? comm->caller_version() : 0, true);
+}
+
+ncclResult_t report(const Status& status, unsigned version) {
+  return status.ok() ? ncclSuccess : note(status, nullptr, version, true);
+}
+
+ncclResult_t report_again(const Status& status, Comm* comm) {
+  return status.ok() ? ncclSuccess : note(status, comm, comm->caller_version(), false);
 }
 
 const char* last_error(Comm* comm) {

@@ -30,6 +30,10 @@ Status null_argument(std::string_view name);
 /// Notes the error's sentence for ncclGetLastError, of `comm` if there is one, logs it, and returns the result code.
 /// All entry points end with it.
 ncclResult_t report(const Status& status, Comm* comm = nullptr);
+/// The same of a call on several communicators, or on one that is not there yet.
+ncclResult_t report(const Status& status, unsigned version);
+/// The same of an error that was asked for: it is not new, so it is not logged.
+ncclResult_t report_again(const Status& status, Comm* comm);
 /// Of `comm`; nullptr: of this thread, or else the process's last one. Valid until this thread asks again.
 const char* last_error(Comm* comm);
 

@@ -1,4 +1,5 @@
-// Device memory is refused where a CUDA driver can tell: here one of ours (fake_cuda.c), loaded as programs load theirs.
+// Device memory is refused where a CUDA driver can tell: here one of ours (fake_cuda.c), loaded as programs load
+// theirs.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

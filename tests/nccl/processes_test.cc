@@ -127,9 +127,19 @@ TEST(NcclProcesses, TimeoutIsSaidToWhoKnowsIt) {
       config.blocking = 0;
       ncclComm_t comm = nullptr;
       ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
-      EXPECT_EQ(settle(comm), version >= 23003 ? ncclTimeout : ncclRemoteError);
+      const ncclResult_t expected = version >= 23003 ? ncclTimeout : ncclRemoteError;
+      EXPECT_EQ(settle(comm), expected);
       EXPECT_NE(std::string(ncclGetLastError(comm)).find("rank"), std::string::npos);
       EXPECT_TRUE(succeeds(ncclCommAbort(comm)));
+
+      config.blocking = 1;
+      ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+      EXPECT_TRUE(returns(expected, ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
+      EXPECT_EQ(comm, nullptr);
+      ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+      ASSERT_TRUE(succeeds(ncclGroupStart()));
+      ASSERT_TRUE(succeeds(ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
+      EXPECT_TRUE(returns(expected, ncclGroupEnd()));
     }
   });
 }
@@ -185,6 +195,24 @@ TEST(NcclProcesses, IgnoredVariablesAreSaidWithoutALogToo) {
     ASSERT_TRUE(succeeds(ncclCommInitAll(&comm, 1, nullptr)));
     EXPECT_NE(::testing::internal::GetCapturedStderr().find("NCCL_NTHREADS is ignored"), std::string::npos);
     EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+  });
+}
+
+TEST(NcclProcesses, AWatchdogThatAsksAgainDoesNotFillTheLog) {
+  run_processes(1, {{"NCCL_DEBUG", "WARN"}}, [](int) {
+    ncclComm_t comms[2];
+    ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 2, nullptr)));
+    EXPECT_TRUE(succeeds(ncclCommAbort(comms[1])));
+    float x = 0;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[0], nullptr), ncclRemoteError);
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find("abort"), std::string::npos);
+    ::testing::internal::CaptureStderr();
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comms[0], &state)));
+    EXPECT_EQ(state, ncclRemoteError);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_TRUE(succeeds(ncclCommDestroy(comms[0])));
   });
 }
 
