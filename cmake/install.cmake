@@ -1,11 +1,17 @@
 # What `cmake --install` puts down as component rondo: the shared library, the public headers, the CMake package and
-# rondo.pc. (The command line installs itself, in tools/.)
+# rondo.pc; and libnccl.so.2 as component rondo_nccl. (The command line installs itself, in tools/.)
 include(CMakePackageConfigHelpers)
 set(RONDO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
 
 install(TARGETS rondo EXPORT rondoTargets COMPONENT rondo)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT rondo
         FILES_MATCHING PATTERN "*.h")
+
+# libnccl.so.2 is a component and has a folder of its own, so that no linker or loader finds it where NVIDIA's is meant:
+# programs name it (LD_PRELOAD, LD_LIBRARY_PATH; docs/nccl.md).
+install(TARGETS rondo_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/rondo-nccl COMPONENT rondo_nccl
+        NAMELINK_SKIP)
+
 install(EXPORT rondoTargets NAMESPACE rondo:: DESTINATION ${RONDO_PACKAGE_DIR} COMPONENT rondo)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/rondoConfig.cmake.in ${PROJECT_BINARY_DIR}/rondoConfig.cmake

@@ -2,9 +2,13 @@
 # Builds a release with its tests and runs what must hold before a commit: the unit tests and the tests with several
 # processes, the dependency rule, and the proof of every algorithm for every number of ranks up to 64. Installs what is
 # missing (Debian 12).
+#   scripts/test.sh            all of it
+#   scripts/test.sh --torch    that PyPI's torch binds to rondo's libnccl.so.2 (installs 5 GB below build/)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
+
+if [ "${1:-}" = --torch ]; then exec scripts/torch_preload_check.sh; fi
 
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 echo "== dependency rule"

@@ -58,6 +58,7 @@ struct CallOptions {
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
+  bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
 };
 
 struct Operation;  // src/engine
@@ -89,6 +90,10 @@ class RONDO_API Work {
 class RONDO_API Communicator {
  public:
   static Expected<UniqueId> make_unique_id();
+  /// The id that all ranks get who name the same "host:port" and secret, so that nothing but these two need travel.
+  /// Rank 0 passes open: its process listens there (host is one of its own names or addresses) until all ranks have
+  /// joined, and the others may come first. Errors: kInvalidArgument, kSystem (the name is unknown, the port is taken).
+  static Expected<UniqueId> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
   static Expected<std::unique_ptr<Communicator>> init_rank(int nranks, const UniqueId& id, Rank rank,
                                                            const Config& config = {});
   static Expected<std::vector<std::unique_ptr<Communicator>>> init_all(int nranks, const Config& config = {});
@@ -182,6 +187,11 @@ class RONDO_API Communicator {
   Status error() const;
   /// Which plan a call of this shape gets, and why.
   std::string explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op);
+  /// How long the planner expects such a call to take, in microseconds; equal on all ranks. Of options: row, algorithm
+  /// and promises count. Errors: kInvalidArgument, kUnsupported (no algorithm that the options leave), and for send and
+  /// recv, which have no plan.
+  Expected<double> forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root = 0,
+                               const CallOptions* options = nullptr);
 
   CommunicatorImpl& impl() { return *impl_; }
 
@@ -191,6 +201,12 @@ class RONDO_API Communicator {
   friend class CommunicatorImpl;
   std::unique_ptr<CommunicatorImpl> impl_;
 };
+
+/// Settings that are weaker than any file and stronger than the built-in defaults, as lines of a configuration file:
+/// for libraries whose users know them by other names. `from` is what `rondo info` and errors call the source. They
+/// replace those of an earlier call, and count for what is made afterwards. Errors: kInvalidArgument. Thread safety:
+/// any thread.
+RONDO_API Status set_default_settings(const std::string& lines, const std::string& from);
 
 /// Operations that this thread issues between the two run as one batch (see rondo_group_start).
 RONDO_API void group_start();

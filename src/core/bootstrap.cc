@@ -18,7 +18,6 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
-constexpr double kDefaultInitS = 120;
 constexpr size_t kMaxBlobBytes = size_t{1} << 30;
 
 // Empty when the peer's process is not visible from here (another pid namespace) or the kernel is older than 5.3: then

@@ -47,6 +47,8 @@ struct BootstrapOptions {
 /// (RONDO_INIT_TIMEOUT_S, 120 s) when nobody comes. The process must live until then. One id serves one communicator.
 /// Errors: kSystem (no usable interface, no socket), kInvalidArgument (RONDO_SOCKET_IFNAME matches nothing).
 Expected<rondo_unique_id> make_unique_id();
+/// Of the init deadline, in seconds, where no setting says otherwise.
+inline constexpr double kDefaultInitS = 120;
 
 class Bootstrap {
  public:

@@ -14,6 +14,9 @@ Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::
 Communicator::~Communicator() = default;
 
 Expected<UniqueId> Communicator::make_unique_id() { return rondo::make_unique_id(); }
+Expected<UniqueId> Communicator::unique_id_at(const std::string& host_port, const std::string& secret, bool open) {
+  return rondo::unique_id_at(host_port, secret, open);
+}
 
 std::unique_ptr<Communicator> Communicator::wrap(std::unique_ptr<CommunicatorImpl> impl) {
   return std::unique_ptr<Communicator>(impl != nullptr ? new Communicator(std::move(impl)) : nullptr);
@@ -65,6 +68,16 @@ Expected<std::unique_ptr<Communicator>> Communicator::grow(int new_nranks, const
 Status Communicator::finalize() { return impl_->finalize(); }
 void Communicator::abort() { impl_->abort(); }
 Status Communicator::error() const { return impl_->error(); }
+Expected<double> Communicator::forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root,
+                                           const CallOptions* options) {
+  PlanRequest request;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.op = op;
+  request.root = root;
+  request.count_elems = count_elems;
+  return impl_->forecast_us(request, options);
+}
 std::string Communicator::explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op) {
   PlanRequest request;
   request.collective = collective;

@@ -182,7 +182,10 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.
   if (transport_->aborted_by()) [[unlikely]] return not_started(c, error());
-  if (options != nullptr) RONDO_TRY(read_options(*options, c));
+  if (options != nullptr) {
+    RONDO_TRY(read_options(*options, c));
+    if (options->check_only) return {};
+  }
   if (group_open()) {
     add_to_group(*this, c, work);
     return {};
@@ -318,6 +321,26 @@ Status CommunicatorImpl::free(void* ptr) {
   Status s = device_ != nullptr ? device_->free(ptr) : transport_->free(ptr);
   unlock();
   return s;
+}
+
+Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const CallOptions* options) {
+  CallArguments c{request, nullptr, nullptr, settings_.deadline_s};
+  if (request.root < 0 || request.root >= nranks_)
+    return bad("root", fmt::format("is {}: the ranks of this communicator are 0 to {}", request.root, nranks_ - 1));
+  if (is_point_to_point(request.collective))
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: messages between two ranks have no forecast", rank_));
+  if (options != nullptr) {
+    if (options->row != nullptr && !row_supported(*options->row)) return bad("row", "is none that rondo carries");
+    CallOptions known = *options;
+    constexpr uint64_t kAnyScale = 0;
+    if (known.premul == nullptr) known.premul = &kAnyScale;
+    RONDO_TRY(read_options(known, c));
+  }
+  lock();
+  auto found = planner_.candidates(c.request);
+  unlock();
+  if (!found.ok()) return found.status();
+  return found->front().forecast_ns / 1e3;
 }
 
 std::string CommunicatorImpl::explain_plan(const PlanRequest& request) {

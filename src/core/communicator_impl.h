@@ -97,6 +97,7 @@ class CommunicatorImpl {
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);
   std::string explain_plan(const PlanRequest& request);
+  Expected<double> forecast_us(const PlanRequest& request, const CallOptions* options);
   /// Takes the driver role, waiting for it: whoever has it waits with a deadline, so this ends too.
   void lock();
   void unlock() { queue_.leave(); }

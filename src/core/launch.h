@@ -59,6 +59,9 @@ Expected<std::unique_ptr<Bootstrap>> join_from_environment(const BootstrapOption
 /// The same for a LaunchInfo in hand.
 Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options = {});
 
+/// Communicator::unique_id_at.
+Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
+
 /// The 128 bytes as 256 lower-case hex digits, for RONDO_UNIQUE_ID, and back (kInvalidArgument).
 std::string unique_id_to_hex(const rondo_unique_id& id);
 Expected<rondo_unique_id> unique_id_from_hex(const std::string& hex);

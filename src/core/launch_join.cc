@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "core/id_handout.h"
 #include "core/launch.h"
@@ -63,23 +65,30 @@ Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const 
   return id;
 }
 
-// Every rank computes the same id; rank 0 opens its rendezvous.
-Expected<rondo_unique_id> derived_id(const LaunchInfo& info, const Patience& patience) {
+struct MeetingPlace {
+  std::string host;
+  uint16_t port;
+  std::string secret;       // any text
+  std::string_view advice;  // to who finds the port taken
+};
+
+// Every rank computes the same id; rank 0 opens its rendezvous for so long.
+Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, double open_s) {
   IdContents id;
   id.derived = true;
-  id.port = info.master_port;
-  id.secret = secret_from_text(info.secret);
-  RONDO_TRY_ASSIGN(id.addresses, resolve(info.master_addr));
-  if (info.rank == 0) {
+  id.port = place.port;
+  id.secret = secret_from_text(place.secret);
+  RONDO_TRY_ASSIGN(id.addresses, resolve(place.host));
+  if (open) {
     RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
     RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(interfaces));
     for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
     auto listeners = listen_tcp(addresses, id.port);
     if (!listeners.ok())
-      return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; set RONDO_PORT to a free "
-                                                     "port on all ranks", listeners.status().message()));
-    RONDO_TRY(start_rendezvous(std::move(*listeners), id.secret, 2 * patience.seconds()));
+      return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; {}",
+                                                     listeners.status().message(), place.advice));
+    RONDO_TRY(start_rendezvous(std::move(*listeners), id.secret, open_s));
   }
   if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
   return encode_id(id);
@@ -90,12 +99,36 @@ Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patien
     case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
     case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
     case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
-    case LaunchInfo::Meeting::kDerivedId: return derived_id(info, patience);
+    case LaunchInfo::Meeting::kDerivedId:
+      return derived_id({info.master_addr, info.master_port, info.secret, "set RONDO_PORT to a free port on all ranks"},
+                        info.rank == 0, 2 * patience.seconds());
   }
   return Status(StatusCode::kInternal, "unknown kind of meeting");
 }
 
+// "host:port", "[fe80::1]:port"; nothing when it is neither.
+std::optional<MeetingPlace> place_from(std::string_view host_port) {
+  const size_t colon = host_port.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  std::string_view host = host_port.substr(0, colon), digits = host_port.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size() || port == 0 || host.empty()) return std::nullopt;
+  return MeetingPlace{std::string(host), port, "", "name a free port on all ranks"};
+}
+
 }  // namespace
+
+Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open) {
+  auto place = place_from(host_port);
+  if (!place)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("'{}' is no meeting place: expected host:port, or [IPv6 address]:port", host_port));
+  place->secret = "place " + secret;
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  return derived_id(*place, open, 2 * settings.number_or("init_timeout_s", kDefaultInitS));
+}
 
 Expected<LaunchInfo> launch_from_environment() {
   RONDO_TRY_ASSIGN(const SettingValues values, SettingValues::load());

@@ -6,7 +6,7 @@
 //   struct       Config's deadlines, then Config::settings (rondo_config.settings)
 //   environment  RONDO_*
 //   file         RONDO_CONFIG alone if it is set (empty: none), else ~/.config/rondo.conf, then /etc/rondo.conf
-//   default
+//   default      set_default_settings (communicator.h), then the table's
 //
 // Thread safety: the table is constant; SettingValues are values.
 #pragma once

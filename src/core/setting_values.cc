@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <mutex>
 
 #include "core/config_file.h"
 #include "core/setting_table.h"
 #include "core/socket.h"
+#include "rondo/communicator.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -35,6 +37,16 @@ Expected<std::optional<std::string>> read_whole(const std::string& path) {
   return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_text(errno)));
 }
 
+// set_default_settings: of the process, since what it serves (unique ids, listeners) is the process's too.
+struct DefaultLines {
+  std::mutex mutex;
+  std::string lines, from;
+};
+DefaultLines& default_lines() {
+  static DefaultLines all;
+  return all;
+}
+
 std::string hint_for(std::string_view key, bool variable) {
   const std::string_view near = similar_setting(key);
   if (near.empty()) return "";
@@ -44,7 +56,26 @@ std::string hint_for(std::string_view key, bool variable) {
 }  // namespace
 
 Expected<SettingValues> SettingValues::load() {
-  return load([](const char* name) -> const char* { return std::getenv(name); }, read_whole);
+  RONDO_TRY_ASSIGN(SettingValues values,
+                   load([](const char* name) -> const char* { return std::getenv(name); }, read_whole));
+  SettingValues weaker;
+  {
+    const std::lock_guard guard(default_lines().mutex);
+    RONDO_TRY(weaker.add_lines(default_lines().lines, default_lines().from, default_lines().from));
+  }
+  for (SettingValue& v : weaker.values_)
+    if (values.find(v.key) == nullptr) values.values_.push_back(std::move(v));
+  return values;
+}
+
+Status set_default_settings(const std::string& lines, const std::string& from) {
+  SettingValues tried;
+  RONDO_TRY(tried.add_struct(lines));
+  if (!tried.unknown().empty()) return Status(StatusCode::kInvalidArgument, tried.unknown().front());
+  const std::lock_guard guard(default_lines().mutex);
+  default_lines().lines = lines;
+  default_lines().from = from;
+  return {};
 }
 
 Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const FileLookup& files) {

@@ -225,6 +225,26 @@ TEST(Settings, ACommunicatorTakesTheStructsText) {
                          {"config.settings:1", "algo = treee"}));
 }
 
+TEST(Settings, DefaultsOfTheProgramAreTheWeakest) {
+  ASSERT_TRUE(is_ok(set_default_settings("algo = tree\nproto = simple", "the program")));
+  Config config;
+  config.settings = "proto = inline";
+  auto comms = Communicator::init_all(2, config);
+  ASSERT_TRUE(is_ok(comms.status()));
+  const std::string why = (*comms)[0]->explain_plan(Collective::kAllReduce, 10, Dtype::kFloat32, Op::kSum);
+  EXPECT_TRUE(why.starts_with("tree inline")) << why;
+  ::setenv("RONDO_ALGO", "ring", 1);
+  const auto values = SettingValues::load();
+  ::unsetenv("RONDO_ALGO");
+  ASSERT_TRUE(is_ok(values.status()));
+  EXPECT_EQ(values->find("algo")->from, "environment");
+  EXPECT_EQ(values->find("proto")->from, "the program");
+  EXPECT_TRUE(fails_with(set_default_settings("algo = treee", ""), StatusCode::kInvalidArgument, {"algo = treee"}));
+  EXPECT_TRUE(fails_with(set_default_settings("allgo = ring", ""), StatusCode::kInvalidArgument, {"allgo"}));
+  ASSERT_TRUE(is_ok(set_default_settings("", "")));  // the others' tests
+  EXPECT_EQ(SettingValues::load()->find("proto"), nullptr);
+}
+
 // Every row of the table stands in the page with its variable, and every variable of the page stands in the table.
 TEST(Settings, TheTableAndThePageAgree) {
   std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");

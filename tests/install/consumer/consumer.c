@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <rondo/nccl_ext.h>
 #include <rondo/rondo.h>
 
 enum { kRanks = 3, kCount = 1000 };

@@ -1,0 +1,165 @@
+#include "nccl/call_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "nccl/process.h"
+#include "nccl/result.h"
+#include "rondo/algorithm.h"
+#include "rondo/nccl_ext.h"
+
+namespace rondo::nccl {
+namespace {
+
+constexpr size_t kLeastBytes = offsetof(ncclCollConfig_t, launchCompletionEvent);  // the struct of 2.31
+constexpr size_t kMostOptions = 1024;                                              // a longer list goes round
+
+std::string lower(std::string_view text) {
+  std::string s(text);
+  for (char& c : s) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return s;
+}
+
+Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
+  const auto promise = [&](const char* name, uint32_t bit) -> Status {
+    if (option.val.i != 0 && option.val.i != 1)
+      return bad_argument(fmt::format("{} is {}: expected 0 or 1", name, option.val.i));
+    if (option.val.i == 1) to->promises |= bit;
+    return {};
+  };
+  switch (option.key.optionId) {
+    case RONDO_NCCL_EXT_ACCUMULATION: {
+      const char* name = option.val.s;
+      if (name == nullptr) return null_argument("RONDO_NCCL_EXT_ACCUMULATION's string");
+      to->accumulator = dtype_from_name(name);
+      if (!to->accumulator)
+        return bad_argument(fmt::format("RONDO_NCCL_EXT_ACCUMULATION is '{}', which is no element type", name));
+      return {};
+    }
+    case RONDO_NCCL_EXT_SAME_BITS_PER_RUN:
+      return promise("RONDO_NCCL_EXT_SAME_BITS_PER_RUN", RONDO_PROMISE_SAME_BITS_PER_RUN);
+    case RONDO_NCCL_EXT_SAME_BITS_PER_SIZE:
+      return promise("RONDO_NCCL_EXT_SAME_BITS_PER_SIZE", RONDO_PROMISE_SAME_BITS_PER_SIZE);
+    case RONDO_NCCL_EXT_SAME_BITS_PER_ALGORITHM:
+      return promise("RONDO_NCCL_EXT_SAME_BITS_PER_ALGORITHM", RONDO_PROMISE_SAME_BITS_PER_ALGORITHM);
+    case RONDO_NCCL_EXT_SAME_BITS_PER_TRANSPORT:
+      return promise("RONDO_NCCL_EXT_SAME_BITS_PER_TRANSPORT", RONDO_PROMISE_SAME_BITS_PER_TRANSPORT);
+    case RONDO_NCCL_EXT_RANK_ORDER: return promise("RONDO_NCCL_EXT_RANK_ORDER", RONDO_PROMISE_RANK_ORDER);
+    case RONDO_NCCL_EXT_TRACE_TAG: to->tag = reinterpret_cast<uintptr_t>(option.val.raw); return {};
+    default:
+      return bad_usage(
+          fmt::format("config.ext asks for option {} of rondo, which this release does not have "
+                      "(rondo/nccl_ext.h lists them)",
+                      option.key.optionId));
+  }
+}
+
+Status read_options(const ncclConfigExt_t* list, CallConfig* to) {
+  std::set<std::pair<int, int>> seen;
+  for (const ncclConfigExt_t* o = list; o != nullptr; o = o->next) {
+    if (seen.size() >= kMostOptions) return bad_argument("config.ext has no end: does the list go round?");
+    if (!seen.emplace(o->key.vendorId, o->key.optionId).second)
+      return bad_argument(
+          fmt::format("config.ext names option {} of vendor {:#x} twice", o->key.optionId, o->key.vendorId));
+    if (o->key.vendorId == RONDO_NCCL_VENDOR_ID) RONDO_TRY(read_option(*o, to));
+    else
+      process().log().info(
+          fmt::format("config.ext: option {} belongs to vendor {:#x}", o->key.optionId, o->key.vendorId));
+  }
+  return {};
+}
+
+Status check_range(const char* name, int value, int least, int most) {
+  if (value == NCCL_CONFIG_UNDEF_INT || (value >= least && value <= most)) return {};
+  return bad_argument(fmt::format("config.{} is {}: expected {} to {}, or unset", name, value, least, most));
+}
+
+// NCCL names a family, or one member of it: "ring", "ring_ll128". What rondo has no equivalent for is known, and empty.
+std::optional<std::string_view> nccl_family(std::string_view name) {
+  for (const std::string_view family : {"ring", "tree"})
+    if (name == family || name.starts_with(std::string(family) + "_")) return family;
+  for (const std::string_view other : {"collnet", "nvls", "pat", "symk"})
+    if (name.starts_with(other)) return std::string_view();
+  return std::nullopt;
+}
+
+}  // namespace
+
+Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
+  if (c.size < kLeastBytes)
+    return bad_argument(
+        fmt::format("config.size is {}: the first version of the struct has {} bytes", c.size, kLeastBytes));
+  if (c.magic != NCCL_API_MAGIC)
+    return bad_argument(fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_COLLCONFIG_INITIALIZER", c.magic,
+                                    NCCL_API_MAGIC));
+  RONDO_TRY(check_range("minCTAs", c.minCTAs, 1, INT_MAX));
+  RONDO_TRY(check_range("maxCTAs", c.maxCTAs, 1, INT_MAX));
+  RONDO_TRY(check_range("nvlsCTAs", c.nvlsCTAs, 1, INT_MAX));
+  RONDO_TRY(check_range("cgaClusterSize", c.cgaClusterSize, 0, 8));
+  RONDO_TRY(check_range("CTAPolicy", c.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO));
+  if (c.forceAlgSelection != 0 && c.forceAlgSelection != 1)
+    return bad_argument(fmt::format("config.forceAlgSelection is {}: expected 0 or 1", c.forceAlgSelection));
+  // The last field came in 2.32: a struct of 2.31 ends before it.
+  if (c.size >= sizeof c && c.version >= 23200 && c.launchCompletionEvent != nullptr)
+    return bad_usage(
+        "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
+        "when the call (or its group) has returned, it is complete");
+  CallConfig own;
+  if (c.algSelection != nullptr) own.selection = c.algSelection;
+  own.force_selection = c.forceAlgSelection == 1;
+  own.tag = c.userProfilerTag;
+  RONDO_TRY(read_options(c.ext, &own));
+  return own;
+}
+
+Expected<std::vector<std::string>> selected_algorithms(const std::string& selection, Collective collective) {
+  std::vector<std::string> all, named;
+  for (const Algorithm& a : all_algorithms())
+    if (a.collective == collective) all.emplace_back(a.name);
+  std::string_view rest(selection);
+  const bool except = rest.starts_with('^');
+  if (except) rest.remove_prefix(1);
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string name = lower(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    const auto own = all_algorithms();
+    const auto family = nccl_family(name);
+    const bool ours = std::any_of(own.begin(), own.end(), [&](const Algorithm& a) { return a.name == name; });
+    if (!ours && !family) return bad_argument(fmt::format("config.algSelection: '{}' is no algorithm", name));
+    named.emplace_back(ours ? std::string_view(name) : *family);
+  }
+  std::erase_if(
+      all, [&](const std::string& a) { return (std::find(named.begin(), named.end(), a) != named.end()) == except; });
+  return all;
+}
+
+Expected<std::string> choose_algorithm(Communicator& comm, const CallConfig& config, Collective collective,
+                                       uint64_t count_elems, Dtype dtype, Op op, Rank root,
+                                       const CallOptions& options) {
+  if (config.selection.empty()) return std::string();
+  auto selected = selected_algorithms(config.selection, collective);
+  std::string best, why = selected.ok() ? "" : std::string(selected.status().message());
+  double least_us = 0;
+  if (selected.ok()) {
+    for (const std::string& name : *selected) {
+      CallOptions tried = options;
+      tried.algorithm = name.c_str();
+      auto us = comm.forecast_us(collective, count_elems, dtype, op, root, &tried);
+      if (us.ok() && (best.empty() || *us < least_us)) best = name, least_us = *us;
+    }
+    why = fmt::format("config.algSelection '{}' leaves no algorithm for this {}", config.selection,
+                      collective_name(collective));
+  }
+  if (!best.empty()) return best;
+  if (config.force_selection) return bad_argument(why);
+  process().log().info(why + "; the planner chooses");
+  return std::string();
+}
+
+}  // namespace rondo::nccl

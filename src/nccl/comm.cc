@@ -1,0 +1,143 @@
+#include "nccl/comm.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "nccl/memory.h"
+#include "nccl/process.h"
+#include "nccl/result.h"
+
+namespace rondo::nccl {
+
+std::shared_ptr<Comm> Comm::create(CommConfig config) {
+  look_for_driver();
+  auto comm = std::make_shared<Comm>(std::move(config));
+  comm->handle = process().add(comm);
+  return comm;
+}
+
+void Comm::become(std::unique_ptr<Communicator> made) {
+  owned_ = std::move(made);
+  inner_.store(owned_.get(), std::memory_order_release);
+}
+
+Status Comm::async_error() {
+  {
+    const std::lock_guard guard(mutex_);
+    Status ended;
+    if (job_ != nullptr) {
+      if (!job_->done(&ended)) return Status(StatusCode::kInProgress, "");
+      job_ = nullptr;
+      if (!ended.ok()) process().log().warn(ended.to_string());
+      if (!ended.ok() && failure_.ok()) failure_ = ended;
+    }
+    if (revoked.load()) return {};  // quiet: what it ended was asked for
+    if (!failure_.ok()) return failure_;
+  }
+  Communicator* made = inner();
+  if (made == nullptr) return Status(StatusCode::kInProgress, "");
+  return made->error();
+}
+
+Status Comm::ready() {
+  const Status s = async_error();
+  if (s.code() == StatusCode::kInProgress)
+    return bad_argument(
+        "an earlier call on this communicator is under way: ask ncclCommGetAsyncError until it is no "
+        "longer ncclInProgress");
+  return s;
+}
+
+Status Comm::usable() {
+  RONDO_TRY(ready());
+  if (revoked.load()) return bad_usage("the communicator was revoked: split, shrink or destroy it");
+  if (suspended.load()) return bad_usage("the communicator is suspended: ncclCommResume first");
+  if (finalized.load()) return bad_argument("the communicator was finalized: destroy it");
+  return {};
+}
+
+void Comm::note_error(const std::string& text) {
+  const std::lock_guard guard(mutex_);
+  last_error_ = text;
+}
+
+std::string Comm::last_error() const {
+  const std::lock_guard guard(mutex_);
+  return last_error_;
+}
+
+void Comm::start_job(std::shared_ptr<Job> started) {
+  const std::lock_guard guard(mutex_);
+  job_ = std::move(started);
+}
+
+void Comm::wait_for_job() {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard guard(mutex_);
+    job = job_;
+  }
+  if (job != nullptr) job->wait();
+}
+
+void Comm::abort() {
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard guard(mutex_);
+    job = job_;
+  }
+  std::vector<std::shared_ptr<Comm>> all = job != nullptr ? job->comms() : std::vector<std::shared_ptr<Comm>>();
+  all.push_back(shared_from_this());
+  for (const auto& comm : all) {
+    comm->token.raise();
+    if (Communicator* made = comm->inner()) made->abort();
+  }
+}
+
+void publish(ncclComm_t* to, ncclComm_t handle) { std::atomic_ref(*to).store(handle, std::memory_order_release); }
+
+Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle) {
+  if (handle == nullptr) return null_argument("comm");
+  if (auto comm = process().find(handle)) return comm;
+  return bad_argument(fmt::format("comm {} is no communicator of this process, or was destroyed or aborted before",
+                                  static_cast<const void*>(handle)));
+}
+
+void Job::start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()> work) {
+  auto job = std::make_shared<Job>();
+  job->comms_ = std::move(comms);
+  for (const auto& comm : job->comms_) comm->start_job(job);
+  std::thread([job, work = std::move(work)]() mutable {
+    Status result = work();
+    work = nullptr;  // what it holds goes before anybody sees the end
+    job->finish(std::move(result));
+  }).detach();
+}
+
+void Job::finish(Status result) {
+  std::vector<std::shared_ptr<Comm>> held;  // ended outside of the lock, where this thread is the last owner
+  const std::lock_guard guard(mutex_);
+  result_ = std::move(result);
+  done_ = true;
+  held.swap(comms_);
+  ended_.notify_all();
+}
+
+bool Job::done(Status* result) const {
+  const std::lock_guard guard(mutex_);
+  if (done_) *result = result_;
+  return done_;
+}
+
+void Job::wait() const {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return done_; });
+}
+
+std::vector<std::shared_ptr<Comm>> Job::comms() const {
+  const std::lock_guard guard(mutex_);
+  return comms_;
+}
+
+}  // namespace rondo::nccl

@@ -1,0 +1,16 @@
+// Hashes that name a communicator: equal on all of its ranks, so that logs of several ranks can be read together.
+#pragma once
+
+#include <cstdint>
+
+#include "nccl/abi.h"
+
+namespace rondo::nccl {
+
+uint64_t hash_of_id(const ncclUniqueId& id);
+/// The nth communicator that is made of a parent, with this colour.
+uint64_t hash_of_child(uint64_t parent, uint64_t nth, int colour);
+/// For ranks that are all in this call.
+uint64_t new_hash();
+
+}  // namespace rondo::nccl

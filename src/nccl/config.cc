@@ -1,0 +1,106 @@
+#include "nccl/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo::nccl {
+namespace {
+
+constexpr size_t kPrefixBytes = offsetof(ncclConfig_t, blocking);  // size, magic, version
+constexpr int kAny = INT_MAX;
+
+ncclConfig_t unset() {
+  ncclConfig_t c = {};
+  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f) {
+    auto* at = reinterpret_cast<std::byte*>(&c) + f->offset;
+    const int none = NCCL_CONFIG_UNDEF_INT;
+    if (f->bytes == sizeof none) std::memcpy(at, &none, sizeof none);
+  }
+  return c;
+}
+
+int int_at(const ncclConfig_t& c, const ConfigField& f) {
+  int value = 0;
+  std::memcpy(&value, reinterpret_cast<const std::byte*>(&c) + f.offset, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+#define RONDO_FIELD(name, since, least, most) \
+  { #name, offsetof(ncclConfig_t, name), sizeof(ncclConfig_t::name), since, least, most }
+const ConfigField kConfigFields[] = {
+    RONDO_FIELD(blocking, 21400, 0, 1),
+    RONDO_FIELD(cgaClusterSize, 21700, 0, 8),
+    RONDO_FIELD(minCTAs, 21700, 1, kAny),
+    RONDO_FIELD(maxCTAs, 21700, 1, kAny),
+    RONDO_FIELD(netName, 21700, 0, 0),
+    RONDO_FIELD(splitShare, 21800, 0, 1),
+    RONDO_FIELD(trafficClass, 22600, 0, kAny),
+    RONDO_FIELD(commName, 22700, 0, 0),
+    RONDO_FIELD(collnetEnable, 22700, 0, 1),
+    RONDO_FIELD(CTAPolicy, 22700, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
+    RONDO_FIELD(shrinkShare, 22700, 0, 1),
+    RONDO_FIELD(nvlsCTAs, 22700, 1, kAny),
+    RONDO_FIELD(nChannelsPerNetPeer, 22800, 1, kAny),
+    RONDO_FIELD(nvlinkCentricSched, 22800, 0, 1),
+    RONDO_FIELD(graphUsageMode, 22900, 0, 2),
+    RONDO_FIELD(numRmaCtx, 22900, 0, kAny),
+    RONDO_FIELD(maxP2pPeers, 23003, 1, kAny),
+    RONDO_FIELD(graphStreamOrdering, 23007, 0, 1),
+    RONDO_FIELD(launchOrderImplicit, 23100, 0, kAny),
+    RONDO_FIELD(numRmaSig, 23100, 0, kAny),
+    RONDO_FIELD(rmaEagerInit, 23100, 0, kAny),
+    RONDO_FIELD(hostCftMode, 23100, 0, kAny),
+    RONDO_FIELD(nvlsHostMode, 23100, 0, kAny),
+    {nullptr, 0, 0, 0, 0, 0},
+};
+#undef RONDO_FIELD
+
+Expected<ncclConfig_t> normalise(const ncclConfig_t* config) {
+  ncclConfig_t own = unset();
+  own.size = sizeof own;
+  own.magic = NCCL_API_MAGIC;
+  if (config == nullptr) return own;
+  if (config->magic != NCCL_API_MAGIC)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("config.magic is {:#x}, not {:#x}: begin with NCCL_CONFIG_INITIALIZER", config->magic,
+                              NCCL_API_MAGIC));
+  if (config->size < kPrefixBytes)
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("config.size is {}: less than the {} bytes that every version has", config->size, kPrefixBytes));
+  own.version = config->version;
+  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f)
+    if (f->since <= config->version && f->offset + f->bytes <= config->size)
+      std::memcpy(reinterpret_cast<std::byte*>(&own) + f->offset,
+                  reinterpret_cast<const std::byte*>(config) + f->offset, f->bytes);
+  return own;
+}
+
+Expected<CommConfig> read_config(const ncclConfig_t* config) {
+  RONDO_TRY_ASSIGN(const ncclConfig_t c, normalise(config));
+  for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f) {
+    if (f->bytes != sizeof(int)) continue;  // a string
+    const int value = int_at(c, *f);
+    if (value == NCCL_CONFIG_UNDEF_INT || (value >= f->least && value <= f->most)) continue;
+    const std::string expected =
+        f->most == kAny ? fmt::format("{} or more", f->least) : fmt::format("{} to {}", f->least, f->most);
+    return Status(StatusCode::kInvalidArgument, fmt::format("config.{} is {}: expected {}", f->name, value, expected));
+  }
+  CommConfig own;
+  own.version = c.version;
+  if (c.blocking != NCCL_CONFIG_UNDEF_INT) own.blocking = c.blocking != 0;
+  if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_ctas = c.minCTAs;
+  if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_ctas = c.maxCTAs;
+  if (c.maxCTAs == NCCL_CONFIG_UNDEF_INT) own.max_ctas = std::max(own.max_ctas, own.min_ctas);
+  if (own.min_ctas > own.max_ctas)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("config.minCTAs is {} and maxCTAs {}", own.min_ctas, own.max_ctas));
+  if (c.commName != nullptr) own.name = c.commName;
+  return own;
+}
+
+}  // namespace rondo::nccl

@@ -1,0 +1,43 @@
+// The NCCL_* variables of a process: which of them rondo obeys, and what became of every other one that is set.
+//
+// A pure function of the variables; process.h reads it once. docs/nccl.md has the table for users.
+// Thread safety: values.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nccl/log.h"
+
+namespace rondo::nccl {
+
+struct IgnoredVariable {
+  std::string name;
+  std::string why;  // a sentence
+};
+
+struct Environment {
+  LogLevel level = LogLevel::kNone;
+  std::string log_file;  // NCCL_DEBUG_FILE, expanded
+  std::string comm_id;   // NCCL_COMM_ID
+  std::string settings;  // lines for set_default_settings
+  std::vector<IgnoredVariable> ignored;
+
+  /// Everything that was ignored in one line, for ncclParamGet's key kIgnoredKey; empty when nothing was.
+  std::string ignored_text() const;
+};
+
+/// ncclParam*'s keys are the variables that are obeyed or noted, and this one.
+inline constexpr const char* kIgnoredKey = "RONDO_NCCL_IGNORED";
+/// Ends with nullptr.
+extern const char* const kParameterKeys[];
+
+/// `variables`: "NAME=value" strings, ending with nullptr, as in environ.
+Environment read_environment(const char* const* variables);
+
+/// The rondo algorithm that NCCL's name stands for ("Ring", "TREE"); empty when there is none.
+std::string_view algorithm_named(std::string_view nccl_name);
+
+}  // namespace rondo::nccl

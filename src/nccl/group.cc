@@ -1,0 +1,161 @@
+#include "nccl/group.h"
+
+#include <algorithm>
+#include <climits>
+#include <thread>
+#include <utility>
+
+#include "nccl/process.h"
+#include "nccl/result.h"
+
+namespace rondo::nccl {
+namespace {
+
+Status run_operations(const std::vector<Operation>& operations) {
+  if (operations.size() == 1) return issue(operations.front());
+  Status first;
+  group_start();
+  for (const Operation& o : operations)
+    if (Status s = issue(o); !s.ok() && first.ok()) first = std::move(s);
+  Status ran = group_end();
+  return first.ok() ? ran : first;
+}
+
+// Each waits for other ranks, some of which may be here: so they run at the same time.
+Status run_setups(const std::vector<Setup>& setups) {
+  std::vector<Status> results(setups.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < setups.size(); ++i) threads.emplace_back([&, i] { results[i] = setups[i].run(); });
+  results[0] = setups[0].run();
+  for (std::thread& t : threads) t.join();
+  for (Status& s : results)
+    if (!s.ok()) return std::move(s);
+  return {};
+}
+
+}  // namespace
+
+Group& Group::mine() {
+  thread_local Group group;
+  return group;
+}
+
+Status Group::fail(Status why) {
+  if (!open()) (void)take();  // a call of its own leaves nothing behind
+  else if (error_.ok()) error_ = why;
+  return why;
+}
+
+Status Group::join(const Comm& comm) {
+  const Mode mode = comm.config.blocking ? Mode::kBlocking : Mode::kNonblocking;
+  if (mode_ != Mode::kNone && mode_ != mode)
+    return bad_argument("the group has blocking and nonblocking communicators: all must be of one kind");
+  mode_ = mode;
+  return {};
+}
+
+Status Group::add(Expected<Operation> operation) {
+  if (!operation.ok()) return fail(operation.status());
+  if (!contents_.setups.empty())
+    return fail(bad_usage("the group makes or ends communicators: operations belong into a group of their own"));
+  if (Status s = join(*operation->comm); !s.ok()) return fail(s);
+  contents_.operations.push_back(std::move(*operation));
+  if (open()) return {};
+  start();
+  return end();
+}
+
+Status Group::add(Setup setup) {
+  const auto refuse = [&](Status why) {
+    withdraw({setup});
+    return fail(std::move(why));
+  };
+  if (!contents_.operations.empty())
+    return refuse(bad_usage("the group has operations: communicators are made and ended in a group of their own"));
+  // A child may be of another kind than its parent, whose call this is.
+  if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
+  contents_.setups.push_back(std::move(setup));
+  if (open()) return {};
+  start();
+  return end();
+}
+
+void Group::add_last(std::function<void()> what) {
+  if (!open()) return what();
+  contents_.last.push_back(std::move(what));
+}
+
+Group::Contents Group::take() {
+  mode_ = Mode::kNone;
+  return std::exchange(contents_, Contents());
+}
+
+void Group::withdraw(const std::vector<Setup>& setups) {
+  for (const Setup& s : setups) {
+    if (s.made == nullptr) continue;
+    process().remove(s.made->handle);
+    if (s.out != nullptr) publish(s.out, nullptr);
+  }
+}
+
+std::vector<std::shared_ptr<Comm>> Group::comms_of(const Contents& contents) {
+  std::vector<std::shared_ptr<Comm>> all;
+  const auto add = [&all](const std::shared_ptr<Comm>& comm) {
+    if (comm != nullptr && std::find(all.begin(), all.end(), comm) == all.end()) all.push_back(comm);
+  };
+  for (const Operation& o : contents.operations) add(o.comm);
+  for (const Setup& s : contents.setups) add(s.made), add(s.parent);
+  return all;
+}
+
+Status Group::run(Contents& contents) {
+  if (!contents.operations.empty()) return run_operations(contents.operations);
+  if (!contents.setups.empty()) return run_setups(contents.setups);
+  return {};
+}
+
+Status Group::end() {
+  if (!open()) return bad_usage("ncclGroupEnd without ncclGroupStart");
+  if (--depth_ > 0) return {};
+  const bool blocking = mode_ != Mode::kNonblocking;
+  const Status error = std::exchange(error_, Status());
+  Contents contents = take();
+  const auto last = std::exchange(contents.last, {});
+  const auto comms = comms_of(contents);
+  ended_version_ = comms.empty() ? 0 : UINT_MAX;
+  for (const auto& comm : comms) ended_version_ = std::min(ended_version_, comm->caller_version());
+  Status result = error;
+  if (!error.ok()) {
+    withdraw(contents.setups);
+  } else if (blocking) {
+    result = run(contents);
+    if (!result.ok()) {
+      withdraw(contents.setups);
+      for (const auto& comm : comms) comm->note_error(std::string(result.message()));
+    }
+  } else if (!contents.operations.empty() || !contents.setups.empty()) {
+    auto shared = std::make_shared<Contents>(std::move(contents));
+    Job::start(comms, [shared] { return run(*shared); });
+    result = Status(StatusCode::kInProgress, "");
+  }
+  for (const auto& what : last) what();
+  return result;
+}
+
+Status Group::simulate(double* forecast) {
+  if (!open()) return bad_usage("ncclGroupSimulateEnd without ncclGroupStart");
+  if (--depth_ > 0) return {};
+  const Status error = std::exchange(error_, Status());
+  Contents contents = take();
+  withdraw(contents.setups);
+  for (const auto& what : contents.last) what();
+  RONDO_TRY(error);
+  *forecast = 0;
+  for (const Operation& o : contents.operations) {
+    RONDO_TRY_ASSIGN(const double us, forecast_us(o));
+    *forecast += us;
+  }
+  return {};
+}
+
+}  // namespace rondo::nccl

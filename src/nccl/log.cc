@@ -1,0 +1,60 @@
+#include "nccl/log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace rondo::nccl {
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "localhost";
+  return name;
+}
+
+}  // namespace
+
+std::string expand_file_name(std::string_view pattern) {
+  std::string name;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char next = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (next == 'h') name += host_name();
+    else if (next == 'p') name += std::to_string(::getpid());
+    else if (next == '%') name += '%';
+    else {
+      name += pattern[i];
+      continue;
+    }
+    ++i;
+  }
+  return name;
+}
+
+void Log::configure(LogLevel level, const std::string& file) {
+  level_.store(static_cast<int>(level));
+  int fd = STDERR_FILENO;
+  if (!file.empty() && level != LogLevel::kNone) {
+    fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) {
+      fd = STDERR_FILENO;
+      always(fmt::format("NCCL_DEBUG_FILE: cannot write {}: {}; the log goes to stderr", file, std::strerror(errno)));
+    }
+  }
+  // Another thread may be writing to the old one: it is left open. There are as many as calls of ncclResetDebugInit.
+  fd_.store(fd);
+}
+
+void Log::write(LogLevel level, std::string_view name, std::string_view text) {
+  if (!has(level)) [[likely]]
+    return;
+  static const std::string host = host_name();
+  const std::string line = fmt::format("{}:{}:{} rondo-nccl {}: {}\n", host, ::getpid(), ::gettid(), name, text);
+  [[maybe_unused]] const ssize_t written =
+      ::write(fd_.load(), line.data(), line.size());  // a full disk is no error here
+}
+
+}  // namespace rondo::nccl

@@ -1,0 +1,68 @@
+// What is one per process: the communicators behind the handles, the NCCL_* variables, the log, ncclMemAlloc's memory.
+//
+// A handle is a number that is never used twice, so a handle of a communicator that is gone is an error and no crash.
+// The object is made at the first call and never destroyed: programs call NCCL from destructors of their own statics.
+// Thread safety: any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+
+#include "nccl/abi.h"
+#include "nccl/environment.h"
+#include "nccl/log.h"
+#include "rondo/status.h"
+
+namespace rondo::nccl {
+
+struct Comm;
+
+class Process {
+ public:
+  Process();
+  Process(const Process&) = delete;
+
+  ncclComm_t add(const std::shared_ptr<Comm>& comm);
+  /// nullptr when there is none, or no more.
+  std::shared_ptr<Comm> find(ncclComm_t handle) const;
+  void remove(ncclComm_t handle);
+
+  const Environment& environment() const { return environment_; }
+  Log& log() { return log_; }
+  /// Reads the variables for the log anew (ncclResetDebugInit).
+  void reset_log();
+  /// Says once which variables are ignored, and the version.
+  void announce();
+  /// What ncclGetVersion answers: RONDO_NCCL_VERSION or 2.32.3.
+  Expected<int> version() const;
+
+  void note_error(const std::string& text);
+  std::string last_error() const;
+
+  /// Numbers handles of reduction operators, for all communicators of the process: so none is valid on another one.
+  int next_operator();
+
+  /// ncclMemAlloc, ncclMemFree (memory.cc).
+  void own_memory(void* pointer, size_t bytes);
+  bool disown_memory(void* pointer);
+
+ private:
+  Environment environment_;
+  Log log_;
+  mutable std::shared_mutex handles_mutex_;
+  std::unordered_map<uintptr_t, std::shared_ptr<Comm>> handles_;
+  uintptr_t next_handle_ = 0x1000;  // never NULL, and no number that a program would pass by mistake
+  std::once_flag announced_;
+  mutable std::mutex mutex_;
+  std::string last_error_;
+  std::unordered_map<void*, size_t> memory_;
+  std::atomic<uint32_t> next_operator_{0};
+};
+
+Process& process();
+
+}  // namespace rondo::nccl

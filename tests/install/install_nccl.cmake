@@ -1,0 +1,15 @@
+# Run by ctest (cmake -P): component rondo_nccl is libnccl.so.2 in a folder of its own, and nothing else; component
+# rondo has none of it.
+cmake_minimum_required(VERSION 3.25)
+foreach(component rondo rondo_nccl)
+  file(REMOVE_RECURSE ${WORK_DIR}/${component})
+  execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/${component}
+                          --component ${component} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB_RECURSE ${component} RELATIVE ${WORK_DIR}/${component} ${WORK_DIR}/${component}/*)
+endforeach()
+if(NOT rondo_nccl STREQUAL "${LIBDIR}/rondo-nccl/libnccl.so.2")
+  message(FATAL_ERROR "component rondo_nccl is: ${rondo_nccl}")
+endif()
+if(rondo MATCHES "libnccl" OR NOT "include/rondo/nccl_ext.h" IN_LIST rondo)
+  message(FATAL_ERROR "component rondo is: ${rondo}")
+endif()

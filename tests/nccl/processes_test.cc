@@ -1,0 +1,256 @@
+// libnccl.so.2 with ranks as processes, each with NCCL_* variables of its own making. Every test forks before anything
+// of the library was used: the variables are read once in a process. labels: mp
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "nccl/nccl_ranks.h"
+#include "support/shared.h"
+#include "support/spawn.h"
+
+namespace rondo::testing {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+// Runs fn(rank) in processes with these variables. A failed expectation in one is a failure here.
+void run_processes(int nranks, const Variables& variables, const std::function<void(int)>& fn) {
+  SpawnOptions options;
+  report(run_processes_bare(
+             nranks,
+             [&](Rank rank) -> Status {
+               for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+               fn(rank);
+               return {};
+             },
+             options),
+         options);
+}
+
+struct SharedId {
+  SharedCounter made;
+  ncclUniqueId id;
+};
+
+// Rank 0's id, for all.
+ncclUniqueId exchange(SharedId& shared, int rank) {
+  if (rank == 0) {
+    EXPECT_TRUE(succeeds(ncclGetUniqueId(&shared.id)));
+    shared.made.add();
+  }
+  EXPECT_TRUE(shared.made.wait_at_least(1, 30));
+  return shared.id;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string fresh_folder(const char* name) {
+  const auto folder = std::filesystem::temp_directory_path() / (std::string(name) + std::to_string(::getpid()));
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder.string();
+}
+
+TEST(NcclProcesses, MeetAtTheUniqueId) {
+  Shared<SharedId> shared;
+  run_processes(3, {}, [&](int rank) {
+    ncclComm_t comm = nullptr;
+    ASSERT_TRUE(succeeds(ncclCommInitRank(&comm, 3, exchange(*shared, rank), rank)));
+    expect_works(comm, 100000);
+    EXPECT_TRUE(succeeds(ncclCommFinalize(comm)));
+    EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+  });
+}
+
+TEST(NcclProcesses, MeetAtNcclCommId) {
+  const std::string place = "127.0.0.1:" + std::to_string(20000 + ::getpid() % 10000);
+  run_processes(2, {{"NCCL_COMM_ID", place}}, [](int rank) {
+    ncclUniqueId id;  // each process asks for itself: they get the same
+    ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+    for (int i = 0; i < 2; ++i) {
+      ncclComm_t comm = nullptr;
+      ASSERT_TRUE(succeeds(ncclCommInitRank(&comm, 2, id, rank)));
+      expect_works(comm);
+      EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+    }
+  });
+}
+
+TEST(NcclProcesses, ADeadRankIsARemoteErrorAndShrinkGoesOn) {
+  Shared<SharedId> shared;
+  SpawnOptions options;
+  options.may_die = {1};
+  report(run_processes_bare(
+             3,
+             [&](Rank rank) -> Status {
+               ncclComm_t comm = nullptr;
+               EXPECT_TRUE(succeeds(ncclCommInitRank(&comm, 3, exchange(*shared, rank), rank)));
+               expect_works(comm);
+               if (rank == 1) ::kill(::getpid(), SIGKILL);
+               float x = 1;
+               EXPECT_TRUE(fails_with(ncclRemoteError, {"rank 1"},
+                                      ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comm, nullptr)));
+               ncclResult_t state = ncclSuccess;
+               EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comm, &state)));
+               EXPECT_EQ(state, ncclRemoteError);
+               int dead[] = {1};
+               ncclComm_t smaller = nullptr;
+               EXPECT_TRUE(succeeds(ncclCommShrink(comm, dead, 1, &smaller, nullptr, NCCL_SHRINK_ABORT)));
+               expect_works(smaller);
+               EXPECT_TRUE(succeeds(ncclCommDestroy(smaller)));
+               EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+               return {};
+             },
+             options),
+         options);
+}
+
+// A deadline is ncclTimeout (8) to callers who know that number, and ncclRemoteError to the others.
+TEST(NcclProcesses, TimeoutIsSaidToWhoKnowsIt) {
+  run_processes(1, {{"RONDO_INIT_TIMEOUT_S", "0.2"}}, [](int) {
+    for (const unsigned version : {22907u, 23003u}) {
+      ncclUniqueId id;
+      ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+      ncclConfig_t config = new_config();
+      config.version = version;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
+      const ncclResult_t expected = version >= 23003 ? ncclTimeout : ncclRemoteError;
+      EXPECT_EQ(settle(comm), expected);
+      EXPECT_NE(std::string(ncclGetLastError(comm)).find("rank"), std::string::npos);
+      EXPECT_TRUE(succeeds(ncclCommAbort(comm)));
+
+      config.blocking = 1;
+      ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+      EXPECT_TRUE(returns(expected, ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
+      EXPECT_EQ(comm, nullptr);
+      ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+      ASSERT_TRUE(succeeds(ncclGroupStart()));
+      ASSERT_TRUE(succeeds(ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
+      EXPECT_TRUE(returns(expected, ncclGroupEnd()));
+    }
+  });
+}
+
+TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
+  const std::string folder = fresh_folder("rondo_nccl_log");
+  const Variables variables = {{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", folder + "/log.%p"},
+                               {"NCCL_ALGO", "Tree"},  {"NCCL_IB_TIMEOUT", "22"},
+                               {"NCCL_MAX_CTAS", "4"}, {"NCCL_PROTO", "LL128"}};
+  run_processes(1, variables, [&](int) {
+    ncclComm_t comms[5];                   // as many that a tree and a ring differ
+    ::testing::internal::CaptureStderr();  // the log goes to its file
+    ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 5, nullptr)));
+    ncclComm_t more[2];
+    ASSERT_TRUE(succeeds(ncclCommInitAll(more, 2, nullptr)));
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    const std::string log = read_file(folder + "/log." + std::to_string(::getpid()));
+    for (const char* name : {"NCCL_IB_TIMEOUT", "NCCL_MAX_CTAS", "NCCL_PROTO"}) {
+      const size_t first = log.find(std::string(name) + " is ignored: ");
+      EXPECT_NE(first, std::string::npos) << log;
+      EXPECT_EQ(log.find(std::string(name) + " is ignored", first + 1), std::string::npos) << "said twice";
+    }
+    EXPECT_EQ(log.find("NCCL_ALGO is ignored"), std::string::npos);
+    const char* ignored = nullptr;
+    EXPECT_TRUE(succeeds(ncclParamGetParameter("RONDO_NCCL_IGNORED", &ignored, nullptr)));
+    EXPECT_NE(std::string(ignored).find("NCCL_IB_TIMEOUT"), std::string::npos);
+    // NCCL_ALGO=Tree restricts the planner: it forecasts what a call that demands the tree gets.
+    const auto forecast = [&](const char* selection) {
+      float x = 1;
+      ncclCollConfig_t config = new_call_config();
+      config.algSelection = selection;
+      ncclSimInfo_t info = {sizeof info, NCCL_SIM_MAGIC, 23203, -1.0f};
+      EXPECT_TRUE(succeeds(ncclGroupStart()));
+      EXPECT_TRUE(succeeds(ncclAllReduceConfig(&x, &x, 1, ncclFloat32, ncclSum, comms[0], nullptr, &config)));
+      EXPECT_TRUE(succeeds(ncclGroupSimulateEnd(&info)));
+      return info.estimatedTime;
+    };
+    EXPECT_EQ(forecast(nullptr), forecast("tree"));
+    EXPECT_NE(forecast(nullptr), forecast("ring"));
+    float x = 0;  // errors are lines too
+    EXPECT_TRUE(returns(ncclInvalidArgument, ncclBroadcast(&x, &x, 1, ncclFloat32, 9, comms[0], nullptr)));
+    EXPECT_NE(read_file(folder + "/log." + std::to_string(::getpid())).find("root is 9"), std::string::npos);
+    for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
+    for (ncclComm_t c : more) EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST(NcclProcesses, IgnoredVariablesAreSaidWithoutALogToo) {
+  run_processes(1, {{"NCCL_NTHREADS", "64"}}, [](int) {
+    ::testing::internal::CaptureStderr();
+    ncclComm_t comm;
+    ASSERT_TRUE(succeeds(ncclCommInitAll(&comm, 1, nullptr)));
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find("NCCL_NTHREADS is ignored"), std::string::npos);
+    EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+  });
+}
+
+TEST(NcclProcesses, AWatchdogThatAsksAgainDoesNotFillTheLog) {
+  run_processes(1, {{"NCCL_DEBUG", "WARN"}}, [](int) {
+    ncclComm_t comms[2];
+    ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 2, nullptr)));
+    EXPECT_TRUE(succeeds(ncclCommAbort(comms[1])));
+    float x = 0;
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[0], nullptr), ncclRemoteError);
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find("abort"), std::string::npos);
+    ::testing::internal::CaptureStderr();
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comms[0], &state)));
+    EXPECT_EQ(state, ncclRemoteError);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+    EXPECT_TRUE(succeeds(ncclCommDestroy(comms[0])));
+  });
+}
+
+TEST(NcclProcesses, AWrongValueIsNotTakenForASetting) {
+  run_processes(1, {{"NCCL_SOCKET_IFNAME", "no_such_interface"}}, [](int) {
+    ncclUniqueId id;
+    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"no_such_interface"}, ncclGetUniqueId(&id)));
+  });
+}
+
+TEST(NcclProcesses, TheVersionIsASetting) {
+  for (const auto& [text, number] : Variables{{"22809", "22809"}, {"", "23203"}})
+    run_processes(1, {{"RONDO_NCCL_VERSION", text}}, [n = std::stoi(number)](int) {
+      int version = 0;
+      EXPECT_TRUE(succeeds(ncclGetVersion(&version)));
+      EXPECT_EQ(version, n);
+    });
+  run_processes(1, {{"RONDO_NCCL_VERSION", "2.28"}}, [](int) {
+    int version = 0;
+    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION=2.28", "21400"}, ncclGetVersion(&version)));
+  });
+}
+
+// The log's variables are read anew; nothing else is.
+TEST(NcclProcesses, ResetDebugInitReadsTheLogsVariablesAgain) {
+  run_processes(1, {}, [](int) {
+    const auto lines_of_an_error = [] {
+      ::testing::internal::CaptureStderr();
+      EXPECT_EQ(ncclCommCount(nullptr, nullptr), ncclInvalidArgument);
+      return ::testing::internal::GetCapturedStderr();
+    };
+    EXPECT_EQ(lines_of_an_error(), "");
+    ::setenv("NCCL_DEBUG", "WARN", 1);
+    EXPECT_EQ(lines_of_an_error(), "");
+    ncclResetDebugInit();
+    EXPECT_NE(lines_of_an_error().find("WARN: "), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace rondo::testing
