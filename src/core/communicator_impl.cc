@@ -336,6 +336,7 @@ Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const
     if (known.premul == nullptr) known.premul = &kAnyScale;
     RONDO_TRY(read_options(known, c));
   }
+  if (device_ != nullptr) return device_->engine().forecast_us(c.request);
   lock();
   auto found = planner_.candidates(c.request);
   unlock();

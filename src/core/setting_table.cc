@@ -42,6 +42,8 @@ constexpr SettingRow kRows[] = {
     {"flight_dir", Kind::kText, 0, 0, "", "no files", "folder for the flight records of failing ranks", kEnv},
     {"flight_signal", Kind::kText, 0, 0, "", "no handler", "signal on which flight records are written", kEnv},
     {"plugin", Kind::kText, 0, 0, "", "none", "shared object with algorithms of your own, for the command line", kEnv},
+    {"nccl_memory", Kind::kChoice, 0, 0, "auto|host|cuda", "auto: cuda where there is a device",
+     "where libnccl.so.2's communicators have their buffers", kEnv},
     {"nccl_version", Kind::kNumber, 21400, 99999, "", "23203", "what libnccl.so.2's ncclGetVersion answers", kEnv},
     {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces of the rendezvous"},
     {"port", Kind::kNumber, 1, 65535, "", "MASTER_PORT + 1, or by the job's name", "port of rank 0's rendezvous"},

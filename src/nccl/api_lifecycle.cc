@@ -6,6 +6,7 @@
 #include "nccl/abi.h"
 #include "nccl/comm_hash.h"
 #include "nccl/group.h"
+#include "nccl/memory.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 
@@ -43,6 +44,8 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
     }
     Config how;
     how.abort = comm->token;
+    how.memory = comm->memory;
+    how.device = comm->device;
     RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
     comm->become(std::move(made));
     if (process().log().has(LogLevel::kInfo))
@@ -67,7 +70,10 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   for (int i = 0; devices != nullptr && i < ndev; ++i)
     if (devices[i] < 0) return bad_argument(fmt::format("devlist[{}] is {}", i, devices[i]));
   process().announce();
-  RONDO_TRY_ASSIGN(auto made, Communicator::init_all(ndev));
+  Config how;
+  how.memory = memory_of_process();
+  for (int i = 0; how.memory == Memory::kCuda && i < ndev; ++i) how.devices.push_back(devices != nullptr ? devices[i] : i);
+  RONDO_TRY_ASSIGN(auto made, Communicator::init_all(ndev, how));
   const uint64_t hash = new_hash();
   for (int i = 0; i < ndev; ++i) {
     auto comm = Comm::create(CommConfig());

@@ -8,6 +8,7 @@
 #include "nccl/abi.h"
 #include "nccl/comm_hash.h"
 #include "nccl/group.h"
+#include "nccl/memory.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 
@@ -23,6 +24,10 @@ Expected<CommConfig> config_for_child(const Comm& parent, const ncclConfig_t* co
 Config config_of(const Comm& child) {
   Config how;
   how.abort = child.token;
+  if (child.inner() == nullptr && child.memory == Memory::kCuda) {
+    how.memory = child.memory;
+    how.device = child.device;
+  }
   return how;
 }
 
@@ -49,6 +54,7 @@ Status split(const std::shared_ptr<Comm>& parent, int colour, int key, ncclComm_
   if (colour != NCCL_SPLIT_NOCOLOR) {
     child = Comm::create(std::move(own));
     child->device = parent->device;
+    child->memory = parent->memory;
     child->hash = hash;
     publish(out, child->handle);
   }
@@ -94,6 +100,7 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
   const uint64_t hash = hash_of_child(parent->hash, ++parent->num_children, -2);
   auto child = Comm::create(std::move(own));
   child->device = parent->device;
+  child->memory = parent->memory;
   child->hash = hash;
   publish(out, child->handle);
   const auto run = [parent, child, excluded]() -> Status {
@@ -105,14 +112,14 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
 }
 
 // The id stands with whichever rank asked for it (ncclCommGetUniqueId); rondo's grow wants it from rank 0.
-Expected<UniqueId> shared_id(Communicator& comm, const std::optional<UniqueId>& mine) {
+Expected<UniqueId> shared_id(Comm& comm, const std::optional<UniqueId>& mine) {
   struct Offer {
     uint8_t has;
     UniqueId id;
   };
   Offer own = {mine.has_value(), mine.value_or(UniqueId{})};
-  std::vector<Offer> all(static_cast<size_t>(comm.size()));
-  RONDO_TRY(comm.all_gather(&own, all.data(), sizeof own, Dtype::kUint8));
+  std::vector<Offer> all(static_cast<size_t>(comm.inner()->size()));
+  RONDO_TRY(gather_bytes(comm, &own, all.data(), sizeof own));
   for (const Offer& o : all)
     if (o.has != 0) return o.id;
   return bad_argument("no rank gave a unique id: the one that called ncclCommGetUniqueId passes it to ncclCommGrow");
@@ -142,11 +149,12 @@ Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqu
     return bad_usage("the unique id is not one of this communicator's ncclCommGetUniqueId, or was used before");
   auto child = Comm::create(std::move(own));
   child->device = parent->device;
+  child->memory = parent->memory;
   publish(out, child->handle);
   std::optional<UniqueId> mine;
   if (id != nullptr) mine = rondo_id(*id);
   const auto run = [parent, child, nranks, mine]() -> Status {
-    RONDO_TRY_ASSIGN(const UniqueId common, shared_id(*parent->inner(), mine));
+    RONDO_TRY_ASSIGN(const UniqueId common, shared_id(*parent, mine));
     RONDO_TRY_ASSIGN(auto made, parent->inner()->grow(nranks, &common, config_of(*child)));
     child->hash = hash_of(common);
     child->become(std::move(made));

@@ -11,8 +11,9 @@
 namespace rondo::nccl {
 
 std::shared_ptr<Comm> Comm::create(CommConfig config) {
-  look_for_driver();
   auto comm = std::make_shared<Comm>(std::move(config));
+  comm->memory = memory_of_process();
+  comm->device = current_device();
   comm->handle = process().add(comm);
   return comm;
 }

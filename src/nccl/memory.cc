@@ -1,12 +1,14 @@
 #include "nccl/memory.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 
+#include "core/setting_table.h"
+#include "cuda/handles.h"
 #include "nccl/comm.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
@@ -15,51 +17,107 @@ namespace rondo::nccl {
 
 namespace {
 
-// cuPointerGetAttribute of libcuda, declared without its headers: (what is asked for, to, pointer).
-using PointerAttribute = int (*)(void* to, int attribute, uint64_t pointer);
+// What ncclMemAlloc has given out on devices.
+struct OnDevices {
+  std::mutex mutex;
+  std::map<void*, cuda::DeviceMemory> memory;
+};
+OnDevices& on_devices() {
+  static OnDevices all;
+  return all;
+}
 
-std::atomic<PointerAttribute>& driver() {
-  static std::atomic<PointerAttribute> found{nullptr};
-  return found;
+bool has_device() {
+  int count = 0;
+  const cuda::Driver* d = cuda::driver();
+  return d != nullptr && d->device_count(&count) == cuda::kSuccess && count > 0;
+}
+
+// The calling thread's context, or, as CUDA's runtime has it, that of device 0.
+Expected<cuda::PrimaryContext> make_current() {
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  cuda::Context context = nullptr;
+  RONDO_TRY(cuda::check(d->context_get_current(&context), "cuCtxGetCurrent"));
+  if (context != nullptr) return cuda::PrimaryContext();
+  RONDO_TRY_ASSIGN(auto own, cuda::PrimaryContext::retain(0));
+  RONDO_TRY(cuda::check(d->context_set_current(own.get()), "cuCtxSetCurrent"));
+  return own;
 }
 
 }  // namespace
 
-void look_for_driver() {
-  if (driver().load() != nullptr) return;
-  // Only one that the program itself has loaded: without it there is no device memory in this process.
-  void* library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return;
-  driver().store(reinterpret_cast<PointerAttribute>(::dlsym(library, "cuPointerGetAttribute")));
-  ::dlclose(library);  // the program keeps it
+Memory memory_of_process() {
+  const auto wish = read_setting("nccl_memory");  // its values are checked where communicators are made
+  if (wish.ok() && *wish == "host") return Memory::kHost;
+  return (wish.ok() && *wish == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
+}
+
+Memory place_of(const Comm& comm) { return comm.memory; }
+
+int current_device() {
+  if (memory_of_process() == Memory::kHost) return -1;
+  cuda::Device device = 0;
+  const cuda::Driver* d = cuda::driver();
+  return d != nullptr && d->context_get_device(&device) == cuda::kSuccess ? device : 0;
 }
 
 Status check_place(const void* buffer, const char* name) {
-  if (buffer == nullptr) return {};
-  const PointerAttribute attribute_of = driver().load(std::memory_order_relaxed);
-  if (attribute_of == nullptr) [[likely]]
+  const cuda::Driver* d = buffer != nullptr ? cuda::driver() : nullptr;
+  if (d == nullptr) [[likely]]
     return {};
-  constexpr int kMemoryType = 2, kIsManaged = 8, kDevice = 2;  // CU_POINTER_ATTRIBUTE_*, CU_MEMORYTYPE_DEVICE
-  const auto address = reinterpret_cast<uintptr_t>(buffer);
+  const auto address = reinterpret_cast<cuda::DevicePtr>(buffer);
   unsigned type = 0, managed = 0;
-  if (attribute_of(&type, kMemoryType, address) != 0 || type != kDevice) return {};  // not known to CUDA: host memory
-  if (attribute_of(&managed, kIsManaged, address) == 0 && managed != 0) return {};
-  return bad_usage(
-      fmt::format("{} is device memory, and this release of rondo's libnccl.so.2 works on host memory only: "
-                  "run the program on NVIDIA's library (without LD_PRELOAD)",
-                  name));
+  if (d->pointer_attribute(&type, cuda::kPointerMemoryType, address) != cuda::kSuccess || type != cuda::kMemoryTypeDevice)
+    return {};  // not known to CUDA: host memory
+  if (d->pointer_attribute(&managed, cuda::kPointerIsManaged, address) == cuda::kSuccess && managed != 0) return {};
+  return bad_usage(fmt::format("{} is device memory, but this communicator was made for host memory "
+                               "(RONDO_NCCL_MEMORY=host): leave that setting out",
+                               name));
 }
 
-MemoryPlace place_of(const Comm& /*comm*/) { return MemoryPlace::kHost; }
+void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options) {
+  if (place_of(comm) == Memory::kCuda) options->stream = stream;
+}
 
-void add_stream(const Comm& comm, cudaStream_t /*stream*/, CallOptions* /*options*/) {
-  RONDO_CHECK(place_of(comm) == MemoryPlace::kHost);  // host calls have no stream
+Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
+  Communicator& c = *comm.inner();
+  if (place_of(comm) == Memory::kHost) return c.all_gather(mine, all, bytes, Dtype::kUint8);
+  const size_t total = bytes * static_cast<size_t>(c.size());
+  RONDO_TRY_ASSIGN(void* const memory, c.alloc(bytes + total));
+  auto* const in = static_cast<std::byte*>(memory);
+  auto* const out = in + bytes;
+  const Status gathered = [&]() -> Status {
+    RONDO_TRY_ASSIGN(const auto current, make_current());
+    RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
+    const cuda::Driver* d = cuda::driver();
+    RONDO_TRY(cuda::check(d->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(in), mine, bytes), "cuMemcpyHtoD"));
+    CallOptions options;
+    options.stream = stream.get();
+    Work work;
+    RONDO_TRY(c.all_gather(in, out, bytes, Dtype::kUint8, &options, &work));
+    RONDO_TRY(work.wait());
+    return cuda::check(d->memcpy_device_to_host(all, reinterpret_cast<cuda::DevicePtr>(out), total), "cuMemcpyDtoH");
+  }();
+  (void)c.free(memory);
+  return gathered;
 }
 
 Expected<void*> alloc_memory(size_t bytes) {
   constexpr size_t kPage = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
   if (bytes > SIZE_MAX - kPage) return bad_argument(fmt::format("size is {}: more than there is", bytes));
   const size_t rounded = (bytes + kPage - 1) / kPage * kPage;
+  if (memory_of_process() == Memory::kCuda) {
+    RONDO_TRY_ASSIGN(const auto current, make_current());
+    RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(rounded));
+    RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
+    const cuda::Driver* d = cuda::driver();
+    RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, rounded, stream.get()), "cuMemsetD8Async"));
+    RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
+    void* const pointer = memory.as();
+    const std::lock_guard lock(on_devices().mutex);
+    on_devices().memory.emplace(pointer, std::move(memory));
+    return pointer;
+  }
   void* pointer = std::aligned_alloc(kPage, rounded);
   if (pointer == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes", rounded));
   std::memset(pointer, 0, rounded);
@@ -69,6 +127,10 @@ Expected<void*> alloc_memory(size_t bytes) {
 
 Status free_memory(void* pointer) {
   if (pointer == nullptr) return {};
+  {
+    const std::lock_guard lock(on_devices().mutex);
+    if (on_devices().memory.erase(pointer) != 0) return {};
+  }
   if (!process().disown_memory(pointer))
     return bad_argument("the pointer is none of ncclMemAlloc, or was freed before");
   std::free(pointer);

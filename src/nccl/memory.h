@@ -1,7 +1,8 @@
 // The one place that knows where a communicator's buffers lie, and what a stream means for a call.
 //
-// Today everything lies on the host: streams are ignored, and a call is complete when it (or its group) has returned.
-// Device memory joins here: place_of says kDevice, and add_stream fills the CallOptions fields that carry the stream.
+// Buffers lie on devices where the process has a CUDA driver with a device, and on the host where it has none, or where
+// the setting nccl_memory says so. On the host streams are ignored, and a call is complete when it (or its group) has
+// returned; on devices a call stands in its stream then.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +15,21 @@ namespace rondo::nccl {
 
 struct Comm;
 
-enum class MemoryPlace { kHost, kDevice };
-MemoryPlace place_of(const Comm& comm);
+/// Of communicators that are made in this process.
+Memory memory_of_process();
+Memory place_of(const Comm& comm);
+/// The calling thread's device, as CUDA counts; -1: buffers lie on the host.
+int current_device();
 
-/// Called when a communicator is made: from then on check_place asks the CUDA driver, if the program has loaded one.
-void look_for_driver();
-/// Refuses a buffer in device memory by name, where the process has a CUDA driver that can tell; a host kernel that
-/// read it would crash. `name`: of the argument. Managed memory is host memory, too. Errors: kUnsupported.
+/// Refuses a buffer in device memory by name, where buffers lie on the host; a host kernel that read it would crash.
+/// `name`: of the argument. Managed memory is host memory, too. Errors: kUnsupported.
 Status check_place(const void* buffer, const char* name);
 
 /// Called once for each call that is about to run.
 void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options);
+
+/// Every rank's bytes, by rank, over the communicator, wherever its buffers lie.
+Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes);
 
 /// ncclMemAlloc and ncclMemFree: page-aligned, zeroed. Errors: kSystem; kInvalidArgument (no memory of alloc_memory).
 Expected<void*> alloc_memory(size_t bytes);

@@ -41,9 +41,11 @@ struct FilledOptions {
     const Dtype dtype = dtype_of(o);
     if (o.op == Op::kPremulSum) {
       // What lies on the device is read when the operation runs, and not before.
+      const bool on_device = o.premul.later != nullptr && place_of(*o.comm) == Memory::kCuda;
       if (o.premul.later == nullptr) widen_scale(dtype, o.premul.now, scale);
-      else if (!check_only) widen_scale(dtype, o.premul.later, scale);
-      options.premul = scale;
+      else if (!check_only && !on_device) widen_scale(dtype, o.premul.later, scale);
+      options.premul = on_device ? o.premul.later : scale;
+      options.premul_on_device = on_device;
     }
     if (o.config) {
       options.promises = o.config->promises;
@@ -120,7 +122,7 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   RONDO_TRY(o.comm->usable());
   if (request.dtype < 0 || request.dtype >= kNumDtypes)
     return bad_argument(fmt::format("datatype is {}, which is no element type", request.dtype));
-  if (place_of(*o.comm) == MemoryPlace::kHost) {
+  if (place_of(*o.comm) == Memory::kHost) {
     RONDO_TRY(check_place(request.in, "sendbuff"));
     RONDO_TRY(check_place(request.out, "recvbuff"));
   }

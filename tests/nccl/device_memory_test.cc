@@ -1,40 +1,164 @@
-// Device memory is refused where a CUDA driver can tell: here one of ours (fake_cuda.c), loaded as programs load
-// theirs.
-#include <dlfcn.h>
+// libnccl over device memory, on emulated devices: every call stands in its stream, several ranks may share a device;
+// and the setting that keeps communicators on the host.
+// labels: unit tsan
+// links: host_kernels
 #include <gtest/gtest.h>
 
-#include <array>
+#include <cstdlib>
 
+#include "cuda/handles.h"
 #include "nccl/nccl_ranks.h"
+#include "support/emulated_cuda.h"
 
 namespace rondo::testing {
 namespace {
 
-TEST(NcclDeviceMemory, IsRefusedByName) {
-  ncclComm_t before;
-  ASSERT_TRUE(succeeds(ncclCommInitAll(&before, 1, nullptr)));
-  std::array<float, 12> x = {};
-  float* device = &x[8];                                                                           // x[4..7] is managed
-  EXPECT_TRUE(succeeds(ncclAllReduce(device, device, 1, ncclFloat32, ncclSum, before, nullptr)));  // nobody can tell
+cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 
-  void* driver = ::dlopen(RONDO_FAKE_CUDA, RTLD_NOW);
-  ASSERT_NE(driver, nullptr) << ::dlerror();
-  const auto set = reinterpret_cast<void (*)(uint64_t, uint64_t)>(::dlsym(driver, "fake_cuda_set"));
-  set(reinterpret_cast<uintptr_t>(device), reinterpret_cast<uintptr_t>(x.end()));
+// As cudaSetDevice does.
+void set_device(int ordinal) {
+  static thread_local cuda::PrimaryContext mine;
+  mine = std::move(*cuda::PrimaryContext::retain(ordinal));
+  ASSERT_EQ(cuda::driver()->context_set_current(mine.get()), 0);
+}
+void forget_device() {
+  cuda::driver()->context_set_current(nullptr);
+}
+
+struct Array {
+  explicit Array(const std::vector<float>& values) : size(values.size()) {
+    EXPECT_TRUE(succeeds(ncclMemAlloc(reinterpret_cast<void**>(&data), size * sizeof(float))));
+    set(values);
+  }
+  ~Array() { EXPECT_TRUE(succeeds(ncclMemFree(data))); }
+  Array(const Array&) = delete;
+  void set(const std::vector<float>& values) {
+    EXPECT_EQ(cuda::driver()->memcpy_host_to_device(at(data), values.data(), values.size() * sizeof(float)), 0);
+  }
+  std::vector<float> get() const {
+    std::vector<float> v(size);
+    EXPECT_EQ(cuda::driver()->memcpy_device_to_host(v.data(), at(data), size * sizeof(float)), 0);
+    return v;
+  }
+  float* data = nullptr;
+  size_t size;
+};
+
+class NcclDeviceMemory : public ::testing::Test {
+ protected:
+  // Each rank's thread takes its device, makes a communicator, and runs.
+  void ranks(int devices, int nranks, const std::function<void(int, ncclComm_t, cudaStream_t)>& fn) {
+    EmulatedCuda cuda(FakeMachine::uniform(devices));
+    ncclUniqueId id;
+    ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+    run_ranks(nranks, [&](int rank) {
+      set_device(rank % devices);
+      ncclComm_t comm = nullptr;
+      EXPECT_TRUE(succeeds(ncclCommInitRank(&comm, nranks, id, rank)));
+      if (comm != nullptr) {
+        int device = -1;
+        EXPECT_TRUE(succeeds(ncclCommCuDevice(comm, &device)));
+        EXPECT_EQ(device, rank % devices);
+        auto stream = cuda::OwnedStream::make();
+        fn(rank, comm, reinterpret_cast<cudaStream_t>(stream->get()));
+        EXPECT_EQ(cuda::driver()->stream_synchronize(stream->get()), 0);
+        EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+      }
+      forget_device();
+    });
+  }
+  static void wait(cudaStream_t stream) {
+    EXPECT_EQ(cuda::driver()->stream_synchronize(reinterpret_cast<cuda::Stream>(stream)), 0);
+  }
+};
+
+TEST_F(NcclDeviceMemory, RanksThatShareADevice) {
+  ranks(1, 3, [](int rank, ncclComm_t comm, cudaStream_t stream) {
+    Array a(std::vector<float>(1000, static_cast<float>(rank + 1))), b(std::vector<float>(3000));
+    EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 1000, ncclFloat32, ncclSum, comm, stream)));
+    EXPECT_TRUE(succeeds(ncclAllGather(a.data, b.data, 1000, ncclFloat32, comm, stream)));
+    EXPECT_TRUE(succeeds(ncclAllReduce(b.data, b.data, 3000, ncclFloat32, ncclAvg, comm, stream)));
+    wait(stream);
+    EXPECT_EQ(b.get(), std::vector<float>(3000, 6.f));
+    ncclResult_t error = ncclInternalError;
+    EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comm, &error)));
+    EXPECT_EQ(error, ncclSuccess);
+  });
+}
+
+TEST_F(NcclDeviceMemory, RanksOnDevicesOfTheirOwnWithGroupsAndSplits) {
+  ranks(2, 2, [](int rank, ncclComm_t comm, cudaStream_t stream) {
+    Array out(std::vector<float>(10, static_cast<float>(rank))), in(std::vector<float>(10));
+    EXPECT_TRUE(succeeds(ncclGroupStart()));
+    EXPECT_TRUE(succeeds(ncclSend(out.data, 10, ncclFloat32, 1 - rank, comm, stream)));
+    EXPECT_TRUE(succeeds(ncclRecv(in.data, 10, ncclFloat32, 1 - rank, comm, stream)));
+    EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    wait(stream);
+    EXPECT_EQ(in.get(), std::vector<float>(10, static_cast<float>(1 - rank)));
+    ncclComm_t part = nullptr;
+    EXPECT_TRUE(succeeds(ncclCommSplit(comm, 0, -rank, &part, nullptr)));
+    int part_rank = -1;
+    EXPECT_TRUE(succeeds(ncclCommUserRank(part, &part_rank)));
+    EXPECT_EQ(part_rank, 1 - rank);
+    EXPECT_TRUE(succeeds(ncclBroadcast(out.data, in.data, 10, ncclFloat32, 0, part, stream)));
+    wait(stream);
+    EXPECT_EQ(in.get(), std::vector<float>(10, 1.f));
+    EXPECT_TRUE(succeeds(ncclCommDestroy(part)));
+  });
+}
+
+TEST_F(NcclDeviceMemory, ScalesOnTheDeviceAreReadWhenTheCallRuns) {
+  ranks(1, 2, [](int, ncclComm_t comm, cudaStream_t stream) {
+    Array a(std::vector<float>(100, 1.f)), scale({5.f}), three({3.f});
+    ncclRedOp_t op;
+    EXPECT_TRUE(succeeds(ncclRedOpCreatePreMulSum(&op, scale.data, ncclFloat32, ncclScalarDevice, comm)));
+    EXPECT_EQ(cuda::driver()->memcpy_async(at(scale.data), at(three.data), sizeof(float),
+                                           reinterpret_cast<cuda::Stream>(stream)), 0);
+    EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 100, ncclFloat32, op, comm, stream)));
+    EXPECT_TRUE(succeeds(ncclRedOpDestroy(op, comm)));
+    wait(stream);
+    EXPECT_EQ(a.get(), std::vector<float>(100, 6.f));
+  });
+}
+
+TEST_F(NcclDeviceMemory, OneThreadOwnsTwoRanksOfOneDevice) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  set_device(0);
+  ncclComm_t comms[2];
+  const int devices[] = {0, 0};
+  ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 2, devices)));
+  {
+    Array a(std::vector<float>(50, 1.f)), b(std::vector<float>(50, 2.f));
+    auto stream = cuda::OwnedStream::make();
+    const auto s = reinterpret_cast<cudaStream_t>(stream->get());
+    EXPECT_TRUE(succeeds(ncclGroupStart()));
+    EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 50, ncclFloat32, ncclSum, comms[0], s)));
+    EXPECT_TRUE(succeeds(ncclAllReduce(b.data, b.data, 50, ncclFloat32, ncclSum, comms[1], s)));
+    EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    wait(s);
+    EXPECT_EQ(a.get(), std::vector<float>(50, 3.f));
+    EXPECT_EQ(b.get(), std::vector<float>(50, 3.f));
+  }
+  for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
+  forget_device();
+}
+
+TEST_F(NcclDeviceMemory, ASettingKeepsCommunicatorsOnTheHost) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  set_device(0);
+  setenv("RONDO_NCCL_MEMORY", "host", 1);
   ncclComm_t comm;
   ASSERT_TRUE(succeeds(ncclCommInitAll(&comm, 1, nullptr)));
-  const auto reduce = [&](const float* in, float* out) {
-    return ncclAllReduce(in, out, 1, ncclFloat32, ncclSum, comm, nullptr);
-  };
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"sendbuff is device memory", "NVIDIA"}, reduce(device, &x[0])));
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"recvbuff is device memory"}, reduce(&x[0], device)));
-  EXPECT_TRUE(succeeds(reduce(&x[0], &x[1])));
-  EXPECT_TRUE(succeeds(reduce(&x[4], &x[5])));
-  ASSERT_TRUE(succeeds(ncclGroupStart()));
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"device memory"}, ncclSend(device, 1, ncclFloat32, 0, comm, nullptr)));
-  EXPECT_TRUE(returns(ncclInvalidUsage, ncclGroupEnd()));
+  float x = 2, y = 0;
+  EXPECT_TRUE(succeeds(ncclAllReduce(&x, &y, 1, ncclFloat32, ncclSum, comm, nullptr)));
+  EXPECT_EQ(y, 2.f);
+  auto memory = cuda::DeviceMemory::make(64);
+  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"sendbuff is device memory", "RONDO_NCCL_MEMORY"},
+                         ncclAllReduce(memory->as(), &y, 1, ncclFloat32, ncclSum, comm, nullptr)));
   EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
-  EXPECT_TRUE(succeeds(ncclCommDestroy(before)));
+  unsetenv("RONDO_NCCL_MEMORY");
+  *memory = cuda::DeviceMemory();
+  forget_device();
 }
 
 }  // namespace

@@ -662,6 +662,12 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
   return failed;
 }
 
+Expected<double> DeviceEngine::forecast_us(const PlanRequest& request) {
+  const std::lock_guard lock(mutex_);
+  RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
+  return found[0].forecast_ns / 1e3;
+}
+
 Expected<std::string> DeviceEngine::explain(const PlanRequest& request) {
   const std::lock_guard lock(mutex_);
   RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));

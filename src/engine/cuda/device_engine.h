@@ -85,6 +85,7 @@ class DeviceEngine {
   /// Ok, or the error after which the communicator refuses work. Never blocks.
   Status error();
   Expected<std::string> explain(const PlanRequest& request);
+  Expected<double> forecast_us(const PlanRequest& request);
   DeviceEngineKind kind() const { return world_.engine; }
   const DeviceWorld& world() const { return world_; }
   CudaTransport& transport() { return transport_; }

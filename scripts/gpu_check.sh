@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Proves on a machine with a GPU what other machines can only compile: builds, runs every test and benchmark that needs a
+# device, and writes one JSON. Nothing is installed: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for the
+# part fsdp. Parts that cannot run say why in the JSON. The exit status is 1 when a part failed.
+#
+#   scripts/gpu_check.sh [--deps FOLDER] [--out FILE] [--parts LIST] [--nccl-lib FILE]... [--nccl-tests FOLDER]
+#
+#   --deps        what scripts/gpu_deps.sh gathered; default: build/gpu_deps, where that is
+#   --out         default: build/gpu_check.json
+#   --parts       of build,unit,conformance,processes,graphs,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp; default: all
+#   --nccl-lib    NVIDIA's libnccl.so.2 to measure beside rondo's, LABEL=FILE; default: the one that the machine has
+#   --nccl-tests  folder with nccl-tests' binaries, run on rondo's library
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+deps=build/gpu_deps out=build/gpu_check.json nccl_tests="" nccl_libs=()
+parts=build,unit,conformance,processes,graphs,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp
+while [ $# -gt 0 ]; do
+  case $1 in
+    --deps) deps=$2 ;;
+    --out) out=$2 ;;
+    --parts) parts=$2 ;;
+    --nccl-lib) nccl_libs+=("$2") ;;
+    --nccl-tests) nccl_tests=$2 ;;
+    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+build=build/gpu logs=build/gpu_logs
+mkdir -p "$build" "$logs"
+rm -f "$logs"/*
+failed=0
+
+# part NAME LIMIT_S COMMAND...: runs it, keeps its output, notes status and time.
+part() {
+  local name=$1 limit=$2 since=$SECONDS status=0
+  shift 2
+  case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
+  timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
+  printf '== %-12s %s, %d s\n' "$name" "$([ $status = 0 ] && echo passed || { [ $status = 77 ] && echo skipped || echo "FAILED ($status)"; })" $((SECONDS - since))
+  [ $status = 0 ] || [ $status = 77 ] || { failed=1; tail -15 "$logs/$name.log"; }
+}
+
+build_all() {
+  local root=()
+  [ ! -d "$deps" ] || root=(-D "CMAKE_PREFIX_PATH=$(realpath "$deps")/usr" -D "OPENSSL_ROOT_DIR=$(realpath "$deps")/usr"
+                            -D OPENSSL_USE_STATIC_LIBS=ON)
+  cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D RONDO_BUILD_EXAMPLES=OFF "${root[@]}"
+  cmake --build "$build" -j "$(nproc)" --target rondo_cli rondo_nccl gpu_bandwidth nccl_contender tests_gpu
+}
+library=$build/src/libnccl.so.2
+[ -e "$library" ] || library=$(find "$build" -name 'libnccl.so.2*' -type f 2>/dev/null | head -1 || true)
+
+unit() { ctest --test-dir "$build" -L '^gpu$' -R 'kernels|interpreter|driver' --output-on-failure --no-tests=ignore; }
+test_of() { "$build/tests/$1" --gtest_brief=1 "${@:2}"; }
+sanitize() {
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
+  local tool
+  for tool in memcheck racecheck synccheck; do
+    echo "-- $tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/gpu_kernels_gpu_test" --gtest_brief=1
+  done
+  compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/gpu_device_threads_gpu_test" --gtest_filter='*OneRank'
+}
+perf() {
+  local n world collective
+  for collective in all_reduce all_gather reduce_scatter; do
+    for n in 1 2 4 8; do
+      for world in threads ranks; do
+        echo "## $collective $world $n"
+        "$build/tools/rondo" perf "$collective" --device cuda "--$world" "$n" -b 8 -e 64M -f 8 -z 0 -n 20 -w 5
+      done
+    done
+  done
+}
+# The same program on rondo's library and on NVIDIA's, in turns.
+nccl() {
+  local labelled n
+  library=$(find "$build" -name 'libnccl.so.2' | head -1)
+  if [ ${#nccl_libs[@]} = 0 ]; then
+    local found
+    found=$(ldconfig -p | awk '/libnccl.so.2 /{print $NF; exit}')
+    [ -n "$found" ] || found=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2"))' 2>/dev/null || true)
+    [ -z "$found" ] || nccl_libs=("sockets=$found")
+  fi
+  for n in 2 4; do
+    echo "## rondo $n"
+    "$build/bench/nccl_contender" "$library" "$n" || return $?
+    for labelled in "${nccl_libs[@]}"; do
+      echo "## nccl ${labelled%%=*} $n"
+      NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_MAX_CTAS=8 \
+        "$build/bench/nccl_contender" "${labelled#*=}" "$n" || echo "## failed"
+    done
+  done
+}
+run_nccl_tests() {
+  [ -n "$nccl_tests" ] || { echo "no folder of nccl-tests was given"; return 77; }
+  library=$(find "$build" -name 'libnccl.so.2' | head -1)
+  local binary
+  for binary in all_reduce_perf all_gather_perf reduce_scatter_perf; do
+    LD_PRELOAD=$library "$nccl_tests/$binary" -g 1 -b 8 -e 64M -f 8
+  done
+}
+fsdp() {
+  python3 -c 'import torch' 2>/dev/null || { echo "no PyTorch"; return 77; }
+  library=$(realpath "$(find "$build" -name 'libnccl.so.2' | head -1)")
+  python3 scripts/gpu_fsdp.py --library "$library" --processes 2 4 --steps 50
+}
+
+part build 400 build_all
+part unit 60 test_of gpu_kernels_gpu_test
+part conformance 240 test_of gpu_device_threads_gpu_test
+part processes 180 test_of gpu_device_processes_gpu_test
+part graphs 90 test_of gpu_graphs_gpu_test
+part sanitize 120 sanitize
+part bandwidth 60 "$build/bench/gpu_bandwidth"
+part perf 180 perf
+part nccl 180 nccl
+part nccl_tests 90 run_nccl_tests
+part fsdp 150 fsdp
+python3 scripts/gpu_check_report.py "$logs" "$out"
+exit $failed

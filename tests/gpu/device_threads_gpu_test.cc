@@ -1,0 +1,57 @@
+// On a real device: communicators whose ranks are threads that share it give the oracle's bits, by both engines and all
+// protocols; and random calls in a row.
+// labels: gpu
+// timeout: 400
+#include <gtest/gtest.h>
+
+#include "conformance/conformance_suite.h"
+#include "gpu/gpu.h"
+
+namespace rondo::testing {
+namespace {
+
+std::vector<Case> every(const std::vector<Case>& all, size_t stride) {
+  std::vector<Case> cases;
+  for (size_t i = 0; i < all.size(); i += stride) cases.push_back(all[i]);
+  return cases;
+}
+
+void conform(int nranks, const std::string& settings, size_t stride) {
+  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), stride), gpu_config(nranks, settings));
+}
+
+TEST(DeviceThreadsGpuTest, OneRank) {
+  RONDO_NEEDS_GPU();
+  conform(1, "", 4);
+}
+TEST(DeviceThreadsGpuTest, Interpreter) {
+  RONDO_NEEDS_GPU();
+  for (const int nranks : {2, 3, 4, 8}) conform(nranks, "device_engine = interpreter", nranks <= 3 ? 3 : 9);
+}
+TEST(DeviceThreadsGpuTest, EveryProtocol) {
+  RONDO_NEEDS_GPU();
+  for (const char* protocol : {"simple", "ll", "ll128"})
+    conform(3, std::string("device_engine = interpreter\nproto = ") + protocol, 9);
+}
+TEST(DeviceThreadsGpuTest, Streams) {
+  RONDO_NEEDS_GPU();
+  for (const int nranks : {2, 3, 4}) conform(nranks, "device_engine = stream", 9);
+}
+TEST(DeviceThreadsGpuTest, Megabytes) {
+  RONDO_NEEDS_GPU();
+  for (const int nranks : {2, 4})
+    run_cases(World::kThreads, nranks, Memory::kDevice, large_cases(nranks, 64 << 20), gpu_config(nranks));
+}
+// Random calls, one after the other without any barrier.
+TEST(DeviceThreadsGpuTest, TenThousandRandomCalls) {
+  RONDO_NEEDS_GPU();
+  for (const int nranks : {2, 4, 8}) {
+    std::vector<Case> cases;
+    const std::vector<Case> all = product_cases(nranks);
+    for (size_t i = 0; i < 3400; ++i) cases.push_back(all[i * 7919 % all.size()]);
+    run_cases(World::kThreads, nranks, Memory::kDevice, cases, gpu_config(nranks));
+  }
+}
+
+}  // namespace
+}  // namespace rondo::testing
