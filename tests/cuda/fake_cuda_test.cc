@@ -535,6 +535,35 @@ void raise(const void* args, uint32_t, uint32_t) {
   a->done->fetch_add(1, std::memory_order_relaxed);  // orders nothing
 }
 
+// A host that waits for a kernel that never ends hears, after the deadline, what its streams do.
+void wait_for_ever() {
+  FakeMachine machine = FakeMachine::uniform(1);
+  machine.deadline_s = 0.2;
+  FakeCuda cuda(machine);
+  cuda.add_kernel("meet", {&meet, sizeof(Meeting)});
+  const Driver* d = driver();
+  Context context;
+  Stream s;
+  Module module;
+  Function function;
+  std::atomic<int> arrived{0}, wanted{0};
+  if (d->primary_context_retain(&context, 0) != kSuccess || d->context_set_current(context) != kSuccess ||
+      d->stream_create(&s, kStreamNonBlocking, 0) != kSuccess || d->module_load_data(&module, "image") != kSuccess ||
+      d->module_get_function(&function, module, "meet") != kSuccess)
+    return;
+  Meeting args{&arrived, &wanted, 1};
+  void* params[] = {&args};
+  LaunchConfig config{3, 1, 1, 32, 1, 1, 0, s, nullptr, 0};
+  if (d->launch_kernel(&config, function, params, nullptr) == kSuccess) (void)d->stream_synchronize(s);
+}
+
+TEST(FakeCudaDeadline, SaysWhatStreamsDo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(wait_for_ever(),
+               "the host, for a stream, has waited for 0.2 s.*a kernel, 0 operations after it.*"
+               "device 0: 3 blocks resident");
+}
+
 // Two streams add to one value; the host reads it once both have ended. Without the event, or without the
 // synchronisation, CUDA orders nothing, and the fake's own locks must not hide that.
 int add_twice(bool with_event, bool with_synchronize) {
