@@ -126,7 +126,7 @@ Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, 
     return Status(StatusCode::kInvalidArgument, fmt::format("{}={}: expected {}", variable, value, expected));
   };
   if (!p2p.empty() && p2p != "0" && p2p != "1") return wrong("RONDO_P2P", p2p, "0 or 1");
-  if (!engine.empty() && engine != "stream") return wrong("RONDO_CUDA_ENGINE", engine, "stream");
+  if (!engine.empty() && engine != "stream") return wrong("RONDO_DEVICE_ENGINE", engine, "stream");
   w.p2p = p2p != "0";
   w.stream_engine = engine == "stream";
   if (level.empty()) return w;
@@ -176,7 +176,7 @@ LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const Rank
 EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
                            uint32_t blocks_per_multiprocessor, const LinkWishes& wishes) {
   EngineChoice c;
-  c.reason = "asked for (RONDO_CUDA_ENGINE=stream)";
+  c.reason = "asked for (RONDO_DEVICE_ENGINE=stream)";
   if (wishes.stream_engine) return c;
   uint64_t most_blocks = UINT32_MAX;
   size_t most_ranks = 0, fullest = 0;

@@ -46,10 +46,10 @@ struct LinkWishes {
   bool p2p = true;               // RONDO_P2P
   std::optional<PciPath> level;  // RONDO_P2P_LEVEL, of PCIe
   bool nvlink_only = false;      // RONDO_P2P_LEVEL=nvl
-  bool stream_engine = false;    // RONDO_CUDA_ENGINE=stream
+  bool stream_engine = false;    // RONDO_DEVICE_ENGINE=stream
 };
 /// From the texts of RONDO_P2P ("0", "1" or empty), RONDO_P2P_LEVEL (loc, nvl, pix, pxb, phb, node, sys or empty) and
-/// RONDO_CUDA_ENGINE (stream or empty). Errors: kInvalidArgument naming the variable.
+/// RONDO_DEVICE_ENGINE (stream or empty). Errors: kInvalidArgument naming the variable.
 Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, std::string_view engine);
 
 struct LinkChoice {

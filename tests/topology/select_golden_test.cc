@@ -131,7 +131,7 @@ TEST(Select, WishesAreRefusedByName) {
        std::vector<std::array<const char*, 4>>{{"2", "", "", "RONDO_P2P=2"},
                                                {"", "near", "", "RONDO_P2P_LEVEL=near"},
                                                {"", "unknown", "", "LEVEL=unknown"},
-                                               {"", "", "kernels", "RONDO_CUDA_ENGINE=kernels"}}) {
+                                               {"", "", "kernels", "RONDO_DEVICE_ENGINE=kernels"}}) {
     const auto wishes = parse_wishes(p2p, level, engine);
     ASSERT_FALSE(wishes.ok());
     EXPECT_NE(wishes.status().message().find(variable), std::string::npos) << wishes.status().message();
