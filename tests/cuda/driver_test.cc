@@ -22,7 +22,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 // What this program says of the driver when it starts in that environment.
 std::string found_with(const Environment& environment) {
-  std::string command = "env";
+  std::string command = "env -u RONDO_CUDA";
   for (const auto& [name, value] : environment) command += " " + name + "='" + value + "'";
   command += " /proc/" + std::to_string(getpid()) + "/exe --driver";
   FILE* out = popen(command.c_str(), "r");
