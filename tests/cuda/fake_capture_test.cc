@@ -113,6 +113,35 @@ TEST_F(Capture, NothingRunsUntilTheGraphIsLaunched) {
   EXPECT_EQ(cuda.destroy_graph(graph), kSuccess);
 }
 
+struct HoldArgs {
+  std::atomic<int>*arrived, *wanted;
+};
+void hold(const void* args, uint32_t, uint32_t) {
+  const auto* a = static_cast<const HoldArgs*>(args);
+  const int mine = a->arrived->fetch_add(1) + 1;
+  while (a->wanted->load() < mine) sched_yield();
+}
+
+TEST_F(Capture, LaunchesOfAGraphFollowOneAnother) {
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda.add_kernel("hold", {&hold, sizeof(HoldArgs)});
+  Function hold_kernel = nullptr;
+  ASSERT_EQ(d->module_get_function(&hold_kernel, module, "hold"), kSuccess);
+  ASSERT_EQ(cuda.begin_capture(a), kSuccess);
+  ASSERT_EQ(launch(hold_kernel, a, HoldArgs{&arrived, &wanted}), kSuccess);
+  Graph graph = nullptr;
+  ASSERT_EQ(cuda.end_capture(a, &graph), kSuccess);
+  ASSERT_EQ(cuda.launch_graph(graph, a), kSuccess);
+  ASSERT_EQ(cuda.launch_graph(graph, b), kSuccess);
+  while (arrived.load() == 0) sched_yield();
+  for (int i = 0; i < 1000; ++i) sched_yield();
+  EXPECT_EQ(arrived.load(), 1) << "the second launch has not waited for the first, in another stream";
+  wanted = 2;
+  ASSERT_EQ(d->stream_synchronize(b), kSuccess);
+  EXPECT_EQ(arrived.load(), 2);
+  EXPECT_EQ(cuda.destroy_graph(graph), kSuccess);
+}
+
 TEST_F(Capture, AnEventBringsAnotherStreamIn) {
   std::atomic<int> count{0};
   int left = 0, right = 0;

@@ -233,9 +233,13 @@ TEST_F(Fake, CopiesAndFillsAreOrderedAndChecked) {
   const DevicePtr a = alloc(4096), b = alloc(4096);
   const Stream s = stream();
   std::vector<char> in(4096, 'x'), out(4096);
+  std::atomic<int> arrived{0}, wanted{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  ASSERT_EQ(launch(function("meet"), s, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
   ASSERT_EQ(d->memset_d8_async(a, 'a', 4096, s), kSuccess);
   ASSERT_EQ(d->memcpy_host_to_device_async(a + 1, in.data(), 4000, s), kSuccess);
   std::fill(in.begin(), in.end(), 'y');  // pageable memory was taken away
+  wanted = 1;
   ASSERT_EQ(d->memcpy_async(b, a, 4096, s), kSuccess);
   ASSERT_EQ(d->stream_synchronize(s), kSuccess);
   ASSERT_EQ(d->memcpy_device_to_host(out.data(), b, 4096), kSuccess);
@@ -249,6 +253,33 @@ TEST_F(Fake, CopiesAndFillsAreOrderedAndChecked) {
   EXPECT_EQ(d->mem_free(b), kSuccess);
   EXPECT_EQ(d->stream_destroy(s), kSuccess);
   EXPECT_EQ(d->stream_synchronize(s), kErrorInvalidHandle);
+  unload();
+}
+
+TEST_F(Fake, FreeingWaitsForTheDevice) {
+  start();
+  const DevicePtr p = alloc(64);
+  void* host = nullptr;
+  ASSERT_EQ(d->mem_host_alloc(&host, 64, kHostAllocPortable), kSuccess);
+  const Stream s = stream();
+  std::atomic<int> arrived{0}, wanted{0}, freed{0};
+  cuda_->add_kernel("meet", {&meet, sizeof(Meeting)});
+  ASSERT_EQ(launch(function("meet"), s, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
+  std::thread other([&] {
+    EXPECT_EQ(d->context_set_current(contexts[0]), kSuccess);
+    EXPECT_EQ(d->mem_free(p), kSuccess);
+    ++freed;
+    EXPECT_EQ(d->mem_free_host(host), kSuccess);
+    ++freed;
+  });
+  while (cuda_->calls("cuMemFree_v2") == 0) sched_yield();
+  for (int i = 0; i < 1000; ++i) sched_yield();
+  EXPECT_EQ(freed.load(), 0);
+  wanted = 1;
+  other.join();
+  EXPECT_EQ(freed.load(), 2);
+  EXPECT_EQ(d->stream_destroy(s), kSuccess);
+  unload();
 }
 
 TEST_F(Fake, StreamsRunSideBySideAndEventsOrderThem) {
@@ -503,8 +534,9 @@ TEST_F(Fake, HandlesGiveBackInTheirOwnContext) {
   ASSERT_EQ(d->event_synchronize(e->get()), kSuccess);
   DeviceMemory moved = std::move(*memory);
   EXPECT_EQ(memory->get(), 0u);
-  moved = DeviceMemory();
   ASSERT_EQ(d->context_set_current(nullptr), kSuccess);
+  moved = DeviceMemory();
+  EXPECT_EQ(cuda_->leaks().find("device memory"), std::string::npos) << cuda_->leaks();
   cuda_->fail("cuEventDestroy_v2", kErrorInvalidContext);  // passed over, and the event leaks: what TearDown would see
   *e = OwnedEvent();
   EXPECT_NE(cuda_->leaks().find("1 events"), std::string::npos);
@@ -533,6 +565,35 @@ void raise(const void* args, uint32_t, uint32_t) {
   const auto* a = static_cast<const RaiseArgs*>(args);
   ++*a->value;
   a->done->fetch_add(1, std::memory_order_relaxed);  // orders nothing
+}
+
+// A host that waits for a kernel that never ends hears, after the deadline, what its streams do.
+void wait_for_ever() {
+  FakeMachine machine = FakeMachine::uniform(1);
+  machine.deadline_s = 0.2;
+  FakeCuda cuda(machine);
+  cuda.add_kernel("meet", {&meet, sizeof(Meeting)});
+  const Driver* d = driver();
+  Context context;
+  Stream s;
+  Module module;
+  Function function;
+  std::atomic<int> arrived{0}, wanted{0};
+  if (d->primary_context_retain(&context, 0) != kSuccess || d->context_set_current(context) != kSuccess ||
+      d->stream_create(&s, kStreamNonBlocking, 0) != kSuccess || d->module_load_data(&module, "image") != kSuccess ||
+      d->module_get_function(&function, module, "meet") != kSuccess)
+    return;
+  Meeting args{&arrived, &wanted, 1};
+  void* params[] = {&args};
+  LaunchConfig config{3, 1, 1, 32, 1, 1, 0, s, nullptr, 0};
+  if (d->launch_kernel(&config, function, params, nullptr) == kSuccess) (void)d->stream_synchronize(s);
+}
+
+TEST(FakeCudaDeadline, SaysWhatStreamsDo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(wait_for_ever(),
+               "the host, for a stream, has waited for 0.2 s.*a kernel, 0 operations after it.*"
+               "device 0: 3 blocks resident");
 }
 
 // Two streams add to one value; the host reads it once both have ended. Without the event, or without the

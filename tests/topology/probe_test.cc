@@ -119,6 +119,13 @@ TEST(Probe, PathsOfTheKernel) {
   EXPECT_EQ(compare_pci_paths(a, "/sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0", 0, 1), PciPath::kSystem);
   EXPECT_EQ(compare_pci_paths(a, "/sys/devices/pci0000:40/0000:40:01.0/0000:41:00.0", -1, -1), PciPath::kSystem);
   EXPECT_EQ(compare_pci_paths(a, "", 0, 0), PciPath::kUnknown);
+  const std::string bridge = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/";
+  EXPECT_EQ(compare_pci_paths(bridge + "0000:02:00.0/0000:03:00.0", bridge + "0000:02:01.0/0000:04:00.0", 0, 0),
+            PciPath::kOneSwitch);
+  EXPECT_EQ(
+      compare_pci_paths(bridge + "0000:02:00.0/0000:03:00.0", bridge + "0000:02:01.0/0000:04:00.0/0000:05:00.0", 0, 0),
+      PciPath::kSwitches);
+  EXPECT_EQ(compare_pci_paths(bridge + "0000:02:00.0", bridge + "0000:02:00.1", 0, 0), PciPath::kOneSwitch);
 }
 
 TEST(Probe, WithoutADriverItSaysWhy) {

@@ -124,6 +124,7 @@ TEST(Select, SpinningKernelsNeverShareADeviceBetweenProcesses) {
   EXPECT_EQ(three.kind, EngineKind::kInterpreter);
   EXPECT_EQ(three.most_blocks, 5u);
   EXPECT_EQ(engine({{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, 6).kind, EngineKind::kStream);
+  EXPECT_EQ(engine({{0, 0, 1, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}).most_blocks, 5u) << "the fullest device";
 }
 
 TEST(Select, WishesAreRefusedByName) {

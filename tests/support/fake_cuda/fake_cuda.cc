@@ -122,6 +122,7 @@ State::~State() {
     for (const auto& [handle, s] : streams) s->work.notify_all();
     for (const auto& c : contexts)
       if (c->legacy) c->legacy->work.notify_all();
+    if (getpid() == pid) wait_until(*this, section, "the end, for kernels that run,", [&] { return serving == 0; });
   }
   if (getpid() == pid)
     for (std::thread& t : threads) t.join();

@@ -99,6 +99,7 @@ struct State {
   std::map<cuda::UserObject, std::unique_ptr<cuda::UserObjectHandle>> user_objects;
   std::vector<Shared<Capture>> captures;  // going on
   std::list<std::thread> threads;         // of streams
+  int serving = 0;                        // of these threads, those that have not ended
   uint64_t next_id = 1;
 
   uintptr_t region = 0, region_end = 0, region_next = 0;

@@ -219,7 +219,13 @@ Result submit(Stream stream, Op op, const std::function<void(StreamHandle&)>& lo
   ++s->submitted;
   if (!s->started) {
     s->started = true;
-    st.threads.emplace_back([&st, s] { serve(st, s); });
+    ++st.serving;
+    st.threads.emplace_back([&st, s] {
+      serve(st, s);
+      Section section(st.mutex);
+      --st.serving;
+      st.changed.notify_all();
+    });
   }
   s->work.notify_all();
   return kSuccess;

@@ -1,0 +1,30 @@
+// The functions of a libcuda.so.1 that answer as driver_test.cc asks in the environment: RONDO_TEST_CUDA_VERSION,
+// RONDO_TEST_CUDA_INIT (what cuInit returns), RONDO_TEST_CUDA_DEVICES.
+#include <cstdlib>
+
+namespace {
+int number(const char* name, int fallback) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : fallback;
+}
+}  // namespace
+
+extern "C" {
+int cuInit(unsigned) { return number("RONDO_TEST_CUDA_INIT", 0); }
+int cuDriverGetVersion(int* version) {
+  *version = number("RONDO_TEST_CUDA_VERSION", 12000);
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = number("RONDO_TEST_CUDA_DEVICES", 1);
+  return 0;
+}
+int cuGetErrorName(int error, const char** text) {
+  *text = error == 100 ? "CUDA_ERROR_NO_DEVICE" : nullptr;
+  return *text != nullptr ? 0 : 1;
+}
+int cuGetErrorString(int error, const char** text) {
+  *text = error == 100 ? "no CUDA-capable device is detected" : nullptr;
+  return *text != nullptr ? 0 : 1;
+}
+}
