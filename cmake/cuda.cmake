@@ -3,8 +3,8 @@
 #
 #   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
 #   RONDO_CUDA_ARCHS      real architectures; the PTX of the lowest serves those to come. One intermediate code (that of
-#                         the lowest) for all of them: the kernels use nothing that came later, and nvcc's front end,
-#                         which takes most of the time, runs once.
+#                         the lowest) for all of them: the kernels use nothing that came later, and the front end of
+#                         nvcc, which takes most of the time, runs once.
 # Defines RONDO_CUDA_FATBINS and rondo_add_cuda_images(target); sets RONDO_HAVE_CUDA.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -29,9 +29,15 @@ if(RONDO_HAVE_CUDA)
   list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
   list(JOIN codes "," codes)
   # -fmad=false: a fused multiply-add would round otherwise than the host's kernels.
-  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v
       -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
 endif()
+
+# Runs a compiler and keeps what it says (of registers and spills: scripts_cuda_resources reads it) in the file $0;
+# errors and warnings are shown.
+string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
+       "grep -i warning \"$0\" >&2 || true")
 
 # rondo_cuda_image(NAME KIND DEFINE...): a fatbin, and its row in cuda_images.inc.
 function(rondo_cuda_image name kind)
@@ -39,10 +45,11 @@ function(rondo_cuda_image name kind)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
     OUTPUT ${fatbin}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
+    COMMAND sh -c "${RONDO_KEEP_LOG}" ${name}.ptxas
+            ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
             -I${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin}
             ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/cuda
     DEPENDS ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
     DEPFILE ${fatbin}.d
     COMMENT "CUDA kernels: ${name}"

@@ -255,10 +255,31 @@ class Interpreter {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
   }
 
+  // Where a peer's memory stands here.
+  RONDO_HOST_DEVICE_INLINE bool resolve(Rank peer, const std::byte* theirs, std::byte*& ours) {
+    const DeviceComm& comm = *b_.call.comm;
+    ours = const_cast<std::byte*>(theirs);
+    if (comm.regions == nullptr || theirs == nullptr) return true;
+    for (uint32_t i = comm.region_first[peer]; i < comm.region_first[peer + 1]; ++i) {
+      const PeerRegion& region = comm.regions[i];
+      if (theirs < region.theirs || theirs >= region.theirs + region.bytes) continue;
+      ours = region.ours + (theirs - region.theirs);
+      return true;
+    }
+    report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
+    return false;
+  }
+  RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerBuffers& theirs) {
+    const DeviceComm& comm = *b_.call.comm;
+    std::byte *in, *out;
+    if (!resolve(peer, theirs.in, in) || !resolve(peer, theirs.out, out)) return false;
+    comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(peer)] = {in, out};
+    return true;
+  }
+
   // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
   RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s, uint64_t begin_ns) {
     const bool carries = b_.program.direct;
-    const DeviceComm& comm = *b_.call.comm;
     const bool arrived = poll(
         s, begin_ns,
         [&](uint32_t, uint32_t end) {
@@ -266,10 +287,7 @@ class Interpreter {
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return r.arrived(1, s.fingerprint); }))
             return false;
-          if (carries)
-            comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(b_.read_peers[end])] =
-                *reinterpret_cast<const PeerBuffers*>(r.line(0));
-          return true;
+          return !carries || take_address(b_.read_peers[end], *reinterpret_cast<const PeerBuffers*>(r.line(0)));
         },
         [&](uint32_t, uint32_t end) {
           FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
