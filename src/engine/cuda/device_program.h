@@ -157,6 +157,20 @@ struct DeviceComm {
   const uint32_t* region_first;                   // nullptr: all ranks see one another's memory at the same addresses
 };
 
+/// Where a peer's memory stands here; false when it lies in none of its regions.
+RONDO_HOST_DEVICE_INLINE bool resolve_peer(const DeviceComm& comm, Rank peer, const std::byte* theirs,
+                                           std::byte*& ours) {
+  ours = const_cast<std::byte*>(theirs);
+  if (comm.regions == nullptr || theirs == nullptr) return true;
+  for (uint32_t i = comm.region_first[peer]; i < comm.region_first[peer + 1]; ++i) {
+    const PeerRegion& region = comm.regions[i];
+    if (theirs < region.theirs || theirs >= region.theirs + region.bytes) continue;
+    ours = region.ours + (theirs - region.theirs);
+    return true;
+  }
+  return false;
+}
+
 /// kUnreachable: a credit names a buffer that lies in none of the peer's regions.
 enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch, kUnreachable };
 

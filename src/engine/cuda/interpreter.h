@@ -102,7 +102,7 @@ class Interpreter {
     return true;
   }
 
-  // The ends that the lane uses, from the channel's tables and back into them.
+  // From the channel's tables, and back into them.
   RONDO_HOST_DEVICE_INLINE void load_ends() {
     const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
     const DeviceComm& comm = *b_.call.comm;
@@ -255,24 +255,13 @@ class Interpreter {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
   }
 
-  // Where a peer's memory stands here.
-  RONDO_HOST_DEVICE_INLINE bool resolve(Rank peer, const std::byte* theirs, std::byte*& ours) {
-    const DeviceComm& comm = *b_.call.comm;
-    ours = const_cast<std::byte*>(theirs);
-    if (comm.regions == nullptr || theirs == nullptr) return true;
-    for (uint32_t i = comm.region_first[peer]; i < comm.region_first[peer + 1]; ++i) {
-      const PeerRegion& region = comm.regions[i];
-      if (theirs < region.theirs || theirs >= region.theirs + region.bytes) continue;
-      ours = region.ours + (theirs - region.theirs);
-      return true;
-    }
-    report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
-    return false;
-  }
   RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerBuffers& theirs) {
     const DeviceComm& comm = *b_.call.comm;
     std::byte *in, *out;
-    if (!resolve(peer, theirs.in, in) || !resolve(peer, theirs.out, out)) return false;
+    if (!resolve_peer(comm, peer, theirs.in, in) || !resolve_peer(comm, peer, theirs.out, out)) {
+      report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
+      return false;
+    }
     comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(peer)] = {in, out};
     return true;
   }
@@ -325,7 +314,7 @@ class Interpreter {
     return piece;
   }
 
-  // What the kernels are asked for; the tables are filled by then, or will be.
+  // What the kernels are asked for.
   RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const DeviceStep& s, const Piece& piece) const {
     const DeviceProgram& p = b_.program;
     ReduceStep r;
