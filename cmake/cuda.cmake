@@ -3,9 +3,9 @@
 #
 #   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
 #   RONDO_CUDA_ARCHS      real architectures; the PTX of the lowest serves those to come. One intermediate code (that of
-#                         the lowest) for all of them: the kernels use nothing that came later, and nvcc's front end,
-#                         which takes most of the time, runs once.
-# Defines RONDO_CUDA_FATBINS and rondo_add_cuda_images(target); sets RONDO_HAVE_CUDA.
+#                         the lowest) for all of them: the kernels use nothing that came later, and the front end of
+#                         nvcc, which takes most of the time, runs once.
+# Defines rondo_add_cuda_images(target) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
@@ -23,15 +23,32 @@ if(NOT RONDO_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-set(RONDO_CUDA_FATBINS)
+# name:enumerator of every row of RONDO_DTYPES (include/rondo/types.h).
+function(rondo_dtype_rows out)
+  set(found)
+  file(READ ${PROJECT_SOURCE_DIR}/include/rondo/types.h text)
+  string(REGEX MATCHALL "X\\(k[A-Za-z0-9]+, [0-9]+, \"[a-z0-9_]+\", [0-9]+, k" rows "${text}")
+  foreach(row IN LISTS rows)
+    string(REGEX REPLACE "^X\\((k[A-Za-z0-9]+), [0-9]+, \"([a-z0-9_]+)\".*" "\\2:\\1" row "${row}")
+    list(APPEND found ${row})
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
 if(RONDO_HAVE_CUDA)
   list(GET RONDO_CUDA_ARCHS 0 lowest)
   list(TRANSFORM RONDO_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE codes)
   list(JOIN codes "," codes)
   # -fmad=false: a fused multiply-add would round otherwise than the host's kernels.
-  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  set(RONDO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xptxas=-v
       -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
 endif()
+
+# Runs a compiler and keeps what it says (of registers and spills: scripts_cuda_resources reads it) in the file $0;
+# errors and warnings are shown.
+string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
+       "grep -i warning \"$0\" >&2 || true")
 
 # rondo_cuda_image(NAME KIND DEFINE...): a fatbin, and its row in cuda_images.inc.
 function(rondo_cuda_image name kind)
@@ -39,10 +56,11 @@ function(rondo_cuda_image name kind)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
     OUTPUT ${fatbin}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
+    COMMAND sh -c "${RONDO_KEEP_LOG}" ${name}.ptxas
+            ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
             -I${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin}
             ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/cuda
     DEPENDS ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
     DEPFILE ${fatbin}.d
     COMMENT "CUDA kernels: ${name}"
@@ -58,9 +76,8 @@ function(rondo_add_cuda_images target)
   endif()
   rondo_cuda_image(copy copy RONDO_IMAGE_COPY)
   rondo_cuda_image(mixed mixed RONDO_IMAGE_MIXED)
-  # The names and enumerators of RONDO_DTYPES (include/rondo/types.h); a test compares them.
-  foreach(row int8:kInt8 uint8:kUint8 int32:kInt32 uint32:kUint32 int64:kInt64 uint64:kUint64 half:kFloat16
-              float:kFloat32 double:kFloat64 bfloat16:kBfloat16 fp8_e4m3:kFloat8E4m3 fp8_e5m2:kFloat8E5m2)
+  rondo_dtype_rows(rows)
+  foreach(row ${rows})
     string(REPLACE ":" ";" row ${row})
     list(GET row 0 name)
     list(GET row 1 dtype)

@@ -57,26 +57,31 @@ struct HostMem {
   static uint64_t fetch_add(uint64_t* p, uint64_t v) {
     return std::atomic_ref<uint64_t>(*p).fetch_add(v, std::memory_order_acq_rel);
   }
+  // On a device both words are relaxed: what was read for a message was read before the message was stored, since it is
+  // what the message holds, and so before whatever the message leads to. C++ has no word for an order by data alone, so
+  // the host's second word is released and acquired.
   static WordPair load_pair(const std::byte* p) {
     const auto* words = reinterpret_cast<const uint64_t*>(p);
-    return {load_relaxed(words), load_relaxed(words + 1)};
+    const uint64_t hi = load_acquire(words + 1);
+    return {load_relaxed(words), hi};
   }
   static void store_pair(std::byte* p, WordPair v) {
     auto* words = reinterpret_cast<uint64_t*>(p);
     store_relaxed(words, v.lo);
-    store_relaxed(words + 1, v.hi);
+    store_release(words + 1, v.hi);
   }
   /// Pieces of 16 bytes of a line, 0 to 7, in this order; the last one's second word is the flag.
   static void store_piece(std::byte* line, uint32_t piece, WordPair v) {
-    if (piece != 7) return store_pair(line + 16 * piece, v);
-    auto* words = reinterpret_cast<uint64_t*>(line);
-    store_relaxed(words + 14, v.lo);
-    store_release(words + 15, v.hi);
+    auto* words = reinterpret_cast<uint64_t*>(line + 16 * piece);
+    store_relaxed(words, v.lo);
+    if (piece == 7) store_release(words + 1, v.hi);
+    else store_relaxed(words + 1, v.hi);
   }
   /// A piece, and the flag under which it was found.
   static WordPair load_piece(const std::byte* line, uint32_t piece, uint64_t& flag) {
     flag = load_acquire(reinterpret_cast<const uint64_t*>(line) + 15);
-    return load_pair(line + 16 * piece);
+    const auto* words = reinterpret_cast<const uint64_t*>(line + 16 * piece);
+    return {load_relaxed(words), load_relaxed(words + 1)};
   }
 };
 

@@ -124,10 +124,16 @@ struct DeviceReadEnd {
   uint32_t reserved;
 };
 
-/// Where a rank's buffers stand, as its entry credit said.
+/// Where a rank's buffers stand: in a credit as that rank sees them, in DeviceComm::peers as this rank does.
 struct PeerBuffers {
   const std::byte* in;
   std::byte* out;
+};
+/// Memory of a peer that lies at another address here: of a rank in another process, by an IPC handle.
+struct PeerRegion {
+  const std::byte* theirs;
+  uint64_t bytes;
+  std::byte* ours;
 };
 
 /// What a lane of a channel has done in the call under way. Lanes that wait for it read `completed`. A call in which
@@ -147,9 +153,26 @@ struct DeviceComm {
   LaneProgress* lanes;                            // max_channels x kMaxLanes
   uint64_t* meetings;                             // max_channels x 8 words (a line each): [0] lanes that have come to
                                                   // a meeting, [1] meetings so far; [2] of line 0: somebody has failed
+  const PeerRegion* regions;                      // of rank r: entries region_first[r] .. region_first[r + 1] - 1;
+  const uint32_t* region_first;                   // nullptr: all ranks see one another's memory at the same addresses
 };
 
-enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch };
+/// Where a peer's memory stands here; false when it lies in none of its regions.
+RONDO_HOST_DEVICE_INLINE bool resolve_peer(const DeviceComm& comm, Rank peer, const std::byte* theirs,
+                                           std::byte*& ours) {
+  ours = const_cast<std::byte*>(theirs);
+  if (comm.regions == nullptr || theirs == nullptr) return true;
+  for (uint32_t i = comm.region_first[peer]; i < comm.region_first[peer + 1]; ++i) {
+    const PeerRegion& region = comm.regions[i];
+    if (theirs < region.theirs || theirs >= region.theirs + region.bytes) continue;
+    ours = region.ours + (theirs - region.theirs);
+    return true;
+  }
+  return false;
+}
+
+/// kUnreachable: a credit names a buffer that lies in none of the peer's regions.
+enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch, kUnreachable };
 
 /// In host memory that the device sees (pinned and mapped), one per rank's communicator.
 struct alignas(64) DeviceControl {

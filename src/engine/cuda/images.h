@@ -4,7 +4,7 @@
 // compiled for and as PTX for those to come. So a process loads what it uses: find_image says where a kernel is,
 // without a look into any image. Names are those of lower.h.
 //
-// A library built without nvcc has no images, and says so in `rondo info`.
+// A library built without nvcc has no images.
 // Thread safety: constant data.
 #pragma once
 

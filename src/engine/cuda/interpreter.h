@@ -102,7 +102,7 @@ class Interpreter {
     return true;
   }
 
-  // The ends that the lane uses, from the channel's tables and back into them.
+  // From the channel's tables, and back into them.
   RONDO_HOST_DEVICE_INLINE void load_ends() {
     const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
     const DeviceComm& comm = *b_.call.comm;
@@ -255,10 +255,20 @@ class Interpreter {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
   }
 
+  RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerBuffers& theirs) {
+    const DeviceComm& comm = *b_.call.comm;
+    std::byte *in, *out;
+    if (!resolve_peer(comm, peer, theirs.in, in) || !resolve_peer(comm, peer, theirs.out, out)) {
+      report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
+      return false;
+    }
+    comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(peer)] = {in, out};
+    return true;
+  }
+
   // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
   RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s, uint64_t begin_ns) {
     const bool carries = b_.program.direct;
-    const DeviceComm& comm = *b_.call.comm;
     const bool arrived = poll(
         s, begin_ns,
         [&](uint32_t, uint32_t end) {
@@ -266,10 +276,7 @@ class Interpreter {
           if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return r.arrived(1, s.fingerprint); }))
             return false;
-          if (carries)
-            comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(b_.read_peers[end])] =
-                *reinterpret_cast<const PeerBuffers*>(r.line(0));
-          return true;
+          return !carries || take_address(b_.read_peers[end], *reinterpret_cast<const PeerBuffers*>(r.line(0)));
         },
         [&](uint32_t, uint32_t end) {
           FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
@@ -307,7 +314,7 @@ class Interpreter {
     return piece;
   }
 
-  // What the kernels are asked for; the tables are filled by then, or will be.
+  // What the kernels are asked for.
   RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const DeviceStep& s, const Piece& piece) const {
     const DeviceProgram& p = b_.program;
     ReduceStep r;

@@ -113,9 +113,11 @@ RONDO_HOST_DEVICE_INLINE void vector_pass(const ReduceStep& step, uint64_t first
   for (int d = 0; d < (kDst == 0 ? 1 : kDst); ++d) dst[d] = step.dst[d];
   const uint64_t stride = uint64_t{threads.count} * 16;
   uint64_t at = first_byte + uint64_t{threads.index} * 16;
-  RONDO_NO_UNROLL
-  for (; at + (kUnroll - 1) * stride < end_byte; at += kUnroll * stride)
-    reduce_vectors<Ops, kSrc, kDst, kUnroll>(step, src, dst, at, stride);
+  if constexpr (kUnroll > 1) {
+    RONDO_NO_UNROLL
+    for (; at + (kUnroll - 1) * stride < end_byte; at += kUnroll * stride)
+      reduce_vectors<Ops, kSrc, kDst, kUnroll>(step, src, dst, at, stride);
+  }
   RONDO_NO_UNROLL
   for (; at < end_byte; at += stride) reduce_vectors<Ops, kSrc, kDst, 1>(step, src, dst, at, stride);
 }
@@ -179,14 +181,20 @@ RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads thread
   if (step.num_dst == 0) return;
   uint64_t begin = 0, end = 0;  // elements that went in vectors
   if constexpr (!Ops::kMixed) {
-    constexpr int kBytes = Ops::kBytes, kUnroll = kBytes == 1 && sizeof(typename Ops::Acc) == 4 ? 2 : 4;
+    // Formats whose conversion is the work gain nothing from loads in flight or pointers in registers.
+    constexpr int kBytes = Ops::kBytes, kWiden = sizeof(typename Ops::Acc) / kBytes;
+    constexpr int kUnroll = kWiden == 4 ? 1 : kBytes == 1 ? 2 : 4;
     const uint64_t bytes = step.num_elems * kBytes;
     const uint64_t head = step.scale_own ? bytes : bytes_to_alignment(step, 16, bytes);
     if (head < bytes && head % kBytes == 0) {
       const uint64_t first = head, last = head + ((bytes - head) & ~uint64_t{15});
-      if (step.num_src == 2 && step.num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
-      else if (step.num_src == 2 && step.num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
-      else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
+      if constexpr (kUnroll == 1) {
+        vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
+      } else {
+        if (step.num_src == 2 && step.num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
+        else if (step.num_src == 2 && step.num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
+        else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
+      }
       begin = first / kBytes;
       end = last / kBytes;
     }

@@ -244,6 +244,48 @@ TEST(Calls, BitsOfTheHost) {
   EXPECT_GT(compared, 100u);
 }
 
+// Ranks in other processes see a buffer at other addresses. Here "ours" is a copy with other bytes, so that it is seen
+// which one was read.
+TEST(Calls, PeersMemoryAtOtherAddresses) {
+  const int nranks = 2;
+  const Dtype dtypes[] = {Dtype::kFloat32};
+  const Op ops[] = {Op::kSum};
+  const DataTables tables(nranks, 5, dtypes, ops);
+  for (const bool reachable : {true, false}) {
+    EmulatedDevices devices({.nranks = nranks});
+    EmulatedCase c(devices, tables, case_of(Collective::kAllGather, "pull", 100), {});
+    const uint64_t in_bytes = 400, out_bytes = 800;
+    std::vector<std::vector<std::byte>> copies;
+    std::vector<PeerRegion> regions;  // of rank 0: {in, out}, of rank 1: {in, out}
+    for (const DeviceCall& call : c.calls()) {
+      copies.emplace_back(call.in, call.in + in_bytes);
+      for (std::byte& b : copies.back()) b ^= std::byte{0x5a};
+      regions.push_back(
+          {call.in - (reachable ? 4 : 4000), in_bytes + 8, copies.back().data() - (reachable ? 4 : 4000)});
+      copies.emplace_back(out_bytes);
+      regions.push_back({call.out, out_bytes, copies.back().data()});
+    }
+    const uint32_t first[] = {0, 2, 4};
+    for (Rank r = 0; r < nranks; ++r) {
+      devices.comm(r).regions = regions.data();
+      devices.comm(r).region_first = first;
+    }
+    devices.launch(c.kernel(), one_unit({&c}), 2);
+    for (size_t r = 0; r < 2; ++r) {
+      const DeviceControl& control = devices.control(static_cast<Rank>(r));
+      if (!reachable) {
+        EXPECT_EQ(control.failed, static_cast<uint32_t>(DeviceFailure::kUnreachable));
+        EXPECT_EQ(control.peer, 1 - static_cast<Rank>(r));
+        continue;
+      }
+      EXPECT_EQ(control.failed, 0u);
+      const std::byte* out = c.calls()[r].out;
+      EXPECT_EQ(std::memcmp(out + r * in_bytes, c.calls()[r].in, in_bytes), 0);                   // its own
+      EXPECT_EQ(std::memcmp(out + (1 - r) * in_bytes, copies[2 * (1 - r)].data(), in_bytes), 0);  // the peer's copy
+    }
+  }
+}
+
 // One record for each instruction of every block, its times in order.
 TEST(Calls, Traces) {
   const int nranks = 3;

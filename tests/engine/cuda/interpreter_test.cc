@@ -23,6 +23,7 @@ TEST_P(EveryAlgorithm, ExactData) {
     uint32_t turn = 0;
     for (const Algorithm& a : all_algorithms())
       for (const uint64_t count : {0, 1, 5, 1009}) {
+        if (nranks > 4 && (count == 1 || count == 5)) continue;  // many threads for little
         Case c;
         c.algorithm = &a;
         c.collective = a.collective;
@@ -30,11 +31,15 @@ TEST_P(EveryAlgorithm, ExactData) {
         c.in_place = turn % 2 == 1;
         c.root = static_cast<Rank>(turn % static_cast<uint32_t>(nranks));
         c.variant = turn % 4;
-        const EmulatedRun run{GetParam(), 1 + turn % 3, turn % 5 == 0 ? 4096u : 512u};
-        EmulatedCase first(devices, tables, c, run);
-        devices.launch(first.kernel(), one_unit({&first}), nranks > 4 ? 1 : 1 + turn % 2);
+        // Two calls of one unit, one in place and one not, each with its own share of the channels.
+        EmulatedCase first(devices, tables, c, {GetParam(), 1 + turn % 3, turn % 5 == 0 ? 4096u : 512u});
+        c.in_place = !c.in_place;
+        c.variant = (turn + 1) % 4;
+        EmulatedCase second(devices, tables, c, {GetParam(), 1 + turn / 3 % 3, 512});
+        const uint32_t threads = nranks > 4 ? 1 : nranks > 2 ? 1 + turn % 2 : 1u << turn % 3;
+        devices.launch(first.kernel(), one_unit({&first, &second}), threads);
         ASSERT_EQ(failures(devices, nranks), "") << first.text();
-        ASSERT_TRUE(first.judge());
+        ASSERT_TRUE(first.judge() && second.judge());
         ++turn;
       }
   }

@@ -1,0 +1,65 @@
+#include "schedule/line_order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+namespace rondo {
+namespace {
+
+// How many instructions of each lane are known to have finished.
+using Known = std::vector<uint32_t>;
+
+struct Access {
+  size_t lane;
+  uint32_t pc;
+  bool writes;
+  Known known;  // when it ran
+};
+
+}  // namespace
+
+std::optional<std::string> store_without_wait(const RankSchedule& s) {
+  const size_t num_lanes = s.lanes.size();
+  std::vector<Known> now(num_lanes, Known(num_lanes, 0));
+  std::vector<std::vector<Known>> after(num_lanes);  // each instruction
+  std::map<std::pair<Buffer, uint32_t>, std::vector<Access>> places;
+  auto touch = [&](Buffer buffer, uint16_t first, uint16_t count, size_t lane, uint32_t pc, bool writes) {
+    if (buffer == Buffer::kIn) return;  // nobody stores there; that it is read before it is overwritten is proven
+    for (uint32_t k = 0; k < count; ++k)
+      places[{buffer, (uint32_t{first} + k) % s.chunks(buffer)}].push_back({lane, pc, writes, now[lane]});
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t lane = 0; lane < num_lanes; ++lane)
+      for (auto pc = static_cast<uint32_t>(after[lane].size()); pc < s.lanes[lane].size(); ++pc) {
+        const Instruction& i = s.lanes[lane][pc];
+        if (i.verb == Verb::kWait) {
+          if (after[i.src_first].size() <= i.dst_first) break;  // the other lane has not come so far
+          const Known& theirs = after[i.src_first][i.dst_first];
+          for (size_t k = 0; k < num_lanes; ++k) now[lane][k] = std::max(now[lane][k], theirs[k]);
+        } else if (!i.is(kFlagCredit)) {
+          const uint16_t count = std::max<uint16_t>(i.num_chunks, 1);
+          if (i.has(kVerbSrc)) touch(i.src_buffer(), i.src_first, count, lane, pc, false);
+          if (i.has(kVerbDst)) touch(i.dst_buffer(), i.dst_first, count, lane, pc, true);
+        }
+        now[lane][lane] = pc + 1;
+        after[lane].push_back(now[lane]);
+        moved = true;
+      }
+  }
+  for (const auto& [place, accesses] : places)
+    for (const Access& a : accesses)
+      for (const Access& b : accesses) {
+        if (!a.writes || a.lane == b.lane || a.known[b.lane] > b.pc || b.known[a.lane] > a.pc) continue;
+        return fmt::format(
+            "lane {}, instruction {} stores chunk {}, which lane {}, instruction {} {} without a wait "
+            "between them",
+            a.lane, a.pc, place.second, b.lane, b.pc, b.writes ? "stores" : "reads");
+      }
+  return std::nullopt;
+}
+
+}  // namespace rondo

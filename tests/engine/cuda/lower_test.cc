@@ -1,0 +1,177 @@
+// Device programs: their layout, the shares of channels, what lower() keeps and what it refuses.
+// labels: unit
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "algorithms/registry.h"
+#include "engine/cuda/images.h"
+#include "engine/cuda/lower.h"
+#include "transport/inproc/inproc.h"
+
+namespace rondo {
+namespace {
+
+// Kernels of an older build would read a newer program: a change here is a change of all images.
+TEST(DeviceLayout, IsFrozen) {
+  EXPECT_EQ(sizeof(DeviceStep), 64u);
+  EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
+  EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 32u);
+  EXPECT_EQ(sizeof(DeviceProgram), 160u);
+  EXPECT_EQ(offsetof(DeviceProgram, lane_first), 16u);
+  EXPECT_EQ(offsetof(DeviceProgram, lane_ends), 52u);
+  EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 128u);
+  EXPECT_EQ(sizeof(DeviceCall), 80u);
+  EXPECT_EQ(sizeof(DeviceUnit), 20u);
+  EXPECT_EQ(sizeof(DeviceRecord), 32u);
+  EXPECT_EQ(sizeof(LaneProgress), 64u);
+  EXPECT_EQ(sizeof(DeviceControl), 64u);
+  EXPECT_LE(sizeof(LaunchArgs), 4096u);
+  EXPECT_LE(sizeof(ReduceArgs), 4096u);
+}
+
+TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
+  for (const uint32_t bytes : {1u, 2u, 4u, 8u})
+    for (const uint32_t channels : {1u, 2u, 3u, 7u, 32u})
+      for (const uint64_t elems : {uint64_t{0}, uint64_t{1}, uint64_t{63}, uint64_t{64}, uint64_t{65}, uint64_t{128},
+                                   uint64_t{1000}, uint64_t{12345}, (uint64_t{1} << 40) + 17}) {
+        uint64_t next = 0;
+        for (uint32_t c = 0; c < channels; ++c) {
+          const Extent e = channel_extent(elems, channels, c, bytes);
+          EXPECT_LE(e.num_elems, channel_extent(elems, channels, 0, bytes).num_elems);  // which counts the loops
+          if (e.num_elems == 0) continue;
+          EXPECT_EQ(e.first_elem, next);
+          EXPECT_EQ(e.first_elem * bytes % 512, 0u);
+          next = e.first_elem + e.num_elems;
+        }
+        EXPECT_EQ(next, elems);
+      }
+}
+
+// Numbers ends in the order of first use, and keeps what kind each was.
+class Counting final : public PortIndex {
+ public:
+  Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) override {
+    ends.push_back(end);
+    return static_cast<uint16_t>(port.key.writer * 100 + port.key.tag);
+  }
+  Expected<uint16_t> writer(const WritePort& port, DeviceEnd end) override {
+    ends.push_back(end);
+    return static_cast<uint16_t>(port.key.reader * 100 + port.key.tag);
+  }
+  std::vector<DeviceEnd> ends;
+};
+
+struct World {
+  explicit World(int nranks) : world(*InprocWorld::create(nranks)), transport(0, world), ports(0, transport) {}
+  std::unique_ptr<Program> compiled(Collective collective, const char* name, uint64_t count, Protocol protocol,
+                                    int nranks) {
+    const Algorithm& a = *find_algorithm(collective, name);
+    ProgramShape shape;
+    shape.operation = {collective, Dtype::kBfloat16, Op::kAvg, algorithm_index(a), count, 0, 0, false};
+    shape.protocol = protocol;
+    shape.direct = a.direct;
+    auto p = compile(record_rank(a, 0, nranks), shape, ports, *kernel_table(SimdLevel::kBaseline));
+    RONDO_CHECK(p.ok());
+    return std::move(*p);
+  }
+  std::shared_ptr<InprocWorld> world;
+  InprocTransport transport;
+  PortTable ports;
+};
+
+TEST(Lower, KeepsStepsAndListsEachLanesEnds) {
+  World w(4);
+  const auto program = w.compiled(Collective::kAllReduce, "ring", 1000, Protocol::kInline, 4);
+  Counting ports;
+  const auto bytes = lower(*program, {.num_channels = 2, .message_bytes = 64}, ports);
+  ASSERT_TRUE(bytes.ok());
+  std::vector<DeviceProgram> aligned(bytes->size() / sizeof(DeviceProgram) + 1);
+  std::memcpy(aligned.data(), bytes->data(), bytes->size());
+  const DeviceProgram& p = aligned[0];
+  EXPECT_EQ(p.total_bytes, bytes->size());
+  EXPECT_EQ(p.protocol, DeviceProtocol::kLl);
+  EXPECT_EQ(p.num_lanes, 3u);
+  EXPECT_EQ(p.divide_by, 4u);
+  EXPECT_EQ(p.loop_elems, 32u);
+  EXPECT_EQ(p.num_loops, 8u);  // chunks of 250, in channels of 250 and none: 512 bytes are 256 elements
+  for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kLl);
+  for (uint32_t lane = 0; lane < p.num_lanes; ++lane) {
+    ASSERT_EQ(p.lane_first[lane + 1] - p.lane_first[lane], program->lanes[lane].size());
+    const uint16_t* list = p.index() + p.lane_ends[lane];
+    for (size_t i = 0; i < program->lanes[lane].size(); ++i) {
+      const DeviceStep& d = p.steps()[p.lane_first[lane] + i];
+      const ProgramStep& s = program->lanes[lane][i];
+      EXPECT_EQ(d.verb, s.verb);
+      EXPECT_EQ(d.num_elems, s.src.num_elems);
+      ASSERT_EQ(d.num_recv, s.recv.size());
+      for (size_t k = 0; k < s.recv.size(); ++k) {
+        const uint16_t place = p.index()[d.first_index + k];
+        ASSERT_LT(place, list[0]);
+        EXPECT_EQ(list[2 + place], s.recv[k]->key.writer * 100 + s.recv[k]->key.tag);
+      }
+      for (size_t k = 0; k < s.send.size(); ++k) {
+        const uint16_t place = p.index()[d.first_index + d.num_recv + k];
+        ASSERT_LT(place, list[1]);
+        EXPECT_EQ(list[2 + list[0] + place], s.send[k]->key.reader * 100 + s.send[k]->key.tag);
+      }
+    }
+  }
+}
+
+TEST(Lower, CreditsTravelInLines) {
+  World w(3);
+  const auto program = w.compiled(Collective::kAllReduce, "pull", 1000, Protocol::kSimple, 3);
+  Counting ports;
+  ASSERT_TRUE(lower(*program, {}, ports).ok());
+  ASSERT_FALSE(ports.ends.empty());
+  for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kCredit);
+}
+
+TEST(Lower, RefusesWhatABlockCannotHold) {
+  const int nranks = 70;
+  World w(nranks);
+  const auto program = w.compiled(Collective::kAllToAll, "one_shot", 10, Protocol::kInline, nranks);
+  Counting ports;
+  const auto bytes = lower(*program, {}, ports);
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(bytes.status().message().find("69"), std::string_view::npos) << bytes.status().to_string();
+}
+
+TEST(Lower, NamesKernels) {
+  World w(2);
+  EXPECT_EQ(interpreter_name(*w.compiled(Collective::kAllReduce, "ring", 10, Protocol::kSimple, 2)),
+            "rondo_interpret_bfloat16_sum");
+  EXPECT_EQ(interpreter_name(*w.compiled(Collective::kAllGather, "ring", 10, Protocol::kSimple, 2)),
+            "rondo_interpret_copy");
+  EXPECT_EQ(reduce_name(Dtype::kFloat8E4m3, Op::kPremulSum), "rondo_reduce_fp8_e4m3_sum");
+  EXPECT_EQ(reduce_mixed_name(Op::kMax), "rondo_reduce_mixed_max");
+}
+
+// Every name that the host may ask for is in some image, and every image is a fatbin.
+TEST(Images, HoldEveryKernel) {
+  if (kernel_images().empty()) GTEST_SKIP() << "this library was built without nvcc: it has no CUDA images";
+  for (const Op op : {Op::kSum, Op::kProd, Op::kMax, Op::kMin}) {
+    for (int t = 0; t < kNumDtypes; ++t) {
+      const std::string name = reduce_name(static_cast<Dtype>(t), op);
+      const KernelImage* image = find_image(name);
+      ASSERT_NE(image, nullptr) << name;
+      EXPECT_EQ(image->name, dtype_name(static_cast<Dtype>(t)));
+    }
+    EXPECT_NE(find_image(reduce_mixed_name(op)), nullptr);
+  }
+  EXPECT_NE(find_image(kGridCopyName), nullptr);
+  EXPECT_NE(find_image("rondo_interpret_copy"), nullptr);
+  EXPECT_EQ(find_image("rondo_interpret_float_avg"), nullptr);
+  for (const KernelImage& image : kernel_images()) {
+    ASSERT_GT(image.fatbin.size(), 1000u) << image.name;
+    uint32_t magic;
+    std::memcpy(&magic, image.fatbin.data(), 4);
+    EXPECT_EQ(magic, 0xba55ed50u) << image.name;
+  }
+}
+
+}  // namespace
+}  // namespace rondo
