@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <tuple>
+#include <vector>
 
 #include "nccl/call_config.h"
 #include "nccl/environment.h"
@@ -68,6 +68,22 @@ TEST(NcclConfig, EachVersionIsReadUpToItsLastField) {
       EXPECT_TRUE(refused(read_config(&given).status(), release.last_field)) << release.version;
     }
   }
+}
+
+// A version that has more fields than the size: what lies behind the struct is not the caller's to give.
+TEST(NcclConfig, NothingBehindTheSizeIsRead) {
+  constexpr size_t kSize = 48;
+  std::vector<std::byte> memory(kSize);
+  ncclConfig_t given = new_config();
+  given.size = kSize;
+  given.maxCTAs = 7;
+  given.nvlsHostMode = given.shrinkShare = -9;
+  std::memcpy(memory.data(), &given, kSize);
+  const auto read = read_config(reinterpret_cast<const ncclConfig_t*>(memory.data()));
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->max_ctas, 7);
+  const auto same = read_config(&given);  // the wrong values stand right behind it
+  EXPECT_TRUE(same.ok()) << same.status().to_string();
 }
 
 TEST(NcclConfig, TheTableEndsWhereTheStructDoes) {

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "nccl/comm.h"
 #include "nccl/nccl_ranks.h"
+#include "nccl/process.h"
 #include "support/shared.h"
 
 namespace rondo::testing {
@@ -347,7 +349,9 @@ TEST(NcclAbort, EndsANonblockingCall) {
   for (ncclComm_t c : comms) ASSERT_EQ(settle(c), ncclSuccess);
   float x = 1;
   ASSERT_TRUE(returns(ncclInProgress, ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comms[0], nullptr)));
-  EXPECT_TRUE(succeeds(ncclCommAbort(comms[0])));  // returns when nothing touches x any more
+  const std::shared_ptr<nccl::Comm> inside = nccl::process().find(comms[0]);
+  EXPECT_TRUE(succeeds(ncclCommAbort(comms[0])));
+  EXPECT_NE(inside->async_error().code(), StatusCode::kInProgress) << "the job may still touch x";
   EXPECT_EQ(settle(comms[1]), ncclRemoteError);
   EXPECT_TRUE(succeeds(ncclCommDestroy(comms[1])));
 }

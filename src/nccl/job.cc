@@ -1,0 +1,45 @@
+#include "nccl/job.h"
+
+#include <thread>
+
+#include "nccl/comm.h"
+
+namespace rondo::nccl {
+
+void Job::start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()> work) {
+  auto job = std::make_shared<Job>();
+  job->comms_ = std::move(comms);
+  for (const auto& comm : job->comms_) comm->start_job(job);
+  std::thread([job, work = std::move(work)]() mutable {
+    Status result = work();
+    work = nullptr;  // what it holds goes before anybody sees the end
+    job->finish(std::move(result));
+  }).detach();
+}
+
+void Job::finish(Status result) {
+  std::vector<std::shared_ptr<Comm>> held;  // ended outside of the lock, where this thread is the last owner
+  const std::lock_guard guard(mutex_);
+  result_ = std::move(result);
+  done_ = true;
+  held.swap(comms_);
+  ended_.notify_all();
+}
+
+bool Job::done(Status* result) const {
+  const std::lock_guard guard(mutex_);
+  if (done_) *result = result_;
+  return done_;
+}
+
+void Job::wait() const {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return done_; });
+}
+
+std::vector<std::shared_ptr<Comm>> Job::comms() const {
+  const std::lock_guard guard(mutex_);
+  return comms_;
+}
+
+}  // namespace rondo::nccl
