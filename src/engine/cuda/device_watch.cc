@@ -112,6 +112,9 @@ Status DeviceEngine::report() const {
     which = who_waits(o, peer);
   }
   const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
+  if (failure == DeviceFailure::kUnreachable)
+    return Status(StatusCode::kInternal, fmt::format("rank {}: {}: rank {}'s buffers cannot be reached from here in {}", rank_,
+                                                     what, peer, where));
   if (failure == DeviceFailure::kMismatch)
     return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
                                                      rank_, what, peer, where, which));
