@@ -21,6 +21,7 @@
 #include "core/calibration.h"
 #include "core/setting_table.h"
 #include "cuda/driver.h"
+#include "engine/cuda/images.h"
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
@@ -225,7 +226,8 @@ void show_devices() {
   if (!machine.ok()) return line("CUDA driver", "FAILS: " + std::string(machine.status().message()));
   if (nvml() == nullptr) line("NVML", "none: " + why_no_nvml());
   if (const Status shown = show_scene({*machine, {}}); !shown.ok()) line("BROKEN", std::string(shown.message()));
-  line("communicators", "of host memory only in this version: nothing of the above is used yet");
+  line("kernels", kernel_images().empty() ? "none in this build: RONDO_CUDA was off, or there was no nvcc"
+                                          : fmt::format("{} images in this build", kernel_images().size()));
 }
 
 // Another machine, from its description.

@@ -19,6 +19,12 @@ uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
   return 0;
 }
 
+// Registered from outside.
+bool is_own(const Algorithm& a) {
+  const auto own = own_algorithms();
+  return !own.empty() && &a >= own.data() && &a < own.data() + own.size();
+}
+
 // Below this a channel's share is not worth a block.
 uint64_t least_share(DeviceProtocol p) {
   switch (p) {
@@ -83,6 +89,8 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
+    // LL's lines order less than a flag behind data does (docs/cuda.md); the library's own algorithms need no more.
+    if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
     if (!a.direct && !wanted.empty() && wanted != kProtocolNames[static_cast<int>(p)] &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;

@@ -132,9 +132,10 @@ TEST(DeviceCallsTest, AGroupOfCallsAndMessagesOnTwoCommunicators) {
   on_devices(1, 3, [](Communicator& comm) -> Status {
     RONDO_TRY_ASSIGN(auto other, comm.split(0, comm.rank()));
     const int n = comm.size();
-    Floats a(comm, 3001), b(comm, 17), sent(comm, 100), got(comm, 100);
+    Floats a(comm, 3001), b(comm, 17), c(comm, 900), sent(comm, 100), got(comm, 100);
     for (int round = 0; round < 3; ++round) {
       a.set_simple(comm.rank());
+      c.set_simple(comm.rank());
       b.set_simple(comm.rank());
       sent.set(std::vector<float>(100, static_cast<float>(10 * comm.rank() + round)));
       Stream stream;
@@ -144,11 +145,12 @@ TEST(DeviceCallsTest, AGroupOfCallsAndMessagesOnTwoCommunicators) {
       RONDO_TRY(comm.recv(got.data(), 100, Dtype::kFloat32, (comm.rank() + n - 1) % n, &options));
       RONDO_TRY(other->all_reduce(b.data(), b.data(), b.size(), Dtype::kFloat32, Op::kSum, &options));
       RONDO_TRY(comm.send(sent.data(), 100, Dtype::kFloat32, (comm.rank() + 1) % n, &options));
-      RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kMax, &options));
+      RONDO_TRY(comm.all_reduce(c.data(), c.data(), c.size(), Dtype::kFloat32, Op::kMax, &options));
       RONDO_TRY(group_end());
       stream.wait();
       EXPECT_TRUE(a.holds_simple_sum(n));
       EXPECT_TRUE(b.holds_simple_sum(n));
+      EXPECT_EQ(c.get()[50], simple_value(n - 1, 50));
       EXPECT_EQ(got.get()[99], static_cast<float>(10 * ((comm.rank() + n - 1) % n) + round));
     }
     return comm.error();
