@@ -2,7 +2,7 @@
 // units side by side, launches one after the other, traces.
 // labels: unit tsan
 // links: host_kernels
-// timeout: 400
+// timeout: 600
 #include <gtest/gtest.h>
 
 #include <algorithm>

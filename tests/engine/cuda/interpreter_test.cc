@@ -1,7 +1,7 @@
 // The interpreter on host threads: every registered algorithm, by every protocol, exact data.
 // labels: unit tsan
 // links: host_kernels
-// timeout: 400
+// timeout: 600
 #include <gtest/gtest.h>
 
 #include "engine/cuda/emulated_calls.h"
