@@ -37,6 +37,7 @@ struct Operation {
   bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections
   bool started = false;
   bool announced = false;  // it stands on the board
+  bool peer_was_gone = false;  // send, recv: when the last look for losses was taken
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
   Status reach_error;       // a peer's buffer could not be read
   std::atomic<bool> done{false};
@@ -52,6 +53,7 @@ struct Operation {
   /// Forgets an earlier use, so that one Operation serves all blocking calls of a communicator.
   void reset() {
     waiting_since_ns = 0;
+    peer_was_gone = false;
     mismatch_with = -1;
     reach_error = {};
     planned = nullptr;
