@@ -511,12 +511,12 @@ Status DeviceEngine::launch(Launch& l) {
     }
   void* params[] = {&args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
-  RONDO_TRY(cuda::check(d->launch_kernel(&config, l.function, params, nullptr), "cuLaunchKernelEx"));
+  const bool captured = captures(stream);
+  DeviceEngine& first = *l.members[0].entry->engine;
+  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured));
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
   for (const cuda::Stream s : others)
     RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
-  const bool captured = captures(stream);
-  DeviceEngine& first = *l.members[0].entry->engine;
   if (captured && tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(tables)));
   for (const Launch::Member& m : l.members) {

@@ -121,7 +121,10 @@ Status DeviceEngine::report() const {
   return Status(StatusCode::kTimeout,
                 fmt::format("rank {}: {} waited {:.1f} s for {} {} in {}{}", rank_, what,
                             static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
-                            peer >= 0 ? fmt::format("rank {}", peer) : "another lane", where, which));
+                            peer >= 0           ? fmt::format("rank {}", peer)
+                            : c.for_room != 0 ? std::string("the readers of a connection")
+                                              : std::string("another lane"),
+                            where, which));
 }
 
 // What can be seen to be wrong while calls are under way.

@@ -44,6 +44,28 @@ KernelLoader::~KernelLoader() {
   for (const auto& [image, module] : modules_) cuda::driver()->module_unload(module);
 }
 
+Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured) {
+  const cuda::Driver* d = cuda::driver();
+  int version = 0;
+  d->driver_version(&version);
+  constexpr int kLaunchCompletion = 12030;
+  if (captured || version < kLaunchCompletion)
+    return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+  const std::lock_guard lock(mutex_);
+  cuda::OwnedEvent& begun = begun_[std::this_thread::get_id()];
+  if (begun.context() == nullptr) {
+    RONDO_TRY_ASSIGN(begun, cuda::OwnedEvent::make());
+  } else {
+    RONDO_TRY(cuda::check(d->stream_wait_event(config.stream, begun.get(), 0), "cuStreamWaitEvent"));
+  }
+  cuda::LaunchAttribute attribute{};
+  attribute.id = cuda::kLaunchCompletionEvent;
+  attribute.launch_completion_event.event = begun.get();
+  config.attributes = &attribute;
+  config.num_attributes = 1;
+  return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+}
+
 Expected<cuda::Function> KernelLoader::find(std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;

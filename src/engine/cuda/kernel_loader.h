@@ -1,4 +1,5 @@
-// KernelLoader: the kernels of this library on one device, loaded from their images at first use.
+// KernelLoader: the kernels of this library on one device, loaded from their images at first use; and the order in which
+// a thread's launches of kernels that wait begin there.
 //
 // Thread safety: any thread; the device's context is current.
 #pragma once
@@ -8,8 +9,9 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
-#include "cuda/driver.h"
+#include "cuda/handles.h"
 
 namespace rondo {
 
@@ -27,12 +29,18 @@ class KernelLoader {
   /// Errors: kUnsupported (this build has no kernels; the image holds none for the device), kSystem.
   Expected<cuda::Function> find(std::string_view name);
 
+  /// Launches a kernel whose blocks wait for other ranks'. It begins after the one that this thread launched before, on
+  /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that order,
+  /// and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver 12.3.)
+  Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured);
+
  private:
   explicit KernelLoader(cuda::Context context) : context_(context) {}
   const cuda::Context context_;
   std::mutex mutex_;
   std::map<const void*, cuda::Module> modules_;  // by image
   std::map<std::string, cuda::Function, std::less<>> functions_;
+  std::map<std::thread::id, cuda::OwnedEvent> begun_;  // the last launch of a thread has begun
 };
 
 }  // namespace rondo

@@ -46,6 +46,8 @@ template <bool kLine, class Env, class Arrived>
 RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer, bool for_room, Arrived arrived) {
   using Mem = typename Env::Mem;
   uint64_t since_ns = 0;
+  // A lane that waits for another one of its rank leaves the report to the one that waits for a peer.
+  const uint64_t most_ns = peer < 0 && !for_room ? 2 * at.deadline_ns : at.deadline_ns;
   for (uint32_t tries = 1;; ++tries) {
     const Arrival a = arrived();
     if (a == Arrival::kReady) return true;
@@ -62,7 +64,7 @@ RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer
       } else if (Mem::load_acquire32(&at.control->abort) != 0) {
         leave = true;
         why = DeviceFailure::kAborted;
-      } else if (at.deadline_ns != 0 && now_ns - since_ns > at.deadline_ns) {
+      } else if (most_ns != 0 && now_ns - since_ns > most_ns) {
         leave = true;
         why = DeviceFailure::kDeadline;
       }

@@ -311,6 +311,54 @@ TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
   }
 }
 
+// Two communicators whose calls come in one order on both ranks, on two streams, and a device that holds one launch at a
+// time. Rank 0's first call is held up in its stream: its second one must not take the device meanwhile.
+TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
+  FakeMachine machine = FakeMachine::uniform(2);
+  for (FakeDevice& d : machine.devices) d.multiprocessors = 6;
+  machine.resident_blocks = 6;
+  EmulatedCuda cuda(machine);
+  SpawnOptions options;
+  options.config = device_config("algo = ring\nproto = simple");
+  options.config.deadline_s = 10;
+  spawn_threads(
+      2,
+      [&](Communicator& first) -> Status {
+        use_device(first);
+        RONDO_TRY_ASSIGN(auto second, first.split(0, first.rank()));
+        constexpr size_t kCount = 200'000;  // both lanes of two channels at least
+        Floats a(first, kCount), b(first, kCount);
+        Stream x, y;
+        const CallOptions on_x = x.options(), on_y = y.options();
+        for (int warm = 0; warm < 2; ++warm) {  // connections are made
+          RONDO_TRY(first.all_reduce(a.data(), a.data(), kCount, Dtype::kFloat32, Op::kMax, &on_x));
+          RONDO_TRY(second->all_reduce(b.data(), b.data(), kCount, Dtype::kFloat32, Op::kMax, &on_x));
+          x.wait();
+        }
+        a.set_simple(first.rank());
+        b.set_simple(first.rank());
+        std::atomic<bool> go{first.rank() != 0};
+        EXPECT_EQ(cuda::driver()->launch_host_function(
+                      x.get(),
+                      [](void* flag) {
+                        while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+                      },
+                      &go),
+                  0);
+        RONDO_TRY(first.all_reduce(a.data(), a.data(), kCount, Dtype::kFloat32, Op::kSum, &on_x));
+        RONDO_TRY(second->all_reduce(b.data(), b.data(), kCount, Dtype::kFloat32, Op::kSum, &on_y));
+        for (int i = 0; i < 2000 && first.rank() == 0; ++i) std::this_thread::yield();  // time enough to begin
+        go.store(true);
+        x.wait();
+        y.wait();
+        EXPECT_TRUE(a.holds_simple_sum(2));
+        EXPECT_TRUE(b.holds_simple_sum(2));
+        RONDO_TRY(first.error());
+        return second->error();
+      },
+      options);
+}
+
 // --- what goes wrong
 
 TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
