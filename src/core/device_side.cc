@@ -41,6 +41,7 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
   DeviceWorld world;
   world.layout = layout;
   world.through_host = through_host;
+  if (through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
   world.wide_lines = wide_lines && !through_host;
   if (link_gigabytes_per_s > 0) world.link_gigabytes_per_s = link_gigabytes_per_s;
   GpuMachine machine;  // as far as the engine depends on it: the devices in use

@@ -86,7 +86,7 @@ TEST(Planner, ProtocolSetting) {
 }
 
 TEST(Planner, BadSettingsAreNamed) {
-  for (const auto& [name, value] : {std::pair{"RONDO_ALGO", "rang"}, {"RONDO_PROTO", "ll"}, {"RONDO_TIMEOUT_S", "soon"},
+  for (const auto& [name, value] : {std::pair{"RONDO_ALGO", "rang"}, {"RONDO_PROTO", "lightning"}, {"RONDO_TIMEOUT_S", "soon"},
                                     {"RONDO_MESSAGE_BYTES", "12"}, {"RONDO_SIMD", "mmx"}}) {
     const Setting bad(name, value);
     const auto comms = Communicator::init_all(2);

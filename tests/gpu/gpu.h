@@ -18,7 +18,7 @@ inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 
 /// All ranks on device 0: several ranks on one GPU are allowed.
 inline Config gpu_config(int nranks, const std::string& settings = {}) {
   Config config;
-  config.memory = Memory::kCuda;
+  config.memory = rondo::Memory::kCuda;
   config.device = 0;
   config.devices.assign(static_cast<size_t>(nranks), 0);
   config.settings = settings;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "cuda/handles.h"
 #include "nccl/nccl_ranks.h"
@@ -16,13 +17,14 @@ namespace {
 cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 
 // As cudaSetDevice does.
+thread_local std::optional<cuda::PrimaryContext> device_of_thread;
 void set_device(int ordinal) {
-  static thread_local cuda::PrimaryContext mine;
-  mine = std::move(*cuda::PrimaryContext::retain(ordinal));
-  ASSERT_EQ(cuda::driver()->context_set_current(mine.get()), 0);
+  device_of_thread.emplace(std::move(*cuda::PrimaryContext::retain(ordinal)));
+  ASSERT_EQ(cuda::driver()->context_set_current(device_of_thread->get()), 0);
 }
 void forget_device() {
   cuda::driver()->context_set_current(nullptr);
+  device_of_thread.reset();
 }
 
 struct Array {

@@ -31,11 +31,11 @@ class EmulatedCuda {
   FakeCuda fake_;
 };
 
-/// Of communicators of device memory; `settings`: further lines.
+/// Of communicators of device memory whose devices reach each other, whatever lies between them; `settings`: further lines.
 inline Config device_config(const std::string& settings = {}) {
   Config config;
   config.memory = rondo::Memory::kCuda;
-  config.settings = settings;
+  config.settings = "p2p_level = sys\n" + settings;
   return config;
 }
 

@@ -111,7 +111,7 @@ Status DeviceEngine::start() {
     tables_.rank = static_cast<uint32_t>(rank_);
     tables_.num_ranks = static_cast<uint32_t>(nranks_);
     tables_.max_channels = channels;
-    tables_.write_stride = tables_.read_stride = static_cast<uint32_t>(16 * nranks_ + 64);
+    tables_.write_stride = tables_.read_stride = static_cast<uint32_t>(32 * nranks_ + 64);
     const uint64_t header = round_up(sizeof(DeviceComm), 256);
     const uint64_t writes = round_up(uint64_t{channels} * tables_.write_stride * sizeof(DeviceWriteEnd), 256);
     const uint64_t reads = round_up(uint64_t{channels} * tables_.read_stride * sizeof(DeviceReadEnd), 256);
@@ -293,7 +293,7 @@ Expected<bool> DeviceEngine::connect(DevicePlan& plan) {
   for (const uint32_t i : plan.slots) {
     SlotUse& use = slots_[i];
     if (!use.ready) {
-      RONDO_TRY_ASSIGN(const auto found, transport_.stream_slots(use.key, use.reader, kStreamSlots, uint64_t{1} << 20));
+      RONDO_TRY_ASSIGN(const auto found, transport_.stream_slots(use.key, use.reader, kStreamSlots, world_.stream_slot_bytes));
       if (found) use.slots = *found;
       use.ready = found.has_value();
     }
@@ -652,8 +652,7 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
   }
   // A caller's mistake changes nothing; after anything else the ranks no longer agree on what runs.
   const StatusCode code = failed.code();
-  if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported &&
-      code != StatusCode::kExhausted)
+  if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported)
     for (DeviceEngine* e : engines) e->fail(failed);
   if (!failed.ok())
     for (const Entry& entry : entries)

@@ -78,7 +78,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   if (!stream && lanes > world_.resident_blocks) return;
   if (stream) {
     // The stream engine has no channels, and maps no peer's buffers.
-    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, uint64_t{1} << 20, 0});
+    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, 0});
     return;
   }
   // How much a lane moves of the whole at once: at most a chunk, and the smallest are whole / ranks.
@@ -122,7 +122,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
 DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   DeviceCandidate c;
   if (world_.engine == DeviceEngineKind::kStream) {
-    c.message_bytes = uint64_t{1} << 20;
+    c.message_bytes = world_.stream_slot_bytes;
     return c;
   }
   c.protocol = bytes <= 32 * 1024 ? DeviceProtocol::kLl : DeviceProtocol::kSimple;

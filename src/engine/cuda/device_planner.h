@@ -37,6 +37,7 @@ struct DeviceWorld {
   uint32_t ranks_per_device = 1;   // of one process, the most anywhere
   bool wide_lines = false;         // LL128 may be used on every link
   bool through_host = false;       // some link is host memory
+  uint64_t stream_slot_bytes = uint64_t{1} << 20;  // of the stream engine: its longest message
   double link_gigabytes_per_s = 25;  // the slowest link
 };
 

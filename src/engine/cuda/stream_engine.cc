@@ -245,14 +245,14 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
     for (const ReadPort* port : s.recv) {
       const uint32_t c = slot_of(port->key, rank_), slot = received[c]++ % kStreamSlots;
       RONDO_TRY(ops.wait_and_reset(flag(slots_[c], slot, true)));
-      ins.push_back({slots_[c].slots.data + uint64_t{slot} * (uint64_t{1} << 20), flag(slots_[c], slot, false)});
+      ins.push_back({slots_[c].slots.data + slot * world_.stream_slot_bytes, flag(slots_[c], slot, false)});
     }
     Status failed;
     for_readers(s, nranks_, [&](const ConnectionKey& key, Rank reader) {
       if (!failed.ok()) return;
       const uint32_t c = slot_of(key, reader), slot = sent[c]++ % kStreamSlots;
       failed = ops.wait_and_reset(flag(slots_[c], slot, false));
-      outs.emplace_back(slots_[c].slots.data + uint64_t{slot} * (uint64_t{1} << 20), flag(slots_[c], slot, true));
+      outs.emplace_back(slots_[c].slots.data + slot * world_.stream_slot_bytes, flag(slots_[c], slot, true));
     });
     RONDO_TRY(failed);
     RONDO_TRY(ops.flush());

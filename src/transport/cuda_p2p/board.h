@@ -41,8 +41,8 @@ struct DeviceBoard {
   uint32_t max_halves, max_slots;
   SlabEntry slabs[kMaxSlabs];
 
-  static uint32_t halves_for(int nranks) { return static_cast<uint32_t>(64 * nranks + 128); }
-  static uint32_t slots_for(int nranks) { return static_cast<uint32_t>(64 * nranks + 128); }
+  static uint32_t halves_for(int nranks) { return static_cast<uint32_t>(256 * nranks + 256); }
+  static uint32_t slots_for(int nranks) { return static_cast<uint32_t>(256 * nranks + 256); }
   static uint64_t bytes_for(int nranks) {
     return halves_offset() + sizeof(HalfEntry) * halves_for(nranks) + 64 + sizeof(SlotFlags) * slots_for(nranks);
   }

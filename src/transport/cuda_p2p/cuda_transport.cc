@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 constexpr uint64_t kTestBytes = 64;         // for each peer, at the beginning of the first slab
-constexpr uint64_t kHostBytesPerLink = uint64_t{24} << 20;  // pinned, for each peer that is reached through the host
+constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer that is reached through the host
 
 // A rank's half of a connection on its board. kInbox: lines and data, made by the reader; kOutbox: the counters, made by
 // the writer, and of a multicast everything; kStream: slots of the stream engine, made by the reader.

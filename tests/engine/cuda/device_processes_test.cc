@@ -65,7 +65,7 @@ TEST(DeviceProcessesTest, TheInterpreterIsRefusedWhereProcessesShareADevice) {
     Config config = device_config("device_engine = interpreter");
     config.device = 0;
     const auto made = host.split(0, host.rank(), config);
-    EXPECT_TRUE(fails_with(made.status(), StatusCode::kUnsupported, {"processes share a device"}));
+    EXPECT_TRUE(fails_with(made.status(), StatusCode::kUnsupported, {"processes share device"}));
     return Status();
   });
 }
