@@ -273,7 +273,9 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
   c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")
       ->type_name("NAME")
       ->group(group);
-  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128")->type_name("NAME")->group(group);
+  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128")
+      ->type_name("NAME")
+      ->group(group);
   c.add_flag("-v,--plan", a.options.show_plan, "Prints why the planner chose what it chose, for every size")->group(group);
   c.add_flag("--explain", a.options.explain,
              "Measures every candidate (algorithm, protocol, message size) of every size instead, and prints the planner's "

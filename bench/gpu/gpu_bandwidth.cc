@@ -66,7 +66,8 @@ int main(int argc, char** argv) {
                             {"double sum of 2", "rondo_reduce_double_sum", 2, 1, 8},
                             {"fp8_e4m3 sum of 2", "rondo_reduce_fp8_e4m3_sum", 2, 1, 1},
                             {"int32 max of 2", "rondo_reduce_int32_max", 2, 1, 4}};
-  auto begin = cuda::OwnedEvent::make(cuda::OwnedEvent::Times::kYes), end = cuda::OwnedEvent::make(cuda::OwnedEvent::Times::kYes);
+  auto begin = cuda::OwnedEvent::make(cuda::OwnedEvent::Times::kYes),
+       end = cuda::OwnedEvent::make(cuda::OwnedEvent::Times::kYes);
   need(begin.status());
   need(end.status());
   for (int r = -2; r < repeats; ++r)  // two rounds to warm up
@@ -83,7 +84,8 @@ int main(int argc, char** argv) {
         args.num_elems = bytes / c.elem_bytes;
         args.own = UINT32_MAX;
         void* params[] = {&args};
-        cuda::LaunchConfig config{static_cast<unsigned>(4 * multiprocessors), 1, 1, 512, 1, 1, 0, stream->get(), nullptr, 0};
+        cuda::LaunchConfig config{
+            static_cast<unsigned>(4 * multiprocessors), 1, 1, 512, 1, 1, 0, stream->get(), nullptr, 0};
         need(cuda::check(d->launch_kernel(&config, *function, params, nullptr), c.kernel));
       }
       d->event_record(end->get(), stream->get());
@@ -97,7 +99,8 @@ int main(int argc, char** argv) {
     std::sort(c.gbps.begin(), c.gbps.end());
     const double median = c.gbps[c.gbps.size() / 2];
     if (c.kernel == nullptr) copy = median;
-    std::printf("{\"what\": \"%s\", \"bytes\": %llu, \"gbps\": %.1f, \"least\": %.1f, \"most\": %.1f, \"of_copy\": %.3f}\n",
-                c.name, static_cast<unsigned long long>(bytes), median, c.gbps.front(), c.gbps.back(), median / copy);
+    std::printf(
+        "{\"what\": \"%s\", \"bytes\": %llu, \"gbps\": %.1f, \"least\": %.1f, \"most\": %.1f, \"of_copy\": %.3f}\n",
+        c.name, static_cast<unsigned long long>(bytes), median, c.gbps.front(), c.gbps.back(), median / copy);
   }
 }

@@ -5,8 +5,8 @@
 // stream. Rank 0 prints one JSON object a line: microseconds a call, median, least and most of the bursts, by the
 // slowest rank. Status 77 without a device. A run ends after 120 s, whatever happens.
 #include <dlfcn.h>
-#include <sys/mman.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,7 +77,8 @@ int run_rank(const char* library, int rank, int nranks, const std::vector<size_t
   find(nccl.destroy, "ncclCommDestroy");
   find(nccl.last_error, "ncclGetLastError");
   auto check = [&](int result, const char* what) {
-    if (result != 0) fail(rank, std::string(what) + ": result " + std::to_string(result) + ": " + nccl.last_error(nullptr));
+    if (result != 0)
+      fail(rank, std::string(what) + ": result " + std::to_string(result) + ": " + nccl.last_error(nullptr));
   };
   const cuda::Driver* d = cuda::driver();
   auto context = cuda::PrimaryContext::retain(0);
@@ -101,10 +102,14 @@ int run_rank(const char* library, int rank, int nranks, const std::vector<size_t
       const size_t whole = bytes / 4, part = whole / static_cast<size_t>(nranks);
       auto call = [&] {
         switch (which) {
-          case 0: return check(nccl.all_reduce(in->as(), out->as(), whole, kFloat, kSum, comm, stream->get()), "ncclAllReduce");
-          case 1: return check(nccl.all_gather(in->as(), out->as(), part, kFloat, comm, stream->get()), "ncclAllGather");
+          case 0:
+            return check(nccl.all_reduce(in->as(), out->as(), whole, kFloat, kSum, comm, stream->get()),
+                         "ncclAllReduce");
+          case 1:
+            return check(nccl.all_gather(in->as(), out->as(), part, kFloat, comm, stream->get()), "ncclAllGather");
           default:
-            return check(nccl.reduce_scatter(in->as(), out->as(), part, kFloat, kSum, comm, stream->get()), "ncclReduceScatter");
+            return check(nccl.reduce_scatter(in->as(), out->as(), part, kFloat, kSum, comm, stream->get()),
+                         "ncclReduceScatter");
         }
       };
       std::vector<float> values(whole, static_cast<float>(rank + 1));
@@ -129,7 +134,8 @@ int run_rank(const char* library, int rank, int nranks, const std::vector<size_t
         const auto begin = std::chrono::steady_clock::now();
         for (int i = 0; i < inner; ++i) call();
         d->stream_synchronize(stream->get());
-        const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / inner;
+        const double us =
+            std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / inner;
         for (double seen = shared.slowest.load(); us > seen && !shared.slowest.compare_exchange_weak(seen, us);) {
         }
         meet(shared, nranks);
@@ -137,8 +143,9 @@ int run_rank(const char* library, int rank, int nranks, const std::vector<size_t
       }
       std::sort(times.begin(), times.end());
       if (rank == 0) {
-        std::printf("{\"collective\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"us\": %.2f, \"least\": %.2f, \"most\": %.2f}\n",
-                    names[which], nranks, bytes, times[times.size() / 2], times.front(), times.back());
+        std::printf(
+            "{\"collective\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"us\": %.2f, \"least\": %.2f, \"most\": %.2f}\n",
+            names[which], nranks, bytes, times[times.size() / 2], times.front(), times.back());
         std::fflush(stdout);
       }
     }
@@ -161,7 +168,8 @@ int main(int argc, char** argv) {
   std::vector<size_t> sizes;
   for (int i = 3; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
   if (sizes.empty()) sizes = {1024, 65536, 1 << 20, 16 << 20, 128 << 20};
-  auto* shared = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared =
+      static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   std::vector<pid_t> children;
   for (int r = 0; r < nranks; ++r) {
     const pid_t pid = fork();

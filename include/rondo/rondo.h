@@ -100,9 +100,10 @@ typedef struct rondo_config {
   const char* settings;     /* lines "key = value" as in a file, stronger than it and the environment; or NULL */
   rondo_memory memory;      /* of all buffers; equal on all ranks */
   int device;               /* RONDO_MEMORY_CUDA: this rank's device; -1: the calling thread's current one (else 0) */
-  const int* devices;       /* RONDO_MEMORY_CUDA, init_all: nranks devices, perhaps equal; NULL: rank modulo their number */
+  const int* devices; /* RONDO_MEMORY_CUDA, init_all: nranks devices, perhaps equal; NULL: rank modulo their number */
 } rondo_config;
-#define RONDO_CONFIG_INIT {sizeof(rondo_config), 0, 0, NULL, NULL, RONDO_MEMORY_HOST, -1, NULL}
+#define RONDO_CONFIG_INIT \
+  { sizeof(rondo_config), 0, 0, NULL, NULL, RONDO_MEMORY_HOST, -1, NULL }
 
 /* rondo_comm_split: this rank takes part and gets no communicator. */
 #define RONDO_NO_COLOUR (-1)
@@ -118,11 +119,14 @@ typedef struct rondo_call {
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale, one element of the call's accumulator type */
   uint64_t tag;            /* shown in traces and errors */
-  rondo_memory premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
+  rondo_memory
+      premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
 } rondo_call;
-#define RONDO_CALL_INIT \
-  {sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
-   RONDO_MEMORY_HOST}
+#define RONDO_CALL_INIT                                                                                           \
+  {                                                                                                               \
+    sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
+        RONDO_MEMORY_HOST                                                                                         \
+  }
 
 /* "0.1.0" */
 RONDO_API const char* rondo_version(void);

@@ -167,8 +167,10 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
   if (r.op == Op::kPremulSum && options.premul_on_device) c.premul_at = options.premul;
   else if (r.op == Op::kPremulSum) std::memcpy(c.premul, options.premul, dtype_bytes(accumulator_of(r.dtype)));
   if (options.stream != nullptr && device_ == nullptr)
-    return Status(StatusCode::kUnsupported, fmt::format("rank {}: stream is set, but this is a communicator of host memory; "
-                                                        "leave it null", rank_));
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: stream is set, but this is a communicator of host memory; "
+                              "leave it null",
+                              rank_));
   c.stream = options.stream;
   if (options.deadline_s > 0) c.deadline_s = options.deadline_s;
   c.tag = options.tag;
@@ -311,7 +313,8 @@ Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
   if (bytes == 0) return bad("bytes", "is 0");
   if (finalized_) return ready();
   lock();
-  auto p = device_ != nullptr ? device_->alloc((bytes + 4095) / 4096 * 4096) : transport_->alloc((bytes + 4095) / 4096 * 4096);
+  auto p = device_ != nullptr ? device_->alloc((bytes + 4095) / 4096 * 4096)
+                              : transport_->alloc((bytes + 4095) / 4096 * 4096);
   unlock();
   return p;
 }

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "core/control_plane.h"
+#include "core/device_side.h"
 #include "core/settings.h"
 #include "core/tracing.h"
 #include "engine/engine.h"
 #include "engine/planner.h"
-#include "core/device_side.h"
 #include "engine/progress.h"
 #include "rondo/communicator.h"
 #include "transport/transport.h"
@@ -51,8 +51,8 @@ struct CallArguments {
   uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds
   uint64_t tag = 0;
   std::shared_ptr<const VariableCounts> counts = nullptr;  // what request.counts points to
-  void* stream = nullptr;           // of device memory
-  const void* premul_at = nullptr;  // in device memory; nullptr: premul
+  void* stream = nullptr;                                  // of device memory
+  const void* premul_at = nullptr;                         // in device memory; nullptr: premul
   alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
 };
 

@@ -31,8 +31,8 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
                   fmt::format("devices has {} entries for {} ranks", devices.size(), nranks));
   for (size_t r = 0; r < devices.size(); ++r)
     if (devices[r] < 0 || devices[r] >= count)
-      return Status(StatusCode::kInvalidArgument, fmt::format("devices[{}] is {}: this process sees {} devices", r,
-                                                              devices[r], count));
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("devices[{}] is {}: this process sees {} devices", r, devices[r], count));
   return devices;
 }
 
@@ -61,10 +61,10 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
     places.push_back({0, process, static_cast<uint32_t>(device), 0});
   }
   for (const RankPlace& a : places)
-    world.ranks_per_device = std::max(world.ranks_per_device,
-                                      static_cast<uint32_t>(std::count_if(places.begin(), places.end(), [&](const auto& b) {
-                                        return b.device == a.device && b.process == a.process;
-                                      })));
+    world.ranks_per_device = std::max(
+        world.ranks_per_device, static_cast<uint32_t>(std::count_if(places.begin(), places.end(), [&](const auto& b) {
+          return b.device == a.device && b.process == a.process;
+        })));
   LinkWishes wishes;
   wishes.stream_engine = engine_wish == 2;
   // One block of each multiprocessor is certain to be resident beside those of the other ranks; a ring has three lanes.
@@ -74,7 +74,8 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
                   fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
   world.resident_blocks = choice.most_blocks;
   const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no kernel that waits
-  world.engine = alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
+  world.engine =
+      alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
   world.engine_reason = alone ? "one rank: nobody to wait for" : choice.reason;
   return world;
 }
@@ -97,9 +98,11 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
   link.whole_lines = a.same_device(b);
   auto place = [&](const CudaTransport::DeviceOfRank& d) {
     const std::string uuid = uuid_text(d.uuid);
-    return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(), [&](const GpuDevice& g) {
-                                   return g.uuid.ends_with(uuid);  // behind GPU- or MIG-
-                                 }) - machine.devices.begin());
+    return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(),
+                                              [&](const GpuDevice& g) {
+                                                return g.uuid.ends_with(uuid);  // behind GPU- or MIG-
+                                              }) -
+                                 machine.devices.begin());
   };
   const RankPlace x{0, 0, place(a), 0}, y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place(b), 0};
   if (std::max(x.device, y.device) >= machine.devices.size()) {
@@ -137,9 +140,9 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
                    }));
   CudaTransport& t = *side->transport_;
   // Rank 0's wishes count for all; all ranks see the same devices.
-  RONDO_TRY_ASSIGN(const DeviceWorld world, device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine,
-                                                         t.through_host_somewhere(), t.wide_lines_everywhere(),
-                                                         t.slowest_gigabytes_per_s()));
+  RONDO_TRY_ASSIGN(const DeviceWorld world,
+                   device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
+                                t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
   auto engine = DeviceEngine::create(rank, nranks, world, settings.planner, t, host_kernels, settings.init_deadline_s);
   // Whoever has none says so, or the others would wait for it in their first call.

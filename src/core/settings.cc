@@ -34,7 +34,9 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
 void read_device_settings(const SettingValues& values, Settings& s) {
   s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
   if (values.find("device_engine") != nullptr)
-    s.device_engine = values.text("device_engine") == "interpreter" ? 1 : values.text("device_engine") == "stream" ? 2 : 0;
+    s.device_engine = values.text("device_engine") == "interpreter" ? 1
+                      : values.text("device_engine") == "stream"    ? 2
+                                                                    : 0;
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
 }

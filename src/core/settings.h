@@ -24,9 +24,9 @@ struct Settings {
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
   int32_t simd = -1;           // RONDO_SIMD; -1: the best
   uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
-  int32_t device_channels = 0;  // RONDO_DEVICE_CHANNELS; 0: free choice
-  int32_t device_engine = 0;    // RONDO_DEVICE_ENGINE: 0 free choice, 1 interpreter, 2 stream
-  int32_t device_peers = 1;     // RONDO_P2P
+  int32_t device_channels = 0;    // RONDO_DEVICE_CHANNELS; 0: free choice
+  int32_t device_engine = 0;      // RONDO_DEVICE_ENGINE: 0 free choice, 1 interpreter, 2 stream
+  int32_t device_peers = 1;       // RONDO_P2P
   char device_p2p_level[8] = {};  // RONDO_P2P_LEVEL
   cpu_set_t cpus;              // on which this rank may run
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash

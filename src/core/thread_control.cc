@@ -123,8 +123,8 @@ std::vector<Settings> settings_of(const std::vector<std::string>& all, const std
 }  // namespace
 
 Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
-                                                                                  const ChildOptions& options,
-                                                                                  const std::vector<int>& devices) {
+                                                                                   const ChildOptions& options,
+                                                                                   const std::vector<int>& devices) {
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
   const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
   std::vector<std::unique_ptr<CommunicatorImpl>> made;

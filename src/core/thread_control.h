@@ -86,9 +86,8 @@ class ThreadMeeting {
 };
 
 /// Communicators of all ranks of a world, by rank.
-Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
-                                                                                  const ChildOptions& options,
-                                                                                  const std::vector<int>& devices = {});
+Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(
+    int nranks, const ChildOptions& options, const std::vector<int>& devices = {});
 
 class ThreadControl final : public ControlPlane {
  public:

@@ -18,8 +18,8 @@
 
 namespace rondo::cuda {
 
-using Result = int;       // CUresult
-using Device = int;       // CUdevice
+using Result = int;          // CUresult
+using Device = int;          // CUdevice
 using DevicePtr = uint64_t;  // CUdeviceptr
 using Context = struct ContextHandle*;
 using Stream = struct StreamHandle*;
@@ -97,21 +97,23 @@ inline constexpr int kMemOpWaitValue32 = 1, kMemOpWriteValue32 = 2;
 inline constexpr unsigned kWaitGeq = 0, kWaitEq = 1, kWaitAnd = 2;
 
 // CUdevice_attribute
-inline constexpr int kAttrMaxThreadsPerBlock = 1, kAttrClockRate = 13, kAttrMultiprocessorCount = 16, kAttrIntegrated = 18,
-                     kAttrCanMapHostMemory = 19, kAttrComputeMode = 20, kAttrPciBusId = 33, kAttrPciDeviceId = 34,
-                     kAttrMemoryClockRate = 36, kAttrGlobalMemoryBusWidth = 37, kAttrMaxThreadsPerMultiprocessor = 39,
-                     kAttrAsyncEngineCount = 40, kAttrUnifiedAddressing = 41, kAttrPciDomainId = 50,
-                     kAttrComputeMajor = 75, kAttrComputeMinor = 76, kAttrMaxSharedPerMultiprocessor = 81,
-                     kAttrCooperativeLaunch = 95, kAttrMaxSharedPerBlockOptin = 97;
+inline constexpr int kAttrMaxThreadsPerBlock = 1, kAttrClockRate = 13, kAttrMultiprocessorCount = 16,
+                     kAttrIntegrated = 18, kAttrCanMapHostMemory = 19, kAttrComputeMode = 20, kAttrPciBusId = 33,
+                     kAttrPciDeviceId = 34, kAttrMemoryClockRate = 36, kAttrGlobalMemoryBusWidth = 37,
+                     kAttrMaxThreadsPerMultiprocessor = 39, kAttrAsyncEngineCount = 40, kAttrUnifiedAddressing = 41,
+                     kAttrPciDomainId = 50, kAttrComputeMajor = 75, kAttrComputeMinor = 76,
+                     kAttrMaxSharedPerMultiprocessor = 81, kAttrCooperativeLaunch = 95,
+                     kAttrMaxSharedPerBlockOptin = 97;
 // CUdevice_P2PAttribute
 inline constexpr int kP2pPerformanceRank = 1, kP2pAccess = 2, kP2pNativeAtomic = 3, kP2pCudaArray = 4;
 // CUpointer_attribute
 inline constexpr int kPointerContext = 1, kPointerMemoryType = 2, kPointerDevicePointer = 3, kPointerBufferId = 7,
-                     kPointerIsManaged = 8, kPointerDeviceOrdinal = 9, kPointerIpcCapable = 10,
-                     kPointerRangeStart = 11, kPointerRangeSize = 12;
+                     kPointerIsManaged = 8, kPointerDeviceOrdinal = 9, kPointerIpcCapable = 10, kPointerRangeStart = 11,
+                     kPointerRangeSize = 12;
 inline constexpr unsigned kMemoryTypeHost = 1, kMemoryTypeDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEventInterprocess = 4;
-inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1, kHostRegisterMapped = 2;
+inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1,
+                          kHostRegisterMapped = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr unsigned kEventRecordExternal = 1, kEventWaitExternal = 1;  // under capture: a node of the graph
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2;
@@ -121,73 +123,73 @@ inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLoc
                      kFuncMaxDynamicShared = 8;
 
 // X(member, symbol, arguments): what we call of libcuda, under the names that it exports.
-#define RONDO_CUDA_DRIVER(X)                                                                              \
-  X(init, cuInit, (unsigned flags))                                                                       \
-  X(driver_version, cuDriverGetVersion, (int* version))                                                   \
-  X(error_name, cuGetErrorName, (Result error, const char** text))                                        \
-  X(error_string, cuGetErrorString, (Result error, const char** text))                                    \
-  X(device_get, cuDeviceGet, (Device * device, int ordinal))                                              \
-  X(device_count, cuDeviceGetCount, (int* count))                                                         \
-  X(device_name, cuDeviceGetName, (char* name, int length, Device device))                                \
-  X(device_uuid, cuDeviceGetUuid_v2, (Uuid * uuid, Device device))                                        \
-  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, Device device))                   \
-  X(device_total_memory, cuDeviceTotalMem_v2, (size_t * bytes, Device device))                            \
-  X(device_pci_bus_id, cuDeviceGetPCIBusId, (char* text, int length, Device device))                      \
-  X(device_can_access_peer, cuDeviceCanAccessPeer, (int* can, Device device, Device peer))                \
-  X(device_p2p_attribute, cuDeviceGetP2PAttribute, (int* value, int attribute, Device from, Device to))   \
-  X(primary_context_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))                 \
-  X(primary_context_release, cuDevicePrimaryCtxRelease_v2, (Device device))                               \
-  X(context_set_current, cuCtxSetCurrent, (Context context))                                              \
-  X(context_get_current, cuCtxGetCurrent, (Context * context))                                            \
-  X(context_get_device, cuCtxGetDevice, (Device * device))                                                \
-  X(context_enable_peer_access, cuCtxEnablePeerAccess, (Context peer, unsigned flags))                    \
-  X(context_synchronize, cuCtxSynchronize, ())                                                            \
-  X(mem_alloc, cuMemAlloc_v2, (DevicePtr * ptr, size_t bytes))                                            \
-  X(mem_free, cuMemFree_v2, (DevicePtr ptr))                                                              \
-  X(mem_get_address_range, cuMemGetAddressRange_v2, (DevicePtr * base, size_t* bytes, DevicePtr ptr))     \
-  X(mem_get_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t* total_bytes))                            \
-  X(mem_host_alloc, cuMemHostAlloc, (void** ptr, size_t bytes, unsigned flags))                           \
-  X(mem_free_host, cuMemFreeHost, (void* ptr))                                                            \
-  X(mem_host_register, cuMemHostRegister_v2, (void* ptr, size_t bytes, unsigned flags))                   \
-  X(mem_host_unregister, cuMemHostUnregister, (void* ptr))                                                \
-  X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (DevicePtr * dptr, void* ptr, unsigned flags)) \
-  X(memcpy_async, cuMemcpyAsync, (DevicePtr dst, DevicePtr src, size_t bytes, Stream stream))             \
-  X(memcpy_host_to_device, cuMemcpyHtoD_v2, (DevicePtr dst, const void* src, size_t bytes))               \
+#define RONDO_CUDA_DRIVER(X)                                                                                          \
+  X(init, cuInit, (unsigned flags))                                                                                   \
+  X(driver_version, cuDriverGetVersion, (int* version))                                                               \
+  X(error_name, cuGetErrorName, (Result error, const char** text))                                                    \
+  X(error_string, cuGetErrorString, (Result error, const char** text))                                                \
+  X(device_get, cuDeviceGet, (Device * device, int ordinal))                                                          \
+  X(device_count, cuDeviceGetCount, (int* count))                                                                     \
+  X(device_name, cuDeviceGetName, (char* name, int length, Device device))                                            \
+  X(device_uuid, cuDeviceGetUuid_v2, (Uuid * uuid, Device device))                                                    \
+  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, Device device))                               \
+  X(device_total_memory, cuDeviceTotalMem_v2, (size_t * bytes, Device device))                                        \
+  X(device_pci_bus_id, cuDeviceGetPCIBusId, (char* text, int length, Device device))                                  \
+  X(device_can_access_peer, cuDeviceCanAccessPeer, (int* can, Device device, Device peer))                            \
+  X(device_p2p_attribute, cuDeviceGetP2PAttribute, (int* value, int attribute, Device from, Device to))               \
+  X(primary_context_retain, cuDevicePrimaryCtxRetain, (Context * context, Device device))                             \
+  X(primary_context_release, cuDevicePrimaryCtxRelease_v2, (Device device))                                           \
+  X(context_set_current, cuCtxSetCurrent, (Context context))                                                          \
+  X(context_get_current, cuCtxGetCurrent, (Context * context))                                                        \
+  X(context_get_device, cuCtxGetDevice, (Device * device))                                                            \
+  X(context_enable_peer_access, cuCtxEnablePeerAccess, (Context peer, unsigned flags))                                \
+  X(context_synchronize, cuCtxSynchronize, ())                                                                        \
+  X(mem_alloc, cuMemAlloc_v2, (DevicePtr * ptr, size_t bytes))                                                        \
+  X(mem_free, cuMemFree_v2, (DevicePtr ptr))                                                                          \
+  X(mem_get_address_range, cuMemGetAddressRange_v2, (DevicePtr * base, size_t * bytes, DevicePtr ptr))                \
+  X(mem_get_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                                       \
+  X(mem_host_alloc, cuMemHostAlloc, (void** ptr, size_t bytes, unsigned flags))                                       \
+  X(mem_free_host, cuMemFreeHost, (void* ptr))                                                                        \
+  X(mem_host_register, cuMemHostRegister_v2, (void* ptr, size_t bytes, unsigned flags))                               \
+  X(mem_host_unregister, cuMemHostUnregister, (void* ptr))                                                            \
+  X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (DevicePtr * dptr, void* ptr, unsigned flags))         \
+  X(memcpy_async, cuMemcpyAsync, (DevicePtr dst, DevicePtr src, size_t bytes, Stream stream))                         \
+  X(memcpy_host_to_device, cuMemcpyHtoD_v2, (DevicePtr dst, const void* src, size_t bytes))                           \
   X(memcpy_host_to_device_async, cuMemcpyHtoDAsync_v2, (DevicePtr dst, const void* src, size_t bytes, Stream stream)) \
-  X(memcpy_device_to_host, cuMemcpyDtoH_v2, (void* dst, DevicePtr src, size_t bytes))                     \
-  X(memset_d8_async, cuMemsetD8Async, (DevicePtr dst, unsigned char value, size_t bytes, Stream stream))  \
-  X(pointer_attribute, cuPointerGetAttribute, (void* data, int attribute, DevicePtr ptr))                 \
-  X(ipc_get_mem_handle, cuIpcGetMemHandle, (IpcMemHandle * handle, DevicePtr ptr))                        \
-  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2, (DevicePtr * ptr, IpcMemHandle handle, unsigned flags))   \
-  X(ipc_close_mem_handle, cuIpcCloseMemHandle, (DevicePtr ptr))                                           \
-  X(stream_create, cuStreamCreateWithPriority, (Stream * stream, unsigned flags, int priority))           \
-  X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                  \
-  X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                             \
-  X(stream_query, cuStreamQuery, (Stream stream))                                                         \
-  X(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                   \
-  X(stream_batch_mem_op, cuStreamBatchMemOp_v2, (Stream stream, unsigned count, BatchMemOp* ops, unsigned flags)) \
-  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream stream, int* status, uint64_t* id, Graph* graph, \
-                                                     const void*** dependencies, size_t* num_dependencies)) \
-  X(stream_context, cuStreamGetCtx, (Stream stream, Context* context))                                    \
-  X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                         \
-  X(event_create, cuEventCreate, (Event * event, unsigned flags))                                         \
-  X(event_destroy, cuEventDestroy_v2, (Event event))                                                      \
-  X(event_record, cuEventRecord, (Event event, Stream stream))                                            \
-  X(event_record_with_flags, cuEventRecordWithFlags, (Event event, Stream stream, unsigned flags))        \
-  X(event_query, cuEventQuery, (Event event))                                                             \
-  X(event_synchronize, cuEventSynchronize, (Event event))                                                 \
-  X(event_elapsed_ms, cuEventElapsedTime, (float* ms, Event begin, Event end))                            \
-  X(module_load_data, cuModuleLoadData, (Module * module, const void* image))                             \
-  X(module_unload, cuModuleUnload, (Module module))                                                       \
-  X(module_get_function, cuModuleGetFunction, (Function * function, Module module, const char* name))     \
-  X(function_attribute, cuFuncGetAttribute, (int* value, int attribute, Function function))               \
-  X(function_set_attribute, cuFuncSetAttribute, (Function function, int attribute, int value))            \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, Function function, int block_size, \
-                                                             size_t dynamic_shared_bytes))                \
-  X(launch_kernel, cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra)) \
-  X(launch_host_function, cuLaunchHostFunc, (Stream stream, void (*function)(void*), void* data))         \
-  X(user_object_create, cuUserObjectCreate, (UserObject * object, void* data, void (*destroy)(void*),     \
-                                             unsigned count, unsigned flags))                             \
+  X(memcpy_device_to_host, cuMemcpyDtoH_v2, (void* dst, DevicePtr src, size_t bytes))                                 \
+  X(memset_d8_async, cuMemsetD8Async, (DevicePtr dst, unsigned char value, size_t bytes, Stream stream))              \
+  X(pointer_attribute, cuPointerGetAttribute, (void* data, int attribute, DevicePtr ptr))                             \
+  X(ipc_get_mem_handle, cuIpcGetMemHandle, (IpcMemHandle * handle, DevicePtr ptr))                                    \
+  X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2, (DevicePtr * ptr, IpcMemHandle handle, unsigned flags))               \
+  X(ipc_close_mem_handle, cuIpcCloseMemHandle, (DevicePtr ptr))                                                       \
+  X(stream_create, cuStreamCreateWithPriority, (Stream * stream, unsigned flags, int priority))                       \
+  X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                              \
+  X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                                         \
+  X(stream_query, cuStreamQuery, (Stream stream))                                                                     \
+  X(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                               \
+  X(stream_batch_mem_op, cuStreamBatchMemOp_v2, (Stream stream, unsigned count, BatchMemOp* ops, unsigned flags))     \
+  X(stream_capture_info, cuStreamGetCaptureInfo_v2,                                                                   \
+    (Stream stream, int* status, uint64_t* id, Graph* graph, const void*** dependencies, size_t* num_dependencies))   \
+  X(stream_context, cuStreamGetCtx, (Stream stream, Context * context))                                               \
+  X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                     \
+  X(event_create, cuEventCreate, (Event * event, unsigned flags))                                                     \
+  X(event_destroy, cuEventDestroy_v2, (Event event))                                                                  \
+  X(event_record, cuEventRecord, (Event event, Stream stream))                                                        \
+  X(event_record_with_flags, cuEventRecordWithFlags, (Event event, Stream stream, unsigned flags))                    \
+  X(event_query, cuEventQuery, (Event event))                                                                         \
+  X(event_synchronize, cuEventSynchronize, (Event event))                                                             \
+  X(event_elapsed_ms, cuEventElapsedTime, (float* ms, Event begin, Event end))                                        \
+  X(module_load_data, cuModuleLoadData, (Module * module, const void* image))                                         \
+  X(module_unload, cuModuleUnload, (Module module))                                                                   \
+  X(module_get_function, cuModuleGetFunction, (Function * function, Module module, const char* name))                 \
+  X(function_attribute, cuFuncGetAttribute, (int* value, int attribute, Function function))                           \
+  X(function_set_attribute, cuFuncSetAttribute, (Function function, int attribute, int value))                        \
+  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
+    (int* blocks, Function function, int block_size, size_t dynamic_shared_bytes))                                    \
+  X(launch_kernel, cuLaunchKernelEx, (const LaunchConfig* config, Function function, void** params, void** extra))    \
+  X(launch_host_function, cuLaunchHostFunc, (Stream stream, void (*function)(void*), void* data))                     \
+  X(user_object_create, cuUserObjectCreate,                                                                           \
+    (UserObject * object, void* data, void (*destroy)(void*), unsigned count, unsigned flags))                        \
   X(graph_retain_user_object, cuGraphRetainUserObject, (Graph graph, UserObject object, unsigned count, unsigned flags))
 
 struct Driver {

@@ -72,7 +72,8 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   process().announce();
   Config how;
   how.memory = memory_of_process();
-  for (int i = 0; how.memory == Memory::kCuda && i < ndev; ++i) how.devices.push_back(devices != nullptr ? devices[i] : i);
+  for (int i = 0; how.memory == Memory::kCuda && i < ndev; ++i)
+    how.devices.push_back(devices != nullptr ? devices[i] : i);
   RONDO_TRY_ASSIGN(auto made, Communicator::init_all(ndev, how));
   const uint64_t hash = new_hash();
   for (int i = 0; i < ndev; ++i) {

@@ -68,10 +68,10 @@ struct Comm : std::enable_shared_from_this<Comm> {
 
   const CommConfig config;
   ncclComm_t handle = nullptr;
-  AbortToken token;   // ends its making
-  int device = -1;    // of device memory; of host memory ncclCommInitAll's list
+  AbortToken token;               // ends its making
+  int device = -1;                // of device memory; of host memory ncclCommInitAll's list
   Memory memory = Memory::kHost;  // where its buffers lie
-  uint64_t hash = 0;  // equal on all ranks
+  uint64_t hash = 0;              // equal on all ranks
   std::atomic<bool> finalized{false}, revoked{false}, suspended{false};
   // One thread at a time: of the thread that calls.
   std::map<int, PremulOperator> operators;

@@ -67,12 +67,14 @@ Status check_place(const void* buffer, const char* name) {
     return {};
   const auto address = reinterpret_cast<cuda::DevicePtr>(buffer);
   unsigned type = 0, managed = 0;
-  if (d->pointer_attribute(&type, cuda::kPointerMemoryType, address) != cuda::kSuccess || type != cuda::kMemoryTypeDevice)
+  if (d->pointer_attribute(&type, cuda::kPointerMemoryType, address) != cuda::kSuccess ||
+      type != cuda::kMemoryTypeDevice)
     return {};  // not known to CUDA: host memory
   if (d->pointer_attribute(&managed, cuda::kPointerIsManaged, address) == cuda::kSuccess && managed != 0) return {};
-  return bad_usage(fmt::format("{} is device memory, but this communicator was made for host memory "
-                               "(RONDO_NCCL_MEMORY=host): leave that setting out",
-                               name));
+  return bad_usage(
+      fmt::format("{} is device memory, but this communicator was made for host memory "
+                  "(RONDO_NCCL_MEMORY=host): leave that setting out",
+                  name));
 }
 
 void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options) {
@@ -90,7 +92,8 @@ Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
     RONDO_TRY_ASSIGN(const auto current, make_current());
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
     const cuda::Driver* d = cuda::driver();
-    RONDO_TRY(cuda::check(d->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(in), mine, bytes), "cuMemcpyHtoD"));
+    RONDO_TRY(
+        cuda::check(d->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(in), mine, bytes), "cuMemcpyHtoD"));
     CallOptions options;
     options.stream = stream.get();
     Work work;

@@ -165,13 +165,15 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
 }
 
 Status OnDevice::upload() const {
-  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(device), host, bytes), "upload");
+  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(device), host, bytes),
+                     "upload");
 }
 Status OnDevice::download() const {
   const cuda::Driver* d = cuda::driver();
   RONDO_TRY(cuda::check(d->stream_synchronize(static_cast<cuda::Stream>(stream)), "synchronize"));
-  return cuda::check(d->memcpy_device_to_host(const_cast<uint8_t*>(host), reinterpret_cast<cuda::DevicePtr>(device), bytes),
-                     "download");
+  return cuda::check(
+      d->memcpy_device_to_host(const_cast<uint8_t*>(host), reinterpret_cast<cuda::DevicePtr>(device), bytes),
+      "download");
 }
 
 CaseRunner::~CaseRunner() {
@@ -192,7 +194,8 @@ Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
     areas = heap_.get();
   }
   if (memory == Memory::kDevice) {
-    RONDO_TRY(cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
+    RONDO_TRY(
+        cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
     RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
     device_ = {heap_.get(), static_cast<uint8_t*>(allocated_), 2 * area_bytes, stream_.get()};
   }

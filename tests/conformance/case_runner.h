@@ -11,8 +11,8 @@
 #include <string>
 
 #include "algorithms/registry.h"
-#include "cuda/handles.h"
 #include "conformance/data_tables.h"
+#include "cuda/handles.h"
 #include "rondo/communicator.h"
 
 namespace rondo::testing {

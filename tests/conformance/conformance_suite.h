@@ -135,8 +135,8 @@ inline uint64_t largest_buffer_bytes(const std::vector<Case>& cases, int nranks)
 }
 
 /// Runs the cases on a fresh communicator.
-inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases,
-                      const Config& config = {}, double most_refused = 0) {
+inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases, const Config& config = {},
+                      double most_refused = 0) {
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
   SpawnOptions options;

@@ -169,12 +169,18 @@ TEST(Settings, ANamedFileStandsAloneAndMustExist) {
 
 TEST(Settings, WrongValuesAreNamedWithPlaceKeyAndForm) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"timeout_s", "0", "a positive number of seconds"},     {"timeout_s", "5s", "a positive number of seconds"},
-      {"timeout_s", "inf", "a positive number of seconds"},   {"init_timeout_s", "-1", "a positive number of seconds"},
-      {"algo", "rang", "the name of an algorithm"},           {"proto", "lightning", "inline or simple or ll or ll128"},
-      {"message_bytes", "12", "a number from 64 to 65536"},   {"message_bytes", "1e3", "a number from 64 to 65536"},
-      {"message_bytes", "99999999999999999999", "a number from"}, {"cma", "yes", "0 or 1"},
-      {"simd", "mmx", "baseline, avx2 or avx512"},            {"port", "70000", "a number from 1 to 65535"}};
+      {"timeout_s", "0", "a positive number of seconds"},
+      {"timeout_s", "5s", "a positive number of seconds"},
+      {"timeout_s", "inf", "a positive number of seconds"},
+      {"init_timeout_s", "-1", "a positive number of seconds"},
+      {"algo", "rang", "the name of an algorithm"},
+      {"proto", "lightning", "inline or simple or ll or ll128"},
+      {"message_bytes", "12", "a number from 64 to 65536"},
+      {"message_bytes", "1e3", "a number from 64 to 65536"},
+      {"message_bytes", "99999999999999999999", "a number from"},
+      {"cma", "yes", "0 or 1"},
+      {"simd", "mmx", "baseline, avx2 or avx512"},
+      {"port", "70000", "a number from 1 to 65535"}};
   for (const auto& [key, value, form] : cases) {
     Place place;
     place.variables = {{"RONDO_CONFIG", "/f"}};

@@ -112,7 +112,7 @@ static_assert(!SamePrototype<int (*)(ours::IpcMemHandle), int (*)(CUipcMemHandle
   X(event_create, PFN_cuEventCreate_v2000)                                      \
   X(event_destroy, PFN_cuEventDestroy_v4000)                                    \
   X(event_record, PFN_cuEventRecord_v2000)                                      \
-  X(event_record_with_flags, PFN_cuEventRecordWithFlags_v11010)                  \
+  X(event_record_with_flags, PFN_cuEventRecordWithFlags_v11010)                 \
   X(event_query, PFN_cuEventQuery_v2000)                                        \
   X(event_synchronize, PFN_cuEventSynchronize_v2000)                            \
   X(event_elapsed_ms, PFN_cuEventElapsedTime_v2000)                             \

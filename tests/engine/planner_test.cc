@@ -86,8 +86,11 @@ TEST(Planner, ProtocolSetting) {
 }
 
 TEST(Planner, BadSettingsAreNamed) {
-  for (const auto& [name, value] : {std::pair{"RONDO_ALGO", "rang"}, {"RONDO_PROTO", "lightning"}, {"RONDO_TIMEOUT_S", "soon"},
-                                    {"RONDO_MESSAGE_BYTES", "12"}, {"RONDO_SIMD", "mmx"}}) {
+  for (const auto& [name, value] : {std::pair{"RONDO_ALGO", "rang"},
+                                    {"RONDO_PROTO", "lightning"},
+                                    {"RONDO_TIMEOUT_S", "soon"},
+                                    {"RONDO_MESSAGE_BYTES", "12"},
+                                    {"RONDO_SIMD", "mmx"}}) {
     const Setting bad(name, value);
     const auto comms = Communicator::init_all(2);
     ASSERT_FALSE(comms.ok()) << name;

@@ -17,7 +17,8 @@ std::vector<Case> every(const std::vector<Case>& all, size_t stride) {
 }
 
 void conform(int nranks, const std::string& settings, size_t stride) {
-  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), stride), gpu_config(nranks, settings));
+  run_cases(World::kThreads, nranks, Memory::kDevice, every(product_cases(nranks), stride),
+            gpu_config(nranks, settings));
 }
 
 TEST(DeviceThreadsGpuTest, OneRank) {

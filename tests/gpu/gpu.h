@@ -12,7 +12,7 @@ namespace rondo::testing {
 /// Without touching the driver, which a process that forks ranks must not have done.
 inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 0; }
 
-#define RONDO_NEEDS_GPU()                                                                              \
+#define RONDO_NEEDS_GPU() \
   if (!::rondo::testing::machine_has_gpu()) GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there"
 
 /// All ranks on device 0: several ranks on one GPU are allowed.

@@ -22,7 +22,9 @@ struct Graphs {
   int (*launch)(void* executable, cuda::Stream);
   Graphs() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
-    auto find = [&](auto& f, const char* name) { f = reinterpret_cast<std::decay_t<decltype(f)>>(dlsym(library, name)); };
+    auto find = [&](auto& f, const char* name) {
+      f = reinterpret_cast<std::decay_t<decltype(f)>>(dlsym(library, name));
+    };
     find(begin, "cuStreamBeginCapture_v2");
     find(end, "cuStreamEndCapture");
     find(instantiate, "cuGraphInstantiateWithFlags");

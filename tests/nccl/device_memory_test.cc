@@ -115,7 +115,8 @@ TEST_F(NcclDeviceMemory, ScalesOnTheDeviceAreReadWhenTheCallRuns) {
     ncclRedOp_t op;
     EXPECT_TRUE(succeeds(ncclRedOpCreatePreMulSum(&op, scale.data, ncclFloat32, ncclScalarDevice, comm)));
     EXPECT_EQ(cuda::driver()->memcpy_async(at(scale.data), at(three.data), sizeof(float),
-                                           reinterpret_cast<cuda::Stream>(stream)), 0);
+                                           reinterpret_cast<cuda::Stream>(stream)),
+              0);
     EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 100, ncclFloat32, op, comm, stream)));
     EXPECT_TRUE(succeeds(ncclRedOpDestroy(op, comm)));
     wait(stream);

@@ -73,8 +73,9 @@ class DeviceEngine::Ports final : public PortIndex {
     while (i < ends.size() && !(ends[i].key.key == key.key && ends[i].key.form == key.form)) ++i;
     if (i == ends.size()) {
       if (i == most)
-        return Status(StatusCode::kExhausted,
-                      fmt::format("rank {}: the communicator has {} connections on its device, as many as it may", e_.rank_, i));
+        return Status(
+            StatusCode::kExhausted,
+            fmt::format("rank {}: the communicator has {} connections on its device, as many as it may", e_.rank_, i));
       ends.push_back({key, readers, false});
       RONDO_TRY(e_.transport_.find_ends(key).status());
     }
@@ -87,13 +88,21 @@ class DeviceEngine::Ports final : public PortIndex {
 
 DeviceEngine::DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
                            CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s)
-    : rank_(rank), nranks_(nranks), world_(world), connect_deadline_s_(connect_deadline_s), transport_(transport),
-      ports_(rank, transport), host_kernels_(host_kernels), planner_(rank, nranks, settings, ports_, host_kernels),
-      device_planner_(nranks, world, planner_), kernels_(KernelLoader::of(transport.context())) {}
+    : rank_(rank),
+      nranks_(nranks),
+      world_(world),
+      connect_deadline_s_(connect_deadline_s),
+      transport_(transport),
+      ports_(rank, transport),
+      host_kernels_(host_kernels),
+      planner_(rank, nranks, settings, ports_, host_kernels),
+      device_planner_(nranks, world, planner_),
+      kernels_(KernelLoader::of(transport.context())) {}
 
 Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, int nranks, const DeviceWorld& world,
                                                              const PlannerSettings& settings, CudaTransport& transport,
-                                                             const KernelTable& host_kernels, double connect_deadline_s) {
+                                                             const KernelTable& host_kernels,
+                                                             double connect_deadline_s) {
   std::unique_ptr<DeviceEngine> e(
       new DeviceEngine(rank, nranks, world, settings, transport, host_kernels, connect_deadline_s));
   RONDO_TRY(e->start());
@@ -148,7 +157,8 @@ DeviceEngine::~DeviceEngine() {
   {
     // Whatever could not be waited for ends here.
     const std::lock_guard lock(watch_mutex_);
-    for (Outstanding& o : outstanding_) end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
+    for (Outstanding& o : outstanding_)
+      end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
     outstanding_.clear();
   }
 }
@@ -170,7 +180,8 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
   const Algorithm* algorithm = nullptr;
   if (is_point_to_point(request.collective)) {
     made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype));
-    made->reason = fmt::format("a message, {} channels, {} B at a time", made->how.num_channels, made->how.message_bytes);
+    made->reason =
+        fmt::format("a message, {} channels, {} B at a time", made->how.num_channels, made->how.message_bytes);
     RONDO_TRY(compile_plan(*made, nullptr));
   } else {
     RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
@@ -227,8 +238,8 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   plan.kernel = interpreter_name(*plan.program);
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
   RONDO_TRY_ASSIGN(plan.lowered, transport_.take_memory(bytes.size()));
-  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(plan.lowered), bytes.data(),
-                                                           bytes.size()),
+  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(plan.lowered),
+                                                           bytes.data(), bytes.size()),
                      "cuMemcpyHtoD");
 }
 
@@ -293,7 +304,8 @@ Expected<bool> DeviceEngine::connect(DevicePlan& plan) {
   for (const uint32_t i : plan.slots) {
     SlotUse& use = slots_[i];
     if (!use.ready) {
-      RONDO_TRY_ASSIGN(const auto found, transport_.stream_slots(use.key, use.reader, kStreamSlots, world_.stream_slot_bytes));
+      RONDO_TRY_ASSIGN(const auto found,
+                       transport_.stream_slots(use.key, use.reader, kStreamSlots, world_.stream_slot_bytes));
       if (found) use.slots = *found;
       use.ready = found.has_value();
     }
@@ -333,10 +345,10 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
         if (!missing->writes_[i].ready && whom < 0) whom = missing->writes_[i].key.key.reader;
       for (const uint32_t i : plans[which]->slots)
         if (!missing->slots_[i].ready && whom < 0) whom = missing->slots_[i].reader;
-      return Status(StatusCode::kTimeout,
-                    fmt::format("rank {}: waited {:.1f} s for rank {} to make its end of a connection: has it called {}?",
-                                missing->rank_, waited_s, whom,
-                                collective_name(plans[which]->request.collective)));
+      return Status(
+          StatusCode::kTimeout,
+          fmt::format("rank {}: waited {:.1f} s for rank {} to make its end of a connection: has it called {}?",
+                      missing->rank_, waited_s, whom, collective_name(plans[which]->request.collective)));
     }
     RONDO_TRY(missing->lost_peer());
     timespec pause{0, static_cast<long>(wait_ns)};
@@ -365,31 +377,35 @@ Status DeviceEngine::lost_peer() const {
 Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) const {
   if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;
   const PlanRequest& r = request.request;
-  return Status(why.code(), fmt::format("rank {}: {}{} of {} {} was not started: {}", rank_, collective_name(r.collective),
-                                        r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
+  return Status(why.code(),
+                fmt::format("rank {}: {}{} of {} {} was not started: {}", rank_, collective_name(r.collective),
+                            r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
 }
 
 Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const {
   if (ptr == nullptr) return {};
   unsigned type = 0;
-  const cuda::Result known = cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType,
-                                                               reinterpret_cast<cuda::DevicePtr>(ptr));
+  const cuda::Result known =
+      cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
   if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device sees
-  return Status(StatusCode::kInvalidArgument,
-                fmt::format("rank {}: {} is memory that CUDA does not know: this communicator's buffers lie on device {}",
-                            rank_, name, transport_.device()));
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("rank {}: {} is memory that CUDA does not know: this communicator's buffers lie on device {}", rank_,
+                  name, transport_.device()));
 }
 
 Status DeviceEngine::reserve_scratch(uint64_t bytes) {
   if (bytes <= scratch_.size_bytes()) return {};
-  RONDO_TRY_ASSIGN(auto larger, cuda::DeviceMemory::make(round_up(std::max(bytes, 2 * scratch_.size_bytes()), 1 << 21)));
+  RONDO_TRY_ASSIGN(auto larger,
+                   cuda::DeviceMemory::make(round_up(std::max(bytes, 2 * scratch_.size_bytes()), 1 << 21)));
   std::swap(larger, scratch_);
   if (larger.size_bytes() != 0) old_scratch_.push_back(std::move(larger));
   return {};
 }
 
 // The calls of a launch may run at the same time, channel by channel: each has scratch of its own.
-Status DeviceEngine::reserve_scratch(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
+                                     std::span<const std::shared_ptr<DevicePlan>> plans) {
   for (const Entry& e : entries) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -410,10 +426,10 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
       RONDO_TRY(cuda::check(d->event_record(serial_.get(), last_stream_), "cuEventRecord"));
     captured_ = true;
     RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent"));
-    return cuda::check(d->stream_wait_event(stream, graph_serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent");
+    return cuda::check(d->stream_wait_event(stream, graph_serial_.get(), cuda::kEventWaitExternal),
+                       "cuStreamWaitEvent");
   }
-  if (captured_)
-    RONDO_TRY(cuda::check(d->stream_wait_event(stream, graph_serial_.get(), 0), "cuStreamWaitEvent"));
+  if (captured_) RONDO_TRY(cuda::check(d->stream_wait_event(stream, graph_serial_.get(), 0), "cuStreamWaitEvent"));
   if (any_ && last_stream_ != stream)
     RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), 0), "cuStreamWaitEvent"));
   return {};
@@ -437,8 +453,15 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
   RONDO_TRY(cuda::check(d->event_record(serial_.get(), stream), "cuEventRecord"));
   last_stream_ = stream;
   any_ = true;
-  Outstanding o{sequence, {}, plan->program->operation, request.tag, monotonic_ns(),
-                static_cast<uint64_t>(request.deadline_s * 1e9), request.op, plan, std::move(tables)};
+  Outstanding o{sequence,
+                {},
+                plan->program->operation,
+                request.tag,
+                monotonic_ns(),
+                static_cast<uint64_t>(request.deadline_s * 1e9),
+                request.op,
+                plan,
+                std::move(tables)};
   const std::lock_guard lock(watch_mutex_);
   if (free_events_.empty()) {
     RONDO_TRY_ASSIGN(o.event, cuda::OwnedEvent::make());
@@ -560,9 +583,8 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
   auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
   for (const bool point_to_point : {false, true})
     for (;;) {
-      const auto first = std::find_if(pending.begin(), pending.end(), [&](const Pending& p) {
-        return !p.done && messages(p.index) == point_to_point;
-      });
+      const auto first = std::find_if(pending.begin(), pending.end(),
+                                      [&](const Pending& p) { return !p.done && messages(p.index) == point_to_point; });
       if (first == pending.end()) break;
       Launch l;
       l.function = plans[first->index]->function;
@@ -597,10 +619,11 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
       const DeviceWorld& world = l.members[0].entry->engine->world_;
       const uint32_t room = world.resident_blocks * std::max(1u, world.ranks_per_device);
       if (l.blocks > room)
-        return Status(StatusCode::kExhausted,
-                      fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
-                                  "messages into a group, or set RONDO_DEVICE_CHANNELS lower",
-                                  l.members[0].entry->engine->rank_, l.blocks, room));
+        return Status(
+            StatusCode::kExhausted,
+            fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
+                        "messages into a group, or set RONDO_DEVICE_CHANNELS lower",
+                        l.members[0].entry->engine->rank_, l.blocks, room));
       cuda::CurrentContext current(context);
       RONDO_TRY(launch(l));
     }

@@ -44,7 +44,7 @@ struct DeviceRequest {
   double deadline_s = 0;            // of a wait; 0: none
   uint64_t tag = 0;
   cuda::Stream stream = nullptr;
-  std::shared_ptr<Operation> op;    // told how the call ends; may be null
+  std::shared_ptr<Operation> op;        // told how the call ends; may be null
   mutable uint64_t scratch_offset = 0;  // the engine's: calls of one group do not share scratch
 };
 
@@ -59,9 +59,9 @@ struct DevicePlan {
   std::byte* lowered = nullptr;  // DeviceProgram in device memory
   uint32_t num_lanes = 1, num_channels = 1;
   bool connected = false;
-  std::vector<uint32_t> reads, writes;   // ends in use: indices of the tables
-  std::vector<StreamStep> order;         // stream engine
-  std::vector<uint32_t> slots;           // stream engine: connections in use
+  std::vector<uint32_t> reads, writes;  // ends in use: indices of the tables
+  std::vector<StreamStep> order;        // stream engine
+  std::vector<uint32_t> slots;          // stream engine: connections in use
 };
 
 class DeviceEngine {
@@ -140,7 +140,8 @@ class DeviceEngine {
     StreamStep step;
   };
   static Status run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
-  Status issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans, cuda::Stream stream);
+  Status issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
+                     cuda::Stream stream);
   Status issue(std::span<const StreamItem> items, cuda::Stream stream);
   Status not_this(const DeviceRequest& request, const Status& why) const;
   void watch();
@@ -163,7 +164,7 @@ class DeviceEngine {
   DevicePlanner device_planner_;
   std::shared_ptr<KernelLoader> kernels_;
 
-  std::mutex mutex_;  // guards what follows: one call at a time is issued
+  std::mutex mutex_;                              // guards what follows: one call at a time is issued
   std::list<std::shared_ptr<DevicePlan>> plans_;  // the newest first
   std::vector<End> reads_, writes_;
   std::vector<SlotUse> slots_;

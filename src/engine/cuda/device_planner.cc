@@ -45,7 +45,8 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
     if (known == &a) return lanes;
   // A rank's number of lanes may depend on its place; the most of any rank counts for all.
   size_t most = 1;
-  for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2) most = std::max(most, record_rank(a, r, nranks_, root).lanes.size());
+  for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2)
+    most = std::max(most, record_rank(a, r, nranks_, root).lanes.size());
   if (nranks_ > 1) most = std::max(most, record_rank(a, nranks_ - 1, nranks_, root).lanes.size());
   lanes_.emplace_back(&a, static_cast<uint32_t>(most));
   return static_cast<uint32_t>(most);
@@ -73,7 +74,8 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes) con
 
 void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vector<DeviceCandidate>& found) {
   const bool stream = world_.engine == DeviceEngineKind::kStream;
-  const double whole = static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
+  const double whole =
+      static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
   const uint32_t lanes = lanes_of(a, r.root);
   if (!stream && lanes > world_.resident_blocks) return;
   if (stream) {
@@ -94,8 +96,8 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
     if (!a.direct && !wanted.empty() && wanted != kProtocolNames[static_cast<int>(p)] &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
-    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes),
-                     longest_message(p, world_.layout), 0});
+    found.push_back(
+        {&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes), longest_message(p, world_.layout), 0});
   }
 }
 
@@ -105,7 +107,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
   for (const Algorithm* a : usable) add_forms(*a, request, found);
   if (found.empty() && !planner_.settings().protocol[0])
     return Status(StatusCode::kUnsupported,
-                  fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks", 
+                  fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",
                               collective_name(request.collective), world_.resident_blocks));
   if (found.empty())
     return Status(StatusCode::kUnsupported,
@@ -141,7 +143,8 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
   return fmt::format("{} {}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     kProtocolNames[static_cast<int>(c.protocol)], c.num_channels, c.message_bytes, c.forecast_ns / 1000);
+                     kProtocolNames[static_cast<int>(c.protocol)], c.num_channels, c.message_bytes,
+                     c.forecast_ns / 1000);
 }
 
 }  // namespace rondo

@@ -33,18 +33,18 @@ struct DeviceWorld {
   DeviceEngineKind engine = DeviceEngineKind::kInterpreter;
   std::string engine_reason;
   DeviceLayout layout;
-  uint32_t resident_blocks = 64;   // of one rank's launch, so that all ranks that share its device fit
-  uint32_t ranks_per_device = 1;   // of one process, the most anywhere
-  bool wide_lines = false;         // LL128 may be used on every link
-  bool through_host = false;       // some link is host memory
+  uint32_t resident_blocks = 64;                   // of one rank's launch, so that all ranks that share its device fit
+  uint32_t ranks_per_device = 1;                   // of one process, the most anywhere
+  bool wide_lines = false;                         // LL128 may be used on every link
+  bool through_host = false;                       // some link is host memory
   uint64_t stream_slot_bytes = uint64_t{1} << 20;  // of the stream engine: its longest message
-  double link_gigabytes_per_s = 25;  // the slowest link
+  double link_gigabytes_per_s = 25;                // the slowest link
 };
 
 /// Of one hop, in ns and as shares of the link's bandwidth; NCCL's published figures for NVLink and PCIe.
 struct DeviceCosts {
   double launch_ns = 5000;
-  double hop_ns[kNumDeviceProtocols] = {3400, 600, 1900};       // by DeviceProtocol: simple, LL, LL128
+  double hop_ns[kNumDeviceProtocols] = {3400, 600, 1900};  // by DeviceProtocol: simple, LL, LL128
   double host_hop_ns[kNumDeviceProtocols] = {5700, 1000, 2500};
   double efficiency[kNumDeviceProtocols] = {1.0, 0.5, 0.92};
   double stream_step_ns = 9000;  // stream engine: a message's copy or kernel and its flags

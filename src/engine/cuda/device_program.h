@@ -40,19 +40,19 @@ enum DeviceStepBits : uint8_t {
 /// An instruction with its operands resolved. 64 bytes. See ProgramStep, which it is made from.
 struct alignas(16) DeviceStep {
   Verb verb;
-  uint8_t flags;                       // InstructionFlags
-  uint8_t src_buffer, dst_buffer;      // Buffer
-  uint8_t bits;                        // DeviceStepBits
-  uint8_t wait_lane;                   // of a wait
-  uint16_t wait_pc;                    // "
+  uint8_t flags;                   // InstructionFlags
+  uint8_t src_buffer, dst_buffer;  // Buffer
+  uint8_t bits;                    // DeviceStepBits
+  uint8_t wait_lane;               // of a wait
+  uint16_t wait_pc;                // "
   uint16_t src_position;
-  uint16_t num_recv, num_send;         // entries of the index table from first_index on: the receives, then the sends.
-  uint16_t reserved;                   // Of direct steps they are ranks, otherwise places in the lane's list of ends
+  uint16_t num_recv, num_send;  // entries of the index table from first_index on: the receives, then the sends.
+  uint16_t reserved;            // Of direct steps they are ranks, otherwise places in the lane's list of ends
   uint32_t first_index;
-  uint32_t fingerprint;                // of its messages
-  int32_t src_chunk, dst_chunk;        // as the schedule numbers them, for traces; -1: none
+  uint32_t fingerprint;          // of its messages
+  int32_t src_chunk, dst_chunk;  // as the schedule numbers them, for traces; -1: none
   uint64_t src_first_elem, dst_first_elem;
-  uint64_t num_elems;                  // of the whole chunk, all loops and channels
+  uint64_t num_elems;  // of the whole chunk, all loops and channels
 };
 static_assert(sizeof(DeviceStep) == 64);
 
@@ -82,17 +82,17 @@ struct alignas(16) DeviceProgram {
   uint32_t num_channels;
   uint32_t num_ranks, rank;
   DeviceProtocol protocol;
-  uint8_t dtype, op, row;              // Dtype, Op, type row of the call
-  uint8_t elem_bytes[3];               // by Buffer
+  uint8_t dtype, op, row;  // Dtype, Op, type row of the call
+  uint8_t elem_bytes[3];   // by Buffer
   uint8_t wire_bytes;
   uint8_t own_type, wire_type, out_type, accumulator;  // Dtype
-  uint8_t premul, direct, waits, reserved8;  // waits: some step of it waits for a lane
-  uint32_t divide_by;                  // avg: the number of ranks; 0: no division
+  uint8_t premul, direct, waits, reserved8;            // waits: some step of it waits for a lane
+  uint32_t divide_by;                                  // avg: the number of ranks; 0: no division
   uint32_t fingerprint;
-  uint32_t lap_bytes;                  // Simple: as Program::lap_bytes
+  uint32_t lap_bytes;  // Simple: as Program::lap_bytes
   uint32_t reserved32;
-  uint64_t loop_elems;                 // of a channel: the elements of a message
-  uint64_t num_loops;                  // of the longest channel
+  uint64_t loop_elems;  // of a channel: the elements of a message
+  uint64_t num_loops;   // of the longest channel
   uint64_t scratch_bytes;
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
@@ -107,12 +107,12 @@ static_assert(sizeof(DeviceProgram) % 16 == 0);
 /// One end of a connection in one channel, as the kernel finds and leaves it in device memory.
 struct DeviceWriteEnd {
   static constexpr uint32_t kMaxReaders = 64;
-  FifoView view;                  // of kLl and kLl128: data is num_lines slots of slot_bytes; lines is unused
-  uint32_t slot_bytes;            // of kLl and kLl128, flags included
+  FifoView view;        // of kLl and kLl128: data is num_lines slots of slot_bytes; lines is unused
+  uint32_t slot_bytes;  // of kLl and kLl128, flags included
   uint32_t num_readers;
-  const uint32_t* readers;        // num_readers indices of counters
+  const uint32_t* readers;  // num_readers indices of counters
   uint64_t step;
-  uint32_t offset, free_end;      // of kSimple: where FifoWriter stands in its ring
+  uint32_t offset, free_end;  // of kSimple: where FifoWriter stands in its ring
   uint32_t starts[kMaxDataLines];
 };
 struct DeviceReadEnd {
@@ -146,15 +146,15 @@ struct alignas(64) LaneProgress {
 /// zero at first but what says where things are.
 struct DeviceComm {
   uint32_t rank, num_ranks, max_channels;
-  uint32_t write_stride, read_stride;             // capacity of one channel's table
+  uint32_t write_stride, read_stride;  // capacity of one channel's table
   DeviceWriteEnd* writes;
   DeviceReadEnd* reads;
-  PeerBuffers* peers;                             // max_channels x num_ranks
-  LaneProgress* lanes;                            // max_channels x kMaxLanes
-  uint64_t* meetings;                             // max_channels x 8 words (a line each): [0] lanes that have come to
-                                                  // a meeting, [1] meetings so far; [2] of line 0: somebody has failed
-  const PeerRegion* regions;                      // of rank r: entries region_first[r] .. region_first[r + 1] - 1;
-  const uint32_t* region_first;                   // nullptr: all ranks see one another's memory at the same addresses
+  PeerBuffers* peers;            // max_channels x num_ranks
+  LaneProgress* lanes;           // max_channels x kMaxLanes
+  uint64_t* meetings;            // max_channels x 8 words (a line each): [0] lanes that have come to
+                                 // a meeting, [1] meetings so far; [2] of line 0: somebody has failed
+  const PeerRegion* regions;     // of rank r: entries region_first[r] .. region_first[r + 1] - 1;
+  const uint32_t* region_first;  // nullptr: all ranks see one another's memory at the same addresses
 };
 
 /// Where a peer's memory stands here; false when it lies in none of its regions.
@@ -176,19 +176,19 @@ enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch, kUn
 
 /// In host memory that the device sees (pinned and mapped), one per rank's communicator.
 struct alignas(64) DeviceControl {
-  uint32_t abort;                 // the host sets it: all blocks leave
-  uint32_t failed;                // DeviceFailure of the first block that gave up; others leave when they see it
+  uint32_t abort;   // the host sets it: all blocks leave
+  uint32_t failed;  // DeviceFailure of the first block that gave up; others leave when they see it
   // Written by that block before `failed`:
   uint32_t call, lane, channel, pc;
   uint64_t loop;
-  int32_t peer;                   // whom it waited for, -1: nobody in particular
-  uint32_t for_room;              // it waited for room in a ring, not for data
+  int32_t peer;       // whom it waited for, -1: nobody in particular
+  uint32_t for_room;  // it waited for room in a ring, not for data
   uint64_t waited_ns;
 };
 
 /// One executed instruction, in a ring of records that the host reads after the launch.
 struct alignas(32) DeviceRecord {
-  uint64_t begin_ns, end_ns;      // globaltimer: from the first look at its operands; the wait is in wait_ns
+  uint64_t begin_ns, end_ns;  // globaltimer: from the first look at its operands; the wait is in wait_ns
   uint32_t wait_ns;
   uint16_t call, pc;
   uint8_t lane, channel;
@@ -196,8 +196,8 @@ struct alignas(32) DeviceRecord {
   uint32_t loop;
 };
 struct DeviceTrace {
-  DeviceRecord* records;          // capacity of them, a power of two; nullptr: none
-  uint64_t* next;                 // count of records so far
+  DeviceRecord* records;  // capacity of them, a power of two; nullptr: none
+  uint64_t* next;         // count of records so far
   uint64_t capacity;
 };
 
@@ -209,9 +209,9 @@ struct alignas(16) DeviceCall {
   const std::byte* in;
   std::byte* out;
   std::byte* scratch;
-  const void* premul_at;          // of premul_sum: where the scale stands in device memory; nullptr: in `premul`
-  alignas(8) std::byte premul[8]; // one element of the accumulator type (at premul_at: of the input type)
-  uint64_t deadline_ns;           // how long a wait may take; 0: for ever
+  const void* premul_at;           // of premul_sum: where the scale stands in device memory; nullptr: in `premul`
+  alignas(8) std::byte premul[8];  // one element of the accumulator type (at premul_at: of the input type)
+  uint64_t deadline_ns;            // how long a wait may take; 0: for ever
   uint64_t tag;
 };
 
@@ -219,7 +219,7 @@ struct alignas(16) DeviceCall {
 /// of lanes and peers' buffers are kept by channel. (Messages between two ranks have one lane, so any number of them
 /// run side by side.) Calls of a launch do not depend on one another's results: a channel is ahead of another one.
 struct DeviceUnit {
-  uint32_t first_block;           // of num_lanes * num_channels: block = first_block + channel * num_lanes + lane
+  uint32_t first_block;  // of num_lanes * num_channels: block = first_block + channel * num_lanes + lane
   uint32_t num_lanes, num_channels;
   uint32_t first_call, num_calls;
 };
@@ -229,8 +229,8 @@ struct DeviceUnit {
 struct LaunchArgs {
   static constexpr uint32_t kMaxUnits = 24, kMaxCalls = 32;
   uint32_t num_units, num_calls;
-  const DeviceUnit* more_units;   // instead of `units` when not null
-  const DeviceCall* more_calls;   // instead of `calls` when not null
+  const DeviceUnit* more_units;  // instead of `units` when not null
+  const DeviceCall* more_calls;  // instead of `calls` when not null
   DeviceTrace trace;
   DeviceUnit units[kMaxUnits];
   DeviceCall calls[kMaxCalls];
@@ -245,11 +245,11 @@ struct ReduceArgs {
   void* dst[kMaxSinks];
   uint32_t num_src, num_dst;
   uint64_t num_elems;
-  uint32_t own;                   // index of the source that is the caller's raw input; UINT32_MAX: none
-  uint32_t divide_by;             // 0: no division
-  const void* premul_at;          // as in DeviceCall
+  uint32_t own;           // index of the source that is the caller's raw input; UINT32_MAX: none
+  uint32_t divide_by;     // 0: no division
+  const void* premul_at;  // as in DeviceCall
   alignas(8) std::byte premul[8];
-  uint8_t premultiply;            // scale the own source
+  uint8_t premultiply;                    // scale the own source
   uint8_t own_type, wire_type, dst_type;  // mixed kernels: Dtype of src[own], of the other sources and sinks, of dst[0]
   uint8_t has_dst, result_as_wire, raw;   // mixed kernels, as in MixedKernelArgs
 };

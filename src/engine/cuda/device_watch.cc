@@ -29,7 +29,8 @@ void DeviceEngine::watch() {
   uint64_t looked_for_lost_ns = 0;
   std::unique_lock lock(watch_mutex_);
   while (!stop_) {
-    if (!look_now_) watch_changed_.wait_for(lock, outstanding_.empty() ? std::chrono::microseconds(kIdleLook) : kBusyLook);
+    if (!look_now_)
+      watch_changed_.wait_for(lock, outstanding_.empty() ? std::chrono::microseconds(kIdleLook) : kBusyLook);
     look_now_ = false;
     if (stop_) break;
     const bool retired = retire();
@@ -85,8 +86,7 @@ std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
   OperationBoard* board = transport_.board(peer);
   if (board == nullptr) return "";
   const uint64_t posted = std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire);
-  if (posted < o.sequence)
-    return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
+  if (posted < o.sequence) return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
   if (const auto theirs = board->find(o.sequence); theirs && !(*theirs == o.shape))
     return fmt::format("; rank {} calls {} of {} {} instead", peer, collective_name(theirs->collective),
                        theirs->count_elems, dtype_name(theirs->dtype));
@@ -101,8 +101,8 @@ Status DeviceEngine::report() const {
   const Rank peer = c.peer;
   if (failure == DeviceFailure::kAborted) {
     const auto by = transport_.aborted_by();
-    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, by ? abort_text(transport_, *by)
-                                                                            : "the communicator was aborted"));
+    return Status(StatusCode::kAborted,
+                  fmt::format("rank {}: {}", rank_, by ? abort_text(transport_, *by) : "the communicator was aborted"));
   }
   std::string what = "a call on the device", which;
   if (!outstanding_.empty()) {
@@ -113,15 +113,15 @@ Status DeviceEngine::report() const {
   }
   const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
   if (failure == DeviceFailure::kUnreachable)
-    return Status(StatusCode::kInternal, fmt::format("rank {}: {}: rank {}'s buffers cannot be reached from here in {}", rank_,
-                                                     what, peer, where));
+    return Status(StatusCode::kInternal, fmt::format("rank {}: {}: rank {}'s buffers cannot be reached from here in {}",
+                                                     rank_, what, peer, where));
   if (failure == DeviceFailure::kMismatch)
     return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
                                                      rank_, what, peer, where, which));
   return Status(StatusCode::kTimeout,
                 fmt::format("rank {}: {} waited {:.1f} s for {} {} in {}{}", rank_, what,
                             static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
-                            peer >= 0           ? fmt::format("rank {}", peer)
+                            peer >= 0         ? fmt::format("rank {}", peer)
                             : c.for_room != 0 ? std::string("the readers of a connection")
                                               : std::string("another lane"),
                             where, which));
@@ -140,12 +140,13 @@ Status DeviceEngine::look() {
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
   std::string late;
   for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && o.sequence != 0 && std::atomic_ref<uint64_t>(transport_.board(r)->posted).load(std::memory_order_acquire) < o.sequence)
+    if (r != rank_ && o.sequence != 0 &&
+        std::atomic_ref<uint64_t>(transport_.board(r)->posted).load(std::memory_order_acquire) < o.sequence)
       late += who_waits(o, r);
-  return Status(StatusCode::kTimeout, fmt::format("rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued{}",
-                                                  rank_, collective_name(o.shape.collective), o.sequence,
-                                                  o.shape.count_elems, dtype_name(o.shape.dtype),
-                                                  static_cast<double>(now - o.issued_ns) * 1e-9, late));
+  return Status(StatusCode::kTimeout,
+                fmt::format("rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued{}", rank_,
+                            collective_name(o.shape.collective), o.sequence, o.shape.count_elems,
+                            dtype_name(o.shape.dtype), static_cast<double>(now - o.issued_ns) * 1e-9, late));
 }
 
 // The first failure of the communicator: kernels leave, the other ranks hear of it, streams are let go.

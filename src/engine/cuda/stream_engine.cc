@@ -32,9 +32,9 @@ class MemOps {
   Status set(cuda::DevicePtr flag) { return add(cuda::kMemOpWriteValue32, flag, 1, 0); }
   Status flush() {
     if (ops_.empty()) return {};
-    const Status s = cuda::check(cuda::driver()->stream_batch_mem_op(stream_, static_cast<unsigned>(ops_.size()),
-                                                                     ops_.data(), 0),
-                                 "cuStreamBatchMemOp");
+    const Status s =
+        cuda::check(cuda::driver()->stream_batch_mem_op(stream_, static_cast<unsigned>(ops_.size()), ops_.data(), 0),
+                    "cuStreamBatchMemOp");
     ops_.clear();
     return s;
   }
@@ -86,8 +86,9 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
       for_readers(s, nranks_, [&](const ConnectionKey& key, Rank reader) { (void)use(key, reader); });
     }
   if (most_sources > ReduceArgs::kMaxSources)
-    return Status(StatusCode::kUnsupported, fmt::format("{} adds {} operands at once; a reduction kernel takes {}",
-                                                        plan.how.algorithm->name, most_sources, ReduceArgs::kMaxSources));
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} adds {} operands at once; a reduction kernel takes {}", plan.how.algorithm->name,
+                              most_sources, ReduceArgs::kMaxSources));
   plan.kernel = p.mixed ? reduce_mixed_name(p.operation.op) : reduce_name(p.operation.dtype, p.operation.op);
   if (collective_reduces(r.collective) || p.mixed) {
     RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
@@ -216,14 +217,15 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
     return i;
   };
   auto flag = [&](const SlotUse& use, uint32_t slot, bool full) {
-    return use.slots.flags_on_device + slot * sizeof(SlotFlags) + (full ? offsetof(SlotFlags, full) : offsetof(SlotFlags, empty));
+    return use.slots.flags_on_device + slot * sizeof(SlotFlags) +
+           (full ? offsetof(SlotFlags, full) : offsetof(SlotFlags, empty));
   };
   auto own = [&](const StreamItem& item, Buffer b, uint64_t elem) -> std::byte* {
     const DeviceRequest& request = *item.request;
     const Program& p = *item.plan->program;
-    std::byte* base = b == Buffer::kIn ? const_cast<std::byte*>(static_cast<const std::byte*>(request.in))
+    std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(request.in))
                       : b == Buffer::kOut ? static_cast<std::byte*>(request.out)
-                                         : scratch_.as() + request.scratch_offset;
+                                          : scratch_.as() + request.scratch_offset;
     return base + elem * p.elem_bytes[static_cast<int>(b)];
   };
   MemOps ops(stream);
@@ -262,8 +264,8 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
       std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
       auto copy = [&](std::byte* to, const std::byte* from) {
         if (to == from) return Status();
-        return cuda::check(d->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to), reinterpret_cast<cuda::DevicePtr>(from),
-                                           bytes, stream),
+        return cuda::check(d->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to),
+                                           reinterpret_cast<cuda::DevicePtr>(from), bytes, stream),
                            "cuMemcpyAsync");
       };
       if (s.copies) {
@@ -289,7 +291,8 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
         args.premul_at = request.premul_at;
         std::memcpy(args.premul, request.premul, sizeof args.premul);
         args.own_type = static_cast<uint8_t>(s.src_buffer == Buffer::kIn    ? p.types.input
-                                             : s.src_buffer == Buffer::kOut ? p.types.output : p.types.wire);
+                                             : s.src_buffer == Buffer::kOut ? p.types.output
+                                                                            : p.types.wire);
         args.wire_type = static_cast<uint8_t>(p.types.wire);
         args.dst_type = static_cast<uint8_t>(s.dst_buffer == Buffer::kOut ? p.types.output : p.types.wire);
         args.has_dst = dst != nullptr;

@@ -38,7 +38,6 @@ class NoMemory final : public Transport {
   uint64_t staging_bytes() const override { return 0; }
 };
 
-
 using Name = std::tuple<Rank, Rank, uint16_t, uint16_t, bool>;
 Name name_of(const ConnectionKey& k) { return {k.writer, k.reader, k.tag, k.group, k.inline_only}; }
 
@@ -75,7 +74,8 @@ class Play {
         for (size_t lane = 0; lane < programs_[r]->lanes.size(); ++lane) moved |= step(r, lane);
       if (!moved)
         return Status(StatusCode::kInternal, fmt::format("an algorithm needs more than {} messages under way in a "
-                                                         "connection", kStreamSlots));
+                                                         "connection",
+                                                         kStreamSlots));
     }
     return std::move(orders_);
   }
@@ -167,8 +167,8 @@ std::vector<StreamStep> order_by_distance(const Program& p) {
       if (!s.recv_peers.empty()) distance = (p.rank - s.recv_peers[0] + p.nranks) % p.nranks;
       if (!s.send_peers.empty()) distance = (s.send_peers[0] - p.rank + p.nranks) % p.nranks;
       for (uint64_t loop = 0; loop < p.num_loops && moves_something(p, s, loop); ++loop) {
-        all.push_back({distance, loop, !s.recv.empty(),
-                       {static_cast<uint16_t>(lane), static_cast<uint16_t>(pc), loop}});
+        all.push_back(
+            {distance, loop, !s.recv.empty(), {static_cast<uint16_t>(lane), static_cast<uint16_t>(pc), loop}});
         if (s.is(kFlagCredit)) break;
       }
     }

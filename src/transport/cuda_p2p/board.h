@@ -14,10 +14,10 @@ namespace rondo {
 
 /// One block of a rank's staging memory, as the others can open it.
 struct SlabEntry {
-  uint64_t bytes;            // 0: not there yet; stored with release, last
-  cuda::DevicePtr address;   // in the owner's process
-  uint64_t on_host;          // 1: pinned host memory, at `address` in the owner's host region
-  cuda::IpcMemHandle handle; // of device memory
+  uint64_t bytes;             // 0: not there yet; stored with release, last
+  cuda::DevicePtr address;    // in the owner's process
+  uint64_t on_host;           // 1: pinned host memory, at `address` in the owner's host region
+  cuda::IpcMemHandle handle;  // of device memory
 };
 
 /// A half of a connection: a reader's inbox (lines and data), or a writer's counters, or all of a multicast.
@@ -30,7 +30,7 @@ struct HalfEntry {
 /// One message slot of the stream engine. Streams wait until a word is 1 and reset it to 0 themselves, so that a
 /// captured graph can be replayed: no value changes from one use to the next.
 struct alignas(64) SlotFlags {
-  uint32_t full;   // set by the writer's stream, awaited by the reader's
+  uint32_t full;  // set by the writer's stream, awaited by the reader's
   uint32_t pad0[15];
   uint32_t empty;  // set by the reader's stream (and once at the beginning), awaited by the writer's
   uint32_t pad1[15];

@@ -9,7 +9,7 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-constexpr uint64_t kTestBytes = 64;         // for each peer, at the beginning of the first slab
+constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
 constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer that is reached through the host
 
 // A rank's half of a connection on its board. kInbox: lines and data, made by the reader; kOutbox: the counters, made by
@@ -61,7 +61,8 @@ std::string bytes_of(const T& t) {
 // What rank `from` writes into rank `to`'s memory.
 void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
   for (uint64_t i = 0; i < kTestBytes; ++i)
-    bytes[i] = static_cast<unsigned char>(i * 37 + static_cast<uint64_t>(from) * 11 + static_cast<uint64_t>(to) * 5 + 1);
+    bytes[i] =
+        static_cast<unsigned char>(i * 37 + static_cast<uint64_t>(from) * 11 + static_cast<uint64_t>(to) * 5 + 1);
 }
 
 }  // namespace
@@ -78,7 +79,11 @@ bool CudaTransport::DeviceOfRank::same_device(const DeviceOfRank& o) const {
 }
 
 CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Options& options)
-    : rank_(rank), nranks_(nranks), host_(host), options_(options), kept_(std::make_shared<Kept>()),
+    : rank_(rank),
+      nranks_(nranks),
+      host_(host),
+      options_(options),
+      kept_(std::make_shared<Kept>()),
       reached_(static_cast<size_t>(nranks)) {}
 
 Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
@@ -159,8 +164,8 @@ Status CudaTransport::open_device() {
   int count = 0;
   RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
   if (options_.ordinal < 0 || options_.ordinal >= count)
-    return Status(StatusCode::kInvalidArgument, fmt::format("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)",
-                                                            options_.ordinal, count));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)", options_.ordinal, count));
   cuda::Device device = 0;
   RONDO_TRY(cuda::check(d->device_get(&device, options_.ordinal), "cuDeviceGet"));
   RONDO_TRY_ASSIGN(context_, cuda::PrimaryContext::retain(device));
@@ -231,7 +236,8 @@ Status CudaTransport::read_boards(const std::vector<std::string>& all) {
       boards_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(board));
       continue;
     }
-    RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({board, round_up(DeviceBoard::bytes_for(nranks_), 4096)}));
+    RONDO_TRY_ASSIGN(auto pinned,
+                     cuda::RegisteredMemory::make({board, round_up(DeviceBoard::bytes_for(nranks_), 4096)}));
     boards_on_device_.push_back(pinned.on_device());
     registered_.push_back(std::move(pinned));
   }
@@ -296,14 +302,16 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
       unsigned char expected[kTestBytes], found[kTestBytes];
       test_pattern(r, rank_, expected);
       RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
-      RONDO_TRY(cuda::check(cuda::driver()->memcpy_device_to_host(
-                                found, reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r), kTestBytes),
-                            "cuMemcpyDtoH"));
+      RONDO_TRY(
+          cuda::check(cuda::driver()->memcpy_device_to_host(
+                          found, reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r), kTestBytes),
+                      "cuMemcpyDtoH"));
       if (std::memcmp(expected, found, kTestBytes) != 0)
-        return Status(StatusCode::kSystem,
-                      fmt::format("rank {}: what rank {}'s device wrote into this rank's memory did not arrive, though the "
-                                  "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
-                                  rank_, r));
+        return Status(
+            StatusCode::kSystem,
+            fmt::format("rank {}: what rank {}'s device wrote into this rank's memory did not arrive, though the "
+                        "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
+                        rank_, r));
     }
     for (const char ok : results) through_host_ |= ok == 0;
   }
@@ -312,8 +320,9 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
   // A peer's buffers can be touched from here, wherever they come from, when they lie on this device and in this process:
   // of other devices it depends on how they were allocated, which only their owner knows.
-  may_be_direct_ = all_in_one_process() && !through_host_ &&
-                   std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
+  may_be_direct_ =
+      all_in_one_process() && !through_host_ &&
+      std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
   return {};
 }
 
@@ -348,8 +357,9 @@ std::string CudaTransport::describe_links() const {
 Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
   RONDO_CHECK(!on_host);  // there is one, made with the communicator
   if (num_slabs_ == DeviceBoard::kMaxSlabs)
-    return Status(StatusCode::kExhausted, fmt::format("rank {} has {} blocks of staging memory, as many as a communicator may",
-                                                      rank_, num_slabs_));
+    return Status(
+        StatusCode::kExhausted,
+        fmt::format("rank {} has {} blocks of staging memory, as many as a communicator may", rank_, num_slabs_));
   const cuda::Driver* d = cuda::driver();
   bytes = round_up(bytes, kSlabBytes);
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
@@ -373,10 +383,11 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
   bytes = round_up(bytes, 4096);
   if (rest.bytes < bytes) {
     if (on_host)
-      return Status(StatusCode::kExhausted, fmt::format("rank {}: the pinned memory for links through the host is used up "
-                                                        "({} MiB are left, {} are needed): fewer channels "
-                                                        "(RONDO_DEVICE_CHANNELS) need less",
-                                                        rank_, rest.bytes >> 20, bytes >> 20));
+      return Status(StatusCode::kExhausted,
+                    fmt::format("rank {}: the pinned memory for links through the host is used up "
+                                "({} MiB are left, {} are needed): fewer channels "
+                                "(RONDO_DEVICE_CHANNELS) need less",
+                                rank_, rest.bytes >> 20, bytes >> 20));
     RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
   }
   const Place place{rest.slab, rest.offset, rest.at};
@@ -393,7 +404,8 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   if (slabs.size() <= slab) slabs.resize(slab + 1);
   const SlabEntry& entry = board_of(owner).slabs[slab];
   if (std::atomic_ref<uint64_t>(const_cast<uint64_t&>(entry.bytes)).load(std::memory_order_acquire) == 0)
-    return Status(StatusCode::kInternal, fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+    return Status(StatusCode::kInternal,
+                  fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
   const cuda::Driver* d = cuda::driver();
   const DeviceOfRank &own = devices_[static_cast<size_t>(rank_)], &theirs = devices_[static_cast<size_t>(owner)];
   if (own.same_process(theirs)) {
@@ -402,13 +414,13 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
       RONDO_TRY(cuda::check(d->device_get(&peer, theirs.ordinal), "cuDeviceGet"));
       RONDO_TRY_ASSIGN(const auto context, cuda::PrimaryContext::retain(peer));
       const cuda::Result enabled = d->context_enable_peer_access(context.get(), 0);
-      if (enabled != cuda::kErrorPeerAccessAlreadyEnabled)
-        RONDO_TRY(cuda::check(enabled, "cuCtxEnablePeerAccess"));
+      if (enabled != cuda::kErrorPeerAccessAlreadyEnabled) RONDO_TRY(cuda::check(enabled, "cuCtxEnablePeerAccess"));
     }
     slabs[slab] = reinterpret_cast<std::byte*>(entry.address);
   } else {
     cuda::DevicePtr mapped = 0;
-    RONDO_TRY(cuda::check(d->ipc_open_mem_handle(&mapped, entry.handle, cuda::kIpcLazyPeerAccess), "cuIpcOpenMemHandle"));
+    RONDO_TRY(
+        cuda::check(d->ipc_open_mem_handle(&mapped, entry.handle, cuda::kIpcLazyPeerAccess), "cuIpcOpenMemHandle"));
     opened_.push_back(mapped);
     slabs[slab] = reinterpret_cast<std::byte*>(mapped);
   }
@@ -419,7 +431,8 @@ Status CudaTransport::publish(uint64_t key, const Place* inbox, const Place* cou
   DeviceBoard& board = board_of(rank_);
   if (num_halves_ == board.max_halves)
     return Status(StatusCode::kExhausted, fmt::format("rank {} has made {} connections on its device, as many as a "
-                                                      "communicator may", rank_, num_halves_));
+                                                      "communicator may",
+                                                      rank_, num_halves_));
   HalfEntry& entry = board.halves()[num_halves_++];
   if (inbox != nullptr) {
     entry.slab = inbox->slab;
@@ -453,7 +466,8 @@ bool CudaTransport::through_host(const ConnectionKey& key) const {
 Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
-  const uint64_t name = as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
+  const uint64_t name =
+      as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
   if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
   const bool on_host = through_host(key);
   Place inbox, counters;
@@ -468,7 +482,6 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   made_.push_back(name);
   return {};
 }
-
 
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const DeviceKey& connection) {
   const auto& [key, form] = connection;
@@ -495,7 +508,8 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   if (entry == nullptr && reader == rank_) {
     if (num_slots_ + count > board_of(rank_).max_slots)
       return Status(StatusCode::kExhausted, fmt::format("rank {} has {} message slots for streams, as many as a "
-                                                        "communicator may", rank_, num_slots_));
+                                                        "communicator may",
+                                                        rank_, num_slots_));
     RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
     Place flags;
     flags.slab = num_slots_;  // of a stream's half the second place names its flags
@@ -543,7 +557,8 @@ Status CudaTransport::free(void* ptr) {
   auto& all = kept_->device;
   const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
   if (it == all.end())
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
   all.erase(it);
   return {};
 }
@@ -558,7 +573,8 @@ std::byte* CudaTransport::resolve(Rank, const RemoteAddress& address) const {
 }
 
 Status CudaTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
-  return Status(StatusCode::kInternal, fmt::format("rank {} cannot copy rank {}'s device memory on the host", rank_, peer));
+  return Status(StatusCode::kInternal,
+                fmt::format("rank {} cannot copy rank {}'s device memory on the host", rank_, peer));
 }
 
 }  // namespace rondo

@@ -105,8 +105,8 @@ class CudaTransport final : public Transport {
 
   /// A slot of staging memory for the stream engine: `bytes` of the reader's, as both ends see it, and its flags.
   struct StreamSlots {
-    std::byte* data = nullptr;     // count slots of slot_bytes
-    SlotFlags* flags = nullptr;    // count of them, host address
+    std::byte* data = nullptr;   // count slots of slot_bytes
+    SlotFlags* flags = nullptr;  // count of them, host address
     cuda::DevicePtr flags_on_device = 0;
   };
   /// Made by the reader at its first mention; nothing for the writer while the reader has not made it.
@@ -179,14 +179,14 @@ class CudaTransport final : public Transport {
   cuda::OwnedStream setup_;
   std::shared_ptr<Kept> kept_;
   std::vector<DeviceOfRank> devices_;
-  std::vector<DeviceBoard*> boards_;             // by rank, as mapped here
+  std::vector<DeviceBoard*> boards_;  // by rank, as mapped here
   std::vector<cuda::DevicePtr> boards_on_device_;
   std::vector<cuda::RegisteredMemory> registered_;
   std::vector<DeviceLink> links_;
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
   std::vector<cuda::DevicePtr> opened_;           // by IPC: closed in the end
   Rest device_rest_, host_rest_;
-  std::vector<uint64_t> made_;                    // keys of this rank's halves
+  std::vector<uint64_t> made_;  // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;

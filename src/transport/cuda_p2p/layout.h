@@ -64,7 +64,8 @@ struct DeviceLayout {
     v.data_bytes = data_bytes(form);
     v.data = v.data_bytes != 0 ? inbox + uint64_t{channel} * v.data_bytes : nullptr;
     if (lines_bytes(form) != 0)
-      v.lines = reinterpret_cast<HeaderLine*>(inbox + uint64_t{max_channels} * v.data_bytes + channel * lines_bytes(form));
+      v.lines =
+          reinterpret_cast<HeaderLine*>(inbox + uint64_t{max_channels} * v.data_bytes + channel * lines_bytes(form));
     v.counters = reinterpret_cast<ReadCounter*>(counters) + uint64_t{channel} * readers;
     return v;
   }

@@ -173,7 +173,8 @@ TEST(DeviceCallsTest, OneThreadOwnsAllRanks) {
     for (Rank r = 0; r < 4; ++r) data[static_cast<size_t>(r)].set_simple(r);
     group_start();
     for (size_t r = 0; r < 4; ++r)
-      ASSERT_TRUE(is_ok((*comms)[r]->all_reduce(data[r].data(), data[r].data(), 2222, Dtype::kFloat32, Op::kSum, &options)));
+      ASSERT_TRUE(
+          is_ok((*comms)[r]->all_reduce(data[r].data(), data[r].data(), 2222, Dtype::kFloat32, Op::kSum, &options)));
     ASSERT_TRUE(is_ok(group_end()));
     stream.wait();
     for (const Floats& d : data) EXPECT_TRUE(d.holds_simple_sum(4));
@@ -222,14 +223,17 @@ TEST(DeviceCallsTest, PartsOfDifferentLengths) {
     Floats part(comm, 1301), whole(comm, 2001), sum(comm, 1301);
     part.set(std::vector<float>(1301, static_cast<float>(r + 1)));
     RONDO_TRY(comm.all_gather_v(part.data(), whole.data(), counts.data(), nullptr, Dtype::kFloat32, &options));
-    RONDO_TRY(comm.reduce_scatter_v(whole.data(), sum.data(), counts.data(), nullptr, Dtype::kFloat32, Op::kSum, &options));
+    RONDO_TRY(
+        comm.reduce_scatter_v(whole.data(), sum.data(), counts.data(), nullptr, Dtype::kFloat32, Op::kSum, &options));
     // Rank s gives d the s + 2 * d elements that they agree on.
     std::vector<uint64_t> to, from;
     uint64_t total = 0;
-    for (uint64_t p = 0; p < 3; ++p) to.push_back(100 * r + 200 * p), from.push_back(100 * p + 200 * r), total += from.back();
+    for (uint64_t p = 0; p < 3; ++p)
+      to.push_back(100 * r + 200 * p), from.push_back(100 * p + 200 * r), total += from.back();
     Floats out(comm, 300 * 3 + 600), in(comm, total);
     out.set(std::vector<float>(out.size(), static_cast<float>(r)));
-    RONDO_TRY(comm.all_to_all_v(out.data(), to.data(), nullptr, in.data(), from.data(), nullptr, Dtype::kFloat32, &options));
+    RONDO_TRY(
+        comm.all_to_all_v(out.data(), to.data(), nullptr, in.data(), from.data(), nullptr, Dtype::kFloat32, &options));
     stream.wait();
     std::vector<float> expected(2001);
     for (size_t i = 0; i < 2001; ++i) expected[i] = i < 700 ? 1.f : 3.f;
@@ -395,7 +399,8 @@ TEST(DeviceCallsTest, AnAbortEndsWhatWaitsOnTheDevice) {
     Status s = comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options, &work);
     if (s.ok()) s = work.wait();
     EXPECT_TRUE(fails_with(s, StatusCode::kAborted, {"rank 1 aborted"}));
-    EXPECT_EQ(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options).code(), StatusCode::kAborted);
+    EXPECT_EQ(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options).code(),
+              StatusCode::kAborted);
     return {};
   });
 }
@@ -436,8 +441,8 @@ TEST(DeviceCallsTest, RanksThatDisagreeHearSo) {
         RONDO_TRY(comm.all_reduce(a.data(), a.data(), 4000, Dtype::kFloat32, Op::kSum, &options));
         stream.wait();
         Work work;
-        Status s = comm.all_reduce(a.data(), a.data(), comm.rank() == 0 ? 4000 : 3000, Dtype::kFloat32, Op::kSum, &options,
-                                   &work);
+        Status s = comm.all_reduce(a.data(), a.data(), comm.rank() == 0 ? 4000 : 3000, Dtype::kFloat32, Op::kSum,
+                                   &options, &work);
         if (s.ok()) s = work.wait();
         EXPECT_TRUE(s.code() == StatusCode::kMismatch || s.code() == StatusCode::kAborted) << s.to_string();
         if (s.code() == StatusCode::kMismatch) {
@@ -455,9 +460,11 @@ TEST(DeviceCallsTest, FailuresOfTheDriverAreErrorsWithTheirNames) {
   EXPECT_TRUE(fails_with(none.status(), StatusCode::kExhausted, {"cuMemAlloc", "rank"}));
   Config config = device_config();
   config.devices = {0, 3};
-  EXPECT_TRUE(fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"devices[1] is 3"}));
+  EXPECT_TRUE(
+      fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"devices[1] is 3"}));
   config.devices = {0};
-  EXPECT_TRUE(fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"1 entries for 2"}));
+  EXPECT_TRUE(
+      fails_with(Communicator::init_all(2, config).status(), StatusCode::kInvalidArgument, {"1 entries for 2"}));
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 

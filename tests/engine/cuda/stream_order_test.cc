@@ -79,7 +79,8 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
         auto orders = play_through(all.programs);
         ASSERT_TRUE(orders.ok()) << a.name << " " << orders.status().to_string();
         ASSERT_EQ(left_over(pointers(all), *orders, kStreamSlots), 0u)
-            << a.name << " of " << collective_name(a.collective) << ", " << nranks << " ranks, " << count << " elements";
+            << a.name << " of " << collective_name(a.collective) << ", " << nranks << " ranks, " << count
+            << " elements";
         // Nothing is left out: as many messages as the program makes.
         for (size_t r = 0; r < all.programs.size(); ++r) {
           uint64_t reads = 0, expected = 0;

@@ -41,8 +41,8 @@ using Work = std::function<void(const std::function<void()>& begun)>;
 struct Op {
   const char* what = "";
   Work run;
-  Shared<Record> begun;                                                // done when the operation has begun
-  std::function<void(State&)> launched = {};                           // of a graph's node: its graph is launched; in a section
+  Shared<Record> begun;                       // done when the operation has begun
+  std::function<void(State&)> launched = {};  // of a graph's node: its graph is launched; in a section
   std::vector<std::pair<Shared<cuda::StreamHandle>, uint64_t>> after;  // operations of other streams
 };
 
