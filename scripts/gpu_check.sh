@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves on a machine with a GPU what other machines can only compile: builds, runs every test and benchmark that needs a
-# device, and writes one JSON. Nothing is installed: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for the
-# part fsdp. Parts that cannot run say why in the JSON. The exit status is 1 when a part failed.
+# Proves on a machine with a GPU what other machines can only compile: builds, runs every test and benchmark that needs
+# a device, and writes one JSON. Nothing is installed: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for
+# the part fsdp. Parts that cannot run say why in the JSON. The exit status is 1 when a part failed.
 #
 #   scripts/gpu_check.sh [--deps FOLDER] [--out FILE] [--parts LIST] [--nccl-lib FILE]... [--nccl-tests FOLDER]
 #
@@ -38,7 +38,10 @@ part() {
   case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
   timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
   printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
-  printf '== %-12s %s, %d s\n' "$name" "$([ $status = 0 ] && echo passed || { [ $status = 77 ] && echo skipped || echo "FAILED ($status)"; })" $((SECONDS - since))
+  local said="FAILED ($status)"
+  [ $status != 0 ] || said=passed
+  [ $status != 77 ] || said=skipped
+  printf '== %-12s %s, %d s\n' "$name" "$said" $((SECONDS - since))
   [ $status = 0 ] || [ $status = 77 ] || { failed=1; tail -15 "$logs/$name.log"; }
 }
 
@@ -49,10 +52,7 @@ build_all() {
   cmake -S . -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D RONDO_CUDA=ON -D RONDO_BUILD_EXAMPLES=OFF "${root[@]}"
   cmake --build "$build" -j "$(nproc)" --target rondo_cli rondo_nccl gpu_bandwidth nccl_contender tests_gpu
 }
-library=$build/src/libnccl.so.2
-[ -e "$library" ] || library=$(find "$build" -name 'libnccl.so.2*' -type f 2>/dev/null | head -1 || true)
 
-unit() { ctest --test-dir "$build" -L '^gpu$' -R 'kernels|interpreter|driver' --output-on-failure --no-tests=ignore; }
 test_of() { "$build/tests/$1" --gtest_brief=1 "${@:2}"; }
 sanitize() {
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 77; }
@@ -61,7 +61,8 @@ sanitize() {
     echo "-- $tool"
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/tests/gpu_kernels_gpu_test" --gtest_brief=1
   done
-  compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/gpu_device_threads_gpu_test" --gtest_filter='*OneRank'
+  compute-sanitizer --tool memcheck --error-exitcode 9 "$build/tests/gpu_device_threads_gpu_test" \
+    --gtest_filter='*OneRank'
 }
 perf() {
   local n world collective
@@ -81,7 +82,8 @@ nccl() {
   if [ ${#nccl_libs[@]} = 0 ]; then
     local found
     found=$(ldconfig -p | awk '/libnccl.so.2 /{print $NF; exit}')
-    [ -n "$found" ] || found=$(python3 -c 'import nvidia.nccl, os; print(os.path.join(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2"))' 2>/dev/null || true)
+    [ -n "$found" ] || found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' \
+      2>/dev/null || true)
     [ -z "$found" ] || nccl_libs=("sockets=$found")
   fi
   for n in 2 4; do
