@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build/gpu_deps}")
-packages=(libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev googletest libssl-dev)
+packages=(libfmt-dev libfmt9 libcli11-dev nlohmann-json3-dev libgtest-dev googletest libssl-dev)
 rm -rf "$folder"
 mkdir -p "$folder/debs"
 as_root=()
@@ -16,5 +16,5 @@ as_root=()
 for deb in "$folder"/debs/*.deb; do dpkg -x "$deb" "$folder"; done
 # What no build needs, and links to shared libraries that are not there: the static ones are taken.
 rm -rf "$folder/debs" "$folder/usr/share/doc" "$folder/usr/share/man" "$folder/usr/lib"/*/libssl.so \
-  "$folder/usr/lib"/*/libcrypto.so "$folder/usr/lib"/*/libfmt.so
+  "$folder/usr/lib"/*/libcrypto.so
 du -sh "$folder" | cut -f1
