@@ -41,7 +41,8 @@ void PerfDevice::fill(std::byte* to, int byte, uint64_t bytes) {
   synchronize();
 }
 void PerfDevice::upload(std::byte* to, const std::byte* from, uint64_t bytes) {
-  if (bytes != 0) check(cuda::driver()->memcpy_host_to_device(device(to), from, bytes), "cuMemcpyHtoD");
+  if (bytes == 0) return;
+  if (const Status s = cuda::upload(stream_.get(), device(to), from, bytes); !s.ok()) throw PerfError(s.to_string());
 }
 void PerfDevice::download(std::byte* to, const std::byte* from, uint64_t bytes) {
   synchronize();

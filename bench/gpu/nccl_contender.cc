@@ -113,7 +113,7 @@ int run_rank(const char* library, int rank, int nranks, const std::vector<size_t
         }
       };
       std::vector<float> values(whole, static_cast<float>(rank + 1));
-      d->memcpy_host_to_device(in->get(), values.data(), bytes);
+      (void)cuda::upload(stream->get(), in->get(), values.data(), bytes);
       call();
       d->stream_synchronize(stream->get());
       d->memcpy_device_to_host(values.data(), out->get(), bytes);

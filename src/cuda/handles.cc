@@ -21,6 +21,12 @@ Expected<Here> here() {
 
 }  // namespace
 
+Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes) {
+  RONDO_TRY_ASSIGN(const Driver* d, need_driver());
+  RONDO_TRY(check(d->memcpy_host_to_device_async(to, from, bytes, stream), "cuMemcpyHtoDAsync"));
+  return check(d->stream_synchronize(stream), "cuStreamSynchronize");
+}
+
 Expected<PrimaryContext> PrimaryContext::retain(Device device) {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
   Context context = nullptr;

@@ -92,8 +92,7 @@ Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
     RONDO_TRY_ASSIGN(const auto current, make_current());
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
     const cuda::Driver* d = cuda::driver();
-    RONDO_TRY(
-        cuda::check(d->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(in), mine, bytes), "cuMemcpyHtoD"));
+    RONDO_TRY(cuda::upload(stream.get(), reinterpret_cast<cuda::DevicePtr>(in), mine, bytes));
     CallOptions options;
     options.stream = stream.get();
     Work work;

@@ -165,8 +165,7 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
 }
 
 Status OnDevice::upload() const {
-  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(device), host, bytes),
-                     "upload");
+  return cuda::upload(nullptr, reinterpret_cast<cuda::DevicePtr>(device), host, bytes);
 }
 Status OnDevice::download() const {
   const cuda::Driver* d = cuda::driver();

@@ -50,7 +50,7 @@ void replay(const std::string& engine) {
         std::vector<float> values(kCount);
         for (uint64_t i = 0; i < kCount; ++i) values[i] = simple_value(comm.rank(), i);
         const auto at = [](const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); };
-        EXPECT_EQ(d->memcpy_host_to_device(at(a), values.data(), kCount * sizeof(float)), 0);
+        EXPECT_TRUE(is_ok(cuda::upload(nullptr, at(a), values.data(), kCount * sizeof(float))));
         RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
         CallOptions call;
         call.stream = stream.get();

@@ -38,7 +38,7 @@ class KernelsGpuTest : public ::testing::Test {
               uint64_t num_elems, uint32_t shift_elems, uint32_t divide_by) {
     for (std::byte& b : host_) b = static_cast<std::byte>(random_());
     const auto at = [](const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); };
-    EXPECT_EQ(cuda::driver()->memcpy_host_to_device(device_.get(), host_.data(), host_.size()), 0);
+    EXPECT_TRUE(cuda::upload(nullptr, device_.get(), host_.data(), host_.size()).ok());
     ReduceArgs args{};
     KernelArgs expected;
     std::vector<const void*> sources;

@@ -35,7 +35,7 @@ struct Array {
   ~Array() { EXPECT_TRUE(succeeds(ncclMemFree(data))); }
   Array(const Array&) = delete;
   void set(const std::vector<float>& values) {
-    EXPECT_EQ(cuda::driver()->memcpy_host_to_device(at(data), values.data(), values.size() * sizeof(float)), 0);
+    EXPECT_TRUE(cuda::upload(nullptr, at(data), values.data(), values.size() * sizeof(float)).ok());
   }
   std::vector<float> get() const {
     std::vector<float> v(size);

@@ -139,7 +139,7 @@ Status DeviceEngine::start() {
     RONDO_TRY_ASSIGN(auto stream, cuda::OwnedStream::make());
     RONDO_TRY(cuda::check(d->memset_d8_async(comm_.get(), 0, total, stream.get()), "cuMemsetD8Async"));
     RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
-    RONDO_TRY(cuda::check(d->memcpy_host_to_device(comm_.get(), &tables_, sizeof tables_), "cuMemcpyHtoD"));
+    RONDO_TRY(cuda::upload(stream.get(), comm_.get(), &tables_, sizeof tables_));
   }
   watcher_ = std::thread([this] { watch(); });
   return {};
@@ -238,9 +238,8 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   plan.kernel = interpreter_name(*plan.program);
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
   RONDO_TRY_ASSIGN(plan.lowered, transport_.take_memory(bytes.size()));
-  return cuda::check(cuda::driver()->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(plan.lowered),
-                                                           bytes.data(), bytes.size()),
-                     "cuMemcpyHtoD");
+  return cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(plan.lowered), bytes.data(),
+                      bytes.size());
 }
 
 // --- connections
@@ -251,16 +250,14 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
   RONDO_TRY_ASSIGN(const auto found, transport_.find_ends(end.key));
   if (!found) return {};
   const DeviceLayout& layout = world_.layout;
-  const cuda::Driver* d = cuda::driver();
   const ConnectionForm form = end.key.form;
   const bool words = form == ConnectionForm::kWords || form == ConnectionForm::kWideLines;
   uint32_t* readers = nullptr;
   if (writer) {
     RONDO_TRY_ASSIGN(std::byte * at, transport_.take_memory(end.readers.size() * sizeof(uint32_t)));
     readers = reinterpret_cast<uint32_t*>(at);
-    RONDO_TRY(cuda::check(d->memcpy_host_to_device(reinterpret_cast<cuda::DevicePtr>(at), end.readers.data(),
-                                                   end.readers.size() * sizeof(uint32_t)),
-                          "cuMemcpyHtoD"));
+    RONDO_TRY(cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(at), end.readers.data(),
+                           end.readers.size() * sizeof(uint32_t)));
   }
   for (uint32_t c = 0; c < layout.max_channels; ++c) {
     const FifoView view = layout.view(form, found->inbox, found->counters, found->readers, c);
@@ -286,7 +283,7 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
       bytes = sizeof r;
       to = reinterpret_cast<cuda::DevicePtr>(tables_.reads + uint64_t{c} * tables_.read_stride + index);
     }
-    RONDO_TRY(cuda::check(d->memcpy_host_to_device(to, from, bytes), "cuMemcpyHtoD"));
+    RONDO_TRY(cuda::upload(transport_.setup_stream(), to, from, bytes));
   }
   end.ready = true;
   return {};

@@ -332,7 +332,7 @@ Status CudaTransport::test_link(Rank peer) {
   const uint64_t at = reinterpret_cast<uint64_t>(theirs) + kTestBytes * static_cast<uint64_t>(rank_);
   unsigned char pattern[kTestBytes], back[kTestBytes] = {};
   test_pattern(rank_, peer, pattern);
-  RONDO_TRY(cuda::check(d->memcpy_host_to_device(at, pattern, kTestBytes), "cuMemcpyHtoD"));
+  RONDO_TRY(cuda::upload(setup_.get(), at, pattern, kTestBytes));
   RONDO_TRY(cuda::check(d->memcpy_device_to_host(back, at, kTestBytes), "cuMemcpyDtoH"));
   if (std::memcmp(pattern, back, kTestBytes) != 0)
     return Status(StatusCode::kSystem, "what is read back is not what was written");

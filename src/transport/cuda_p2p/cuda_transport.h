@@ -90,6 +90,8 @@ class CudaTransport final : public Transport {
   const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
+  /// For copies and fills while something is made: waited for at once, and no part of anybody's capture.
+  cuda::Stream setup_stream() const { return setup_.get(); }
   bool all_in_one_process() const;
   /// The engine does not touch peers' buffers: may_be_direct() is false from now on. Equal on all ranks.
   void forbid_direct() { may_be_direct_ = false; }

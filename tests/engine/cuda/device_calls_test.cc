@@ -30,7 +30,7 @@ class Floats {
   float* data() const { return data_; }
   size_t size() const { return size_; }
   void set(const std::vector<float>& values) const {
-    EXPECT_EQ(cuda::driver()->memcpy_host_to_device(at(data_), values.data(), values.size() * sizeof(float)), 0);
+    EXPECT_TRUE(is_ok(cuda::upload(nullptr, at(data_), values.data(), values.size() * sizeof(float))));
   }
   void set_simple(Rank rank) const {
     std::vector<float> v(size_);
