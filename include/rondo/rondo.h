@@ -180,8 +180,9 @@ RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const r
 
 /* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
  * rondo_work_wait or rondo_work_free. Of RONDO_MEMORY_CUDA no call blocks: it returns when it stands in its stream, and
- * what goes wrong later stands in rondo_comm_error. In place: all_reduce, broadcast and reduce in == out; reduce_scatter and scatter
- * out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems; all_to_all never. Other overlaps
+ * what goes wrong later stands in rondo_comm_error. In place: all_reduce, broadcast and reduce in == out;
+ * reduce_scatter and scatter out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems;
+ * all_to_all never. Other overlaps
  * are refused. count_elems may be 0 (then still collective). root's and the others' buffers that are not used may be NULL.
  *
  * all_reduce:     in, out: count_elems

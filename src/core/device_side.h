@@ -1,5 +1,5 @@
-// DeviceSide: what a communicator of device memory has beside its host transport: connections on devices, and the engine
-// that runs its calls there.
+// DeviceSide: what a communicator of device memory has beside its host transport: connections on devices, and the
+// engine that runs its calls there.
 //
 // Thread safety: as DeviceEngine.
 #pragma once
@@ -40,7 +40,7 @@ Expected<std::optional<int>> device_of(const Config& config);
 Expected<std::vector<int>> devices_of(const Config& config, int nranks);
 
 /// What all ranks derive alike from what each has said of itself. Pure.
-/// engine_wish: 0 free, 1 interpreter, 2 stream. Errors: kUnsupported (the interpreter between processes of one device).
+/// engine_wish: 0 free, 1 interpreter, 2 stream. Errors: kUnsupported (the interpreter between processes of a device).
 Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
                                    int engine_wish, bool through_host, bool wide_lines, double link_gigabytes_per_s);
 

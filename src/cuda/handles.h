@@ -125,8 +125,8 @@ class RegisteredMemory : Owned<void*> {
   DevicePtr on_device_ = 0;
 };
 
-/// Copies into device memory and returns when the bytes are there, for every stream. cuMemcpyHtoD alone returns when they
-/// have been read from pageable memory, and streams that do not wait for the default one do not wait for the rest.
+/// Copies into device memory and returns when the bytes are there, for every stream. cuMemcpyHtoD alone returns when
+/// they have been read from pageable memory, and streams that do not wait for the default one do not wait for the rest.
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes);
 
 /// A stream of the current context that does not wait for the legacy default stream.

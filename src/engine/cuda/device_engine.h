@@ -2,9 +2,9 @@
 //
 // A call is planned once for its shape, lowered, and kept in device memory; its connections are made at its first use,
 // which waits until the other ranks have made theirs. After that a call is a launch (or, by the stream engine, a row of
-// copies and flags) in the caller's stream and returns at once. Calls of one communicator run in the order in which they
-// were issued, whatever their streams; calls that one thread issues on several communicators of a device begin in that
-// order, so that equal orders on all ranks cannot block one another.
+// copies and flags) in the caller's stream and returns at once. Calls of one communicator run in the order in which
+// they were issued, whatever their streams; calls that one thread issues on several communicators of a device begin in
+// that order, so that equal orders on all ranks cannot block one another.
 //
 // A watcher thread sees the ends of calls, failures that kernels report, aborts and deaths; after the first error the
 // communicator refuses work with it. Captured calls are seen by the watcher as long as the communicator lives.
@@ -75,7 +75,7 @@ class DeviceEngine {
                                                         const KernelTable& host_kernels, double connect_deadline_s);
   ~DeviceEngine();
 
-  /// Issues the calls of a group, which may be of several ranks and communicators. Returns when all are in their streams.
+  /// Issues the calls of a group, which may be of several ranks and communicators; returns when all stand in streams.
   /// Nothing is launched unless all could be planned and connected. Errors: the first.
   static Status run(std::span<const Entry> entries);
   /// Waits until a call has ended.

@@ -1,5 +1,5 @@
-// DevicePlanner: how a call runs on devices: algorithm, protocol, channels, message size. Like the host's planner it uses
-// only what is equal on all ranks, and it asks the host's planner which algorithms may serve a call at all.
+// DevicePlanner: how a call runs on devices: algorithm, protocol, channels, message size. Like the host's planner it
+// uses only what is equal on all ranks, and it asks the host's planner which algorithms may serve a call at all.
 //
 // The forecast is a latency per step and a bandwidth (DeviceCosts), from the algorithm's row in the registry:
 //     launch + steps x hop(protocol) + bytes sent / (bandwidth x efficiency(protocol))
