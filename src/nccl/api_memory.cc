@@ -1,6 +1,6 @@
 // Memory and buffers that NCCL wants to know of.
 //
-// Rondo reads and writes any host buffer as it stands, so registering one changes nothing; it is checked and kept, so
+// Rondo reads and writes any buffer as it stands, so registering one changes nothing; it is checked and kept, so
 // that mistakes are noticed as with NCCL. Windows are device memory that kernels reach: there are none here.
 #include "nccl/abi.h"
 #include "nccl/comm.h"
@@ -13,8 +13,8 @@ namespace {
 
 Status no_window(const char* name) {
   return bad_usage(std::string(name) +
-                   ": windows are device memory that other ranks' kernels reach, and these "
-                   "communicators work on host memory; use collectives or ncclSend and ncclRecv, which need no window");
+                   ": windows are device memory that other ranks' kernels reach, which rondo does "
+                   "not offer; use collectives or ncclSend and ncclRecv, which need no window");
 }
 
 }  // namespace

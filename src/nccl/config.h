@@ -12,8 +12,8 @@
 
 namespace rondo::nccl {
 
-/// Defaults where the caller said nothing. Fields that steer thread blocks, NICs or NVLink are checked and kept for
-/// device communicators; on host memory they have no effect.
+/// Defaults where the caller said nothing. Fields that steer thread blocks, NICs or NVLink are checked, and have no
+/// effect: they are about NVIDIA's kernels.
 struct CommConfig {
   unsigned version = 0;  // of the caller's header: 23203; 0: there was no config
   bool blocking = true;

@@ -68,7 +68,7 @@ std::string note_shm_disable(std::string_view value, Environment&) {
 }
 
 std::string note_ctas(std::string_view, Environment&) {
-  return "it limits thread blocks of device communicators; this one works on host memory";
+  return "it is not obeyed: RONDO_DEVICE_CHANNELS limits the blocks of device kernels, and host memory has none";
 }
 
 struct Row {
