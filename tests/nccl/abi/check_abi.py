@@ -5,7 +5,7 @@
   facts     numbers, layouts and prototypes of src/nccl/abi.h are those of NVIDIA's header (facts.cc, compiled twice)
   program   program.cc, compiled with NVIDIA's header and linked with our library, runs: as threads, as processes
 
-Exit status: 0 fine, 1 differences, 77 something that this needs is not here (it says what). With RONDO_REQUIRE_NCCL
+Exit status: 0 fine, 1 differences, 77 something that this needs is not here (it says what). With REQUIRE_NVIDIA_NCCL
 set, as on CI, the last is an error too.
 """
 
@@ -28,7 +28,7 @@ TEAM_RANKS = {"ncclTeamRankToWorld", "ncclTeamRankToLsa"}
 
 def skip(reason: str) -> int:
     print(f"skipped: {reason}")
-    return 1 if os.environ.get("RONDO_REQUIRE_NCCL") else SKIP
+    return 1 if os.environ.get("REQUIRE_NVIDIA_NCCL") else SKIP
 
 
 def run(command: list[str]) -> str:
