@@ -1,8 +1,9 @@
-// BlockState: what a block keeps in shared memory while it runs a lane of a call. The ends of its connections, a window
-// of instructions with this channel's share of each, and the tables of pointers of the instruction under way.
+// What a block keeps in shared memory while it runs a lane of a call. BlockState: the call, the ends of the lane's
+// connections, and the tables of pointers of the message under way. InterpreterState: and a window of instructions with
+// this channel's share of each. PrimsState: and how the buffers are cut.
 //
-// Who touches what: thread i of the block handles port i of an instruction (i + T, ... if there are more), from the
-// poll to the post; everything else is written by few and read by all, with a barrier between.
+// Who touches what: a thread handles a port of a message from the poll to the post; everything else is written by few
+// and read by all, with a barrier between.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +17,37 @@ namespace rondo {
 
 template <class Mem>
 struct BlockState {
-  static constexpr uint32_t kWindowSteps = 64, kWindowIndex = 512;
   static constexpr uint32_t kMaxReads = DeviceProgram::kMaxLaneReads, kMaxWrites = DeviceProgram::kMaxLaneWrites;
 
   DeviceCall call;
-  DeviceProgram program;            // the header alone
-  uint64_t scale;                   // of premul_sum: the bits of one element of the accumulator type
-  DeviceStep window[kWindowSteps];  // elements: the channel's share of the chunk
-  uint16_t index[kWindowIndex];     // of the window's steps, as far as they fit
+  DeviceProgram program;  // the header alone
+  uint64_t scale;         // of premul_sum: the bits of one element of the accumulator type
   FifoReader<Mem, SoloGroup> readers[kMaxReads];
   FifoWriter<Mem, SoloGroup> writers[kMaxWrites];
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
-  Rank read_peers[kMaxReads];
+  Port read_ports[kMaxReads], write_ports[kMaxWrites];
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // where they stand in the channel's tables
-  // Of the instruction under way:
+  // Of the message under way:
   const std::byte* sources[kMaxReads + 1];
   std::byte* sinks[kMaxWrites + 1];
   uint64_t source_flags[kMaxReads + 1], sink_flags[kMaxWrites + 1];  // kLl, kLl128: what their lines carry
+};
+
+template <class Mem>
+struct InterpreterState : BlockState<Mem> {
+  static constexpr uint32_t kWindowSteps = 64, kWindowIndex = 512;
+  DeviceStep window[kWindowSteps];  // elements: the channel's share of the chunk
+  uint16_t index[kWindowIndex];     // of the window's steps, as far as they fit
+};
+
+template <class Mem>
+struct PrimsState : BlockState<Mem> {
+  struct BufferCut {
+    Cut cut;
+    uint64_t num_chunks;
+    Extent share[2];  // the channel's, of a chunk of cut.base elements and of one of cut.base + 1
+  };
+  BufferCut in, out;
 };
 
 }  // namespace rondo

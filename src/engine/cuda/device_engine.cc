@@ -251,6 +251,7 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
   if (!found) return {};
   const DeviceLayout& layout = world_.layout;
   const ConnectionForm form = end.key.form;
+  const ConnectionKey& key = end.key.key;
   const bool words = form == ConnectionForm::kWords || form == ConnectionForm::kWideLines;
   uint32_t* readers = nullptr;
   if (writer) {
@@ -271,14 +272,15 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
       w.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
       w.num_readers = static_cast<uint32_t>(end.readers.size());
       w.readers = readers;
+      w.port = {key.reader, key.tag, key.group};
       from = &w;
       bytes = sizeof w;
       to = reinterpret_cast<cuda::DevicePtr>(tables_.writes + uint64_t{c} * tables_.write_stride + index);
     } else {
       r.view = view;
       r.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
-      r.counter = transport_.counter_index(end.key.key, rank_);
-      r.peer = end.key.key.writer;
+      r.counter = transport_.counter_index(key, rank_);
+      r.port = {key.writer, key.tag, key.group};
       from = &r;
       bytes = sizeof r;
       to = reinterpret_cast<cuda::DevicePtr>(tables_.reads + uint64_t{c} * tables_.read_stride + index);

@@ -94,6 +94,7 @@ struct alignas(16) DeviceProgram {
   uint64_t loop_elems;  // of a channel: the elements of a message
   uint64_t num_loops;   // of the longest channel
   uint64_t scratch_bytes;
+  uint64_t in_elems, out_elems;  // of the whole buffers: what inlined texts cut for themselves
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
@@ -111,6 +112,7 @@ struct DeviceWriteEnd {
   uint32_t slot_bytes;  // of kLl and kLl128, flags included
   uint32_t num_readers;
   const uint32_t* readers;  // num_readers indices of counters
+  Port port;                // the reader; -1: several
   uint64_t step;
   uint32_t offset, free_end;  // of kSimple: where FifoWriter stands in its ring
   uint32_t starts[kMaxDataLines];
@@ -120,8 +122,7 @@ struct DeviceReadEnd {
   uint32_t slot_bytes;
   uint32_t counter;
   uint64_t step;
-  Rank peer;
-  uint32_t reserved;
+  Port port;  // the writer
 };
 
 /// Where a rank's buffers stand: in a credit as that rank sees them, in DeviceComm::peers as this rank does.

@@ -13,9 +13,9 @@ namespace {
 
 template <class Ops>
 __device__ __forceinline__ void interpret(const LaunchArgs& args) {
-  __shared__ __align__(64) unsigned char memory[sizeof(BlockState<DeviceMem>)];
+  __shared__ __align__(64) unsigned char memory[sizeof(InterpreterState<DeviceMem>)];
   DeviceEnv env;
-  Interpreter<DeviceEnv, Ops>(env, *reinterpret_cast<BlockState<DeviceMem>*>(memory), args).run();
+  Interpreter<DeviceEnv, Ops>(env, *reinterpret_cast<InterpreterState<DeviceMem>*>(memory), args).run();
 }
 
 __device__ __forceinline__ device_kernels::Threads grid_threads() {

@@ -70,6 +70,9 @@ class Lowering {
     h_.divide_by = p_.divide_by;
     h_.fingerprint = p_.fingerprint;
     h_.scratch_bytes = p_.scratch_bytes;
+    const CollectiveTraits& traits = collective_traits(p_.operation.collective);
+    h_.in_elems = p_.operation.count_elems * parts(traits.in_parts, p_.nranks);
+    h_.out_elems = p_.operation.count_elems * parts(traits.out_parts, p_.nranks);
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
       h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);

@@ -5,8 +5,8 @@
 //                                                                  +-- reduce --> dst, and line u of all send slots
 //     own chunk    --8 bytes of the wire, at unit u----------------+
 //
-// The step's tables: sources are slots of receives but for `own`, sinks are slots of sends but for the first when
-// has_dst; flags stand beside them.
+// The step's tables: sources are slots of receives but for `own`, sinks are slots of sends but for the first when the
+// shape has a dst; flags stand beside them.
 #pragma once
 
 #include "engine/cuda/block_state.h"
@@ -17,16 +17,8 @@
 
 namespace rondo {
 
-/// A message of lines, the same for all threads of the block.
-struct LineMessage {
-  const uint16_t* receives;  // places of the receiving ends, in the order of the sources
-  uint32_t own;              // which source is the rank's own; kNoOwn
-  bool has_dst;              // sinks[0] is plain memory
-  uint64_t bytes;            // of the wire
-  uint32_t fingerprint;
-};
-
-template <class Env, class Ops>
+/// Shape: messages.h.
+template <class Env, class Ops, class Shape>
 struct LineMover {
   using Mem = typename Env::Mem;
   using State = BlockState<Mem>;
@@ -36,31 +28,39 @@ struct LineMover {
   State& b;
   const Standing& at;
   const device_kernels::ReduceStep& step;
-  const LineMessage& m;
+  const Shape& shape;
+  uint64_t bytes;  // of the wire
+  uint32_t fingerprint;
 
-  /// The end that source s is received at.
-  RONDO_HOST_DEVICE_INLINE uint32_t end_of(uint32_t s) const { return m.receives[s > m.own ? s - 1 : s]; }
+  static constexpr uint32_t kSrcRounds = Shape::kSrc != 0 ? Shape::kSrc : 1,
+                            kDstRounds = Shape::kDst != 0 ? Shape::kDst : 1;
+  /// The rank that source s is received from.
+  RONDO_HOST_DEVICE_INLINE Rank sender_of(uint32_t s) const {
+    return b.read_ports[shape.reader(s > step.own ? s - 1 : s)].peer;
+  }
+  RONDO_HOST_DEVICE_INLINE uint32_t num_src() const { return Shape::kSrc != 0 ? Shape::kSrc : step.num_src; }
+  RONDO_HOST_DEVICE_INLINE uint32_t num_dst() const { return Shape::kDst != 0 ? Shape::kDst : step.num_dst; }
 
   /// False when the block has to leave.
   RONDO_HOST_DEVICE_INLINE bool move_ll() {
     const uint32_t per = Ops::unit_elems(step);
-    const uint32_t lines = static_cast<uint32_t>(ll_lines(m.bytes));
-    const uint32_t first_send = m.has_dst ? 1 : 0;
+    const uint32_t lines = static_cast<uint32_t>(ll_lines(bytes));
+    const uint32_t first_send = shape.has_dst() ? 1 : 0;
     RONDO_NO_UNROLL
     for (uint32_t line = env.thread(); line < lines; line += env.threads()) {
       const uint64_t first = uint64_t{line} * per;
       const uint32_t n = static_cast<uint32_t>(step.num_elems - first < per ? step.num_elems - first : per);
       Unit acc{};
-      RONDO_NO_UNROLL
-      for (uint32_t s = 0; s < step.num_src; ++s) {
+      RONDO_UNROLL_TIMES(kSrcRounds)
+      for (uint32_t s = 0; s < num_src(); ++s) {
         Unit x;
-        if (s == m.own) {
+        if (s == step.own) {
           x = Ops::load(step, s, first, n);
         } else {
           uint64_t data = 0;
           const std::byte* p = b.sources[s] + line * kLlLineBytes;
           const uint32_t flag = static_cast<uint32_t>(b.source_flags[s]);
-          if (!wait_until<false>(env, at, b.read_peers[end_of(s)], false, [&] { return Ll<Mem>::load(p, flag, data); }))
+          if (!wait_until<false>(env, at, sender_of(s), false, [&] { return Ll<Mem>::load(p, flag, data); }))
             return false;
           x = Ops::from_wire(step, device_kernels::to_words(data));
         }
@@ -68,11 +68,11 @@ struct LineMover {
         else Ops::join(acc, x);
       }
       Ops::finish(step, acc);
-      if (m.has_dst) Ops::store(step, 0, first, n, acc);
-      if (step.num_dst == first_send) continue;
+      if (shape.has_dst()) Ops::store(step, 0, first, n, acc);
+      if (num_dst() == first_send) continue;
       const uint64_t data = device_kernels::to_u64(Ops::to_wire(step, acc));
-      RONDO_NO_UNROLL
-      for (uint32_t d = first_send; d < step.num_dst; ++d)
+      RONDO_UNROLL_TIMES(kDstRounds)
+      for (uint32_t d = first_send; d < num_dst(); ++d)
         Ll<Mem>::store(b.sinks[d] + line * kLlLineBytes, data, static_cast<uint32_t>(b.sink_flags[d]));
     }
     return true;
@@ -81,7 +81,7 @@ struct LineMover {
   /// The lines of a slot behind the message, in the steps in which slots are filled (ll.h). A line is always written by
   /// the same thread, so that its stores keep their order.
   RONDO_HOST_DEVICE_INLINE void fill_ll(std::byte* slot, uint32_t slot_bytes, uint32_t flag) {
-    const uint32_t lines = static_cast<uint32_t>(ll_lines(m.bytes));
+    const uint32_t lines = static_cast<uint32_t>(ll_lines(bytes));
     RONDO_NO_UNROLL
     for (uint32_t line = env.thread(); line < slot_bytes / kLlLineBytes; line += env.threads())
       if (line >= lines) Ll<Mem>::store(slot + line * kLlLineBytes, 0, flag);
@@ -90,8 +90,8 @@ struct LineMover {
   RONDO_HOST_DEVICE_INLINE bool move_ll128() {
     constexpr uint32_t kGroup = Env::kLineThreads, kUnits = kLl128DataBytes / 8;
     const uint32_t per = Ops::unit_elems(step);
-    const uint32_t lines = static_cast<uint32_t>(ll128_lines(m.bytes));
-    const uint32_t first_send = m.has_dst ? 1 : 0;
+    const uint32_t lines = static_cast<uint32_t>(ll128_lines(bytes));
+    const uint32_t first_send = shape.has_dst() ? 1 : 0;
     RONDO_NO_UNROLL
     for (uint32_t line = env.thread() / kGroup; line < lines; line += env.threads() / kGroup) {
       RONDO_NO_UNROLL
@@ -101,18 +101,18 @@ struct LineMover {
         const uint32_t n0 = elems_at(first0, per);
         const uint32_t n1 = piece == kLl128Pieces - 1 ? 0 : elems_at(first1, per);
         Unit acc0{}, acc1{};
-        RONDO_NO_UNROLL
-        for (uint32_t s = 0; s < step.num_src; ++s) {
+        RONDO_UNROLL_TIMES(kSrcRounds)
+        for (uint32_t s = 0; s < num_src(); ++s) {
           Unit x0{}, x1{};
-          if (s == m.own) {
+          if (s == step.own) {
             if (n0 != 0) x0 = Ops::load(step, s, first0, n0);
             if (n1 != 0) x1 = Ops::load(step, s, first1, n1);
           } else {
             WordPair data{};
             const std::byte* p = b.sources[s] + line * kLl128LineBytes;
             const uint64_t step_number = b.source_flags[s];
-            if (!wait_until<true>(env, at, b.read_peers[end_of(s)], false,
-                                  [&] { return Ll128<Mem>::load(p, piece, m.fingerprint, step_number, data); }))
+            if (!wait_until<true>(env, at, sender_of(s), false,
+                                  [&] { return Ll128<Mem>::load(p, piece, fingerprint, step_number, data); }))
               return false;
             x0 = Ops::from_wire(step, device_kernels::to_words(data.lo));
             x1 = Ops::from_wire(step, device_kernels::to_words(data.hi));
@@ -127,15 +127,15 @@ struct LineMover {
         }
         Ops::finish(step, acc0);
         Ops::finish(step, acc1);
-        if (m.has_dst) {
+        if (shape.has_dst()) {
           if (n0 != 0) Ops::store(step, 0, first0, n0, acc0);
           if (n1 != 0) Ops::store(step, 0, first1, n1, acc1);
         }
-        if (step.num_dst == first_send) continue;
+        if (num_dst() == first_send) continue;
         const WordPair data{device_kernels::to_u64(Ops::to_wire(step, acc0)),
                             device_kernels::to_u64(Ops::to_wire(step, acc1))};
-        RONDO_NO_UNROLL
-        for (uint32_t d = first_send; d < step.num_dst; ++d)
+        RONDO_UNROLL_TIMES(kDstRounds)
+        for (uint32_t d = first_send; d < num_dst(); ++d)
           Ll128<Mem>::store(b.sinks[d] + line * kLl128LineBytes, piece, data, b.sink_flags[d]);
       }
     }

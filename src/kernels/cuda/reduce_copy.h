@@ -155,15 +155,17 @@ RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, 
   for (; at < end; at += stride) some(at, std::integral_constant<int, 1>{});
 }
 
-/// step.num_elems bytes of source 0 to all sinks.
+/// step.num_elems bytes of source 0 to all sinks. kDst: how many there are, where that is known before; 0: it is not.
+template <uint32_t kDst = 0>
 RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads) {
   const uint64_t bytes = step.num_elems;
-  if (step.num_dst == 0 || bytes == 0 || (step.num_dst == 1 && step.dst[0] == step.src[0])) return;
+  const uint32_t num_dst = kDst != 0 ? kDst : step.num_dst;
+  if (num_dst == 0 || bytes == 0 || (num_dst == 1 && step.dst[0] == step.src[0])) return;
   uint64_t first = bytes_to_alignment(step, 16, bytes), end = first;
   if (first < bytes) {
     end = first + ((bytes - first) & ~uint64_t{15});
-    if (step.num_dst == 1) copy_pass<Words<4>, 1, 4>(step, first, end, threads);
-    else if (step.num_dst == 2) copy_pass<Words<4>, 2, 4>(step, first, end, threads);
+    if (num_dst == 1) copy_pass<Words<4>, 1, 4>(step, first, end, threads);
+    else if (num_dst == 2) copy_pass<Words<4>, 2, 4>(step, first, end, threads);
     else copy_pass<Words<4>, 0, 4>(step, first, end, threads);
   } else {
     first = bytes_to_alignment(step, 4, bytes);
@@ -175,10 +177,12 @@ RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads
   if (first < bytes) copy_pass<uint8_t, 0, 1>(step, end, bytes, threads);
 }
 
-/// A reduction, or a copy that scales, divides or converts.
-template <class Ops>
+/// A reduction, or a copy that scales, divides or converts. kSrc, kDst: how many there are, where that is known before;
+/// 0: it is not.
+template <class Ops, uint32_t kSrc = 0, uint32_t kDst = 0>
 RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads threads) {
-  if (step.num_dst == 0) return;
+  const uint32_t num_src = kSrc != 0 ? kSrc : step.num_src, num_dst = kDst != 0 ? kDst : step.num_dst;
+  if (num_dst == 0) return;
   uint64_t begin = 0, end = 0;  // elements that went in vectors
   if constexpr (!Ops::kMixed) {
     // Formats whose conversion is the work gain nothing from loads in flight or pointers in registers.
@@ -191,8 +195,8 @@ RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads thread
       if constexpr (kUnroll == 1) {
         vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
       } else {
-        if (step.num_src == 2 && step.num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
-        else if (step.num_src == 2 && step.num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
+        if (num_src == 2 && num_dst == 1) vector_pass<Ops, 2, 1, kUnroll>(step, first, last, threads);
+        else if (num_src == 2 && num_dst == 2) vector_pass<Ops, 2, 2, kUnroll>(step, first, last, threads);
         else vector_pass<Ops, 0, 0, kUnroll>(step, first, last, threads);
       }
       begin = first / kBytes;

@@ -18,10 +18,13 @@ TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(sizeof(DeviceStep), 64u);
   EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
   EXPECT_EQ(offsetof(DeviceStep, src_first_elem), 32u);
-  EXPECT_EQ(sizeof(DeviceProgram), 160u);
+  EXPECT_EQ(sizeof(DeviceProgram), 176u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_first), 16u);
   EXPECT_EQ(offsetof(DeviceProgram, lane_ends), 52u);
   EXPECT_EQ(offsetof(DeviceProgram, loop_elems), 128u);
+  EXPECT_EQ(offsetof(DeviceProgram, in_elems), 152u);
+  EXPECT_EQ(sizeof(DeviceWriteEnd), 200u);
+  EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
   EXPECT_EQ(sizeof(DeviceCall), 80u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
   EXPECT_EQ(sizeof(DeviceRecord), 32u);

@@ -79,10 +79,10 @@ void run_grid(uint32_t grid, uint32_t block_threads, const Body& body) {
 template <class Ops>
 void interpret_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
   std::vector<std::unique_ptr<HostBlock>> blocks;
-  std::vector<std::unique_ptr<BlockState<HostMem>>> states;
+  std::vector<std::unique_ptr<InterpreterState<HostMem>>> states;
   for (uint32_t b = 0; b < grid; ++b) {
     blocks.push_back(std::make_unique<HostBlock>(block_threads));
-    states.push_back(std::make_unique<BlockState<HostMem>>());
+    states.push_back(std::make_unique<InterpreterState<HostMem>>());
   }
   run_grid(grid, block_threads, [&](uint32_t block, uint32_t thread) {
     HostEnv env(*blocks[block], block, thread);

@@ -1,0 +1,166 @@
+// BlockCalls: a block's way through the calls of its unit (device_program.h), whatever runs them: the interpreter
+// (interpreter.h) or a text that was inlined (device_prims.h).
+//
+//     for each call of the unit
+//       load the header and the lane's ends; Self::run_loops(); store the ends
+//       the lanes of the channel meet
+//
+// One text for host and device: Env brings threads, barriers, clock and memory orders, Ops the reduction.
+//   Env::Mem, kPollEvery, kLineThreads      memory policy; tries between looks at the control words; threads of a line
+//   env.thread(), threads(), block()        who I am; as many threads as a power of two
+//   env.sync(), env.any(bool)               barriers of the block; true if it is true of any thread
+//   env.line_any(bool)                      the same among the threads of a line
+//   env.now_ns(), env.relax(tries)
+//
+// Invariants: what decides the way through the code is the same for all threads. After a failure the block leaves where
+// it stands: the communicator's ends are of no use any more.
+#pragma once
+
+#include "engine/cuda/block_state.h"
+#include "engine/cuda/waiting.h"
+#include "kernels/cuda/units.h"
+
+namespace rondo {
+
+/// Self derives from it and has run_loops(): all loops of its lane, false when the block has to leave.
+template <class Env, class Ops, class Self>
+class BlockCalls {
+ public:
+  RONDO_HOST_DEVICE_INLINE void run() {
+    const DeviceUnit* units = args_.more_units != nullptr ? args_.more_units : args_.units;
+    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    uint32_t u = 0;
+    while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
+    const DeviceUnit& unit = units[u];
+    const uint32_t place = env_.block() - unit.first_block;
+    if (place >= unit.num_lanes * unit.num_channels) return;
+    lane_ = place % unit.num_lanes;
+    channel_ = place / unit.num_lanes;
+    for (uint32_t i = 0; i < unit.num_calls; ++i) {
+      call_ = unit.first_call + i;
+      load_call(calls[call_]);
+      const DeviceProgram& p = b_.program;
+      if (lane_ < p.num_lanes && channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
+      const bool last = i + 1 == unit.num_calls;
+      if (unit.num_lanes > 1 && (!last || p.waits) && !meet(unit.num_lanes)) return;
+    }
+  }
+
+ protected:
+  using Mem = typename Env::Mem;
+
+  RONDO_HOST_DEVICE_INLINE BlockCalls(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
+      : env_(env), b_(state), args_(args) {}
+
+  /// Times of an instruction, where they are wanted; 0 where not.
+  RONDO_HOST_DEVICE_INLINE uint64_t begin_record() {
+    waited_ns_ = 0;
+    return args_.trace.records != nullptr ? env_.now_ns() : 0;
+  }
+  RONDO_HOST_DEVICE_INLINE void end_record(uint64_t begin_ns) {
+    if (begin_ns == 0 || env_.thread() != 0) return;
+    const DeviceTrace& t = args_.trace;
+    DeviceRecord r{};
+    r.begin_ns = begin_ns;
+    r.end_ns = env_.now_ns();
+    r.wait_ns = waited_ns_ < UINT32_MAX ? static_cast<uint32_t>(waited_ns_) : UINT32_MAX;
+    r.call = static_cast<uint16_t>(call_);
+    r.pc = static_cast<uint16_t>(standing_.pc);
+    r.lane = static_cast<uint8_t>(lane_);
+    r.channel = static_cast<uint8_t>(channel_);
+    r.loop = static_cast<uint32_t>(standing_.loop);
+    t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
+  }
+
+  Env& env_;
+  BlockState<Mem>& b_;
+  const LaunchArgs& args_;
+  Standing standing_{};
+  uint32_t lane_ = 0, channel_ = 0, call_ = 0;
+  uint32_t num_reads_ = 0, num_writes_ = 0;
+  uint64_t waited_ns_ = 0;
+
+ private:
+  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call) {
+    env_.sync();  // nobody looks at the last one any more
+    copy_words(&b_.call, &call, sizeof call);
+    copy_words(&b_.program, call.program, sizeof(DeviceProgram));
+    if (env_.thread() == 0) {
+      const Dtype type = static_cast<Dtype>(call.program->own_type);
+      b_.scale = 0;
+      if (call.program->premul)
+        b_.scale = call.premul_at != nullptr
+                       ? Ops::scale_from_element(static_cast<const std::byte*>(call.premul_at), type)
+                       : device_kernels::load_aligned<uint64_t>(call.premul);
+    }
+    env_.sync();
+    standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
+  }
+
+  RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
+    for (uint32_t i = env_.thread() * 4; i < bytes; i += env_.threads() * 4)
+      device_kernels::store_aligned(static_cast<std::byte*>(to) + i,
+                                    device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool run_call() {
+    load_ends();
+    if (!static_cast<Self*>(this)->run_loops()) return false;
+    env_.sync();  // whoever had an end has done with it
+    store_ends();
+    return true;
+  }
+
+  // From the channel's tables, and back into them.
+  RONDO_HOST_DEVICE_INLINE void load_ends() {
+    const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
+    const DeviceComm& comm = *b_.call.comm;
+    num_reads_ = list[0];
+    num_writes_ = list[1];
+    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads()) {
+      const DeviceReadEnd& end = comm.reads[channel_ * comm.read_stride + list[2 + i]];
+      b_.read_at[i] = list[2 + i];
+      b_.readers[i] = FifoReader<Mem, SoloGroup>(end.view, end.counter, end.step);
+      b_.read_slot_bytes[i] = end.slot_bytes;
+      b_.read_ports[i] = end.port;
+    }
+    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads()) {
+      const DeviceWriteEnd& end = comm.writes[channel_ * comm.write_stride + list[2 + num_reads_ + i]];
+      b_.write_at[i] = list[2 + num_reads_ + i];
+      b_.writers[i].load_from(end);
+      b_.write_slot_bytes[i] = end.slot_bytes;
+      b_.write_ports[i] = end.port;
+    }
+    env_.sync();
+  }
+  RONDO_HOST_DEVICE_INLINE void store_ends() {
+    const DeviceComm& comm = *b_.call.comm;
+    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads())
+      comm.reads[channel_ * comm.read_stride + b_.read_at[i]].step = b_.readers[i].step();
+    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads())
+      b_.writers[i].store_to(comm.writes[channel_ * comm.write_stride + b_.write_at[i]]);
+    env_.sync();
+  }
+
+  // All lanes of the unit in this channel: the ends that one has stored are there for the others.
+  RONDO_HOST_DEVICE_INLINE bool meet(uint32_t num_lanes) {
+    bool ok = true;
+    if (env_.thread() == 0) {
+      uint64_t* m = b_.call.comm->meetings + channel_ * 8;
+      const uint64_t meeting = Mem::load_acquire(m + 1);
+      if (Mem::fetch_add(m, 1) + 1 == num_lanes) {
+        Mem::store_relaxed(m, 0);
+        LaneProgress* lanes = b_.call.comm->lanes + channel_ * DeviceProgram::kMaxLanes;
+        for (uint32_t l = 0; l < num_lanes; ++l) Mem::store_relaxed(&lanes[l].completed, 0);
+        Mem::store_release(m + 1, meeting + 1);
+      } else {
+        ok = wait_until<false>(env_, standing_, -1, false, [&] {
+          return Mem::load_acquire(m + 1) != meeting ? Arrival::kReady : Arrival::kNotYet;
+        });
+      }
+    }
+    return !env_.any(!ok);
+  }
+};
+
+}  // namespace rondo
