@@ -16,6 +16,13 @@
 #include "rondo/rondo.h"
 #include "rondo/schedule.h"
 
+/// Stands before a text that a kernel may have inlined (src/engine/cuda/device_prims.h): callable on host and device.
+#if defined(__CUDACC__)
+#define RONDO_TEXT __host__ __device__ __forceinline__
+#else
+#define RONDO_TEXT
+#endif
+
 namespace rondo {
 
 /// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or a range of `num` chunks, cyclic modulo the buffer's chunk count.

@@ -31,19 +31,20 @@ namespace rondo::algorithms {
 struct Ring {
   static constexpr uint16_t kFirst = 0, kPartial = 1, kComplete = 2, kPassedOn = 3;
 
-  Ring(Rank r, int n) : rank(r), nranks(n), next((r + 1) % n), prev((r + n - 1) % n) {}
+  constexpr Ring(Rank r, int n) : rank(r), nranks(n), next((r + 1) % n), prev((r + n - 1) % n) {}
   Rank rank;
   int nranks;
   Rank next, prev;
-  int chunk(int back) const { return (rank - back + nranks) % nranks; }  // of the rank that is `back` hops behind
+  /// Of the rank that is `back` hops behind.
+  constexpr int chunk(int back) const { return (rank - back + nranks) % nranks; }
   /// From where the sum of chunk(back) arrives: its first hop carries one rank's own contribution.
-  PortSet sums(int back) const { return {{prev, back == 2 ? kFirst : kPartial}}; }
+  constexpr Port sums(int back) const { return {prev, back == 2 ? kFirst : kPartial}; }
   /// From where the complete chunk(back) arrives: its first hop comes from its owner.
-  PortSet complete(int back) const { return {{prev, back == 1 ? kComplete : kPassedOn}}; }
+  constexpr Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
 };
 
 template <class P>
-void ring_all_reduce(P& p, Rank rank, int nranks) {
+RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
   const Ring ring(rank, nranks);
   p.chunks(nranks, nranks);
   p.lane(0);
@@ -52,18 +53,18 @@ void ring_all_reduce(P& p, Rank rank, int nranks) {
 
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
-    p.recv_reduce_send(ring.sums(back), in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy_send(ring.sums(nranks), in(rank), out(rank), {{ring.next, Ring::kComplete}}, own_after(1),
+    p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
+  p.recv_reduce_copy_send({ring.sums(nranks)}, in(rank), out(rank), {{ring.next, Ring::kComplete}}, own_after(1),
                           Sum::kFinal);
 
   p.lane(2);
   for (int back = 1; back < nranks - 1; ++back)
-    p.recv_copy_send(ring.complete(back), out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
-  p.recv(ring.complete(nranks - 1), out(ring.chunk(nranks - 1)));
+    p.recv_copy_send({ring.complete(back)}, out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
+  p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
 }
 
 template <class P>
-void ring_reduce_scatter(P& p, Rank rank, int nranks) {
+RONDO_TEXT void ring_reduce_scatter(P& p, Rank rank, int nranks) {
   const Ring ring(rank, nranks);
   p.chunks(nranks, 1);
   p.lane(0);
@@ -72,12 +73,12 @@ void ring_reduce_scatter(P& p, Rank rank, int nranks) {
 
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
-    p.recv_reduce_send(ring.sums(back), in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy(ring.sums(nranks), in(rank), out(0), own_after(1), Sum::kFinal);
+    p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
+  p.recv_reduce_copy({ring.sums(nranks)}, in(rank), out(0), own_after(1), Sum::kFinal);
 }
 
 template <class P>
-void ring_all_gather(P& p, Rank rank, int nranks) {
+RONDO_TEXT void ring_all_gather(P& p, Rank rank, int nranks) {
   const Ring ring(rank, nranks);
   p.chunks(1, nranks);
   p.lane(0);
@@ -86,8 +87,8 @@ void ring_all_gather(P& p, Rank rank, int nranks) {
 
   p.lane(1);
   for (int back = 1; back < nranks - 1; ++back)
-    p.recv_copy_send(ring.complete(back), out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
-  p.recv(ring.complete(nranks - 1), out(ring.chunk(nranks - 1)));
+    p.recv_copy_send({ring.complete(back)}, out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
+  p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
 }
 
 }  // namespace rondo::algorithms

@@ -7,6 +7,7 @@
 
 #include "engine/cuda/device_program.h"
 #include "engine/cuda/kernel_loader.h"
+#include "engine/cuda/lower.h"
 #include "rondo/communicator.h"
 #include "support/fake_cuda/fake_cuda.h"
 #include "support/host_kernels/host_kernels.h"
@@ -21,8 +22,8 @@ class EmulatedCuda {
     fake_.find_kernels_with([](std::string_view name) -> std::optional<FakeKernel> {
       const HostKernel run = find_host_kernel(name);
       if (run == nullptr) return std::nullopt;
-      const bool interprets = name.starts_with("rondo_interpret");
-      return FakeKernel{run, interprets ? sizeof(LaunchArgs) : sizeof(ReduceArgs), interprets};
+      const bool waits = !name.starts_with("rondo_reduce_") && name != kGridCopyName;
+      return FakeKernel{run, waits ? sizeof(LaunchArgs) : sizeof(ReduceArgs), waits};
     });
   }
   FakeCuda& fake() { return fake_; }

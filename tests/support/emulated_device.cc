@@ -153,13 +153,15 @@ DeviceCall EmulatedDevices::call(const DeviceProgram* program) {
   return c;
 }
 
-void EmulatedDevices::launch(const std::string& kernel, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
-                             uint32_t block_threads, DeviceTrace trace) {
-  const HostKernel run = find_host_kernel(kernel);
-  RONDO_CHECK(run != nullptr);
+void EmulatedDevices::launch(const std::vector<std::string>& kernels,
+                             const std::vector<std::vector<std::vector<DeviceCall>>>& units, uint32_t block_threads,
+                             DeviceTrace trace) {
   std::vector<std::thread> ranks;
-  for (const auto& of_rank : units)
-    ranks.emplace_back([&] {
+  for (size_t r = 0; r < units.size(); ++r)
+    ranks.emplace_back([&, r] {
+      const auto& of_rank = units[r];
+      const HostKernel run = find_host_kernel(kernels[r]);
+      RONDO_CHECK(run != nullptr);
       LaunchArgs args{};
       std::vector<DeviceUnit> more_units;
       std::vector<DeviceCall> more_calls;

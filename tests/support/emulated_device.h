@@ -54,6 +54,11 @@ class EmulatedDevices {
   /// Launches `kernel` once for each rank, all at once: units[r] are the sequences of calls of rank r, which run side
   /// by side. Returns when all have ended.
   void launch(const std::string& kernel, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
+              uint32_t block_threads, DeviceTrace trace = {}) {
+    launch(std::vector<std::string>(units.size(), kernel), units, block_threads, trace);
+  }
+  /// The same, with a kernel for each rank.
+  void launch(const std::vector<std::string>& kernels, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
               uint32_t block_threads, DeviceTrace trace = {});
 
  private:

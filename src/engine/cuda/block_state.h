@@ -44,7 +44,6 @@ template <class Mem>
 struct PrimsState : BlockState<Mem> {
   struct BufferCut {
     Cut cut;
-    uint64_t num_chunks;
     Extent share[2];  // the channel's, of a chunk of cut.base elements and of one of cut.base + 1
   };
   BufferCut in, out;

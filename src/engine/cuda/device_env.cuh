@@ -1,7 +1,8 @@
-// The interpreter's Env on a device: a block of kBlockThreads CUDA threads.
+// The Env of block_calls.h on a device: a block of kBlockThreads CUDA threads.
 #pragma once
 
-#include "engine/cuda/interpreter.h"
+#include <cstdint>
+
 #include "protocol/device_memory.cuh"
 
 namespace rondo {

@@ -15,8 +15,8 @@ namespace rondo {
 
 /// The shape of what is read from an instruction. Thread i handles port i.
 struct StepShape {
-  static constexpr uint32_t kSrc = 0, kDst = 0;
-  static constexpr bool kMayCopy = true, kMayReduce = true, kEndsStay = false;
+  static constexpr int kSrc = 0, kDst = 0;
+  static constexpr bool kMayCopy = true, kMayReduce = true, kTravels = true, kEndsStay = false;
   uint32_t num_receives, num_sends;
   bool src, dst;
   const uint16_t* ends;  // of the receives, then of the sends

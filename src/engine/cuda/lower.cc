@@ -203,6 +203,14 @@ std::string interpreter_name(const Program& program) {
   if (!reduces) return "rondo_interpret_copy";
   return fmt::format("rondo_interpret_{}_{}", dtype_name(program.operation.dtype), op);
 }
+std::string inlined_name(const Algorithm& a, Dtype dtype, Op op, uint8_t row) {
+  if (a.name != "ring" || row != 0) return {};
+  if (a.collective == Collective::kAllGather) return "rondo_ring_all_gather_copy";
+  if (a.collective != Collective::kAllReduce && a.collective != Collective::kReduceScatter) return {};
+  const bool is_hot = dtype == Dtype::kFloat32 || dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+  if (!is_hot || kernel_op(op) != op_name(Op::kSum)) return {};
+  return fmt::format("rondo_ring_{}_{}_sum", collective_name(a.collective), dtype_name(dtype));
+}
 std::string reduce_name(Dtype dtype, Op op) {
   return fmt::format("rondo_reduce_{}_{}", dtype_name(dtype), kernel_op(op));
 }

@@ -15,6 +15,7 @@
 
 #include "engine/cuda/device_program.h"
 #include "engine/program.h"
+#include "rondo/algorithm.h"
 #include "rondo/status.h"
 
 namespace rondo {
@@ -46,6 +47,9 @@ Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape
 /// The interpreter that runs it: "rondo_interpret_float_sum", "rondo_interpret_mixed_max", "rondo_interpret_copy".
 /// avg and premul_sum are sums to a kernel.
 std::string interpreter_name(const Program& program);
+/// The kernel that has the algorithm's text inlined (device_prims.h), for calls with one count for all ranks:
+/// "rondo_ring_all_reduce_float_sum", "rondo_ring_all_gather_copy". Empty where there is none.
+std::string inlined_name(const Algorithm& algorithm, Dtype dtype, Op op, uint8_t row);
 /// The kernel that reduces elements of one dtype by a whole grid: "rondo_reduce_float_sum".
 std::string reduce_name(Dtype dtype, Op op);
 /// The same for mixed type rows: "rondo_reduce_mixed_sum".

@@ -9,6 +9,7 @@
 // So its numbers come as a Shape, whose answers may be constants:
 //   Shape::kSrc, kDst                  sources and sinks, the own chunk's among them; 0: not known before
 //   Shape::kMayCopy, kMayReduce        whether the one source may go on as it is; whether anything else may happen
+//   Shape::kTravels                    whether it has ports
 //   Shape::kEndsStay                   an end has the same thread in all messages of a call
 //   num_recv(), num_send(), has_src(), has_dst(), reader(i), writer(i)     ends by their places in the lane's lists
 //   handle_mine(env, of_read, of_write)                                    for each port of this thread, until false
@@ -54,7 +55,8 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o, uint64_t begin_ns) {
     if (o.num_elems == 0) return true;  // an empty window: no message, on either end
     const DeviceProgram& p = b_.program;
-    if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o, begin_ns);
+    if constexpr (Shape::kTravels)
+      if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o, begin_ns);
     ReduceStep r = reduce_step(shape, o);
     const uint32_t bytes = static_cast<uint32_t>(o.num_elems * p.wire_bytes);
     put_own(shape, r, o);
@@ -118,7 +120,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     r.num_dst = shape.num_send() + (shape.has_dst() ? 1 : 0);
     r.num_elems = o.num_elems;
     r.own = ReduceStep::kNoOwn;
-    if (shape.has_src()) r.own = o.position < shape.num_recv() ? o.position : shape.num_recv();
+    if (shape.has_src()) r.own = o.position > shape.num_recv() ? shape.num_recv() : o.position;
     r.scale_own = o.prescale;
     r.divide_by = o.is_final ? b_.program.divide_by : 0;
     r.scale = b_.scale;
@@ -206,7 +208,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     LineMover<Env, LineOps, Shape> mover{env_, b_, standing_, r, shape, bytes, fingerprint};
     if (!ll) return mover.move_ll128();
     if (!mover.move_ll()) return false;
-    for (uint32_t i = 0; i < shape.num_send(); ++i) {
+    for (uint32_t i = 0; i != shape.num_send(); ++i) {
       const uint32_t end = shape.writer(i), d = i + (shape.has_dst() ? 1 : 0);
       const auto& w = b_.writers[end];
       if (ll_fills(w.step(), w.num_lines()))

@@ -32,14 +32,13 @@ struct LineMover {
   uint64_t bytes;  // of the wire
   uint32_t fingerprint;
 
-  static constexpr uint32_t kSrcRounds = Shape::kSrc != 0 ? Shape::kSrc : 1,
-                            kDstRounds = Shape::kDst != 0 ? Shape::kDst : 1;
+  static constexpr int kSrcRounds = Shape::kSrc != 0 ? Shape::kSrc : 1, kDstRounds = Shape::kDst != 0 ? Shape::kDst : 1;
   /// The rank that source s is received from.
   RONDO_HOST_DEVICE_INLINE Rank sender_of(uint32_t s) const {
     return b.read_ports[shape.reader(s > step.own ? s - 1 : s)].peer;
   }
-  RONDO_HOST_DEVICE_INLINE uint32_t num_src() const { return Shape::kSrc != 0 ? Shape::kSrc : step.num_src; }
-  RONDO_HOST_DEVICE_INLINE uint32_t num_dst() const { return Shape::kDst != 0 ? Shape::kDst : step.num_dst; }
+  RONDO_HOST_DEVICE_INLINE uint32_t num_src() const { return Shape::kSrc != 0 ? uint32_t{Shape::kSrc} : step.num_src; }
+  RONDO_HOST_DEVICE_INLINE uint32_t num_dst() const { return Shape::kDst != 0 ? uint32_t{Shape::kDst} : step.num_dst; }
 
   /// False when the block has to leave.
   RONDO_HOST_DEVICE_INLINE bool move_ll() {

@@ -156,10 +156,10 @@ RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, 
 }
 
 /// step.num_elems bytes of source 0 to all sinks. kDst: how many there are, where that is known before; 0: it is not.
-template <uint32_t kDst = 0>
+template <int kDst = 0>
 RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads) {
   const uint64_t bytes = step.num_elems;
-  const uint32_t num_dst = kDst != 0 ? kDst : step.num_dst;
+  const uint32_t num_dst = kDst != 0 ? uint32_t{kDst} : step.num_dst;
   if (num_dst == 0 || bytes == 0 || (num_dst == 1 && step.dst[0] == step.src[0])) return;
   uint64_t first = bytes_to_alignment(step, 16, bytes), end = first;
   if (first < bytes) {
@@ -179,9 +179,10 @@ RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads
 
 /// A reduction, or a copy that scales, divides or converts. kSrc, kDst: how many there are, where that is known before;
 /// 0: it is not.
-template <class Ops, uint32_t kSrc = 0, uint32_t kDst = 0>
+template <class Ops, int kSrc = 0, int kDst = 0>
 RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads threads) {
-  const uint32_t num_src = kSrc != 0 ? kSrc : step.num_src, num_dst = kDst != 0 ? kDst : step.num_dst;
+  const uint32_t num_src = kSrc != 0 ? uint32_t{kSrc} : step.num_src;
+  const uint32_t num_dst = kDst != 0 ? uint32_t{kDst} : step.num_dst;
   if (num_dst == 0) return;
   uint64_t begin = 0, end = 0;  // elements that went in vectors
   if constexpr (!Ops::kMixed) {

@@ -153,6 +153,23 @@ TEST(Lower, NamesKernels) {
   EXPECT_EQ(reduce_mixed_name(Op::kMax), "rondo_reduce_mixed_max");
 }
 
+std::string inlined(Collective collective, const char* algorithm, Dtype dtype, Op op, uint8_t row = 0) {
+  return inlined_name(*find_algorithm(collective, algorithm), dtype, op, row);
+}
+
+TEST(Lower, NamesInlinedKernels) {
+  EXPECT_EQ(inlined(Collective::kAllReduce, "ring", Dtype::kFloat32, Op::kSum), "rondo_ring_all_reduce_float_sum");
+  EXPECT_EQ(inlined(Collective::kAllReduce, "ring", Dtype::kBfloat16, Op::kAvg), "rondo_ring_all_reduce_bfloat16_sum");
+  EXPECT_EQ(inlined(Collective::kReduceScatter, "ring", Dtype::kFloat16, Op::kPremulSum),
+            "rondo_ring_reduce_scatter_half_sum");
+  EXPECT_EQ(inlined(Collective::kAllGather, "ring", Dtype::kInt8, Op::kSum), "rondo_ring_all_gather_copy");
+  EXPECT_EQ(inlined(Collective::kAllReduce, "ring", Dtype::kFloat32, Op::kMax), "");
+  EXPECT_EQ(inlined(Collective::kAllReduce, "ring", Dtype::kFloat64, Op::kSum), "");
+  EXPECT_EQ(inlined(Collective::kAllReduce, "ring", Dtype::kFloat32, Op::kSum, 1), "");
+  EXPECT_EQ(inlined(Collective::kAllGather, "ring", Dtype::kFloat32, Op::kSum, 1), "");
+  EXPECT_EQ(inlined(Collective::kAllReduce, "tree", Dtype::kFloat32, Op::kSum), "");
+}
+
 // Every name that the host may ask for is in some image, and every image is a fatbin.
 TEST(Images, HoldEveryKernel) {
   if (kernel_images().empty()) GTEST_SKIP() << "this library was built without nvcc: it has no CUDA images";
@@ -165,6 +182,12 @@ TEST(Images, HoldEveryKernel) {
     }
     EXPECT_NE(find_image(reduce_mixed_name(op)), nullptr);
   }
+  for (const Algorithm& a : all_algorithms())
+    for (int t = 0; t < kNumDtypes; ++t)
+      for (const Op op : {Op::kSum, Op::kProd, Op::kMax, Op::kMin, Op::kAvg, Op::kPremulSum}) {
+        const std::string name = inlined_name(a, static_cast<Dtype>(t), op, 0);
+        EXPECT_TRUE(name.empty() || find_image(name) != nullptr) << name;
+      }
   EXPECT_NE(find_image(kGridCopyName), nullptr);
   EXPECT_NE(find_image("rondo_interpret_copy"), nullptr);
   EXPECT_EQ(find_image("rondo_interpret_float_avg"), nullptr);

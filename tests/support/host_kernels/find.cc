@@ -4,9 +4,11 @@
 namespace rondo::testing {
 
 HostKernel find_host_kernel(std::string_view name) {
-  static constexpr KernelRow kCopies[] = {{"rondo_interpret_copy", &interpret_on_host<device_kernels::BytesOps>},
+  static constexpr KernelRow kCopies[] = {{"rondo_interpret_copy", interpret_on_host<device_kernels::BytesOps>},
                                           {"rondo_copy", &reduce_on_host<device_kernels::BytesOps>}};
   for (const KernelRow& row : kCopies)
+    if (row.name == name) return row.kernel;
+  for (const KernelRow& row : kInlinedKernels)
     if (row.name == name) return row.kernel;
   for (const KernelRow& row : kMixedKernels)
     if (row.name == name) return row.kernel;

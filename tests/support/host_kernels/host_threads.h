@@ -1,4 +1,4 @@
-// Kernels on host threads: an Env of the interpreter whose block is a few threads with a barrier, and launches of a
+// Kernels on host threads: an Env whose block is a few threads with a barrier, and launches of a
 // grid of such blocks. The templates are the ones that nvcc compiles; only what Env stands for is another.
 #pragma once
 
@@ -11,9 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "engine/cuda/device_prims.h"
 #include "engine/cuda/grid_reduce.h"
 #include "engine/cuda/interpreter.h"
 #include "protocol/memory.h"
+#include "support/host_kernels/host_kernels.h"
 
 namespace rondo::testing {
 
@@ -76,19 +78,22 @@ void run_grid(uint32_t grid, uint32_t block_threads, const Body& body) {
   for (std::thread& t : threads) t.join();
 }
 
-template <class Ops>
-void interpret_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
+/// Block: an Interpreter or a DevicePrims.
+template <class Block>
+void run_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
   std::vector<std::unique_ptr<HostBlock>> blocks;
-  std::vector<std::unique_ptr<InterpreterState<HostMem>>> states;
+  std::vector<std::unique_ptr<typename Block::State>> states;
   for (uint32_t b = 0; b < grid; ++b) {
     blocks.push_back(std::make_unique<HostBlock>(block_threads));
-    states.push_back(std::make_unique<InterpreterState<HostMem>>());
+    states.push_back(std::make_unique<typename Block::State>());
   }
   run_grid(grid, block_threads, [&](uint32_t block, uint32_t thread) {
     HostEnv env(*blocks[block], block, thread);
-    Interpreter<HostEnv, Ops>(env, *states[block], *static_cast<const LaunchArgs*>(args)).run();
+    Block(env, *states[block], *static_cast<const LaunchArgs*>(args)).run();
   });
 }
+template <class Ops>
+constexpr HostKernel interpret_on_host = &run_on_host<Interpreter<HostEnv, Ops>>;
 
 template <class Ops>
 void reduce_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
