@@ -37,6 +37,7 @@ void read_device_settings(const SettingValues& values, Settings& s) {
     s.device_engine = values.text("device_engine") == "interpreter" ? 1
                       : values.text("device_engine") == "stream"    ? 2
                                                                     : 0;
+  if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
 }

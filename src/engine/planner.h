@@ -29,6 +29,7 @@ struct PlannerSettings {
   char protocol[16] = {};         // RONDO_PROTO
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
   int32_t ranks_per_core = 1;     // rounded up
+  int32_t device_inline = 0;      // RONDO_DEVICE_INLINE: 1: by kernels that have the text inlined, where there are any
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
   CostCorrections corrections;         // likewise; the last member: rank 0's alone goes to the others
 };

@@ -2,7 +2,10 @@
 // functions, and configurations for tests. Needs "// links: host_kernels".
 #pragma once
 
+#include <functional>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/cuda/device_program.h"
@@ -19,7 +22,11 @@ class EmulatedCuda {
  public:
   explicit EmulatedCuda(FakeMachine machine) : fake_(std::move(machine)) {
     KernelLoader::need_no_images();
-    fake_.find_kernels_with([](std::string_view name) -> std::optional<FakeKernel> {
+    fake_.find_kernels_with([this](std::string_view name) -> std::optional<FakeKernel> {
+      {
+        const std::lock_guard lock(mutex_);
+        found_.emplace(name);
+      }
       const HostKernel run = find_host_kernel(name);
       if (run == nullptr) return std::nullopt;
       const bool waits = !name.starts_with("rondo_reduce_") && name != kGridCopyName;
@@ -27,8 +34,15 @@ class EmulatedCuda {
     });
   }
   FakeCuda& fake() { return fake_; }
+  /// Whether anybody has looked for this kernel.
+  bool has_found(std::string_view kernel) {
+    const std::lock_guard lock(mutex_);
+    return found_.find(kernel) != found_.end();
+  }
 
  private:
+  std::mutex mutex_;
+  std::set<std::string, std::less<>> found_;
   FakeCuda fake_;
 };
 

@@ -235,7 +235,7 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   shape.lap_messages = kRingMessages;
   Ports ports(*this, plan);
   RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*plan.program, shape, ports));
-  plan.kernel = interpreter_name(*plan.program);
+  plan.kernel = plan.how.inlined.empty() ? interpreter_name(*plan.program) : plan.how.inlined;
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
   RONDO_TRY_ASSIGN(plan.lowered, transport_.take_memory(bytes.size()));
   return cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(plan.lowered), bytes.data(),

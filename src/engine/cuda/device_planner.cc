@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/cuda/lower.h"
+
 namespace rondo {
 namespace {
 
@@ -80,13 +82,15 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   if (!stream && lanes > world_.resident_blocks) return;
   if (stream) {
     // The stream engine has no channels, and maps no peer's buffers.
-    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, 0});
+    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, {}, 0});
     return;
   }
   // How much a lane moves of the whole at once: at most a chunk, and the smallest are whole / ranks.
   const double chunk = whole / nranks_;
   const bool pairwise = r.counts != nullptr && r.counts->pairwise;
   const std::string_view wanted = planner_.settings().protocol;
+  const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr;
+  const std::string inlined = may_inline ? inlined_name(a, r.dtype, r.op, r.row) : "";
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
@@ -96,8 +100,8 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
     if (!a.direct && !wanted.empty() && wanted != kProtocolNames[static_cast<int>(p)] &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
-    found.push_back(
-        {&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes), longest_message(p, world_.layout), 0});
+    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes),
+                     longest_message(p, world_.layout), inlined, 0});
   }
 }
 
@@ -142,9 +146,9 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
   if (c.algorithm->direct)
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
-  return fmt::format("{} {}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     kProtocolNames[static_cast<int>(c.protocol)], c.num_channels, c.message_bytes,
-                     c.forecast_ns / 1000);
+  return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
+                     kProtocolNames[static_cast<int>(c.protocol)], c.inlined.empty() ? "" : " inlined", c.num_channels,
+                     c.message_bytes, c.forecast_ns / 1000);
 }
 
 }  // namespace rondo

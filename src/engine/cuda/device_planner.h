@@ -55,6 +55,7 @@ struct DeviceCandidate {
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t num_channels = 1;
   uint64_t message_bytes = 0;  // of a channel
+  std::string inlined;         // the kernel that has the algorithm's text inlined; empty: the interpreter
   double forecast_ns = 0;
 };
 

@@ -38,6 +38,9 @@ TEST(DeviceConformanceTest, RanksOnOneDevice) {
 TEST(DeviceConformanceTest, RanksOnDevicesOfTheirOwn) {
   for (const int nranks : {2, 3}) conform(nranks, nranks, "device_channels = 3");
 }
+TEST(DeviceConformanceTest, InlinedTexts) {
+  for (const int nranks : {2, 3}) conform(nranks, nranks, "device_inline = on");
+}
 TEST(DeviceConformanceTest, ByStreams) {
   for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");
 }
