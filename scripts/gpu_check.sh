@@ -36,7 +36,9 @@ part() {
   local name=$1 limit=$2 since=$SECONDS status=0
   shift 2
   case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
-  timeout "$limit" "$@" >"$logs/$name.log" 2>&1 || status=$?
+  # timeout starts programs only, and most parts are functions: they run in a shell that has them.
+  timeout "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
+    gpu_check "$@" >"$logs/$name.log" 2>&1 || status=$?
   printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
   local said="FAILED ($status)"
   [ $status != 0 ] || said=passed
@@ -65,12 +67,24 @@ sanitize() {
     --gtest_filter='*OneRank'
 }
 perf() {
-  local n world collective
+  local n world collective protocol turn inline
   for collective in all_reduce all_gather reduce_scatter; do
     for n in 1 2 4 8; do
       for world in threads ranks; do
         echo "## $collective $world $n"
         "$build/tools/rondo" perf "$collective" --device cuda "--$world" "$n" -b 8 -e 64M -f 8 -z 0 -n 20 -w 5
+      done
+    done
+  done
+  # The ring by the interpreter and by kernels that have its text inlined, in turns; gpu_check_report.py pairs them.
+  for n in 2 4; do
+    for protocol in simple ll ll128; do
+      for turn in 1 2 3; do
+        for inline in off on; do
+          echo "## inline $inline all_reduce $protocol threads $n turn $turn"
+          RONDO_ALGO=ring RONDO_PROTO=$protocol RONDO_DEVICE_ENGINE=interpreter RONDO_DEVICE_INLINE=$inline \
+            "$build/tools/rondo" perf all_reduce --device cuda --threads "$n" -b 1K -e 64M -f 16 -z 0 -n 20 -w 5
+        done
       done
     done
   done
@@ -81,7 +95,7 @@ nccl() {
   library=$(find "$build" -name 'libnccl.so.2' | head -1)
   if [ ${#nccl_libs[@]} = 0 ]; then
     local found
-    found=$(ldconfig -p | awk '/libnccl.so.2 /{print $NF; exit}')
+    found=$(ldconfig -p | awk '/libnccl.so.2 / && !seen++ {print $NF}')
     [ -n "$found" ] || found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' \
       2>/dev/null || true)
     [ -z "$found" ] || nccl_libs=("sockets=$found")
@@ -117,7 +131,7 @@ part processes 180 test_of gpu_device_processes_gpu_test
 part graphs 90 test_of gpu_graphs_gpu_test
 part sanitize 120 sanitize
 part bandwidth 60 "$build/bench/gpu_bandwidth"
-part perf 180 perf
+part perf 300 perf
 part nccl 180 nccl
 part nccl_tests 90 run_nccl_tests
 part fsdp 150 fsdp
