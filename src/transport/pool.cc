@@ -16,13 +16,13 @@
 #include <utility>
 
 #include "protocol/spin.h"
+#include "transport/round_up.h"
 
 namespace rondo {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kLookAgainNs = 10'000'000;  // a look at a process costs about 20 us
-constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 // One part in 16 for headers and lines: they need far less (about 5 KiB for 2 MiB of ring, and 12 KiB for a rank).
 constexpr uint64_t small_part(uint64_t size_bytes) { return round_up(size_bytes / 16, StagingPool::kBlockBytes); }
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "transport/round_up.h"
+
 #ifndef MADV_POPULATE_READ  // older headers
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
@@ -17,7 +19,6 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once: counters and lines of 7 connections
-constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t pack(const ConnectionKey& k) {
   return uint64_t{1} << 63 | static_cast<uint64_t>(k.inline_only) << 62 | static_cast<uint64_t>(k.reader + 1) << 32 |

@@ -64,6 +64,15 @@ struct DevicePlan {
   std::vector<uint32_t> slots;          // stream engine: connections in use
 };
 
+/// Tells whoever waits for a call how it has ended. `op` may be null.
+inline void end_operation(const std::shared_ptr<Operation>& op, const Status& status) {
+  if (op == nullptr) return;
+  op->status = status;
+  op->done.store(true, std::memory_order_release);
+}
+
+/// Its parts: device_plans.cc (plans and connections), device_launch.cc and stream_engine.cc (the two ways into a
+/// stream), device_watch.cc (how calls end).
 class DeviceEngine {
  public:
   struct Entry {

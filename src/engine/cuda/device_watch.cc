@@ -14,12 +14,6 @@ constexpr auto kBusyLook = std::chrono::microseconds(500);  // while calls are u
 constexpr auto kIdleLook = std::chrono::milliseconds(100);  // aborts and deaths while nothing is: replays of graphs
 constexpr uint64_t kLostEveryNs = 50'000'000;               // a look for dead peers costs a system call
 
-void end_operation(const std::shared_ptr<Operation>& op, const Status& status) {
-  if (op == nullptr) return;
-  op->status = status;
-  op->done.store(true, std::memory_order_release);
-}
-
 }  // namespace
 
 void DeviceEngine::watch() {

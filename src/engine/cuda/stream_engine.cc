@@ -122,7 +122,7 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   std::vector<Share> shares;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
-      if (const auto& op = entries[i].request->op; op != nullptr) op->done.store(true, std::memory_order_release);
+      end_operation(entries[i].request->op, {});
       continue;
     }
     auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == entries[i].engine; });

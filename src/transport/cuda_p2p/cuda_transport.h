@@ -156,7 +156,11 @@ class CudaTransport final : public Transport {
     uint64_t offset = 0, bytes = 0;
     std::byte* at = nullptr;
   };
-  struct Kept;  // device and host memory, by keep()
+  struct Kept {  // what the peers may touch as long as any of them lives: by keep()
+    cuda::PrimaryContext context;
+    std::vector<cuda::DeviceMemory> device;
+    std::vector<cuda::PinnedMemory> host;
+  };
   CudaTransport(Rank rank, int nranks, Transport& host, const Options& options);
   Status open_device();
   Status make_board(std::string* mine);

@@ -1,0 +1,230 @@
+// How planned calls get into streams: the order of a communicator's calls, and launches of the interpreter.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/capture.h"
+#include "engine/cuda/device_engine.h"
+#include "transport/round_up.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint32_t kBlockThreads = 512;
+
+}  // namespace
+
+Status DeviceEngine::begin_in(cuda::Stream stream) {
+  const cuda::Driver* d = cuda::driver();
+  if (cuda::captures(stream)) {
+    // What replays wait for: the calls before the first capture.
+    if (any_ && !captured_ && !cuda::captures(last_stream_))
+      RONDO_TRY(cuda::check(d->event_record(serial_.get(), last_stream_), "cuEventRecord"));
+    captured_ = true;
+    RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent"));
+    return cuda::check(d->stream_wait_event(stream, graph_serial_.get(), cuda::kEventWaitExternal),
+                       "cuStreamWaitEvent");
+  }
+  if (captured_) RONDO_TRY(cuda::check(d->stream_wait_event(stream, graph_serial_.get(), 0), "cuStreamWaitEvent"));
+  if (any_ && last_stream_ != stream)
+    RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), 0), "cuStreamWaitEvent"));
+  return {};
+}
+
+Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
+                            cuda::PinnedMemory tables) {
+  const cuda::Driver* d = cuda::driver();
+  // Messages between two ranks have no place in the order that all ranks share, nor on the board of it.
+  const uint64_t sequence = is_point_to_point(plan->request.collective) ? 0 : next_sequence_++;
+  if (sequence != 0) transport_.board(rank_)->post(sequence, plan->program->operation, request.tag);
+  if (cuda::captures(stream)) {
+    if (sequence != 0) transport_.board(rank_)->finish(sequence);
+    RONDO_TRY(cuda::check(d->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
+                          "cuEventRecordWithFlags"));
+    const std::lock_guard lock(watch_mutex_);
+    end_operation(request.op, {});  // it runs whenever the graph does
+    watch_changed_.notify_all();
+    return {};
+  }
+  RONDO_TRY(cuda::check(d->event_record(serial_.get(), stream), "cuEventRecord"));
+  last_stream_ = stream;
+  any_ = true;
+  Outstanding o{sequence,
+                {},
+                plan->program->operation,
+                request.tag,
+                monotonic_ns(),
+                static_cast<uint64_t>(request.deadline_s * 1e9),
+                request.op,
+                plan,
+                std::move(tables)};
+  const std::lock_guard lock(watch_mutex_);
+  if (free_events_.empty()) {
+    RONDO_TRY_ASSIGN(o.event, cuda::OwnedEvent::make());
+  } else {
+    o.event = std::move(free_events_.back());
+    free_events_.pop_back();
+  }
+  RONDO_TRY(cuda::check(d->event_record(o.event.get(), stream), "cuEventRecord"));
+  const bool first = outstanding_.empty();
+  outstanding_.push_back(std::move(o));
+  if (first) watch_changed_.notify_all();
+  return {};
+}
+
+// What goes into one launch: a kernel, its calls in units, and whose they are.
+struct DeviceEngine::Launch {
+  struct Member {
+    const Entry* entry;
+    std::shared_ptr<DevicePlan> plan;
+  };
+  cuda::Function function = nullptr;
+  std::vector<DeviceUnit> units;
+  std::vector<DeviceCall> calls;
+  std::vector<Member> members;
+  uint32_t blocks = 0;
+
+  void add_unit(uint32_t lanes, uint32_t channels, uint32_t first_call) {
+    units.push_back({blocks, lanes, channels, first_call, static_cast<uint32_t>(calls.size()) - first_call});
+    blocks += lanes * channels;
+  }
+};
+
+Status DeviceEngine::launch(Launch& l) {
+  const cuda::Driver* d = cuda::driver();
+  LaunchArgs args{};
+  args.num_units = static_cast<uint32_t>(l.units.size());
+  args.num_calls = static_cast<uint32_t>(l.calls.size());
+  cuda::PinnedMemory tables;
+  if (l.units.size() > LaunchArgs::kMaxUnits || l.calls.size() > LaunchArgs::kMaxCalls) {
+    const uint64_t units = round_up(l.units.size() * sizeof(DeviceUnit), 64);
+    RONDO_TRY_ASSIGN(tables, cuda::PinnedMemory::make(units + l.calls.size() * sizeof(DeviceCall)));
+    std::memcpy(tables.as(), l.units.data(), l.units.size() * sizeof(DeviceUnit));
+    std::memcpy(tables.as() + units, l.calls.data(), l.calls.size() * sizeof(DeviceCall));
+    args.more_units = reinterpret_cast<const DeviceUnit*>(tables.on_device());
+    args.more_calls = reinterpret_cast<const DeviceCall*>(tables.on_device() + units);
+  } else {
+    std::copy(l.units.begin(), l.units.end(), args.units);
+    std::copy(l.calls.begin(), l.calls.end(), args.calls);
+  }
+  // One stream carries the launch; the others wait for it, as it does for them.
+  const cuda::Stream stream = l.members[0].entry->request->stream;
+  std::vector<cuda::Stream> others;
+  for (const Launch::Member& m : l.members) {
+    const cuda::Stream s = m.entry->request->stream;
+    if (s != stream && std::find(others.begin(), others.end(), s) == others.end()) others.push_back(s);
+  }
+  cuda::OwnedEvent join;
+  if (!others.empty()) {
+    RONDO_TRY_ASSIGN(join, cuda::OwnedEvent::make());
+  }
+  for (const cuda::Stream s : others) {
+    RONDO_TRY(cuda::check(d->event_record(join.get(), s), "cuEventRecord"));
+    RONDO_TRY(cuda::check(d->stream_wait_event(stream, join.get(), 0), "cuStreamWaitEvent"));
+  }
+  std::vector<DeviceEngine*> begun;
+  for (const Launch::Member& m : l.members)
+    if (std::find(begun.begin(), begun.end(), m.entry->engine) == begun.end()) {
+      RONDO_TRY(m.entry->engine->begin_in(stream));
+      begun.push_back(m.entry->engine);
+    }
+  void* params[] = {&args};
+  cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
+  const bool captured = cuda::captures(stream);
+  DeviceEngine& first = *l.members[0].entry->engine;
+  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured));
+  if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
+  for (const cuda::Stream s : others)
+    RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
+  if (captured && tables.size_bytes() != 0)  // replays read it
+    first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(tables)));
+  for (const Launch::Member& m : l.members) {
+    cuda::PinnedMemory mine;
+    if (&m == &l.members[0]) mine = std::move(tables);
+    RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(mine)));
+  }
+  return {};
+}
+
+// The calls of each communicator in their order, as few launches as their kernels need; messages between two ranks come
+// last, all at once, since they may wait for one another.
+Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+  struct Pending {
+    size_t index;
+    bool done = false;
+  };
+  std::vector<Pending> pending;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    pending.push_back({i});
+    if (plans[i]->program->num_loops != 0) continue;
+    pending.back().done = true;  // nothing to move, on any rank
+    end_operation(entries[i].request->op, {});
+  }
+  auto call_of = [&](size_t i) {
+    const DeviceRequest& r = *entries[i].request;
+    DeviceEngine& e = *entries[i].engine;
+    DeviceCall c{};
+    c.program = reinterpret_cast<const DeviceProgram*>(plans[i]->lowered);
+    c.comm = e.comm_.as<DeviceComm>();
+    c.control = reinterpret_cast<DeviceControl*>(e.control_.on_device());
+    c.in = static_cast<const std::byte*>(r.in);
+    c.out = static_cast<std::byte*>(r.out);
+    c.scratch = e.scratch_.as() + r.scratch_offset;
+    c.premul_at = r.premul_at;
+    std::memcpy(c.premul, r.premul, sizeof c.premul);
+    c.deadline_ns = static_cast<uint64_t>(r.deadline_s * 1e9);
+    c.tag = r.tag;
+    return c;
+  };
+  auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
+  for (const bool point_to_point : {false, true})
+    for (;;) {
+      const auto first = std::find_if(pending.begin(), pending.end(),
+                                      [&](const Pending& p) { return !p.done && messages(p.index) == point_to_point; });
+      if (first == pending.end()) break;
+      Launch l;
+      l.function = plans[first->index]->function;
+      const cuda::Context context = entries[first->index].engine->transport_.context();
+      std::vector<std::pair<const DeviceEngine*, Rank>> units_of;  // each engine, and each of its peers, has a unit
+      for (Pending& lead : pending) {
+        if (lead.done || messages(lead.index) != point_to_point) continue;
+        const DeviceEngine* engine = entries[lead.index].engine;
+        if (engine->transport_.context() != context) continue;
+        const auto direction = [&](size_t i) {
+          return point_to_point ? 2 * plans[i]->request.root + (plans[i]->request.collective == Collective::kSend) : 0;
+        };
+        const std::pair<const DeviceEngine*, Rank> unit{engine, direction(lead.index)};
+        if (std::find(units_of.begin(), units_of.end(), unit) != units_of.end()) continue;
+        units_of.push_back(unit);
+        const auto first_call = static_cast<uint32_t>(l.calls.size());
+        uint32_t lanes = 0, channels = 0;
+        for (Pending& p : pending) {
+          const size_t i = p.index;
+          if (p.done || entries[i].engine != engine || messages(i) != point_to_point ||
+              (point_to_point && direction(i) != unit.second))
+            continue;
+          if (plans[i]->function != l.function) break;  // the next launch's
+          l.calls.push_back(call_of(i));
+          l.members.push_back({&entries[i], plans[i]});
+          lanes = std::max(lanes, plans[i]->num_lanes);
+          channels = std::max(channels, plans[i]->num_channels);
+          p.done = true;
+        }
+        if (l.calls.size() != first_call) l.add_unit(lanes, channels, first_call);
+      }
+      const DeviceWorld& world = l.members[0].entry->engine->world_;
+      const uint32_t room = world.resident_blocks * std::max(1u, world.ranks_per_device);
+      if (l.blocks > room)
+        return Status(
+            StatusCode::kExhausted,
+            fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
+                        "messages into a group, or set RONDO_DEVICE_CHANNELS lower",
+                        l.members[0].entry->engine->rank_, l.blocks, room));
+      cuda::CurrentContext current(context);
+      RONDO_TRY(launch(l));
+    }
+  return {};
+}
+
+}  // namespace rondo
