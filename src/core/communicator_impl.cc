@@ -64,7 +64,8 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settin
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
-  device_.reset();
+  tracing_->set_device_calls(nullptr);
+  device_.reset();  // the records of its last calls go into the trace
   (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
   tracing_.reset();
@@ -263,11 +264,19 @@ void CommunicatorImpl::start_progress() {
 Status CommunicatorImpl::start_trace(const std::string& directory, uint64_t num_records) {
   lock();
   Status s = tracing_->start(directory, num_records);
+  if (s.ok() && device_ != nullptr) {
+    s = device_->engine().set_trace(tracing_->trace());
+    if (!s.ok()) tracing_->discard();
+  }
   unlock();
   return s;
 }
 
 Status CommunicatorImpl::stop_trace() {
+  if (device_ != nullptr) {
+    (void)device_->engine().drain();  // what is under way belongs to the trace
+    RONDO_TRY(device_->engine().set_trace(nullptr));
+  }
   lock();
   Status s = tracing_->stop();
   unlock();
@@ -284,6 +293,12 @@ Status CommunicatorImpl::take_device(int ordinal) {
                                                [this](std::string_view mine, std::vector<std::string>* all) {
                                                  return control_->gather(mine, all);
                                                }));
+  DeviceEngine& engine = device_->engine();
+  tracing_->set_device_calls([&engine] { return engine.look_at_calls(); });
+  engine.set_failure_hook([this](const Status& status, std::vector<FlightCurrent> calls) {
+    tracing_->device_failing(status, std::move(calls));
+  });
+  if (StepTrace* trace = tracing_->trace(); trace != nullptr) tracing_->complain(engine.set_trace(trace));
   return {};
 }
 

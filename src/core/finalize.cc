@@ -19,6 +19,10 @@ Status CommunicatorImpl::finalize() {
   if (finalized_) return error();
   Status s = drain();
   if (s.ok()) s = error();
+  if (device_ != nullptr && !queue_.has_failed()) {
+    (void)device_->engine().set_trace(nullptr);
+    device_->engine().set_failure_hook(nullptr);
+  }
   lock();
   if (!queue_.has_failed()) {
     finalized_ = true;

@@ -32,10 +32,6 @@ std::string text_of(const char* variable) {
   return value != nullptr ? value : "";
 }
 
-void complain(const OperationQueue& queue, const Status& s) {
-  if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: %s\n", queue.rank(), s.to_string().c_str());
-}
-
 Status make_directory(const std::string& directory) {
   if (directory.empty()) return Status(StatusCode::kInvalidArgument, "directory is empty");
   std::error_code error;
@@ -72,8 +68,12 @@ Expected<TraceSettings> read_trace_settings() {
 
 Tracing::Tracing(OperationQueue& queue, TraceSettings settings) : queue_(queue), settings_(std::move(settings)) {
   queue_.set_observer(this);
-  if (!settings_.trace_directory.empty()) complain(queue_, start(settings_.trace_directory, 0));
-  if (settings_.flight_signal != 0) complain(queue_, FlightWatch::add(*this));
+  if (!settings_.trace_directory.empty()) complain(start(settings_.trace_directory, 0));
+  if (settings_.flight_signal != 0) complain(FlightWatch::add(*this));
+}
+
+void Tracing::complain(const Status& s) const {
+  if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: %s\n", queue_.rank(), s.to_string().c_str());
 }
 
 Tracing::~Tracing() {
@@ -82,7 +82,7 @@ Tracing::~Tracing() {
 }
 
 void Tracing::finish() {
-  if (trace_ != nullptr) complain(queue_, stop());
+  if (trace_ != nullptr) complain(stop());
   queue_.set_observer(nullptr);
 }
 
@@ -92,6 +92,7 @@ Status Tracing::start(const std::string& directory, uint64_t num_records) {
                   fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
   RONDO_TRY(make_directory(directory));
   const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the number is asked for when the file is written
+  const std::lock_guard lock(trace_mutex_);
   RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));
   directory_ = directory;
   queue_.executor().set_trace(trace_.get());
@@ -102,10 +103,17 @@ Status Tracing::stop() {
   if (trace_ == nullptr)
     return Status(StatusCode::kInvalidArgument, fmt::format("rank {} is not traced", queue_.rank()));
   queue_.executor().set_trace(nullptr);
+  const std::lock_guard lock(trace_mutex_);
   const Status s = write_trace(queue_.failure().message());
   trace_.reset();
   ++sessions_;
   return s;
+}
+
+void Tracing::discard() {
+  queue_.executor().set_trace(nullptr);
+  const std::lock_guard lock(trace_mutex_);
+  trace_.reset();
 }
 
 Status Tracing::write_trace(std::string_view why) {
@@ -115,6 +123,15 @@ Status Tracing::write_trace(std::string_view why) {
 
 Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes) {
   FlightRecord record = queue_.look(lanes);
+  if (device_calls_ != nullptr) {
+    record.current = device_calls_();
+    record.current_known = true;
+  }
+  return write_record(std::move(record), directory, trigger, failing);
+}
+
+Status Tracing::write_record(FlightRecord record, const std::string& directory, std::string_view trigger,
+                             const Status* failing) const {
   record.host = this_host();
   record.trigger = trigger;
   if (failing != nullptr) record.status = *failing;
@@ -122,9 +139,19 @@ Status Tracing::write_look(const std::string& directory, std::string_view trigge
 }
 
 void Tracing::failing(const Status& status) {
-  if (!settings_.flight_directory.empty())
-    complain(queue_, write_look(settings_.flight_directory, "error", &status, true));
-  if (trace_ != nullptr) complain(queue_, write_trace(status.message()));
+  if (!settings_.flight_directory.empty()) complain(write_look(settings_.flight_directory, "error", &status, true));
+  if (trace_ != nullptr) complain(write_trace(status.message()));
+}
+
+void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> calls) {
+  if (!settings_.flight_directory.empty()) {
+    FlightRecord record = queue_.look(false);
+    record.current = std::move(calls);
+    record.current_known = true;
+    complain(write_record(std::move(record), settings_.flight_directory, "error", &status));
+  }
+  const std::lock_guard lock(trace_mutex_);
+  if (trace_ != nullptr) complain(write_trace(status.message()));
 }
 
 void Tracing::flight_wanted() {

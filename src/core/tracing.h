@@ -4,10 +4,12 @@
 // communicator fails, and at the latest when it is destroyed. The flight record (flight_record.h) needs no switch; it
 // is written on a failure when RONDO_FLIGHT_DIR names a folder, on the signal of RONDO_FLIGHT_SIGNAL, and on request.
 //
-// Thread safety: start, stop and the observer's calls belong to the driver; write_flight from any thread.
+// Thread safety: start, stop and the observer's calls belong to the driver; write_flight and device_failing from any
+// thread.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "engine/queue.h"
 #include "rondo/status.h"
+#include "trace/flight_record.h"
 #include "trace/step_trace.h"
 
 namespace rondo {
@@ -47,6 +50,21 @@ class Tracing final : public QueueObserver {
   /// seen without.
   Status write_flight(const std::string& directory, std::string_view trigger);
   const TraceSettings& settings() const { return settings_; }
+  /// The trace under way; nullptr: none.
+  StepTrace* trace() { return trace_.get(); }
+  /// Ends the trace without a file.
+  void discard();
+  /// Says on stderr what went wrong; no operation depends on it.
+  void complain(const Status& s) const;
+
+  /// Of communicators of device memory, whose calls the queue does not know.
+  using DeviceCalls = std::function<std::vector<FlightCurrent>()>;
+  void set_device_calls(DeviceCalls calls) {
+    const std::lock_guard one_at_a_time(want_mutex_);
+    device_calls_ = std::move(calls);
+  }
+  /// From the device engine's watcher.
+  void device_failing(const Status& status, std::vector<FlightCurrent> calls);
 
   void failing(const Status& status) override;
   void flight_wanted() override;
@@ -54,9 +72,13 @@ class Tracing final : public QueueObserver {
  private:
   Status write_trace(std::string_view why);
   Status write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes);
+  Status write_record(FlightRecord record, const std::string& directory, std::string_view trigger,
+                      const Status* failing) const;
 
   OperationQueue& queue_;
   const TraceSettings settings_;
+  DeviceCalls device_calls_;
+  std::mutex trace_mutex_;  // the driver sets trace_, the device engine's watcher writes it
   std::unique_ptr<StepTrace> trace_;
   std::string directory_;  // of trace_
   uint32_t sessions_ = 0;  // traces ended so far

@@ -51,7 +51,14 @@ class Tracks {
 class ChromeWriter {
  public:
   ChromeWriter(const std::vector<TraceFile>& files, std::FILE* out)
-      : files_(files), timeline_(files), messages_(match_messages(files)), ends_(flow_ends(messages_)), sink_(out) {}
+      : files_(files), timeline_(files), messages_(match_messages(files)), sink_(out) {
+    // No arrow leads back in time: what it would show is how far apart two devices' clocks are.
+    report_.backward = std::erase_if(messages_.flows, [&](const MessageFlow& m) {
+      return timeline_.ns(m.recv_file, files_[m.recv_file].records[m.recv_record].done_ticks()) <
+             timeline_.ns(m.send_file, files_[m.send_file].records[m.send_record].ready_ticks());
+    });
+    ends_ = flow_ends(messages_);
+  }
 
   Expected<ExportReport> run() {
     report_.flows = messages_.flows.size();
@@ -204,9 +211,11 @@ class ChromeWriter {
   }
 
   void write_end() {
-    sink_.print("\n],\"otherData\":{{\"origin_realtime_ns\":\"{}\",\"records_lost\":{},\"unmatched_sends\":{},"
-                "\"unmatched_recvs\":{},\"one_clock\":{},\"files\":[", timeline_.origin_realtime_ns(), report_.lost,
-                report_.unmatched_sends, report_.unmatched_recvs, report_.one_clock);
+    sink_.print(
+        "\n],\"otherData\":{{\"origin_realtime_ns\":\"{}\",\"records_lost\":{},\"unmatched_sends\":{},"
+        "\"unmatched_recvs\":{},\"backward\":{},\"one_clock\":{},\"files\":[",
+        timeline_.origin_realtime_ns(), report_.lost, report_.unmatched_sends, report_.unmatched_recvs,
+        report_.backward, report_.one_clock);
     for (size_t f = 0; f < files_.size(); ++f) {
       const TraceFile& t = files_[f];
       sink_.print("{}{{\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},\"written\":{},"
@@ -250,8 +259,8 @@ class ChromeWriter {
 
   const std::vector<TraceFile>& files_;
   const Timeline timeline_;
-  const MessageFlows messages_;
-  const std::vector<FlowEnd> ends_;
+  MessageFlows messages_;
+  std::vector<FlowEnd> ends_;
   TextSink sink_;
   ExportReport report_;
   uint64_t pid_ = 0, next_tid_ = 1;

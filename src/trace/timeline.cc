@@ -41,7 +41,8 @@ struct End {
   int32_t reader;
 };
 
-using ConnectionNumbers = std::map<std::pair<uint64_t, TracedConnection>, uint32_t>;
+// A connection has a sequence of messages for each channel.
+using ConnectionNumbers = std::map<std::tuple<uint64_t, uint64_t, TracedConnection>, uint32_t>;
 
 // The ends that one record stands for.
 void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbers& numbers, std::vector<End>& ends) {
@@ -50,7 +51,7 @@ void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbe
   auto add = [&](const TracedConnection& c, size_t port, bool sends) {
     const auto number = f.message_number(index, port);
     if (!number) return;
-    const auto key = std::pair(f.identity.communicator, c);
+    const auto key = std::tuple(f.identity.communicator, uint64_t{f.records[index].channel}, c);
     const uint32_t connection = numbers.try_emplace(key, static_cast<uint32_t>(numbers.size())).first->second;
     ends.push_back({connection, *number, sends, file, index, sends ? c.reader : f.identity.rank});
   };

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "engine/cuda/clock_exchange.h"
 #include "engine/cuda/device_program.h"
 #include "engine/cuda/kernel_loader.h"
 #include "engine/cuda/lower.h"
@@ -29,6 +30,7 @@ class EmulatedCuda {
       }
       const HostKernel run = find_host_kernel(name);
       if (run == nullptr) return std::nullopt;
+      if (name == kClockName) return FakeKernel{run, sizeof(ClockArgs), false};
       const bool waits = !name.starts_with("rondo_reduce_") && name != kGridCopyName;
       return FakeKernel{run, waits ? sizeof(LaunchArgs) : sizeof(ReduceArgs), waits};
     });

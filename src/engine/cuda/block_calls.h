@@ -55,10 +55,13 @@ class BlockCalls {
   /// Times of an instruction, where they are wanted; 0 where not.
   RONDO_HOST_DEVICE_INLINE uint64_t begin_record() {
     waited_ns_ = 0;
+    moved_ = true;
+    num_ports_ = 0;
+    turn_ ^= 1;
     return args_.trace.records != nullptr ? env_.now_ns() : 0;
   }
   RONDO_HOST_DEVICE_INLINE void end_record(uint64_t begin_ns) {
-    if (begin_ns == 0 || env_.thread() != 0) return;
+    if (begin_ns == 0 || !moved_ || env_.thread() != 0) return;
     const DeviceTrace& t = args_.trace;
     DeviceRecord r{};
     r.begin_ns = begin_ns;
@@ -69,7 +72,21 @@ class BlockCalls {
     r.lane = static_cast<uint8_t>(lane_);
     r.channel = static_cast<uint8_t>(channel_);
     r.loop = static_cast<uint32_t>(standing_.loop);
+    r.num_steps = num_ports_ <= DeviceRecord::kSteps ? static_cast<uint8_t>(num_ports_) : DeviceRecord::kFirstPorts;
+    for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
+      if (i < num_ports_) r.steps[i] = b_.numbers[turn_][i];
     t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
+  }
+
+  /// The number of a port's message, noted by the port's thread before the barrier that follows its wait. Two turns: the
+  /// next instruction's numbers may come while thread 0 still writes this one's record.
+  RONDO_HOST_DEVICE_INLINE void note_number(uint32_t port, uint32_t num_recv, uint32_t num_ports, uint64_t step) {
+    if (num_ports > DeviceRecord::kSteps) {
+      if (port != 0 && port != num_recv) return;
+      if (port != 0) port = 1;
+      else if (num_recv == 0) port = 1;
+    }
+    b_.numbers[turn_][port] = static_cast<uint32_t>(step);
   }
 
   Env& env_;
@@ -79,6 +96,8 @@ class BlockCalls {
   uint32_t lane_ = 0, channel_ = 0, call_ = 0;
   uint32_t num_reads_ = 0, num_writes_ = 0;
   uint64_t waited_ns_ = 0;
+  bool moved_ = true;  // the instruction under way moves something
+  uint32_t num_ports_ = 0, turn_ = 0;
 
  private:
   RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call) {

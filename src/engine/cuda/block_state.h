@@ -27,6 +27,7 @@ struct BlockState {
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
   Port read_ports[kMaxReads], write_ports[kMaxWrites];
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // where they stand in the channel's tables
+  uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, on their ports
   // Of the message under way:
   const std::byte* sources[kMaxReads + 1];
   std::byte* sinks[kMaxWrites + 1];

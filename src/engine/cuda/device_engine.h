@@ -15,6 +15,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -26,10 +28,12 @@
 #include "cuda/handles.h"
 #include "engine/cuda/device_planner.h"
 #include "engine/cuda/device_program.h"
+#include "engine/cuda/device_tracing.h"
 #include "engine/cuda/kernel_loader.h"
 #include "engine/cuda/lower.h"
 #include "engine/cuda/stream_order.h"
 #include "engine/operation.h"
+#include "trace/flight_record.h"
 #include "transport/cuda_p2p/cuda_transport.h"
 
 namespace rondo {
@@ -57,6 +61,7 @@ struct DevicePlan {
   std::string kernel, reason;
   cuda::Function function = nullptr;
   std::byte* lowered = nullptr;  // DeviceProgram in device memory
+  DeviceProgram header{};        // as it stands there
   uint32_t num_lanes = 1, num_channels = 1;
   bool connected = false;
   std::vector<uint32_t> reads, writes;  // ends in use: indices of the tables
@@ -101,6 +106,16 @@ class DeviceEngine {
   /// The watcher is to look at once: somebody has raised an abort.
   void wake();
 
+  /// Calls from now on are traced into it (nullptr: are not, when this returns); calls under way are not. It must not
+  /// be touched by others meanwhile. Errors: those of DeviceTracing::start.
+  Status set_trace(StepTrace* trace);
+  /// Is told of the first failure, and of the calls that were under way then, before anybody else; the watch lock is
+  /// held.
+  using FailureHook = std::function<void(const Status&, std::vector<FlightCurrent>)>;
+  void set_failure_hook(FailureHook hook);
+  /// The calls under way, for a flight record.
+  std::vector<FlightCurrent> look_at_calls();
+
  private:
   class Ports;
   struct End {  // one end of a connection, in all channels
@@ -122,6 +137,15 @@ class DeviceEngine {
     std::shared_ptr<Operation> op;
     std::shared_ptr<DevicePlan> plan;
     cuda::PinnedMemory tables;  // of a large launch
+    std::shared_ptr<LaunchTrace> trace;
+    uint32_t call = 0;            // its number in the launch
+    uint64_t message_number = 0;  // of sends and receives: counted for each peer and direction
+  };
+  /// What a launch leaves with a call of its.
+  struct Left {
+    cuda::PinnedMemory tables;
+    std::shared_ptr<LaunchTrace> trace;
+    uint32_t call = 0;
   };
   struct Launch;
   DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
@@ -141,8 +165,7 @@ class DeviceEngine {
   static Status reserve_scratch(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
   /// Puts the call behind the communicator's earlier ones, and says where its successors find it.
   Status begin_in(cuda::Stream stream);
-  Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
-                cuda::PinnedMemory tables);
+  Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan, Left left);
   struct StreamItem {
     const DevicePlan* plan;
     const DeviceRequest* request;
@@ -155,6 +178,9 @@ class DeviceEngine {
   Status not_this(const DeviceRequest& request, const Status& why) const;
   void watch();
   bool retire();
+  void trace_call(Outstanding& o);
+  void take_failure(Status status);
+  std::vector<FlightCurrent> calls_under_way() const;
   Status look();
   Status lost_peer() const;
   Status lost_peer_soon() const;
@@ -187,12 +213,15 @@ class DeviceEngine {
   cuda::Stream last_stream_ = nullptr;
   bool any_ = false, captured_ = false;
   uint64_t next_sequence_ = 1;
+  std::map<std::pair<Rank, bool>, uint64_t> message_numbers_;  // by peer and whether it receives
   std::vector<cuda::OwnedEvent> free_events_;
 
   std::mutex watch_mutex_;  // guards what follows; taken after mutex_
   std::condition_variable watch_changed_;
   std::deque<Outstanding> outstanding_;
   Status failure_;
+  FailureHook failure_hook_;
+  DeviceTracing tracing_;
   bool stop_ = false, look_now_ = false;
   std::atomic<bool> failed_{false};
   std::thread watcher_;

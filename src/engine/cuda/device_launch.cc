@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "cuda/capture.h"
@@ -33,10 +34,12 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
 }
 
 Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
-                            cuda::PinnedMemory tables) {
+                            Left left) {
   const cuda::Driver* d = cuda::driver();
   // Messages between two ranks have no place in the order that all ranks share, nor on the board of it.
-  const uint64_t sequence = is_point_to_point(plan->request.collective) ? 0 : next_sequence_++;
+  const Collective c = plan->request.collective;
+  const uint64_t sequence = is_point_to_point(c) ? 0 : next_sequence_++;
+  const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{plan->request.root, c == Collective::kRecv}];
   if (sequence != 0) transport_.board(rank_)->post(sequence, plan->program->operation, request.tag);
   if (cuda::captures(stream)) {
     if (sequence != 0) transport_.board(rank_)->finish(sequence);
@@ -58,7 +61,10 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
                 static_cast<uint64_t>(request.deadline_s * 1e9),
                 request.op,
                 plan,
-                std::move(tables)};
+                std::move(left.tables),
+                std::move(left.trace),
+                left.call,
+                number};
   const std::lock_guard lock(watch_mutex_);
   if (free_events_.empty()) {
     RONDO_TRY_ASSIGN(o.event, cuda::OwnedEvent::make());
@@ -85,11 +91,32 @@ struct DeviceEngine::Launch {
   std::vector<Member> members;
   uint32_t blocks = 0;
 
+  /// Room for the records of the calls whose communicators are traced; nullptr: none is, or there is none to be had,
+  /// which is said on stderr, since no call depends on it.
+  std::shared_ptr<LaunchTrace> open_trace() const;
+
   void add_unit(uint32_t lanes, uint32_t channels, uint32_t first_call) {
     units.push_back({blocks, lanes, channels, first_call, static_cast<uint32_t>(calls.size()) - first_call});
     blocks += lanes * channels;
   }
 };
+
+std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
+  uint64_t records = 0;
+  DeviceEngine* keeper = nullptr;
+  for (const Member& m : members) {
+    const std::lock_guard lock(m.entry->engine->watch_mutex_);
+    if (!m.entry->engine->tracing_.on()) continue;
+    if (keeper == nullptr) keeper = m.entry->engine;
+    records += most_records(m.plan->header);
+  }
+  if (keeper == nullptr) return nullptr;
+  const std::lock_guard lock(keeper->watch_mutex_);
+  auto trace = keeper->tracing_.room_for(records);
+  if (trace.ok()) return std::move(*trace);
+  std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", keeper->rank_, trace.status().to_string().c_str());
+  return nullptr;
+}
 
 Status DeviceEngine::launch(Launch& l) {
   const cuda::Driver* d = cuda::driver();
@@ -132,6 +159,11 @@ Status DeviceEngine::launch(Launch& l) {
   void* params[] = {&args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
   const bool captured = cuda::captures(stream);
+  const std::shared_ptr<LaunchTrace> trace = captured ? nullptr : l.open_trace();
+  if (trace != nullptr) {
+    RONDO_TRY(trace->begin(stream));
+    args.trace = trace->on_device();
+  }
   DeviceEngine& first = *l.members[0].entry->engine;
   RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured));
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
@@ -140,9 +172,9 @@ Status DeviceEngine::launch(Launch& l) {
   if (captured && tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(tables)));
   for (const Launch::Member& m : l.members) {
-    cuda::PinnedMemory mine;
-    if (&m == &l.members[0]) mine = std::move(tables);
-    RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(mine)));
+    Left left{{}, trace, static_cast<uint32_t>(&m - l.members.data())};  // calls stand in the order of members
+    if (&m == &l.members[0]) left.tables = std::move(tables);
+    RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(left)));
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "engine/cuda/device_engine.h"
 
@@ -127,6 +128,7 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   shape.lap_messages = kRingMessages;
   Ports ports(*this, plan);
   RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*plan.program, shape, ports));
+  std::memcpy(static_cast<void*>(&plan.header), bytes.data(), sizeof plan.header);
   plan.kernel = plan.how.inlined.empty() ? interpreter_name(*plan.program) : plan.how.inlined;
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
   RONDO_TRY_ASSIGN(plan.lowered, transport_.take_memory(bytes.size()));

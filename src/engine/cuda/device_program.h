@@ -187,15 +187,20 @@ struct alignas(64) DeviceControl {
   uint64_t waited_ns;
 };
 
-/// One executed instruction, in a ring of records that the host reads after the launch.
-struct alignas(32) DeviceRecord {
+/// One executed instruction, in a ring of records that the host reads after the launch. Empty messages make none.
+struct alignas(16) DeviceRecord {  // a line of the cache
+  static constexpr uint32_t kSteps = 8;
+  static constexpr uint8_t kFirstPorts = 255;
   uint64_t begin_ns, end_ns;  // globaltimer: from the first look at its operands; the wait is in wait_ns
-  uint32_t wait_ns;
+  uint32_t wait_ns, loop;
   uint16_t call, pc;
   uint8_t lane, channel;
-  uint16_t reserved;
-  uint32_t loop;
+  uint8_t num_steps;  // of steps: the ports of the instruction; kFirstPorts: it has more than kSteps
+  uint8_t reserved;
+  uint32_t steps[kSteps];  // the message's number on each port, receives first; kFirstPorts: of the first receive in
+                           // steps[0], of the first send in steps[1]
 };
+static_assert(sizeof(DeviceRecord) == 64);
 struct DeviceTrace {
   DeviceRecord* records;  // capacity of them, a power of two; nullptr: none
   uint64_t* next;         // count of records so far

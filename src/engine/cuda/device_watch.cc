@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 
 #include "engine/cuda/device_engine.h"
+#include "engine/describe_program.h"
 
 namespace rondo {
 namespace {
@@ -61,11 +63,10 @@ bool DeviceEngine::retire() {
       status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
     if (!status.ok() && failure_.ok()) {
-      failure_ = status;
-      failed_.store(true, std::memory_order_release);
-      std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+      take_failure(status);
       transport_.raise_abort(rank_);
     }
+    if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
     if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
     end_operation(o.op, status);
     free_events_.push_back(std::move(o.event));
@@ -73,6 +74,52 @@ bool DeviceEngine::retire() {
     any = true;
   }
   return any;
+}
+
+// What the kernel wrote down of a call that has ended; the caller holds the lock.
+void DeviceEngine::trace_call(Outstanding& o) {
+  if (!tracing_.on()) return;
+  const uint64_t sequence = o.sequence != 0 ? o.sequence : o.message_number;
+  const Status s = tracing_.add(*o.trace, o.call, sequence, *o.plan->program, o.plan->header, *kernels_);
+  if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", rank_, s.to_string().c_str());
+}
+
+Status DeviceEngine::set_trace(StepTrace* trace) {
+  cuda::CurrentContext current(transport_.context());
+  RONDO_TRY(current.status());
+  const std::lock_guard lock(watch_mutex_);
+  tracing_.stop();
+  return trace != nullptr ? tracing_.start(trace, *kernels_) : Status();
+}
+
+void DeviceEngine::set_failure_hook(FailureHook hook) {
+  const std::lock_guard lock(watch_mutex_);
+  failure_hook_ = std::move(hook);
+}
+
+std::vector<FlightCurrent> DeviceEngine::look_at_calls() {
+  const std::lock_guard lock(watch_mutex_);
+  return calls_under_way();
+}
+
+std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
+  std::vector<FlightCurrent> calls;
+  const uint64_t now_ns = monotonic_ns();
+  for (const Outstanding& o : outstanding_) {
+    FlightCurrent c;
+    c.operation.posted.shape = o.shape;
+    c.operation.posted.sequence = o.sequence != 0 ? o.sequence : o.message_number;
+    c.operation.posted.tag = o.tag;
+    if (o.sequence != 0)
+      if (const auto posted = transport_.board(rank_)->read(o.sequence)) c.operation.posted = *posted;
+    c.operation.algorithm = algorithm_name(o.shape);
+    c.protocol = engine_name(world_.engine);
+    c.reason = o.plan->reason;
+    c.started = true;
+    c.waited_ns = static_cast<int64_t>(now_ns - o.issued_ns);
+    calls.push_back(std::move(c));
+  }
+  return calls;
 }
 
 std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
@@ -148,13 +195,19 @@ void DeviceEngine::fail(Status status) {
   {
     const std::lock_guard lock(watch_mutex_);
     if (!failure_.ok()) return;
-    failure_ = std::move(status);
-    failed_.store(true, std::memory_order_release);
+    take_failure(std::move(status));
   }
-  std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
   transport_.raise_abort(rank_);
   if (world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
   watch_changed_.notify_all();
+}
+
+// The caller holds the lock.
+void DeviceEngine::take_failure(Status status) {
+  failure_ = std::move(status);
+  failed_.store(true, std::memory_order_release);
+  std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+  if (failure_hook_ != nullptr) failure_hook_(failure_, calls_under_way());
 }
 
 Status DeviceEngine::error() {

@@ -44,7 +44,7 @@ namespace {
   RONDO_KERNELS_OF(name, "rondo_ring_all_reduce_" name "_sum", "rondo_ring_reduce_scatter_" name "_sum", )
 #define RONDO_KERNELS_mixed(name) RONDO_KERNELS_OF(name)
 #define RONDO_KERNELS_copy(name) \
-  { "rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy" }
+  { "rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock" }
 #define RONDO_IMAGE(name, kind, path) constexpr std::string_view kKernels_##name[] = RONDO_KERNELS_##kind(#name);
 #include <cuda_images.inc>
 #undef RONDO_IMAGE

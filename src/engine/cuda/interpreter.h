@@ -197,7 +197,8 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
   // From and to the peers' own buffers, which their entry credits have named.
   RONDO_HOST_DEVICE_INLINE bool direct(const DeviceStep& s) {
     Operands o = operands_of(s);
-    if (o.num_elems == 0) return true;
+    Base::moved_ = o.num_elems != 0;
+    if (!Base::moved_) return true;
     const DeviceProgram& p = b_.program;
     const DeviceComm& comm = *b_.call.comm;
     if (o.src == o.dst && s.num_recv == 0 && !o.prescale) o.dst = nullptr;

@@ -7,6 +7,7 @@
 // value.
 //
 // 512 threads and at most one block of them on a multiprocessor at a time leave 128 registers to a thread.
+#include "engine/cuda/clock_exchange.h"
 #include "engine/cuda/device_env.cuh"
 #include "engine/cuda/device_prims.h"
 #include "engine/cuda/grid_reduce.h"
@@ -70,6 +71,9 @@ RONDO_KERNEL rondo_interpret_copy(const __grid_constant__ rondo::LaunchArgs args
 RONDO_INLINED(rondo_ring_all_gather_copy, rondo::device_kernels::BytesOps, rondo::RingAllGather)
 RONDO_KERNEL rondo_copy(const __grid_constant__ rondo::ReduceArgs args) {
   rondo::grid_reduce<rondo::device_kernels::BytesOps>(args, rondo::grid_threads());
+}
+extern "C" __global__ void rondo_clock(const __grid_constant__ rondo::ClockArgs args) {
+  rondo::tell_clock<rondo::DeviceEnv>(args);
 }
 #else
 #error "name an image"

@@ -55,5 +55,7 @@ std::string reduce_name(Dtype dtype, Op op);
 /// The same for mixed type rows: "rondo_reduce_mixed_sum".
 std::string reduce_mixed_name(Op op);
 inline constexpr std::string_view kGridCopyName = "rondo_copy";
+/// The kernel that tells the device's clock: clock_exchange.h.
+inline constexpr std::string_view kClockName = "rondo_clock";
 
 }  // namespace rondo

@@ -44,7 +44,8 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   using Base = BlockCalls<Env, Ops, Self>;
   using Mem = typename Env::Mem;
   using ReduceStep = device_kernels::ReduceStep;
-  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_, Base::waited_ns_;
+  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::moved_, Base::standing_,
+      Base::waited_ns_;
   static constexpr bool kReduces = !std::is_same_v<Ops, device_kernels::BytesOps>;
 
   RONDO_HOST_DEVICE_INLINE Messages(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
@@ -53,7 +54,10 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   /// False when the block has to leave.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o, uint64_t begin_ns) {
-    if (o.num_elems == 0) return true;  // an empty window: no message, on either end
+    if (o.num_elems == 0) {  // an empty window: no message, on either end
+      moved_ = false;
+      return true;
+    }
     const DeviceProgram& p = b_.program;
     if constexpr (Shape::kTravels)
       if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o, begin_ns);
@@ -88,8 +92,23 @@ class Messages : public BlockCalls<Env, Ops, Self> {
 
   template <class Shape, class OfRead, class OfWrite>
   RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, uint64_t begin_ns, OfRead of_read, OfWrite of_write) {
-    if (env_.any(!shape.handle_mine(env_, of_read, of_write))) return false;
-    if (begin_ns != 0) waited_ns_ = env_.now_ns() - begin_ns;
+    if (begin_ns == 0) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
+    const uint32_t recvs = shape.num_recv(), ports = recvs + shape.num_send();
+    const bool ok = shape.handle_mine(
+        env_,
+        [&](uint32_t i, uint32_t end) {
+          if (!of_read(i, end)) return false;
+          Base::note_number(i, recvs, ports, b_.readers[end].step());
+          return true;
+        },
+        [&](uint32_t i, uint32_t end) {
+          if (!of_write(i, end)) return false;
+          Base::note_number(recvs + i, recvs, ports, b_.writers[end].step());
+          return true;
+        });
+    if (env_.any(!ok)) return false;
+    Base::num_ports_ = ports;
+    waited_ns_ = env_.now_ns() - begin_ns;
     return true;
   }
   template <class Shape, class OfRead, class OfWrite>

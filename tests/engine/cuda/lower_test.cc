@@ -27,7 +27,7 @@ TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
   EXPECT_EQ(sizeof(DeviceCall), 80u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
-  EXPECT_EQ(sizeof(DeviceRecord), 32u);
+  EXPECT_EQ(sizeof(DeviceRecord), 64u);
   EXPECT_EQ(sizeof(LaneProgress), 64u);
   EXPECT_EQ(sizeof(DeviceControl), 64u);
   EXPECT_LE(sizeof(LaunchArgs), 4096u);

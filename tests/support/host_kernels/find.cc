@@ -5,7 +5,8 @@ namespace rondo::testing {
 
 HostKernel find_host_kernel(std::string_view name) {
   static constexpr KernelRow kCopies[] = {{"rondo_interpret_copy", interpret_on_host<device_kernels::BytesOps>},
-                                          {"rondo_copy", &reduce_on_host<device_kernels::BytesOps>}};
+                                          {"rondo_copy", &reduce_on_host<device_kernels::BytesOps>},
+                                          {"rondo_clock", &tell_clock_on_host}};
   for (const KernelRow& row : kCopies)
     if (row.name == name) return row.kernel;
   for (const KernelRow& row : kInlinedKernels)

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/cuda/clock_exchange.h"
 #include "engine/cuda/device_prims.h"
 #include "engine/cuda/grid_reduce.h"
 #include "engine/cuda/interpreter.h"
@@ -100,6 +101,10 @@ void reduce_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
   run_grid(grid, block_threads, [&](uint32_t block, uint32_t thread) {
     grid_reduce<Ops>(*static_cast<const ReduceArgs*>(args), {block * block_threads + thread, grid * block_threads});
   });
+}
+
+inline void tell_clock_on_host(const void* args, uint32_t, uint32_t) {
+  tell_clock<HostEnv>(*static_cast<const ClockArgs*>(args));
 }
 
 }  // namespace rondo::testing
