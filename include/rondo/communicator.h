@@ -157,6 +157,9 @@ class RONDO_API Communicator {
                       const uint64_t* out_counts, const uint64_t* out_offsets, Dtype dtype,
                       const CallOptions* options = nullptr, Work* work = nullptr);
 
+  /// Device memory that this rank's connections have taken so far, in bytes; 0 of communicators of host memory.
+  uint64_t device_bytes() const;
+
   /// Memory that all ranks can reach. Collective, equal bytes on all ranks; page-aligned, zeroed.
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);

@@ -51,6 +51,10 @@ Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int 
 Rank Communicator::rank() const { return impl_->rank(); }
 int Communicator::size() const { return impl_->nranks(); }
 
+uint64_t Communicator::device_bytes() const {
+  DeviceSide* device = impl_->device();
+  return device != nullptr ? device->transport().staging_bytes() : 0;
+}
 Expected<void*> Communicator::alloc(uint64_t bytes) { return impl_->alloc(bytes); }
 Status Communicator::free(void* ptr) { return impl_->free(ptr); }
 Expected<std::unique_ptr<Communicator>> Communicator::split(int colour, int key, const Config& config) {

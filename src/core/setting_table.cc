@@ -28,6 +28,10 @@ constexpr SettingRow kRows[] = {
     {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
     {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
     {"device_channels", Kind::kNumber, 1, 64, "", "by size, at most 16", "blocks of a device kernel for each lane"},
+    {"device_min_blocks", Kind::kNumber, 1, 1024, "", "1",
+     "a call's device kernel has no fewer blocks, where it has room"},
+    {"device_max_blocks", Kind::kNumber, 1, 1024, "", "as many as are resident",
+     "a call's device kernel has no more blocks, but one for each lane of an algorithm"},
     {"device_engine", Kind::kChoice, 0, 0, "auto|interpreter|stream", "auto",
      "what runs schedules on devices: a kernel that waits there, or copies and flags in streams"},
     {"device_inline", Kind::kChoice, 0, 0, "off|on", "off",
@@ -177,11 +181,12 @@ std::string describe_settings(const SettingValues& values) {
     lines.push_back({row.key, std::move(shown), v == nullptr ? "default" : v->from});
   }
   constexpr size_t kWidest = 60;  // a longer path pushes its own line only
-  size_t width = 0;
+  size_t keys = 0, width = 0;
+  for (const Line& l : lines) keys = std::max(keys, l.key.size());
   for (const Line& l : lines)
     if (l.shown.size() <= kWidest) width = std::max(width, l.shown.size());
   std::string text;
-  for (const Line& l : lines) text += fmt::format("{:<16} {:<{}} {}\n", l.key, l.shown, width, l.from);
+  for (const Line& l : lines) text += fmt::format("{:<{}} {:<{}} {}\n", l.key, keys, l.shown, width, l.from);
   return text;
 }
 

@@ -33,6 +33,10 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
 
 void read_device_settings(const SettingValues& values, Settings& s) {
   s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
+  s.planner.device_min_blocks =
+      static_cast<int32_t>(values.number_or("device_min_blocks", s.planner.device_min_blocks));
+  s.planner.device_max_blocks =
+      static_cast<int32_t>(values.number_or("device_max_blocks", s.planner.device_max_blocks));
   if (values.find("device_engine") != nullptr)
     s.device_engine = values.text("device_engine") == "interpreter" ? 1
                       : values.text("device_engine") == "stream"    ? 2

@@ -30,6 +30,8 @@ struct PlannerSettings {
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
   int32_t ranks_per_core = 1;     // rounded up
   int32_t device_inline = 0;      // RONDO_DEVICE_INLINE: 1: by kernels that have the text inlined, where there are any
+  int32_t device_min_blocks = 1;  // RONDO_DEVICE_MIN_BLOCKS
+  int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: as many as are resident
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
   CostCorrections corrections;         // likewise; the last member: rank 0's alone goes to the others
 };

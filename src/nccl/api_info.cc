@@ -108,16 +108,21 @@ ncclResult_t pncclCommResume(ncclComm_t handle) {
   return report(set_suspended(**comm, false, 0), comm->get());
 }
 
-// All of them are about GPU memory, of which a communicator of host memory has none.
+// All of them are about GPU memory, of which a communicator of host memory has none. What connections take is given back
+// with the communicator and not before.
 ncclResult_t pncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
   if (value == nullptr) return report(null_argument("value"), comm->get());
   switch (static_cast<int>(stat)) {
     case ncclStatGpuMemSuspended: *value = (*comm)->suspended.load() ? 1 : 0; return ncclSuccess;
-    case ncclStatGpuMemSuspend:
+    case ncclStatGpuMemSuspend: *value = 0; return ncclSuccess;
     case ncclStatGpuMemPersist:
-    case ncclStatGpuMemTotal: *value = 0; return ncclSuccess;
+    case ncclStatGpuMemTotal: {
+      rondo::Communicator* inner = (*comm)->inner();
+      *value = inner != nullptr ? inner->device_bytes() : 0;
+      return ncclSuccess;
+    }
     default:
       return report(bad_argument(fmt::format("stat is {}: expected 0 to 3", static_cast<int>(stat))), comm->get());
   }

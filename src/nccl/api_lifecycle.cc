@@ -46,6 +46,7 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
     how.abort = comm->token;
     how.memory = comm->memory;
     how.device = comm->device;
+    RONDO_TRY_ASSIGN(how.settings, settings_of(comm->config));
     RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
     comm->become(std::move(made));
     if (process().log().has(LogLevel::kInfo))

@@ -21,8 +21,9 @@ Expected<CommConfig> config_for_child(const Comm& parent, const ncclConfig_t* co
   return read_config(config);
 }
 
-Config config_of(const Comm& child) {
+Expected<Config> config_of(const Comm& child) {
   Config how;
+  RONDO_TRY_ASSIGN(how.settings, settings_of(child.config));
   how.abort = child.token;
   if (child.inner() == nullptr && child.memory == Memory::kCuda) {
     how.memory = child.memory;
@@ -60,7 +61,10 @@ Status split(const std::shared_ptr<Comm>& parent, int colour, int key, ncclComm_
   }
   const auto run = [parent, child, colour, key]() -> Status {
     Communicator& from = *parent->inner();
-    const Config how = child != nullptr ? config_of(*child) : Config();
+    Config how;
+    if (child != nullptr) {
+      RONDO_TRY_ASSIGN(how, config_of(*child));
+    }
     RONDO_TRY_ASSIGN(auto made,
                      parent->revoked.load() ? split_revoked(from, colour, key, how) : from.split(colour, key, how));
     if (child != nullptr) child->become(std::move(made));
@@ -104,7 +108,8 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
   child->hash = hash;
   publish(out, child->handle);
   const auto run = [parent, child, excluded]() -> Status {
-    RONDO_TRY_ASSIGN(auto made, parent->inner()->shrink(excluded, config_of(*child)));
+    RONDO_TRY_ASSIGN(const Config how, config_of(*child));
+    RONDO_TRY_ASSIGN(auto made, parent->inner()->shrink(excluded, how));
     child->become(std::move(made));
     return {};
   };
@@ -155,7 +160,8 @@ Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqu
   if (id != nullptr) mine = rondo_id(*id);
   const auto run = [parent, child, nranks, mine]() -> Status {
     RONDO_TRY_ASSIGN(const UniqueId common, shared_id(*parent, mine));
-    RONDO_TRY_ASSIGN(auto made, parent->inner()->grow(nranks, &common, config_of(*child)));
+    RONDO_TRY_ASSIGN(const Config how, config_of(*child));
+    RONDO_TRY_ASSIGN(auto made, parent->inner()->grow(nranks, &common, how));
     child->hash = hash_of(common);
     child->become(std::move(made));
     if (mine) parent->id_pending = false;
@@ -173,7 +179,8 @@ Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, c
   child->hash = hash_of_id(*id);
   publish(out, child->handle);
   const auto run = [child, nranks, rank, meet = rondo_id(*id)]() -> Status {
-    RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, config_of(*child)));
+    RONDO_TRY_ASSIGN(const Config how, config_of(*child));
+    RONDO_TRY_ASSIGN(auto made, Communicator::init_rank(nranks, meet, rank, how));
     child->become(std::move(made));
     return {};
   };

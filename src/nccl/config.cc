@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/setting_table.h"
+
 namespace rondo::nccl {
 namespace {
 
@@ -96,11 +98,28 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_ctas = c.minCTAs;
   if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_ctas = c.maxCTAs;
   if (c.maxCTAs == NCCL_CONFIG_UNDEF_INT) own.max_ctas = std::max(own.max_ctas, own.min_ctas);
+  own.no_blocks = c.CTAPolicy != NCCL_CONFIG_UNDEF_INT && (c.CTAPolicy & NCCL_CTA_POLICY_ZERO) != 0;
   if (own.min_ctas > own.max_ctas)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("config.minCTAs is {} and maxCTAs {}", own.min_ctas, own.max_ctas));
   if (c.commName != nullptr) own.name = c.commName;
   return own;
+}
+
+Expected<std::string> settings_of(const CommConfig& config) {
+  const CommConfig unset;
+  std::string text;
+  auto add = [&](const char* key, bool given, const std::string& value) -> Status {
+    if (!given) return {};
+    RONDO_TRY_ASSIGN(const std::string stronger, read_setting(key));
+    if (stronger.empty()) text += fmt::format("{} = {}\n", key, value);
+    return {};
+  };
+  auto blocks = [](int ctas) { return std::to_string(std::min(ctas, kMostBlocks)); };
+  RONDO_TRY(add("device_min_blocks", config.min_ctas != unset.min_ctas, blocks(config.min_ctas)));
+  RONDO_TRY(add("device_max_blocks", config.max_ctas != unset.max_ctas, blocks(config.max_ctas)));
+  RONDO_TRY(add("device_engine", config.no_blocks, "stream"));
+  return text;
 }
 
 }  // namespace rondo::nccl

@@ -12,13 +12,17 @@
 
 namespace rondo::nccl {
 
-/// Defaults where the caller said nothing. Fields that steer thread blocks, NICs or NVLink are checked, and have no
-/// effect: they are about NVIDIA's kernels.
+/// Thread blocks that a setting may ask for.
+inline constexpr int kMostBlocks = 1024;
+
+/// Defaults where the caller said nothing. Fields that steer clusters of blocks, NICs or NVLink's switches are checked,
+/// and have no effect.
 struct CommConfig {
   unsigned version = 0;  // of the caller's header: 23203; 0: there was no config
   bool blocking = true;
   int min_ctas = 1;
   int max_ctas = 64;
+  bool no_blocks = false;  // CTAPolicy asks for none: copies and flags in streams, kernels for reductions alone
   std::string name;  // commName, of our own: the caller's text may go
 };
 
@@ -35,6 +39,10 @@ extern const ConfigField kConfigFields[];
 
 /// `config` may be nullptr: the defaults. Errors: kInvalidArgument naming the field, the value and what is expected.
 Expected<CommConfig> read_config(const ncclConfig_t* config);
+
+/// The lines of settings that it stands for: how many thread blocks a device kernel has, and whether there is one. What
+/// the environment says of the same is stronger, as with NCCL. Errors: those of read_setting.
+Expected<std::string> settings_of(const CommConfig& config);
 
 /// The fields that the caller knows, everything else as if not set. Errors: kInvalidArgument (magic, size).
 Expected<ncclConfig_t> normalise(const ncclConfig_t* config);

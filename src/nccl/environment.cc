@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+
+#include "nccl/config.h"
 
 namespace rondo::nccl {
 namespace {
@@ -67,8 +70,20 @@ std::string note_shm_disable(std::string_view value, Environment&) {
   return value == "0" ? "" : "shared memory is the only way between the processes of a host here: it stays in use";
 }
 
-std::string note_ctas(std::string_view, Environment&) {
-  return "it is not obeyed: RONDO_DEVICE_CHANNELS limits the blocks of device kernels, and host memory has none";
+// Thread blocks of device kernels; of host memory there are none.
+std::string obey_ctas(std::string_view value, const char* key, Environment& env) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < 1)
+    return fmt::format("'{}' is no number of thread blocks", value);
+  env.settings += fmt::format("{} = {}\n", key, std::min(number, kMostBlocks));
+  return "";
+}
+std::string obey_min_ctas(std::string_view value, Environment& env) {
+  return obey_ctas(value, "device_min_blocks", env);
+}
+std::string obey_max_ctas(std::string_view value, Environment& env) {
+  return obey_ctas(value, "device_max_blocks", env);
 }
 
 struct Row {
@@ -84,8 +99,8 @@ constexpr Row kRows[] = {
     {"NCCL_PROTO", obey_protocol},
     {"NCCL_P2P_DISABLE", obey_p2p_disable},
     {"NCCL_SHM_DISABLE", note_shm_disable},
-    {"NCCL_MIN_CTAS", note_ctas},
-    {"NCCL_MAX_CTAS", note_ctas},
+    {"NCCL_MIN_CTAS", obey_min_ctas},
+    {"NCCL_MAX_CTAS", obey_max_ctas},
 };
 
 }  // namespace

@@ -214,17 +214,18 @@ TEST(NcclEnvironment, VariablesAreObeyedOrReported) {
   EXPECT_EQ(env.level, nccl::LogLevel::kInfo);
   EXPECT_EQ(env.log_file, "/tmp/%x." + std::to_string(::getpid()));
   EXPECT_EQ(env.comm_id, "127.0.0.1:4000");
-  EXPECT_EQ(env.settings, "socket_ifname = ^docker,lo\nalgo = ring\nproto = inline\ncma = 0\n");
-  ASSERT_EQ(env.ignored.size(), 3u) << env.ignored_text();
+  EXPECT_EQ(env.settings,
+            "socket_ifname = ^docker,lo\nalgo = ring\nproto = inline\ncma = 0\n"
+            "device_max_blocks = 4\n");
+  ASSERT_EQ(env.ignored.size(), 2u) << env.ignored_text();
   EXPECT_EQ(env.ignored[0].name, "NCCL_IB_HCA");
   EXPECT_EQ(env.ignored[1].name, "NCCL_SHM_DISABLE");
-  EXPECT_EQ(env.ignored[2].name, "NCCL_MAX_CTAS");
   EXPECT_NE(env.ignored_text().find("NCCL_IB_HCA: "), std::string::npos);
 }
 
 TEST(NcclEnvironment, ValuesWithoutAnEquivalentAreReported) {
-  for (const char* entry :
-       {"NCCL_ALGO=NVLS", "NCCL_ALGO=^Ring", "NCCL_PROTO=LL128", "NCCL_DEBUG=loud", "NCCL_P2P_DISABLE=yes"}) {
+  for (const char* entry : {"NCCL_ALGO=NVLS", "NCCL_ALGO=^Ring", "NCCL_PROTO=LL128", "NCCL_DEBUG=loud",
+                            "NCCL_P2P_DISABLE=yes", "NCCL_MAX_CTAS=0", "NCCL_MIN_CTAS=4x"}) {
     const char* const variables[] = {entry, nullptr};
     const nccl::Environment env = read_environment(variables);
     EXPECT_EQ(env.ignored.size(), 1u) << entry;

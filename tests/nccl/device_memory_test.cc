@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cuda/handles.h"
+#include "nccl/comm.h"
 #include "nccl/nccl_ranks.h"
 #include "support/emulated_cuda.h"
 
@@ -73,6 +74,42 @@ class NcclDeviceMemory : public ::testing::Test {
     EXPECT_EQ(cuda::driver()->stream_synchronize(reinterpret_cast<cuda::Stream>(stream)), 0);
   }
 };
+
+// What a config says of thread blocks, and what connections have taken.
+TEST_F(NcclDeviceMemory, ConfigsSteerBlocks) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  ncclUniqueId ids[2];
+  for (ncclUniqueId& id : ids) ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
+  run_ranks(2, [&](int rank) {
+    set_device(rank);
+    for (const bool none : {false, true}) {
+      ncclConfig_t config = new_config();
+      config.maxCTAs = 3;
+      if (none) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+      ncclComm_t comm = nullptr;
+      ASSERT_TRUE(succeeds(ncclCommInitRankConfig(&comm, 2, ids[none ? 1 : 0], rank, &config)));
+      auto found = nccl::find_comm(comm);
+      ASSERT_TRUE(found.ok());
+      const std::string plan =
+          (*found)->inner()->explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
+      EXPECT_EQ(plan.find("by streams") != std::string::npos, none) << plan;
+      EXPECT_EQ(plan.find(" 16 channels"), std::string::npos) << plan;
+      {
+        Array a(std::vector<float>(1000, 1));
+        EXPECT_TRUE(succeeds(ncclAllReduce(a.data, a.data, 1000, ncclFloat32, ncclSum, comm, nullptr)));
+        wait(nullptr);
+        EXPECT_EQ(a.get(), std::vector<float>(1000, 2));
+      }
+      uint64_t total = 0, persists = 0;
+      EXPECT_TRUE(succeeds(ncclCommMemStats(comm, ncclStatGpuMemTotal, &total)));
+      EXPECT_TRUE(succeeds(ncclCommMemStats(comm, ncclStatGpuMemPersist, &persists)));
+      EXPECT_GT(total, 0u);
+      EXPECT_EQ(total, persists);
+      EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
+    }
+    forget_device();
+  });
+}
 
 TEST_F(NcclDeviceMemory, RanksThatShareADevice) {
   ranks(1, 3, [](int rank, ncclComm_t comm, cudaStream_t stream) {

@@ -146,9 +146,9 @@ TEST(NcclProcesses, TimeoutIsSaidToWhoKnowsIt) {
 
 TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
   const std::string folder = fresh_folder("rondo_nccl_log");
-  const Variables variables = {{"NCCL_DEBUG", "INFO"}, {"NCCL_DEBUG_FILE", folder + "/log.%p"},
-                               {"NCCL_ALGO", "Tree"},  {"NCCL_IB_TIMEOUT", "22"},
-                               {"NCCL_MAX_CTAS", "4"}, {"NCCL_PROTO", "LL128"}};
+  const Variables variables = {{"NCCL_DEBUG", "INFO"},    {"NCCL_DEBUG_FILE", folder + "/log.%p"},
+                               {"NCCL_ALGO", "Tree"},     {"NCCL_IB_TIMEOUT", "22"},
+                               {"NCCL_MAX_CTAS", "many"}, {"NCCL_PROTO", "LL128"}};
   run_processes(1, variables, [&](int) {
     ncclComm_t comms[5];                   // as many that a tree and a ring differ
     ::testing::internal::CaptureStderr();  // the log goes to its file

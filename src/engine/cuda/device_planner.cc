@@ -54,10 +54,17 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   return static_cast<uint32_t>(most);
 }
 
+uint32_t DevicePlanner::most_blocks() const {
+  const int32_t wish = planner_.settings().device_max_blocks;
+  return wish > 0 ? std::min(world_.resident_blocks, static_cast<uint32_t>(wish)) : world_.resident_blocks;
+}
+
 uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const {
   const double wanted = bytes / static_cast<double>(least_bytes);
-  const uint32_t most = std::min(world_.layout.max_channels, std::max(1u, world_.resident_blocks / lanes));
-  return wanted <= 1 ? 1 : wanted >= most ? most : static_cast<uint32_t>(wanted);
+  const uint32_t most = std::min(world_.layout.max_channels, std::max(1u, most_blocks() / lanes));
+  const auto least_blocks = static_cast<uint32_t>(std::max(1, planner_.settings().device_min_blocks));
+  const uint32_t least = std::min(most, (least_blocks + lanes - 1) / lanes);
+  return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
 }
 
 double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes) const {
@@ -108,7 +115,12 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
 Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request) {
   RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request));
   std::vector<DeviceCandidate> found;
-  for (const Algorithm* a : usable) add_forms(*a, request, found);
+  // A limit below the lanes of all of them is kept as far as it can be.
+  uint32_t fewest = UINT32_MAX;
+  for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
+  const uint32_t most = std::max(fewest, most_blocks());
+  for (const Algorithm* a : usable)
+    if (world_.engine == DeviceEngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
   if (found.empty() && !planner_.settings().protocol[0])
     return Status(StatusCode::kUnsupported,
                   fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",

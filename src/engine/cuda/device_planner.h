@@ -73,6 +73,7 @@ class DevicePlanner {
   void add_forms(const Algorithm& a, const PlanRequest& request, std::vector<DeviceCandidate>& found);
   double forecast(const DeviceCandidate& c, double whole_bytes) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
+  uint32_t most_blocks() const;
   uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const;
 
   const int nranks_;

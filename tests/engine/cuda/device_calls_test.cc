@@ -303,6 +303,40 @@ TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
   }
 }
 
+// A ring has three lanes: blocks come in threes. A limit that no algorithm can keep is kept as far as it can be.
+TEST(DeviceCallsTest, LimitsOfBlocksAreKept) {
+  const struct {
+    const char* settings;
+    uint64_t count;
+    const char* channels;
+  } cases[] = {{"device_max_blocks = 7", 1 << 20, " 2 channels"},
+               {"device_max_blocks = 1", 1 << 20, " 1 channels"},
+               {"device_min_blocks = 12", 64, " 4 channels"},
+               {"device_min_blocks = 12\ndevice_max_blocks = 6", 64, " 2 channels"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.settings);
+    EmulatedCuda cuda(FakeMachine::uniform(2));
+    SpawnOptions options;
+    options.config = device_config(std::string("algo = ring\nproto = simple\n") + c.settings);
+    spawn_threads(
+        2,
+        [&](Communicator& comm) -> Status {
+          use_device(comm);
+          const std::string text = comm.explain_plan(Collective::kAllReduce, c.count, Dtype::kFloat32, Op::kSum);
+          EXPECT_NE(text.find(c.channels), std::string::npos) << text;
+          Floats a(comm, 1000);
+          a.set_simple(comm.rank());
+          Stream stream;
+          const CallOptions call = stream.options();
+          RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
+          stream.wait();
+          EXPECT_TRUE(a.holds_simple_sum(2));
+          return comm.error();
+        },
+        options);
+  }
+}
+
 // Two communicators whose calls come in one order on both ranks, on two streams, and a device that holds one launch at a
 // time. Rank 0's first call is held up in its stream: its second one must not take the device meanwhile.
 TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {

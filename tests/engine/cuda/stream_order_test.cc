@@ -114,8 +114,12 @@ TEST(StreamOrderTest, LanesOneAfterTheOtherWouldHang) {
 
 TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
   VariableCounts counts;
-  for (const uint64_t n : {uint64_t{0}, uint64_t{9000}, uint64_t{1}, uint64_t{30'001}, uint64_t{0}})
-    counts.out.counts.push_back(n), counts.out.offsets.push_back(counts.out.end());
+  uint64_t end = 0;
+  for (const uint64_t n : {uint64_t{0}, uint64_t{9000}, uint64_t{1}, uint64_t{30'001}, uint64_t{0}}) {
+    counts.out.counts.push_back(n);
+    counts.out.offsets.push_back(end);
+    end += n;
+  }
   counts.in = {{counts.out.counts[2]}, {0}};
   size_t played = 0;
   for (const Algorithm& a : all_algorithms()) {
