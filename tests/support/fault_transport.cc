@@ -141,7 +141,9 @@ struct FaultTransport::Relay {
 
 FaultTransport::FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real,
                                std::shared_ptr<FaultControl> control)
-    : rank_(rank), nranks_(nranks), real_(std::move(real)), control_(std::move(control)), thread_([this] { run(); }) {}
+    : ForwardingTransport(std::move(real)), rank_(rank), nranks_(nranks), control_(std::move(control)), thread_([this] {
+        run();
+      }) {}
 
 FaultTransport::~FaultTransport() {
   ending_ = true;

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "core/control_plane.h"
+#include "support/forwarding_transport.h"
 #include "transport/pool.h"
-#include "transport/transport.h"
 
 namespace rondo::testing {
 
@@ -84,35 +84,14 @@ class FaultControl {
   std::vector<StagingPool::Range> hoard_;
 };
 
-class FaultTransport final : public Transport {
+class FaultTransport final : public ForwardingTransport {
  public:
   FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, std::shared_ptr<FaultControl> control);
   /// What the engine has written is still carried, unless the relay has stopped.
   ~FaultTransport() override;
 
-  std::string_view name() const override { return real_->name(); }
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
-  uint32_t counter_index(const ConnectionKey& key, Rank r) const override { return real_->counter_index(key, r); }
-  OperationBoard* board(Rank r) override { return real_->board(r); }
-  PairBoard* pair_board(Rank r) override { return real_->pair_board(r); }
-  Doorbell* bell(Rank r) override { return real_->bell(r); }
-  void raise_abort(Rank by) override { real_->raise_abort(by); }
-  std::optional<Rank> aborted_by() override { return real_->aborted_by(); }
-  std::string abort_reason(Rank by) override { return real_->abort_reason(by); }
-  bool departed(Rank r) override { return real_->departed(r); }
-  std::optional<PeerLoss> find_lost() override { return real_->find_lost(); }
-  Expected<void*> alloc(uint64_t bytes) override { return real_->alloc(bytes); }
-  Status free(void* ptr) override { return real_->free(ptr); }
-  bool may_be_direct() const override { return real_->may_be_direct(); }
-  bool can_pull() const override { return real_->can_pull(); }
-  RemoteAddress describe(const void* ptr, uint64_t bytes) const override { return real_->describe(ptr, bytes); }
-  std::byte* resolve(Rank peer, const RemoteAddress& a) const override { return real_->resolve(peer, a); }
-  Status pull(Rank peer, const RemoteAddress& a, uint64_t offset_bytes, void* to, uint64_t bytes) override {
-    return real_->pull(peer, a, offset_bytes, to, bytes);
-  }
-  void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
-  uint64_t staging_bytes() const override { return real_->staging_bytes(); }
 
  private:
   struct Relay;  // one connection
@@ -125,7 +104,6 @@ class FaultTransport final : public Transport {
 
   const Rank rank_;
   const int nranks_;
-  const std::unique_ptr<Transport> real_;
   const std::shared_ptr<FaultControl> control_;
   std::mutex mutex_;  // guards relays_
   std::vector<std::unique_ptr<Relay>> relays_;
