@@ -160,9 +160,35 @@ class RONDO_API Communicator {
   /// Device memory that this rank's connections have taken so far, in bytes; 0 of communicators of host memory.
   uint64_t device_bytes() const;
 
-  /// Memory that all ranks can reach. Collective, equal bytes on all ranks; page-aligned, zeroed.
+  /// Memory that all ranks can reach: calls whose buffers all lie in such memory may go straight from buffer to buffer.
+  /// Collective, equal bytes on all ranks; page-aligned, zeroed. Where ranks are processes, each maps every other's: at
+  /// most the init deadline, errors the same on all ranks. On devices at most 1024 such regions live at once. Errors:
+  /// kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout, kPeerLost, kAborted, kSystem.
   Expected<void*> alloc(uint64_t bytes);
+  /// Collective. On devices waits for this rank's calls; no replay of a graph that holds a call on this memory may be
+  /// under way or follow. Freed with the communicator otherwise. Errors: kInvalidArgument, those of alloc; after an
+  /// error the memory stays until the communicator ends.
   Status free(void* ptr);
+
+  /// Memory of the caller's own, which alloc did not make, for the same purpose; on devices memory of cuMemAlloc
+  /// (cudaMalloc, a tensor of PyTorch) on this rank's device, all or part of one allocation. Collective; bytes may
+  /// differ between ranks. Other processes open an allocation once, however many registrations lie in it.
+  ///
+  /// At every call each rank looks whether its buffers still belong to the allocation that it has registered. When one
+  /// does not, or was never registered, all ranks run the call through staging memory (explain_plan names both ways);
+  /// a captured call decides when it is captured. So memory may be freed while it is registered, though it should be
+  /// deregistered first: until then the other processes have it mapped.
+  ///
+  /// Where threads reach one another's memory anyway nothing is exchanged and the call is not collective, nor where no
+  /// call goes from buffer to buffer (by streams, through host memory, device_direct = off): it is noted, no more.
+  /// Errors: kInvalidArgument (memory of another device, beyond its allocation, registered already), kUnsupported
+  /// (memory that other processes cannot open: managed, pooled, of cuMemCreate; host memory between processes), those
+  /// of alloc. O(ranks) opened handles.
+  Status register_memory(void* ptr, uint64_t bytes);
+  /// Ends it: `ptr` as it was registered, also after its memory was freed. Collective, and waits, as free. When it
+  /// returns ok no other process has the memory mapped for it. Errors: kInvalidArgument (not registered), kMismatch
+  /// (ranks mean different registrations; none has ended), those of alloc.
+  Status deregister_memory(void* ptr);
 
   // Communicators of other ranks (docs/communicators.md). These calls wait for all ranks that take part, so each rank
   // needs a thread of its own. Parent and children are independent: they may be used, aborted and destroyed in any order.

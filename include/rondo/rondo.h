@@ -259,6 +259,14 @@ RONDO_API rondo_status rondo_group_end(void);
 RONDO_API rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr);
 RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
 
+/* Memory of the caller's own for the same purpose: on devices, all or part of an allocation of cuMemAlloc (cudaMalloc)
+ * on this rank's device. Collective; bytes may differ between ranks. Each call looks whether its buffers still belong
+ * to what is registered; where one does not, all ranks run the call through staging memory. rondo_deregister is
+ * collective too and belongs before the memory is freed: it waits for this rank's calls, and then no other process has
+ * the memory mapped. Host memory: nothing to do among threads; RONDO_UNSUPPORTED among processes: use rondo_alloc. */
+RONDO_API rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes);
+RONDO_API rondo_status rondo_deregister(rondo_comm* comm, void* ptr);
+
 /* Writes which plan a call of this shape gets and why, as one line of text, at most capacity bytes with the final 0. */
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);

@@ -328,6 +328,16 @@ rondo_status rondo_free(rondo_comm* comm, void* ptr) {
   return report(comm->comm->free(ptr), comm);
 }
 
+rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->register_memory(ptr, bytes), comm);
+}
+
+rondo_status rondo_deregister(rondo_comm* comm, void* ptr) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->deregister_memory(ptr), comm);
+}
+
 rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
                                 rondo_op op, char* text, size_t capacity) {
   if (comm == nullptr || collective == nullptr || text == nullptr || capacity == 0)

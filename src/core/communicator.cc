@@ -57,6 +57,8 @@ uint64_t Communicator::device_bytes() const {
 }
 Expected<void*> Communicator::alloc(uint64_t bytes) { return impl_->alloc(bytes); }
 Status Communicator::free(void* ptr) { return impl_->free(ptr); }
+Status Communicator::register_memory(void* ptr, uint64_t bytes) { return impl_->register_memory(ptr, bytes); }
+Status Communicator::deregister_memory(void* ptr) { return impl_->deregister_memory(ptr); }
 Expected<std::unique_ptr<Communicator>> Communicator::split(int colour, int key, const Config& config) {
   RONDO_TRY_ASSIGN(auto impl, impl_->split(colour, key, config));
   return wrap(std::move(impl));

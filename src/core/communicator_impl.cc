@@ -307,6 +307,8 @@ DeviceRequest CommunicatorImpl::device_request(const CallArguments& c, const std
   r.request = c.request;
   r.in = c.in;
   r.out = c.out;
+  r.in_bytes = c.in_bytes;
+  r.out_bytes = c.out_bytes;
   std::memcpy(r.premul, c.premul, sizeof r.premul);
   r.premul_at = c.premul_at;
   r.deadline_s = c.deadline_s;
@@ -324,21 +326,61 @@ Status CommunicatorImpl::error() {
   return {};
 }
 
+CudaTransport::Gather CommunicatorImpl::gather_for(std::string_view call) {
+  return [this, name = std::string(call)](std::string_view mine, std::vector<std::string>* all) {
+    return in_call(name, control_->gather(mine, all));
+  };
+}
+
 Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
   if (bytes == 0) return bad("bytes", "is 0");
   if (finalized_) return ready();
+  if (device_ != nullptr) {
+    const std::lock_guard guard(control_mutex_);
+    return device_->alloc((bytes + 4095) / 4096 * 4096, gather_for("alloc"));
+  }
   lock();
-  auto p = device_ != nullptr ? device_->alloc((bytes + 4095) / 4096 * 4096)
-                              : transport_->alloc((bytes + 4095) / 4096 * 4096);
+  auto p = transport_->alloc((bytes + 4095) / 4096 * 4096);
   unlock();
   return p;
 }
 
 Status CommunicatorImpl::free(void* ptr) {
+  if (device_ != nullptr) {
+    const std::lock_guard guard(control_mutex_);
+    return device_->free(ptr, gather_for("free"));
+  }
   lock();
-  Status s = device_ != nullptr ? device_->free(ptr) : transport_->free(ptr);
+  Status s = transport_->free(ptr);
   unlock();
   return s;
+}
+
+Status CommunicatorImpl::register_memory(void* ptr, uint64_t bytes) {
+  if (finalized_) return ready();
+  if (ptr == nullptr) return bad("ptr", "is a null pointer");
+  if (bytes == 0) return bad("bytes", "is 0");
+  if (device_ != nullptr) {
+    const std::lock_guard guard(control_mutex_);
+    return in_call("register_memory", device_->register_memory(ptr, bytes, gather_for("register_memory")));
+  }
+  // Threads reach any buffer as it stands.
+  const RemoteAddress at = transport_->describe(ptr, bytes);
+  if (at.region != RemoteAddress::kNowhere && at.region != RemoteAddress::kByCopy) return {};
+  return Status(StatusCode::kUnsupported,
+                fmt::format("rank {}: register_memory: host memory of a process cannot be mapped by the others when it "
+                            "is there already: take it from rondo_alloc",
+                            rank_));
+}
+
+Status CommunicatorImpl::deregister_memory(void* ptr) {
+  if (device_ != nullptr) {
+    const std::lock_guard guard(control_mutex_);
+    return in_call("deregister_memory", device_->deregister_memory(ptr, gather_for("deregister_memory")));
+  }
+  const RemoteAddress at = transport_->describe(ptr, 1);
+  if (at.region != RemoteAddress::kNowhere && at.region != RemoteAddress::kByCopy) return {};
+  return bad("ptr", "is not registered");
 }
 
 Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const CallOptions* options) {

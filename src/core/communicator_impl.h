@@ -96,6 +96,8 @@ class CommunicatorImpl {
   Tracing& tracing() { return *tracing_; }
   Expected<void*> alloc(uint64_t bytes);
   Status free(void* ptr);
+  Status register_memory(void* ptr, uint64_t bytes);
+  Status deregister_memory(void* ptr);
   std::string explain_plan(const PlanRequest& request);
   Expected<double> forecast_us(const PlanRequest& request, const CallOptions* options);
   /// Takes the driver role, waiting for it: whoever has it waits with a deadline, so this ends too.
@@ -120,6 +122,8 @@ class CommunicatorImpl {
   Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
   Status interrupted() const;
+  /// Of the control plane, for one call of the caller's; under control_mutex_.
+  CudaTransport::Gather gather_for(std::string_view call);
   Status ready();
   Status drain();
   Status check(CallArguments& call, const CallOptions* options) const;

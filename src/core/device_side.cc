@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda/capture.h"
 #include "topology/probe.h"
 #include "topology/select.h"
 
@@ -128,7 +129,7 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
   CudaTransport::Options options;
   options.ordinal = ordinal;
   options.may_peer = settings.device_peers != 0;
-  options.wishes = {settings.device_channels, settings.device_engine};
+  options.wishes = {settings.device_channels, settings.device_engine, settings.device_direct};
   // An error here is a description without devices: the self-tests decide then.
   auto probed = probe_machine();
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
@@ -155,14 +156,42 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
   return side;
 }
 
-Expected<void*> DeviceSide::alloc(uint64_t bytes) {
-  cuda::CurrentContext current(transport_->context());
-  return transport_->alloc(bytes);
+SharedRegions::Install DeviceSide::install() {
+  return [this](uint32_t region, std::span<const SharedRegions::View> views) {
+    return engine_->write_region(region, views);
+  };
 }
 
-Status DeviceSide::free(void* ptr) {
+Expected<void*> DeviceSide::alloc(uint64_t bytes, const CudaTransport::Gather& gather) {
+  const cuda::OutsideCapture outside;
   cuda::CurrentContext current(transport_->context());
-  return transport_->free(ptr);
+  return transport_->alloc_shared(bytes, gather, install());
+}
+
+// Calls under way may touch what ends here: when this rank's are done it touches nobody's memory, and by their exit
+// credits nobody touches its own. Their errors are their waiters'.
+void DeviceSide::finish_calls() {
+  if (transport_->regions().reach() == SharedRegions::Reach::kAgreed) (void)engine_->drain();
+}
+
+Status DeviceSide::free(void* ptr, const CudaTransport::Gather& gather) {
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->free_shared(ptr, gather);
+}
+
+Status DeviceSide::register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather) {
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->register_memory(ptr, bytes, gather, install());
+}
+
+Status DeviceSide::deregister_memory(void* ptr, const CudaTransport::Gather& gather) {
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->deregister_memory(ptr, gather);
 }
 
 }  // namespace rondo

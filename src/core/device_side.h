@@ -24,11 +24,16 @@ class DeviceSide {
   int ordinal() const { return ordinal_; }
   DeviceEngine& engine() { return *engine_; }
   CudaTransport& transport() { return *transport_; }
-  Expected<void*> alloc(uint64_t bytes);
-  Status free(void* ptr);
+  // As Communicator's; collective where the ranks are processes.
+  Expected<void*> alloc(uint64_t bytes, const CudaTransport::Gather& gather);
+  Status free(void* ptr, const CudaTransport::Gather& gather);
+  Status register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather);
+  Status deregister_memory(void* ptr, const CudaTransport::Gather& gather);
 
  private:
   explicit DeviceSide(int ordinal) : ordinal_(ordinal) {}
+  SharedRegions::Install install();
+  void finish_calls();
   const int ordinal_;
   std::unique_ptr<CudaTransport> transport_;
   std::unique_ptr<DeviceEngine> engine_;

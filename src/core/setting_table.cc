@@ -32,6 +32,8 @@ constexpr SettingRow kRows[] = {
      "a call's device kernel has no fewer blocks, where it has room"},
     {"device_max_blocks", Kind::kNumber, 1, 1024, "", "as many as are resident",
      "a call's device kernel has no more blocks, but one for each lane of an algorithm"},
+    {"device_direct", Kind::kChoice, 0, 0, "off|on", "on",
+     "off: calls on devices do not go from buffer to buffer, but through staging memory"},
     {"device_engine", Kind::kChoice, 0, 0, "auto|interpreter|stream", "auto",
      "what runs schedules on devices: a kernel that waits there, or copies and flags in streams"},
     {"device_inline", Kind::kChoice, 0, 0, "off|on", "off",

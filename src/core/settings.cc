@@ -43,6 +43,7 @@ void read_device_settings(const SettingValues& values, Settings& s) {
                                                                     : 0;
   if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
+  if (values.find("device_direct") != nullptr) s.device_direct = values.text("device_direct") != "off";
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
 }
 

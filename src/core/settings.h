@@ -27,6 +27,7 @@ struct Settings {
   int32_t device_channels = 0;    // RONDO_DEVICE_CHANNELS; 0: free choice
   int32_t device_engine = 0;      // RONDO_DEVICE_ENGINE: 0 free choice, 1 interpreter, 2 stream
   int32_t device_peers = 1;       // RONDO_P2P
+  int32_t device_direct = 1;      // RONDO_DEVICE_DIRECT
   char device_p2p_level[8] = {};  // RONDO_P2P_LEVEL
   cpu_set_t cpus;              // on which this rank may run
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash

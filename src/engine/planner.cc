@@ -193,15 +193,16 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
   return found;
 }
 
-Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& request) {
+Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& request, bool staged_only) {
   std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
   if (demanded.empty()) {
     const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
-    if (set != nullptr && allowed(*set, request, false)) demanded = set->name;
+    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
   }
   std::vector<const Algorithm*> found;
   for (const Algorithm& a : all_algorithms())
-    if (a.collective == request.collective && (demanded.empty() || a.name == demanded) && allowed(a, request, false))
+    if (a.collective == request.collective && (demanded.empty() || a.name == demanded) &&
+        allowed(a, request, staged_only))
       found.push_back(&a);
   if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
   return found;

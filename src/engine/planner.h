@@ -79,7 +79,8 @@ class Planner {
   Expected<std::vector<Candidate>> candidates(const PlanRequest& request) { return candidates(request, false); }
   /// The algorithms that may serve a call, by settings and promises, whatever they cost; equal on all ranks, never
   /// empty. Errors: kUnsupported, with the reason.
-  Expected<std::vector<const Algorithm*>> usable(const PlanRequest& request);
+  /// staged_only: that do not touch peers' buffers.
+  Expected<std::vector<const Algorithm*>> usable(const PlanRequest& request, bool staged_only = false);
   const ScheduleProfile& profile(const Algorithm& algorithm, Rank root);
   /// From now on collectives that have this algorithm run as the candidate says; nullptr: a free choice again. For
   /// measurements; all ranks have to do alike, between two operations. Drops all plans.

@@ -1,6 +1,6 @@
 // Memory and buffers that NCCL wants to know of.
 //
-// Rondo reads and writes any buffer as it stands, so registering one changes nothing; it is checked and kept, so
+// Registering is one rank's business here, so nothing is exchanged and it changes nothing; it is checked and kept, so
 // that mistakes are noticed as with NCCL. Windows are device memory that kernels reach: there are none here.
 #include "nccl/abi.h"
 #include "nccl/comm.h"

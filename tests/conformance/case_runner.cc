@@ -182,23 +182,26 @@ CaseRunner::~CaseRunner() {
 }
 
 Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
-  const uint64_t area_bytes = CallBuffers::area_bytes(buffer_bytes);
-  uint8_t* areas;
   if (memory != Memory::kHeap) {
-    RONDO_TRY_ASSIGN(allocated_, comm_.alloc(2 * area_bytes));
-    areas = static_cast<uint8_t*>(allocated_);
+    RONDO_TRY_ASSIGN(allocated_, comm_.alloc(memory_bytes(buffer_bytes)));
   }
-  if (memory != Memory::kAlloc) {
-    heap_ = std::make_unique<uint8_t[]>(2 * area_bytes);
+  if (memory == Memory::kDevice) return open_on(allocated_, buffer_bytes);
+  auto* areas = static_cast<uint8_t*>(allocated_);
+  if (memory == Memory::kHeap) {
+    heap_ = std::make_unique<uint8_t[]>(memory_bytes(buffer_bytes));
     areas = heap_.get();
   }
-  if (memory == Memory::kDevice) {
-    RONDO_TRY(
-        cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
-    RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
-    device_ = {heap_.get(), static_cast<uint8_t*>(allocated_), 2 * area_bytes, stream_.get()};
-  }
-  buffers_ = CallBuffers(&tables_, comm_.rank(), areas, areas + area_bytes);
+  buffers_ = CallBuffers(&tables_, comm_.rank(), areas, areas + CallBuffers::area_bytes(buffer_bytes));
+  return Status();
+}
+
+Status CaseRunner::open_on(void* device_memory, uint64_t buffer_bytes) {
+  const uint64_t area_bytes = CallBuffers::area_bytes(buffer_bytes);
+  heap_ = std::make_unique<uint8_t[]>(2 * area_bytes);
+  RONDO_TRY(cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
+  RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
+  device_ = {heap_.get(), static_cast<uint8_t*>(device_memory), 2 * area_bytes, stream_.get()};
+  buffers_ = CallBuffers(&tables_, comm_.rank(), heap_.get(), heap_.get() + area_bytes);
   return Status();
 }
 

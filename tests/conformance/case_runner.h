@@ -110,6 +110,10 @@ class CaseRunner {
   CaseRunner& operator=(const CaseRunner&) = delete;
   /// Collective when memory is kAlloc. Buffers of up to buffer_bytes.
   Status open(Memory memory, uint64_t buffer_bytes);
+  /// Of a communicator of device memory: on memory of the caller's, memory_bytes(buffer_bytes) of it; the buffers of
+  /// input lie in its first half, those of output in the second.
+  Status open_on(void* device_memory, uint64_t buffer_bytes);
+  static uint64_t memory_bytes(uint64_t buffer_bytes) { return 2 * CallBuffers::area_bytes(buffer_bytes); }
   /// What the communicator refuses as unsupported (an algorithm that does not fit its devices) is counted, not run.
   Status run(const Case& c);
   int num_refused() const { return num_refused_; }

@@ -284,6 +284,17 @@ TEST_F(CApi, AllocAndFree) {
   EXPECT_EQ(rondo_comm_destroy(alone), RONDO_OK);
 }
 
+// Threads reach one another's host memory as it stands: there is nothing to do, for each of them alone.
+TEST_F(CApi, RegisterAndDeregister) {
+  float memory[10] = {};
+  EXPECT_EQ(rondo_register(comms_[0], memory, sizeof memory), RONDO_OK) << rondo_last_error(comms_[0]);
+  EXPECT_EQ(rondo_deregister(comms_[0], memory), RONDO_OK) << rondo_last_error(comms_[0]);
+  refused(rondo_register(comms_[0], nullptr, 4), RONDO_INVALID_ARGUMENT, {"ptr"}, comms_[0]);
+  refused(rondo_register(comms_[0], memory, 0), RONDO_INVALID_ARGUMENT, {"bytes"}, comms_[0]);
+  refused(rondo_register(nullptr, memory, 4), RONDO_INVALID_ARGUMENT, {"comm"}, nullptr);
+  refused(rondo_deregister(nullptr, memory), RONDO_INVALID_ARGUMENT, {"comm"}, nullptr);
+}
+
 TEST_F(CApi, ExplainPlanFitsItsBuffer) {
   char text[512];
   ASSERT_EQ(rondo_explain_plan(comms_[0], "all_reduce", 1000, RONDO_FLOAT32, RONDO_SUM, text, sizeof(text)), RONDO_OK);

@@ -110,6 +110,23 @@ TEST_P(Lifecycle, AllocatedMemoryIsZeroedAlignedAndShared) {
   });
 }
 
+// Host memory that is there already: threads reach it as it stands, processes cannot map it.
+TEST_P(Lifecycle, RegisteredHostMemory) {
+  const bool threads = GetParam() == World::kThreads;
+  spawn(GetParam(), 2, [threads](Communicator& comm) {
+    std::vector<float> heap(100);
+    const Status s = comm.register_memory(heap.data(), 400);
+    if (threads) {
+      EXPECT_TRUE(is_ok(s));
+      EXPECT_TRUE(is_ok(comm.deregister_memory(heap.data())));
+    } else {
+      EXPECT_TRUE(fails_with(s, StatusCode::kUnsupported, {"rondo_alloc"}));
+      EXPECT_TRUE(fails_with(comm.deregister_memory(heap.data()), StatusCode::kInvalidArgument, {"not registered"}));
+    }
+    EXPECT_TRUE(works(comm));
+  });
+}
+
 TEST_P(Lifecycle, MemoryIsFreedWithTheCommunicator) {
   spawn_owning(GetParam(), 2, [](std::unique_ptr<Communicator> comm) {
     ASSERT_TRUE(is_ok(comm->alloc(1 << 20).status()));

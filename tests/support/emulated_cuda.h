@@ -2,6 +2,8 @@
 // functions, and configurations for tests. Needs "// links: host_kernels".
 #pragma once
 
+#include <fmt/format.h>
+
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -14,6 +16,7 @@
 #include "engine/cuda/lower.h"
 #include "rondo/communicator.h"
 #include "support/fake_cuda/fake_cuda.h"
+#include "support/fake_cuda/fake_machine.h"
 #include "support/host_kernels/host_kernels.h"
 
 namespace rondo::testing {
@@ -47,6 +50,24 @@ class EmulatedCuda {
   std::set<std::string, std::less<>> found_;
   FakeCuda fake_;
 };
+
+/// n devices with NVLink between any two; nothing knows of the links of FakeMachine::uniform, so that data there goes
+/// through host memory.
+inline GpuMachine linked_devices(int n) {
+  GpuMachine machine;
+  machine.nvml_version = "580.65.06";
+  for (int i = 0; i < n; ++i) {
+    GpuDevice d;
+    d.name = "Fake GPU";
+    d.pci = fmt::format("0000:{:02x}:00.0", i + 1);
+    d.capability_major = 9;
+    d.multiprocessors = 132;
+    d.memory_gib = 8;
+    machine.devices.push_back(d);
+  }
+  machine.pairs.assign(static_cast<size_t>(n * n), GpuPair{true, true, 4, PciPath::kSystem, {}});
+  return machine;
+}
 
 /// Of communicators of device memory whose devices reach each other, whatever lies between them; `settings`: further lines.
 inline Config device_config(const std::string& settings = {}) {

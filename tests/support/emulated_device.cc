@@ -170,6 +170,7 @@ void EmulatedDevices::launch(const std::vector<std::string>& kernels,
         DeviceUnit u{blocks, 0, 0, static_cast<uint32_t>(more_calls.size()), static_cast<uint32_t>(calls.size())};
         for (const DeviceCall& c : calls) {
           u.num_lanes = std::max(u.num_lanes, c.program->num_lanes);
+          if (c.fallback != nullptr) u.num_lanes = std::max(u.num_lanes, c.fallback->num_lanes);
           u.num_channels = std::max(u.num_channels, c.program->num_channels);
           more_calls.push_back(c);
         }

@@ -38,9 +38,9 @@ class BlockCalls {
     channel_ = place / unit.num_lanes;
     for (uint32_t i = 0; i < unit.num_calls; ++i) {
       call_ = unit.first_call + i;
-      load_call(calls[call_]);
+      load_call(calls[call_], unit.num_lanes);
       const DeviceProgram& p = b_.program;
-      if (lane_ < p.num_lanes && channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
+      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
       const bool last = i + 1 == unit.num_calls;
       if (unit.num_lanes > 1 && (!last || p.waits) && !meet(unit.num_lanes)) return;
     }
@@ -72,6 +72,7 @@ class BlockCalls {
     r.lane = static_cast<uint8_t>(lane_);
     r.channel = static_cast<uint8_t>(channel_);
     r.loop = static_cast<uint32_t>(standing_.loop);
+    r.fallback = falls_back_ ? 1 : 0;
     r.num_steps = num_ports_ <= DeviceRecord::kSteps ? static_cast<uint8_t>(num_ports_) : DeviceRecord::kFirstPorts;
     for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
       if (i < num_ports_) r.steps[i] = b_.numbers[turn_][i];
@@ -96,16 +97,20 @@ class BlockCalls {
   uint32_t lane_ = 0, channel_ = 0, call_ = 0;
   uint32_t num_reads_ = 0, num_writes_ = 0;
   uint64_t waited_ns_ = 0;
-  bool moved_ = true;  // the instruction under way moves something
+  bool moved_ = true;        // the instruction under way moves something
+  bool falls_back_ = false;  // the call's fallback runs
   uint32_t num_ports_ = 0, turn_ = 0;
 
  private:
-  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call) {
+  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
     env_.sync();  // nobody looks at the last one any more
     copy_words(&b_.call, &call, sizeof call);
     copy_words(&b_.program, call.program, sizeof(DeviceProgram));
     if (env_.thread() == 0) {
       const Dtype type = static_cast<Dtype>(call.program->own_type);
+      b_.unit_lanes = unit_lanes;
+      b_.first_step = 0;
+      b_.nowhere = 0;
       b_.scale = 0;
       if (call.program->premul)
         b_.scale = call.premul_at != nullptr
@@ -114,6 +119,7 @@ class BlockCalls {
     }
     env_.sync();
     standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
+    falls_back_ = false;
   }
 
   RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
@@ -122,7 +128,34 @@ class BlockCalls {
                                     device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
   }
 
+  // Of a call with a fallback the entry credits come first, in lane 0; then all lanes know which program goes on.
   RONDO_HOST_DEVICE_INLINE bool run_call() {
+    for (;;) {
+      if (lane_ < b_.program.num_lanes && !run_program()) return false;
+      if (b_.call.fallback == nullptr) return true;
+      if (!choose()) return false;
+    }
+  }
+
+  // Lane 0 has read what all ranks say of their buffers. All ranks, and all channels, have read the same.
+  RONDO_HOST_DEVICE_INLINE bool choose() {
+    uint64_t* falls_back = b_.call.comm->meetings + channel_ * 8 + 3;
+    if (lane_ == 0 && env_.thread() == 0) Mem::store_relaxed(falls_back, b_.nowhere);
+    env_.sync();
+    if (b_.unit_lanes > 1 && !meet(b_.unit_lanes)) return false;
+    falls_back_ = Mem::load_acquire(falls_back) != 0;
+    if (falls_back_) copy_words(&b_.program, b_.call.fallback, sizeof(DeviceProgram));
+    env_.sync();
+    if (env_.thread() == 0) {
+      if (falls_back_) b_.call.program = b_.call.fallback;
+      else b_.first_step = b_.program.entry_steps;
+      b_.call.fallback = nullptr;
+    }
+    env_.sync();
+    return true;
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool run_program() {
     load_ends();
     if (!static_cast<Self*>(this)->run_loops()) return false;
     env_.sync();  // whoever had an end has done with it

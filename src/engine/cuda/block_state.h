@@ -22,6 +22,8 @@ struct BlockState {
   DeviceCall call;
   DeviceProgram program;  // the header alone
   uint64_t scale;         // of premul_sum: the bits of one element of the accumulator type
+  uint64_t nowhere;       // of a call with a fallback: some rank's buffers cannot be reached; lane 0, thread 0
+  uint32_t unit_lanes, first_step;
   FifoReader<Mem, SoloGroup> readers[kMaxReads];
   FifoWriter<Mem, SoloGroup> writers[kMaxWrites];
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];

@@ -51,7 +51,9 @@ Status DeviceEngine::start() {
     const uint64_t peers = round_up(uint64_t{channels} * tables_.num_ranks * sizeof(PeerBuffers), 256);
     const uint64_t lanes = round_up(uint64_t{channels} * DeviceProgram::kMaxLanes * sizeof(LaneProgress), 256);
     const uint64_t meetings = uint64_t{channels} * 64;
-    const uint64_t total = header + writes + reads + peers + lanes + meetings;
+    if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) tables_.max_regions = SharedRegions::kMaxRegions;
+    const uint64_t regions = uint64_t{tables_.max_regions} * tables_.num_ranks * sizeof(PeerRegion);
+    const uint64_t total = header + writes + reads + peers + lanes + meetings + regions;
     RONDO_TRY_ASSIGN(comm_, cuda::DeviceMemory::make(total));
     std::byte* at = comm_.as() + header;
     tables_.writes = reinterpret_cast<DeviceWriteEnd*>(at);
@@ -59,6 +61,7 @@ Status DeviceEngine::start() {
     tables_.peers = reinterpret_cast<PeerBuffers*>(at += reads);
     tables_.lanes = reinterpret_cast<LaneProgress*>(at += peers);
     tables_.meetings = reinterpret_cast<uint64_t*>(at += lanes);
+    if (regions != 0) tables_.regions = reinterpret_cast<const PeerRegion*>(at + meetings);
     const cuda::Driver* d = cuda::driver();
     RONDO_TRY_ASSIGN(auto stream, cuda::OwnedStream::make());
     RONDO_TRY(cuda::check(d->memset_d8_async(comm_.get(), 0, total, stream.get()), "cuMemsetD8Async"));
@@ -85,6 +88,18 @@ DeviceEngine::~DeviceEngine() {
       end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
     outstanding_.clear();
   }
+}
+
+// Calls under way do not look at it: a region that is being made has no buffers yet, and one that has ended is used by
+// no call.
+Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions::View> views) {
+  if (region >= tables_.max_regions) return {};
+  std::vector<PeerRegion> entries;
+  for (const SharedRegions::View& v : views)
+    entries.push_back({reinterpret_cast<const std::byte*>(v.theirs), v.bytes, reinterpret_cast<std::byte*>(v.ours)});
+  return cuda::upload(transport_.setup_stream(),
+                      reinterpret_cast<cuda::DevicePtr>(tables_.regions + uint64_t{region} * tables_.num_ranks),
+                      entries.data(), entries.size() * sizeof(PeerRegion));
 }
 
 Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) const {
@@ -124,7 +139,7 @@ Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
     for (size_t i = 0; i < entries.size(); ++i) {
       if (entries[i].engine != e.engine) continue;
       entries[i].request->scratch_offset = bytes;
-      bytes += round_up(plans[i]->program->scratch_bytes, 256);
+      bytes += round_up(plans[i]->scratch_bytes(), 256);
     }
     cuda::CurrentContext current(e.engine->transport_.context());
     RONDO_TRY(e.engine->reserve_scratch(bytes));
@@ -196,6 +211,13 @@ Expected<std::string> DeviceEngine::explain(const PlanRequest& request) {
   const std::lock_guard lock(mutex_);
   RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
   std::string text = device_planner_.describe(found[0]);
+  if (found[0].algorithm->direct && nranks_ > 1 && !transport_.reaches_everything()) {
+    RONDO_TRY_ASSIGN(const auto others, device_planner_.fallbacks(request, found[0]));
+    DeviceCandidate direct = found[0];
+    direct.num_channels = others[0].num_channels;
+    text = fmt::format("{}; {} when a rank's buffers cannot be reached", device_planner_.describe(direct),
+                       device_planner_.describe(others[0]));
+  }
   if (found.size() > 1) text += "; next best " + device_planner_.describe(found[1]);
   return text;
 }

@@ -12,6 +12,7 @@
 // Thread safety: run() from any thread; the rest as stated.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -45,6 +46,7 @@ struct DeviceRequest {
   void* out = nullptr;
   alignas(8) std::byte premul[8] = {};
   const void* premul_at = nullptr;  // in device memory, read when the call runs; nullptr: `premul`
+  uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds; 0: it has none
   double deadline_s = 0;            // of a wait; 0: none
   uint64_t tag = 0;
   cuda::Stream stream = nullptr;
@@ -56,13 +58,18 @@ struct DeviceRequest {
 struct DevicePlan {
   PlanRequest request;
   std::unique_ptr<VariableCounts> counts;  // what request.counts points to
+  bool may_be_direct = false;              // the transport's word when it was planned
   std::unique_ptr<Program> program;
+  std::unique_ptr<Program> fallback;  // of a direct program, where some buffers cannot be reached
   DeviceCandidate how;
   std::string kernel, reason;
   cuda::Function function = nullptr;
-  std::byte* lowered = nullptr;  // DeviceProgram in device memory
-  DeviceProgram header{};        // as it stands there
-  uint32_t num_lanes = 1, num_channels = 1;
+  std::byte *lowered = nullptr, *lowered_fallback = nullptr;  // DeviceProgram in device memory
+  DeviceProgram header{}, header_fallback{};                  // as they stand there
+  uint32_t num_lanes = 1, num_channels = 1;                   // of both programs, the most
+  uint64_t scratch_bytes() const {
+    return std::max(program->scratch_bytes, fallback != nullptr ? fallback->scratch_bytes : 0);
+  }
   bool connected = false;
   std::vector<uint32_t> reads, writes;  // ends in use: indices of the tables
   std::vector<StreamStep> order;        // stream engine
@@ -103,6 +110,8 @@ class DeviceEngine {
   DeviceEngineKind kind() const { return world_.engine; }
   const DeviceWorld& world() const { return world_; }
   CudaTransport& transport() { return transport_; }
+  /// Where peers' memory of a region stands here, for kernels. Before any buffer may lie in it; by rank.
+  Status write_region(uint32_t region, std::span<const SharedRegions::View> views);
   /// The watcher is to look at once: somebody has raised an abort.
   void wake();
 
@@ -152,8 +161,13 @@ class DeviceEngine {
                CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
   Status start();
   Expected<std::shared_ptr<DevicePlan>> plan(const PlanRequest& request);
-  Status compile_plan(DevicePlan& plan, const Algorithm* algorithm);
+  Status compile_plan(DevicePlan& plan);
+  Expected<std::unique_ptr<Program>> compile_program(const PlanRequest& request, const DeviceCandidate& how);
+  Status add_fallback(DevicePlan& plan);
   Status lower_plan(DevicePlan& plan);
+  Expected<std::byte*> lower_program(const Program& program, const DeviceCandidate& how, uint32_t num_channels,
+                                     Ports& ports, DeviceProgram& header);
+  DeviceCall device_call(const DeviceRequest& request, const DevicePlan& plan) const;
   Status order_plan(DevicePlan& plan);
   Status write_end(bool writer, uint32_t index);
   Expected<bool> connect(DevicePlan& plan);

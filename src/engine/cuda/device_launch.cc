@@ -109,6 +109,7 @@ std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
     if (!m.entry->engine->tracing_.on()) continue;
     if (keeper == nullptr) keeper = m.entry->engine;
     records += most_records(m.plan->header);
+    if (m.plan->fallback != nullptr) records += most_records(m.plan->header_fallback);
   }
   if (keeper == nullptr) return nullptr;
   const std::lock_guard lock(keeper->watch_mutex_);
@@ -179,6 +180,29 @@ Status DeviceEngine::launch(Launch& l) {
   return {};
 }
 
+// A call as the kernel finds it. Where this rank's buffers lie is looked up each time: memory may have been freed, and
+// allocated anew at the same address.
+DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& plan) const {
+  DeviceCall c{};
+  c.program = reinterpret_cast<const DeviceProgram*>(plan.lowered);
+  c.comm = comm_.as<DeviceComm>();
+  c.control = reinterpret_cast<DeviceControl*>(control_.on_device());
+  c.in = static_cast<const std::byte*>(r.in);
+  c.out = static_cast<std::byte*>(r.out);
+  c.scratch = scratch_.as() + r.scratch_offset;
+  c.premul_at = r.premul_at;
+  std::memcpy(c.premul, r.premul, sizeof c.premul);
+  c.deadline_ns = static_cast<uint64_t>(r.deadline_s * 1e9);
+  c.tag = r.tag;
+  if (plan.fallback == nullptr) return c;
+  const cuda::CurrentContext current(transport_.context());
+  static_assert(SharedRegions::kNowhere == kRegionNowhere && SharedRegions::kMaxRegions < kRegionNothing);
+  c.fallback = reinterpret_cast<const DeviceProgram*>(plan.lowered_fallback);
+  c.in_region = r.in_bytes == 0 ? kRegionNothing : transport_.regions().find(r.in, r.in_bytes);
+  c.out_region = r.out_bytes == 0 ? kRegionNothing : transport_.regions().find(r.out, r.out_bytes);
+  return c;
+}
+
 // The calls of each communicator in their order, as few launches as their kernels need; messages between two ranks come
 // last, all at once, since they may wait for one another.
 Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
@@ -193,22 +217,6 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     pending.back().done = true;  // nothing to move, on any rank
     end_operation(entries[i].request->op, {});
   }
-  auto call_of = [&](size_t i) {
-    const DeviceRequest& r = *entries[i].request;
-    DeviceEngine& e = *entries[i].engine;
-    DeviceCall c{};
-    c.program = reinterpret_cast<const DeviceProgram*>(plans[i]->lowered);
-    c.comm = e.comm_.as<DeviceComm>();
-    c.control = reinterpret_cast<DeviceControl*>(e.control_.on_device());
-    c.in = static_cast<const std::byte*>(r.in);
-    c.out = static_cast<std::byte*>(r.out);
-    c.scratch = e.scratch_.as() + r.scratch_offset;
-    c.premul_at = r.premul_at;
-    std::memcpy(c.premul, r.premul, sizeof c.premul);
-    c.deadline_ns = static_cast<uint64_t>(r.deadline_s * 1e9);
-    c.tag = r.tag;
-    return c;
-  };
   auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
   for (const bool point_to_point : {false, true})
     for (;;) {
@@ -237,7 +245,7 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
               (point_to_point && direction(i) != unit.second))
             continue;
           if (plans[i]->function != l.function) break;  // the next launch's
-          l.calls.push_back(call_of(i));
+          l.calls.push_back(engine->device_call(*entries[i].request, *plans[i]));
           l.members.push_back({&entries[i], plans[i]});
           lanes = std::max(lanes, plans[i]->num_lanes);
           channels = std::max(channels, plans[i]->num_channels);

@@ -59,9 +59,13 @@ uint32_t DevicePlanner::most_blocks() const {
   return wish > 0 ? std::min(world_.resident_blocks, static_cast<uint32_t>(wish)) : world_.resident_blocks;
 }
 
+uint32_t DevicePlanner::most_channels(uint32_t lanes) const {
+  return std::min(world_.layout.max_channels, std::max(1u, most_blocks() / lanes));
+}
+
 uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const {
   const double wanted = bytes / static_cast<double>(least_bytes);
-  const uint32_t most = std::min(world_.layout.max_channels, std::max(1u, most_blocks() / lanes));
+  const uint32_t most = most_channels(lanes);
   const auto least_blocks = static_cast<uint32_t>(std::max(1, planner_.settings().device_min_blocks));
   const uint32_t least = std::min(most, (least_blocks + lanes - 1) / lanes);
   return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
@@ -112,8 +116,8 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   }
 }
 
-Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request) {
-  RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request));
+Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request, bool staged_only) {
+  RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request, staged_only));
   std::vector<DeviceCandidate> found;
   // A limit below the lanes of all of them is kept as far as it can be.
   uint32_t fewest = UINT32_MAX;
@@ -134,6 +138,18 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
   for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole);
   std::stable_sort(found.begin(), found.end(),
                    [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
+  return found;
+}
+
+Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanRequest& request,
+                                                                const DeviceCandidate& direct) {
+  PlanRequest staged = request;
+  staged.algorithm = nullptr;  // what a call demands is not what it falls back to
+  RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
+  for (DeviceCandidate& c : found) {
+    c.num_channels = std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root)));
+    c.inlined.clear();  // the direct program is interpreted, and so is what stands in for it
+  }
   return found;
 }
 

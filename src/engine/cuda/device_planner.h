@@ -63,8 +63,11 @@ class DevicePlanner {
  public:
   /// `planner`: the communicator's, for what algorithms can do and for settings. Must outlive this.
   DevicePlanner(int nranks, const DeviceWorld& world, Planner& planner);
-  /// All ways to run a call, the best first. Errors: kUnsupported.
-  Expected<std::vector<DeviceCandidate>> candidates(const PlanRequest& request);
+  /// All ways to run a call, the best first; staged_only: those that do not touch peers' buffers. Errors: kUnsupported.
+  Expected<std::vector<DeviceCandidate>> candidates(const PlanRequest& request, bool staged_only = false);
+  /// What may run instead of a direct candidate when some rank's buffers cannot be reached, the best first, each with
+  /// as many channels as the direct one is to have beside it. Errors: kUnsupported.
+  Expected<std::vector<DeviceCandidate>> fallbacks(const PlanRequest& request, const DeviceCandidate& direct);
   /// How a message of so many bytes between two ranks travels: both ends derive the same.
   DeviceCandidate message(uint64_t bytes) const;
   std::string describe(const DeviceCandidate& c) const;
@@ -74,6 +77,7 @@ class DevicePlanner {
   double forecast(const DeviceCandidate& c, double whole_bytes) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
   uint32_t most_blocks() const;
+  uint32_t most_channels(uint32_t lanes) const;
   uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const;
 
   const int nranks_;

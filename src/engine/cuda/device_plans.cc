@@ -59,34 +59,35 @@ class DeviceEngine::Ports final : public PortIndex {
 };
 
 Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& request) {
+  const bool may_be_direct = transport_.may_be_direct();
   for (auto it = plans_.begin(); it != plans_.end(); ++it)
-    if ((*it)->request == request) {
+    if ((*it)->request == request && (*it)->may_be_direct == may_be_direct) {
       plans_.splice(plans_.begin(), plans_, it);
       return plans_.front();
     }
   auto made = std::make_shared<DevicePlan>();
   made->request = request;
+  made->may_be_direct = may_be_direct;
   if (request.counts != nullptr) {
     made->counts = std::make_unique<VariableCounts>(*request.counts);
     made->request.counts = made->counts.get();
   }
-  const Algorithm* algorithm = nullptr;
   if (is_point_to_point(request.collective)) {
     made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype));
+    RONDO_TRY(compile_plan(*made));
     made->reason =
         fmt::format("a message, {} channels, {} B at a time", made->how.num_channels, made->how.message_bytes);
-    RONDO_TRY(compile_plan(*made, nullptr));
   } else {
     RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
     Status refused;
     for (const DeviceCandidate& c : found) {  // the first that a block can hold; equal on all ranks but for its place
       made->how = c;
-      refused = compile_plan(*made, c.algorithm);
+      refused = compile_plan(*made);
       if (refused.ok() || refused.code() != StatusCode::kUnsupported) break;
     }
     RONDO_TRY(refused);
-    algorithm = made->how.algorithm;
-    made->reason = device_planner_.describe(made->how);
+    const Algorithm* const algorithm = made->how.algorithm;
+    made->reason = device_planner_.describe(made->how) + made->reason;
     const auto next = std::find_if(found.begin(), found.end(), [&](const auto& c) { return c.algorithm != algorithm; });
     if (next != found.end()) made->reason += "; next best " + device_planner_.describe(*next);
   }
@@ -97,13 +98,13 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
   return made;
 }
 
-Status DeviceEngine::compile_plan(DevicePlan& plan, const Algorithm* algorithm) {
-  const PlanRequest& r = plan.request;
+Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const PlanRequest& r, const DeviceCandidate& how) {
+  const Algorithm* const algorithm = how.algorithm;
   ProgramShape shape;
   shape.operation = operation_shape(r, algorithm != nullptr ? algorithm_index(*algorithm) : 0);
   // A host's inline program becomes one of words or lines: whole messages of a slot.
-  shape.protocol = plan.how.protocol == DeviceProtocol::kSimple ? Protocol::kSimple : Protocol::kInline;
-  shape.message_bytes = plan.how.message_bytes;
+  shape.protocol = how.protocol == DeviceProtocol::kSimple ? Protocol::kSimple : Protocol::kInline;
+  shape.message_bytes = how.message_bytes;
   shape.counts = r.counts;
   const Rank root = collective_is_rooted(r.collective) ? r.root : 0;
   if (algorithm != nullptr && algorithm->direct && nranks_ > 1) {
@@ -112,28 +113,76 @@ Status DeviceEngine::compile_plan(DevicePlan& plan, const Algorithm* algorithm) 
   }
   const RankSchedule schedule = algorithm != nullptr ? record_rank(*algorithm, rank_, nranks_, root)
                                                      : record_point_to_point(r.collective, rank_, nranks_, r.root);
-  RONDO_TRY_ASSIGN(plan.program, compile(schedule, shape, ports_, host_kernels_));
+  return compile(schedule, shape, ports_, host_kernels_);
+}
+
+Status DeviceEngine::compile_plan(DevicePlan& plan) {
+  plan.reason.clear();
+  plan.fallback.reset();
+  RONDO_TRY_ASSIGN(plan.program, compile_program(plan.request, plan.how));
   plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(1, plan.program->lanes.size()));
   plan.num_channels = plan.how.num_channels;
-  return world_.engine == DeviceEngineKind::kStream ? order_plan(plan) : lower_plan(plan);
+  if (world_.engine == DeviceEngineKind::kStream) return order_plan(plan);
+  return lower_plan(plan);
+}
+
+// What runs when a rank's buffers turn out to lie nowhere. Both programs have the same channels, so that each channel
+// can decide for itself.
+Status DeviceEngine::add_fallback(DevicePlan& plan) {
+  if (entry_steps(*plan.program) == 0)
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("{}: a direct algorithm whose buffers may be out of reach has one lane, which begins with "
+                    "credits to and from all ranks",
+                    plan.how.algorithm->name));
+  RONDO_TRY_ASSIGN(const auto found, device_planner_.fallbacks(plan.request, plan.how));
+  Status refused;
+  for (const DeviceCandidate& c : found) {  // as in plan()
+    const std::vector<uint32_t> reads = plan.reads, writes = plan.writes;
+    RONDO_TRY_ASSIGN(plan.fallback, compile_program(plan.request, c));
+    Ports ports(*this, plan);
+    const auto lowered = lower_program(*plan.fallback, c, c.num_channels, ports, plan.header_fallback);
+    refused = lowered.status();
+    if (lowered.ok()) {
+      RONDO_CHECK(interpreter_name(*plan.fallback) == interpreter_name(*plan.program));
+      plan.lowered_fallback = *lowered;
+      plan.num_lanes = static_cast<uint32_t>(std::max<size_t>(plan.num_lanes, plan.fallback->lanes.size()));
+      plan.num_channels = plan.how.num_channels = c.num_channels;
+      plan.reason = fmt::format("; {} when a rank's buffers cannot be reached", device_planner_.describe(c));
+      return {};
+    }
+    plan.reads = reads;
+    plan.writes = writes;
+    if (refused.code() != StatusCode::kUnsupported) break;
+  }
+  plan.fallback.reset();
+  return refused;
 }
 
 Status DeviceEngine::lower_plan(DevicePlan& plan) {
   plan.reads.clear();
   plan.writes.clear();
-  DeviceShape shape;
-  shape.num_channels = plan.num_channels;
-  shape.short_messages = plan.how.protocol == DeviceProtocol::kSimple ? DeviceProtocol::kLl : plan.how.protocol;
-  shape.message_bytes = plan.how.message_bytes;
-  shape.lap_messages = kRingMessages;
+  plan.lowered_fallback = nullptr;
+  if (plan.program->direct && !transport_.reaches_everything()) RONDO_TRY(add_fallback(plan));
   Ports ports(*this, plan);
-  RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(*plan.program, shape, ports));
-  std::memcpy(static_cast<void*>(&plan.header), bytes.data(), sizeof plan.header);
+  RONDO_TRY_ASSIGN(plan.lowered, lower_program(*plan.program, plan.how, plan.num_channels, ports, plan.header));
   plan.kernel = plan.how.inlined.empty() ? interpreter_name(*plan.program) : plan.how.inlined;
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
-  RONDO_TRY_ASSIGN(plan.lowered, transport_.take_memory(bytes.size()));
-  return cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(plan.lowered), bytes.data(),
-                      bytes.size());
+  return {};
+}
+
+Expected<std::byte*> DeviceEngine::lower_program(const Program& program, const DeviceCandidate& how,
+                                                 uint32_t num_channels, Ports& ports, DeviceProgram& header) {
+  DeviceShape shape;
+  shape.num_channels = num_channels;
+  shape.short_messages = how.protocol == DeviceProtocol::kSimple ? DeviceProtocol::kLl : how.protocol;
+  shape.message_bytes = how.message_bytes;
+  shape.lap_messages = kRingMessages;
+  RONDO_TRY_ASSIGN(const std::vector<std::byte> bytes, lower(program, shape, ports));
+  std::memcpy(static_cast<void*>(&header), bytes.data(), sizeof header);
+  RONDO_TRY_ASSIGN(std::byte* const to, transport_.take_memory(bytes.size()));
+  RONDO_TRY(cuda::upload(transport_.setup_stream(), reinterpret_cast<cuda::DevicePtr>(to), bytes.data(), bytes.size()));
+  return to;
 }
 
 // One end, in all channels, as the kernel finds it.

@@ -86,7 +86,8 @@ struct alignas(16) DeviceProgram {
   uint8_t elem_bytes[3];   // by Buffer
   uint8_t wire_bytes;
   uint8_t own_type, wire_type, out_type, accumulator;  // Dtype
-  uint8_t premul, direct, waits, reserved8;            // waits: some step of it waits for a lane
+  uint8_t premul, direct, waits;                       // waits: some step of it waits for a lane
+  uint8_t entry_steps;                                 // of a direct program with a fallback: its entry credits
   uint32_t divide_by;                                  // avg: the number of ranks; 0: no division
   uint32_t fingerprint;
   uint32_t lap_bytes;  // Simple: as Program::lap_bytes
@@ -130,7 +131,17 @@ struct PeerBuffers {
   const std::byte* in;
   std::byte* out;
 };
-/// Memory of a peer that lies at another address here: of a rank in another process, by an IPC handle.
+/// Instead of a region's number: no peer can reach the buffer; there is none, so that nobody will ask.
+inline constexpr uint32_t kRegionNowhere = UINT32_MAX, kRegionNothing = UINT32_MAX - 1;
+/// What the credits of a direct program carry. Its owner alone knows in which region a buffer lies, and whether it
+/// still does; where all ranks see one another's memory at the same addresses, numbers mean nothing but kRegionNowhere.
+struct PeerCredit {
+  PeerBuffers buffers;
+  uint32_t in_region, out_region;
+};
+static_assert(sizeof(PeerCredit) <= kLinePayloadBytes);
+/// A rank's part of a region (memory that all ranks have agreed on), and where it stands here: of a rank in another
+/// process by an IPC handle, at another address.
 struct PeerRegion {
   const std::byte* theirs;
   uint64_t bytes;
@@ -153,26 +164,27 @@ struct DeviceComm {
   PeerBuffers* peers;            // max_channels x num_ranks
   LaneProgress* lanes;           // max_channels x kMaxLanes
   uint64_t* meetings;            // max_channels x 8 words (a line each): [0] lanes that have come to
-                                 // a meeting, [1] meetings so far; [2] of line 0: somebody has failed
-  const PeerRegion* regions;     // of rank r: entries region_first[r] .. region_first[r + 1] - 1;
-  const uint32_t* region_first;  // nullptr: all ranks see one another's memory at the same addresses
+                                 // a meeting, [1] meetings so far; [2] of line 0: somebody has failed;
+                                 // [3] the call's entry credits: its fallback runs
+  const PeerRegion* regions;  // of region g and rank r: entry g * num_ranks + r; nullptr: all ranks see one another's
+                              // memory at the same addresses
+  uint32_t max_regions;
 };
 
-/// Where a peer's memory stands here; false when it lies in none of its regions.
-RONDO_HOST_DEVICE_INLINE bool resolve_peer(const DeviceComm& comm, Rank peer, const std::byte* theirs,
+/// Where a peer's memory stands here; false when it does not lie in the region that the peer names.
+RONDO_HOST_DEVICE_INLINE bool resolve_peer(const DeviceComm& comm, Rank peer, uint32_t region, const std::byte* theirs,
                                            std::byte*& ours) {
   ours = const_cast<std::byte*>(theirs);
-  if (comm.regions == nullptr || theirs == nullptr) return true;
-  for (uint32_t i = comm.region_first[peer]; i < comm.region_first[peer + 1]; ++i) {
-    const PeerRegion& region = comm.regions[i];
-    if (theirs < region.theirs || theirs >= region.theirs + region.bytes) continue;
-    ours = region.ours + (theirs - region.theirs);
-    return true;
-  }
-  return false;
+  if (region == kRegionNowhere) return false;
+  if (comm.regions == nullptr || region == kRegionNothing) return true;
+  if (region >= comm.max_regions) return false;
+  const PeerRegion& r = comm.regions[uint64_t{region} * comm.num_ranks + static_cast<uint32_t>(peer)];
+  if (theirs < r.theirs || theirs >= r.theirs + r.bytes) return false;
+  ours = r.ours + (theirs - r.theirs);
+  return true;
 }
 
-/// kUnreachable: a credit names a buffer that lies in none of the peer's regions.
+/// kUnreachable: a credit names a buffer that cannot be reached, and the call has no fallback.
 enum class DeviceFailure : uint32_t { kNone, kAborted, kDeadline, kMismatch, kUnreachable };
 
 /// In host memory that the device sees (pinned and mapped), one per rank's communicator.
@@ -196,7 +208,7 @@ struct alignas(16) DeviceRecord {  // a line of the cache
   uint16_t call, pc;
   uint8_t lane, channel;
   uint8_t num_steps;  // of steps: the ports of the instruction; kFirstPorts: it has more than kSteps
-  uint8_t reserved;
+  uint8_t fallback;   // 1: the instruction is of the call's fallback
   uint32_t steps[kSteps];  // the message's number on each port, receives first; kFirstPorts: of the first receive in
                            // steps[0], of the first send in steps[1]
 };
@@ -219,6 +231,11 @@ struct alignas(16) DeviceCall {
   alignas(8) std::byte premul[8];  // one element of the accumulator type (at premul_at: of the input type)
   uint64_t deadline_ns;            // how long a wait may take; 0: for ever
   uint64_t tag;
+  // Of a direct program: where this rank's buffers lie, as its credits say (regions, or kRegion...). When some rank's
+  // lie nowhere all ranks run the fallback instead, which has as many channels; the direct program then has one lane.
+  // nullptr: there is none, and everything can be reached.
+  const DeviceProgram* fallback;
+  uint32_t in_region, out_region;
 };
 
 /// Of the units of one communicator in a launch at most one may have several lanes and direct calls: meetings, progress

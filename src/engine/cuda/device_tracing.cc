@@ -96,14 +96,17 @@ Expected<std::shared_ptr<LaunchTrace>> DeviceTracing::room_for(uint64_t num_reco
   return launches_.back();
 }
 
-Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const Program& program,
-                          const DeviceProgram& header, KernelLoader& kernels) {
+Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const TracedPrograms& programs,
+                          KernelLoader& kernels) {
   RONDO_TRY(clock_.refresh(kernels));
   RONDO_TRY_ASSIGN(const auto* const records, launch.records(stream_.get()));
-  if (program.traced.trace != trace_->serial())
-    program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(program, header))};
   for (const DeviceRecord& r : *records) {
-    if (r.call != call || r.lane >= program.lanes.size() || r.pc >= program.lanes[r.lane].size()) continue;
+    if (r.call != call || (r.fallback != 0 && programs.fallback == nullptr)) continue;
+    const Program& program = r.fallback != 0 ? *programs.fallback : *programs.program;
+    const DeviceProgram& header = r.fallback != 0 ? *programs.fallback_header : *programs.header;
+    if (r.lane >= program.lanes.size() || r.pc >= program.lanes[r.lane].size()) continue;
+    if (program.traced.trace != trace_->serial())
+      program.traced = {trace_->serial(), trace_->add_plan(describe_lowered(program, header))};
     const ProgramStep& s = program.lanes[r.lane][r.pc];
     const uint64_t bytes = bytes_of(s, header, r);
     StepRecord step{.sequence = sequence,

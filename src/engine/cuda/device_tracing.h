@@ -42,6 +42,14 @@ class LaunchTrace {
   std::vector<DeviceRecord> records_;
 };
 
+/// What the instructions of a call are of, as the host has it and as it was lowered. fallback may be null.
+struct TracedPrograms {
+  const Program* program;
+  const DeviceProgram* header;
+  const Program* fallback;
+  const DeviceProgram* fallback_header;
+};
+
 class DeviceTracing {
  public:
   /// `trace` belongs to this until stop(). Reads the device's clock. Errors: those of DeviceClock.
@@ -50,8 +58,8 @@ class DeviceTracing {
   bool on() const { return trace_ != nullptr; }
   /// Room for the records of a launch; `num_records` of calls that this is asked to trace.
   Expected<std::shared_ptr<LaunchTrace>> room_for(uint64_t num_records);
-  /// The records of call number `call` of a launch that has ended, in the order of time. `header`: as it was lowered.
-  Status add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const Program& program, const DeviceProgram& header,
+  /// The records of call number `call` of a launch that has ended, in the order of time.
+  Status add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const TracedPrograms& programs,
              KernelLoader& kernels);
 
  private:

@@ -80,7 +80,9 @@ bool DeviceEngine::retire() {
 void DeviceEngine::trace_call(Outstanding& o) {
   if (!tracing_.on()) return;
   const uint64_t sequence = o.sequence != 0 ? o.sequence : o.message_number;
-  const Status s = tracing_.add(*o.trace, o.call, sequence, *o.plan->program, o.plan->header, *kernels_);
+  const DevicePlan& plan = *o.plan;
+  const TracedPrograms programs{plan.program.get(), &plan.header, plan.fallback.get(), &plan.header_fallback};
+  const Status s = tracing_.add(*o.trace, o.call, sequence, programs, *kernels_);
   if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", rank_, s.to_string().c_str());
 }
 

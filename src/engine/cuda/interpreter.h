@@ -51,12 +51,13 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
 
   RONDO_HOST_DEVICE_INLINE bool run_loops() {
     const DeviceProgram& p = b_.program;
-    const uint32_t steps = p.lane_first[lane_ + 1] - p.lane_first[lane_];
+    uint32_t steps = p.lane_first[lane_ + 1] - p.lane_first[lane_];
+    if (b_.call.fallback != nullptr) steps = p.entry_steps;  // the call has not chosen yet
     window_first_ = 0;
     window_end_ = 0;
     completed_ = 0;
     for (uint64_t loop = 0; loop < p.num_loops; ++loop)
-      for (uint32_t pc = 0; pc < steps; ++pc) {
+      for (uint32_t pc = b_.first_step; pc < steps; ++pc) {
         if (pc < window_first_ || pc >= window_end_) load_window(pc, steps);
         standing_.loop = loop;
         standing_.pc = pc;
@@ -125,10 +126,16 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     return !env_.any(!ok);
   }
 
-  RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerBuffers& theirs) {
+  // `nowhere` becomes true when the peer's buffers cannot be reached, which is a failure only without a fallback.
+  RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerCredit& theirs, bool& nowhere) {
     const DeviceComm& comm = *b_.call.comm;
+    if (b_.call.fallback != nullptr && (theirs.in_region == kRegionNowhere || theirs.out_region == kRegionNowhere)) {
+      nowhere = true;
+      return true;
+    }
     std::byte *in, *out;
-    if (!resolve_peer(comm, peer, theirs.in, in) || !resolve_peer(comm, peer, theirs.out, out)) {
+    if (!resolve_peer(comm, peer, theirs.in_region, theirs.buffers.in, in) ||
+        !resolve_peer(comm, peer, theirs.out_region, theirs.buffers.out, out)) {
       report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
       return false;
     }
@@ -139,6 +146,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
   // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
   RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s, uint64_t begin_ns) {
     const bool carries = b_.program.direct;
+    bool nowhere = b_.call.in_region == kRegionNowhere || b_.call.out_region == kRegionNowhere;
     const StepShape shape{s.num_recv, s.num_send, false, false, index_of(s)};
     const bool arrived = Base::poll(
         shape, begin_ns,
@@ -147,17 +155,21 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
           if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
                                  [&] { return r.arrived(1, s.fingerprint); }))
             return false;
-          return !carries || take_address(b_.read_ports[end].peer, *reinterpret_cast<const PeerBuffers*>(r.line(0)));
+          return !carries ||
+                 take_address(b_.read_ports[end].peer, *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
         },
         [&](uint32_t, uint32_t end) {
           FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
           if (!Base::wait_room(w)) return false;
-          if (carries) *reinterpret_cast<PeerBuffers*>(w.line(0)) = {b_.call.in, b_.call.out};
+          if (carries)
+            *reinterpret_cast<PeerCredit*>(w.line(0)) = {
+                {b_.call.in, b_.call.out}, b_.call.in_region, b_.call.out_region};
           return true;
         });
     if (!arrived) return false;
     Base::post(
         shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, s.fingerprint); });
+    if (carries && b_.call.fallback != nullptr && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
     return true;
   }
 

@@ -36,6 +36,7 @@ class Lowering {
     RONDO_CHECK(shape_.num_channels >= 1);
     fill_header();
     for (size_t lane = 0; lane < p_.lanes.size(); ++lane) RONDO_TRY(add_lane(lane));
+    h_.entry_steps = entry_steps(p_);
     return flatten();
   }
 
@@ -190,6 +191,16 @@ class Lowering {
 std::string_view kernel_op(Op op) { return op_name(op == Op::kAvg || op == Op::kPremulSum ? Op::kSum : op); }
 
 }  // namespace
+
+uint8_t entry_steps(const Program& program) {
+  if (!program.direct || program.lanes.size() != 1) return 0;
+  const ProgramLane& lane = program.lanes[0];
+  const auto read = std::find_if(lane.begin(), lane.end(), [](const ProgramStep& s) { return !s.recv.empty(); });
+  const auto steps = read - lane.begin() + 1;
+  const bool whole = read != lane.end() && read->is(kFlagCredit) &&
+                     read->recv.size() + 1 == static_cast<size_t>(program.nranks) && steps <= UINT8_MAX;
+  return whole ? static_cast<uint8_t>(steps) : 0;
+}
 
 Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports) {
   return Lowering(program, shape, ports).run();

@@ -44,6 +44,10 @@ class PortIndex {
 /// lanes, or more ends in a lane, than a block can hold), those of `ports`. O(steps + ends).
 Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports);
 
+/// Behind so many instructions of a direct program a rank has read what all others say of their buffers; 0: it has
+/// several lanes, or does not begin with credits from all ranks, and cannot have a fallback.
+uint8_t entry_steps(const Program& program);
+
 /// The interpreter that runs it: "rondo_interpret_float_sum", "rondo_interpret_mixed_max", "rondo_interpret_copy".
 /// avg and premul_sum are sums to a kernel.
 std::string interpreter_name(const Program& program);

@@ -223,19 +223,64 @@ Expected<void*> CudaTransport::alloc(uint64_t bytes) {
   return at;
 }
 
+bool CudaTransport::is_allocated(const void* ptr) const {
+  return std::any_of(kept_->device.begin(), kept_->device.end(), [&](const auto& m) { return m.as() == ptr; });
+}
+
 Status CudaTransport::free(void* ptr) {
-  auto& all = kept_->device;
-  const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
-  if (it == all.end())
+  if (!is_allocated(ptr))
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
-  all.erase(it);
+  std::erase_if(kept_->device, [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
   return {};
 }
 
-RemoteAddress CudaTransport::describe(const void* ptr, uint64_t) const {
-  if (!may_be_direct_) return {};
-  return {0, reinterpret_cast<uint64_t>(ptr)};
+Expected<void*> CudaTransport::alloc_shared(uint64_t bytes, const Gather& gather,
+                                            const SharedRegions::Install& install) {
+  auto made = alloc(bytes);
+  if (regions_->reach() != SharedRegions::Reach::kAgreed) return made;
+  void* const ptr = made.ok() ? *made : nullptr;
+  const Status shared = regions_->add({"alloc", ptr, bytes, true, made.status()}, gather, install);
+  if (shared.ok()) return ptr;
+  if (ptr != nullptr) (void)free(ptr);
+  return shared;
+}
+
+Status CudaTransport::free_shared(void* ptr, const Gather& gather) {
+  if (regions_->reach() != SharedRegions::Reach::kAgreed) return free(ptr);
+  Status own;
+  if (!is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was not made by alloc of this communicator");
+  RONDO_TRY(regions_->end({"free", ptr, 0, false, own}, gather));  // else it stays until the communicator's end
+  return free(ptr);
+}
+
+Status CudaTransport::register_memory(void* ptr, uint64_t bytes, const Gather& gather,
+                                      const SharedRegions::Install& install) {
+  Status own;
+  if (is_allocated(ptr))
+    own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc, which all ranks reach already");
+  return regions_->add({"register", ptr, bytes, false, own}, gather, install);
+}
+
+Status CudaTransport::deregister_memory(void* ptr, const Gather& gather) {
+  Status own;
+  if (is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc: it ends with free");
+  return regions_->end({"deregister", ptr, 0, false, own}, gather);
+}
+
+bool CudaTransport::may_be_direct() const {
+  switch (regions_->reach()) {
+    case SharedRegions::Reach::kNothing: return false;
+    case SharedRegions::Reach::kAgreed: return regions_->any_agreed();
+    default: return true;
+  }
+}
+
+// Kernels find peers' buffers by the regions' numbers; the host touches none of them.
+RemoteAddress CudaTransport::describe(const void* ptr, uint64_t bytes) const {
+  const uint32_t region = regions_->find(ptr, bytes);
+  if (region == SharedRegions::kNowhere) return {};
+  return {region, reinterpret_cast<uint64_t>(ptr)};
 }
 
 std::byte* CudaTransport::resolve(Rank, const RemoteAddress& address) const {

@@ -24,6 +24,7 @@
 #include "rondo/schedule.h"
 #include "transport/cuda_p2p/board.h"
 #include "transport/cuda_p2p/layout.h"
+#include "transport/cuda_p2p/regions.h"
 #include "transport/process_name.h"
 #include "transport/transport.h"
 
@@ -41,12 +42,12 @@ struct DeviceLink {
 
 class CudaTransport final : public Transport {
  public:
-  /// Collective: every rank's bytes, by rank.
-  using Gather = std::function<Status(std::string_view mine, std::vector<std::string>* all)>;
+  using Gather = SharedRegions::Gather;
   /// What a rank asks for; rank 0's count.
   struct Wishes {
     int32_t channels = 0;  // at most so many; 0: free choice
     int32_t engine = 0;    // 0 free choice, 1 interpreter, 2 stream
+    int32_t direct = 1;    // 0: no call goes from buffer to buffer
   };
   struct Options {
     int ordinal = 0;       // CUDA's number of this rank's device
@@ -94,7 +95,17 @@ class CudaTransport final : public Transport {
   cuda::Stream setup_stream() const { return setup_.get(); }
   bool all_in_one_process() const;
   /// The engine does not touch peers' buffers: may_be_direct() is false from now on. Equal on all ranks.
-  void forbid_direct() { may_be_direct_ = false; }
+  void forbid_direct() { regions_->forbid(); }
+  /// Peers reach whatever buffer this rank passes: a direct call needs no fallback. Equal on all ranks.
+  bool reaches_everything() const { return regions_->reach() == SharedRegions::Reach::kAnything; }
+  /// Memory that ranks have agreed on, and in which of it a buffer lies.
+  SharedRegions& regions() { return *regions_; }
+  /// alloc and free that tell the other ranks, where these have to be told: then collective.
+  Expected<void*> alloc_shared(uint64_t bytes, const Gather& gather, const SharedRegions::Install& install);
+  Status free_shared(void* ptr, const Gather& gather);
+  /// Collective likewise: the caller's own memory. Errors: those of SharedRegions.
+  Status register_memory(void* ptr, uint64_t bytes, const Gather& gather, const SharedRegions::Install& install);
+  Status deregister_memory(void* ptr, const Gather& gather);
 
   /// All channels of a connection's end, once both halves are there; nothing while the other one is missing. Never
   /// blocks. Channel c is layout().view(form, inbox, counters, readers, c).
@@ -136,7 +147,7 @@ class CudaTransport final : public Transport {
   std::optional<PeerLoss> find_lost() override { return host_.find_lost(); }
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
-  bool may_be_direct() const override { return may_be_direct_; }
+  bool may_be_direct() const override;
   bool can_pull() const override { return false; }
   RemoteAddress describe(const void* ptr, uint64_t bytes) const override;
   std::byte* resolve(Rank peer, const RemoteAddress& address) const override;
@@ -175,6 +186,8 @@ class CudaTransport final : public Transport {
   Status publish(uint64_t key, const Place* inbox, const Place* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
   bool through_host(const ConnectionKey& key) const;
+  bool is_allocated(const void* ptr) const;
+  SharedRegions::Reach choose_reach() const;
   Status make_half(const DeviceKey& connection, bool as_writer);
 
   const Rank rank_;
@@ -191,12 +204,13 @@ class CudaTransport final : public Transport {
   std::vector<DeviceLink> links_;
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
   std::vector<cuda::DevicePtr> opened_;           // by IPC: closed in the end
+  std::unique_ptr<SharedRegions> regions_;        // once the links are settled
   Rest device_rest_, host_rest_;
   std::vector<uint64_t> made_;  // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
-  bool may_be_direct_ = false, through_host_ = false, wide_lines_ = false;
+  bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "transport/cuda_p2p/cuda_transport.h"
+#include "transport/cuda_p2p/said.h"
 #include "transport/round_up.h"
 
 namespace rondo {
@@ -27,28 +28,6 @@ struct Tested {  // followed by a byte for each rank: 1 when its memory can be w
   int32_t error = 0;
   char why[400] = {};
 };
-
-template <class T>
-void set_error(const Status& s, T* to) {
-  if (s.ok()) return;
-  to->error = static_cast<int32_t>(s.code());
-  s.message().copy(to->why, sizeof to->why - 1);
-}
-
-template <class T>
-Expected<T> read(const std::string& bytes, size_t rank) {
-  T t;
-  if (bytes.size() < sizeof t)
-    return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", rank));
-  std::memcpy(static_cast<void*>(&t), bytes.data(), sizeof t);
-  if (t.error != 0) return Status(static_cast<StatusCode>(t.error), fmt::format("rank {}: {}", rank, t.why));
-  return t;
-}
-
-template <class T>
-std::string bytes_of(const T& t) {
-  return std::string(reinterpret_cast<const char*>(&t), sizeof t);
-}
 
 // What rank `from` writes into rank `to`'s memory.
 void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
@@ -114,7 +93,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
     RONDO_TRY(gather(bytes_of(region), &all));
     std::vector<std::byte*> regions;
     for (Rank r = 0; r < nranks; ++r) {
-      RONDO_TRY_ASSIGN(const Tested theirs, read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+      RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
       regions.push_back(host.resolve(r, theirs.host_region));
       if (t->all_in_one_process() && host.name() == "inproc") continue;
       RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
@@ -139,6 +118,7 @@ CudaTransport::~CudaTransport() {
   if (context_.get() == nullptr) return;
   cuda::CurrentContext current(context_.get());
   const cuda::Driver* d = cuda::driver();
+  regions_.reset();
   for (const cuda::DevicePtr p : opened_) d->ipc_close_mem_handle(p);
   registered_.clear();
   host_.keep(std::move(kept_));
@@ -213,7 +193,7 @@ Status CudaTransport::make_board(std::string* mine) {
 Status CudaTransport::read_boards(const std::vector<std::string>& all) {
   cuda::CurrentContext current(context_.get());
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Hello hello, read<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    RONDO_TRY_ASSIGN(const Hello hello, read_said<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
     devices_.push_back(hello.device);
     std::byte* const board = host_.resolve(r, hello.board);
     boards_[static_cast<size_t>(r)] = reinterpret_cast<DeviceBoard*>(board);
@@ -271,7 +251,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
 Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   wide_lines_ = true;
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Tested theirs, read<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
     wide_lines_ = wide_lines_ && theirs.wide_lines != 0;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
     const std::string results = all[static_cast<size_t>(r)].substr(sizeof(Tested));
@@ -303,12 +283,25 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   // The host's memory is slower and pinned: fewer and shorter messages fill such links.
   if (through_host_) layout_ = {4, 64 * 1024};
   if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
-  // A peer's buffers can be touched from here, wherever they come from, when they lie on this device, in this process:
-  // of other devices it depends on how they were allocated, which only their owner knows.
-  may_be_direct_ =
-      all_in_one_process() && !through_host_ &&
-      std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
+  SharedRegions::World world;
+  world.rank = rank_;
+  world.ordinal = options_.ordinal;
+  world.reach = choose_reach();
+  for (const DeviceOfRank& d : devices_)
+    world.same_process.push_back(d.same_process(devices_[static_cast<size_t>(rank_)]));
+  regions_ = std::make_unique<SharedRegions>(std::move(world));
   return {};
+}
+
+// A peer's buffers can be touched from here, wherever they come from, when they lie on this device, in this process. Of
+// other devices it depends on how they were allocated, which only their owner knows; other processes must open them.
+SharedRegions::Reach CudaTransport::choose_reach() const {
+  using Reach = SharedRegions::Reach;
+  if (through_host_ || devices_[0].wishes.direct == 0) return Reach::kNothing;
+  if (!all_in_one_process()) return Reach::kAgreed;
+  const bool one_device =
+      std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
+  return one_device ? Reach::kAnything : Reach::kLegacy;
 }
 
 Status CudaTransport::test_link(Rank peer) {

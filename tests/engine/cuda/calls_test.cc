@@ -256,19 +256,19 @@ TEST(Calls, PeersMemoryAtOtherAddresses) {
     EmulatedCase c(devices, tables, case_of(Collective::kAllGather, "pull", 100), {});
     const uint64_t in_bytes = 400, out_bytes = 800;
     std::vector<std::vector<std::byte>> copies;
-    std::vector<PeerRegion> regions;  // of rank 0: {in, out}, of rank 1: {in, out}
-    for (const DeviceCall& call : c.calls()) {
+    std::vector<PeerRegion> regions(4);  // region 0: in, region 1: out; of rank 0 and rank 1
+    size_t place = 0;
+    for (DeviceCall& call : c.calls()) {
       copies.emplace_back(call.in, call.in + in_bytes);
       for (std::byte& b : copies.back()) b ^= std::byte{0x5a};
-      regions.push_back(
-          {call.in - (reachable ? 4 : 4000), in_bytes + 8, copies.back().data() - (reachable ? 4 : 4000)});
+      regions[place] = {call.in - (reachable ? 4 : 4000), in_bytes + 8, copies.back().data() - (reachable ? 4 : 4000)};
       copies.emplace_back(out_bytes);
-      regions.push_back({call.out, out_bytes, copies.back().data()});
+      regions[2 + place++] = {call.out, out_bytes, copies.back().data()};
+      call.out_region = 1;
     }
-    const uint32_t first[] = {0, 2, 4};
-    for (Rank r = 0; r < nranks; ++r) {
-      devices.comm(r).regions = regions.data();
-      devices.comm(r).region_first = first;
+    for (Rank rank = 0; rank < nranks; ++rank) {
+      devices.comm(rank).regions = regions.data();
+      devices.comm(rank).max_regions = 2;
     }
     devices.launch(c.kernel(), one_unit({&c}), 2);
     for (size_t r = 0; r < 2; ++r) {

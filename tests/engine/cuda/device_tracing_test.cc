@@ -144,7 +144,7 @@ TEST(DeviceTracing, AllKindsOfCallsAreValidTraces) {
         RONDO_TRY(comm.all_reduce(a.data(), a.data(), 900, Dtype::kFloat32, Op::kMax, &options));
         RONDO_TRY(group_end());
         CallOptions one = options;
-        for (const char* name : {"one_shot", "tree", "two_shot"}) {
+        for (const char* name : {"one_shot", "tree", "two_shot", "direct"}) {
           one.algorithm = name;
           RONDO_TRY(comm.all_reduce(a.data(), a.data(), 900, Dtype::kFloat32, Op::kMax, &one));
         }
@@ -155,7 +155,7 @@ TEST(DeviceTracing, AllKindsOfCallsAreValidTraces) {
   const auto files = read_traces(folder.path());
   ASSERT_TRUE(files.ok()) << files.status().to_string();
   ASSERT_EQ(files->size(), 4u);
-  for (const TraceFile& f : *files) EXPECT_EQ(f.plans.size(), 8u);  // each a call's, for send and recv one each
+  for (const TraceFile& f : *files) EXPECT_EQ(f.plans.size(), 9u);  // each a call's, for send and recv one each
   ExportReport report;
   EXPECT_EQ(ChromeValidator::check(chrome(*files, report)), std::vector<std::string>{});
   EXPECT_EQ(report.unmatched_sends, 0u);

@@ -23,6 +23,8 @@ struct EmulatedRun {
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t channels = 1;
   uint64_t message_bytes = 512;
+  const Algorithm* fallback = nullptr;  // of a direct case
+  DeviceProtocol fallback_protocol = DeviceProtocol::kSimple;
 };
 
 /// A case with the memory of all ranks. `calls(devices)` gives one call for each rank.
@@ -31,21 +33,6 @@ class EmulatedCase {
   EmulatedCase(EmulatedDevices& devices, const DataTables& tables, const Case& c, const EmulatedRun& run)
       : case_(c), run_(run) {
     const int nranks = tables.nranks();
-    ProgramShape shape;
-    shape.operation = {c.collective,
-                       c.dtype,
-                       collective_reduces(c.collective) ? c.op : Op::kSum,
-                       algorithm_index(*c.algorithm),
-                       c.count_elems,
-                       static_cast<uint16_t>(c.root),
-                       0,
-                       false};
-    shape.direct = c.algorithm->direct && nranks > 1;
-    shape.protocol = run.protocol == DeviceProtocol::kSimple || shape.direct ? Protocol::kSimple : Protocol::kInline;
-    DeviceShape device;
-    device.num_channels = run.channels;
-    device.short_messages = run.protocol;
-    device.message_bytes = run.message_bytes;
     const uint64_t bytes = std::max(in_elems(c, nranks), out_elems(c, nranks)) * dtype_bytes(c.dtype);
     const uint64_t area = CallBuffers::area_bytes(bytes);
     memory_.resize(static_cast<size_t>(nranks) * 2 * area);
@@ -53,9 +40,12 @@ class EmulatedCase {
       uint8_t* areas = memory_.data() + static_cast<size_t>(r) * 2 * area;
       buffers_.emplace_back(&tables, r, areas, areas + area);
       buffers_.back().begin(c);
-      const Rank root = collective_is_rooted(c.collective) ? c.root : 0;
-      const DeviceProgram* program = devices.program(record_rank(*c.algorithm, r, nranks, root), shape, device);
+      const DeviceProgram* program = program_of(devices, *c.algorithm, run.protocol, r, nranks);
       DeviceCall call = devices.call(program);
+      if (run.fallback != nullptr && nranks > 1) {
+        call.fallback = program_of(devices, *run.fallback, run.fallback_protocol, r, nranks);
+        call.scratch = devices.call(call.fallback).scratch;
+      }
       call.in = static_cast<const std::byte*>(buffers_.back().in());
       call.out = static_cast<std::byte*>(buffers_.back().out());
       if (program->premul) {
@@ -85,6 +75,28 @@ class EmulatedCase {
   }
 
  private:
+  const DeviceProgram* program_of(EmulatedDevices& devices, const Algorithm& algorithm, DeviceProtocol protocol, Rank r,
+                                  int nranks) const {
+    const Case& c = case_;
+    ProgramShape shape;
+    shape.operation = {c.collective,
+                       c.dtype,
+                       collective_reduces(c.collective) ? c.op : Op::kSum,
+                       algorithm_index(algorithm),
+                       c.count_elems,
+                       static_cast<uint16_t>(c.root),
+                       0,
+                       false};
+    shape.direct = algorithm.direct && nranks > 1;
+    shape.protocol = protocol == DeviceProtocol::kSimple || shape.direct ? Protocol::kSimple : Protocol::kInline;
+    DeviceShape device;
+    device.num_channels = run_.channels;
+    device.short_messages = protocol;
+    device.message_bytes = run_.message_bytes;
+    const Rank root = collective_is_rooted(c.collective) ? c.root : 0;
+    return devices.program(record_rank(algorithm, r, nranks, root), shape, device);
+  }
+
   Case case_;
   EmulatedRun run_;
   std::vector<uint8_t> memory_;

@@ -25,7 +25,8 @@ TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(offsetof(DeviceProgram, in_elems), 152u);
   EXPECT_EQ(sizeof(DeviceWriteEnd), 200u);
   EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
-  EXPECT_EQ(sizeof(DeviceCall), 80u);
+  EXPECT_EQ(sizeof(DeviceCall), 96u);
+  EXPECT_EQ(sizeof(PeerCredit), 24u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
   EXPECT_EQ(sizeof(DeviceRecord), 64u);
   EXPECT_EQ(sizeof(LaneProgress), 64u);
@@ -130,6 +131,18 @@ TEST(Lower, CreditsTravelInLines) {
   ASSERT_TRUE(lower(*program, {}, ports).ok());
   ASSERT_FALSE(ports.ends.empty());
   for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kCredit);
+}
+
+// Behind its entry a rank may still turn to another program.
+TEST(Lower, EveryDirectAlgorithmBeginsWithItsEntry) {
+  for (const int nranks : {2, 3, 8}) {
+    World w(nranks);
+    for (const Algorithm& a : all_algorithms()) {
+      if (a.collective == Collective::kBarrier) continue;
+      const auto program = w.compiled(a.collective, std::string(a.name).c_str(), 100, Protocol::kSimple, nranks);
+      EXPECT_EQ(entry_steps(*program), a.direct ? 2 : 0) << a.name << ", " << nranks << " ranks";
+    }
+  }
 }
 
 TEST(Lower, RefusesWhatABlockCannotHold) {

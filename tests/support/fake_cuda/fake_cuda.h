@@ -100,6 +100,8 @@ class FakeCuda {
   void fail(std::string_view symbol, cuda::Result error, uint64_t nth = 1);
   /// From now on every call that needs the device's context returns `error`, as after a fault of a kernel.
   void break_device(int ordinal, cuda::Result error);
+  /// The allocation becomes one of those that have no IPC handles, as cuMemCreate and memory pools make them.
+  void forbid_ipc(cuda::DevicePtr ptr);
   /// How often a function was called.
   uint64_t calls(std::string_view symbol) const;
   /// What is left: memory, registrations, mappings, streams, events, modules, contexts, user objects, and what was

@@ -307,7 +307,7 @@ Result fake_pointer_attribute(void* data, int attribute, DevicePtr ptr) {
     case kPointerBufferId: return put(a->id);
     case kPointerIsManaged: return put(0u);
     case kPointerDeviceOrdinal: return put(a->device);
-    case kPointerIpcCapable: return put(a->kind == Allocation::Kind::kDevice ? 1u : 0u);
+    case kPointerIpcCapable: return put(a->kind == Allocation::Kind::kDevice && a->ipc ? 1u : 0u);
     case kPointerRangeStart: return put(static_cast<DevicePtr>(a->base));
     case kPointerRangeSize: return put(a->bytes);
     default: return kErrorInvalidValue;
@@ -321,7 +321,7 @@ Result fake_ipc_get_mem_handle(IpcMemHandle* handle, DevicePtr ptr) {
   if (need_context(st, r) == nullptr) return r;
   if (r = may_disturb(st); r != kSuccess) return r;
   const Allocation* a = find_memory(st, ptr, 1);
-  if (handle == nullptr || a == nullptr || a->kind != Allocation::Kind::kDevice) return kErrorInvalidValue;
+  if (handle == nullptr || a == nullptr || a->kind != Allocation::Kind::kDevice || !a->ipc) return kErrorInvalidValue;
   const Ticket ticket{kMagic,   st.pid.load(),   a->block->fd,
                       a->slot,  a->block->bytes, a->base - a->block->base,
                       a->bytes, a->id,           hash_of(st.machine.devices[static_cast<size_t>(a->device)].uuid)};
@@ -402,3 +402,13 @@ Result fake_ipc_close_mem_handle(DevicePtr ptr) {
 }
 
 }  // namespace rondo::testing::fake
+
+namespace rondo::testing {
+
+void FakeCuda::forbid_ipc(cuda::DevicePtr ptr) {
+  fake::State& st = fake::state();
+  fake::Section section(st.mutex);
+  fake::find_memory(st, ptr, 1)->ipc = false;
+}
+
+}  // namespace rondo::testing

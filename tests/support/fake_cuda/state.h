@@ -60,6 +60,7 @@ struct Allocation {
   size_t mapped_bytes = 0;
   std::string key = {};  // kImported: of its handle
   uint64_t opened = 1;   // kImported
+  bool ipc = true;       // kDevice: has handles
 };
 
 /// A memfd of whole 2 MiB, and a page behind them that says which allocations live. Small allocations share one.
