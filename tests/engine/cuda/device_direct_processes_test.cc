@@ -7,6 +7,7 @@
 
 #include "engine/cuda/direct_calls.h"
 #include "protocol/spin.h"
+#include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
 
@@ -100,12 +101,11 @@ TEST(DeviceDirectProcessesTest, RegisteredMemory) {
       EXPECT_NE(fake.leaks().find("mapping"), std::string::npos);
       RONDO_TRY(comm.deregister_memory(memory.as() + 256 + extra));
       EXPECT_NE(fake.leaks().find(std::to_string(bytes + 1024)), std::string::npos);
+      expect_way(comm, memory.as<float>(), true, true, "the rest of the allocation");
       RONDO_TRY(comm.deregister_memory(memory.as()));
       EXPECT_FALSE(comm.impl().device()->transport().may_be_direct());
-      CallOptions options;
-      options.algorithm = "direct";
-      EXPECT_EQ(comm.all_reduce(memory.as(), memory.as(), 9, Dtype::kFloat32, Op::kSum, &options).code(),
-                StatusCode::kUnsupported);
+      EXPECT_EQ(sum(comm, memory.as<float>()).code(), StatusCode::kUnsupported)
+          << "the plan before was made for regions";
       return comm.error();
     });
   }
@@ -155,6 +155,54 @@ TEST(DeviceDirectProcessesTest, MemoryAllocatedAnewAtTheSameAddress) {
     RONDO_TRY(comm.register_memory(data, kBytes));
     expect_way(comm, data, false, false, "registered again");
     return comm.deregister_memory(data);
+  });
+}
+
+// Closing a handle waits for the device, here for a while on rank 1: rank 0 may not go on, and free its memory, before.
+TEST(DeviceDirectProcessesTest, NobodyHasItMappedWhenDeregisterReturns) {
+  Shared<SharedCounter> busy;
+  on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
+    RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(4096));
+    RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
+    RONDO_TRY(comm.register_memory(memory.as(), 4096));
+    if (comm.rank() == 1) {
+      EXPECT_EQ(cuda::driver()->launch_host_function(
+                    stream.get(),
+                    [](void* done) {
+                      usleep(300'000);
+                      static_cast<SharedCounter*>(done)->add();
+                    },
+                    &*busy),
+                0);
+    }
+    RONDO_TRY(comm.deregister_memory(memory.as()));
+    EXPECT_EQ(busy->value(), 1u);
+    return comm.error();
+  });
+}
+
+// A call that has not run yet uses its region: the number may not be given away meanwhile.
+TEST(DeviceDirectProcessesTest, DeregisteringWaitsForCallsUnderWay) {
+  on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
+    RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(8192));
+    RONDO_TRY_ASSIGN(const auto other, cuda::DeviceMemory::make(8192));
+    RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
+    RONDO_TRY(comm.register_memory(memory.as(), 4096));
+    RONDO_TRY(comm.register_memory(memory.as() + 4096, 4096));  // nothing is closed, which would wait too
+    RONDO_TRY(sum(comm, memory.as<float>()));
+    EXPECT_EQ(cuda::driver()->launch_host_function(
+                  stream.get(), [](void*) { usleep(200'000); }, nullptr),
+              0);
+    CallOptions options;
+    options.stream = stream.get();
+    options.algorithm = "direct";
+    Work work;
+    RONDO_TRY(comm.all_reduce(memory.as(), memory.as(), 1009, Dtype::kFloat32, Op::kSum, &options, &work));
+    RONDO_TRY(comm.deregister_memory(memory.as()));
+    RONDO_TRY(comm.register_memory(other.as(), 8192));
+    RONDO_TRY(work.wait());
+    expect_way(comm, other.as<float>(), false, false, "the same number");
+    return comm.error();
   });
 }
 
