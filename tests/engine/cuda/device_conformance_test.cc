@@ -23,12 +23,15 @@ std::vector<Case> sample(int nranks) {
   return cases;
 }
 
-void conform(int devices, int nranks, const std::string& settings) {
-  FakeMachine machine = FakeMachine::uniform(devices);
+void conform(FakeMachine machine, int nranks, const std::string& settings) {
   machine.block_threads = 2;
   EmulatedCuda cuda(machine);
   run_cases(World::kThreads, nranks, Memory::kDevice, sample(nranks), device_config(settings));
   EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+void conform(int devices, int nranks, const std::string& settings) {
+  conform(FakeMachine::uniform(devices), nranks, settings);
 }
 
 TEST(DeviceConformanceTest, OneRank) { conform(1, 1, ""); }
@@ -38,8 +41,15 @@ TEST(DeviceConformanceTest, RanksOnOneDevice) {
 TEST(DeviceConformanceTest, RanksOnDevicesOfTheirOwn) {
   for (const int nranks : {2, 3}) conform(nranks, nranks, "device_channels = 3");
 }
+TEST(DeviceConformanceTest, RanksOnLinkedDevices) {
+  for (const int nranks : {2, 3}) {
+    const FakeNvml nvml(linked_devices(nranks));
+    conform(fake_machine(linked_devices(nranks)), nranks, "device_channels = 3");
+  }
+}
 TEST(DeviceConformanceTest, InlinedTexts) {
-  for (const int nranks : {2, 3}) conform(nranks, nranks, "device_inline = on");
+  const FakeNvml nvml(linked_devices(3));
+  for (const int nranks : {2, 3}) conform(fake_machine(linked_devices(3)), nranks, "device_inline = on");
 }
 TEST(DeviceConformanceTest, ByStreams) {
   for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");

@@ -24,8 +24,9 @@ std::vector<Case> sample(int nranks) {
 }
 
 // Each rank's process plays its own device `rank % devices` of one machine.
-void conform(int devices, int nranks, const std::string& settings) {
-  EmulatedCuda cuda(FakeMachine::uniform(devices));
+void conform(const FakeMachine& machine, int nranks, const std::string& settings) {
+  EmulatedCuda cuda(machine);
+  const int devices = static_cast<int>(machine.devices.size());
   Config config = device_config(settings);
   config.device = devices == 1 ? 0 : -1;
   const std::vector<Case> cases = sample(nranks);
@@ -50,10 +51,18 @@ void conform(int devices, int nranks, const std::string& settings) {
       options);
 }
 
+void conform(int devices, int nranks, const std::string& settings) {
+  conform(FakeMachine::uniform(devices), nranks, settings);
+}
+
 TEST(DeviceProcessesTest, StreamsOnOneDevice) {
   for (const int nranks : {2, 3}) conform(1, nranks, "");
 }
 TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform(3, 3, "device_channels = 2"); }
+TEST(DeviceProcessesTest, InterpreterOnLinkedDevices) {
+  const FakeNvml nvml(linked_devices(3));
+  conform(fake_machine(linked_devices(3)), 3, "device_channels = 2");
+}
 TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p = 0"); }
 
 // Two of four ranks share each device.
