@@ -176,8 +176,9 @@ class RONDO_API Communicator {
   ///
   /// At every call each rank looks whether its buffers still belong to the allocation that it has registered. When one
   /// does not, or was never registered, all ranks run the call through staging memory (explain_plan names both ways);
-  /// a captured call decides when it is captured. So memory may be freed while it is registered, though it should be
-  /// deregistered first: until then the other processes have it mapped.
+  /// a captured call decides when it is captured. That is a safety net: until it is deregistered, or the
+  /// communicator destroyed, on all ranks, other processes have it mapped, and CUDA leaves undefined what freeing it
+  /// then does.
   ///
   /// Where threads reach one another's memory anyway nothing is exchanged and the call is not collective, nor where no
   /// call goes from buffer to buffer (by streams, through host memory, device_direct = off): it is noted, no more.

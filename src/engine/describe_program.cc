@@ -7,7 +7,9 @@
 namespace rondo {
 namespace {
 
-TracedConnection connection_of(const ConnectionKey& k) { return {k.writer, k.reader, k.tag, k.group, k.inline_only}; }
+TracedConnection connection_of(const ConnectionKey& k) {
+  return {k.writer, k.reader, k.tag, k.group, static_cast<uint8_t>(k.inline_only)};
+}
 
 TracedInstruction describe_step(const ProgramStep& s) {
   TracedInstruction i;

@@ -96,7 +96,8 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
   own.version = c.version;
   if (c.blocking != NCCL_CONFIG_UNDEF_INT) own.blocking = c.blocking != 0;
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_ctas = c.minCTAs;
-  if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_ctas = c.maxCTAs;
+  own.most_given = c.maxCTAs != NCCL_CONFIG_UNDEF_INT;
+  if (own.most_given) own.max_ctas = c.maxCTAs;
   if (c.maxCTAs == NCCL_CONFIG_UNDEF_INT) own.max_ctas = std::max(own.max_ctas, own.min_ctas);
   own.no_blocks = c.CTAPolicy != NCCL_CONFIG_UNDEF_INT && (c.CTAPolicy & NCCL_CTA_POLICY_ZERO) != 0;
   if (own.min_ctas > own.max_ctas)
@@ -107,18 +108,17 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
 }
 
 Expected<std::string> settings_of(const CommConfig& config) {
-  const CommConfig unset;
   std::string text;
-  auto add = [&](const char* key, bool given, const std::string& value) -> Status {
-    if (!given) return {};
+  if (config.version == 0) return text;  // there was none
+  auto add = [&](const char* key, const std::string& value) -> Status {
     RONDO_TRY_ASSIGN(const std::string stronger, read_setting(key));
     if (stronger.empty()) text += fmt::format("{} = {}\n", key, value);
     return {};
   };
   auto blocks = [](int ctas) { return std::to_string(std::min(ctas, kMostBlocks)); };
-  RONDO_TRY(add("device_min_blocks", config.min_ctas != unset.min_ctas, blocks(config.min_ctas)));
-  RONDO_TRY(add("device_max_blocks", config.max_ctas != unset.max_ctas, blocks(config.max_ctas)));
-  RONDO_TRY(add("device_engine", config.no_blocks, "stream"));
+  RONDO_TRY(add("device_min_blocks", blocks(config.min_ctas)));
+  RONDO_TRY(add("device_max_blocks", blocks(config.most_given ? config.max_ctas : kMostBlocks)));
+  RONDO_TRY(add("device_engine", config.no_blocks ? "stream" : "auto"));
   return text;
 }
 

@@ -22,6 +22,7 @@ struct CommConfig {
   bool blocking = true;
   int min_ctas = 1;
   int max_ctas = 64;
+  bool most_given = false;  // maxCTAs was set: 64 of its own is no limit
   bool no_blocks = false;  // CTAPolicy asks for none: copies and flags in streams, kernels for reductions alone
   std::string name;  // commName, of our own: the caller's text may go
 };
@@ -40,8 +41,9 @@ extern const ConfigField kConfigFields[];
 /// `config` may be nullptr: the defaults. Errors: kInvalidArgument naming the field, the value and what is expected.
 Expected<CommConfig> read_config(const ncclConfig_t* config);
 
-/// The lines of settings that it stands for: how many thread blocks a device kernel has, and whether there is one. What
-/// the environment says of the same is stronger, as with NCCL. Errors: those of read_setting.
+/// The lines of settings that it stands for: how many thread blocks a device kernel has, and whether there is one; what
+/// it leaves out too, since a child's config replaces its parent's. What rondo's own settings and NCCL_MIN_CTAS and
+/// NCCL_MAX_CTAS say of the same is stronger. Errors: those of read_setting.
 Expected<std::string> settings_of(const CommConfig& config);
 
 /// The fields that the caller knows, everything else as if not set. Errors: kInvalidArgument (magic, size).

@@ -74,7 +74,7 @@ struct TracedConnection {
   int32_t reader = -1;  // -1: a multicast
   uint16_t tag = 0;
   uint16_t group = 0;
-  bool inline_only = false;
+  uint8_t form = 0;  // several FIFOs may join the same ends: 0 the usual, 1 lines alone; on devices 2 LL, 3 LL128
   friend constexpr auto operator<=>(const TracedConnection&, const TracedConnection&) = default;
 };
 

@@ -32,7 +32,7 @@ void put(ByteWriter& w, const TracedConnection& c) {
   w.put(c.reader);
   w.put(c.tag);
   w.put(c.group);
-  w.put(static_cast<uint8_t>(c.inline_only));
+  w.put(c.form);
 }
 constexpr size_t kConnectionBytes = 13;
 
@@ -75,7 +75,7 @@ std::vector<TracedConnection> get_connections(ByteReader& r) {
     c.reader = r.get<int32_t>();
     c.tag = r.get<uint16_t>();
     c.group = r.get<uint16_t>();
-    c.inline_only = r.get<uint8_t>() != 0;
+    c.form = r.get<uint8_t>();
   }
   return list;
 }

@@ -57,7 +57,6 @@ class BlockCalls {
     waited_ns_ = 0;
     moved_ = true;
     num_ports_ = 0;
-    turn_ ^= 1;
     return args_.trace.records != nullptr ? env_.now_ns() : 0;
   }
   RONDO_HOST_DEVICE_INLINE void end_record(uint64_t begin_ns) {

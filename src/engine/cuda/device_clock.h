@@ -13,6 +13,10 @@ namespace rondo {
 
 class DeviceClock {
  public:
+  DeviceClock() = default;
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
   /// Asks the device for the time. Errors: those of the driver; kTimeout when it does not answer within a second, as
   /// when all of it is taken by kernels that wait.
   Status read(KernelLoader& kernels) { return read(kernels, kFirstPatienceNs); }

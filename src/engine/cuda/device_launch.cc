@@ -85,7 +85,9 @@ struct DeviceEngine::Launch {
     const Entry* entry;
     std::shared_ptr<DevicePlan> plan;
   };
+  cuda::Context context = nullptr;
   cuda::Function function = nullptr;
+  std::shared_ptr<LaunchTrace> trace;  // nullptr: nobody is traced, or it is captured
   std::vector<DeviceUnit> units;
   std::vector<DeviceCall> calls;
   std::vector<Member> members;
@@ -160,10 +162,9 @@ Status DeviceEngine::launch(Launch& l) {
   void* params[] = {&args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
   const bool captured = cuda::captures(stream);
-  const std::shared_ptr<LaunchTrace> trace = captured ? nullptr : l.open_trace();
-  if (trace != nullptr) {
-    RONDO_TRY(trace->begin(stream));
-    args.trace = trace->on_device();
+  if (l.trace != nullptr) {
+    RONDO_TRY(l.trace->begin(stream));
+    args.trace = l.trace->on_device();
   }
   DeviceEngine& first = *l.members[0].entry->engine;
   RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured));
@@ -173,7 +174,7 @@ Status DeviceEngine::launch(Launch& l) {
   if (captured && tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(tables)));
   for (const Launch::Member& m : l.members) {
-    Left left{{}, trace, static_cast<uint32_t>(&m - l.members.data())};  // calls stand in the order of members
+    Left left{{}, l.trace, static_cast<uint32_t>(&m - l.members.data())};  // calls stand in the order of members
     if (&m == &l.members[0]) left.tables = std::move(tables);
     RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(left)));
   }
@@ -218,6 +219,7 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     end_operation(entries[i].request->op, {});
   }
   auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
+  std::vector<Launch> launches;
   for (const bool point_to_point : {false, true})
     for (;;) {
       const auto first = std::find_if(pending.begin(), pending.end(),
@@ -261,9 +263,18 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
             fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
                         "messages into a group, or set RONDO_DEVICE_CHANNELS lower",
                         l.members[0].entry->engine->rank_, l.blocks, room));
-      cuda::CurrentContext current(context);
-      RONDO_TRY(launch(l));
+      l.context = context;
+      launches.push_back(std::move(l));
     }
+  // Memory for traces is taken before any of them waits on a device, since taking it may wait for one.
+  for (Launch& l : launches) {
+    cuda::CurrentContext current(l.context);
+    if (!cuda::captures(l.members[0].entry->request->stream)) l.trace = l.open_trace();
+  }
+  for (Launch& l : launches) {
+    cuda::CurrentContext current(l.context);
+    RONDO_TRY(launch(l));
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "engine/cuda/device_tracing.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 
 #include "cuda/capture.h"
@@ -18,11 +19,13 @@ TracedPlan describe_lowered(const Program& program, const DeviceProgram& header)
   plan.protocol = header.direct != 0 ? "direct" : kProtocolNames[static_cast<int>(header.protocol)];
   plan.loop_elems = header.loop_elems;
   plan.num_loops = header.num_loops;
-  // On a device a connection's credits travel in lines apart from its messages.
+  // On a device each form of messages has a FIFO of its own, and credits travel in lines apart.
+  constexpr uint8_t kForms[] = {0, 2, 3};  // by DeviceProtocol
   for (auto& lane : plan.lanes)
     for (TracedInstruction& i : lane)
       for (auto* ports : {&i.recv, &i.send})
-        for (TracedConnection& c : *ports) c.inline_only = (i.flags & kFlagCredit) != 0;
+        for (TracedConnection& c : *ports)
+          c.form = (i.flags & kFlagCredit) != 0 ? 1 : kForms[static_cast<int>(header.protocol)];
   return plan;
 }
 
@@ -77,19 +80,20 @@ Expected<const std::vector<DeviceRecord>*> LaunchTrace::records(cuda::Stream str
   return &records_;
 }
 
-Status DeviceTracing::start(StepTrace* trace, KernelLoader& kernels) {
+Status DeviceTracing::prepare(KernelLoader& kernels) {
   if (stream_.context() == nullptr) {
     RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
   }
-  RONDO_TRY(clock_.read(kernels));
-  trace_ = trace;
-  return {};
+  return clock_.read(kernels);
 }
 
 Expected<std::shared_ptr<LaunchTrace>> DeviceTracing::room_for(uint64_t num_records) {
   num_records = std::min(num_records, LaunchTrace::kMostRecords);
   for (const auto& l : launches_)
-    if (l.use_count() == 1 && l->capacity() >= num_records) return l;
+    if (l.use_count() == 1 && l->capacity() >= num_records) {
+      std::atomic_thread_fence(std::memory_order_acquire);  // whoever held it has done with it
+      return l;
+    }
   const cuda::OutsideCapture outside;
   RONDO_TRY_ASSIGN(auto made, LaunchTrace::make(num_records));
   launches_.push_back(std::move(made));
@@ -125,9 +129,11 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
     LaneWait wait;
     const uint64_t begin = clock_.ticks(r.begin_ns), ready = begin + clock_.duration_ticks(r.wait_ns);
     if (r.wait_ns != 0) {
-      const WaitReason why = s.verb == Verb::kWait ? WaitReason::kOrder
-                             : recvs != 0          ? WaitReason::kData
-                                                   : WaitReason::kRoom;
+      // By LL and LL128 data are waited for while they are moved.
+      const bool polls_data = header.protocol == DeviceProtocol::kSimple || s.is(kFlagCredit);
+      const WaitReason why = s.verb == Verb::kWait      ? WaitReason::kOrder
+                             : recvs != 0 && polls_data ? WaitReason::kData
+                                                        : WaitReason::kRoom;
       wait = {begin, begin, {}, why};
     }
     trace_->add(step, wait, ready, std::max(ready, clock_.ticks(r.end_ns)));

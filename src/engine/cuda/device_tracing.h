@@ -52,8 +52,11 @@ struct TracedPrograms {
 
 class DeviceTracing {
  public:
-  /// `trace` belongs to this until stop(). Reads the device's clock. Errors: those of DeviceClock.
-  Status start(StepTrace* trace, KernelLoader& kernels);
+  /// Before start(), while it is off; may take a second, so without the watch lock. Reads the device's clock. Errors:
+  /// those of DeviceClock.
+  Status prepare(KernelLoader& kernels);
+  /// `trace` belongs to this until stop().
+  void start(StepTrace* trace) { trace_ = trace; }
   void stop() { trace_ = nullptr; }
   bool on() const { return trace_ != nullptr; }
   /// Room for the records of a launch; `num_records` of calls that this is asked to trace.

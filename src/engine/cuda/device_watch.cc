@@ -62,11 +62,8 @@ bool DeviceEngine::retire() {
     if (const auto by = transport_.aborted_by(); status.ok() && by)
       status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
-    if (!status.ok() && failure_.ok()) {
-      take_failure(status);
-      transport_.raise_abort(rank_);
-    }
     if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
+    if (!status.ok() && failure_.ok()) take_failure(status);
     if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
     end_operation(o.op, status);
     free_events_.push_back(std::move(o.event));
@@ -84,14 +81,24 @@ void DeviceEngine::trace_call(Outstanding& o) {
   const TracedPrograms programs{plan.program.get(), &plan.header, plan.fallback.get(), &plan.header_fallback};
   const Status s = tracing_.add(*o.trace, o.call, sequence, programs, *kernels_);
   if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", rank_, s.to_string().c_str());
+  if (s.ok() && o.call == 0 && o.trace->num_lost() != 0)
+    std::fprintf(stderr, "rondo: rank %d: the trace of a launch lacks its first %llu instructions: it keeps %llu\n",
+                 rank_, static_cast<unsigned long long>(o.trace->num_lost()),
+                 static_cast<unsigned long long>(o.trace->capacity()));
 }
 
 Status DeviceEngine::set_trace(StepTrace* trace) {
   cuda::CurrentContext current(transport_.context());
   RONDO_TRY(current.status());
+  {
+    const std::lock_guard lock(watch_mutex_);
+    tracing_.stop();
+  }
+  if (trace == nullptr) return {};
+  RONDO_TRY(tracing_.prepare(*kernels_));  // nobody else looks at it while it is off
   const std::lock_guard lock(watch_mutex_);
-  tracing_.stop();
-  return trace != nullptr ? tracing_.start(trace, *kernels_) : Status();
+  tracing_.start(trace);
+  return {};
 }
 
 void DeviceEngine::set_failure_hook(FailureHook hook) {
@@ -199,7 +206,6 @@ void DeviceEngine::fail(Status status) {
     if (!failure_.ok()) return;
     take_failure(std::move(status));
   }
-  transport_.raise_abort(rank_);
   if (world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
   watch_changed_.notify_all();
 }
@@ -209,6 +215,7 @@ void DeviceEngine::take_failure(Status status) {
   failure_ = std::move(status);
   failed_.store(true, std::memory_order_release);
   std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+  transport_.raise_abort(rank_);  // before files are written: the others wait
   if (failure_hook_ != nullptr) failure_hook_(failure_, calls_under_way());
 }
 

@@ -94,6 +94,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, uint64_t begin_ns, OfRead of_read, OfWrite of_write) {
     if (begin_ns == 0) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
     const uint32_t recvs = shape.num_recv(), ports = recvs + shape.num_send();
+    Base::turn_ ^= 1;  // here, where a barrier follows
     const bool ok = shape.handle_mine(
         env_,
         [&](uint32_t i, uint32_t end) {

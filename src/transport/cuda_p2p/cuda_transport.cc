@@ -43,7 +43,7 @@ Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_h
     RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
   std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
   std::byte* const at = memory.as();
-  kept_->device.push_back(std::move(memory));
+  hold(std::move(memory));
   staging_bytes_ += bytes;
   return Rest{num_slabs_++, 0, bytes, at};
 }
@@ -219,11 +219,17 @@ Expected<void*> CudaTransport::alloc(uint64_t bytes) {
   RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
   RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
   void* const at = memory.as();
-  kept_->device.push_back(std::move(memory));
+  hold(std::move(memory));
   return at;
 }
 
+void CudaTransport::hold(cuda::DeviceMemory memory) {
+  const std::lock_guard lock(kept_mutex_);
+  kept_->device.push_back(std::move(memory));
+}
+
 bool CudaTransport::is_allocated(const void* ptr) const {
+  const std::lock_guard lock(kept_mutex_);
   return std::any_of(kept_->device.begin(), kept_->device.end(), [&](const auto& m) { return m.as() == ptr; });
 }
 
@@ -231,7 +237,13 @@ Status CudaTransport::free(void* ptr) {
   if (!is_allocated(ptr))
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
-  std::erase_if(kept_->device, [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
+  cuda::DeviceMemory mine;  // given back without the lock: that may wait for the device
+  const std::lock_guard lock(kept_mutex_);
+  auto& all = kept_->device;
+  const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
+  if (it == all.end()) return {};
+  mine = std::move(*it);
+  all.erase(it);
   return {};
 }
 

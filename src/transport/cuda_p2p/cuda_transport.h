@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -183,6 +184,7 @@ class CudaTransport final : public Transport {
   Expected<Place> carve(uint64_t bytes, bool on_host);
   Expected<Rest> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
+  void hold(cuda::DeviceMemory memory);
   Status publish(uint64_t key, const Place* inbox, const Place* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
   bool through_host(const ConnectionKey& key) const;
@@ -197,6 +199,7 @@ class CudaTransport final : public Transport {
   cuda::PrimaryContext context_;
   cuda::OwnedStream setup_;
   std::shared_ptr<Kept> kept_;
+  mutable std::mutex kept_mutex_;  // guards kept_->device: alloc and free beside calls
   std::vector<DeviceOfRank> devices_;
   std::vector<DeviceBoard*> boards_;  // by rank, as mapped here
   std::vector<cuda::DevicePtr> boards_on_device_;
