@@ -17,6 +17,6 @@ echo "== build (release, with tests)"
 configure release -D RONDO_BUILD_BENCH=OFF
 build build/release
 echo "== tests"
-ctest --preset release -j "$(nproc)" -L '^(unit|mp)$' -LE '^slow$'
+ctest --preset release -L '^(unit|mp)$' -LE '^slow$'
 echo "== proof of every algorithm, 1 to 64 ranks"
 build/release/tools/rondo check --max-ranks 64

@@ -108,8 +108,8 @@ ncclResult_t pncclCommResume(ncclComm_t handle) {
   return report(set_suspended(**comm, false, 0), comm->get());
 }
 
-// All of them are about GPU memory, of which a communicator of host memory has none. What connections take is given
-// back with the communicator and not before.
+// All of them are about GPU memory, of which a communicator of host memory has none. What connections take is given back
+// with the communicator and not before.
 ncclResult_t pncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
