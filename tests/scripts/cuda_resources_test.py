@@ -23,7 +23,7 @@ INLINED = {"rondo_ring_all_gather_copy"}
 INLINED |= {f"rondo_ring_{what}_{dtype}_sum" for what in ("all_reduce", "reduce_scatter")
             for dtype in ("float", "half", "bfloat16")}
 HOT |= INLINED
-EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy"}}
+EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock"}}
 OPS = ("sum", "prod", "max", "min")
 for image in (*DTYPES, "mixed"):
     EXPECTED[image] = {f"rondo_{what}_{image}_{op}" for what in ("interpret", "reduce") for op in OPS}

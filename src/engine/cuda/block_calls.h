@@ -52,41 +52,50 @@ class BlockCalls {
   RONDO_HOST_DEVICE_INLINE BlockCalls(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
       : env_(env), b_(state), args_(args) {}
 
-  /// Times of an instruction, where they are wanted; 0 where not.
-  RONDO_HOST_DEVICE_INLINE uint64_t begin_record() {
-    waited_ns_ = 0;
-    moved_ = true;
-    num_ports_ = 0;
-    return args_.trace.records != nullptr ? env_.now_ns() : 0;
+  /// What a record will say of the instruction under way is kept by thread 0 in shared memory: registers are scarce.
+  RONDO_HOST_DEVICE_INLINE bool traced() const { return args_.trace.records != nullptr; }
+  RONDO_HOST_DEVICE_INLINE void begin_record() {
+    if (!traced() || env_.thread() != 0) return;
+    b_.begin_ns = env_.now_ns();
+    b_.waited_ns = 0;
+    b_.num_ports = 0;
+    b_.moved = true;
   }
-  RONDO_HOST_DEVICE_INLINE void end_record(uint64_t begin_ns) {
-    if (begin_ns == 0 || !moved_ || env_.thread() != 0) return;
+  RONDO_HOST_DEVICE_INLINE void end_record() {
+    if (!traced() || env_.thread() != 0 || !b_.moved) return;
     const DeviceTrace& t = args_.trace;
     DeviceRecord r{};
-    r.begin_ns = begin_ns;
+    r.begin_ns = b_.begin_ns;
     r.end_ns = env_.now_ns();
-    r.wait_ns = waited_ns_ < UINT32_MAX ? static_cast<uint32_t>(waited_ns_) : UINT32_MAX;
+    r.wait_ns = b_.waited_ns < UINT32_MAX ? static_cast<uint32_t>(b_.waited_ns) : UINT32_MAX;
     r.call = static_cast<uint16_t>(call_);
     r.pc = static_cast<uint16_t>(standing_.pc);
     r.lane = static_cast<uint8_t>(lane_);
     r.channel = static_cast<uint8_t>(channel_);
     r.loop = static_cast<uint32_t>(standing_.loop);
-    r.fallback = falls_back_ ? 1 : 0;
-    r.num_steps = num_ports_ <= DeviceRecord::kSteps ? static_cast<uint8_t>(num_ports_) : DeviceRecord::kFirstPorts;
+    r.fallback = b_.falls_back ? 1 : 0;
+    r.num_steps = b_.num_ports <= DeviceRecord::kSteps ? static_cast<uint8_t>(b_.num_ports) : DeviceRecord::kFirstPorts;
     for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
-      if (i < num_ports_) r.steps[i] = b_.numbers[turn_][i];
+      if (i < b_.num_ports) r.steps[i] = b_.numbers[b_.turn ^ 1][i];  // it has turned since
     t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
   }
 
-  /// The number of a port's message, noted by the port's thread before the barrier that follows its wait. Two turns: the
-  /// next instruction's numbers may come while thread 0 still writes this one's record.
+  /// The number of a port's message, noted by the port's thread before the barrier that follows its wait. Two turns:
+  /// the next instruction's numbers may come while thread 0 still writes this one's record. Thread 0 turns behind that
+  /// barrier, and before the next numbers comes another one.
+  RONDO_HOST_DEVICE_INLINE void end_wait(uint32_t num_ports) {
+    if (env_.thread() != 0) return;
+    b_.turn ^= 1;
+    b_.num_ports = num_ports;
+    b_.waited_ns = env_.now_ns() - b_.begin_ns;
+  }
   RONDO_HOST_DEVICE_INLINE void note_number(uint32_t port, uint32_t num_recv, uint32_t num_ports, uint64_t step) {
     if (num_ports > DeviceRecord::kSteps) {
       if (port != 0 && port != num_recv) return;
       if (port != 0) port = 1;
       else if (num_recv == 0) port = 1;
     }
-    b_.numbers[turn_][port] = static_cast<uint32_t>(step);
+    b_.numbers[b_.turn][port] = static_cast<uint32_t>(step);
   }
 
   Env& env_;
@@ -95,10 +104,6 @@ class BlockCalls {
   Standing standing_{};
   uint32_t lane_ = 0, channel_ = 0, call_ = 0;
   uint32_t num_reads_ = 0, num_writes_ = 0;
-  uint64_t waited_ns_ = 0;
-  bool moved_ = true;        // the instruction under way moves something
-  bool falls_back_ = false;  // the call's fallback runs
-  uint32_t num_ports_ = 0, turn_ = 0;
 
  private:
   RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
@@ -110,6 +115,8 @@ class BlockCalls {
       b_.unit_lanes = unit_lanes;
       b_.first_step = 0;
       b_.nowhere = 0;
+      b_.falls_back = false;
+      b_.turn = 0;
       b_.scale = 0;
       if (call.program->premul)
         b_.scale = call.premul_at != nullptr
@@ -118,7 +125,6 @@ class BlockCalls {
     }
     env_.sync();
     standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
-    falls_back_ = false;
   }
 
   RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
@@ -142,11 +148,12 @@ class BlockCalls {
     if (lane_ == 0 && env_.thread() == 0) Mem::store_relaxed(falls_back, b_.nowhere);
     env_.sync();
     if (b_.unit_lanes > 1 && !meet(b_.unit_lanes)) return false;
-    falls_back_ = Mem::load_acquire(falls_back) != 0;
-    if (falls_back_) copy_words(&b_.program, b_.call.fallback, sizeof(DeviceProgram));
+    const bool falls = Mem::load_acquire(falls_back) != 0;
+    if (falls) copy_words(&b_.program, b_.call.fallback, sizeof(DeviceProgram));
     env_.sync();
     if (env_.thread() == 0) {
-      if (falls_back_) b_.call.program = b_.call.fallback;
+      b_.falls_back = falls;
+      if (falls) b_.call.program = b_.call.fallback;
       else b_.first_step = b_.program.entry_steps;
       b_.call.fallback = nullptr;
     }

@@ -29,6 +29,10 @@ struct BlockState {
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
   Port read_ports[kMaxReads], write_ports[kMaxWrites];
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // where they stand in the channel's tables
+  // Of the traced instruction under way, thread 0's:
+  uint64_t begin_ns, waited_ns;
+  uint32_t num_ports, turn;
+  bool moved, falls_back;                     // it moves something; it is of the call's fallback
   uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, on their ports
   // Of the message under way:
   const std::byte* sources[kMaxReads + 1];

@@ -143,7 +143,7 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
                                     Sum sum = Sum::kPartial) {
     if (!mine_ || failed_) return;
     using Shape = VerbShape<kVerb, kRecv, kSend>;
-    const uint64_t begin_ns = Base::begin_record();
+    Base::begin_record();
     VerbEnds<kRecv, kSend> ends;
     ends.num_readers = num_reads_;
     RONDO_UNROLL
@@ -151,18 +151,18 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
     RONDO_UNROLL
     for (int i = 0; i < kSend; ++i) ends.writers[i] = place_of(to[i], b_.write_ports, num_writes_);
     const Operands o = operands<Shape>(src, dst, order, sum);
-    failed_ = !move<kVerb>(ends, o, begin_ns);
+    failed_ = !move<kVerb>(ends, o);
     if (failed_) return;
-    Base::end_record(begin_ns);
+    Base::end_record();
     ++standing_.pc;
   }
   template <Verb kVerb, int kRecv, int kSend>
-  RONDO_HOST_DEVICE_INLINE bool move(const VerbEnds<kRecv, kSend>& ends, const Operands& o, uint64_t begin_ns) {
+  RONDO_HOST_DEVICE_INLINE bool move(const VerbEnds<kRecv, kSend>& ends, const Operands& o) {
     if constexpr (kVerb == Verb::kCopySend) {
       if (o.src == o.dst && o.copies)  // in place
-        return Base::message(VerbShape<Verb::kSend, kRecv, kSend>{ends}, o, begin_ns);
+        return Base::message(VerbShape<Verb::kSend, kRecv, kSend>{ends}, o);
     }
-    return Base::message(VerbShape<kVerb, kRecv, kSend>{ends}, o, begin_ns);
+    return Base::message(VerbShape<kVerb, kRecv, kSend>{ends}, o);
   }
 
   // Every port of the text is in the list, which was made of the same text.

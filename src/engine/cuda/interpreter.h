@@ -97,18 +97,18 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
   }
 
   RONDO_HOST_DEVICE_INLINE bool run_step(const DeviceStep& s) {
-    const uint64_t begin_ns = Base::begin_record();
+    Base::begin_record();
     bool ok;
     if (s.verb == Verb::kWait) ok = wait_for_lane(s);
-    else if ((s.flags & kFlagCredit) != 0) ok = credit(s, begin_ns);
+    else if ((s.flags & kFlagCredit) != 0) ok = credit(s);
     else if ((s.flags & kFlagDirect) != 0) ok = direct(s);
-    else ok = chunk(s, begin_ns);
+    else ok = chunk(s);
     if (!ok) return false;
     if (b_.program.waits && env_.thread() == 0) {
       LaneProgress& mine = b_.call.comm->lanes[channel_ * DeviceProgram::kMaxLanes + lane_];
       Mem::store_release(&mine.completed, ++completed_);
     }
-    Base::end_record(begin_ns);
+    Base::end_record();
     return true;
   }
 
@@ -144,12 +144,12 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
   }
 
   // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
-  RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s, uint64_t begin_ns) {
+  RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s) {
     const bool carries = b_.program.direct;
     bool nowhere = b_.call.in_region == kRegionNowhere || b_.call.out_region == kRegionNowhere;
     const StepShape shape{s.num_recv, s.num_send, false, false, index_of(s)};
     const bool arrived = Base::poll(
-        shape, begin_ns,
+        shape,
         [&](uint32_t, uint32_t end) {
           FifoReader<Mem, SoloGroup>& r = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
@@ -199,18 +199,20 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
                                                                              : p.wire_type);
   }
 
-  RONDO_HOST_DEVICE_INLINE bool chunk(const DeviceStep& s, uint64_t begin_ns) {
+  RONDO_HOST_DEVICE_INLINE bool chunk(const DeviceStep& s) {
     Operands o = operands_of(s);
     if (o.src == o.dst && s.num_recv == 0 && o.copies) o.dst = nullptr;  // in place
     const StepShape shape{s.num_recv, s.num_send, o.src != nullptr, o.dst != nullptr, index_of(s)};
-    return Base::message(shape, o, begin_ns);
+    return Base::message(shape, o);
   }
 
   // From and to the peers' own buffers, which their entry credits have named.
   RONDO_HOST_DEVICE_INLINE bool direct(const DeviceStep& s) {
     Operands o = operands_of(s);
-    Base::moved_ = o.num_elems != 0;
-    if (!Base::moved_) return true;
+    if (o.num_elems == 0) {
+      if (env_.thread() == 0) b_.moved = false;
+      return true;
+    }
     const DeviceProgram& p = b_.program;
     const DeviceComm& comm = *b_.call.comm;
     if (o.src == o.dst && s.num_recv == 0 && !o.prescale) o.dst = nullptr;

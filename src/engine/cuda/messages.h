@@ -44,8 +44,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   using Base = BlockCalls<Env, Ops, Self>;
   using Mem = typename Env::Mem;
   using ReduceStep = device_kernels::ReduceStep;
-  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::moved_, Base::standing_,
-      Base::waited_ns_;
+  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
   static constexpr bool kReduces = !std::is_same_v<Ops, device_kernels::BytesOps>;
 
   RONDO_HOST_DEVICE_INLINE Messages(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
@@ -53,19 +52,19 @@ class Messages : public BlockCalls<Env, Ops, Self> {
 
   /// False when the block has to leave.
   template <class Shape>
-  RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o, uint64_t begin_ns) {
+  RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o) {
     if (o.num_elems == 0) {  // an empty window: no message, on either end
-      moved_ = false;
+      if (env_.thread() == 0) b_.moved = false;
       return true;
     }
     const DeviceProgram& p = b_.program;
     if constexpr (Shape::kTravels)
-      if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o, begin_ns);
+      if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o);
     ReduceStep r = reduce_step(shape, o);
     const uint32_t bytes = static_cast<uint32_t>(o.num_elems * p.wire_bytes);
     put_own(shape, r, o);
     const bool arrived = poll(
-        shape, begin_ns,
+        shape,
         [&](uint32_t i, uint32_t end) {
           FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
@@ -91,10 +90,9 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   }
 
   template <class Shape, class OfRead, class OfWrite>
-  RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, uint64_t begin_ns, OfRead of_read, OfWrite of_write) {
-    if (begin_ns == 0) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
+  RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, OfRead of_read, OfWrite of_write) {
+    if (!Base::traced()) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
     const uint32_t recvs = shape.num_recv(), ports = recvs + shape.num_send();
-    Base::turn_ ^= 1;  // here, where a barrier follows
     const bool ok = shape.handle_mine(
         env_,
         [&](uint32_t i, uint32_t end) {
@@ -108,8 +106,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
           return true;
         });
     if (env_.any(!ok)) return false;
-    Base::num_ports_ = ports;
-    waited_ns_ = env_.now_ns() - begin_ns;
+    Base::end_wait(ports);
     return true;
   }
   template <class Shape, class OfRead, class OfWrite>
@@ -184,14 +181,14 @@ class Messages : public BlockCalls<Env, Ops, Self> {
 
   // Lines bring their own flags: what is polled here is room alone.
   template <class Shape>
-  RONDO_HOST_DEVICE_INLINE bool line_message(const Shape& shape, const Operands& o, uint64_t begin_ns) {
+  RONDO_HOST_DEVICE_INLINE bool line_message(const Shape& shape, const Operands& o) {
     const DeviceProgram& p = b_.program;
     const bool ll = p.protocol == DeviceProtocol::kLl;
     ReduceStep r = reduce_step(shape, o);
     put_own(shape, r, o);
     const uint32_t first_send = shape.has_dst() ? 1 : 0;
     const bool ready = poll(
-        shape, begin_ns,
+        shape,
         [&](uint32_t i, uint32_t end) {
           const FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
           const uint32_t place = source_place(r, i);
