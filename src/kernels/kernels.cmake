@@ -3,7 +3,10 @@
 # -fno-trapping-math: lanes beyond the end of the data may raise floating-point flags, which nobody reads.
 set(rondo_kernel_flags -ffp-contract=off -fno-trapping-math)
 if(RONDO_SANITIZE)
-  list(APPEND rondo_kernel_flags -O1)  # the checks around every access make -O3 take minutes
+  # The checks around every access make -O3 take minutes. All levels are one text, so one of them is enough for undefined
+  # behaviour in it; addresses are checked in all.
+  list(APPEND rondo_kernel_flags -O1)
+  set(rondo_kernel_flags_levels -fno-sanitize=undefined)
 else()
   list(APPEND rondo_kernel_flags -O3)
 endif()
@@ -17,6 +20,6 @@ set_source_files_properties(kernels/kernels_baseline.cc PROPERTIES COMPILE_OPTIO
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   foreach(level avx2 avx512)
     set_source_files_properties(kernels/kernels_${level}.cc PROPERTIES COMPILE_OPTIONS
-                                "${rondo_kernel_flags};${rondo_kernel_flags_${level}}")
+                                "${rondo_kernel_flags};${rondo_kernel_flags_levels};${rondo_kernel_flags_${level}}")
   endforeach()
 endif()
