@@ -1,0 +1,228 @@
+#include "topology/host_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+namespace rondo {
+namespace {
+
+std::string plural(size_t n, std::string_view one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
+std::string cpus_text(const std::vector<int>& os) {
+  return fmt::format("CPU{} {}", os.size() == 1 ? "" : "s", cpu_list_text(os));
+}
+std::string times_text(int n) { return n == 1 ? "once" : n == 2 ? "twice" : fmt::format("{} times", n); }
+std::string link_text(double gbps) { return gbps > 0 ? fmt::format(", {:.3g} GB/s", gbps) : ""; }
+
+std::string caches_text(const HostTopology& host) {
+  std::map<std::tuple<int, uint64_t, int>, int> kinds;  // level, size, cores: how many
+  for (const DataCache& c : host.caches) ++kinds[{c.level, c.size_bytes, c.num_cores}];
+  std::string text;
+  for (const auto& [kind, count] : kinds) {
+    const auto& [level, bytes, cores] = kind;
+    text += fmt::format("{}{} x L{} of {} for {}", text.empty() ? "" : ", ", count, level, size_text(bytes),
+                        cores == 1 ? "a core" : plural(static_cast<size_t>(cores), "core"));
+  }
+  return text;
+}
+
+// Items of `at` and what is below it; nothing where no GPU and no NIC is.
+std::vector<PciItem> items_below(const HostTopology& host, const std::vector<std::vector<int>>& children, int at) {
+  std::vector<PciItem> parts;
+  for (const int child : children[static_cast<size_t>(at)])
+    for (PciItem& item : items_below(host, children, child)) parts.push_back(std::move(item));
+  for (size_t g = 0; g < host.gpus.size(); ++g)
+    if (host.gpus[g].pci == at) parts.push_back({at, static_cast<int>(g), -1, {}});
+  for (size_t n = 0; n < host.nics.size(); ++n)
+    if (host.nics[n].pci == at) parts.push_back({at, -1, static_cast<int>(n), {}});
+  const bool bridge = host.pci[static_cast<size_t>(at)].kind != PciNode::Kind::kDevice;
+  if (!bridge || parts.size() < 2) return parts;
+  PciItem self{at, -1, -1, std::move(parts)};
+  return {std::move(self)};
+}
+
+void add_item(const HostTopology& host, const PciItem& item, int depth, std::string& text) {
+  text += std::string(static_cast<size_t>(2 * depth), ' ');
+  const PciNode* node = item.pci >= 0 ? &host.pci[static_cast<size_t>(item.pci)] : nullptr;
+  if (item.gpu >= 0) {
+    const HostGpu& gpu = host.gpus[static_cast<size_t>(item.gpu)];
+    text += fmt::format("GPU {}", item.gpu);
+    for (const std::string& part : {gpu.name, gpu.address})
+      if (!part.empty()) text += (part == gpu.name ? ": " : ", ") + part;
+    if (node != nullptr) text += link_text(node->link_gbps);
+    if (gpu.device >= 0)
+      if (const int links = host.gpu_machine.devices[static_cast<size_t>(gpu.device)].switch_links; links > 0)
+        text += fmt::format(", {} to an NVSwitch", plural(static_cast<size_t>(links), "NVLink"));
+  } else if (item.nic >= 0) {
+    const HostNic& nic = host.nics[static_cast<size_t>(item.nic)];
+    text += fmt::format("NIC {}{}, {}{}", nic.name, nic.interface.empty() ? "" : fmt::format(" ({})", nic.interface),
+                        node->address, link_text(node->link_gbps));
+  } else {
+    text += fmt::format("{} {}{}", node->kind == PciNode::Kind::kHostBridge ? "host bridge" : "PCIe switch",
+                        node->address, link_text(node->link_gbps));
+  }
+  text += "\n";
+  for (const PciItem& part : item.parts) add_item(host, part, depth + 1, text);
+}
+
+// The cores of a node in a package, and what hangs at it.
+void add_node(const HostTopology& host, int package, int numa, int depth, std::string& text) {
+  const NumaNode& node = host.nodes[static_cast<size_t>(numa)];
+  std::vector<int> os, allowed;
+  size_t num_cores = 0;
+  for (const Core& c : host.cores) {
+    if (c.numa != numa || (package >= 0 && c.package != package)) continue;
+    ++num_cores;
+    for (const int pu : c.pus) {
+      os.push_back(host.pus[static_cast<size_t>(pu)].os);
+      if (host.pus[static_cast<size_t>(pu)].allowed) allowed.push_back(os.back());
+    }
+  }
+  text += fmt::format("{}NUMA node {}: {}", std::string(static_cast<size_t>(2 * depth), ' '), numa,
+                      node.memory_bytes > 0 ? size_text(node.memory_bytes) : "memory of unknown size");
+  text += num_cores == 0 ? ", no cores" : fmt::format(", {} ({})", plural(num_cores, "core"), cpus_text(os));
+  if (num_cores > 0 && allowed.size() < os.size()) text += fmt::format(", allowed: {}", cpu_list_text(allowed));
+  text += "\n";
+  for (const PciItem& item : pci_items(host, package, numa)) add_item(host, item, depth + 1, text);
+}
+
+// "0 > 1 > 2", long runs of neighbours in number shortened.
+std::string chain_text(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
+    const bool shortened = end - i >= kShown;
+    if (!text.empty()) text += " > ";
+    text += shortened ? fmt::format("{} > ... > {}", ranks[i], ranks[end]) : fmt::format("{}", ranks[i]);
+    if (shortened) i = end;
+  }
+  return text;
+}
+
+std::string crossings_text(std::string_view what, const std::array<int, kNumCrossings>& counts) {
+  std::string text;
+  for (size_t c = kNumCrossings; c-- > 0;) {
+    if (counts[c] == 0) continue;
+    const auto crossing = static_cast<Crossing>(c);
+    text += text.empty() ? fmt::format("the {} crosses: ", what) : ", ";
+    text += fmt::format("{} {}", crossing_name(crossing), times_text(counts[c]));
+  }
+  return text.empty() ? fmt::format("the {} has no hops\n", what) : text + "\n";
+}
+
+void add_branch(const Hops& hops, const TreeOrder& tree, int rank, int depth, std::string& text) {
+  const int parent = tree.parents[static_cast<size_t>(rank)];
+  std::string line = std::string(static_cast<size_t>(2 * depth), ' ') + fmt::format("{}", rank);
+  if (parent >= 0) line = fmt::format("{:<20} {}", line, hop_text(hops.at(rank, parent)));
+  text += line + "\n";
+  for (const int child : tree.children[static_cast<size_t>(rank)]) add_branch(hops, tree, child, depth + 1, text);
+}
+
+}  // namespace
+
+std::string size_text(uint64_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, value == static_cast<double>(static_cast<uint64_t>(value)) ? 0 : 1,
+                     units[unit]);
+}
+
+std::string hop_text(const Hop& hop) {
+  switch (hop.crossing) {
+    case Crossing::kCache: return fmt::format("L{} cache", hop.distance);
+    case Crossing::kPciSwitch: return hop.distance == 1 ? "PCIe switch" : fmt::format("{} PCIe switches", hop.distance);
+    case Crossing::kNumaLink:
+    case Crossing::kSocketLink:
+      if (hop.distance > 1) return fmt::format("{} (distance {})", crossing_name(hop.crossing), hop.distance);
+      break;
+    default: break;
+  }
+  return std::string(crossing_name(hop.crossing));
+}
+
+std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa) {
+  std::vector<std::vector<int>> children(host.pci.size());
+  for (size_t i = 0; i < host.pci.size(); ++i)
+    if (host.pci[i].parent >= 0) children[static_cast<size_t>(host.pci[i].parent)].push_back(static_cast<int>(i));
+  std::vector<PciItem> items;
+  for (size_t i = 0; i < host.pci.size(); ++i)
+    if (host.pci[i].parent < 0 && host.pci[i].package == package && host.pci[i].numa == numa)
+      for (PciItem& item : items_below(host, children, static_cast<int>(i))) items.push_back(std::move(item));
+  for (size_t g = 0; g < host.gpus.size(); ++g)
+    if (host.gpus[g].pci < 0 && host.gpus[g].package == package && host.gpus[g].numa == numa)
+      items.push_back({-1, static_cast<int>(g), -1, {}});
+  return items;
+}
+
+std::string describe_host(const HostTopology& host) {
+  std::string text = fmt::format("{}{}, {}, {}, {}, {}, {}\n", host.name.empty() ? "" : host.name + ": ",
+                                 plural(host.packages.size(), "package"), plural(host.nodes.size(), "NUMA node"),
+                                 plural(host.cores.size(), "core"), plural(host.pus.size(), "CPU"),
+                                 plural(host.gpus.size(), "GPU"), plural(host.nics.size(), "NIC"));
+  if (!host.caches.empty()) text += "caches: " + caches_text(host) + "\n";
+  for (size_t p = 0; p < host.packages.size(); ++p) {
+    const Package& package = host.packages[p];
+    const auto num_cores = static_cast<size_t>(std::count_if(
+        host.cores.begin(), host.cores.end(), [&](const Core& c) { return c.package == static_cast<int>(p); }));
+    text += fmt::format("package {}: {}{}\n", p, package.model.empty() ? "" : package.model + ", ",
+                        plural(num_cores, "core"));
+    for (size_t n = 0; n < host.nodes.size(); ++n)
+      if (host.nodes[n].package == static_cast<int>(p))
+        add_node(host, static_cast<int>(p), static_cast<int>(n), 1, text);
+    for (const PciItem& item : pci_items(host, static_cast<int>(p), -1)) add_item(host, item, 1, text);
+  }
+  for (size_t n = 0; n < host.nodes.size(); ++n)
+    if (host.nodes[n].package < 0) {
+      text += host.nodes[n].num_cores > 0 ? "all packages\n" : "";
+      add_node(host, -1, static_cast<int>(n), host.nodes[n].num_cores > 0 ? 1 : 0, text);
+    }
+  if (const auto items = pci_items(host, -1, -1); !items.empty()) {
+    text += "devices whose place is not known\n";
+    for (const PciItem& item : items) add_item(host, item, 1, text);
+  }
+  return text;
+}
+
+std::string describe_place(const HostTopology& host, const Placement& place) {
+  const std::vector<int> os = os_numbers(host, place.pus);
+  std::string text = fmt::format("core {} ({})", place.core, cpus_text(os));
+  if (place.numa >= 0) text += fmt::format(" of NUMA node {}", place.numa);
+  if (place.shared) text += ", shared with other ranks";
+  if (place.gpu >= 0) text += fmt::format(", GPU {}", place.gpu);
+  if (place.away) text += " (no core near it is allowed)";
+  if (place.nic >= 0) text += fmt::format(", NIC {}", host.nics[static_cast<size_t>(place.nic)].name);
+  return text;
+}
+
+std::string describe_places(const HostTopology& host, std::span<const Placement> places) {
+  std::string text;
+  for (size_t r = 0; r < places.size(); ++r) text += fmt::format("rank {:<3} {}\n", r, describe_place(host, places[r]));
+  return text;
+}
+
+std::string describe_ring(const Hops& hops, std::span<const int> ring) {
+  std::string text;
+  for (size_t i = 0; i < ring.size() && ring.size() > 1;) {
+    const auto hop_at = [&](size_t k) { return hops.at(ring[k % ring.size()], ring[(k + 1) % ring.size()]); };
+    std::vector<int> chain = {ring[i]};
+    size_t end = i;
+    for (; end < ring.size() && hop_at(end) == hop_at(i); ++end) chain.push_back(ring[(end + 1) % ring.size()]);
+    text += fmt::format("{:<32} {}\n", chain_text(chain), hop_text(hop_at(i)));
+    i = end;
+  }
+  return text + crossings_text("ring", ring_crossings(hops, ring));
+}
+
+std::string describe_tree(const Hops& hops, const TreeOrder& tree) {
+  std::string text;
+  if (hops.num_ranks() > 0) add_branch(hops, tree, tree.root, 0, text);
+  return text + crossings_text("tree", tree_crossings(hops, tree));
+}
+
+}  // namespace rondo
