@@ -26,14 +26,11 @@
 #include "perf_report.h"
 #include "rondo/rondo.h"
 #include "topology/describe.h"
+#include "topology/host_reader.h"
 #include "topology/nvml.h"
 #include "topology/probe.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
-
-#ifdef RONDO_HAVE_HWLOC
-#include <hwloc.h>
-#endif
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -73,11 +70,8 @@ void show_build() {
 #ifdef RONDO_MUTATE_RELEASE_STORE
   line("MUTATED", "the protocol's release store is relaxed: a build to test the tests, wrong by design");
 #endif
-#ifdef RONDO_HAVE_HWLOC
-  line("hwloc", "built in");
-#else
-  line("hwloc", "not built in: topology from the kernel only");
-#endif
+  line("hwloc",
+       have_hwloc() ? "built in: rondo topo shows the whole host" : "not built in: no rondo topo, no RONDO_BIND");
   line("CUDA, NVML", "opened at run time where the machine has them: see devices");
   line("UCX", "not in this version");
 }
@@ -103,34 +97,27 @@ void show_processor() {
                                      CPU_COUNT(&cpus), sysconf(_SC_NPROCESSORS_CONF)));
 }
 
-#ifdef RONDO_HAVE_HWLOC
 void show_topology() {
-  hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0) return line("hwloc", "cannot read the topology");
-  if (hwloc_topology_load(topology) != 0) {
-    hwloc_topology_destroy(topology);
-    return line("hwloc", "cannot read the topology");
+  const auto host = read_host({.devices = false});
+  if (!host.ok()) {
+    for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"},
+                                    {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
+                                    {_SC_LEVEL3_CACHE_SIZE, "L3 cache"}})
+      if (const long bytes = sysconf(key); bytes > 0) line(name, bytes_text(static_cast<uint64_t>(bytes)));
+    return;
   }
-  auto count = [&](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(topology, type); };
-  line("by hwloc", fmt::format("{} packages, {} NUMA nodes, {} cores, {} threads", count(HWLOC_OBJ_PACKAGE),
-                               count(HWLOC_OBJ_NUMANODE), count(HWLOC_OBJ_CORE), count(HWLOC_OBJ_PU)));
-  for (const auto& [type, name] : {std::pair{HWLOC_OBJ_L1CACHE, "L1 data cache"},
-                                   {HWLOC_OBJ_L2CACHE, "L2 cache"},
-                                   {HWLOC_OBJ_L3CACHE, "L3 cache"}})
-    if (hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0))
-      line(name,
-           fmt::format("{} x {}, each for {} threads, lines of {} B", count(type), bytes_text(cache->attr->cache.size),
-                       hwloc_bitmap_weight(cache->cpuset), cache->attr->cache.linesize));
-  hwloc_topology_destroy(topology);
+  line("by hwloc", fmt::format("{} packages, {} NUMA nodes, {} cores, {} threads", host->packages.size(),
+                               host->nodes.size(), host->cores.size(), host->pus.size()));
+  for (int level = 1; level <= 3; ++level) {
+    const auto of_level = [&](const DataCache& c) { return c.level == level; };
+    const auto first = std::find_if(host->caches.begin(), host->caches.end(), of_level);
+    if (first == host->caches.end()) continue;
+    line(level == 1 ? "L1 data cache" : fmt::format("L{} cache", level).c_str(),
+         fmt::format("{} x {}, each for {}, lines of {} B",
+                     std::count_if(host->caches.begin(), host->caches.end(), of_level), bytes_text(first->size_bytes),
+                     first->num_cores == 1 ? "a core" : fmt::format("{} cores", first->num_cores), first->line_bytes));
+  }
 }
-#else
-void show_topology() {
-  for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"},
-                                  {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
-                                  {_SC_LEVEL3_CACHE_SIZE, "L3 cache"}})
-    if (const long bytes = sysconf(key); bytes > 0) line(name, bytes_text(static_cast<uint64_t>(bytes)));
-}
-#endif
 
 void show_memory() {
   section("memory");

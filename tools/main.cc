@@ -12,7 +12,8 @@ int main(int argc, char** argv) {
       "  rondo check                                                   proves every algorithm\n"
       "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             2 processes, nccl-tests' table\n"
       "  rondo calibrate                                               measures this machine for the planner\n"
-      "  rondo info                                                    this build, this machine\n"};
+      "  rondo info                                                    this build, this machine\n"
+      "  rondo topo                                                    its cores, GPUs, NICs; ring and tree order\n"};
   app.name("rondo");
   app.set_version_flag("--version", std::string("rondo ") + rondo_version());
   app.require_subcommand(1);
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   rondo::tools::add_perf_command(app);
   rondo::tools::add_calibrate_command(app);
   rondo::tools::add_info_command(app);
+  rondo::tools::add_topo_command(app);
   rondo::tools::add_trace_command(app);
   rondo::tools::add_diagnose_command(app);
   if (argc == 1) {

@@ -1,0 +1,134 @@
+// `rondo topo`: a host's topology, where its ranks would run, and the order of ring and tree over them.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "commands.h"
+#include "cuda/driver.h"
+#include "topology/host_reader.h"
+#include "topology/host_svg.h"
+#include "topology/host_text.h"
+#include "topology/probe.h"
+
+namespace rondo::tools {
+namespace {
+
+struct TopoOptions {
+  std::optional<std::string> xml, synthetic, gpu_scene, svg, export_xml, cpus;
+  int ranks = 0;
+  bool gpus = false;
+};
+
+[[noreturn]] void fail(std::string_view what, const Status& why) {
+  fmt::print(stderr, "rondo topo: {}{}{}\n", what, what.empty() ? "" : ": ", why.message());
+  throw CLI::RuntimeError(1);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  for (char buffer[4096]; file.read(buffer, sizeof buffer) || file.gcount() > 0;)
+    text.append(buffer, static_cast<size_t>(file.gcount()));
+  if (!file.is_open() || file.bad()) fail(path, Status(StatusCode::kSystem, "cannot be read"));
+  return text;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) fail(path, Status(StatusCode::kSystem, "cannot be written"));
+  fmt::print("wrote {}\n", path);
+}
+
+HostSource source_of(const TopoOptions& o) {
+  if (o.xml) return {HostSource::Kind::kXml, read_file(*o.xml)};
+  if (o.synthetic) return {HostSource::Kind::kSynthetic, *o.synthetic};
+  return {};
+}
+
+// GPUs of a text, or of this machine where nothing else is asked for.
+void add_gpus(const TopoOptions& o, HostTopology& host) {
+  if (o.gpu_scene) {
+    const auto scene = parse_scene(read_file(*o.gpu_scene));
+    if (!scene.ok()) fail(*o.gpu_scene, scene.status());
+    return join_gpus(host, scene->machine);
+  }
+  if (!host.this_machine || cuda::driver() == nullptr) return;
+  const auto machine = probe_machine();
+  if (machine.ok()) join_gpus(host, *machine);
+  else fmt::print(stderr, "rondo topo: GPUs by PCI alone: {}\n", machine.status().message());
+}
+
+std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host) {
+  std::vector<int> gpus;
+  const bool by_gpu = o.gpus || (o.ranks == 0 && !host.gpus.empty());
+  if (by_gpu) gpus = usable_gpus(host);
+  if (by_gpu && gpus.empty())
+    fail("--gpus", Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
+  int ranks = o.ranks;
+  if (ranks == 0) ranks = static_cast<int>(by_gpu ? gpus.size() : host.cores.size());
+  if (by_gpu) {
+    const size_t count = gpus.size();
+    for (size_t r = count; r < static_cast<size_t>(ranks); ++r) gpus.push_back(gpus[r % count]);
+    gpus.resize(static_cast<size_t>(ranks));
+  }
+  auto places = place_ranks(host, {ranks, gpus});
+  if (!places.ok()) fail("", places.status());
+  return *places;
+}
+
+void run(const TopoOptions& o) {
+  const HostSource source = source_of(o);
+  const std::string what = o.xml ? *o.xml : o.synthetic ? "--synthetic" : "";
+  auto host = read_host(source);
+  if (!host.ok()) fail(what, host.status());
+  add_gpus(o, *host);
+  if (o.cpus) {
+    const auto cpus = parse_cpu_list(*o.cpus);
+    if (!cpus.ok()) fail("--cpus", cpus.status());
+    restrict_pus(*host, *cpus);
+  }
+  const std::vector<Placement> places = places_of(o, *host);
+  const Hops hops(*host, places);
+  const std::vector<int> ring = ring_order(hops);
+  fmt::print("{}\n{}\nring\n{}\ntree\n{}", describe_host(*host), describe_places(*host, places),
+             describe_ring(hops, ring), describe_tree(hops, tree_order(hops)));
+  if (o.svg) write_file(*o.svg, host_svg(*host, places, ring));
+  if (!o.export_xml) return;
+  const auto xml = host_xml(source);
+  if (!xml.ok()) fail(*o.export_xml, xml.status());
+  write_file(*o.export_xml, *xml);
+}
+
+}  // namespace
+
+void add_topo_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "topo", "Shows a host: packages, NUMA nodes, cores, GPUs, NICs; where ranks run; the order of ring and tree");
+  command->footer(
+      "Examples:\n  rondo topo                         this machine; a rank for each GPU, or else for each core\n"
+      "  rondo topo --ranks 6 --svg t.svg   six ranks, and a drawing\n"
+      "  rondo topo --export-xml here.xml && rondo topo --xml here.xml\n"
+      "  rondo topo --synthetic \"Package:2 NUMANode:2 L3Cache:1 Core:4 PU:2\" --ranks 8\n"
+      "  rondo topo --xml box.xml --gpu-scene box.txt   NVLinks as rondo info --record writes them\n");
+  auto o = std::make_shared<TopoOptions>();
+  auto* xml = command->add_option("--xml", o->xml, "The machine of an XML file as hwloc's lstopo writes it");
+  command->add_option("--synthetic", o->synthetic, "A made-up machine, in hwloc's words")->excludes(xml);
+  command->add_option("--gpu-scene", o->gpu_scene, "GPUs and their links, as rondo info --record writes them");
+  constexpr int kMostRanks = 4096;
+  command->add_option("--ranks", o->ranks, "How many ranks (default: one for each GPU, or else for each core)")
+      ->check(CLI::Range(1, kMostRanks));
+  command->add_flag("--gpus", o->gpus, "Ranks have GPUs: rank r has GPU r, and from the first on again");
+  command->add_option("--cpus", o->cpus, "Only these CPUs are allowed, as 0-7,16");
+  command->add_option("--svg", o->svg, "Draw it into this file");
+  command->add_option("--export-xml", o->export_xml, "Write the machine into this file, in hwloc's XML");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace rondo::tools
