@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,7 @@
 #include "kernels/kernels.h"
 #include "perf_report.h"
 #include "rondo/rondo.h"
+#include "topology/binding.h"
 #include "topology/describe.h"
 #include "topology/host_reader.h"
 #include "topology/nvml.h"
@@ -117,6 +119,20 @@ void show_topology() {
                      std::count_if(host->caches.begin(), host->caches.end(), of_level), bytes_text(first->size_bytes),
                      first->num_cores == 1 ? "a core" : fmt::format("{} cores", first->num_cores), first->line_bytes));
   }
+}
+
+// As a rank alone on this host with this process's mask would be.
+void show_binding() {
+  const auto setting = read_setting("bind");
+  const BindTo to = setting.ok() ? bind_from_name(*setting) : BindTo::kNone;
+  if (to == BindTo::kNone) return line("binding", "none: threads run where their masks permit (RONDO_BIND)");
+  RankCpus self;
+  if (sched_getaffinity(0, sizeof self.cpus, &self.cpus) != 0) CPU_ZERO(&self.cpus);
+  const auto host = read_host({.devices = false});
+  const auto bound = host.ok() ? choose_binding(*host, std::span(&self, 1), 0, to) : Expected<Binding>(host.status());
+  line("binding",
+       fmt::format("RONDO_BIND={}: ", *setting) +
+           (bound.ok() ? "a rank alone here is bound to " + bound->text : std::string(bound.status().message())));
 }
 
 void show_memory() {
@@ -312,6 +328,7 @@ void run() {
   show_build();
   show_processor();
   show_topology();
+  show_binding();
   show_memory();
   show_devices();
   show_transports();

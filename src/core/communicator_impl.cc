@@ -257,7 +257,7 @@ void CommunicatorImpl::forget_finished() {
 
 void CommunicatorImpl::start_progress() {
   std::lock_guard guard(progress_mutex_);
-  if (progress_ == nullptr) progress_ = std::make_unique<ProgressThread>(queue_);
+  if (progress_ == nullptr) progress_ = std::make_unique<ProgressThread>(queue_, binding_);
   progress_->kick();
 }
 

@@ -142,6 +142,7 @@ class CommunicatorImpl {
   std::unique_ptr<ControlPlane> control_;  // outlives the transport
   std::optional<AbortToken> abort_, wish_abort_;  // its own; of gather_wishes under way
   TransportDecorator decorate_;
+  std::optional<Binding> binding_;  // of its threads
   std::atomic<bool> finalized_{false};
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<DeviceSide> device_;  // of communicators of device memory

@@ -36,6 +36,7 @@ struct ChildOptions {
   std::optional<AbortToken> abort;
   TransportDecorator decorate = nullptr;
   std::optional<int> device = {};  // of communicators of device memory: this rank's
+  std::optional<Binding> binding = {};  // of the parent's threads, and so of a child's
 
   std::unique_ptr<Transport> decorated(Rank rank, int nranks, std::unique_ptr<Transport> real) const {
     return decorate ? decorate(rank, nranks, std::move(real)) : std::move(real);

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/bind_rank.h"
 #include "core/communicator_impl.h"
+#include "topology/probe.h"
 
 namespace rondo {
 
@@ -16,6 +18,17 @@ namespace {
 Expected<std::unique_ptr<CommunicatorImpl>> as_new_ranks(Expected<std::unique_ptr<CommunicatorImpl>> made) {
   if (made.ok()) return made;
   return Status(made.status().code(), fmt::format("by the ranks of the new communicator: {}", made.status().message()));
+}
+
+std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<Settings>& all) {
+  std::vector<Settings> host;
+  size_t self = 0;
+  for (Rank r = 0; r < bootstrap.nranks(); ++r) {
+    if (!bootstrap.same_host(r)) continue;
+    if (r == bootstrap.rank()) self = host.size();
+    host.push_back(all[static_cast<size_t>(r)]);
+  }
+  return bind_calling_thread(bootstrap.rank(), host, self);
 }
 
 }  // namespace
@@ -37,7 +50,10 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   static_assert(sizeof(PlannerSettings) - offsetof(PlannerSettings, corrections) - sizeof(CostCorrections) <
                 alignof(PlannerSettings));
   constexpr size_t kWithoutCorrections = offsetof(Settings, planner) + offsetof(PlannerSettings, corrections);
-  RONDO_TRY(bootstrap->all_gather(&options.settings, rank == 0 ? sizeof(Settings) : kWithoutCorrections, &blobs));
+  Settings mine = options.settings;
+  const bool binds = mine.bind != BindTo::kNone && !options.binding;
+  if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
+  RONDO_TRY(bootstrap->all_gather(&mine, rank == 0 ? sizeof(Settings) : kWithoutCorrections, &blobs));
   std::vector<Settings> all(blobs.size());
   for (size_t r = 0; r < blobs.size(); ++r) {
     if (blobs[r].size() != (r == 0 ? sizeof(Settings) : kWithoutCorrections))
@@ -50,6 +66,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
       return Status(StatusCode::kUnsupported,
                     fmt::format("rank {} and {} are on different hosts: this release has transports inside one host only "
                                 "(inproc, shm)", rank, bootstrap->describe(r)));
+  ChildOptions inherited = options;
+  if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
   RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, [&]() -> Expected<std::unique_ptr<Transport>> {
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, *control));
@@ -59,7 +77,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   if (spin.crowded) start_on_cpu(rank);  // as many ranks on each core
   auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
-  impl->take_control(std::move(control), options);
+  impl->take_control(std::move(control), inherited);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;
 }

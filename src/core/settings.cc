@@ -11,6 +11,7 @@
 #include "core/calibration.h"
 #include "core/own_algorithms.h"
 #include "core/tracing.h"
+#include "topology/host_reader.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -66,6 +67,11 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.planner.costs = costs.costs;
   s.planner.corrections = costs.corrections;
   RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
+  s.bind = bind_from_name(values.text("bind"));
+  if (s.bind != BindTo::kNone && !have_hwloc())
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("RONDO_BIND={}: this build has no hwloc, which finds the places of ranks (rondo info)",
+                              values.text("bind")));
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
   name_own_algorithms(freeze_registry(), s);

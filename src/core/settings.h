@@ -13,6 +13,7 @@
 #include "kernels/kernels.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
+#include "topology/binding.h"
 
 namespace rondo {
 
@@ -30,6 +31,8 @@ struct Settings {
   int32_t device_direct = 1;      // RONDO_DEVICE_DIRECT
   char device_p2p_level[8] = {};  // RONDO_P2P_LEVEL
   cpu_set_t cpus;              // on which this rank may run
+  BindTo bind = BindTo::kNone;  // RONDO_BIND
+  int32_t gpu_numa = -1;        // the kernel's number of the NUMA node of its device, where `bind` needs it
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash
   PlannerSettings planner;
 };

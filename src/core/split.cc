@@ -17,6 +17,7 @@ void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const
   control_ = std::move(control);
   abort_ = options.abort;
   decorate_ = options.decorate;
+  binding_ = options.binding;
   control_->set_interrupt([this] { return interrupted(); });
 }
 
@@ -40,7 +41,7 @@ Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) con
   if (config.memory == Memory::kCuda) {
     RONDO_TRY_ASSIGN(device, device_of(config));
   }
-  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device};
+  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device, binding_};
 }
 
 Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "core/bind_rank.h"
 #include "core/communicator_impl.h"
 #include "core/rendezvous.h"
 
@@ -128,8 +129,11 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
   const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
+  const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
   for (Rank r = 0; r < nranks; ++r) {
-    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, options));
+    ChildOptions mine = options;
+    mine.binding = bindings[static_cast<size_t>(r)];
+    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, mine));
     made.push_back(std::move(impl));
   }
   if (devices.empty()) return made;

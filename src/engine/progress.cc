@@ -1,6 +1,8 @@
 #include "engine/progress.h"
 
 #include <chrono>
+#include <cstdio>
+#include <string>
 
 namespace rondo {
 namespace {
@@ -29,7 +31,11 @@ class ProgressWatch final : public WaitObserver {
 
 }  // namespace
 
-ProgressThread::ProgressThread(OperationQueue& queue) : queue_(queue), thread_([this] { loop(); }) {}
+ProgressThread::ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding)
+    : queue_(queue), binding_(binding), thread_([this] {
+        bind();
+        loop();
+      }) {}
 
 ProgressThread::~ProgressThread() {
   {
@@ -43,6 +49,13 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::kick() {
   std::lock_guard lock(mutex_);  // so that a thread about to sleep sees what was admitted
   work_.notify_one();
+}
+
+void ProgressThread::bind() {
+  if (!binding_) return;
+  if (const Status s = bind_this_thread(*binding_); !s.ok())
+    std::fprintf(stderr, "rondo: rank %d: its progress thread is %s\n", queue_.rank(),
+                 std::string(s.message()).c_str());
 }
 
 void ProgressThread::loop() {

@@ -1,22 +1,25 @@
 // ProgressThread: drives a queue's asynchronous operations while nobody waits for them.
 //
 // It sleeps while nothing is outstanding and keeps its hands off the driver role while a thread that waits wants it.
-// Made with the first asynchronous operation, one per communicator.
+// Made with the first asynchronous operation, one per communicator. With a binding it runs where that says, as far as
+// the thread that makes it may run there.
 //
 // Thread safety: kick() from any thread; the destructor joins.
 #pragma once
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "engine/queue.h"
+#include "topology/binding.h"
 
 namespace rondo {
 
 class ProgressThread {
  public:
-  explicit ProgressThread(OperationQueue& queue);
+  explicit ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding = {});
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
@@ -25,8 +28,10 @@ class ProgressThread {
 
  private:
   void loop();
+  void bind();
   void drive_until_idle();
   OperationQueue& queue_;
+  const std::optional<Binding> binding_;
   std::mutex mutex_;
   std::condition_variable work_;
   std::atomic<bool> stop_{false};

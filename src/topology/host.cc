@@ -67,8 +67,8 @@ void restrict_pus(HostTopology& host, std::span<const int> os_cpus) {
 }
 
 Expected<std::vector<int>> parse_cpu_list(std::string_view text) {
-  constexpr int kMostCpus = 1 << 20;
-  std::vector<int> numbers;
+  constexpr int kMostCpus = 1 << 16;
+  std::vector<bool> named(kMostCpus, false);
   const auto wrong = [&](std::string_view part) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("'{}': '{}' is neither a CPU's number nor a range as 4-7", text, part));
@@ -84,12 +84,13 @@ Expected<std::vector<int>> parse_cpu_list(std::string_view text) {
     if (!read(part.substr(0, dash), first)) return wrong(part);
     last = first;
     if (dash != std::string_view::npos && (!read(part.substr(dash + 1), last) || last < first)) return wrong(part);
-    for (int n = first; n <= last; ++n) numbers.push_back(n);
+    for (int n = first; n <= last; ++n) named[static_cast<size_t>(n)] = true;
     if (part.size() == rest.size()) break;
     rest.remove_prefix(part.size() + 1);
   }
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  std::vector<int> numbers;
+  for (int n = 0; n < kMostCpus; ++n)
+    if (named[static_cast<size_t>(n)]) numbers.push_back(n);
   return numbers;
 }
 

@@ -75,6 +75,11 @@ Known iommu_translates(const std::string& root, const std::string& pci) {
   return Known::kNo;
 }
 
+int numa_node_of_pci(const std::string& root, const std::string& pci) {
+  const std::string numa = first_line(root + "/sys/bus/pci/devices/" + pci + "/numa_node");
+  return numa.empty() ? -1 : std::atoi(numa.c_str());
+}
+
 Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::string& root) {
   GpuDevice g;
   char text[256] = {};
@@ -93,8 +98,7 @@ Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::stri
   g.memory_gbps = 2e-6 / 8 * attribute(d, cuda::kAttrMemoryClockRate, device) *
                   attribute(d, cuda::kAttrGlobalMemoryBusWidth, device);
   g.memory_gbps = std::floor(g.memory_gbps);
-  const std::string numa = first_line(root + "/sys/bus/pci/devices/" + g.pci + "/numa_node");
-  if (!numa.empty()) g.numa_node = std::atoi(numa.c_str());
+  g.numa_node = numa_node_of_pci(root, g.pci);
   return g;
 }
 
@@ -177,6 +181,16 @@ Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& h
 }
 
 }  // namespace
+
+int numa_node_of_device(int ordinal, const std::string& root) {
+  const Driver* d = cuda::driver();
+  Device device = 0;
+  char pci[64] = {};
+  if (d == nullptr || d->device_get(&device, ordinal) != cuda::kSuccess ||
+      d->device_pci_bus_id(pci, sizeof pci - 1, device) != cuda::kSuccess)
+    return -1;
+  return numa_node_of_pci(root, lower(pci));
+}
 
 PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, int numa_b) {
   if (a.empty() || b.empty()) return PciPath::kUnknown;
