@@ -158,7 +158,7 @@ TEST(Cli, InfoAndHelpOfEveryCommand) {
   EXPECT_EQ(info.exit_status(), 0);
   for (const char* word : {"SIMD in use", "inproc", "shm", "open files"})
     EXPECT_NE(info.text().find(word), std::string::npos) << info.text();
-  for (const char* command : {"explain", "perf", "info", "check", "calibrate"}) {
+  for (const char* command : {"explain", "perf", "info", "check", "calibrate", "topo"}) {
     Program help({command, "--help"});
     EXPECT_EQ(help.exit_status(), 0) << command;
   }
