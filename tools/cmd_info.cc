@@ -72,8 +72,8 @@ void show_build() {
 #ifdef RONDO_MUTATE_RELEASE_STORE
   line("MUTATED", "the protocol's release store is relaxed: a build to test the tests, wrong by design");
 #endif
-  line("hwloc",
-       have_hwloc() ? "built in: rondo topo shows the whole host" : "not built in: no rondo topo, no RONDO_BIND");
+  line("hwloc", have_hwloc() ? "there: rondo topo shows the whole host"
+                             : "none, so no rondo topo and no RONDO_BIND: " + why_no_hwloc());
   line("CUDA, NVML", "opened at run time where the machine has them: see devices");
   line("UCX", "not in this version");
 }

@@ -70,8 +70,8 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.bind = bind_from_name(values.text("bind"));
   if (s.bind != BindTo::kNone && !have_hwloc())
     return Status(StatusCode::kUnsupported,
-                  fmt::format("RONDO_BIND={}: this build has no hwloc, which finds the places of ranks (rondo info)",
-                              values.text("bind")));
+                  fmt::format("RONDO_BIND={}: the places of ranks are found by hwloc, which is missing: {}",
+                              values.text("bind"), why_no_hwloc()));
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
   name_own_algorithms(freeze_registry(), s);

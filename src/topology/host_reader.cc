@@ -1,5 +1,6 @@
 #include "topology/host_reader.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -15,18 +16,20 @@
 
 namespace rondo {
 
-#ifndef RONDO_HAVE_HWLOC
-
 namespace {
 Status missing() {
-  return Status(
-      StatusCode::kUnsupported,
-      "this build has no hwloc, which reads a host's topology: install it (Debian: libhwloc-dev and pkg-config) "
-      "and configure anew");
+  return Status(StatusCode::kUnsupported,
+                fmt::format("a host's topology is read by hwloc, which is missing: {}", why_no_hwloc()));
 }
 }  // namespace
 
-bool have_hwloc() { return false; }
+bool have_hwloc() { return why_no_hwloc().empty(); }
+
+#ifndef RONDO_HAVE_HWLOC
+
+std::string why_no_hwloc() {
+  return "this build has none of it: install its headers (Debian: libhwloc-dev and pkg-config) and configure anew";
+}
 Expected<HostTopology> read_host(const HostSource&) { return missing(); }
 Expected<std::string> host_xml(const HostSource&) { return missing(); }
 
@@ -34,8 +37,81 @@ Expected<std::string> host_xml(const HostSource&) { return missing(); }
 
 namespace {
 
+// X(name): what is used of hwloc, by its own declarations. The inline functions of its headers would call the library
+// as if it were linked, so the few that are needed stand below.
+#define RONDO_HWLOC(X)            \
+  X(get_api_version)              \
+  X(topology_init)                \
+  X(topology_destroy)             \
+  X(topology_set_synthetic)       \
+  X(topology_set_xmlbuffer)       \
+  X(topology_set_flags)           \
+  X(topology_set_io_types_filter) \
+  X(topology_load)                \
+  X(topology_is_thissystem)       \
+  X(topology_get_allowed_cpuset)  \
+  X(topology_export_xmlbuffer)    \
+  X(free_xmlbuffer)               \
+  X(get_type_depth)               \
+  X(get_obj_by_depth)             \
+  X(obj_type_is_dcache)           \
+  X(bitmap_isincluded)            \
+  X(bitmap_iszero)                \
+  X(bitmap_weight)                \
+  X(distances_get_by_type)        \
+  X(distances_release)
+
+struct Hwloc {
+#define RONDO_X(name) decltype(&::hwloc_##name) name = nullptr;
+  RONDO_HWLOC(RONDO_X)
+#undef RONDO_X
+};
+
+std::string open_hwloc(Hwloc& table) {
+  constexpr const char* kLibrary = "libhwloc.so.15";  // hwloc 2
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* text = dlerror();
+    return text != nullptr ? text : fmt::format("{} cannot be opened", kLibrary);
+  }
+#define RONDO_X(name)                                                                       \
+  table.name = reinterpret_cast<decltype(&::hwloc_##name)>(dlsym(library, "hwloc_" #name)); \
+  if (table.name == nullptr) return fmt::format("{} lacks hwloc_{}", kLibrary, #name);
+  RONDO_HWLOC(RONDO_X)
+#undef RONDO_X
+  const unsigned there = table.get_api_version();
+  if (there >> 16 != HWLOC_API_VERSION >> 16)
+    return fmt::format("{} has the interface {:#x}, this build {:#x}", kLibrary, there, HWLOC_API_VERSION);
+  return {};
+}
+
+struct Found {
+  Hwloc table;
+  std::string why_not;
+};
+const Found& found() {
+  static const Found* const result = [] {
+    auto* f = new Found;
+    f->why_not = open_hwloc(f->table);
+    return f;
+  }();
+  return *result;
+}
+const Hwloc& hwloc() { return found().table; }
+
+hwloc_obj_t root_of(hwloc_topology_t t) { return hwloc().get_obj_by_depth(t, 0, 0); }
+const char* info_of(hwloc_obj_t o, std::string_view name) {
+  for (unsigned i = 0; i < o->infos_count; ++i)
+    if (name == o->infos[i].name) return o->infos[i].value;
+  return nullptr;
+}
+hwloc_obj_t non_io_ancestor_of(hwloc_obj_t o) {
+  while (o != nullptr && o->cpuset == nullptr) o = o->parent;
+  return o;
+}
+
 struct DestroyTopology {
-  void operator()(hwloc_topology* t) const { hwloc_topology_destroy(t); }
+  void operator()(hwloc_topology* t) const { hwloc().topology_destroy(t); }
 };
 using Topology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 using PciAttributes = hwloc_obj_attr_u::hwloc_pcidev_attr_s;
@@ -43,14 +119,15 @@ using PciAttributes = hwloc_obj_attr_u::hwloc_pcidev_attr_s;
 Status wrong(std::string what) { return Status(StatusCode::kInvalidArgument, std::move(what)); }
 
 Expected<Topology> begin_topology() {
+  if (!have_hwloc()) return missing();
   hwloc_topology_t t = nullptr;
-  if (hwloc_topology_init(&t) != 0) return Status(StatusCode::kSystem, "hwloc_topology_init failed");
+  if (hwloc().topology_init(&t) != 0) return Status(StatusCode::kSystem, "hwloc_topology_init failed");
   return Topology(t);
 }
 
 bool takes_synthetic(const std::string& description) {
   auto t = begin_topology();
-  return t.ok() && hwloc_topology_set_synthetic(t->get(), description.c_str()) == 0;
+  return t.ok() && hwloc().topology_set_synthetic(t->get(), description.c_str()) == 0;
 }
 
 // hwloc says only that the whole is wrong: the first level with which a beginning of it fails is named.
@@ -80,16 +157,16 @@ Expected<Topology> load(const HostSource& source) {
   using Kind = HostSource::Kind;
   if (source.kind == Kind::kXml) RONDO_TRY(check_xml(source.text));
   RONDO_TRY_ASSIGN(Topology t, begin_topology());
-  if (source.kind == Kind::kSynthetic && hwloc_topology_set_synthetic(t.get(), source.text.c_str()) != 0)
+  if (source.kind == Kind::kSynthetic && hwloc().topology_set_synthetic(t.get(), source.text.c_str()) != 0)
     return name_wrong_level(source.text);
   const Status refused =
       wrong("hwloc refuses it, though it is well-formed: HWLOC_XML_VERBOSE=1 in the environment makes hwloc say why");
   if (source.kind == Kind::kXml &&
-      hwloc_topology_set_xmlbuffer(t.get(), source.text.c_str(), static_cast<int>(source.text.size()) + 1) != 0)
+      hwloc().topology_set_xmlbuffer(t.get(), source.text.c_str(), static_cast<int>(source.text.size()) + 1) != 0)
     return refused;
-  hwloc_topology_set_flags(t.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-  if (source.devices) hwloc_topology_set_io_types_filter(t.get(), HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  if (hwloc_topology_load(t.get()) != 0) {
+  hwloc().topology_set_flags(t.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  if (source.devices) hwloc().topology_set_io_types_filter(t.get(), HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (hwloc().topology_load(t.get()) != 0) {
     if (source.kind == Kind::kXml) return refused;
     return Status(StatusCode::kSystem, fmt::format("hwloc_topology_load: {}", std::strerror(errno)));
   }
@@ -102,10 +179,10 @@ class Reader {
   explicit Reader(hwloc_topology_t t) : t_(t) {}
 
   HostTopology read(bool this_machine) {
-    host_.this_machine = this_machine && hwloc_topology_is_thissystem(t_) != 0;
-    if (const char* name = hwloc_obj_get_info_by_name(hwloc_get_root_obj(t_), "HostName")) host_.name = name;
+    host_.this_machine = this_machine && hwloc().topology_is_thissystem(t_) != 0;
+    if (const char* name = info_of(root_of(t_), "HostName")) host_.name = name;
     for (hwloc_obj_t p : all(HWLOC_OBJ_PACKAGE)) {
-      const char* model = hwloc_obj_get_info_by_name(p, "CPUModel");
+      const char* model = info_of(p, "CPUModel");
       host_.packages.push_back({os(p), model != nullptr ? model : ""});
     }
     if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines and boards state none
@@ -113,7 +190,7 @@ class Reader {
     read_cores();
     read_caches();
     read_distances();
-    read_bridges_and_devices(hwloc_get_root_obj(t_));
+    read_bridges_and_devices(root_of(t_));
     std::stable_sort(host_.nics.begin(), host_.nics.end(),
                      [](const HostNic& a, const HostNic& b) { return a.pci < b.pci; });
     return std::move(host_);
@@ -124,24 +201,28 @@ class Reader {
   static int index(hwloc_obj_t o) { return static_cast<int>(o->logical_index); }
   std::vector<hwloc_obj_t> all(hwloc_obj_type_t type) const {
     std::vector<hwloc_obj_t> found;
-    for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(t_, type, o)) != nullptr;) found.push_back(o);
-    return found;
+    const int depth = hwloc().get_type_depth(t_, type);
+    for (unsigned i = 0;; ++i) {
+      hwloc_obj_t o = hwloc().get_obj_by_depth(t_, depth, i);
+      if (o == nullptr) return found;
+      found.push_back(o);
+    }
   }
   // The package that holds all these CPUs; -1: several do.
   int package_of(hwloc_const_cpuset_t cpus) const {
-    if (hwloc_bitmap_iszero(cpus)) return -1;
+    if (hwloc().bitmap_iszero(cpus)) return -1;
     const auto packages = all(HWLOC_OBJ_PACKAGE);
     if (packages.empty()) return 0;
     for (hwloc_obj_t p : packages)
-      if (hwloc_bitmap_isincluded(cpus, p->cpuset)) return index(p);
+      if (hwloc().bitmap_isincluded(cpus, p->cpuset)) return index(p);
     return -1;
   }
   // Where several nodes hold a CPU (memory of several kinds), the one of the fewest CPUs, then the first.
   int node_of(hwloc_const_cpuset_t cpus) const {
     hwloc_obj_t best = nullptr;
     for (hwloc_obj_t n : all(HWLOC_OBJ_NUMANODE))
-      if (hwloc_bitmap_isincluded(cpus, n->cpuset) &&
-          (best == nullptr || hwloc_bitmap_weight(n->cpuset) < hwloc_bitmap_weight(best->cpuset)))
+      if (hwloc().bitmap_isincluded(cpus, n->cpuset) &&
+          (best == nullptr || hwloc().bitmap_weight(n->cpuset) < hwloc().bitmap_weight(best->cpuset)))
         best = n;
     return best != nullptr ? index(best) : -1;
   }
@@ -152,16 +233,16 @@ class Reader {
   }
 
   void add_core(hwloc_obj_t at, const std::vector<hwloc_obj_t>& pus) {
-    hwloc_const_cpuset_t allowed = hwloc_topology_get_allowed_cpuset(t_);
+    hwloc_const_cpuset_t allowed = hwloc().topology_get_allowed_cpuset(t_);
     cpu_set_t mask;
     const bool masked = host_.this_machine && sched_getaffinity(0, sizeof mask, &mask) == 0;
     Core core{os(at), package_of(at->cpuset), node_of(at->cpuset), {}, {}};
     for (hwloc_obj_t pu : pus) {
-      if (!hwloc_bitmap_isincluded(pu->cpuset, at->cpuset)) continue;
+      if (!hwloc().bitmap_isincluded(pu->cpuset, at->cpuset)) continue;
       const bool in_mask = !masked || (pu->os_index < CPU_SETSIZE && CPU_ISSET(pu->os_index, &mask));
       core.pus.push_back(index(pu));
       Pu& mine = host_.pus[pu->logical_index];
-      mine = {os(pu), static_cast<int>(host_.cores.size()), in_mask && hwloc_bitmap_isincluded(pu->cpuset, allowed)};
+      mine = {os(pu), static_cast<int>(host_.cores.size()), in_mask && hwloc().bitmap_isincluded(pu->cpuset, allowed)};
     }
     if (core.numa >= 0) ++host_.nodes[static_cast<size_t>(core.numa)].num_cores;
     host_.cores.push_back(std::move(core));
@@ -179,7 +260,7 @@ class Reader {
     std::map<std::pair<int, unsigned>, int> known;  // by level and number
     for (size_t c = 0; c < places.size(); ++c)
       for (hwloc_obj_t o = places[c]; o != nullptr; o = o->parent) {
-        if (hwloc_obj_type_is_dcache(o->type) == 0) continue;
+        if (hwloc().obj_type_is_dcache(o->type) == 0) continue;
         const auto& a = o->attr->cache;
         const auto [it, is_new] =
             known.try_emplace({static_cast<int>(a.depth), o->logical_index}, static_cast<int>(host_.caches.size()));
@@ -192,7 +273,7 @@ class Reader {
   void read_distances() {
     unsigned count = 1;
     hwloc_distances_s* found = nullptr;
-    if (hwloc_distances_get_by_type(t_, HWLOC_OBJ_NUMANODE, &count, &found, HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) !=
+    if (hwloc().distances_get_by_type(t_, HWLOC_OBJ_NUMANODE, &count, &found, HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) !=
             0 ||
         count == 0)
       return;
@@ -205,7 +286,7 @@ class Reader {
               static_cast<uint32_t>(std::min<uint64_t>(found->values[i * found->nbobjs + j], 1u << 20));
       host_.node_distances = std::move(values);
     }
-    hwloc_distances_release(t_, found);
+    hwloc().distances_release(t_, found);
   }
 
   void read_bridges_and_devices(hwloc_obj_t at) {
@@ -217,13 +298,13 @@ class Reader {
     return fmt::format("{:04x}:{:02x}:{:02x}.{:01x}", static_cast<unsigned>(a.domain), a.bus, a.dev, a.func);
   }
   static std::string text_info(hwloc_obj_t o, const char* key) {
-    const char* value = hwloc_obj_get_info_by_name(o, key);
+    const char* value = info_of(o, key);
     return value != nullptr ? value : "";
   }
 
   void read_io(hwloc_obj_t o, int parent) {
     if (o->type == HWLOC_OBJ_MISC || o->type == HWLOC_OBJ_OS_DEVICE) return;  // of PCI devices: read with them
-    hwloc_obj_t place = hwloc_get_non_io_ancestor_obj(t_, o);
+    hwloc_obj_t place = non_io_ancestor_of(o);
     PciNode node;
     node.parent = parent;
     node.package = package_of(place->cpuset);
@@ -282,7 +363,7 @@ class Reader {
 
 }  // namespace
 
-bool have_hwloc() { return true; }
+std::string why_no_hwloc() { return found().why_not; }
 
 Expected<HostTopology> read_host(const HostSource& source) {
   RONDO_TRY_ASSIGN(const Topology t, load(source));
@@ -293,10 +374,10 @@ Expected<std::string> host_xml(const HostSource& source) {
   RONDO_TRY_ASSIGN(const Topology t, load(source));
   char* text = nullptr;
   int length = 0;
-  if (hwloc_topology_export_xmlbuffer(t.get(), &text, &length, 0) != 0)
+  if (hwloc().topology_export_xmlbuffer(t.get(), &text, &length, 0) != 0)
     return Status(StatusCode::kSystem, fmt::format("hwloc_topology_export_xmlbuffer: {}", std::strerror(errno)));
   std::string xml(text, static_cast<size_t>(std::max(0, length - 1)));  // without its final 0
-  hwloc_free_xmlbuffer(t.get(), text);
+  hwloc().free_xmlbuffer(t.get(), text);
   return xml;
 }
 

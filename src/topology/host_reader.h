@@ -4,7 +4,9 @@
 //
 // Not here: GPUs' NVLinks, which join_gpus (host.h) adds.
 //
-// In a build without hwloc have_hwloc() is false and every function answers kUnsupported saying so.
+// hwloc's library is opened at run time, like the CUDA driver: one build runs with and without it, and libnccl.so.2
+// needs nothing that a container may lack. Without it, or in a build without hwloc's headers, have_hwloc() is false
+// and every function answers kUnsupported saying why.
 //
 // Thread safety: any thread. This machine takes milliseconds, with its devices some tens.
 #pragma once
@@ -16,6 +18,8 @@
 namespace rondo {
 
 bool have_hwloc();
+/// Why not, in words; empty when it is there.
+std::string why_no_hwloc();
 
 struct HostSource {
   enum class Kind : uint8_t { kThisMachine, kXml, kSynthetic };

@@ -80,7 +80,7 @@ void in_two_processes(Fn fn) {
 class BindRank : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!have_hwloc()) GTEST_SKIP() << "this build has no hwloc";
+    if (!have_hwloc()) GTEST_SKIP() << why_no_hwloc();
   }
   const std::vector<int> before_ = mask();
 };
