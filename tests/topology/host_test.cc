@@ -97,6 +97,10 @@ TEST_P(HostGolden, TheDrawingIsXmlWithEveryRankAndHop) {
   EXPECT_EQ(occurrences("class=\"gpu\""), host->gpus.size());
   EXPECT_EQ(occurrences("class=\"nic\""), host->nics.size());
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+  if (const std::string path = tests_folder() + "hosts/" + GetParam().name + ".svg"; std::filesystem::exists(path)) {
+    if (std::getenv("RONDO_TEST_UPDATE") != nullptr) std::ofstream(path) << svg;
+    EXPECT_EQ(svg, read_text(path)) << "RONDO_TEST_UPDATE=1 writes it anew: look at it";
+  }
   const Status shape = check_xml(svg);  // well-formed up to the name of its root
   EXPECT_NE(shape.message().find("the outermost element is <svg>"), std::string::npos) << shape.to_string();
 }
