@@ -1,6 +1,7 @@
 // `rondo topo`: a host's topology, where its ranks would run, and the order of ring and tree over them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -71,8 +72,13 @@ std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host)
   if (by_gpu) gpus = usable_gpus(host);
   if (by_gpu && gpus.empty())
     fail("--gpus", Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
+  const auto usable = [&](const Core& c) {
+    return std::any_of(c.pus.begin(), c.pus.end(), [&](int pu) { return host.pus[static_cast<size_t>(pu)].allowed; });
+  };
   int ranks = o.ranks;
-  if (ranks == 0) ranks = static_cast<int>(by_gpu ? gpus.size() : host.cores.size());
+  if (ranks == 0 && by_gpu) ranks = static_cast<int>(gpus.size());
+  else if (ranks == 0)
+    ranks = std::max(1, static_cast<int>(std::count_if(host.cores.begin(), host.cores.end(), usable)));
   if (by_gpu) {
     const size_t count = gpus.size();
     for (size_t r = count; r < static_cast<size_t>(ranks); ++r) gpus.push_back(gpus[r % count]);
@@ -122,7 +128,7 @@ void add_topo_command(CLI::App& app) {
   command->add_option("--synthetic", o->synthetic, "A made-up machine, in hwloc's words")->excludes(xml);
   command->add_option("--gpu-scene", o->gpu_scene, "GPUs and their links, as rondo info --record writes them");
   constexpr int kMostRanks = 4096;
-  command->add_option("--ranks", o->ranks, "How many ranks (default: one for each GPU, or else for each core)")
+  command->add_option("--ranks", o->ranks, "How many ranks (default: one for each GPU, or else for each allowed core)")
       ->check(CLI::Range(1, kMostRanks));
   command->add_flag("--gpus", o->gpus, "Ranks have GPUs: rank r has GPU r, and from the first on again");
   command->add_option("--cpus", o->cpus, "Only these CPUs are allowed, as 0-7,16");

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
 #include "support/spawn_processes.h"
@@ -20,6 +21,8 @@
 
 namespace rondo::testing {
 namespace {
+
+constexpr double kSoon = 10;  // seconds: a thread that was started has run
 
 std::vector<int> mask() {
   cpu_set_t set;
@@ -128,7 +131,7 @@ TEST_F(BindRank, TheProgressThreadToo) {
     EXPECT_EQ(threads_by_mask().count(place), 0u) << place;
     all_reduce_later(**comm);
     // It may begin a moment later than the call that makes it ends.
-    for (int i = 0; i < 1000000 && threads_by_mask().count(place) == 0; ++i) sched_yield();
+    for (const Stopwatch watch; watch.seconds() < kSoon && threads_by_mask().count(place) == 0;) sched_yield();
     EXPECT_EQ(threads_by_mask()[place], 1) << place;
     EXPECT_EQ(mask(), before_);
   });

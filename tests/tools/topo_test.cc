@@ -75,6 +75,9 @@ TEST_F(Topo, RanksStayOnTheCpusThatAreAllowed) {
   EXPECT_EQ(e.status, 0) << e.text;
   for (const char* words : {"allowed: 3\n", "allowed: 6-7\n", "rank 0   core 3 (CPU 3)", "rank 1   core 6 (CPU 6)"})
     EXPECT_NE(e.text.find(words), std::string::npos) << e.text;
+  const Ended each = topo("--synthetic 'Package:2 NUMANode:1 Core:4 PU:1' --cpus 3,6-7");
+  EXPECT_NE(each.text.find("rank 2 "), std::string::npos) << each.text;
+  EXPECT_EQ(each.text.find("rank 3 "), std::string::npos) << "a rank for each core that is allowed";
 }
 
 TEST_F(Topo, MistakesAreNamedAndFail) {

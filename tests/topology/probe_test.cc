@@ -109,6 +109,9 @@ TEST(Probe, WithoutNvmlTheKernelsTreeSaysThePath) {
   EXPECT_EQ(found->pair(0, 3).path, PciPath::kSystem);
   EXPECT_EQ(found->devices[0].pcie_generation, 0);
   EXPECT_TRUE(found->pair(0, 1).access);
+  EXPECT_EQ(numa_node_of_device(2, root.path()), 0);
+  EXPECT_EQ(numa_node_of_device(3, root.path()), 1);
+  EXPECT_EQ(numa_node_of_device(4, root.path()), -1) << "no such device";
 }
 
 TEST(Probe, PathsOfTheKernel) {
