@@ -137,6 +137,7 @@ std::string hop_text(const Hop& hop) {
   switch (hop.crossing) {
     case Crossing::kCache: return fmt::format("L{} cache", hop.distance);
     case Crossing::kPciSwitch: return hop.distance == 1 ? "PCIe switch" : fmt::format("{} PCIe switches", hop.distance);
+    case Crossing::kNvlink:
     case Crossing::kNumaLink:
     case Crossing::kSocketLink:
       if (hop.distance > 1) return fmt::format("{} (distance {})", crossing_name(hop.crossing), hop.distance);
