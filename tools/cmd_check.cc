@@ -20,6 +20,7 @@
 namespace rondo::tools {
 namespace {
 
+constexpr int kMostRanksOnHosts = 33;  // unless a layout is named: larger ones take long, and show no more
 constexpr int kMaxRaceRanks = 128;  // beyond: values and deadlocks only, one loop
 
 struct CheckArgs {
@@ -28,6 +29,8 @@ struct CheckArgs {
   int max_ranks = 64;
   int ranks = 0;  // 0: 1 .. max_ranks
   int max_pair_ranks = 8;
+  std::string hosts;  // empty: one host, and where a row depends on hosts those of layouts_to_prove
+  HostLayout layout = 1;
   Plugins plugins;
 };
 
@@ -79,22 +82,42 @@ std::string bytes_text(const CheckReport& r) {
   return den == 1 ? (num == 1 ? "S" : fmt::format("{} S", num)) : fmt::format("{}/{} S", num, den);
 }
 
+/// The layouts of so many ranks that a row is proven for: all on one host, or as the user says; and where it depends on
+/// hosts those of several.
+std::vector<HostLayout> layouts_of(const Algorithm& a, const CheckArgs& args, int nranks) {
+  if (!args.hosts.empty()) return {args.layout};
+  std::vector<HostLayout> layouts{nranks};
+  if (depends_on_hosts(a) && nranks <= kMostRanksOnHosts)
+    for (const HostLayout& layout : layouts_to_prove(nranks)) layouts.push_back(layout);
+  return layouts;
+}
+
+std::string ranks_text(const HostLayout& layout) {
+  return layout.one_host() ? fmt::format("{} ranks", layout.nranks())
+                           : fmt::format("{} ranks on hosts {}", layout.nranks(), layout.text());
+}
+
 Result check_row(const Algorithm& a, const CheckArgs& args) {
   const auto start = std::chrono::steady_clock::now();
   const int first = args.ranks > 0 ? args.ranks : 1, last = args.ranks > 0 ? args.ranks : args.max_ranks;
   Result result;
-  CheckReport report;
-  int proven = first - 1;
-  for (int n = first; n <= last; ++n) {
+  CheckReport report;  // of the last one on one host, or as the user says
+  int proven = first - 1, layouts = 0;
+  for (int n = first; n <= last && result.failures == 0; ++n) {
     result.fingerprints |= n > kMaxRaceRanks;
-    report = check_roots(a, n, n <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
-    result.proofs += static_cast<int>(roots_to_prove(a.collective, n).size());
-    if (!report.ok) {
-      result.errors = fmt::format("rondo check: {}, {} ranks: {}\n", label(a), n, report.reason);
-      ++result.failures;
-      break;
+    for (const HostLayout& layout : layouts_of(a, args, n)) {
+      CheckReport one = check_roots(a, layout, n <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
+      result.proofs += static_cast<int>(roots_to_prove(a.collective, n).size());
+      const bool ok = one.ok;
+      if (!ok) {
+        result.errors = fmt::format("rondo check: {}, {}: {}\n", label(a), ranks_text(layout), one.reason);
+        ++result.failures;
+      }
+      if (!ok || layout.one_host() || !args.hosts.empty()) report = std::move(one);
+      if (!ok) break;
+      if (!layout.one_host()) ++layouts;
     }
-    proven = n;
+    if (result.failures == 0) proven = n;
   }
   const std::string ranks = proven < first    ? "none"
                             : first == proven ? fmt::format("{}", first)
@@ -102,25 +125,34 @@ Result check_row(const Algorithm& a, const CheckArgs& args) {
   const std::string depth = report.fifo_depth == report.fifo_depth_sliced
                                 ? fmt::format("{}", report.fifo_depth)
                                 : fmt::format("{} ({})", report.fifo_depth, report.fifo_depth_sliced);
-  result.line =
-      fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>8.2f}{}\n", a.name, collective_name(a.collective),
-                  ranks, report.steps, bytes_text(report), depth, report.count_patterns > 0 ? "variable" : "equal",
-                  seconds_since(start), report.ok ? "" : "  FAILED");
+  result.line = fmt::format(
+      "{:<21} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>7} {:>8.2f}{}\n", a.name, collective_name(a.collective), ranks,
+      report.steps, bytes_text(report), depth, report.count_patterns > 0 ? "variable" : "equal",
+      layouts > 0 ? std::to_string(layouts) : "-", seconds_since(start), report.ok ? "" : "  FAILED");
+  if (!args.hosts.empty() && report.ok)
+    result.line += fmt::format("{:<21} {:<15} {} crossing{}, {}/{} S over a host's link\n", "", "", report.crossings,
+                               report.crossings == 1 ? "" : "s", report.host_sent_chunks, report.total_chunks);
+
   return result;
 }
 
 /// `a`, then every row of the registry.
-Result check_pairs_of(const Algorithm& a, int first, int last) {
+Result check_pairs_of(const Algorithm& a, const CheckArgs& args, int first, int last) {
   Result result;
   for (const Algorithm& b : all_algorithms()) {
+    std::vector<HostLayout> layouts;
+    for (int n = first; n <= last; ++n) layouts.push_back(args.hosts.empty() ? HostLayout(n) : args.layout);
+    if (args.hosts.empty() && (depends_on_hosts(a) || depends_on_hosts(b)) && !a.direct && !b.direct)
+      for (const HostLayout& few : {HostLayout::uniform(2, 2), HostLayout::of(std::vector<int>{0, 1, 0, 1, 1})})
+        if (few.nranks() >= first && few.nranks() <= last) layouts.push_back(few);
     bool ok = true;
-    for (int n = first; ok && n <= last; ++n)
-      for (const auto& [root_a, root_b] : root_pairs_to_prove(a.collective, b.collective, n)) {
-        const CheckReport report = check_pair(a, b, n, {}, root_a, root_b);
+    for (size_t k = 0; ok && k < layouts.size(); ++k)
+      for (const auto& [root_a, root_b] : root_pairs_to_prove(a.collective, b.collective, layouts[k].nranks())) {
+        const CheckReport report = check_pair(a, b, layouts[k], {}, root_a, root_b);
         ++result.proofs;
         if (report.ok) continue;
-        result.errors += fmt::format("rondo check: {}{}, then {}{}, {} ranks: {}\n", label(a), root_text(a, root_a),
-                                     label(b), root_text(b, root_b), n, report.reason);
+        result.errors += fmt::format("rondo check: {}{}, then {}{}, {}: {}\n", label(a), root_text(a, root_a), label(b),
+                                     root_text(b, root_b), ranks_text(layouts[k]), report.reason);
         ++result.failures;
         ok = false;
         break;
@@ -169,9 +201,15 @@ std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
 void run(CheckArgs& args) {
   args.plugins.load("check");
   const auto start = std::chrono::steady_clock::now();
+  if (!args.hosts.empty()) {
+    const Expected<HostLayout> layout = HostLayout::parse(args.hosts);
+    if (!layout.ok()) refuse(std::string(layout.status().message()));
+    args.layout = *layout;
+    args.ranks = layout->nranks();
+  }
   const std::vector<Algorithm> rows = chosen(args);
-  std::fputs(fmt::format("{:<19} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>8}\n", "algorithm", "collective", "ranks",
-                         "steps", "bytes/rank", "FIFO depth", "counts", "seconds")
+  std::fputs(fmt::format("{:<21} {:<15} {:>8} {:>7} {:>11} {:>10} {:>8} {:>7} {:>8}\n", "algorithm", "collective",
+                         "ranks", "steps", "bytes/rank", "FIFO depth", "counts", "layouts", "seconds")
                  .c_str(),
              stdout);
   const Result alone = prove_all(rows.size(), [&](size_t i) { return check_row(rows[i], args); });
@@ -179,7 +217,7 @@ void run(CheckArgs& args) {
   const int last = std::min(args.max_pair_ranks, args.ranks > 0 ? args.ranks : args.max_ranks);
   const int first = args.ranks > 0 ? args.ranks : 1;
   if (first <= last) {
-    pairs = prove_all(rows.size(), [&](size_t i) { return check_pairs_of(rows[i], first, last); });
+    pairs = prove_all(rows.size(), [&](size_t i) { return check_pairs_of(rows[i], args, first, last); });
     std::fputs(fmt::format("{} ordered pairs on shared connections, {} ranks, run-ahead included\n",
                            rows.size() * all_algorithms().size(),
                            first == last ? fmt::format("{}", last) : fmt::format("{}..{}", first, last))
@@ -208,9 +246,16 @@ void add_check_command(CLI::App& app) {
   CLI::Option* max_ranks = command->add_option("--max-ranks", args->max_ranks, "Every number of ranks from 1 to this")
                                ->check(CLI::Range(1, 65535))
                                ->capture_default_str();
-  command->add_option("--ranks,-n", args->ranks, "This number of ranks only; thousands by fingerprints")
-      ->check(CLI::Range(1, 65535))
-      ->excludes(max_ranks);
+  CLI::Option* ranks =
+      command->add_option("--ranks,-n", args->ranks, "This number of ranks only; thousands by fingerprints")
+          ->check(CLI::Range(1, 65535))
+          ->excludes(max_ranks);
+  command
+      ->add_option("--hosts", args->hosts,
+                   "Ranks on such hosts only: 2x4 (two hosts of four), 3+2, 0,1,0,1 (the host of each rank)")
+      ->type_name("LAYOUT")
+      ->excludes(max_ranks)
+      ->excludes(ranks);
   command->add_option("--max-pair-ranks", args->max_pair_ranks, "Ordered pairs of algorithms: up to this many ranks")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
@@ -220,6 +265,8 @@ void add_check_command(CLI::App& app) {
       "  rondo check                              everything, 1 to 64 ranks\n"
       "  rondo check broadcast                    one collective, from every root\n"
       "  rondo check --algo ring --ranks 1000     one algorithm, a large job\n"
+      "  rondo check all_reduce --hosts 4x8       ranks on hosts, with what crosses between them\n"
+      "layouts: on how many layouts of several hosts a row was proven, where it depends on them.\n"
       "counts: \"variable\" where a count for each rank (all_gather_v and the like) was proven as well.\n"
       "Exit status: 0 all proven, 1 something failed (reason on stderr), 2 wrong arguments.\n");
   command->callback([args] { run(*args); });

@@ -16,6 +16,8 @@ struct ExplainArgs {
   std::string collective;
   std::string algo;  // empty: ring, or the first that is listed
   ExplainOptions options;
+  int nranks = 4;
+  std::string hosts;  // empty: one
   int64_t num_elems = -1;
   bool full = false;
   bool list = false;
@@ -54,13 +56,22 @@ void run(ExplainArgs& args) {
   if (algorithm == nullptr)
     fail("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
          std::string(collective_name(*collective)) + " (rondo explain --list)");
+  args.options.hosts = args.nranks;
+  if (!args.hosts.empty()) {
+    const Expected<HostLayout> layout = HostLayout::parse(args.hosts);
+    if (!layout.ok()) fail(std::string(layout.status().message()));
+    if (layout->nranks() > kMaxExplainRanks)
+      fail("at most " + std::to_string(kMaxExplainRanks) + " ranks are explained");
+    args.options.hosts = *layout;
+  }
+  const int nranks = args.options.hosts.nranks();
   args.options.has_elements = args.num_elems >= 0;
   if (args.options.has_elements) args.options.num_elems = static_cast<uint64_t>(args.num_elems);
   if (args.options.root != 0 && !collective_is_rooted(*collective))
     fail(std::string(collective_name(*collective)) + " has no root");
-  if (args.options.root >= args.options.nranks)
-    fail("the root, rank " + std::to_string(args.options.root) + ", is none of the " +
-         std::to_string(args.options.nranks) + " ranks");
+  if (args.options.root >= nranks)
+    fail("the root, rank " + std::to_string(args.options.root) + ", is none of the " + std::to_string(nranks) +
+         " ranks");
   if (args.full) args.options.fold_at = 0;
   std::fputs(explain(*algorithm, args.options).c_str(), stdout);
 }
@@ -74,10 +85,16 @@ void add_explain_command(CLI::App& app) {
   command->add_option("collective", args->collective, "all_reduce, broadcast, all_to_all, ...; see --list");
   command->add_option("--algo,--algorithm,-a", args->algo, "Algorithm, see --list (default: ring where there is one)")
       ->type_name("NAME");
-  command->add_option("--ranks,-n", args->options.nranks, "Number of ranks")
-      ->check(CLI::Range(1, kMaxExplainRanks).description(""))
-      ->type_name("N")
-      ->capture_default_str();
+  CLI::Option* ranks = command->add_option("--ranks,-n", args->nranks, "Number of ranks")
+                           ->check(CLI::Range(1, kMaxExplainRanks).description(""))
+                           ->type_name("N")
+                           ->capture_default_str();
+  command
+      ->add_option(
+          "--hosts", args->hosts,
+          "Instead of --ranks, on which hosts they stand: 2x4 (two hosts of four), 3+2, 0,1,0,1 (of each rank)")
+      ->type_name("LAYOUT")
+      ->excludes(ranks);
   command->add_option("--root,-r", args->options.root, "Of a broadcast, reduce, gather or scatter")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->type_name("RANK")
@@ -99,7 +116,8 @@ void add_explain_command(CLI::App& app) {
       "  rondo explain all_reduce --algo ring --ranks 3 --elements 6\n"
       "  rondo explain all-gather --ranks 5 --step 2\n"
       "  rondo explain broadcast --ranks 8 --root 3\n"
-      "  rondo explain all_reduce --algo tree --ranks 16 --full\n");
+      "  rondo explain all_reduce --algo tree --ranks 16 --full\n"
+      "  rondo explain all_reduce --algo hierarchical --hosts 2x2\n");
   command->callback([args] { run(*args); });
 }
 

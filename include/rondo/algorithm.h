@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 
+#include "rondo/host_layout.h"
 #include "rondo/recorder.h"
 #include "rondo/rondo.h"
 #include "rondo/schedule.h"
@@ -35,6 +36,7 @@ struct Cost {
   int64_t steps;     // messages on the longest chain of dependent messages, one loop
   int64_t sent_num;  // bytes sent by the busiest rank = sent_num / sent_den * S; a multicast message counts once
   int64_t sent_den;  // S: the larger of the in and out buffers (whole_elems)
+  int64_t crossings = -1;  // messages between hosts on the chain that has most of them; -1: not stated
 };
 
 struct Algorithm {
@@ -55,30 +57,38 @@ struct Algorithm {
   bool rank_order = false;
   /// Direct, and only reads from peers' buffers.
   bool pulls_only = false;
+  /// Records one rank's part where ranks stand on several hosts; nullptr: record does, which knows of no hosts.
+  void (*record_on_hosts)(Recorder& p, Rank rank, const HostLayout& hosts, Rank root) = nullptr;
+  /// Its cost there; both functions, or none.
+  Cost (*cost_on_hosts)(const HostLayout& hosts) = nullptr;
+  /// Made for ranks on several hosts: where all are on one it runs only when it is named.
+  bool for_hosts = false;
 };
 inline constexpr size_t kMaxAlgorithmName = 23;
 inline constexpr size_t kMaxAlgorithms = 255;
 /// Of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
-inline constexpr uint32_t kAlgorithmAbi = 1;
+inline constexpr uint32_t kAlgorithmAbi = 2;
 
 /// Adds a row for good, once it is proven for 1 to 8 ranks and all roots, alone and before and after every other row of
-/// 4 ranks. (For more ranks it is proven when a communicator of that many is made.) The texts are copied; the functions
-/// must stay, so a plugin is never closed. Leave `abi` alone: it is how the library sees which headers the caller was
-/// compiled with. Errors: kUnsupported when that was another layout; kInvalidArgument with what is wrong with the row,
-/// or the first instruction that breaks a proof and how; after the first communicator (or unsuccessful try to make one);
-/// when there are kMaxAlgorithms rows. About 0.1 s.
+/// 4 ranks; where it records otherwise on several hosts, on those, too. (For more ranks, and other hosts, it is proven
+/// when a communicator of them is made.) The texts are copied; the functions must stay, so a plugin is never closed.
+/// Leave `abi` alone: it is how the library sees which headers the caller was compiled with. Errors: kUnsupported when
+/// that was another layout; kInvalidArgument with what is wrong with the row, or the first instruction that breaks a
+/// proof and how; after the first communicator (or unsuccessful try to make one); when there are kMaxAlgorithms rows.
+/// About 0.1 s.
 RONDO_API Status register_algorithm(const Algorithm& algorithm, uint32_t abi = kAlgorithmAbi);
 /// All rows, the library's own first. Rows never move and never go.
 RONDO_API std::span<const Algorithm> all_algorithms();
 /// nullptr when there is none.
 RONDO_API const Algorithm* find_algorithm(Collective collective, std::string_view name);
 
-/// Proves an algorithm, registered or not, for this many ranks and all roots (beyond 16 ranks: the telling ones): its
-/// result, one order of addition on all ranks, no deadlock, no race, its cost. Errors: kInvalidArgument with the first
-/// instruction that breaks it and how. O(instructions of all ranks).
-RONDO_API Status prove_algorithm(const Algorithm& algorithm, int nranks);
+/// Proves an algorithm, registered or not, for this many ranks on one host or for ranks that stand so on several, and
+/// for all roots (beyond 16 ranks: the telling ones): its result, one order of addition on all ranks, no deadlock, no
+/// race, its cost. Errors: kInvalidArgument with the first instruction that breaks it and how. O(instructions of all
+/// ranks).
+RONDO_API Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts);
 /// Every step, in letters, as `rondo explain` prints it. 1 to 256 ranks, for which the algorithm must be proven.
-RONDO_API std::string explain_algorithm(const Algorithm& algorithm, int nranks, Rank root = 0);
+RONDO_API std::string explain_algorithm(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 
 }  // namespace rondo
 

@@ -99,6 +99,7 @@ static_assert(sizeof(Port) == 8);
 /// Multicast groups. All algorithms draw from this one list.
 inline constexpr uint16_t kUnicast = 0;
 inline constexpr uint16_t kGroupAll = 1;  // every other rank of the communicator
+inline constexpr uint16_t kGroupHost = 2;  // every other rank of the writer's host
 
 /// Of send and recv, which run beside the collectives: all other tags are an algorithm's own.
 inline constexpr uint16_t kTagPointToPoint = 0xFFF0;
@@ -129,6 +130,7 @@ struct Schedule {
   int32_t nranks = 1;
   Rank root = 0;  // of a rooted collective
   std::vector<RankSchedule> ranks;
+  std::vector<int32_t> hosts;  // of each rank; empty: all on one
 };
 
 }  // namespace rondo

@@ -6,6 +6,9 @@
 //   4 ranks, root 1, what rank 3 does:     broadcast   recv from 2, keep it, send it to 0
 //                                          reduce      recv x2 from 2, send (x2 + x3) to 0
 //
+// Where ranks stand on several hosts the chain goes through one host after the other, the root's first or last, so that
+// M-1 of the steps cross.
+//
 // One chunk: loops are windows of it, so a long buffer streams through the chain and all links are busy at once.
 //
 // Steps: N-1. Bytes sent per rank: S, by the last one of the chain nothing.
@@ -14,20 +17,52 @@
 // (2006).
 #pragma once
 
+#include "rondo/host_layout.h"
 #include "rondo/recorder.h"
 
 namespace rondo::algorithms {
 
 /// A rank's neighbours on the ring, and how far it stands behind the root.
 struct ChainLink {
-  ChainLink(Rank r, int n, Rank root) : hops((r - root + n) % n), before{{(r + n - 1) % n}}, after{{(r + 1) % n}} {}
+  enum class To { kAll, kRoot };
+  ChainLink(Rank r, const HostLayout& layout, Rank the_root, To where)
+      : hosts(layout),
+        root(the_root),
+        to(where),
+        hops(hops_of(r)),
+        before{{rank_at(hops - 1)}},
+        after{{rank_at(hops + 1)}} {}
+  const HostLayout& hosts;
+  Rank root;
+  To to;
   int hops;  // from the root to here
   PortSet before, after;
+
+ private:
+  // The root's mates come first where the data comes from it, and last where it goes to it: hop 0 is the root's.
+  int first_mate() const { return to == To::kAll ? 1 : hosts.nranks() - num_mates(); }
+  int first_other() const { return to == To::kAll ? 1 + num_mates() : 1; }
+  int num_mates() const { return hosts.num_ranks(hosts.host(root)) - 1; }
+  int end_of_home() const { return hosts.position(root) - hosts.local(root) + num_mates() + 1; }
+  int hops_of(Rank r) const {
+    if (r == root) return 0;
+    if (!hosts.same_host(r, root))
+      return first_other() + (hosts.position(r) - end_of_home() + hosts.nranks()) % hosts.nranks();
+    return first_mate() + (hosts.local(r) - hosts.local(root) + num_mates()) % (num_mates() + 1);
+  }
+  Rank rank_at(int hop) const {
+    const int n = hosts.nranks(), h = (hop + n) % n;
+    if (h == 0) return root;
+    if (h >= first_mate() && h < first_mate() + num_mates())
+      return hosts.rank(hosts.host(root), (hosts.local(root) + 1 + h - first_mate()) % (num_mates() + 1));
+    return hosts.rank_at((end_of_home() + h - first_other()) % n);
+  }
 };
 
 template <class P>
-void ring_broadcast(P& p, Rank rank, int nranks, Rank root) {
-  const ChainLink link(rank, nranks, root);
+void ring_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
+  const ChainLink link(rank, hosts, root, ChainLink::To::kAll);
+  const int nranks = hosts.nranks();
   p.chunks(1, 1);
   p.lane(0);
   if (nranks == 1) p.copy(in(0), out(0));
@@ -37,8 +72,9 @@ void ring_broadcast(P& p, Rank rank, int nranks, Rank root) {
 }
 
 template <class P>
-void ring_reduce(P& p, Rank rank, int nranks, Rank root) {
-  const ChainLink link(rank, nranks, root);
+void ring_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
+  const ChainLink link(rank, hosts, root, ChainLink::To::kRoot);
+  const int nranks = hosts.nranks();
   p.chunks(1, 1);
   p.lane(0);
   if (nranks == 1) p.copy(in(0), out(0), Sum::kFinal);

@@ -19,6 +19,10 @@
 #include "algorithms/circulant.h"
 #include "algorithms/direct.h"
 #include "algorithms/halving_doubling.h"
+#include "algorithms/hierarchical.h"
+#include "algorithms/hierarchical_rooted.h"
+#include "algorithms/host_costs.h"
+#include "algorithms/host_ring.h"
 #include "algorithms/linear.h"
 #include "algorithms/one_shot.h"
 #include "algorithms/pull.h"
@@ -38,6 +42,48 @@ using namespace algorithms;  // NOLINT(google-build-using-namespace): the table 
 template <void (*kText)(Recorder&, Rank, int)>
 void rootless(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
   kText(p, rank, nranks);
+}
+// The texts that know of hosts, and the same where there is one.
+template <void (*kText)(Recorder&, Rank, const HostLayout&)>
+void rootless_on_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
+  kText(p, rank, hosts);
+}
+template <void (*kText)(Recorder&, Rank, const HostLayout&)>
+void rootless_on_one(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
+  kText(p, rank, nranks);
+}
+template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank)>
+void on_one(Recorder& p, Rank rank, int nranks, Rank root) {
+  kText(p, rank, nranks, root);
+}
+template <Cost (*kCost)(const HostLayout&)>
+Cost on_one_cost(int nranks) {
+  return kCost(nranks);
+}
+template <void (*kText)(Recorder&, const HostRing&)>
+void along_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
+  kText(p, HostRing(rank, hosts));
+}
+
+// A row for ranks on several hosts.
+template <void (*kText)(Recorder&, Rank, const HostLayout&), Cost (*kCost)(const HostLayout&)>
+constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+  return {name,
+          collective,
+          summary,
+          rootless_on_one<kText>,
+          on_one_cost<kCost>,
+          false,
+          collective == Collective::kAllGather,
+          false,
+          rootless_on_hosts<kText>,
+          kCost,
+          true};
+}
+template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank), Cost (*kCost)(const HostLayout&)>
+constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+  return {name,  collective, summary, on_one<kText>, on_one_cost<kCost>, false, collective == Collective::kBroadcast,
+          false, kText,      kCost,   true};
 }
 
 Cost ring_all_reduce_cost(int n) { return {2 * (n - 1), 2 * (n - 1), n}; }
@@ -117,11 +163,12 @@ Cost doubling_cost(int n) {
 
 constexpr Algorithm kAlgorithms[] = {
     {"ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes", rootless<ring_all_reduce<Recorder>>,
-     ring_all_reduce_cost, false, false},
+     ring_all_reduce_cost, false, false, false, along_hosts<ring_all_reduce<Recorder>>, ring_all_reduce_on_hosts_cost},
     {"ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes",
-     rootless<ring_reduce_scatter<Recorder>>, ring_half_cost, false, false},
+     rootless<ring_reduce_scatter<Recorder>>, ring_half_cost, false, false, false,
+     along_hosts<ring_reduce_scatter<Recorder>>, ring_half_on_hosts_cost},
     {"ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes", rootless<ring_all_gather<Recorder>>,
-     ring_half_cost, false, true},
+     ring_half_cost, false, true, false, along_hosts<ring_all_gather<Recorder>>, ring_half_on_hosts_cost},
     {"one_shot", Collective::kAllReduce, "1 step: everybody reads everything", rootless<one_shot_all_reduce<Recorder>>,
      one_shot_cost, false, true},
     {"one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
@@ -134,8 +181,9 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
     {"two_shot", Collective::kAllGather, "1 step: the second shot alone", rootless<all_pairs_all_gather<Recorder>>,
      all_pairs_all_gather_cost, false, true},
-    {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees", rootless<tree_all_reduce<Recorder>>,
-     tree_cost, false, false},
+    {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees",
+     rootless_on_one<tree_all_reduce<Recorder>>, tree_cost, false, false, false,
+     rootless_on_hosts<tree_all_reduce<Recorder>>, tree_on_hosts_cost},
     {"recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
      rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost, false, false},
     {"halving_doubling", Collective::kAllReduce,
@@ -163,18 +211,20 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true, true},
     {"pull", Collective::kAllGather, "read from buffer to buffer, between two meetings",
      rootless<pull_all_gather<Recorder>>, direct_cost, true, true, true},
-    {"ring", Collective::kBroadcast, "N-1 steps along the ring", ring_broadcast<Recorder>, chain_cost, false, true},
-    {"tree", Collective::kBroadcast, "log N steps down two binary trees", tree_broadcast<Recorder>, rooted_tree_cost,
-     false, true},
+    {"ring", Collective::kBroadcast, "N-1 steps along the ring", on_one<ring_broadcast<Recorder>>, chain_cost, false,
+     true, false, ring_broadcast<Recorder>, chain_on_hosts_cost},
+    {"tree", Collective::kBroadcast, "log N steps down two binary trees", on_one<tree_broadcast<Recorder>>,
+     rooted_tree_cost, false, true, false, tree_broadcast<Recorder>, tree_broadcast_on_hosts_cost},
     {"one_shot", Collective::kBroadcast, "1 step: written once, read by all", one_shot_broadcast<Recorder>,
      one_hop_cost, false, true},
     {"direct", Collective::kBroadcast, "pushed from buffer to buffer, between two meetings", direct_broadcast<Recorder>,
      direct_cost, true, true},
     {"pull", Collective::kBroadcast, "read from buffer to buffer, between two meetings", pull_broadcast<Recorder>,
      direct_cost, true, true, true},
-    {"ring", Collective::kReduce, "N-1 steps along the ring", ring_reduce<Recorder>, chain_cost, false, false},
-    {"tree", Collective::kReduce, "log N steps up two binary trees", tree_reduce<Recorder>, rooted_tree_cost, false,
-     false},
+    {"ring", Collective::kReduce, "N-1 steps along the ring", on_one<ring_reduce<Recorder>>, chain_cost, false, false,
+     false, ring_reduce<Recorder>, chain_on_hosts_cost},
+    {"tree", Collective::kReduce, "log N steps up two binary trees", on_one<tree_reduce<Recorder>>, rooted_tree_cost,
+     false, false, false, tree_reduce<Recorder>, tree_reduce_on_hosts_cost},
     {"one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>, one_hop_cost,
      false, true},
     {"two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root", two_shot_reduce<Recorder>,
@@ -203,6 +253,18 @@ constexpr Algorithm kAlgorithms[] = {
      barrier_cost, false, true},
     {"dissemination", Collective::kBarrier, "log N rounds of telling others", rootless<dissemination_barrier<Recorder>>,
      dissemination_cost, false, true},
+    hierarchical_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
+        "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across"),
+    hierarchical_row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(
+        "hierarchical_one_shot", Collective::kAllReduce, "for several hosts: 1 crossing, hosts swap their sums"),
+    hierarchical_row<hierarchical_reduce_scatter<Recorder>, hierarchical_reduce_scatter_cost>(
+        "hierarchical", Collective::kReduceScatter, "for several hosts: 1 crossing, least bytes across"),
+    hierarchical_row<hierarchical_all_gather<Recorder>, hierarchical_all_gather_cost>(
+        "hierarchical", Collective::kAllGather, "for several hosts: 1 crossing, least bytes across"),
+    hierarchical_row<hierarchical_broadcast<Recorder>, hierarchical_broadcast_cost>(
+        "hierarchical", Collective::kBroadcast, "for several hosts: 1 crossing to each host"),
+    hierarchical_row<hierarchical_reduce<Recorder>, hierarchical_reduce_cost>(
+        "hierarchical", Collective::kReduce, "for several hosts: 1 crossing from each host"),
 };
 
 constexpr size_t kNumBuiltIn = std::size(kAlgorithms);
@@ -259,12 +321,17 @@ uint64_t hash_of(std::span<const Algorithm> rows) {
   for (const Algorithm& a : rows) {
     for (const char c : a.name) add(static_cast<uint8_t>(c));
     add(static_cast<uint64_t>(a.collective) << 8 | uint64_t{a.direct} << 2 | uint64_t{a.rank_order} << 1 |
-        a.pulls_only);
+        a.pulls_only | uint64_t{a.for_hosts} << 3);
     for (const int n : {2, 3, 5}) {
       add(static_cast<uint64_t>(a.cost(n).steps));  // the planner reads it
       for (Rank r = 0; r < n; ++r)
         add_schedule(record_rank(a, r, n, collective_is_rooted(a.collective) ? n - 1 : 0), add);
     }
+    if (!depends_on_hosts(a)) continue;
+    const HostLayout hosts = HostLayout::of(std::vector<int>{0, 1, 0, 1, 1});
+    add(static_cast<uint64_t>(cost_of(a, hosts).steps));
+    for (Rank r = 0; r < hosts.nranks(); ++r)
+      add_schedule(record_rank(a, r, hosts, collective_is_rooted(a.collective) ? 4 : 0), add);
   }
   return hash;
 }
@@ -305,6 +372,11 @@ Status check_row(const Algorithm& row) {
     return bad_row(fmt::format("{}: summary must be one line", row.name));
   if (row.record == nullptr || row.cost == nullptr)
     return bad_row(fmt::format("{}: record and cost must be functions", row.name));
+  if ((row.record_on_hosts == nullptr) != (row.cost_on_hosts == nullptr) ||
+      (row.for_hosts && row.record_on_hosts == nullptr))
+    return bad_row(fmt::format("{}: record_on_hosts and cost_on_hosts go together", row.name));
+  if (row.direct && row.record_on_hosts != nullptr)
+    return bad_row(fmt::format("{}: direct ones reach no other host", row.name));
   if (row.pulls_only && !row.direct)
     return bad_row(fmt::format("{}: pulls_only says something of direct ones", row.name));
   return {};
@@ -341,16 +413,23 @@ std::string freeze_registry() {
   return r.summary;
 }
 
-Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root) {
+Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
+  return hosts.one_host() || algorithm.cost_on_hosts == nullptr ? algorithm.cost(hosts.nranks())
+                                                                : algorithm.cost_on_hosts(hosts);
+}
+
+Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  const int nranks = hosts.nranks();
   RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
   Recorder recorder(rank, nranks);
-  algorithm.record(recorder, rank, nranks, root);
+  if (hosts.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
+  else algorithm.record_on_hosts(recorder, rank, hosts, root);
   if (!recorder.error().empty()) return Status(StatusCode::kInvalidArgument, recorder.error());
   return recorder.take();
 }
 
-RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root) {
-  Expected<RankSchedule> recorded = try_record_rank(algorithm, rank, nranks, root);
+RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  Expected<RankSchedule> recorded = try_record_rank(algorithm, rank, hosts, root);
   if (!recorded.ok()) {
     std::fprintf(stderr, "rondo: algorithm %.*s: %s\n", static_cast<int>(algorithm.name.size()), algorithm.name.data(),
                  recorded.status().to_string().c_str());
@@ -368,13 +447,14 @@ RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nrank
   return recorder.take();
 }
 
-Schedule record_all(const Algorithm& algorithm, int nranks, Rank root) {
+Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
   Schedule s;
   s.collective = algorithm.collective;
-  s.nranks = nranks;
+  s.nranks = hosts.nranks();
   s.root = root;
-  s.ranks.reserve(static_cast<size_t>(nranks));
-  for (Rank r = 0; r < nranks; ++r) s.ranks.push_back(record_rank(algorithm, r, nranks, root));
+  s.hosts = hosts.hosts();
+  s.ranks.reserve(static_cast<size_t>(s.nranks));
+  for (Rank r = 0; r < s.nranks; ++r) s.ranks.push_back(record_rank(algorithm, r, hosts, root));
   return s;
 }
 

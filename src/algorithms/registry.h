@@ -19,15 +19,20 @@
 
 namespace rondo {
 
-/// One rank's schedule. 1 <= nranks <= 65535. O(its instructions). Errors: kInvalidArgument, the text's first wrong
-/// statement.
-Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root = 0);
+/// One rank's schedule, ranks standing on such hosts (a number of ranks: all on one). 1 to 65535 ranks. O(its
+/// instructions). Errors: kInvalidArgument, the text's first wrong statement.
+Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
 /// The same of a text that is known to be right: of the library, or proven.
-RankSchedule record_rank(const Algorithm& algorithm, Rank rank, int nranks, Rank root = 0);
+RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
 /// The schedule of one end of a message between two ranks (kSend, kRecv), which no table lists. peer != rank.
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
 /// All ranks' schedules.
-Schedule record_all(const Algorithm& algorithm, int nranks, Rank root = 0);
+Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
+
+/// Whether several hosts change what is recorded.
+inline bool depends_on_hosts(const Algorithm& row) { return row.record_on_hosts != nullptr; }
+/// What the row states for ranks on such hosts.
+Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts);
 
 /// The row's place in all_algorithms().
 inline uint8_t algorithm_index(const Algorithm& row) { return static_cast<uint8_t>(&row - all_algorithms().data()); }

@@ -19,6 +19,9 @@
 // A connection has one writing and one reading lane; the tags tell the four kinds of message apart: kFirst (a rank's own
 // contribution), kPartial (a sum on its way), kComplete (fresh from its owner), kPassedOn.
 //
+// Where ranks stand on several hosts the ring goes through one host after the other (host_ring.h), so that a message
+// crosses M times on its way round M hosts, however the ranks were dealt out. Chunks keep the numbers of their owners.
+//
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
 // Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, so it depends on the partition.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
@@ -43,9 +46,9 @@ struct Ring {
   constexpr Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
 };
 
-template <class P>
-RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
-  const Ring ring(rank, nranks);
+template <class P, class Circle>
+RONDO_TEXT void ring_all_reduce(P& p, const Circle& ring) {
+  const int nranks = ring.nranks;
   p.chunks(nranks, nranks);
   p.lane(0);
   if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
@@ -54,8 +57,8 @@ RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
     p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy_send({ring.sums(nranks)}, in(rank), out(rank), {{ring.next, Ring::kComplete}}, own_after(1),
-                          Sum::kFinal);
+  p.recv_reduce_copy_send({ring.sums(nranks)}, in(ring.rank), out(ring.rank), {{ring.next, Ring::kComplete}},
+                          own_after(1), Sum::kFinal);
 
   p.lane(2);
   for (int back = 1; back < nranks - 1; ++back)
@@ -63,9 +66,9 @@ RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
   p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
 }
 
-template <class P>
-RONDO_TEXT void ring_reduce_scatter(P& p, Rank rank, int nranks) {
-  const Ring ring(rank, nranks);
+template <class P, class Circle>
+RONDO_TEXT void ring_reduce_scatter(P& p, const Circle& ring) {
+  const int nranks = ring.nranks;
   p.chunks(nranks, 1);
   p.lane(0);
   if (nranks == 1) return p.copy(in(0), out(0), Sum::kFinal);
@@ -74,21 +77,34 @@ RONDO_TEXT void ring_reduce_scatter(P& p, Rank rank, int nranks) {
   p.lane(1);
   for (int back = 2; back < nranks; ++back)
     p.recv_reduce_send({ring.sums(back)}, in(ring.chunk(back)), {{ring.next, Ring::kPartial}}, own_after(1));
-  p.recv_reduce_copy({ring.sums(nranks)}, in(rank), out(0), own_after(1), Sum::kFinal);
+  p.recv_reduce_copy({ring.sums(nranks)}, in(ring.rank), out(0), own_after(1), Sum::kFinal);
 }
 
-template <class P>
-RONDO_TEXT void ring_all_gather(P& p, Rank rank, int nranks) {
-  const Ring ring(rank, nranks);
+template <class P, class Circle>
+RONDO_TEXT void ring_all_gather(P& p, const Circle& ring) {
+  const int nranks = ring.nranks;
   p.chunks(1, nranks);
   p.lane(0);
   if (nranks == 1) return p.copy(in(0), out(0));
-  p.copy_send(in(0), out(rank), {{ring.next, Ring::kComplete}});
+  p.copy_send(in(0), out(ring.rank), {{ring.next, Ring::kComplete}});
 
   p.lane(1);
   for (int back = 1; back < nranks - 1; ++back)
     p.recv_copy_send({ring.complete(back)}, out(ring.chunk(back)), {{ring.next, Ring::kPassedOn}});
   p.recv({ring.complete(nranks - 1)}, out(ring.chunk(nranks - 1)));
+}
+
+template <class P>
+RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
+  ring_all_reduce(p, Ring(rank, nranks));
+}
+template <class P>
+RONDO_TEXT void ring_reduce_scatter(P& p, Rank rank, int nranks) {
+  ring_reduce_scatter(p, Ring(rank, nranks));
+}
+template <class P>
+RONDO_TEXT void ring_all_gather(P& p, Rank rank, int nranks) {
+  ring_all_gather(p, Ring(rank, nranks));
 }
 
 }  // namespace rondo::algorithms

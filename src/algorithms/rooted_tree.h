@@ -12,6 +12,9 @@
 //   what rank 3 does:     broadcast   recv half 0 from 1, keep it, send it to 2 and 4; recv half 1 from 2, keep it
 //                         reduce      recv half 0 from 2 and 4, send (x2 + x3 + x4) to 1; send half 1 to 2
 //
+// Where ranks stand on several hosts the root has trees of its mates under it, and trees of the other hosts, each of
+// which has a tree of its ranks below its node: so the data crosses to each host once.
+//
 // Two lanes, one for each tree.
 //
 // Steps: 1 + depth of the trees over N - 1 ranks, at most 2 + ceil(log2(N - 1)). Bytes sent per rank: at most S (the
@@ -23,35 +26,64 @@
 
 namespace rondo::algorithms {
 
-/// A rank that is not the root in one of the two trees. Node numbers are ranks counted from the root's neighbour.
+/// A rank that is not the root in one of the two trees. Node numbers are ranks, or hosts, counted from the root's
+/// neighbour.
 struct RootedNode {
-  RootedNode(Rank rank, int nranks, Rank root, int tree)
-      : node((rank - root - 1 + nranks) % nranks, nranks - 1, tree), tag(static_cast<uint16_t>(tree)) {
-    auto to_rank = [=](Rank v) { return (v + 1 + root) % nranks; };
-    for (int i = 0; i < node.num_children; ++i) children.push_back({to_rank(node.children[i]), tag});
-    parent = {{node.parent < 0 ? root : to_rank(node.parent), tag}};
+  RootedNode(Rank rank, const HostLayout& hosts, Rank root, int tree)
+      : hosts_(hosts), root_(root), home_(hosts.host(root)), tag_(static_cast<uint16_t>(tree)) {
+    const int host = hosts.host(rank), num_ranks = hosts.num_ranks(host);
+    const bool at_home = host == home_;
+    const TreeNode inside =
+        at_home ? TreeNode((hosts.local(rank) - hosts.local(root) - 1 + num_ranks) % num_ranks, num_ranks - 1, tree)
+                : TreeNode(hosts.local(rank), num_ranks, tree);
+    auto to_rank = [&](int v) { return at_home ? mate(v) : hosts.rank(host, v); };
+    order = inside.order();
+    for (int i = 0; i < inside.num_children; ++i) children.push_back({to_rank(inside.children[i]), tag_});
+    parent = {{inside.parent >= 0 ? to_rank(inside.parent) : root, tag_}};
+    if (at_home || inside.parent >= 0) return;
+    const int num_hosts = hosts.num_hosts();
+    const TreeNode across((host - home_ - 1 + num_hosts) % num_hosts, num_hosts - 1, tree);
+    for (int i = 0; i < across.num_children; ++i) children.push_back({top_of_host(across.children[i]), tag_});
+    if (across.parent >= 0) parent = {{top_of_host(across.parent), tag_}};
   }
-  TreeNode node;
-  uint16_t tag;
   PortSet parent, children;
+  Order order;
+
+  /// Where the root finds the tops of a tree: of its mates, and of the hosts.
+  static PortSet tops(const HostLayout& hosts, Rank root, int tree) {
+    RootedNode self(hosts, root, tree);
+    PortSet ports;
+    const int mates = hosts.num_ranks(self.home_) - 1, others = hosts.num_hosts() - 1;
+    if (mates > 0) ports.push_back({self.mate(TreeNode::top(mates, tree)), self.tag_});
+    if (others > 0) ports.push_back({self.top_of_host(TreeNode::top(others, tree)), self.tag_});
+    return ports;
+  }
+
+ private:
+  RootedNode(const HostLayout& hosts, Rank root, int tree)
+      : hosts_(hosts), root_(root), home_(hosts.host(root)), tag_(static_cast<uint16_t>(tree)) {}
+  Rank mate(int v) const { return hosts_.rank(home_, (v + 1 + hosts_.local(root_)) % hosts_.num_ranks(home_)); }
+  Rank top_of_host(int v) const {
+    const int host = (v + 1 + home_) % hosts_.num_hosts();
+    return hosts_.rank(host, TreeNode::top(hosts_.num_ranks(host), static_cast<int>(tag_)));
+  }
+  const HostLayout& hosts_;
+  Rank root_;
+  int home_;
+  uint16_t tag_;
 };
 
-/// Where the root finds the top of a tree.
-inline PortSet top_of_tree(int nranks, Rank root, int tree) {
-  return {{(TreeNode::top(nranks - 1, tree) + 1 + root) % nranks, static_cast<uint16_t>(tree)}};
-}
-
 template <class P>
-void tree_broadcast(P& p, Rank rank, int nranks, Rank root) {
+void tree_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
     p.lane(tree);
-    if (nranks == 1) {
+    if (hosts.nranks() == 1) {
       p.copy(in(tree), out(tree));
     } else if (rank == root) {
-      p.copy_send(in(tree), out(tree), top_of_tree(nranks, root, tree));
+      p.copy_send(in(tree), out(tree), RootedNode::tops(hosts, root, tree));
     } else {
-      const RootedNode self(rank, nranks, root, tree);
+      const RootedNode self(rank, hosts, root, tree);
       if (self.children.empty()) p.recv(self.parent, out(tree));
       else p.recv_copy_send(self.parent, out(tree), self.children);
     }
@@ -59,18 +91,18 @@ void tree_broadcast(P& p, Rank rank, int nranks, Rank root) {
 }
 
 template <class P>
-void tree_reduce(P& p, Rank rank, int nranks, Rank root) {
+void tree_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
     p.lane(tree);
-    if (nranks == 1) {
+    if (hosts.nranks() == 1) {
       p.copy(in(tree), out(tree), Sum::kFinal);
     } else if (rank == root) {
-      p.recv_reduce_copy(top_of_tree(nranks, root, tree), in(tree), out(tree), kOwnFirst, Sum::kFinal);
+      p.recv_reduce_copy(RootedNode::tops(hosts, root, tree), in(tree), out(tree), kOwnFirst, Sum::kFinal);
     } else {
-      const RootedNode self(rank, nranks, root, tree);
+      const RootedNode self(rank, hosts, root, tree);
       if (self.children.empty()) p.send(in(tree), self.parent);
-      else p.recv_reduce_send(self.children, in(tree), self.parent, self.node.order());
+      else p.recv_reduce_send(self.children, in(tree), self.parent, self.order);
     }
   }
 }

@@ -12,6 +12,9 @@
 //                                  tree 1  send x2 to 1
 //                                          recv the sum from 1, keep it
 //
+// Where ranks stand on several hosts (HostTreeNode) the trees have two levels: a tree inside each host, whose top is
+// the host's node in a tree of hosts. So a sum leaves a host once.
+//
 // Four lanes, up and down of each tree: later loops' chunks climb while earlier ones come down. At the root they
 // meet, so its up lane does both.
 //
@@ -22,7 +25,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
+#include "rondo/host_layout.h"
 #include "rondo/recorder.h"
 
 namespace rondo::algorithms {
@@ -75,16 +80,46 @@ struct TreeNode {
   void add_child(Rank child) { children[num_children++] = child; }
 };
 
+/// A rank's place in tree 0 or 1 where ranks stand on several hosts: a tree in each host, above them one of hosts.
+struct HostTreeNode {
+  Rank rank;
+  Rank parent = -1;
+  std::vector<Rank> children;  // in its own host, then in others
+  int children_before = 0;     // of the own operand: those in its host that are below it
+
+  HostTreeNode(Rank r, const HostLayout& hosts, int tree) : rank(r) {
+    const int host = hosts.host(r);
+    const TreeNode inside(hosts.local(r), hosts.num_ranks(host), tree);
+    for (int i = 0; i < inside.num_children; ++i) children.push_back(hosts.rank(host, inside.children[i]));
+    children_before = inside.order().position;
+    if (inside.parent >= 0) parent = hosts.rank(host, inside.parent);
+    if (inside.parent >= 0 || hosts.one_host()) return;
+    const TreeNode across(host, hosts.num_hosts(), tree);
+    for (int i = 0; i < across.num_children; ++i) children.push_back(top(hosts, across.children[i], tree));
+    if (across.parent >= 0) parent = top(hosts, across.parent, tree);
+  }
+
+  PortSet to_children(uint16_t tag) const {
+    PortSet ports;
+    for (const Rank child : children) ports.push_back({child, tag});
+    return ports;
+  }
+  Order order() const { return own_after(children_before); }
+  static Rank top(const HostLayout& hosts, int host, int tree) {
+    return hosts.rank(host, TreeNode::top(hosts.num_ranks(host), tree));
+  }
+};
+
 template <class P>
-void tree_all_reduce(P& p, Rank rank, int nranks) {
-  if (nranks == 1) {
+void tree_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
+  if (hosts.nranks() == 1) {
     p.chunks(1, 1);
     p.lane(0);
     return p.copy(in(0), out(0), Sum::kFinal);
   }
   p.chunks(2, 2);
   for (int tree = 0; tree < 2; ++tree) {
-    const TreeNode node(rank, nranks, tree);
+    const HostTreeNode node(rank, hosts, tree);
     const uint16_t up = static_cast<uint16_t>(2 * tree), down = static_cast<uint16_t>(2 * tree + 1);  // tags and lanes
     p.lane(up);
     if (node.parent < 0) {
@@ -92,11 +127,11 @@ void tree_all_reduce(P& p, Rank rank, int nranks) {
                               Sum::kFinal);
       continue;
     }
-    if (node.num_children == 0) p.send(in(tree), {{node.parent, up}});
+    if (node.children.empty()) p.send(in(tree), {{node.parent, up}});
     else p.recv_reduce_send(node.to_children(up), in(tree), {{node.parent, up}}, node.order());
 
     p.lane(down);
-    if (node.num_children == 0) p.recv({{node.parent, down}}, out(tree));
+    if (node.children.empty()) p.recv({{node.parent, down}}, out(tree));
     else p.recv_copy_send({{node.parent, down}}, out(tree), node.to_children(down));
   }
 }

@@ -23,15 +23,20 @@ std::string label(const Algorithm& a) {
   return fmt::format("algorithm {} of {}", a.name, collective_name(a.collective));
 }
 
+std::string on_hosts(const HostLayout& hosts) {
+  return hosts.one_host() ? "" : fmt::format("on hosts {}: ", hosts.text());
+}
+
 Status refused(const Algorithm& a, int nranks, std::string_view why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("{}, {} ranks: {}", label(a), nranks, why));
 }
 
 /// What is wrong with the text itself, before it is worth a proof.
-Status check_text(const Algorithm& a, int nranks, const std::vector<Rank>& roots) {
+Status check_text(const Algorithm& a, const HostLayout& hosts, const std::vector<Rank>& roots) {
+  const int nranks = hosts.nranks();
   for (const Rank root : roots)
     for (Rank r = 0; r < nranks; ++r) {
-      const Expected<RankSchedule> recorded = try_record_rank(a, r, nranks, root);
+      const Expected<RankSchedule> recorded = try_record_rank(a, r, hosts, root);
       if (!recorded.ok()) return refused(a, nranks, recorded.status().message());
       for (const Lane& lane : recorded.value().lanes)
         for (const Instruction& i : lane)
@@ -47,19 +52,20 @@ Status check_text(const Algorithm& a, int nranks, const std::vector<Rank>& roots
   return {};
 }
 
-Status prove(const Algorithm& a, int nranks, const CheckOptions& options) {
-  RONDO_TRY(check_text(a, nranks, roots_to_prove(a.collective, nranks)));
-  const CheckReport report = check_roots(a, nranks, options);
-  if (!report.ok) return refused(a, nranks, report.reason);
+Status prove(const Algorithm& a, const HostLayout& hosts, const CheckOptions& options) {
+  const int nranks = hosts.nranks();
+  RONDO_TRY(check_text(a, hosts, roots_to_prove(a.collective, nranks)));
+  const CheckReport report = check_roots(a, hosts, options);
+  if (!report.ok) return refused(a, nranks, on_hosts(hosts) + report.reason);
   if (report.fifo_depth > static_cast<int>(kRingMessages))
     return refused(a, nranks, fmt::format("it needs {} messages under way on one connection, and {} are sure to find "
                                           "room", report.fifo_depth, kRingMessages));
   return {};
 }
 
-Status prove_before_and_after(const Algorithm& a, const Algorithm& other) {
+Status prove_before_and_after(const Algorithm& a, const Algorithm& other, const HostLayout& hosts) {
   for (const bool before : {true, false}) {
-    const CheckReport report = before ? check_pair(a, other, kPairRanks) : check_pair(other, a, kPairRanks);
+    const CheckReport report = before ? check_pair(a, other, hosts) : check_pair(other, a, hosts);
     if (!report.ok)
       return refused(a, kPairRanks,
                      fmt::format("right {} {}: {}", before ? "before" : "after", label(other), report.reason));
@@ -69,11 +75,12 @@ Status prove_before_and_after(const Algorithm& a, const Algorithm& other) {
 
 }  // namespace
 
-Status prove_algorithm(const Algorithm& algorithm, int nranks) {
+Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts) {
+  const int nranks = hosts.nranks();
   RONDO_TRY(check_row(algorithm));
   if (nranks < 1 || nranks > 65535)
     return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: 1 to 65535 are possible", nranks));
-  return prove(algorithm, nranks, nranks <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
+  return prove(algorithm, hosts, nranks <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
 }
 
 Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
@@ -86,27 +93,37 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
   static std::mutex one_after_the_other;  // or two new rows might never be proven before and after each other
   const std::lock_guard lock(one_after_the_other);
   RONDO_TRY(check_new(algorithm));
-  for (int n = 1; n <= kProvenRanks; ++n) RONDO_TRY(prove(algorithm, n, {}));
-  RONDO_TRY(prove_before_and_after(algorithm, algorithm));
-  for (const Algorithm& other : all_algorithms()) RONDO_TRY(prove_before_and_after(algorithm, other));
+  for (int n = 1; n <= kProvenRanks; ++n) {
+    RONDO_TRY(prove(algorithm, n, {}));
+    if (!depends_on_hosts(algorithm)) continue;
+    for (const HostLayout& hosts : layouts_to_prove(n)) RONDO_TRY(prove(algorithm, hosts, {}));
+  }
+  std::vector<HostLayout> layouts{kPairRanks};  // of other rows that depend on hosts the pair is another one there
+  layouts.push_back(HostLayout::uniform(2, kPairRanks / 2));
+  for (const HostLayout& hosts : layouts) {
+    RONDO_TRY(prove_before_and_after(algorithm, algorithm, hosts));
+    for (const Algorithm& other : all_algorithms())
+      if (hosts.one_host() || depends_on_hosts(algorithm) || depends_on_hosts(other))
+        RONDO_TRY(prove_before_and_after(algorithm, other, hosts));
+  }
   return add_row(algorithm);
 }
 
-Status prove_own_algorithms(int nranks) {
+Status prove_own_algorithms(const HostLayout& hosts) {
   const std::span<const Algorithm> own = own_algorithms();
-  if (own.empty() || nranks <= kProvenRanks) return {};
+  if (own.empty() || (hosts.one_host() && hosts.nranks() <= kProvenRanks)) return {};
   static std::mutex mutex;
-  static std::set<int> proven;  // numbers of ranks; no row can come any more once a communicator is made
+  static std::set<std::string> proven;  // layouts; no row can come any more once a communicator is made
   const std::lock_guard lock(mutex);
-  if (proven.contains(nranks)) return {};
-  for (const Algorithm& a : own) RONDO_TRY(prove_algorithm(a, nranks));
-  proven.insert(nranks);
+  if (proven.contains(hosts.text())) return {};
+  for (const Algorithm& a : own) RONDO_TRY(prove_algorithm(a, hosts));
+  proven.insert(hosts.text());
   return {};
 }
 
-std::string explain_algorithm(const Algorithm& algorithm, int nranks, Rank root) {
+std::string explain_algorithm(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
   ExplainOptions options;
-  options.nranks = nranks;
+  options.hosts = hosts;
   options.root = root;
   return explain(algorithm, options);
 }

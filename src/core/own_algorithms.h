@@ -7,8 +7,8 @@
 
 namespace rondo {
 
-/// Proves every algorithm that was registered from outside for this many ranks, once. Errors: kInvalidArgument as of
-/// prove_algorithm, naming the algorithm.
-Status prove_own_algorithms(int nranks);
+/// Proves every algorithm that was registered from outside for ranks on such hosts, once. Errors: kInvalidArgument as
+/// of prove_algorithm, naming the algorithm.
+Status prove_own_algorithms(const HostLayout& hosts);
 
 }  // namespace rondo

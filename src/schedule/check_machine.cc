@@ -19,6 +19,7 @@ struct LaneState {
   Rank rank = 0;
   uint16_t op = 0, index = 0;  // lane `index` of its rank
   uint32_t depth = 0;          // messages on the longest chain that led here
+  uint32_t crossings = 0;      // between hosts, on the chain that has most of them
   bool ready = false;          // stands in the queue
 };
 
@@ -26,6 +27,7 @@ struct LaneState {
 struct Message {
   Value value;
   uint32_t depth = 0;
+  uint32_t crossings = 0;  // of its writer
   uint64_t elems = 0;
 };
 
@@ -34,7 +36,7 @@ struct Milestone {
   uint32_t pc = 0;
   std::vector<std::vector<uint32_t>> clocks;  // by loop
   std::vector<std::vector<uint64_t>> heard;
-  std::vector<uint32_t> depths;
+  std::vector<uint32_t> depths, crossings;
 };
 
 class Machine {
@@ -89,6 +91,11 @@ class Machine {
   const RankSchedule& schedule_of(const LaneState& l) const {
     return p_.ops[l.op].schedule->ranks[static_cast<size_t>(l.rank)];
   }
+  int32_t host(Rank r) const {
+    const std::vector<int32_t>& hosts = p_.ops[0].schedule->hosts;
+    return hosts.empty() ? 0 : hosts[static_cast<size_t>(r)];
+  }
+  bool crosses(Rank from, Rank to) const { return host(from) != host(to); }
   uint32_t window(const LaneState& l) const { return l.loop * static_cast<uint32_t>(o_.slices) + l.slice; }
   uint32_t depth() const { return static_cast<uint32_t>(o_.depth); }
   size_t slot(uint32_t connection, uint64_t message) const { return connection * depth() + message % depth(); }
@@ -121,6 +128,7 @@ class Machine {
   std::vector<uint64_t> heard_, message_heard_;
   std::vector<uint64_t> traffic_;
   std::vector<int64_t> sent_elems_;  // by rank
+  std::vector<int64_t> host_sent_elems_;  // by host: over its link, once for each reader
 };
 
 void Machine::set_up() {
@@ -146,6 +154,7 @@ void Machine::set_up() {
   waiting_reader_.assign(p_.ends.size(), kNone);
   messages_.resize(connections * depth());
   sent_elems_.assign(static_cast<size_t>(p_.nranks), 0);
+  host_sent_elems_.assign(static_cast<size_t>(p_.nranks), 0);
   if (o_.fingerprint) traffic_.assign(connections, 0);
   memory_.start(o_.races ? static_cast<uint32_t>(lanes_.size()) : 0);
   if (o_.races) message_clocks_.resize(messages_.size() * lanes_.size());
@@ -246,6 +255,7 @@ void Machine::reach_milestones(uint32_t lane) {
   for (Milestone& m : milestones_[lane]) {
     if (m.pc != l.pc) continue;
     m.depths.push_back(l.depth);
+    m.crossings.push_back(l.crossings);
     if (o_.races) m.clocks.emplace_back(memory_.races().clock(lane), memory_.races().clock(lane) + lanes_.size());
     m.heard.emplace_back(heard(lane).begin(), heard(lane).end());
     for (uint32_t watcher : std::exchange(watchers_[lane], {})) wake(watcher);
@@ -262,6 +272,7 @@ bool Machine::pass_wait(uint32_t lane, const Instruction& i) {
       return false;
     }
     l.depth = std::max(l.depth, m.depths[l.loop]);
+    l.crossings = std::max(l.crossings, m.crossings[l.loop]);
     join(heard(lane), m.heard[l.loop]);
     if (o_.races) {
       memory_.races().tick(lane);
@@ -323,6 +334,7 @@ void Machine::receive(uint32_t lane, const Instruction& i, uint64_t elems) {
     }
     memory_.add_message(&m.value);
     l.depth = std::max(l.depth, m.depth);
+    l.crossings = std::max(l.crossings, m.crossings + (crosses(p_.connections[connection].writer, l.rank) ? 1 : 0));
     join(heard(lane), message_heard(slot(connection, number)));
     if (o_.races) memory_.races().join(lane, &message_clocks_[slot(connection, number) * lanes_.size()]);
   }
@@ -344,7 +356,7 @@ void Machine::post(uint32_t lane, const Instruction& i, uint64_t elems) {
     const Connection& c = p_.connections[connection];
     const uint64_t number = tail_[connection]++;
     const Value value = i.is(kFlagCredit) ? Value{} : memory_.result();
-    messages_[slot(connection, number)] = {value, l.depth + 1, elems};
+    messages_[slot(connection, number)] = {value, l.depth + 1, l.crossings, elems};
     out_.steps = std::max<int64_t>(out_.steps, l.depth + 1);
     sent_elems_[static_cast<size_t>(l.rank)] += static_cast<int64_t>(elems);
     if (o_.fingerprint) {
@@ -355,7 +367,12 @@ void Machine::post(uint32_t lane, const Instruction& i, uint64_t elems) {
     if (o_.races)
       std::copy_n(memory_.races().clock(lane), lanes_.size(),
                   &message_clocks_[slot(connection, number) * lanes_.size()]);
-    for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end) wake(waiting_reader_[end]);
+    for (uint32_t end = c.first_end; end < c.first_end + c.num_ends; ++end) {
+      wake(waiting_reader_[end]);
+      if (!crosses(c.writer, p_.ends[end].reader)) continue;
+      out_.crossings = std::max<int64_t>(out_.crossings, l.crossings + 1);
+      host_sent_elems_[static_cast<size_t>(host(c.writer))] += static_cast<int64_t>(elems);
+    }
     if (l.op == 0 && p_.ops.size() > 1 && tail_[connection] == first_ops_messages_[connection])
       wake(next_ops_writer_[connection]);
   }
@@ -418,6 +435,7 @@ void Machine::finish() {
     return;
   }
   out_.sent_elems = *std::max_element(sent_elems_.begin(), sent_elems_.end());
+  out_.host_sent_elems = *std::max_element(host_sent_elems_.begin(), host_sent_elems_.end());
   out_.failure = memory_.check_results(&out_.order_fingerprint);
   if (!out_.failure && o_.races) check_exits();
   if (!out_.failure && heard_words_ != 0) check_barriers();

@@ -35,6 +35,8 @@ struct Outcome {
   std::optional<Failure> failure;
   int64_t steps = 0;
   int64_t sent_elems = 0;  // by the busiest rank
+  int64_t crossings = 0;   // messages between hosts on the chain that has most of them
+  int64_t host_sent_elems = 0;  // to other hosts, by the busiest host
   uint64_t order_fingerprint = 0;
   uint64_t traffic_fingerprint = 0;
 };

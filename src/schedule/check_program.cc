@@ -56,6 +56,15 @@ std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, c
   return std::nullopt;
 }
 
+// The other ranks of a rank's host, ascending.
+std::vector<Rank> mates(const Schedule& s, Rank rank) {
+  std::vector<Rank> all;
+  for (Rank r = 0; r < s.nranks; ++r)
+    if (r != rank && (s.hosts.empty() || s.hosts[static_cast<size_t>(r)] == s.hosts[static_cast<size_t>(rank)]))
+      all.push_back(r);
+  return all;
+}
+
 bool known_verb(Verb v) { return verb_name(v) != "?"; }
 
 }  // namespace
@@ -101,6 +110,8 @@ std::optional<Failure> Program::check_shape(const Schedule& s) const {
   if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};
   if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
     return Failure{"the schedule does not have one entry for each rank"};
+  if (!s.hosts.empty() && s.hosts.size() != s.ranks.size())
+    return Failure{"the schedule does not name a host for each rank"};
   if (s.root < 0 || s.root >= nranks) return Failure{fmt::format("the root, rank {}, does not exist", s.root)};
   for (Rank r = 0; r < nranks; ++r) {
     const RankSchedule& me = s.ranks[static_cast<size_t>(r)];
@@ -221,6 +232,8 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
       const bool twice = std::adjacent_find(readers.begin(), readers.end()) != readers.end();
       if (twice || (port.group == kGroupAll && readers.size() != static_cast<size_t>(nranks) - 1))
         return Failure{fmt::format("sends to group {} but to the readers {} only", port.group, ports_text(ports))};
+      if (port.group == kGroupHost && readers != mates(*table.schedule, r.rank))
+        return Failure{fmt::format("sends to the other ranks of its host but to the readers {}", ports_text(ports))};
     }
     auto [it, fresh] = by_name_.try_emplace(name, static_cast<uint32_t>(connections.size()));
     const uint32_t id = it->second;

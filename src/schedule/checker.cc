@@ -67,6 +67,8 @@ class Proof {
     if (!execute_at_smallest_depth(o, &report_.fifo_depth, &outcome)) return false;
     report_.steps = outcome.steps;
     report_.sent_chunks = outcome.sent_elems;
+    report_.crossings = outcome.crossings;
+    report_.host_sent_chunks = outcome.host_sent_elems;
     report_.order_fingerprint = outcome.order_fingerprint;
     report_.traffic_fingerprint = outcome.traffic_fingerprint;
     if (claims_.order_fingerprint && *claims_.order_fingerprint != outcome.order_fingerprint)
@@ -155,6 +157,10 @@ class Proof {
     const int64_t measured = report_.sent_chunks * cost.sent_den, claimed = cost.sent_num * report_.total_chunks;
     if (claims_.cost_is_bound ? report_.steps > cost.steps : report_.steps != cost.steps)
       return fail({fmt::format("takes {} steps where {} are claimed", report_.steps, cost.steps)});
+    const bool stated = cost.crossings >= 0;
+    if (stated && (claims_.cost_is_bound ? report_.crossings > cost.crossings : report_.crossings != cost.crossings))
+      return fail(
+          {fmt::format("crosses between hosts {} times where {} are claimed", report_.crossings, cost.crossings)});
     if (claims_.cost_is_bound ? measured > claimed : measured != claimed)
       return fail({fmt::format("sends {}/{} S from its busiest rank where {}/{} are claimed", report_.sent_chunks,
                                report_.total_chunks, cost.sent_num, cost.sent_den)});
@@ -198,14 +204,15 @@ CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options
   return Proof({&schedule}, options, claims).run();
 }
 
-CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options, Rank root) {
-  const Schedule schedule = record_all(algorithm, nranks, root);
+CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options,
+                            Rank root) {
+  const Schedule schedule = record_all(algorithm, hosts, root);
   CheckClaims claims;
-  claims.cost = algorithm.cost(nranks);
+  claims.cost = cost_of(algorithm, hosts);
   claims.cost_is_bound = collective_is_rooted(algorithm.collective);
   claims.rank_order = algorithm.rank_order;
   CheckReport report = check_schedule(schedule, options, claims);
-  if (report.ok && nranks > 1 && is_direct(schedule) != algorithm.direct) {
+  if (report.ok && hosts.nranks() > 1 && is_direct(schedule) != algorithm.direct) {
     report.ok = false;
     report.reason = algorithm.direct ? "is called direct and touches no peer's buffer"
                                      : "touches peers' buffers and is not called direct";
@@ -221,29 +228,62 @@ std::vector<Rank> roots_to_prove(Collective collective, int nranks) {
   return all;
 }
 
-CheckReport check_roots(const Algorithm& algorithm, int nranks, const CheckOptions& options) {
+std::vector<HostLayout> layouts_to_prove(int n) {
+  if (n < 2) return {};
+  auto dealt = [n](int hosts, bool by_turns) {
+    std::vector<int> keys;
+    for (int r = 0; r < n; ++r)
+      keys.push_back(by_turns ? r % hosts : static_cast<int>(static_cast<int64_t>(r) * hosts / n));
+    return HostLayout::of(keys);
+  };
+  std::vector<HostLayout> all{dealt(2, false)};
+  auto add = [&](const HostLayout& layout) {
+    if (std::find(all.begin(), all.end(), layout) == all.end() && !layout.one_host()) all.push_back(layout);
+  };
+  if (n <= 16 || n % 8 == 1) {
+    std::vector<int> one_left(static_cast<size_t>(n), 1);  // of a host the others have died
+    one_left[0] = 0;
+    add(HostLayout::of(one_left));
+    add(dealt(std::min(n, 3), true));
+  }
+  if (n <= 12 || n == 25) {
+    for (int hosts = 2; hosts < n; ++hosts)
+      if (n % hosts == 0) add(dealt(hosts, false));
+    add(dealt(2, true));
+    add(dealt(std::min(n, 4), false));
+  }
+  if (n <= 8) add(dealt(n, false));
+  return all;
+}
+
+CheckReport check_roots(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options) {
+  const int nranks = hosts.nranks();
   CheckReport all;
   const std::vector<Rank> roots = roots_to_prove(algorithm.collective, nranks);
   for (const Rank root : roots) {
-    CheckReport one = check_algorithm(algorithm, nranks, options, root);
+    CheckReport one = check_algorithm(algorithm, hosts, options, root);
     if (!one.ok) {
       if (collective_is_rooted(algorithm.collective)) one.reason = fmt::format("root {}: {}", root, one.reason);
       return one;
     }
     one.steps = std::max(one.steps, all.steps);
     one.sent_chunks = std::max(one.sent_chunks, all.sent_chunks);
+    one.crossings = std::max(one.crossings, all.crossings);
+    one.host_sent_chunks = std::max(one.host_sent_chunks, all.host_sent_chunks);
     one.scratch_chunks = std::max(one.scratch_chunks, all.scratch_chunks);
     one.fifo_depth = std::max(one.fifo_depth, all.fifo_depth);
     one.fifo_depth_sliced = std::max(one.fifo_depth_sliced, all.fifo_depth_sliced);
     one.instructions = std::max(one.instructions, all.instructions);
     all = one;
   }
-  const Cost cost = algorithm.cost(nranks);
+  const Cost cost = cost_of(algorithm, hosts);
   if (std::ssize(roots) == nranks &&
-      (all.steps != cost.steps || all.sent_chunks * cost.sent_den != cost.sent_num * all.total_chunks)) {
+      (all.steps != cost.steps || (cost.crossings >= 0 && all.crossings != cost.crossings) ||
+       all.sent_chunks * cost.sent_den != cost.sent_num * all.total_chunks)) {
     all.ok = false;
     all.reason = fmt::format("no root takes {} steps and sends {}/{} S as claimed: at most {} and {}/{} S", cost.steps,
                              cost.sent_num, cost.sent_den, all.steps, all.sent_chunks, all.total_chunks);
+    if (cost.crossings >= 0) all.reason += fmt::format(", {} and {} crossings", cost.crossings, all.crossings);
   }
   return all;
 }
@@ -252,9 +292,9 @@ CheckReport check_pair(const Schedule& first, const Schedule& second, const Chec
   return Proof({&first, &second}, options, {}).run();
 }
 
-CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options,
-                       Rank first_root, Rank second_root) {
-  return check_pair(record_all(first, nranks, first_root), record_all(second, nranks, second_root), options);
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, const HostLayout& hosts,
+                       const CheckOptions& options, Rank first_root, Rank second_root) {
+  return check_pair(record_all(first, hosts, first_root), record_all(second, hosts, second_root), options);
 }
 
 std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks) {

@@ -15,7 +15,7 @@
 //   - all of that over several loops that run ahead of one another, for chunks of ragged and zero length, for a count
 //     of each rank's own where the schedule serves that (variable_counts.h), and for a second operation that starts on
 //     each connection as soon as the first has left it (check_pair);
-//   - steps on the critical path and bytes sent equal the row's Cost.
+//   - steps on the critical path, bytes sent and, where they are stated, crossings between hosts equal the row's Cost.
 // A network of FIFOs with one reader and one writer each computes the same in every interleaving (Kahn 1974), so one
 // execution stands for all; what depends on order is judged by happens-before.
 //
@@ -63,6 +63,8 @@ struct CheckReport {
 
   int64_t steps = 0;                 // messages on the longest chain of dependent messages, one loop
   int64_t sent_chunks = 0;           // by the busiest rank, one loop
+  int64_t crossings = 0;             // messages between hosts on the chain that has most of them
+  int64_t host_sent_chunks = 0;      // to other hosts by the busiest host, one loop; a multicast counts for each reader
   int64_t total_chunks = 1;          // that S is cut into
   int64_t scratch_chunks = 0;        // of the rank that needs most
   int fifo_depth = 0;                // smallest that completes, one message per chunk
@@ -73,21 +75,26 @@ struct CheckReport {
   uint64_t traffic_fingerprint = 0;  // of all connections' messages in sequence, and of the outputs
 };
 
-/// Records `algorithm` for all ranks and proves it and its row. O(instructions * lanes) with races, else
-/// O(instructions). A row's cost is that of its most expensive root: one root alone may cost less.
-CheckReport check_algorithm(const Algorithm& algorithm, int nranks, const CheckOptions& options = {}, Rank root = 0);
+/// Records `algorithm` for all ranks, on such hosts (a number of ranks: on one), and proves it and its row.
+/// O(instructions * lanes) with races, else O(instructions). A row's cost is that of its most expensive root: one root
+/// alone may cost less.
+CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options = {},
+                            Rank root = 0);
+/// Layouts of so many ranks on several hosts with which rows that depend on hosts are proven: by two and by turns, with
+/// one rank on each, with ragged ones, such as a rank's loss leaves. Few for many ranks; none for one.
+std::vector<HostLayout> layouts_to_prove(int nranks);
 /// The roots that check_roots proves: all up to kMaxAllRoots ranks; beyond, 0, 1, N/2, N-2 and N-1, where rotations and
 /// trees have their seams. 0 alone where there is no root.
 std::vector<Rank> roots_to_prove(Collective collective, int nranks);
 inline constexpr int kMaxAllRoots = 16;
 /// check_algorithm for each of roots_to_prove; if those are all roots, the most expensive one costs exactly what the
 /// row says. The report has the largest figures of all roots; its reason names the root.
-CheckReport check_roots(const Algorithm& algorithm, int nranks, const CheckOptions& options = {});
+CheckReport check_roots(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options = {});
 /// Proves a schedule as it stands, whatever made it.
 CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});
 /// `second` right after `first` on the same connections, without a barrier between them.
-CheckReport check_pair(const Algorithm& first, const Algorithm& second, int nranks, const CheckOptions& options = {},
-                       Rank first_root = 0, Rank second_root = 0);
+CheckReport check_pair(const Algorithm& first, const Algorithm& second, const HostLayout& hosts,
+                       const CheckOptions& options = {}, Rank first_root = 0, Rank second_root = 0);
 /// The pairs of roots for which check_pair is worth its time: none, equal and different ones, first and last ranks.
 std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks);
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options = {});

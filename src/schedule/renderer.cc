@@ -50,7 +50,8 @@ class Renderer {
   Renderer(const Algorithm& algorithm, const ExplainOptions& options)
       : algorithm_(algorithm),
         options_(options),
-        schedule_(record_all(algorithm, options.nranks, options.root)),
+        nranks_(options.hosts.nranks()),
+        schedule_(record_all(algorithm, options.hosts, options.root)),
         conditions_(schedule_),
         run_(run_symbolically(schedule_)) {
     std::set<std::pair<Rank, int>> seen;
@@ -58,7 +59,7 @@ class Renderer {
       if (seen.insert({s.rank, s.chunk}).second) owners_.push_back({s.rank, s.chunk});
     note_owners();
     for (int b = 0; b < 3; ++b)
-      contents_[b].assign(static_cast<size_t>(options.nranks), std::vector<ExprPtr>(chunks(static_cast<Buffer>(b))));
+      contents_[b].assign(static_cast<size_t>(nranks_), std::vector<ExprPtr>(chunks(static_cast<Buffer>(b))));
   }
 
   std::string render() {
@@ -76,7 +77,7 @@ class Renderer {
     }
     if (options_.step > run_.num_steps)
       text += fmt::format("\nstep {}: there is none, the algorithm has {} with {} ranks\n", options_.step,
-                          run_.num_steps, options_.nranks);
+                          run_.num_steps, nranks_);
     return all ? text + '\n' + summary() : text;
   }
 
@@ -105,7 +106,7 @@ class Renderer {
 
   /// As passed on: the own operand first, a complete sum by its name.
   std::string expression(const Expr& e) const {
-    if (reduces() && e.num_terms == options_.nranks) return fmt::format("S{}", e.chunk);
+    if (reduces() && e.num_terms == nranks_) return fmt::format("S{}", e.chunk);
     if (!e.is_sum()) return item(e.rank, e.chunk);
     std::vector<std::string> terms;
     own_first(e, terms);
@@ -144,7 +145,7 @@ class Renderer {
 
   std::string in_message(const Expr& e) const {
     const std::string text = expression(e);
-    const bool complete = reduces() && e.num_terms == options_.nranks;
+    const bool complete = reduces() && e.num_terms == nranks_;
     return e.is_sum() && !complete ? fmt::format("({})", text) : text;
   }
 
@@ -162,9 +163,11 @@ class Renderer {
   // ---- before the steps ----
 
   std::string title() const {
-    std::string text = fmt::format("{} {}, {} rank{}{}: {}\n", algorithm_.name, collective_name(collective()),
-                                   options_.nranks, options_.nranks == 1 ? "" : "s",
-                                   rooted() ? ", the root is " + root_name() : "", algorithm_.summary);
+    std::string where = nranks_ == 1 ? "" : "s";
+    if (!options_.hosts.one_host()) where += " on hosts " + options_.hosts.text();
+    if (rooted()) where += ", the root is " + root_name();
+    std::string text = fmt::format("{} {}, {} rank{}: {}\n", algorithm_.name, collective_name(collective()), nranks_,
+                                   where, algorithm_.summary);
     if (!has_elements()) return text;
     const CollectiveTraits& t = collective_traits(collective());
     const std::string_view unit = reduces() || rooted_in_one() ? "chunk"
@@ -186,13 +189,13 @@ class Renderer {
   std::string legend() const {
     std::vector<Row> rows;
     const int c = std::min(1, chunks(Buffer::kIn) - 1);  // of the example
-    const std::string ranks = options_.nranks <= 26 ? "A, B, C, ..." : "A, B, ..., Z, r26, r27, ...";
+    const std::string ranks = nranks_ <= 26 ? "A, B, C, ..." : "A, B, ..., Z, r26, r27, ...";
     const Rank example = conditions_.holds(0, Buffer::kIn) ? 0 : options_.root;
     if (barrier()) {
       rows.push_back({"ready", fmt::format("a message without data: its sender has come; the ranks are {}", ranks)});
     } else if (reduces()) {
       rows.push_back({item(0, c), fmt::format("chunk {} of rank 0's input; the ranks are {}", c, ranks)});
-      if (options_.nranks > 2)
+      if (nranks_ > 2)
         rows.push_back({fmt::format("({}+{})", item(1, c), item(0, c)),
                         "a sum on its way: first what the rank that added had itself, then what arrived"});
       rows.push_back(
@@ -207,6 +210,7 @@ class Renderer {
       rows.push_back(
           {item(example, 0), fmt::format("the input of rank {}{}; the ranks are {}", example, which, ranks)});
     }
+    if (!options_.hosts.one_host()) rows.push_back({"->~", "a message to another host"});
     if (!barrier()) rows.push_back({".", "nothing yet"});
     if (collective_traits(collective()).out_holders == Holders::kRoot) rows.push_back({"-", "this rank has no output"});
     return "how to read it\n" + format_rows(rows) + order_of_addition();
@@ -237,7 +241,7 @@ class Renderer {
       chunks.insert(chunk);
     }
     one_owner_each_ = owners_.size() == chunks.size();
-    spread_ = one_owner_each_ && (ranks.size() > 2 || std::ssize(ranks) == options_.nranks);
+    spread_ = one_owner_each_ && (ranks.size() > 2 || std::ssize(ranks) == nranks_);
   }
 
   /// What a step does, in the words of the textbooks.
@@ -246,7 +250,7 @@ class Renderer {
     for (const StepMessage& m : run_.messages) {
       if (m.step != step) continue;
       credit |= m.kind == StepMessage::Kind::kCredit;
-      for (const ExprPtr& v : m.values) (reduces() && v->num_terms < options_.nranks ? partial : complete) = true;
+      for (const ExprPtr& v : m.values) (reduces() && v->num_terms < nranks_ ? partial : complete) = true;
     }
     if (!reduces()) return complete ? std::string(textbook_name()) : credit ? "meeting" : "";
     const std::string collect = !one_owner_each_ ? "exchange" : spread_ ? "reduce-scatter" : "reduce";
@@ -292,10 +296,10 @@ class Renderer {
   }
 
   Row message_row(const StepMessage& m) const {
-    const bool to_all = m.to.size() > 1 && std::ssize(m.to) == options_.nranks - 1;
-    std::string to = to_all ? "all" : std::to_string(m.to.front());
-    if (!to_all)
-      for (size_t i = 1; i < m.to.size(); ++i) to += fmt::format(",{}", m.to[i]);
+    const bool to_all = m.to.size() > 1 && std::ssize(m.to) == nranks_ - 1;
+    std::string to = to_all ? "all" : "";
+    for (size_t i = 0; !to_all && i < m.to.size(); ++i)
+      to += fmt::format("{}{}{}", i == 0 ? "" : ",", options_.hosts.same_host(m.from, m.to[i]) ? "" : "~", m.to[i]);
     Row row{fmt::format("{}->{}", m.from, to)};
     if (m.kind == StepMessage::Kind::kCredit) {
       row.push_back("ready");
@@ -328,7 +332,7 @@ class Renderer {
     std::vector<Row> rows{{"rank"}};
     const std::vector<int> columns = fold(chunks(Buffer::kIn), options_.fold_at);
     for (int c : columns) rows[0].push_back(c < 0 ? "..." : fmt::format("in {}", c));
-    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+    for (Rank r : fold(nranks_, options_.fold_at)) {
       Row row{rank_cell(r)};
       if (r >= 0 && !conditions_.holds(r, Buffer::kIn)) continue;
       if (r < 0 && collective_traits(collective()).in_holders == Holders::kRoot) continue;
@@ -353,7 +357,7 @@ class Renderer {
     const bool any_held =
         std::any_of(run_.held.begin(), run_.held.end(), [=](const StepHeld& h) { return h.step == step; });
     if (any_held) rows[0].push_back("on its way, to be sent next");
-    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+    for (Rank r : fold(nranks_, options_.fold_at)) {
       rows.push_back({rank_cell(r)});
       if (r < 0) continue;
       for (int c : out_columns) rows.back().push_back(content(Buffer::kOut, r, c));
@@ -370,12 +374,12 @@ class Renderer {
   }
   std::string who_has_come(int step) const {
     std::vector<Row> rows{{"rank", "knows that these have come"}};
-    for (Rank r : fold(options_.nranks, options_.fold_at)) {
+    for (Rank r : fold(nranks_, options_.fold_at)) {
       rows.push_back({rank_cell(r)});
       if (r < 0) continue;
       std::set<Rank> come{r};
       for (const StepHeard& h : run_.heard)
-        for (Rank k = 0; h.rank == r && h.step <= step && k < options_.nranks; ++k)
+        for (Rank k = 0; h.rank == r && h.step <= step && k < nranks_; ++k)
           if (h.of[static_cast<size_t>(k)]) come.insert(k);
       std::string text;
       for (int k : fold(static_cast<int>(come.size()), options_.fold_at))
@@ -419,25 +423,30 @@ class Renderer {
   }
 
   std::string summary() const {
-    const Cost cost = algorithm_.cost(options_.nranks);
+    const Cost cost = cost_of(algorithm_, options_.hosts);
     const int64_t divisor = std::max<int64_t>(1, std::gcd(cost.sent_num, cost.sent_den));
     const auto num_messages = std::count_if(run_.messages.begin(), run_.messages.end(), [](const StepMessage& m) {
       return m.kind == StepMessage::Kind::kMessage || m.kind == StepMessage::Kind::kCredit;
     });
     std::string text = fmt::format("in all: {} step{}, {} message{}", run_.num_steps, run_.num_steps == 1 ? "" : "s",
                                    num_messages, num_messages == 1 ? "" : "s");
-    if (options_.nranks == 1) return text + (barrier() ? "; one rank alone\n" : "; one rank alone copies its input\n");
+    if (nranks_ == 1) return text + (barrier() ? "; one rank alone\n" : "; one rank alone copies its input\n");
     if (barrier()) return text + " without data\n";
     if (cost.sent_num == 0) return text + " that only say \"ready\"; data goes from buffer to buffer\n";
     text +=
         fmt::format("; {} {}", rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
                     cost.sent_num / divisor);
     if (cost.sent_den != divisor) text += fmt::format("/{}", cost.sent_den / divisor);
-    return text + " x the bytes of the whole vector\n";
+    text += " x the bytes of the whole vector\n";
+    if (cost.crossings > 0)
+      text += fmt::format("between hosts: {} message{} one after the other on the longest way\n", cost.crossings,
+                          cost.crossings == 1 ? "" : "s");
+    return text;
   }
 
   const Algorithm& algorithm_;
   const ExplainOptions& options_;
+  const int nranks_;
   const Schedule schedule_;
   const check::Conditions conditions_;
   const SymbolicRun run_;
@@ -454,8 +463,8 @@ std::string rank_letter(Rank rank) {
 }
 
 std::string explain(const Algorithm& algorithm, const ExplainOptions& options) {
-  RONDO_CHECK(options.nranks >= 1 && options.nranks <= kMaxExplainRanks);
-  RONDO_CHECK(options.root >= 0 && options.root < options.nranks);
+  RONDO_CHECK(options.hosts.nranks() >= 1 && options.hosts.nranks() <= kMaxExplainRanks);
+  RONDO_CHECK(options.root >= 0 && options.root < options.hosts.nranks());
   return Renderer(algorithm, options).render();
 }
 

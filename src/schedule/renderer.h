@@ -14,7 +14,7 @@
 namespace rondo {
 
 struct ExplainOptions {
-  int nranks = 4;  // 1 .. kMaxExplainRanks
+  HostLayout hosts = 4;  // 1 .. kMaxExplainRanks ranks
   Rank root = 0;   // of a rooted collective
   bool has_elements = false;
   uint64_t num_elems = 0;  // of the whole vector: the larger of a rank's input and output; barrier: ignored

@@ -33,6 +33,7 @@ TEST(Layout, PortIsEightBytes) {
   EXPECT_EQ(offsetof(Port, group), 6u);
   EXPECT_EQ(kUnicast, 0);
   EXPECT_EQ(kGroupAll, 1);
+  EXPECT_EQ(kGroupHost, 2);
 }
 
 TEST(Layout, VerbIsItsSourcesAndSinks) {

@@ -275,11 +275,35 @@ class Mutants {
   CheckReport before_;
 };
 
+CheckClaims claims_of(const Algorithm& a, const HostLayout& hosts) {
+  CheckClaims claims;
+  claims.cost = cost_of(a, hosts);
+  claims.cost_is_bound = collective_is_rooted(a.collective);
+  claims.rank_order = a.rank_order;
+  return claims;
+}
+
 /// All rows of the registry, and the plainest text of every collective.
 std::vector<Algorithm> rows() {
   std::vector<Algorithm> all(all_algorithms().begin(), all_algorithms().end());
   all.insert(all.end(), std::begin(linear::kRows), std::end(linear::kRows));
   return all;
+}
+
+// The same of ranks on several hosts: two of two, ragged, and dealt out by turns.
+TEST(Mutants, OfSchedulesForHostsAreKilledOrEquivalent) {
+  Mutants mutants;
+  for (const Algorithm& a : all_algorithms()) {
+    if (!depends_on_hosts(a)) continue;
+    for (const char* text : {"2x2", "2+1", "0,1,0,1,0"}) {
+      const HostLayout hosts = *HostLayout::parse(text);
+      const Rank root = collective_is_rooted(a.collective) ? 1 : 0;
+      mutants.breed(fmt::format("{} {}, hosts {}", a.name, collective_name(a.collective), text),
+                    record_all(a, hosts, root), claims_of(a, hosts));
+    }
+  }
+  mutants.report();
+  EXPECT_GE(mutants.made(), 1000);
 }
 
 TEST(Mutants, AreKilledOrEquivalent) {
@@ -288,10 +312,7 @@ TEST(Mutants, AreKilledOrEquivalent) {
     const int before = mutants.made();
     for (int n : {1, 2, 3, 4, 5})
       for (const Rank root : std::set<Rank>{0, collective_is_rooted(a.collective) ? n - 1 : 0}) {
-        CheckClaims claims;
-        claims.cost = a.cost(n);
-        claims.cost_is_bound = collective_is_rooted(a.collective);
-        claims.rank_order = a.rank_order;
+        const CheckClaims claims = claims_of(a, n);
         const std::string name =
             fmt::format("{} {}, {} ranks, root {}", a.name, collective_name(a.collective), n, root);
         mutants.breed(name, record_all(a, n, root), claims);

@@ -39,7 +39,7 @@ std::string label(const Algorithm& a) { return std::string(a.name) + "_" + std::
 
 ExplainOptions six_elements() {
   ExplainOptions options;
-  options.nranks = 3;
+  options.hosts = 3;
   options.has_elements = true;
   options.num_elems = 6;
   return options;
@@ -99,7 +99,7 @@ TEST(Renderer, OneStepShowsItsMessagesOnly) {
 
 TEST(Renderer, ManyRanksAreFoldedAndNamed) {
   ExplainOptions options;
-  options.nranks = 64;
+  options.hosts = 64;
   const std::string folded = explain_text(Collective::kAllReduce, "ring", options);
   EXPECT_LT(folded.size(), 40000u);
   EXPECT_NE(folded.find("... 49 more"), std::string::npos);
@@ -196,12 +196,12 @@ TEST_P(EveryAlgorithm, EndsWithItsPostcondition) {
 TEST_P(EveryAlgorithm, RendersEveryMessage) {
   for_every_row(GetParam(), [](const Algorithm& a, Rank root) {
     ExplainOptions options;
-    options.nranks = GetParam();
+    options.hosts = GetParam();
     options.root = root;
     options.has_elements = true;
     options.num_elems = 1000;
     options.fold_at = 0;
-    const SymbolicRun run = run_symbolically(record_all(a, options.nranks, root));
+    const SymbolicRun run = run_symbolically(record_all(a, options.hosts, root));
     const std::string text = explain(a, options);
     EXPECT_EQ(message_rows(text).size(), run.messages.size());
     EXPECT_EQ(text.find('?'), std::string::npos) << text;
@@ -241,6 +241,17 @@ TEST(Steps, AScheduleThatCannotCompleteIsReported) {
   const SymbolicRun run = run_symbolically(schedule);
   EXPECT_NE(run.stuck.find("rank 2 lane 1 waits for ever at its instruction 0 (recv_reduce_send)"), std::string::npos)
       << run.stuck;
+}
+
+TEST(Explain, SaysWhatGoesToOtherHosts) {
+  ExplainOptions options;
+  options.hosts = *HostLayout::parse("2x2");
+  const std::string text = explain(*find_algorithm(Collective::kAllReduce, "hierarchical"), options);
+  for (const char* part : {"4 ranks on hosts 2x2:", "->~", "0->~2    (A2+B2)", "0->~2,1  S0", "S2 = ((A2+B2)+C2+D2)",
+                           "between hosts: 2 messages one after the other"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  options.hosts = 4;
+  EXPECT_EQ(explain(*find_algorithm(Collective::kAllReduce, "ring"), options).find('~'), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+// HostLayout: which ranks of a communicator stand on the same host.
+//
+//     2x2       0 1 | 2 3        two hosts of two ranks, one host after the other
+//     3+2       0 1 2 | 3 4      hosts of three and of two ranks
+//     0,1,0,1   0 2 | 1 3        the host of each rank: dealt out by turns
+//
+// Hosts are numbered in the order of their first ranks. The layout is agreed when a communicator is made and equal on
+// all its ranks, so that plans may depend on it. An int is a layout, too: so many ranks on one host.
+//
+// Thread safety: a value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rondo/rondo.h"
+#include "rondo/status.h"
+#include "rondo/types.h"
+
+namespace rondo {
+
+class HostLayout {
+ public:
+  /// All on one host. O(1).
+  HostLayout(int nranks) : nranks_(nranks) {}  // NOLINT(google-explicit-constructor): where hosts do not matter
+  /// keys[r]: equal for ranks of one host, and for no others. At least one rank. O(ranks * log ranks).
+  RONDO_API static HostLayout of(const std::vector<std::string>& keys);
+  RONDO_API static HostLayout of(const std::vector<int>& keys);
+  /// "2x4", "3+2", "0,1,0,1" as above, or "4": ranks of one host. Errors: kInvalidArgument.
+  RONDO_API static Expected<HostLayout> parse(std::string_view text);
+  /// Hosts of so many ranks each, one after the other.
+  RONDO_API static HostLayout uniform(int num_hosts, int ranks_each);
+  /// What parse reads, in its shortest form.
+  RONDO_API std::string text() const;
+
+  int nranks() const { return nranks_; }
+  int num_hosts() const { return one_host() ? 1 : static_cast<int>(first_.size()) - 1; }
+  bool one_host() const { return host_.empty(); }
+  int host(Rank rank) const { return one_host() ? 0 : host_[static_cast<size_t>(rank)]; }
+  int num_ranks(int host) const {
+    return one_host() ? nranks_ : first_[static_cast<size_t>(host) + 1] - first_[static_cast<size_t>(host)];
+  }
+  /// Of the host with the most ranks.
+  RONDO_API int most_ranks() const;
+  /// Ranks of a host count from 0, ascending.
+  Rank rank(int host, int local) const {
+    return rank_at(one_host() ? local : first_[static_cast<size_t>(host)] + local);
+  }
+  int local(Rank rank) const { return one_host() ? rank : position(rank) - first_[static_cast<size_t>(host(rank))]; }
+  bool same_host(Rank a, Rank b) const { return host(a) == host(b); }
+
+  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where the
+  /// ranks of a host follow one another already that is their own order.
+  Rank rank_at(int position) const { return one_host() ? position : ranks_[static_cast<size_t>(position)]; }
+  int position(Rank rank) const { return one_host() ? rank : position_[static_cast<size_t>(rank)]; }
+
+  /// By rank; empty where all are on one host.
+  const std::vector<int32_t>& hosts() const { return host_; }
+  friend bool operator==(const HostLayout& a, const HostLayout& b) {
+    return a.nranks_ == b.nranks_ && a.host_ == b.host_;
+  }
+
+ private:
+  void number();
+  int nranks_;
+  std::vector<int32_t> host_, position_;  // by rank; all four are empty where there is one host
+  std::vector<int32_t> ranks_;            // by position
+  std::vector<int32_t> first_;            // by host: its first position; and the end
+};
+
+}  // namespace rondo

@@ -1,0 +1,81 @@
+// Hierarchical broadcast and reduce: one crossing from the root's host to each other one, or back.
+//
+//     broadcast from 0      0 ==> {1}            inside: written once, read by the mates
+//     2 x 2 ranks           0 ~~> 2   1 ~~> 3    across: each half by its agent (two_levels.h), to its agent there
+//                           2 ==> {3} 3 ==> {2}  inside
+//     reduce to 0           3 --> 2   2 --> 3    each half of the data to its agent, which adds
+//                           2 ~~> 0   3 ~~> 1    across: the host's sums
+//                           1 --> 0              inside: half 1, complete
+//
+// All ranks of a host share its link and the work at its ends.
+//
+// M hosts: steps: 1 across, and 1 for each of the two hosts that has more than one rank. Over the link of the root's
+// host (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's.
+// Order of addition: the other hosts' sums, ascending, then the root's host's ranks; inside a host ascending ranks.
+// Source: Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).
+#pragma once
+
+#include "algorithms/two_levels.h"
+
+namespace rondo::algorithms {
+
+template <class P>
+void hierarchical_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
+  const TwoLevels self(rank, hosts, TwoLevels::Cut::kShared);
+  const int n = self.num_chunks(), home = hosts.host(root);
+  p.chunks(n, n);
+  p.lane(0);
+  if (hosts.nranks() == 1) return p.copy(in(0), out(0));
+  for (int i = 0; i < n; ++i) {
+    const bool agent = self.agent(self.host, 0, i) == rank;
+    const PortSet across = agent ? self.other_agents(0, i, TwoLevels::kComplete) : PortSet();
+    if (rank == root) {
+      const PortSet to = across + self.to_mates(TwoLevels::kComplete);
+      if (to.empty()) p.copy(in(i), out(i));
+      else p.copy_send(in(i), out(i), to);
+    } else if (self.host == home) {
+      const PortSet from{{root, TwoLevels::kComplete, kGroupHost}};
+      if (across.empty()) p.recv(from, out(i));
+      else p.recv_copy_send(from, out(i), across);
+    } else if (agent) {
+      const PortSet from{{self.agent(home, 0, i), TwoLevels::kComplete}}, mates = self.to_mates(TwoLevels::kPassedOn);
+      if (mates.empty()) p.recv(from, out(i));
+      else p.recv_copy_send(from, out(i), mates);
+    }
+  }
+  if (self.host == home) return;
+  p.lane(1);
+  for (int i = 0; i < n; ++i)
+    if (const Rank agent = self.agent(self.host, 0, i); agent != rank)
+      p.recv({{agent, TwoLevels::kPassedOn, kGroupHost}}, out(i));
+}
+
+template <class P>
+void hierarchical_reduce(P& p, Rank rank, const HostLayout& hosts, Rank root) {
+  const TwoLevels self(rank, hosts, TwoLevels::Cut::kShared);
+  const int n = self.num_chunks(), home = hosts.host(root);
+  p.chunks(n, n);
+  p.lane(0);
+  if (hosts.nranks() == 1) return p.copy(in(0), out(0), Sum::kFinal);
+  for (int i = 0; i < n; ++i)
+    if (const Rank agent = self.agent(self.host, 0, i); agent != rank) p.send(in(i), {{agent, TwoLevels::kGive}});
+
+  p.lane(1);
+  for (int i = self.mine(0).first; i < self.mine(0).last; ++i) {
+    PortSet from;
+    if (self.host == home) from = self.other_agents(0, i, TwoLevels::kSum);
+    const Order order = own_after(static_cast<int>(from.size()) + self.local);
+    from = from + self.from_mates(TwoLevels::kGive);
+    const PortSet across{{self.agent(home, 0, i), TwoLevels::kSum}};
+    if (rank == root) p.recv_reduce_copy(from, in(i), out(i), order, Sum::kFinal);
+    else if (self.host == home) p.recv_reduce_send(from, in(i), {{root, TwoLevels::kComplete}}, order, Sum::kFinal);
+    else if (from.empty()) p.send(in(i), across);
+    else p.recv_reduce_send(from, in(i), across, order);
+  }
+  if (rank != root) return;
+  p.lane(2);
+  for (int i = 0; i < n; ++i)
+    if (const Rank agent = self.agent(self.host, 0, i); agent != rank) p.recv({{agent, TwoLevels::kComplete}}, out(i));
+}
+
+}  // namespace rondo::algorithms

@@ -1,0 +1,25 @@
+// What algorithms cost where ranks stand on several hosts: stated here by rank arithmetic, found by the checker.
+//
+// Pure functions. O(ranks * hosts) at most.
+#pragma once
+
+#include "algorithms/two_levels.h"
+#include "rondo/algorithm.h"
+
+namespace rondo::algorithms {
+
+Cost ring_all_reduce_on_hosts_cost(const HostLayout& hosts);
+Cost ring_half_on_hosts_cost(const HostLayout& hosts);
+Cost chain_on_hosts_cost(const HostLayout& hosts);
+Cost tree_on_hosts_cost(const HostLayout& hosts);
+Cost tree_broadcast_on_hosts_cost(const HostLayout& hosts);
+Cost tree_reduce_on_hosts_cost(const HostLayout& hosts);
+
+Cost hierarchical_all_reduce_cost(const HostLayout& hosts);
+Cost hierarchical_reduce_scatter_cost(const HostLayout& hosts);
+Cost hierarchical_all_gather_cost(const HostLayout& hosts);
+Cost hierarchical_one_shot_cost(const HostLayout& hosts);
+Cost hierarchical_broadcast_cost(const HostLayout& hosts);
+Cost hierarchical_reduce_cost(const HostLayout& hosts);
+
+}  // namespace rondo::algorithms
