@@ -128,6 +128,7 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
   const PerfOptions& o = args.options;
   if (!o.algorithm.empty()) setenv("RONDO_ALGO", o.algorithm.c_str(), 1);
   if (!o.protocol.empty()) setenv("RONDO_PROTO", o.protocol.c_str(), 1);
+  if (!o.hosts.empty()) setenv("RONDO_HOSTS", o.hosts.c_str(), 1);
   auto bench_env = o.explain ? explain_env : tools::bench_env;
   auto bench_threads = o.explain ? explain_threads : tools::bench_threads;
   if (is_launched_rank()) return bench_env(o, {"processes", argv});
@@ -272,6 +273,11 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Plan and output";
   c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")
       ->type_name("NAME")
+      ->group(group);
+  c.add_option("--hosts", a.options.hosts,
+               "Sets RONDO_HOSTS: plans as if ranks stood on such hosts, 2x4, 3+2 or 0,1,0,1; messages go as they "
+               "would without")
+      ->type_name("LAYOUT")
       ->group(group);
   c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128")
       ->type_name("NAME")

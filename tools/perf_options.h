@@ -46,7 +46,7 @@ struct PerfOptions {
   std::vector<Op> ops{Op::kSum};
   std::optional<Dtype> wire, accumulator, output;  // nothing: they follow from the datatype
   int root = 0;                                    // -1: one rank after the other
-  std::string algorithm, protocol, json_path;
+  std::string algorithm, protocol, hosts, json_path;
   bool explain = false;      // every candidate instead of the table
   bool json_stdout = false;  // of explain
   int bursts = 7;            // of explain

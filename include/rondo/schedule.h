@@ -130,7 +130,7 @@ struct Schedule {
   int32_t nranks = 1;
   Rank root = 0;  // of a rooted collective
   std::vector<RankSchedule> ranks;
-  std::vector<int32_t> hosts;  // of each rank; empty: all on one
+  std::vector<int32_t> hosts = {};  // of each rank; empty: all on one
 };
 
 }  // namespace rondo

@@ -7,7 +7,7 @@
 //                           2 ~~> 0   3 ~~> 1    across: the host's sums
 //                           1 --> 0              inside: half 1, complete
 //
-// All ranks of a host share its link and the work at its ends.
+// The ranks of a host share the work at the ends of its link (of a broadcast at most eight of them).
 //
 // M hosts: steps: 1 across, and 1 for each of the two hosts that has more than one rank. Over the link of the root's
 // host (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's.
@@ -21,7 +21,7 @@ namespace rondo::algorithms {
 
 template <class P>
 void hierarchical_broadcast(P& p, Rank rank, const HostLayout& hosts, Rank root) {
-  const TwoLevels self(rank, hosts, TwoLevels::Cut::kShared);
+  const TwoLevels self(rank, hosts, TwoLevels::Cut::kFew);
   const int n = self.num_chunks(), home = hosts.host(root);
   p.chunks(n, n);
   p.lane(0);

@@ -199,10 +199,10 @@ Cost hierarchical_one_shot_cost(const HostLayout& hosts) {
 
 Cost hierarchical_broadcast_cost(const HostLayout& hosts) {
   if (hosts.nranks() == 1) return kAlone;
-  const TwoLevels any(0, hosts, TwoLevels::Cut::kShared);
+  const TwoLevels any(0, hosts, TwoLevels::Cut::kFew);
   const int across = std::min(1, hosts.num_hosts() - 1);
   return {longest(hosts, [&](int home) { return inside(hosts, home) + across * (1 + inside_others(hosts, home)); }),
-          busiest(hosts, TwoLevels::Cut::kShared,
+          busiest(hosts, TwoLevels::Cut::kFew,
                   [](const TwoLevels& self) {
                     return self.each * std::min(1, self.num_mates) + self.mine(0).size() * (self.num_hosts - 1);
                   }),

@@ -22,8 +22,8 @@ namespace rondo::algorithms {
 
 struct TwoLevels {
   /// kByRank: chunk r is rank r's, and belongs to its host. kEven: as many chunks for each host. kShared: chunks of the
-  /// same number, which belong to no host.
-  enum class Cut { kByRank, kEven, kShared };
+  /// same number, which belong to no host; kFew: few of those, for where nothing is added: few ranks keep a link busy.
+  enum class Cut { kByRank, kEven, kShared, kFew };
   // Kinds of message: contributions to a sum for another host, and for this one; sums of a host; complete chunks from
   // where they belong, and passed on.
   static constexpr uint16_t kGiveAway = 0, kGive = 1, kSum = 2, kComplete = 3, kPassedOn = 4;
@@ -36,7 +36,7 @@ struct TwoLevels {
         host(layout.host(r)),
         local(layout.local(r)),
         num_mates(layout.num_ranks(host) - 1),
-        each(even_chunks(layout)) {}
+        each(std::min(even_chunks(layout), how == Cut::kFew ? kFewChunks : 65535)) {}
   Rank rank;
   const HostLayout& hosts;
   Cut cut;
@@ -44,6 +44,7 @@ struct TwoLevels {
   int num_mates;  // the other ranks of this host
   int each;       // chunks of each host, where they are even
 
+  static constexpr int kFewChunks = 8;
   /// As many as the largest host has ranks, so that all of them have work; but not many more than an average one has.
   static int even_chunks(const HostLayout& layout) {
     const int average = (layout.nranks() + layout.num_hosts() - 1) / layout.num_hosts();

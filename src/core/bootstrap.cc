@@ -361,6 +361,11 @@ Status Bootstrap::barrier() { return impl_->barrier(); }
 Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
   return impl_->exchange_descriptors(mine, all);
 }
+HostLayout Bootstrap::hosts() const {
+  std::vector<std::string> keys;
+  for (const PeerInfo& peer : impl_->peers()) keys.push_back(peer.host);
+  return HostLayout::of(keys);
+}
 bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
 bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
 std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }

@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "rondo/host_layout.h"
 #include "rondo/rondo.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
@@ -76,6 +77,8 @@ class Bootstrap {
 
   /// True when `peer` runs on this host and in this network namespace (so descriptors can be exchanged).
   bool same_host(Rank peer) const;
+  /// Which ranks are on the same host, in this sense; equal on all ranks.
+  HostLayout hosts() const;
   /// True when `peer` is a thread of this process (or this rank itself).
   bool same_process(Rank peer) const;
   /// "rank 3 (pid 4711 on node7)": for messages.

@@ -160,7 +160,8 @@ class Parser {
     if (!have_version_) return missing("rondo_calibration");
     if (result_.cpu.empty()) return missing("cpu");
     if (!have_near_ || !have_huge_) return missing(have_near_ ? "huge_bytes" : "near_bytes");
-    for (size_t t = 0; t < kNumCostTerms; ++t)
+    // (Nothing on one host counts those between hosts: a file that does without them means the built-in ones.)
+    for (size_t t = 0; t < static_cast<size_t>(kFirstHostTerm); ++t)
       for (size_t set : {0, 1})
         if (!have_[set][t]) return missing(fmt::format("{}.{}", set == 0 ? "spread" : "crowded", kCostTerms[t].name));
     return {};
@@ -194,7 +195,9 @@ std::string format_calibration(const Calibration& c) {
       "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
       "(docs/planner.md)\n",
       c.version, c.cpu, c.date, c.costs.near_bytes, c.costs.huge_bytes);
-  for (size_t t = 0; t < kNumCostTerms; ++t)
+  // Those that a file may lack come first: of a file that is cut short others are missing.
+  constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
+  for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
                         c.costs.crowded[t]);
   for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {

@@ -54,11 +54,14 @@ constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROM
 
 }  // namespace
 
-CommunicatorImpl::CommunicatorImpl(Rank rank, int nranks, const Settings& settings, const SpinSettings& spin,
-                                   std::unique_ptr<Transport> transport)
-    : rank_(rank), nranks_(nranks), settings_(settings), transport_(std::move(transport)),
-      queue_(rank, nranks, *transport_, spin),
-      planner_(rank, nranks, settings_.planner, queue_.ports(), kernels_for(settings)) {
+CommunicatorImpl::CommunicatorImpl(Rank rank, const HostLayout& hosts, const Settings& settings,
+                                   const SpinSettings& spin, std::unique_ptr<Transport> transport)
+    : rank_(rank),
+      nranks_(hosts.nranks()),
+      settings_(settings),
+      transport_(std::move(transport)),
+      queue_(rank, nranks_, *transport_, spin),
+      planner_(rank, hosts, settings_.planner, queue_.ports(), kernels_for(settings)) {
   auto tracing = read_trace_settings();  // has been checked with the other settings
   tracing_ = std::make_unique<Tracing>(queue_, tracing.ok() ? std::move(*tracing) : TraceSettings());
 }

@@ -58,7 +58,7 @@ struct CallArguments {
 
 class CommunicatorImpl {
  public:
-  CommunicatorImpl(Rank rank, int nranks, const Settings& settings, const SpinSettings& spin,
+  CommunicatorImpl(Rank rank, const HostLayout& hosts, const Settings& settings, const SpinSettings& spin,
                    std::unique_ptr<Transport> transport);
   ~CommunicatorImpl();
 
@@ -85,6 +85,8 @@ class CommunicatorImpl {
 
   Rank rank() const { return rank_; }
   int nranks() const { return nranks_; }
+  /// Equal on all ranks.
+  const HostLayout& hosts() const { return planner_.hosts(); }
   OperationQueue& queue() { return queue_; }
   /// Belongs to the driver: between lock() and unlock().
   Planner& planner() { return planner_; }

@@ -60,7 +60,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
     std::memcpy(&all[r], blobs[r].data(), blobs[r].size());
   }
-  RONDO_TRY_ASSIGN(const Settings agreed, agree(rank, all));
+  const HostLayout machines = bootstrap->hosts();
+  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, machines));
   for (Rank r = 0; r < nranks; ++r)
     if (!bootstrap->same_host(r))
       return Status(StatusCode::kUnsupported,
@@ -73,9 +74,10 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, *control));
     return std::unique_ptr<Transport>(std::move(shm));
   }());
-  const SpinSettings spin = spin_settings(nranks, count_cpus(all));
-  if (spin.crowded) start_on_cpu(rank);  // as many ranks on each core
-  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin,
+  const int here = machines.host(rank);
+  const SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
+  if (spin.crowded) start_on_cpu(machines.local(rank));  // as many ranks on each core
+  auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
   impl->take_control(std::move(control), inherited);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));

@@ -27,6 +27,8 @@ constexpr SettingRow kRows[] = {
     {"message_bytes", Kind::kNumber, 64, 65536, "", "the planner's choice", "longest message of the simple protocol"},
     {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
     {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
+    {"hosts", Kind::kText, 0, 0, "", "where they are",
+     "on which hosts ranks pretend to be, for their plans: 2x4, 3+2, 0,1,0,1; transports stay as they are"},
     {"device_channels", Kind::kNumber, 1, 64, "", "by size, at most 16", "blocks of a device kernel for each lane"},
     {"device_min_blocks", Kind::kNumber, 1, 1024, "", "1",
      "a call's device kernel has no fewer blocks, where it has room"},

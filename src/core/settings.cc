@@ -48,6 +48,38 @@ void read_device_settings(const SettingValues& values, Settings& s) {
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
 }
 
+Status read_hosts(const SettingValues& values, Settings& s) {
+  const std::string text = values.text("hosts");
+  if (text.empty()) return {};
+  const Expected<HostLayout> layout = HostLayout::parse(text);
+  if (!layout.ok())
+    return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_HOSTS: {}", layout.status().message()));
+  if (text.size() >= sizeof s.hosts)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_HOSTS: {} characters are too many: {} fit", text.size(), sizeof s.hosts - 1));
+  copy_name(text, s.hosts);
+  return {};
+}
+
+// The host that each rank says it is on, beside the one where it is.
+Expected<HostLayout> hosts_of(std::vector<Settings>& all, const HostLayout& machines) {
+  std::vector<std::string> keys;
+  for (Rank r = 0; r < machines.nranks(); ++r) {
+    Settings& s = all[static_cast<size_t>(r)];
+    if (s.hosts[0] != 0) {
+      const Expected<HostLayout> layout =
+          HostLayout::parse(std::string_view(s.hosts, strnlen(s.hosts, sizeof s.hosts)));
+      if (!layout.ok() || layout->nranks() != machines.nranks())
+        return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: RONDO_HOSTS={} are not the hosts of {} ranks",
+                                                                r, s.hosts, machines.nranks()));
+      s.pretended_host = layout->host(r) + 1;
+      s.hosts[0] = 0;
+    }
+    keys.push_back(fmt::format("{} {}", machines.host(r), s.pretended_host));
+  }
+  return HostLayout::of(keys);
+}
+
 std::string or_unset(std::string_view s) { return s.empty() ? "not set" : std::string(s); }
 
 }  // namespace
@@ -61,6 +93,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   copy_name(values.text("proto"), s.planner.protocol);
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
   s.may_pull = values.text("cma") != "0";
+  RONDO_TRY(read_hosts(values, s));
   read_device_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
@@ -106,19 +139,21 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
   s.planner.message_bytes =
       static_cast<uint64_t>(values.number_or("message_bytes", static_cast<double>(s.planner.message_bytes)));
   if (values.find("cma") != nullptr) s.may_pull = values.text("cma") != "0";
+  RONDO_TRY(read_hosts(values, s));
   read_device_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   return s;
 }
 
-int count_cpus(const std::vector<Settings>& all) {
+int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int host) {
   cpu_set_t any;
   CPU_ZERO(&any);
-  for (const Settings& s : all) CPU_OR(&any, &any, &s.cpus);
+  for (int l = 0; l < machines.num_ranks(host); ++l)
+    CPU_OR(&any, &any, &all[static_cast<size_t>(machines.rank(host, l))].cpus);
   return std::max(1, CPU_COUNT(&any));
 }
 
-Expected<Settings> agree(Rank rank, const std::vector<Settings>& all) {
+Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const HostLayout& machines) {
   const Settings& first = all[0];
   for (size_t r = 1; r < all.size(); ++r) {
     const Settings& other = all[r];
@@ -139,12 +174,18 @@ Expected<Settings> agree(Rank rank, const std::vector<Settings>& all) {
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }
-  RONDO_TRY(prove_own_algorithms(static_cast<int>(all.size())));
-  Settings mine = all[static_cast<size_t>(rank)];
+  std::vector<Settings> with_hosts = all;
+  RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(with_hosts, machines));
+  RONDO_TRY(prove_own_algorithms(hosts));
+  Settings mine = with_hosts[static_cast<size_t>(rank)];
   mine.planner = first.planner;
-  const int cpus = count_cpus(all), nranks = static_cast<int>(all.size());
-  mine.planner.ranks_per_core = (nranks + cpus - 1) / cpus;
-  return mine;
+  mine.planner.hosts_pretended = hosts == machines ? 0 : 1;
+  mine.planner.ranks_per_core = 1;
+  for (int h = 0; h < machines.num_hosts(); ++h) {
+    const int cpus = count_cpus(all, machines, h);
+    mine.planner.ranks_per_core = std::max(mine.planner.ranks_per_core, (machines.num_ranks(h) + cpus - 1) / cpus);
+  }
+  return Agreement{mine, hosts};
 }
 
 }  // namespace rondo

@@ -19,7 +19,7 @@ namespace rondo {
 
 /// One rank's settings: trivially copyable, since ranks exchange them as bytes.
 struct Settings {
-  uint64_t abi = 1;            // of this struct and of the shared segments; ranks must be of one build
+  uint64_t abi = 2;  // of this struct and of the shared segments; ranks must be of one build
   char version[16] = {};
   double deadline_s = 600;     // RONDO_TIMEOUT_S
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
@@ -33,6 +33,8 @@ struct Settings {
   cpu_set_t cpus;              // on which this rank may run
   BindTo bind = BindTo::kNone;  // RONDO_BIND
   int32_t gpu_numa = -1;        // the kernel's number of the NUMA node of its device, where `bind` needs it
+  char hosts[192] = {};        // RONDO_HOSTS, until a communicator's ranks are known: then empty
+  int32_t pretended_host = 0;  // as it said for this rank, and for its rank in what is made of it; 0: none
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash
   PlannerSettings planner;
 };
@@ -50,11 +52,19 @@ Expected<Settings> settings_from(const SettingValues& values);
 /// Errors: kInvalidArgument.
 Expected<Settings> override_settings(const Settings& parent, const Config& config);
 
-/// What all ranks use: rank 0's plan settings. Errors: kMismatch naming the two ranks and both values where a rank sets
-/// something else than rank 0. `all` is by rank.
-Expected<Settings> agree(Rank rank, const std::vector<Settings>& all);
+/// What all ranks use: rank 0's plan settings, and on which hosts they are, or pretend to be (RONDO_HOSTS).
+struct Agreement {
+  Settings settings;
+  HostLayout hosts;
+};
+/// `all` is by rank; `machines`: where the ranks are in truth. Errors: kMismatch naming the two ranks and both values
+/// where a rank sets something else than rank 0; kInvalidArgument (RONDO_HOSTS does not fit the number of ranks).
+Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const HostLayout& machines);
+inline Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all) {
+  return agree(rank, all, static_cast<int>(all.size()));
+}
 
-/// How many CPUs all ranks of a host may use together.
-int count_cpus(const std::vector<Settings>& all);
+/// How many CPUs the ranks of a host may use together.
+int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int host);
 
 }  // namespace rondo

@@ -101,11 +101,11 @@ namespace {
 Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const std::vector<Settings>& all,
                                                              const std::shared_ptr<ThreadWorld>& world,
                                                              const ChildOptions& options) {
-  RONDO_TRY_ASSIGN(const Settings agreed, agree(rank, all));
+  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all));
   const auto nranks = static_cast<int>(all.size());
-  auto impl = std::make_unique<CommunicatorImpl>(rank, nranks, agreed, spin_settings(nranks, count_cpus(all)),
-                                                 options.decorated(rank, nranks, std::make_unique<InprocTransport>(
-                                                                                     rank, world->memory)));
+  auto impl = std::make_unique<CommunicatorImpl>(
+      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus(all, nranks, 0)),
+      options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, world->memory)));
   impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;

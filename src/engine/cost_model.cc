@@ -26,6 +26,7 @@ class Counter {
     at(CostTerm::kHandover) = c_.profile->rounds;
     at(CostTerm::kStep) = work_.credits;
     at(CostTerm::kEnd) = work_.credit_lines;
+    if (c_.profile->crossings > 0) between_hosts();
     if (c_.direct) direct();
     else if (c_.protocol == Protocol::kInline) in_lines();
     else in_rings();
@@ -39,6 +40,13 @@ class Counter {
     at(far) += n * far_;
   }
 
+  void between_hosts() {
+    const double loops =
+        c_.protocol == Protocol::kInline ? 1 : std::max(1.0, std::ceil(c_.chunk_bytes / c_.message_bytes));
+    at(CostTerm::kHostHop) = c_.profile->crossings;
+    at(CostTerm::kHostMessage) = work_.host_messages * loops;
+    at(CostTerm::kHostByte) = c_.profile->host_share * size_;
+  }
   void in_lines() {
     const double lines = std::max(1.0, std::ceil(c_.chunk_bytes / kLinePayloadBytes));
     at(CostTerm::kStep) += work_.steps;

@@ -8,11 +8,17 @@
 
 namespace rondo {
 
-Planner::Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels)
-    : rank_(rank), nranks_(nranks), settings_(settings),
-      measured_world_(settings.corrections.nearest_measured(
-          CostCorrections::world_of(nranks, settings.ranks_per_core))),
-      ports_(ports), kernels_(kernels), cache_(kSets * kWays) {}
+Planner::Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
+                 const KernelTable& kernels)
+    : rank_(rank),
+      hosts_(hosts),
+      nranks_(hosts.nranks()),
+      settings_(settings),
+      measured_world_(
+          settings.corrections.nearest_measured(CostCorrections::world_of(nranks_, settings.ranks_per_core))),
+      ports_(ports),
+      kernels_(kernels),
+      cache_(kSets * kWays) {}
 
 void Planner::force(const Candidate* candidate) {
   forced_ = candidate != nullptr ? *candidate : Candidate{};
@@ -21,7 +27,7 @@ void Planner::force(const Candidate* candidate) {
 
 const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   const auto [it, fresh] = profiles_.try_emplace({&algorithm, root});
-  if (fresh) it->second = profile_schedule(algorithm, nranks_, root, settings_.ranks_per_core);
+  if (fresh) it->second = profile_schedule(algorithm, hosts_, root, settings_.ranks_per_core);
   return it->second;
 }
 
@@ -43,8 +49,9 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
-// What was measured and what was not are not comparable once one of them is corrected.
+// What was measured and what was not are not comparable once one of them is corrected, and nothing is across hosts.
 void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
+  if (!hosts_.one_host()) return;
   const CostCorrections& known = settings_.corrections;
   if (!std::all_of(found.begin(), found.end(), [&](const Candidate& c) {
         return known.knows(measured_world_, algorithm_index(*c.algorithm), form_of(c));
@@ -85,6 +92,11 @@ Planner::Volume Planner::volume_of(const PlanRequest& r) const {
   return {sum * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes), user(sum)};
 }
 
+bool Planner::considered(const Algorithm& a, Collective collective, std::string_view demanded) const {
+  if (a.collective != collective) return false;
+  return demanded.empty() ? !a.for_hosts || !hosts_.one_host() : a.name == demanded;
+}
+
 // What an algorithm cannot do for this call, whatever it costs.
 bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
   const ScheduleProfile& p = profile(a, r.root);
@@ -109,6 +121,7 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
       return false;  // its owner is to get the sum as it stands in the accumulator
   }
   if (!a.direct) return true;
+  if (!hosts_.one_host()) return false;  // nobody reaches into another host's memory
   // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their own.
   const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
@@ -143,6 +156,9 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
     return text +
            ": with mixed types nothing is pushed into a peer's buffer, partial sums must fit where they are kept, and a "
            "sum that one rank gets is complete there alone; name ring, one_shot, two_shot or pull";
+  if (!hosts_.one_host())
+    return text + fmt::format(": the ranks are on several hosts ({}), where nobody reaches into the others' buffers",
+                              hosts_.text());
   if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
   if (r.op == Op::kPremulSum && collective_reduces(r.collective))
     return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";
@@ -166,7 +182,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
   const bool pairwise = request.counts != nullptr && request.counts->pairwise;
   std::vector<Candidate> found;
   for (const Algorithm& a : all_algorithms()) {
-    if (a.collective != request.collective || (!demanded.empty() && a.name != demanded)) continue;
+    if (!considered(a, request.collective, demanded)) continue;
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
@@ -201,9 +217,7 @@ Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& reque
   }
   std::vector<const Algorithm*> found;
   for (const Algorithm& a : all_algorithms())
-    if (a.collective == request.collective && (demanded.empty() || a.name == demanded) &&
-        allowed(a, request, staged_only))
-      found.push_back(&a);
+    if (considered(a, request.collective, demanded) && allowed(a, request, staged_only)) found.push_back(&a);
   if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
   return found;
 }
@@ -222,7 +236,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
-  return compile(record_rank(*c.algorithm, rank_, nranks_, collective_is_rooted(request.collective) ? request.root : 0),
+  return compile(record_rank(*c.algorithm, rank_, hosts_, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
 
@@ -268,6 +282,8 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
                                    best.forecast_ns / 1000)
                      : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
                                    protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
+  if (!hosts_.one_host())
+    plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended != 0 ? " (pretended)" : "");
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));

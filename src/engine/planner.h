@@ -1,8 +1,8 @@
 // Planner: picks algorithm, protocol and message size for a call, compiles the plan once, and can say why it chose.
 //
 // All ranks must choose alike, so a choice depends only on what is equal on all of them: the call's shape, the number
-// of ranks, the settings and constants that were agreed when the communicator was made (rank 0's), and whether memory
-// of the communicator is reachable by all. Nothing that only one rank knows enters.
+// of ranks and the hosts on which they stand, the settings and constants that were agreed when the communicator was
+// made (rank 0's), and whether memory of the communicator is reachable by all. Nothing that only one rank knows enters.
 //
 // What a candidate costs is forecast by cost_model.h from schedule_profile.h.
 //
@@ -32,6 +32,7 @@ struct PlannerSettings {
   int32_t device_inline = 0;      // RONDO_DEVICE_INLINE: 1: by kernels that have the text inlined, where there are any
   int32_t device_min_blocks = 1;  // RONDO_DEVICE_MIN_BLOCKS
   int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: as many as are resident
+  int32_t hosts_pretended = 0;    // the hosts that plans are made for are not where the ranks are (RONDO_HOSTS)
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
   CostCorrections corrections;         // likewise; the last member: rank 0's alone goes to the others
 };
@@ -60,7 +61,9 @@ OperationShape operation_shape(const PlanRequest& request, uint8_t algorithm);
 
 class Planner {
  public:
-  Planner(Rank rank, int nranks, const PlannerSettings& settings, PortTable& ports, const KernelTable& kernels);
+  /// hosts: a number of ranks where all are on one.
+  Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
+          const KernelTable& kernels);
   /// The plan for a call; a repeated call costs one look into a set of four. Plans in use by others than the driver's
   /// current call must be shared. Errors: kUnsupported (a promise or setting that cannot be kept), the transport's.
   Expected<const std::shared_ptr<Plan>*> plan(const PlanRequest& request) {
@@ -86,6 +89,7 @@ class Planner {
   /// measurements; all ranks have to do alike, between two operations. Drops all plans.
   void force(const Candidate* candidate);
   const PlannerSettings& settings() const { return settings_; }
+  const HostLayout& hosts() const { return hosts_; }
   CostForm form_of(const Candidate& c) const;
 
  private:
@@ -103,6 +107,8 @@ class Planner {
   Status plan_collective(const PlanRequest& request, Plan& plan);
   Status plan_message(const PlanRequest& request, Plan& plan);
   Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
+  /// Whether an algorithm is looked at when `demanded` is (a name, or empty).
+  bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
   bool allowed(const Algorithm& a, const PlanRequest& request, bool staged_only);
   std::string why_none(const PlanRequest& request, std::string_view demanded) const;
   /// The call in bytes as it travels: S, and the longest chunk of an algorithm that has 1 / share chunks.
@@ -119,6 +125,7 @@ class Planner {
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 ? kRingMessages : 32; }
 
   Rank rank_;
+  HostLayout hosts_;
   int nranks_;
   PlannerSettings settings_;
   const size_t measured_world_;  // whose corrections count

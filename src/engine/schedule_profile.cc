@@ -5,16 +5,18 @@
 #include <set>
 #include <tuple>
 
+#include "rondo/status.h"
+#include "schedule/checker.h"
 #include "schedule/variable_counts.h"
 
 namespace rondo {
 namespace {
 
-constexpr double RankWork::*kFields[] = {
-    &RankWork::credits,     &RankWork::credit_lines, &RankWork::steps,      &RankWork::adding_steps,
-    &RankWork::connections, &RankWork::ends,         &RankWork::ring_share, &RankWork::user_share,
-    &RankWork::peer_share,  &RankWork::fresh_share,  &RankWork::added_share, &RankWork::block_share,
-    &RankWork::pulls};
+constexpr double RankWork::*kFields[] = {&RankWork::credits,      &RankWork::credit_lines, &RankWork::steps,
+                                         &RankWork::adding_steps, &RankWork::connections,  &RankWork::ends,
+                                         &RankWork::ring_share,   &RankWork::user_share,   &RankWork::peer_share,
+                                         &RankWork::fresh_share,  &RankWork::added_share,  &RankWork::block_share,
+                                         &RankWork::pulls,        &RankWork::host_messages};
 
 // A multicast is written once for all of its readers.
 double written_ends(const PortSet& to) {
@@ -28,7 +30,8 @@ double written_ends(const PortSet& to) {
 /// What one rank does, added up instruction by instruction.
 class WorkCounter {
  public:
-  WorkCounter(const RankSchedule& s, const Algorithm& algorithm, ScheduleProfile& profile) : s_(s), profile_(profile) {
+  WorkCounter(const RankSchedule& s, const Algorithm& algorithm, const HostLayout& hosts, ScheduleProfile& profile)
+      : s_(s), hosts_(hosts), profile_(profile) {
     const CollectiveTraits& t = collective_traits(algorithm.collective);
     // Where a buffer has a part for each rank, the other one's one chunk is as long as such a part.
     if (t.in_parts == Parts::kEach || t.out_parts == Parts::kEach) whole_ = std::max(s.in_chunks, s.out_chunks);
@@ -38,6 +41,7 @@ class WorkCounter {
         if (i.verb != Verb::kWait) add(i);
   }
   RankWork work;
+  double sent_away = 0;  // to other hosts: share of S
 
  private:
   void add(const Instruction& i) {
@@ -74,9 +78,18 @@ class WorkCounter {
     work.connections = static_cast<double>(ends_.size());
     work.ends += i.num_chunks * (received + written);
     work.ring_share += share * (received + written);
+    const double from_away = away(s_.recv_ports(i)), to_away = away(s_.send_ports(i));
+    work.host_messages += i.num_chunks * (from_away + to_away);
+    sent_away += share * to_away;
+  }
+
+  double away(const PortSet& ports) const {
+    return static_cast<double>(
+        std::count_if(ports.begin(), ports.end(), [&](const Port& p) { return !hosts_.same_host(s_.rank, p.peer); }));
   }
 
   const RankSchedule& s_;
+  const HostLayout& hosts_;
   ScheduleProfile& profile_;
   double whole_ = 0;
   std::set<std::tuple<bool, Rank, uint16_t, uint16_t>> ends_;  // of data: reads it, peer, tag, group
@@ -195,12 +208,27 @@ class Rounds {
   std::map<std::tuple<Rank, Rank, uint16_t, uint16_t>, int> index_;
 };
 
-std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, int nranks, Rank root) {
+std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  const int nranks = hosts.nranks();
   std::set<Rank> ranks;
-  if (nranks <= kProfiledRanks || algorithm.direct)
+  if (nranks <= (hosts.one_host() ? kProfiledRanks : kProfiledOnHosts) || algorithm.direct)
     for (Rank r = 0; r < nranks; ++r) ranks.insert(r);
   else ranks = {0, 1, nranks / 2, nranks - 1, root, (root + 1) % nranks, (root + nranks / 2) % nranks};
+  if (!hosts.one_host())
+    for (int l = 0; l < hosts.num_ranks(0); ++l) ranks.insert(hosts.rank(0, l));
   return {ranks.begin(), ranks.end()};
+}
+
+// What crosses between hosts, over all ranks.
+void look_across(const Algorithm& algorithm, const HostLayout& hosts, const Schedule& schedule,
+                 ScheduleProfile& profile) {
+  const Cost cost = cost_of(algorithm, hosts);
+  profile.crossings = static_cast<double>(cost.crossings >= 0 ? cost.crossings : cost.steps);
+  if (std::ssize(schedule.ranks) != hosts.nranks()) return;
+  const CheckReport found = check_schedule(schedule, CheckOptions::fingerprints());
+  RONDO_CHECK(found.ok);  // of the library, or proven when it was registered
+  profile.crossings = static_cast<double>(found.crossings);
+  profile.host_share = static_cast<double>(found.host_sent_chunks) / static_cast<double>(found.total_chunks);
 }
 
 }  // namespace
@@ -218,14 +246,17 @@ double count_rounds(const Schedule& schedule, int ranks_per_core) {
   return end < 0 ? -1 : static_cast<double>(end - begin) / (kEnd - kBegin);
 }
 
-ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank root, int ranks_per_core) {
+ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& hosts, Rank root, int ranks_per_core) {
+  const int nranks = hosts.nranks();
   ScheduleProfile profile;
-  Schedule schedule{algorithm.collective, nranks, root, {}};
-  for (Rank r : ranks_to_profile(algorithm, nranks, root))
-    schedule.ranks.push_back(record_rank(algorithm, r, nranks, root));
+  Schedule schedule{algorithm.collective, nranks, root, {}, hosts.hosts()};
+  for (Rank r : ranks_to_profile(algorithm, hosts, root))
+    schedule.ranks.push_back(record_rank(algorithm, r, hosts, root));
   RankWork sum;
   for (const RankSchedule& s : schedule.ranks) {
-    const RankWork work = WorkCounter(s, algorithm, profile).work;
+    const WorkCounter counter(s, algorithm, hosts, profile);
+    const RankWork& work = counter.work;
+    if (hosts.host(s.rank) == 0) profile.host_share += counter.sent_away;
     for (auto field : kFields) {
       profile.busiest.*field = std::max(profile.busiest.*field, work.*field);
       sum.*field += work.*field;
@@ -236,7 +267,8 @@ ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank ro
       profile.others.*field = (sum.*field - profile.busiest.*field) / static_cast<double>(rest);
   if (nranks <= kProfiledRanks) profile.rounds = count_rounds(schedule, ranks_per_core);
   if (nranks > kProfiledRanks || profile.rounds < 0)
-    profile.rounds = static_cast<double>(algorithm.cost(nranks).steps) * ranks_per_core;
+    profile.rounds = static_cast<double>(cost_of(algorithm, hosts).steps) * ranks_per_core;
+  if (!hosts.one_host()) look_across(algorithm, hosts, schedule, profile);
   return profile;
 }
 

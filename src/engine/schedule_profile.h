@@ -26,6 +26,7 @@ struct RankWork {
   double added_share = 0;   // of peer_share: added to something; where it is copied it goes through a block first
   double block_share = 0;   // added_share times the number of peers that share the block
   double pulls = 0;         // reads of a peer's buffer
+  double host_messages = 0;  // of steps: messages to and from other hosts
   friend bool operator==(const RankWork&, const RankWork&) = default;
 };
 
@@ -34,6 +35,8 @@ struct ScheduleProfile {
   RankWork others;                     // the mean of the rest: of what all have together, less the busiest's
   double rounds = 0;                   // see below
   double longest_chunk = 0;            // share of S
+  double crossings = 0;                // messages between hosts on the chain that has most of them
+  double host_share = 0;               // sent to other hosts by the busiest host; to many readers once for each
   bool serves_variable_counts = true;  // schedule/variable_counts.h
   bool adds_in_out = false;            // keeps partial sums in the caller's output
   bool sends_final = false;            // complete sums travel
@@ -44,15 +47,19 @@ struct ScheduleProfile {
 /// Up to so many ranks all of them are looked at; beyond, a few. Of direct algorithms always all: in a collective
 /// with a root few ranks may touch others' buffers, and all must prepare for it.
 inline constexpr int kProfiledRanks = 16;
+/// The same of ranks on several hosts.
+inline constexpr int kProfiledOnHosts = 64;
 
-/// The profile of `algorithm` for `nranks` ranks, `ranks_per_core` of them on each core.
+/// The profile of `algorithm` for ranks on such hosts, `ranks_per_core` of them on each core.
 ///
 /// `rounds`: how often an operation waits for another rank when operations follow one another without pause. The
 /// schedules run without clock or data: in a round each core runs one of its ranks until it cannot go on, and what is
 /// sent becomes visible in the next round. So where every rank has a core a round is a hand-over, and where ranks
 /// share cores it is a change of rank. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core.
+/// `crossings` and `host_share`: what the checker finds; beyond kProfiledOnHosts what the row states (else as many
+/// crossings as steps), and the first host's.
 /// O(instructions of all ranks looked at), times a dozen for the rounds.
-ScheduleProfile profile_schedule(const Algorithm& algorithm, int nranks, Rank root, int ranks_per_core);
+ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& hosts, Rank root, int ranks_per_core);
 
 /// What the core of the busiest rank has to do: that rank and others beside it, as work is spread evenly over cores.
 RankWork work_of_core(const ScheduleProfile& profile, int ranks_per_core);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "algorithms/registry.h"
 #include "rondo/communicator.h"
@@ -83,6 +84,21 @@ TEST(Calibration, RoundTrip) {
   EXPECT_EQ(back->costs, c.costs);  // to the last bit
   EXPECT_EQ(back->cpu, c.cpu);
   EXPECT_EQ(back->date, c.date);
+}
+
+TEST(Calibration, WhatOneHostCannotMeasureMayBeLeftOut) {
+  std::string text;
+  std::istringstream lines(format_calibration(sample()));
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(".host_") == std::string::npos) text += line + '\n';
+  const Expected<Calibration> back = parse_calibration(text);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  for (size_t t = 0; t < kNumCostTerms; ++t)
+    EXPECT_EQ(back->costs.spread[t],
+              t < static_cast<size_t>(kFirstHostTerm) ? sample().costs.spread[t] : built_in_costs().spread[t]);
+  const Expected<Calibration> own = parse_calibration(text + "spread.host_hop = 1e6\n");
+  ASSERT_TRUE(own.ok()) << own.status().to_string();
+  EXPECT_EQ(own->costs.spread[static_cast<size_t>(CostTerm::kHostHop)], 1e6);
 }
 
 TEST(Calibration, CorrectionsComeBack) {

@@ -201,6 +201,71 @@ TEST(CostCorrections, AreThoseOfTheNearestWorldThatWasMeasured) {
   EXPECT_EQ(c.nearest_measured(3), 4u);
 }
 
+ScheduleProfile profile_on(std::string_view hosts, Collective c, std::string_view name) {
+  return profile_schedule(named(c, name), *HostLayout::parse(hosts), 0, 1);
+}
+double host_count(const ScheduleProfile& p, CostTerm term, double bytes) {
+  const CostCase c{&p, Protocol::kSimple, false, false, 64 * 1024.0, bytes, p.longest_chunk * bytes, 1};
+  return cost_counts(c, built_in_costs())[static_cast<size_t>(term)];
+}
+
+TEST(ScheduleProfile, CountsWhatCrossesBetweenHosts) {
+  const ScheduleProfile one = profile(Collective::kAllReduce, "ring", 4);
+  EXPECT_EQ(one.crossings, 0);
+  EXPECT_EQ(one.host_share, 0);
+  EXPECT_EQ(one.busiest.host_messages, 0);
+  const ScheduleProfile ring = profile_on("2x2", Collective::kAllReduce, "ring");
+  EXPECT_DOUBLE_EQ(ring.crossings, 3);
+  EXPECT_DOUBLE_EQ(ring.host_share, 1.5);           // 2(N-1)/N over one of its links
+  EXPECT_DOUBLE_EQ(ring.busiest.host_messages, 6);  // of the 12 that it sends or receives
+  const ScheduleProfile two = profile_on("2x2", Collective::kAllReduce, "hierarchical");
+  EXPECT_DOUBLE_EQ(two.crossings, 2);
+  EXPECT_DOUBLE_EQ(two.host_share, 1);             // 2(M-1)/M by both ranks of a host together
+  EXPECT_DOUBLE_EQ(two.busiest.host_messages, 4);  // a sum and a complete chunk, each way
+  const ScheduleProfile shot = profile_on("2x2", Collective::kAllReduce, "one_shot");
+  EXPECT_DOUBLE_EQ(shot.crossings, 1);
+  EXPECT_DOUBLE_EQ(shot.host_share, 4) << "written once, but once for each reader on another host";
+}
+
+// What is looked at of few ranks and what is said of many must be the same where both are known.
+TEST(ScheduleProfile, OfManyRanksOnHosts) {
+  for (const char* name : {"ring", "hierarchical", "hierarchical_one_shot"})
+    for (const char* text : {"8x8", "13x5"}) {
+      const HostLayout hosts = *HostLayout::parse(text);
+      const ScheduleProfile p = profile_on(text, Collective::kAllReduce, name);
+      EXPECT_DOUBLE_EQ(p.crossings, static_cast<double>(cost_of(named(Collective::kAllReduce, name), hosts).crossings));
+      const double m = hosts.num_hosts(), n = hosts.nranks();
+      const double expected = std::string_view(name) == "ring"           ? 2 * (n - 1) / n
+                              : std::string_view(name) == "hierarchical" ? 2 * (m - 1) / m
+                                                                         : m - 1;
+      EXPECT_NEAR(p.host_share, expected, 1e-9) << name << " " << text;
+    }
+}
+
+TEST(CostModel, CountsCrossingsMessagesAndBytesBetweenHosts) {
+  const ScheduleProfile ring = profile_on("2x2", Collective::kAllReduce, "ring");
+  EXPECT_DOUBLE_EQ(host_count(ring, CostTerm::kHostHop, 1e6), 3);
+  EXPECT_DOUBLE_EQ(host_count(ring, CostTerm::kHostByte, 1e6), 1.5e6);
+  EXPECT_DOUBLE_EQ(host_count(ring, CostTerm::kHostMessage, 1e6), 6 * std::ceil(250000 / 65536.0));
+  EXPECT_DOUBLE_EQ(host_count(profile(Collective::kAllReduce, "ring", 4), CostTerm::kHostHop, 1e6), 0);
+}
+
+// Links so slow that nothing else matters: one crossing instead of three, and two thirds of the bytes.
+TEST(CostModel, SlowLinksShowTheTwoLevels) {
+  CostModel model = built_in_costs();
+  auto ns = [&](std::string_view name, double bytes) {
+    const ScheduleProfile p = profile_on("2x2", Collective::kAllReduce, name);
+    const CostCase c{&p, Protocol::kSimple, false, false, 64 * 1024.0, bytes, p.longest_chunk * bytes, 1};
+    return forecast_ns(cost_counts(c, model), model, 1);
+  };
+  model.spread[static_cast<size_t>(CostTerm::kHostHop)] = 1e6;
+  for (const double bytes : {64.0, 4096.0, 16384.0})
+    EXPECT_GT(ns("ring", bytes) / ns("hierarchical_one_shot", bytes), 2.5) << bytes;
+  model.spread[static_cast<size_t>(CostTerm::kHostByte)] = 8;
+  for (const char* name : {"hierarchical", "hierarchical_one_shot"})
+    EXPECT_NEAR(ns("ring", 16 << 20) / ns(name, 16 << 20), 1.5, 0.1) << name;
+}
+
 TEST(CostModel, ForecastIsTheSumOfCountsTimesConstants) {
   CostModel model = built_in_costs();
   CostVector counts{};

@@ -100,6 +100,29 @@ TEST(Planner, BadSettingsAreNamed) {
   }
 }
 
+// Across slow links the planner takes what crosses once for short messages, and what sends least for long ones.
+TEST(Planner, OnSeveralHostsTakesWhatCrossesLeast) {
+  const Setting hosts("RONDO_HOSTS", "3x2");
+  const auto comms = make(6);
+  const auto hop = static_cast<size_t>(CostTerm::kHostHop), byte = static_cast<size_t>(CostTerm::kHostByte);
+  for (const Collective c : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                             Collective::kBroadcast, Collective::kReduce}) {
+    PlanRequest request;
+    request.collective = c;
+    for (const uint64_t count : {uint64_t{1}, uint64_t{500}, uint64_t{8} << 20}) {
+      request.count_elems = count;
+      const std::vector<Candidate> all = comms[0]->impl().planner().candidates(request).value();
+      for (const Candidate& other : all) {
+        EXPECT_FALSE(other.algorithm->direct);
+        if (count <= 500) EXPECT_LE(all[0].counts[hop], other.counts[hop]) << other.algorithm->name;
+        else
+          EXPECT_LE(all[0].counts[byte], 1.01 * other.counts[byte])
+              << other.algorithm->name << " " << static_cast<int>(c);
+      }
+    }
+  }
+}
+
 TEST(Planner, PromiseOfRankOrderRestrictsOrRefuses) {
   auto comms = make(1);
   float x = 1, y = 0;

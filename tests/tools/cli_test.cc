@@ -119,14 +119,26 @@ TEST(Cli, CheckProvesAndSaysWhat) {
   Program p({"check", "all_gather", "--max-ranks", "5", "--max-pair-ranks", "2"});
   EXPECT_EQ(p.exit_status(), 0) << p.text();
   for (const char* words :
-       {"ring                all_gather          1..5       4       4/5 S", "variable", ", 0 failed"})
+       {"ring                  all_gather          1..5       4       4/5 S", "variable", ", 0 failed"})
     EXPECT_NE(p.text().find(words), std::string::npos) << p.text();
+}
+
+TEST(Cli, ChecksAndExplainsRanksOnHosts) {
+  Program check({"check", "all_reduce", "--algo", "hierarchical", "--hosts", "0,1,0,1", "--max-pair-ranks", "0"});
+  EXPECT_EQ(check.exit_status(), 0) << check.text();
+  EXPECT_NE(check.text().find("2 crossings, 4/4 S over a host's link"), std::string::npos) << check.text();
+  Program explain({"explain", "all_reduce", "--algo", "hierarchical", "--hosts", "2x2"});
+  EXPECT_NE(explain.text().find("4 ranks on hosts 2x2"), std::string::npos) << explain.text();
+  Program perf({"perf", "all_reduce", "--threads", "4", "--hosts", "2x2", "-b", "1M", "-e", "1M", "-n", "2", "-v"});
+  EXPECT_EQ(perf.exit_status(), 0) << perf.text();
+  EXPECT_NE(perf.text().find("hosts 2x2 (pretended)"), std::string::npos) << perf.text();
 }
 
 TEST(Cli, MistakesAreNamedAndFail) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"explain", "all_reduce", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
       {{"explain", "all_to_none"}, "no collective 'all_to_none'"},
+      {{"explain", "all_reduce", "--hosts", "2y2"}, "\"2y2\" is no layout of hosts"},
       {{"explain", "all_reduce", "--root", "1"}, "all_reduce has no root"},
       {{"explain", "send"}, "send is one message between two ranks"},
       {{"check", "all_to_none"}, "no collective 'all_to_none'"},

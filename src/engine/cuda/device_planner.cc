@@ -48,8 +48,8 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   // A rank's number of lanes may depend on its place; the most of any rank counts for all.
   size_t most = 1;
   for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2)
-    most = std::max(most, record_rank(a, r, nranks_, root).lanes.size());
-  if (nranks_ > 1) most = std::max(most, record_rank(a, nranks_ - 1, nranks_, root).lanes.size());
+    most = std::max(most, record_rank(a, r, planner_.hosts(), root).lanes.size());
+  if (nranks_ > 1) most = std::max(most, record_rank(a, nranks_ - 1, planner_.hosts(), root).lanes.size());
   lanes_.emplace_back(&a, static_cast<uint32_t>(most));
   return static_cast<uint32_t>(most);
 }
@@ -72,7 +72,7 @@ uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_
 }
 
 double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes) const {
-  const Cost cost = c.algorithm->cost(nranks_);
+  const Cost cost = cost_of(*c.algorithm, planner_.hosts());
   const auto p = static_cast<size_t>(c.protocol);
   const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
   if (world_.engine == DeviceEngineKind::kStream)
@@ -100,7 +100,8 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   const double chunk = whole / nranks_;
   const bool pairwise = r.counts != nullptr && r.counts->pairwise;
   const std::string_view wanted = planner_.settings().protocol;
-  const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr;
+  const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr &&
+                          planner_.hosts().one_host();  // of which the inlined texts do not know
   const std::string inlined = may_inline ? inlined_name(a, r.dtype, r.op, r.row) : "";
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;

@@ -111,7 +111,7 @@ Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const PlanReque
     shape.direct = true;
     shape.pushes = planner_.profile(*algorithm, r.root).pushes;
   }
-  const RankSchedule schedule = algorithm != nullptr ? record_rank(*algorithm, rank_, nranks_, root)
+  const RankSchedule schedule = algorithm != nullptr ? record_rank(*algorithm, rank_, planner_.hosts(), root)
                                                      : record_point_to_point(r.collective, rank_, nranks_, r.root);
   return compile(schedule, shape, ports_, host_kernels_);
 }

@@ -101,7 +101,8 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   shape.operation = p.operation;
   shape.message_bytes = plan.how.message_bytes;
   shape.counts = r.counts;
-  RONDO_TRY_ASSIGN(const AllPrograms all, compile_all(*plan.how.algorithm, nranks_, r.root, shape, host_kernels_));
+  RONDO_TRY_ASSIGN(const AllPrograms all,
+                   compile_all(*plan.how.algorithm, planner_.hosts(), r.root, shape, host_kernels_));
   auto played = play_through(all.programs);
   if (!played.ok()) return Status(StatusCode::kUnsupported, std::string(played.status().message()));
   plan.order = std::move((*played)[static_cast<size_t>(rank_)]);

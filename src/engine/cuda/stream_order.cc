@@ -123,8 +123,9 @@ class Play {
 
 }  // namespace
 
-Expected<AllPrograms> compile_all(const Algorithm& algorithm, int nranks, Rank root, const ProgramShape& shape,
-                                  const KernelTable& kernels) {
+Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root,
+                                  const ProgramShape& shape, const KernelTable& kernels) {
+  const int nranks = hosts.nranks();
   AllPrograms all;
   all.nowhere = std::make_unique<NoMemory>();
   for (Rank r = 0; r < nranks; ++r) {
@@ -140,7 +141,7 @@ Expected<AllPrograms> compile_all(const Algorithm& algorithm, int nranks, Rank r
       theirs.counts = &counts;
     }
     RONDO_TRY_ASSIGN(auto program,
-                     compile(record_rank(algorithm, r, nranks, collective_is_rooted(algorithm.collective) ? root : 0),
+                     compile(record_rank(algorithm, r, hosts, collective_is_rooted(algorithm.collective) ? root : 0),
                              theirs, *all.ports.back(), kernels));
     all.programs.push_back(std::move(program));
   }

@@ -33,8 +33,8 @@ struct AllPrograms {
   std::vector<std::unique_ptr<Program>> programs;  // by rank
 };
 /// shape.counts: of any one rank, not pairwise: of the others only the part that they hold alone differs.
-Expected<AllPrograms> compile_all(const Algorithm& algorithm, int nranks, Rank root, const ProgramShape& shape,
-                                  const KernelTable& kernels);
+Expected<AllPrograms> compile_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root,
+                                  const ProgramShape& shape, const KernelTable& kernels);
 
 /// What plays: each rank's program of the same call, by rank. Errors: kInternal (nothing can move: a deadlock with so
 /// few slots). O(instructions of all ranks x loops).
