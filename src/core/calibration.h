@@ -8,6 +8,7 @@
 //     huge_bytes = 50331648
 //     spread.handover = 112.4               one line for each constant of cost_model.h, in nanoseconds, twice:
 //     crowded.handover = 655.0              ranks with a core each, and ranks that share cores
+//                                           (those of kFirstHostTerm and behind it may be left out)
 //     spread_2.reduce.ring.short = 1.1 ...  what of cost_corrections.h was measured: a factor for each of its sizes
 //
 // Empty lines and lines that begin with # count as nothing. Pure functions, but for the last two.

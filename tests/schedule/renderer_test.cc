@@ -247,7 +247,7 @@ TEST(Explain, SaysWhatGoesToOtherHosts) {
   ExplainOptions options;
   options.hosts = *HostLayout::parse("2x2");
   const std::string text = explain(*find_algorithm(Collective::kAllReduce, "hierarchical"), options);
-  for (const char* part : {"4 ranks on hosts 2x2:", "->~", "0->~2    (A2+B2)", "0->~2,1  S0", "S2 = ((A2+B2)+C2+D2)",
+  for (const char* part : {"4 ranks on hosts 2x2:", "->~", "0->~2  (A2+B2)", "0->~2,1  S0", "S2 = ((A2+B2)+C2+D2)",
                            "between hosts: 2 messages one after the other"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   options.hosts = 4;

@@ -128,6 +128,7 @@ TEST(Cli, ChecksAndExplainsRanksOnHosts) {
   EXPECT_EQ(check.exit_status(), 0) << check.text();
   EXPECT_NE(check.text().find("2 crossings, 4/4 S over a host's link"), std::string::npos) << check.text();
   Program explain({"explain", "all_reduce", "--algo", "hierarchical", "--hosts", "2x2"});
+  EXPECT_EQ(explain.exit_status(), 0);
   EXPECT_NE(explain.text().find("4 ranks on hosts 2x2"), std::string::npos) << explain.text();
   Program perf({"perf", "all_reduce", "--threads", "4", "--hosts", "2x2", "-b", "1M", "-e", "1M", "-n", "2", "-v"});
   EXPECT_EQ(perf.exit_status(), 0) << perf.text();

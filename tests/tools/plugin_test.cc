@@ -39,7 +39,7 @@ const std::string kPlugin = " --plugin " RONDO_OWN_ALGORITHM " ", kTwin = " --pl
 TEST(Plugin, IsChecked) {
   const Ended run = run_rondo("check" + kPlugin + "all_reduce --algo star --max-ranks 20");
   EXPECT_EQ(run.exit_status, 0) << run.text;
-  EXPECT_NE(run.text.find("star                all_reduce         1..20       2           S"), std::string::npos)
+  EXPECT_NE(run.text.find("star                  all_reduce         1..20       2           S"), std::string::npos)
       << run.text;
 }
 
