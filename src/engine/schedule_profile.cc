@@ -215,7 +215,8 @@ std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, const HostLayout&
     for (Rank r = 0; r < nranks; ++r) ranks.insert(r);
   else ranks = {0, 1, nranks / 2, nranks - 1, root, (root + 1) % nranks, (root + nranks / 2) % nranks};
   if (!hosts.one_host())
-    for (int l = 0; l < hosts.num_ranks(0); ++l) ranks.insert(hosts.rank(0, l));
+    for (const int host : {0, hosts.num_hosts() / 2, hosts.num_hosts() - 1})
+      for (int l = 0; l < hosts.num_ranks(host); ++l) ranks.insert(hosts.rank(host, l));
   return {ranks.begin(), ranks.end()};
 }
 
@@ -253,10 +254,12 @@ ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& h
   for (Rank r : ranks_to_profile(algorithm, hosts, root))
     schedule.ranks.push_back(record_rank(algorithm, r, hosts, root));
   RankWork sum;
+  std::map<int, double> sent_by_host;
   for (const RankSchedule& s : schedule.ranks) {
     const WorkCounter counter(s, algorithm, hosts, profile);
     const RankWork& work = counter.work;
-    if (hosts.host(s.rank) == 0) profile.host_share += counter.sent_away;
+    double& sent = sent_by_host[hosts.host(s.rank)];
+    profile.host_share = std::max(profile.host_share, sent += counter.sent_away);
     for (auto field : kFields) {
       profile.busiest.*field = std::max(profile.busiest.*field, work.*field);
       sum.*field += work.*field;

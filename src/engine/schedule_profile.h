@@ -57,7 +57,7 @@ inline constexpr int kProfiledOnHosts = 64;
 /// sent becomes visible in the next round. So where every rank has a core a round is a hand-over, and where ranks
 /// share cores it is a change of rank. Beyond kProfiledRanks: the algorithm's steps times ranks_per_core.
 /// `crossings` and `host_share`: what the checker finds; beyond kProfiledOnHosts what the row states (else as many
-/// crossings as steps), and the first host's.
+/// crossings as steps), and the busiest of three hosts.
 /// O(instructions of all ranks looked at), times a dozen for the rounds.
 ScheduleProfile profile_schedule(const Algorithm& algorithm, const HostLayout& hosts, Rank root, int ranks_per_core);
 

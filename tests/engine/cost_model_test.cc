@@ -242,6 +242,12 @@ TEST(ScheduleProfile, OfManyRanksOnHosts) {
     }
 }
 
+TEST(ScheduleProfile, TheTopOfATreeSendsLessThanOthers) {
+  EXPECT_DOUBLE_EQ(profile_on("8x8", Collective::kAllReduce, "tree").host_share, 2);
+  EXPECT_DOUBLE_EQ(profile_on("24x4", Collective::kAllReduce, "tree").host_share, 2)
+      << "of which three hosts are looked at";
+}
+
 TEST(CostModel, CountsCrossingsMessagesAndBytesBetweenHosts) {
   const ScheduleProfile ring = profile_on("2x2", Collective::kAllReduce, "ring");
   EXPECT_DOUBLE_EQ(host_count(ring, CostTerm::kHostHop, 1e6), 3);
