@@ -56,15 +56,17 @@ struct TwoLevels {
   int chunk(int home, int i) const {
     return cut == Cut::kByRank ? hosts.rank(home, i) : cut == Cut::kEven ? home * each + i : i;
   }
-  Rank agent(int on, int home, int i) const { return hosts.rank(on, i * hosts.num_ranks(on) / chunks_of(home)); }
+  Rank agent(int on, int home, int i) const {
+    return hosts.rank(on, static_cast<int>(int64_t{i} * hosts.num_ranks(on) / chunks_of(home)));
+  }
   /// Of the chunks of `home` those whose agent on this host has the local number `l`: first .. last-1.
   struct Block {
     int first, last;
     int size() const { return last - first; }
   };
   Block block(int home, int l) const {
-    const int n = chunks_of(home), ranks = num_mates + 1;
-    return {(l * n + ranks - 1) / ranks, ((l + 1) * n + ranks - 1) / ranks};
+    const int64_t n = chunks_of(home), ranks = num_mates + 1;
+    return {static_cast<int>((l * n + ranks - 1) / ranks), static_cast<int>(((l + 1) * n + ranks - 1) / ranks)};
   }
   Block mine(int home) const { return block(home, local); }
 

@@ -33,8 +33,8 @@ struct Settings {
   cpu_set_t cpus;              // on which this rank may run
   BindTo bind = BindTo::kNone;  // RONDO_BIND
   int32_t gpu_numa = -1;        // the kernel's number of the NUMA node of its device, where `bind` needs it
-  char hosts[192] = {};        // RONDO_HOSTS, until a communicator's ranks are known: then empty
-  int32_t pretended_host = 0;  // as it said for this rank, and for its rank in what is made of it; 0: none
+  char hosts[192] = {};         // RONDO_HOSTS, until a communicator's ranks are known: then empty
+  int32_t pretended_host = 0;   // as it said for this rank, and for its rank in what is made of it; 0: none
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash
   PlannerSettings planner;
 };
