@@ -84,6 +84,7 @@ void loses_a_rank(int devices) {
   EmulatedCuda cuda(FakeMachine::uniform(devices));
   SpawnOptions options;
   options.may_die = {2};
+  Shared<SharedCounter> num_ready;  // who is still in the first call must not hear of the death there
   spawn(
       World::kProcesses, 3,
       [&](Communicator& host) -> Status {
@@ -94,6 +95,8 @@ void loses_a_rank(int devices) {
         Work first;
         RONDO_TRY(comm->all_reduce(memory, memory, 1000, Dtype::kFloat32, Op::kSum, nullptr, &first));
         RONDO_TRY(first.wait());
+        num_ready->add();
+        EXPECT_TRUE(num_ready->wait_at_least(3, 30));
         if (comm->rank() == 2) kill(getpid(), SIGKILL);
         const uint64_t since = rondo::monotonic_ns();
         Work work;
