@@ -2,7 +2,7 @@
 # Shared by the scripts; source it. Debian packages by name, and a build with or without ccache.
 
 # What the library and the command line need, what the tests add, and what the sanitizer builds add.
-BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libfmt-dev libssl-dev libhwloc-dev libcli11-dev nlohmann-json3-dev)
+BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libfmt-dev libssl-dev libhwloc-dev libucx-dev libcli11-dev nlohmann-json3-dev)
 TEST_PACKAGES=(libgtest-dev python3 python3-pip)
 CLANG_PACKAGES=(clang libclang-rt-14-dev)
 

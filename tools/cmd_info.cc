@@ -33,6 +33,7 @@
 #include "topology/probe.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
+#include "transport/ucx/context.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -75,7 +76,7 @@ void show_build() {
   line("hwloc", have_hwloc() ? "there: rondo topo shows the whole host"
                              : "none, so no rondo topo and no RONDO_BIND: " + why_no_hwloc());
   line("CUDA, NVML", "opened at run time where the machine has them: see devices");
-  line("UCX", "not in this version");
+  line("UCX", ucx::describe());
 }
 
 void show_processor() {

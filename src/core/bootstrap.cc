@@ -133,10 +133,10 @@ Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   const Patience patience(options_.deadline_s, options_.abort);
-  Awaited how{what.kind, sequence_, {}, {}, &patience};
+  Awaited how{what.kind, what.sequence, {}, {}, &patience};
   for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
     if (r == rank_ || !what.takes_part(r)) continue;
-    links_[r]->queue(what.kind, sequence_, what.payload, what.descriptors);
+    links_[r]->queue(what.kind, what.sequence, what.payload, what.descriptors);
     how.to.push_back(r);
   }
   how.from = how.to;
@@ -277,14 +277,23 @@ std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::stri
 }
 
 Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {
+  return gather(FrameKind::kGather, mine, all);
+}
+
+Status Bootstrap::Impl::all_gather_here(std::string_view mine, std::vector<std::string>* all) {
+  return gather(FrameKind::kHostGather, mine, all);
+}
+
+Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
   if (mine.size() > kMaxBlobBytes)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
   const std::lock_guard lock(collective_mutex_);
-  ++sequence_;
+  const bool everywhere = kind == FrameKind::kGather;
+  const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
   std::vector<Frame> got;
-  RONDO_TRY(exchange({FrameKind::kGather, std::make_shared<const std::string>(mine), {}, [](Rank) { return true; }},
-                     &got));
+  RONDO_TRY(exchange({kind, std::make_shared<const std::string>(mine), {},
+                      [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; }, sequence}, &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
@@ -295,13 +304,13 @@ Status Bootstrap::Impl::barrier() {
   const std::lock_guard lock(collective_mutex_);
   ++sequence_;
   std::vector<Frame> got;
-  return exchange({FrameKind::kBarrier, nullptr, {}, [](Rank) { return true; }}, &got);
+  return exchange({FrameKind::kBarrier, nullptr, {}, [](Rank) { return true; }, sequence_}, &got);
 }
 
 // As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
 Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
   const std::lock_guard lock(collective_mutex_);
-  ++sequence_;
+  ++host_sequence_;
   wire::Writer total;
   total.put(static_cast<uint64_t>(mine.size()));
   const auto payload = std::make_shared<const std::string>(total.take());
@@ -312,7 +321,7 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
     const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
     std::vector<Frame> got;
     RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
-                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }}, &got));
+                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_}, &got));
     most = std::max(most, mine.size());
     for (size_t r = 0; r < got.size(); ++r) {
       if (!got[r].payload.empty()) most = std::max<size_t>(most, wire::Reader(got[r].payload).get<uint64_t>());
@@ -325,11 +334,17 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
   return {};
 }
 
-void Bootstrap::Impl::say_goodbye() {
+std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
+  (void)find_lost();  // reads what has come
+  if (links_[peer] == nullptr || links_[peer]->end(nullptr) != Link::End::kLeft) return std::nullopt;
+  return links_[peer]->note();
+}
+
+void Bootstrap::Impl::say_goodbye(const std::string& note) {
   const std::lock_guard lock(collective_mutex_);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
   for (const auto& link : links_)
-    if (link) link->say_goodbye();
+    if (link) link->say_goodbye(note);
 }
 
 void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
@@ -385,6 +400,10 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
   RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset_of_survivors(members, options));
   return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
 }
-void Bootstrap::say_goodbye() { impl_->say_goodbye(); }
+void Bootstrap::say_goodbye(const std::string& note) { impl_->say_goodbye(note); }
+std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }
+Status Bootstrap::all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
+  return impl_->all_gather_here({static_cast<const char*>(mine), bytes}, all);
+}
 
 }  // namespace rondo

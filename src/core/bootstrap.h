@@ -71,7 +71,9 @@ class Bootstrap {
   Status all_gather(const void* mine, size_t bytes, std::vector<std::string>* all);
   /// Collective: returns when all ranks have called it.
   Status barrier();
-  /// Collective: (*all)[r] becomes duplicates of the descriptors that rank r of this host passed, close-on-exec, owned
+  /// The same among the ranks of this host alone, whatever the others do; empty for ranks of other hosts.
+  Status all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all);
+  /// Collective over the ranks of this host: (*all)[r] becomes duplicates of the descriptors that rank r of this host passed, close-on-exec, owned
   /// by the caller; empty for this rank itself and for ranks on other hosts. On an error nothing is handed out.
   Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
 
@@ -91,6 +93,9 @@ class Bootstrap {
   /// The first peer found dead, for good; nothing while all live or have said goodbye. One system call while nothing
   /// happened; never blocks.
   std::optional<Loss> find_lost();
+
+  /// Nothing while `peer` has not said goodbye; then the note that it left. Never blocks.
+  std::optional<std::string> parting_note(Rank peer);
 
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank passes
   /// the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one another
@@ -116,8 +121,8 @@ class Bootstrap {
                                                            const BootstrapOptions& options);
 
   /// Tells the peers that this rank leaves on purpose: they see no loss, and an error "rank r left the communicator"
-  /// only if they wait for it. No collective call may follow.
-  void say_goodbye();
+  /// only if they wait for it. No collective call may follow. `note`: what parting_note() tells them, at most 64 bytes.
+  void say_goodbye(const std::string& note = {});
 
  private:
   class Impl;

@@ -26,6 +26,8 @@ class Bootstrap::Impl {
 
   Status connect(int nranks, const IdContents& id);
   Status all_gather(std::string_view mine, std::vector<std::string>* all);
+  Status all_gather_here(std::string_view mine, std::vector<std::string>* all);
+  std::optional<std::string> parting_note(Rank peer);
   Status barrier();
   Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
   Expected<std::unique_ptr<Impl>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
@@ -33,7 +35,7 @@ class Bootstrap::Impl {
   Expected<Survivors> agree(const Status& made);
   Expected<std::unique_ptr<Impl>> subset_of_survivors(const std::vector<Rank>& members, const BootstrapOptions& options);
   std::optional<Loss> find_lost();
-  void say_goodbye();
+  void say_goodbye(const std::string& note);
   void set_interrupt(std::function<Status()> interrupt);
 
   Rank rank() const { return rank_; }
@@ -45,7 +47,9 @@ class Bootstrap::Impl {
     std::shared_ptr<const std::string> payload;
     std::span<const int> descriptors;
     std::function<bool(Rank)> takes_part;
+    uint32_t sequence;
   };
+  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all);
   struct Awaited {
     FrameKind kind;
     uint32_t sequence;
@@ -69,6 +73,10 @@ class Bootstrap::Impl {
 
   // submesh.cc
   Expected<std::unique_ptr<Impl>> subset_by_id(const std::vector<Rank>& members, const BootstrapOptions& options);
+  Expected<std::unique_ptr<Impl>> subset_by_sent_id(const std::vector<Rank>& members, const Awaited& how,
+                                                    const BootstrapOptions& options);
+  Expected<std::unique_ptr<Impl>> meet_by_id(const std::vector<Rank>& members, const std::string& blob,
+                                             const BootstrapOptions& options);
   Expected<std::unique_ptr<Impl>> subset_by_streams(const std::vector<Rank>& members, const Awaited& how,
                                                     const BootstrapOptions& options);
 
@@ -90,6 +98,7 @@ class Bootstrap::Impl {
 
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links
   uint32_t sequence_ = 0;
+  uint32_t host_sequence_ = 0x40000000;  // of the calls among the ranks of this host, which other hosts do not count
   Status failure_;
   // By rank: what has come and was not asked for yet; about survivors, and all else.
   std::vector<std::deque<Frame>> views_, others_;

@@ -32,6 +32,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kRefused: return "refusal";
     case FrameKind::kMeshed: return "meshed";
     case FrameKind::kGather: return "all_gather";
+    case FrameKind::kHostGather: return "all_gather on one host";
     case FrameKind::kBarrier: return "barrier";
     case FrameKind::kDescriptors: return "exchange_descriptors";
     case FrameKind::kGoodbye: return "goodbye";
@@ -189,8 +190,12 @@ bool Link::parse_locked() {
       frame.descriptors.push_back(std::move(arrived_descriptors_.front()));
       arrived_descriptors_.pop_front();
     }
-    if (frame.kind == FrameKind::kGoodbye) peer_said_goodbye_ = true;
-    else frames_.push_back(std::move(frame));
+    if (frame.kind == FrameKind::kGoodbye) {
+      peer_said_goodbye_ = true;
+      note_ = std::move(frame.payload);
+    } else {
+      frames_.push_back(std::move(frame));
+    }
   }
   inbox_.erase(0, at);
   return true;
@@ -216,12 +221,18 @@ void Link::end_locked(std::string why) {
   outbox_.clear();  // with it what it owns: one end of a stream that is kept open here would never be seen to end
 }
 
-void Link::say_goodbye() {
+std::string Link::note() const {
+  const std::lock_guard lock(mutex_);
+  return note_;
+}
+
+void Link::say_goodbye(const std::string& note) {
   const std::lock_guard lock(mutex_);
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
   while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();  // nobody will wait for these
-  outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, nullptr), nullptr, {}});
+  const auto payload = std::make_shared<const std::string>(note);
+  outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, payload.get()), payload, {}});
   flush_locked();
   ::shutdown(fd_.get(), SHUT_WR);
 }

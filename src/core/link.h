@@ -36,6 +36,7 @@ enum class FrameKind : uint8_t {
   kStream = 20,  // one end of a new connection between the two
   kView = 21,    // who lives, as far as the sender knows
   kGaveUp = 22,  // the sender's wait in a collective call has failed, and why: status code, message
+  kHostGather = 23,  // among the ranks of one host
 };
 std::string_view frame_name(FrameKind kind);
 
@@ -74,8 +75,10 @@ class Link {
   std::optional<Frame> pop();
   /// How the link ended, if it did; `why` may be nullptr.
   End end(std::string* why) const;
-  /// Writes a goodbye if the stream stands between two frames, and ends the outgoing direction.
-  void say_goodbye();
+  /// Writes a goodbye if the stream stands between two frames, and ends the outgoing direction. `note`: for the peer.
+  void say_goodbye(const std::string& note = {});
+  /// The note of the peer's goodbye.
+  std::string note() const;
   /// Ends the connection for both sides, also where a fork has copied the socket.
   void close();
 
@@ -103,6 +106,7 @@ class Link {
   std::deque<Frame> frames_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;
+  std::string note_;
   End end_ = End::kNone;
   std::string why_;
 };

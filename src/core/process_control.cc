@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -33,6 +34,53 @@ std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const 
 
 }  // namespace
 
+namespace {
+
+// Before the first yield: a pass asks the kernel for news, and takes a microsecond where a look at memory takes none.
+constexpr uint32_t kPassesOverWire = 16;
+
+Expected<std::unique_ptr<Transport>> make_transport(Rank rank, int nranks, bool ucx_alone, ProcessControl& control) {
+  if (static_cast<int>(control.ranks_here().size()) == nranks && !ucx_alone) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.peers_here()));
+    return std::unique_ptr<Transport>(std::move(shm));
+  }
+#ifdef RONDO_HAVE_UCX
+  RONDO_TRY_ASSIGN(auto remote, ucx::RemoteTransport::create(rank, nranks, ucx_alone, control));
+  return std::unique_ptr<Transport>(std::move(remote));
+#else
+  return Status(StatusCode::kUnsupported,
+                fmt::format("rank {}: {}, and this build has no UCX (install libucx-dev and build again)", rank,
+                            ucx_alone ? "RONDO_TRANSPORT is ucx" : "its peers are on several hosts"));
+#endif
+}
+
+}  // namespace
+
+HostPeers::HostPeers(Bootstrap& bootstrap, bool may_pull) : bootstrap_(bootstrap), may_pull_(may_pull) {
+  for (Rank r = 0; r < bootstrap.nranks(); ++r)
+    if (bootstrap.same_host(r)) ranks_.push_back(r);
+}
+
+Status HostPeers::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  const Status s = bootstrap_.exchange_descriptors(mine, all);
+  if (all->size() == static_cast<size_t>(bootstrap_.nranks())) pick(all);
+  return s;
+}
+
+Status HostPeers::all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) {
+  RONDO_TRY(bootstrap_.all_gather_here(mine, bytes, all));
+  pick(all);
+  return {};
+}
+
+std::optional<PeerLoss> HostPeers::find_lost() {
+  auto loss = bootstrap_.find_lost();
+  if (!loss) return std::nullopt;
+  const auto place = std::find(ranks_.begin(), ranks_.end(), loss->rank);
+  if (place == ranks_.end()) return std::nullopt;
+  return PeerLoss{static_cast<Rank>(place - ranks_.begin()), std::move(loss->how)};
+}
+
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   BootstrapOptions o;
   o.deadline_s = options.settings.init_deadline_s;
@@ -62,20 +110,14 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   }
   const HostLayout machines = bootstrap->hosts();
   RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, machines));
-  for (Rank r = 0; r < nranks; ++r)
-    if (!bootstrap->same_host(r))
-      return Status(StatusCode::kUnsupported,
-                    fmt::format("rank {} and {} are on different hosts: this release has transports inside one host only "
-                                "(inproc, shm)", rank, bootstrap->describe(r)));
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
-  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, [&]() -> Expected<std::unique_ptr<Transport>> {
-    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, *control));
-    return std::unique_ptr<Transport>(std::move(shm));
-  }());
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
+                   make_transport(rank, nranks, agreed.settings.ucx_alone != 0, *control));
   const int here = machines.host(rank);
-  const SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
+  SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
+  if (transport->needs_progress()) spin.pauses = std::min(spin.pauses, kPassesOverWire);
   if (spin.crowded) start_on_cpu(machines.local(rank));  // as many ranks on each core
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));

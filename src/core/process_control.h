@@ -11,11 +11,12 @@
 #include "core/bootstrap.h"
 #include "core/control_plane.h"
 #include "transport/shm/shm.h"
+#include "transport/ucx/remote.h"
 
 namespace rondo {
 
-/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport.
-/// Errors: kMismatch (settings, version), kUnsupported (ranks on several hosts), those of the Bootstrap and the transport.
+/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, ucx otherwise.
+/// Errors: kMismatch (settings, version), kUnsupported (several hosts, no UCX), those of the Bootstrap and the transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
 /// Communicator::init_rank.
@@ -28,11 +29,33 @@ Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view c
 /// What the Bootstrap takes from the options. The token must outlive it.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
-class ProcessControl final : public ControlPlane, public LocalPeers {
+/// The ranks of this host among a Bootstrap's, numbered from 0.
+class HostPeers final : public LocalPeers {
+ public:
+  HostPeers(Bootstrap& bootstrap, bool may_pull);
+  const std::vector<Rank>& ranks() const { return ranks_; }
+  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override;
+  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override;
+  bool may_pull() const override { return may_pull_; }
+  std::optional<PeerLoss> find_lost() override;
+
+ private:
+  template <class T>
+  void pick(std::vector<T>* all) const {
+    std::vector<T> picked;
+    for (const Rank r : ranks_) picked.push_back(std::move((*all)[static_cast<size_t>(r)]));
+    *all = std::move(picked);
+  }
+  Bootstrap& bootstrap_;
+  const bool may_pull_;
+  std::vector<Rank> ranks_;  // ascending
+};
+
+class ProcessControl final : public ControlPlane, public ucx::RemotePeers {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
-      : abort_(options.abort), may_pull_(options.settings.may_pull != 0), bootstrap_(std::move(bootstrap)) {}
-  ~ProcessControl() override { bootstrap_->say_goodbye(); }
+      : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
+  ~ProcessControl() override { bootstrap_->say_goodbye(note_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine.data(), mine.size(), all);
@@ -43,19 +66,20 @@ class ProcessControl final : public ControlPlane, public LocalPeers {
                                                                 const ChildOptions& options) override;
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
-  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override {
-    return bootstrap_->exchange_descriptors(mine, all);
-  }
+  const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
+  LocalPeers& peers_here() override { return here_; }
+  std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
+  void part(std::string note) override { note_ = std::move(note); }
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine, bytes, all);
   }
-  bool may_pull() const override { return may_pull_; }
   std::optional<PeerLoss> find_lost() override;
 
  private:
   const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
-  const bool may_pull_;
   std::unique_ptr<Bootstrap> bootstrap_;
+  HostPeers here_;
+  std::string note_;
 };
 
 }  // namespace rondo

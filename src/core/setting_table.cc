@@ -25,6 +25,8 @@ constexpr SettingRow kRows[] = {
     {"proto", Kind::kChoice, 0, 0, "inline|simple|ll|ll128", "the planner's choice",
      "protocol, where the message size permits"},
     {"message_bytes", Kind::kNumber, 64, 65536, "", "the planner's choice", "longest message of the simple protocol"},
+    {"transport", Kind::kChoice, 0, 0, "auto|ucx", "auto: shared memory on one host, UCX between hosts",
+     "ucx: ranks of one host use UCX too"},
     {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
     {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
     {"hosts", Kind::kText, 0, 0, "", "where they are",

@@ -32,7 +32,7 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
   if (!fits) ("..." + std::string(summary.substr(summary.size() - kEnd + 3))).copy(s.algorithms + kRoom - kEnd, kEnd);
 }
 
-void read_device_settings(const SettingValues& values, Settings& s) {
+void read_transport_settings(const SettingValues& values, Settings& s) {
   s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
   s.planner.device_min_blocks =
       static_cast<int32_t>(values.number_or("device_min_blocks", s.planner.device_min_blocks));
@@ -43,6 +43,7 @@ void read_device_settings(const SettingValues& values, Settings& s) {
                       : values.text("device_engine") == "stream"    ? 2
                                                                     : 0;
   if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
+  if (values.find("transport") != nullptr) s.ucx_alone = values.text("transport") == "ucx";
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("device_direct") != nullptr) s.device_direct = values.text("device_direct") != "off";
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
@@ -94,7 +95,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
   s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
-  read_device_settings(values, s);
+  read_transport_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
   s.planner.costs = costs.costs;
@@ -140,7 +141,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
       static_cast<uint64_t>(values.number_or("message_bytes", static_cast<double>(s.planner.message_bytes)));
   if (values.find("cma") != nullptr) s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
-  read_device_settings(values, s);
+  read_transport_settings(values, s);
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   return s;
 }
@@ -171,6 +172,8 @@ Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const Hos
       return conflict("RONDO_ALGO", p.algorithm, q.algorithm);
     if (q.protocol[0] != 0 && std::string_view(p.protocol) != q.protocol)
       return conflict("RONDO_PROTO", p.protocol, q.protocol);
+    if (first.ucx_alone != other.ucx_alone)
+      return conflict("RONDO_TRANSPORT", first.ucx_alone != 0 ? "ucx" : "auto", other.ucx_alone != 0 ? "ucx" : "auto");
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }

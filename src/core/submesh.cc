@@ -95,20 +95,57 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(co
   return child;
 }
 
+namespace {
+
+// Status code, then a new id or why there is none.
+std::string make_id_blob() {
+  wire::Writer blob;
+  auto id = make_unique_id();
+  blob.put(static_cast<uint8_t>(id.status().code()));
+  blob.raw(id.ok() ? std::string_view(id->bytes, sizeof(id->bytes)) : id.status().message());
+  return blob.take();
+}
+
+}  // namespace
+
 Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const std::vector<Rank>& members,
                                                                          const BootstrapOptions& options) {
-  wire::Writer mine;  // status code, then the id or what is wrong
-  if (!members.empty() && members[0] == rank_) {
-    auto id = make_unique_id();
-    mine.put(static_cast<uint8_t>(id.status().code()));
-    mine.raw(id.ok() ? std::string_view(id->bytes, sizeof(id->bytes)) : id.status().message());
-  }
+  const bool first = !members.empty() && members[0] == rank_;
   std::vector<std::string> all;
-  RONDO_TRY(all_gather(mine.bytes(), &all));
+  RONDO_TRY(all_gather(first ? make_id_blob() : std::string(), &all));
   if (members.empty()) return std::unique_ptr<Impl>();
-  wire::Reader r(all[members[0]]);
+  return meet_by_id(members, all[members[0]], options);
+}
+
+// The same without those who take no part: the first member sends its id to the others.
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_sent_id(const std::vector<Rank>& members,
+                                                                              const Awaited& template_of,
+                                                                              const BootstrapOptions& options) {
+  Awaited how = template_of;
+  std::string blob;
+  if (members[0] == rank_) {
+    blob = make_id_blob();
+    const auto payload = std::make_shared<const std::string>(blob);
+    for (const Rank peer : members)
+      if (peer != rank_) {
+        links_[peer]->queue(how.kind, how.sequence, payload);
+        how.to.push_back(peer);
+      }
+  } else {
+    how.from.push_back(members[0]);
+  }
+  std::vector<Frame> got;
+  RONDO_TRY(receive(how, &got));
+  if (members[0] != rank_) blob = std::move(got[members[0]].payload);
+  return meet_by_id(members, blob, options);
+}
+
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std::vector<Rank>& members,
+                                                                       const std::string& blob,
+                                                                       const BootstrapOptions& options) {
+  wire::Reader r(blob);
   const auto code = r.get<uint8_t>();
-  const std::string_view text = std::string_view(all[members[0]]).substr(std::min<size_t>(1, all[members[0]].size()));
+  const std::string_view text = std::string_view(blob).substr(std::min<size_t>(1, blob.size()));
   if (code != 0) return status_from_peer(code, fmt::format("rank {}: {}", members[0], text));
   rondo_unique_id id = {};
   if (text.size() != sizeof(id.bytes))

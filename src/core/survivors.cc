@@ -245,10 +245,6 @@ Status Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
 Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
                                                                                 const BootstrapOptions& options) {
   const std::lock_guard lock(collective_mutex_);
-  for (const Rank r : members)
-    if (peers_[r].host != peers_[rank_].host)
-      return Status(StatusCode::kUnsupported, fmt::format("rank {} and {} are on different hosts: shrink works on one "
-                                                          "host only", rank_, peer_text(r, peers_[r])));
   Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
   how.skip_others = true;
   how.gave_up = [this](Rank peer) {
@@ -260,7 +256,9 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
   // What the communicator's own calls have come to does not matter here.
   const Status before = std::exchange(failure_, Status());
   const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
-  auto made = subset_by_streams(members, how, options);
+  const bool one_host = std::all_of(members.begin(), members.end(),
+                                    [this](Rank r) { return peers_[r].host == peers_[rank_].host; });
+  auto made = one_host ? subset_by_streams(members, how, options) : subset_by_sent_id(members, how, options);
   failure_ = before;
   interrupt_ = interrupt;
   return made;

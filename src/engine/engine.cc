@@ -71,7 +71,7 @@ Status first_error(std::span<const BatchEntry> batch) {
 
 Status Engine::run(OperationQueue& queue, Operation& op) {
   if (queue.has_failed()) [[unlikely]] return queue.failure();
-  if (op.program->once) {
+  if (op.program->once && queue.may_run_once()) {
     QueueWatch watch(queue);
     HostSpin spin(queue.spin(), watch, queue.bell());
     return queue.run_once(op, spin) ? Status() : queue.failure();
@@ -89,6 +89,7 @@ Status Engine::run(OperationQueue& queue, Operation& op) {
       }
     }
   }
+  queue.rest();
   return std::move(op.status);
 }
 
@@ -111,7 +112,10 @@ Status Engine::run(std::span<const BatchEntry> batch) {
     else spin.idle();
     if (pass % kPassesPerCheck == 0) watch.give_up(0);
   }
-  for (OperationQueue* q : queues) q->contenders().fetch_sub(1);
+  for (OperationQueue* q : queues) {
+    q->contenders().fetch_sub(1);
+    q->rest();
+  }
   return first_error(batch);
 }
 

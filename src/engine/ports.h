@@ -38,13 +38,13 @@ struct WritePort {
 struct ReadPort {
   ConnectionKey key;
   FifoReader<HostMem, HostGroup> fifo;
-  Doorbell* writer_bell = nullptr;
+  Doorbell* writer_bell = nullptr;  // nullptr: it cannot be woken from here
   uint64_t reserved = 0;
   bool connected = false;  // until then `fifo` looks at a line that never arrives
 
   void release(uint32_t n) {
     fifo.release(n);
-    ring(*writer_bell);
+    if (writer_bell != nullptr) [[likely]] ring(*writer_bell);
   }
 };
 

@@ -86,6 +86,7 @@ void ProgressThread::drive_until_idle() {
     if (moved) spin.moved();
     else spin.idle();
   }
+  queue_.rest();
 }
 
 }  // namespace rondo

@@ -88,6 +88,7 @@ bool OperationQueue::step_lanes(Operation& op) {
   executor_.forget_missing();
   for (uint32_t i = 0; i < op.program->lanes.size(); ++i)
     if (!op.program->lanes[i].empty() && op.lanes[i].loop < op.program->num_loops) moved |= executor_.step(op, i);
+  if (carries_) [[unlikely]] moved |= transport_.progress();
   return moved;
 }
 
@@ -177,7 +178,8 @@ bool OperationQueue::step_any(uint64_t random) {
   const auto lane = static_cast<uint32_t>(random / started % lanes);
   const bool moved = op.lanes_left != 0 && !op.program->lanes[lane].empty() &&
                      op.lanes[lane].loop < op.program->num_loops && executor_.step(op, lane);
-  return retire_if_done(i) || moved;
+  const bool carried = carries_ && transport_.progress();
+  return retire_if_done(i) || moved || carried;
 }
 
 void OperationQueue::complete(Operation& op, Status status) {

@@ -33,7 +33,8 @@ class QueueObserver {
 class OperationQueue {
  public:
   OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
-      : rank_(rank), nranks_(nranks), transport_(transport), spin_(spin), ports_(rank, transport),
+      : rank_(rank), nranks_(nranks), transport_(transport), carries_(transport.needs_progress()), spin_(spin),
+        ports_(rank, transport),
         executor_(rank, nranks, ports_),
         board_(*transport.board(rank)), pair_board_(*transport.pair_board(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
@@ -46,6 +47,12 @@ class OperationQueue {
     return driver_.load(std::memory_order_relaxed) == 0 && driver_.exchange(1, std::memory_order_acquire) == 0;
   }
   void leave() { driver_.store(0, std::memory_order_release); }
+  /// The driver has nothing more to do: what is under way arrives without it.
+  void rest() {
+    if (carries_) [[unlikely]] transport_.rest();
+  }
+  /// Whether programs may run in their `once` form, which looks at nothing but its own messages.
+  bool may_run_once() const { return !carries_; }
   /// Counts threads that want the role, so that the progress thread gives way.
   std::atomic<int>& contenders() { return contenders_; }
   /// Operations admitted and not done.
@@ -136,6 +143,7 @@ class OperationQueue {
   Rank rank_;
   int nranks_;
   Transport& transport_;
+  const bool carries_;  // the driver carries the transport's messages
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;

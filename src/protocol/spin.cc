@@ -52,10 +52,11 @@ void even_out(const std::vector<const Doorbell*>& bells, size_t own) {
   const uint32_t here = load_cpu(*bells[own]);
   if (here == 0 || sched_getaffinity(0, sizeof mask, &mask) != 0 || CPU_COUNT(&mask) < 2) return;
   auto owners_on = [&](uint32_t cpu) {
-    return std::count_if(bells.begin(), bells.end(), [&](const Doorbell* b) { return load_cpu(*b) == cpu; });
+    return std::count_if(bells.begin(), bells.end(),
+                         [&](const Doorbell* b) { return b != nullptr && load_cpu(*b) == cpu; });
   };
   for (size_t later = own + 1; later < bells.size(); ++later)
-    if (load_cpu(*bells[later]) == here) return;
+    if (bells[later] != nullptr && load_cpu(*bells[later]) == here) return;
   const auto mine = owners_on(here);
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &mask) && mine - owners_on(static_cast<uint32_t>(cpu) + 1) >= 2) return visit_cpu(cpu, mask);

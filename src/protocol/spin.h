@@ -109,7 +109,7 @@ uint64_t monotonic_ns();
 /// it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would last.
 void start_on_cpu(int index);
 /// When the owner of `bells[own]` shares its processor with at least two more owners than another processor has, and is the
-/// last of them, it moves there. A scheduler that sees only runnable threads can leave 3 and 1 where 2 and 2 would do.
+/// last of them, it moves there. nullptr: an owner on another host. A scheduler that sees only runnable threads can leave 3 and 1 where 2 and 2 would do.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

@@ -95,6 +95,12 @@ class Transport {
   /// Holds what this rank has lent to its peers until no rank of the communicator can touch it any more, or its process
   /// has ended. It is given back in whichever thread finds that out.
   virtual void keep(std::shared_ptr<void> what) = 0;
+  /// True when messages travel only while somebody calls progress(): then the driver does, in every pass.
+  virtual bool needs_progress() const { return false; }
+  /// Carries what was posted and what has come. True when something moved. Never blocks.
+  virtual bool progress() { return false; }
+  /// The driver goes; what is under way must arrive all the same.
+  virtual void rest() {}
   /// Bytes of staging memory that this rank has set up so far.
   virtual uint64_t staging_bytes() const = 0;
 };

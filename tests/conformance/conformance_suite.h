@@ -161,6 +161,9 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);
 /// World, rank count.
 class Conformance : public ::testing::TestWithParam<std::tuple<World, int>> {
  protected:
+  void SetUp() override {
+    if (const std::string why = why_no_world(world()); !why.empty()) GTEST_SKIP() << why;
+  }
   World world() const { return std::get<0>(GetParam()); }
   int nranks() const { return std::get<1>(GetParam()); }
 };

@@ -17,7 +17,7 @@
 
 namespace rondo::testing {
 
-class MixedTypes : public ::testing::TestWithParam<World> {};
+class MixedTypes : public WorldTest {};
 
 /// One element's worth of rounding, in doubles that hold floats.
 class RowOracle {

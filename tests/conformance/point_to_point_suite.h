@@ -11,7 +11,7 @@
 
 namespace rondo::testing {
 
-class PointToPoint : public ::testing::TestWithParam<World> {};
+class PointToPoint : public WorldTest {};
 
 inline std::vector<int> message(int from, int to, int number, uint64_t count_elems) {
   std::vector<int> m(count_elems);

@@ -16,7 +16,7 @@
 
 namespace rondo::testing {
 
-class VariableCountsTest : public ::testing::TestWithParam<World> {};
+class VariableCountsTest : public WorldTest {};
 
 /// Patterns of counts for n ranks; equal on all ranks, which all draw them.
 inline std::vector<std::vector<uint64_t>> count_patterns(int nranks) {
@@ -57,7 +57,7 @@ constexpr int64_t kUntouched = -77;
 inline std::vector<const char*> algorithms_for(World world, Collective collective, bool packed) {
   std::vector<const char*> names{nullptr};
   for (const Algorithm& a : all_algorithms()) {
-    if (a.collective != collective || (a.direct && (!packed || world == World::kProcesses))) continue;
+    if (a.collective != collective || (a.direct && (!packed || world != World::kThreads))) continue;
     const RankSchedule s = record_rank(a, 0, 3);
     const CollectiveTraits& t = collective_traits(collective);
     if (s.in_chunks == parts(t.in_parts, 3) && s.out_chunks == parts(t.out_parts, 3)) names.push_back(a.name.data());

@@ -35,6 +35,9 @@ class ForwardingTransport : public Transport {
   }
   void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
   uint64_t staging_bytes() const override { return real_->staging_bytes(); }
+  bool needs_progress() const override { return real_->needs_progress(); }
+  bool progress() override { return real_->progress(); }
+  void rest() override { real_->rest(); }
 
  protected:
   const std::unique_ptr<Transport> real_;

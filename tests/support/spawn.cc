@@ -10,6 +10,7 @@
 
 #include "support/shared.h"
 #include "support/spawn_processes.h"
+#include "support/test_hosts.h"
 
 namespace rondo::testing {
 namespace {
@@ -80,14 +81,47 @@ void report(const std::vector<RankResult>& results, const SpawnOptions& options)
   }
 }
 
+namespace {
+
+constexpr int kMostHosts = 4;
+
+TestHosts* hosts_or_why(std::string* why_not) {
+  static std::string why;
+  static const std::unique_ptr<TestHosts> hosts = TestHosts::make(kMostHosts, &why);
+  *why_not = why;
+  return hosts.get();
+}
+
+}  // namespace
+
+std::string why_no_world(World w) {
+  std::string why;
+  if (w == World::kThreads || w == World::kProcesses) return why;
+#ifndef RONDO_HAVE_UCX
+  return "this build has no UCX";
+#endif
+  if (w == World::kHosts) hosts_or_why(&why);
+  return why;
+}
+
+TestHosts& test_hosts() {
+  std::string why;
+  return *hosts_or_why(&why);
+}
+
 std::vector<RankResult> internal::run(World world, int nranks, const OwningRankFn& fn, const SpawnOptions& options) {
   if (world == World::kThreads) return run_threads(nranks, fn, options);
   IdPipes id_pipes(nranks);
+  Config config = options.config;
+  if (world == World::kUcx) config.settings += "transport = ucx\n";
+  if (world == World::kHosts) test_hosts();  // the ranks' processes inherit them
   return run_processes_bare(
       nranks,
       [&](Rank rank) -> Status {
+        if (world == World::kHosts && !test_hosts().enter(host_of(rank, nranks)))
+          return Status(StatusCode::kSystem, "cannot enter the test host");
         RONDO_TRY_ASSIGN(const UniqueId id, id_pipes.exchange(rank));
-        RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, options.config));
+        RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, config));
         return fn(std::move(comm));
       },
       options);

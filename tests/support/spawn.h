@@ -1,4 +1,5 @@
-// Runs a function on every rank of a communicator: ranks as threads (inproc) or as processes (shm).
+// Runs a function on every rank of a communicator: ranks as threads (inproc), as processes (shm), as processes that use
+// UCX alone, or as processes on several test hosts (shm on a host, ucx between them).
 //
 // The function's Status, and every failed EXPECT in it, is reported to GoogleTest with the rank, from processes too
 // (the text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads cannot
@@ -10,6 +11,7 @@
 // Thread safety: call from the main thread.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -23,8 +25,30 @@
 
 namespace rondo::testing {
 
-enum class World { kThreads, kProcesses };
-inline const char* world_name(World w) { return w == World::kThreads ? "threads" : "processes"; }
+enum class World { kThreads, kProcesses, kUcx, kHosts };
+inline const char* world_name(World w) {
+  constexpr const char* kNames[] = {"threads", "processes", "processes_over_ucx", "ranks_on_hosts"};
+  return kNames[static_cast<int>(w)];
+}
+
+/// Why a world cannot be had on this machine; empty when it can. To be asked before its first use.
+std::string why_no_world(World w);
+/// kHosts: three hosts for a multiple of three beyond 3, else two; the first ranks are on host 0.
+inline int num_hosts_of(int nranks) { return nranks > 3 && nranks % 3 == 0 ? 3 : 2; }
+inline int host_of(int rank, int nranks) {
+  const int hosts = num_hosts_of(nranks), on_each = (nranks + hosts - 1) / hosts;
+  return rank / on_each;
+}
+/// Skips what this machine cannot have, and says why.
+class WorldTest : public ::testing::TestWithParam<World> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_world(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+class TestHosts;
+/// The hosts of World::kHosts, made at the first call. Only where why_no_world() is empty.
+TestHosts& test_hosts();
 
 /// How one rank ended.
 struct RankResult {

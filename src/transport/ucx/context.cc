@@ -1,0 +1,90 @@
+#include "transport/ucx/context.h"
+
+#ifdef RONDO_HAVE_UCX
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+namespace rondo::ucx {
+namespace {
+
+std::mutex context_mutex;
+std::weak_ptr<Context> context_in_use;  // guarded by context_mutex
+
+Status ucx_error(const Library& lib, const char* what, ucs_status_t s) {
+  return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib.ucs_status_string(s)));
+}
+
+Expected<ucp_context_h> make(const Library& lib) {
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t s = lib.ucp_config_read(nullptr, nullptr, &config); s != UCS_OK)
+    return ucx_error(lib, "reading its settings (UCX_*)", s);
+  ucp_params_t p{};
+  p.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  p.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  p.mt_workers_shared = 1;
+  ucp_context_h handle = nullptr;
+  const ucs_status_t s = lib.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &p, config, &handle);
+  lib.ucp_config_release(config);
+  if (s != UCS_OK) return ucx_error(lib, "looking for devices (UCX_TLS, UCX_NET_DEVICES)", s);
+  return handle;
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<Context>> Context::acquire() {
+  RONDO_TRY_ASSIGN(const Library* lib, ucx::library());
+  const std::lock_guard lock(context_mutex);
+  if (auto in_use = context_in_use.lock()) return in_use;
+  RONDO_TRY_ASSIGN(const ucp_context_h handle, make(*lib));
+  std::shared_ptr<Context> made(new Context(*lib, handle));
+  context_in_use = made;
+  return made;
+}
+
+Context::Context(const Library& library, ucp_context_h handle) : library_(library), handle_(handle) {
+  for (const std::string& r : resources()) {
+    const std::string_view transport = std::string_view(r).substr(0, r.find('/'));
+    has_rdma_ |= transport.starts_with("rc") || transport.starts_with("dc") || transport.starts_with("ud");
+  }
+}
+
+Context::~Context() { library_.ucp_cleanup(handle_); }
+
+// UCX 1.13 says it to a FILE only: lines that end in "transport/device".
+std::vector<std::string> Context::resources() const {
+  char* text = nullptr;
+  size_t bytes = 0;
+  FILE* file = open_memstream(&text, &bytes);
+  if (file == nullptr) return {};
+  library_.ucp_context_print_info(handle_, file);
+  std::fclose(file);
+  std::vector<std::string> found;
+  for (std::string_view rest(text, bytes); !rest.empty();) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const size_t space = line.rfind(' ');
+    if (line.find("resource") == std::string_view::npos || space == std::string_view::npos) continue;
+    const std::string_view word = line.substr(space + 1);
+    if (word.find('/') != std::string_view::npos) found.emplace_back(word);
+  }
+  std::free(text);
+  return found;
+}
+
+std::string describe() {
+  const auto context = Context::acquire();
+  if (!context.ok()) return std::string(context.status().message());
+  std::string text = fmt::format("{}:", (*context)->library().ucp_get_version_string());
+  for (const std::string& r : (*context)->resources()) text += " " + r;
+  return text;
+}
+
+}  // namespace rondo::ucx
+
+#endif

@@ -1,0 +1,54 @@
+// The process's UCP context: what UCX found on this machine, shared by all communicators while one holds it.
+//
+// UCX_TLS, UCX_NET_DEVICES and all other variables of UCX count as they do everywhere.
+//
+// Thread safety: all functions from any thread.
+#pragma once
+
+#ifdef RONDO_HAVE_UCX
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/ucx/library.h"
+
+namespace rondo::ucx {
+
+class Context {
+ public:
+  /// The process's context, made if nobody holds it. Errors: kUnsupported (no UCX), kSystem with UCX's text.
+  static Expected<std::shared_ptr<Context>> acquire();
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Library& library() const { return library_; }
+  ucp_context_h handle() const { return handle_; }
+  /// What UCX may use, "tcp/eth0" one after the other, in its own order.
+  std::vector<std::string> resources() const;
+  /// True when some device can read and write a peer's memory by itself: then UCX's own choice between copying and
+  /// rendezvous counts. Over TCP a rendezvous costs a round trip and spares nothing.
+  bool has_rdma() const { return has_rdma_; }
+
+ private:
+  Context(const Library& library, ucp_context_h handle);
+  const Library& library_;
+  const ucp_context_h handle_;
+  bool has_rdma_ = false;
+};
+
+/// UCX's version, then what it found: for people. Or why there is none.
+std::string describe();
+
+}  // namespace rondo::ucx
+
+#else
+
+#include <string>
+
+namespace rondo::ucx {
+inline std::string describe() { return "not built in: ranks of one host only"; }
+}  // namespace rondo::ucx
+
+#endif

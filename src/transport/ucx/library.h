@@ -1,0 +1,40 @@
+// libucp, opened when a communicator first needs it, as the CUDA driver is: one build runs with and without UCX, and
+// programs on one host never meet its constructors. The build needs UCX's headers only.
+//
+// UCX takes over the handlers of SIGSEGV and its like when it is loaded; here they are put back, since they are the
+// program's.
+//
+// Thread safety: all functions from any thread.
+#pragma once
+
+#ifdef RONDO_HAVE_UCX
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+
+#include "rondo/status.h"
+
+namespace rondo::ucx {
+
+#define RONDO_UCX_FUNCTIONS(X)                                                                                     \
+  X(ucp_get_version_string) X(ucp_init_version) X(ucp_cleanup) X(ucp_context_print_info) X(ucp_config_read)           \
+  X(ucp_config_release) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address)     \
+  X(ucp_worker_release_address) X(ucp_worker_progress) X(ucp_worker_get_efd) X(ucp_worker_arm)                        \
+  X(ucp_worker_set_am_recv_handler) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_am_recv_data_nbx)   \
+  X(ucp_request_free) X(ucp_request_check_status)
+
+/// UCX's functions under their own names; ucp.h says what they do.
+struct Library {
+#define RONDO_X(name) decltype(&::name) name = nullptr;
+  RONDO_UCX_FUNCTIONS(RONDO_X)
+#undef RONDO_X
+  decltype(&::ucs_status_string) ucs_status_string = nullptr;
+};
+
+/// The library, loaded at the first call and kept. Errors: kUnsupported, with the loader's reason and the remedy.
+Expected<const Library*> library();
+
+}  // namespace rondo::ucx
+
+#endif

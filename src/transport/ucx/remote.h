@@ -1,0 +1,154 @@
+// ucx: ranks on several hosts. What two ranks of one host say to each other goes through shared memory (shm); all else
+// is carried by UCX (InfiniBand, RoCE, TCP, or shared memory where the caller asks for UCX alone).
+//
+//   rank 0 --shm-- rank 1        host A
+//      \   \     /   |
+//       `---ucx-----.|           messages of private FIFOs, remote_fifo.h
+//      /   /     \   |
+//   rank 2 --shm-- rank 3        host B
+//
+// Whoever drives the engine moves the messages too: progress(), in every pass. While nobody does, a poller thread
+// listens, so what has been sent arrives, and departures and aborts are heard.
+//
+// Who is gone is known from the bootstrap's sockets and from UCX itself, whichever is first. A rank that departs waits until
+// its peers have all that it sent them (5 s at most).
+//
+// Thread safety: as Transport.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transport/shm/shm.h"
+#include "transport/transport.h"
+#ifdef RONDO_HAVE_UCX
+#include "transport/ucx/remote_fifo.h"
+#include "transport/ucx/wire.h"
+#endif
+
+namespace rondo::ucx {
+
+/// What the transport needs of the communicator's out-of-band channel.
+class RemotePeers {
+ public:
+  virtual ~RemotePeers() = default;
+  /// Collective: every rank's bytes, by rank.
+  virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
+  /// The ranks of this host, ascending, and the channel among them, in that order.
+  virtual const std::vector<Rank>& ranks_here() const = 0;
+  virtual LocalPeers& peers_here() = 0;
+  /// A peer whose process or host is gone. Never blocks.
+  virtual std::optional<PeerLoss> find_lost() = 0;
+  /// Nothing while rank r has not left on purpose; then what it said last with part().
+  virtual std::optional<std::string> parting_note(Rank r) = 0;
+  /// What the others are told when this rank leaves.
+  virtual void part(std::string note) = 0;
+};
+
+#ifdef RONDO_HAVE_UCX
+
+class RemoteTransport final : public Transport, private Sink {
+ public:
+  /// Collective over all ranks. `ucx_alone`: ranks of one host use it too. `peers` must outlive the transport. An error
+  /// of one rank is returned to all of them, with its rank.
+  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, int nranks, bool ucx_alone, RemotePeers& peers);
+  ~RemoteTransport() override;
+  std::string_view name() const override { return local_ != nullptr ? "shm+ucx" : "ucx"; }
+
+  Expected<FifoView> open_writer(const ConnectionKey& key) override;
+  std::optional<FifoView> open_reader(const ConnectionKey& key) override;
+  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
+    return key.group == 0 || key.writer != rank_ ? 0 : static_cast<uint32_t>(reader);
+  }
+  OperationBoard* board(Rank r) override;
+  PairBoard* pair_board(Rank r) override;
+  Doorbell* bell(Rank r) override;
+  void raise_abort(Rank by) override { raise(by, {}); }
+  std::optional<Rank> aborted_by() override;
+  std::string abort_reason(Rank by) override;
+  bool departed(Rank r) override;
+  std::optional<PeerLoss> find_lost() override;
+  Expected<void*> alloc(uint64_t bytes) override;
+  Status free(void* ptr) override;
+  bool may_be_direct() const override { return false; }
+  bool can_pull() const override { return false; }
+  RemoteAddress describe(const void*, uint64_t) const override { return {}; }
+  std::byte* resolve(Rank, const RemoteAddress&) const override { return nullptr; }
+  Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
+  void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
+  uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
+  bool needs_progress() const override { return true; }
+  bool progress() override;
+  void rest() override;
+
+ private:
+  /// What is known of a rank that this one shares no memory with.
+  struct Remote {
+    std::atomic<bool> departed = false;
+    uint64_t will_have_sent = 0;  // told when it leaves
+    bool leaving = false;         // it waits for our answer
+    bool has_all = false;         // it has what we sent
+    std::atomic<bool> noted = false;  // its board says for good how far it came
+    std::atomic<uint64_t> boards_asked_ns = 0, boards_came_ns = 0;
+    OperationBoard board{};
+    PairBoard pair_board{};
+  };
+  RemoteTransport(Rank rank, int nranks, RemotePeers& peers);
+  Status meet(bool ucx_alone);
+  int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
+  bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
+  bool is_local(const ConnectionKey& key) const {
+    return key.group == 0 && shares_memory(key.writer) && shares_memory(key.reader);
+  }
+  ConnectionKey local_key(const ConnectionKey& key) const {
+    ConnectionKey k = key;
+    k.writer = index_here(key.writer);
+    k.reader = index_here(key.reader);
+    return k;
+  }
+  void raise(Rank by, const std::string& reason);
+  bool move();
+  bool answer_leavers();
+  bool fresh(Rank r);
+  void note_end(Rank r, const std::byte* note, size_t bytes);
+  bool has_left(Rank r);
+  void leave();
+  void poll_loop();
+  void wake_poller();
+  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) override;
+  void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
+
+  const Rank rank_;
+  const int nranks_;
+  RemotePeers& peers_;
+  std::vector<int> here_;  // by rank: its index on this host, -1: elsewhere
+  std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or UCX alone
+  Doorbell own_bell_{};
+  OperationBoard own_board_{};
+  PairBoard own_pair_board_{};
+
+  std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
+  std::unique_ptr<RemoteFifos> fifos_;
+  std::unique_ptr<Wire> wire_;
+  std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty where memory is shared
+  std::string reason_;                            // of the abort
+  uint32_t idle_passes_ = 0;
+  std::atomic<int> aborted_by_ = -1;
+  std::atomic<uint64_t> bytes_ = 0;
+  std::vector<std::pair<void*, uint64_t>> allocated_;
+  std::vector<std::shared_ptr<void>> kept_;
+
+  std::atomic<bool> driven_ = false;       // somebody calls progress()
+  std::atomic<uint32_t> passes_ = 0;
+  std::atomic<bool> stop_ = false;
+  int wake_fd_ = -1;
+  std::thread poller_;
+};
+
+#endif
+
+}  // namespace rondo::ucx

@@ -1,0 +1,210 @@
+#include "transport/ucx/remote_fifo.h"
+
+#ifdef RONDO_HAVE_UCX
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/memory.h"
+#include "transport/round_up.h"
+
+namespace rondo::ucx {
+namespace {
+
+constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once
+constexpr uint32_t kMostLines = 16;               // in one message
+
+// Of one rank's connections `other` is the one at the far end: reader or writer.
+uint64_t pack(const ConnectionKey& k, Rank other) {
+  return static_cast<uint64_t>(other) << 40 | static_cast<uint64_t>(k.tag) << 24 | static_cast<uint64_t>(k.group) << 8 |
+         static_cast<uint64_t>(k.inline_only);
+}
+
+Header header_of(Kind kind, const ConnectionKey& k, uint64_t step) {
+  Header h;
+  h.kind = kind;
+  h.tag = k.tag;
+  h.group = k.group;
+  h.inline_only = k.inline_only;
+  h.step = step;
+  return h;
+}
+
+uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
+
+bool posted(const FifoView& v, uint64_t step) {
+  return same_step(HostMem::load_acquire(&v.lines[line_of(v, step)].flag), step);
+}
+
+}  // namespace
+
+Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
+  const bool data = use == StagingPool::Use::kData;
+  Rest& rest = data ? data_ : small_;
+  bytes = round_up(bytes, 64);
+  if (rest.bytes < bytes) {
+    RONDO_TRY_ASSIGN(const StagingPool::Range taken,
+                     pool_->take(StagingPool::Backing::kPrivate, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
+    taken_.push_back(taken);
+    rest = {taken.offset, taken.bytes};
+  }
+  RONDO_TRY_ASSIGN(std::byte* base, pool_->base(StagingPool::Backing::kPrivate));
+  std::byte* at = base + rest.offset;
+  rest.offset += bytes;
+  rest.bytes -= bytes;
+  bytes_ += bytes;
+  return at;
+}
+
+Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_counters) {
+  FifoView v;
+  v.num_lines = key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines;
+  const uint64_t lines = sizeof(HeaderLine) * v.num_lines;
+  RONDO_TRY_ASSIGN(std::byte* small, carve(StagingPool::Use::kSmall, lines + sizeof(ReadCounter) * num_counters));
+  v.lines = reinterpret_cast<HeaderLine*>(small);
+  v.counters = reinterpret_cast<ReadCounter*>(small + lines);
+  if (!key.inline_only) {
+    v.data_bytes = layout_.data_bytes();
+    RONDO_TRY_ASSIGN(v.data, carve(StagingPool::Use::kData, v.data_bytes));
+  }
+  return v;
+}
+
+Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std::vector<Rank>& readers) {
+  RONDO_TRY_ASSIGN(const FifoView v, make(key, key.group == 0 ? 1 : static_cast<uint32_t>(nranks_)));
+  if (key.reader == rank_) to_itself_[pack(key, rank_)] = v;
+  for (const Rank reader : readers) {
+    outgoing_.push_back(std::make_unique<Outgoing>(Outgoing{key, reader, v, 0, {}}));
+    if (!key.inline_only) outgoing_.back()->headers.resize(v.num_lines);
+    by_reader_[pack(key, reader)] = outgoing_.back().get();
+  }
+  return v;
+}
+
+Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
+  std::unique_ptr<Replica>& slot = replicas_[pack(key, key.writer)];
+  if (slot == nullptr) {
+    RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
+    slot = std::make_unique<Replica>(Replica{key, v});
+  }
+  return slot.get();
+}
+
+Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& key) {
+  if (key.writer == rank_) {
+    const auto found = to_itself_.find(pack(key, rank_));
+    return found != to_itself_.end() ? std::optional(found->second) : std::nullopt;
+  }
+  RONDO_TRY_ASSIGN(Replica* r, replica(key));
+  return std::optional(r->view);
+}
+
+bool RemoteFifos::carry_lines(Outgoing& o, Wire& wire) {
+  bool any = false;
+  while (posted(o.view, o.step)) {
+    const uint32_t first = line_of(o.view, o.step);
+    const uint32_t most = std::min(kMostLines, o.view.num_lines - first);
+    uint32_t n = 1;
+    while (n < most && posted(o.view, o.step + n)) ++n;
+    Header h = header_of(Kind::kLines, o.key, o.step);
+    h.num_lines = static_cast<uint16_t>(n);
+    wire.send_lines(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
+    o.step += n;
+    sent_[static_cast<size_t>(o.reader)] += n;
+    any = true;
+  }
+  return any;
+}
+
+bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
+  bool any = false;
+  while (posted(o.view, o.step)) {
+    const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
+    DataPlace place;
+    std::memcpy(&place, line.payload, sizeof place);
+    DataHeader& h = o.headers[line_of(o.view, o.step)];
+    h.header = header_of(Kind::kData, o.key, o.step);
+    h.header.session = wire.session();
+    h.header.from = rank_;
+    std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
+    wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
+    ++o.step;
+    ++sent_[static_cast<size_t>(o.reader)];
+    any = true;
+  }
+  return any;
+}
+
+bool RemoteFifos::carry(Wire& wire) {
+  bool any = false;
+  for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, wire) : carry_data(*o, wire);
+  return tell(wire, kQuarter) || any;
+}
+
+bool RemoteFifos::tell(Wire& wire, uint32_t least_steps) {
+  bool any = false;
+  for (auto& [key, r] : replicas_) {
+    const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
+    if (read - r->told < (least_steps == kQuarter ? r->view.num_lines / 4 : least_steps)) continue;
+    wire.send_copy(r->key.writer, header_of(Kind::kCredit, r->key, read), nullptr, 0);
+    r->told = read;
+    any = true;
+  }
+  return any;
+}
+
+bool RemoteFifos::has_unsent() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& o) { return posted(o->view, o->step); });
+}
+
+std::byte* RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  const auto r = replica(key_from(header));
+  DataPlace at;
+  std::memcpy(&at, line.payload, sizeof at);
+  if (!r.ok() || at.bytes != bytes || at.offset > (*r)->view.data_bytes || bytes > (*r)->view.data_bytes - at.offset)
+    return nullptr;
+  return (*r)->view.data + at.offset;
+}
+
+Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
+  auto impossible = [&] {
+    return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
+                                                     rank_, header.from, static_cast<int>(header.kind), bytes));
+  };
+  if (header.kind == Kind::kCredit) {
+    const ConnectionKey key{rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
+                            header.inline_only != 0};
+    const auto found = by_reader_.find(pack(key, header.from));
+    if (found == by_reader_.end()) return impossible();
+    uint64_t& steps = found->second->view.counters[found->second->counter()].steps;
+    const uint64_t before = HostMem::load_relaxed(&steps);
+    if (header.step - before <= found->second->view.num_lines) HostMem::store_release(&steps, header.step);
+    return {};
+  }
+  RONDO_TRY_ASSIGN(Replica* r, replica(key_from(header)));
+  const FifoView& v = r->view;
+  auto store = [&](const std::byte* from, uint64_t step) {
+    HeaderLine& to = v.lines[line_of(v, step)];
+    uint64_t flag;
+    std::memcpy(&flag, from + kLinePayloadBytes, sizeof flag);
+    std::memcpy(to.payload, from, kLinePayloadBytes);
+    HostMem::store_release(&to.flag, flag);
+  };
+  if (header.kind == Kind::kData) {
+    if (line == nullptr || header.inline_only != 0) return impossible();
+    store(reinterpret_cast<const std::byte*>(line), header.step);
+    ++received_[static_cast<size_t>(header.from)];
+    return {};
+  }
+  const uint32_t n = header.num_lines;
+  if (header.inline_only == 0 || n == 0 || n > v.num_lines || bytes != sizeof(HeaderLine) * n) return impossible();
+  for (uint32_t i = 0; i < n; ++i) store(data + sizeof(HeaderLine) * i, header.step + i);
+  received_[static_cast<size_t>(header.from)] += n;
+  return {};
+}
+
+}  // namespace rondo::ucx
+
+#endif

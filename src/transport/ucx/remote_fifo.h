@@ -1,0 +1,110 @@
+// The connections that cross between ranks without common memory: private FIFOs on both sides, kept alike by messages.
+//
+//   writer's FIFO (here)  --kLines, kData-->  replica (there)       lines, flags, data at the same offsets of the ring
+//   read counter  (here)  <-----kCredit-----  read counter (there)
+//
+// The engine speaks the FIFO protocol with memory of its own process on either side; carry() sees what was posted and
+// sends it, receive() stores what came, the flag or the counter last. A message names its step, so the order of
+// arrival does not matter, and its connection by the ConnectionKey, so a replica is made by whoever asks first: its
+// reader, or its first message.
+//
+// A message is sent from the ring, and stays there until its credit has come. Credits are told every quarter of the
+// lines, and all of them when nothing else moves: a writer may wait for any of them, since it is they that say where in
+// the ring there is room.
+//
+// A multicast FIFO has a replica for each reader.
+//
+// Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
+#pragma once
+
+#ifdef RONDO_HAVE_UCX
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/pool.h"
+#include "transport/segment.h"
+#include "transport/transport.h"
+#include "transport/ucx/wire.h"
+
+namespace rondo::ucx {
+
+class RemoteFifos {
+ public:
+  RemoteFifos(Rank rank, int nranks, std::shared_ptr<StagingPool> pool)
+      : rank_(rank), nranks_(nranks), layout_(nranks), pool_(std::move(pool)),
+        sent_(static_cast<size_t>(nranks)), received_(static_cast<size_t>(nranks)) {}
+  /// The wire must be at rest: its messages point here.
+  ~RemoteFifos() { pool_->give_back(taken_); }
+  RemoteFifos(const RemoteFifos&) = delete;
+  RemoteFifos& operator=(const RemoteFifos&) = delete;
+
+  /// A connection that this rank writes to `readers`. Errors: those of the pool.
+  Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
+  /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
+  Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
+
+  /// Sends what was posted and read since; true when there was something.
+  bool carry(Wire& wire);
+  /// Tells the writers all that was read; true when there was something.
+  bool tell(Wire& wire, uint32_t least_steps = 1);
+  static constexpr uint32_t kQuarter = 0;  // of the lines
+  /// True when carry() would send.
+  bool has_unsent() const;
+
+  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes);
+  /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot be.
+  Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
+
+  /// Messages sent to a rank, and received from it.
+  uint64_t sent(Rank to) const { return sent_[static_cast<size_t>(to)]; }
+  uint64_t received(Rank from) const { return received_[static_cast<size_t>(from)]; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Outgoing {  // to one reader
+    ConnectionKey key;
+    Rank reader;
+    FifoView view;
+    uint64_t step = 0;                 // the next to be sent
+    std::vector<DataHeader> headers;   // by line: UCX reads them when it gets to it
+    uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
+  };
+  struct Replica {
+    ConnectionKey key;
+    FifoView view;
+    uint64_t told = 0;  // the writer knows that so many steps were read
+  };
+  struct Rest {
+    uint64_t offset = 0, bytes = 0;
+  };
+  Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
+  Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
+  Expected<Replica*> replica(const ConnectionKey& key);
+  ConnectionKey key_from(const Header& h) const {
+    return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0};
+  }
+  bool carry_lines(Outgoing& o, Wire& wire);
+  bool carry_data(Outgoing& o, Wire& wire);
+
+  const Rank rank_;
+  const int nranks_;
+  const SegmentLayout layout_;
+  const std::shared_ptr<StagingPool> pool_;
+  std::vector<StagingPool::Range> taken_;
+  Rest small_, data_;
+  uint64_t bytes_ = 0;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
+  std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
+  std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: where credits go
+  std::vector<uint64_t> sent_, received_;
+};
+
+}  // namespace rondo::ucx
+
+#endif

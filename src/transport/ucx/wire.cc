@@ -1,0 +1,238 @@
+#include "transport/ucx/wire.h"
+
+#ifdef RONDO_HAVE_UCX
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo::ucx {
+namespace {
+
+constexpr unsigned kMessageId = 1;  // UCX's number of our one kind of active message
+
+}  // namespace
+
+struct Wire::Copy {
+  Wire* wire;
+  Header header;
+  std::string data;
+};
+
+// A message whose data are being fetched into their place.
+struct Wire::Incoming {
+  Wire* wire;
+  DataHeader header;
+  size_t bytes;
+  std::string elsewhere;  // where it has no place: it is fetched all the same
+};
+
+Expected<std::unique_ptr<Wire>> Wire::create(Rank rank, int nranks, Sink& sink) {
+  RONDO_TRY_ASSIGN(std::shared_ptr<Context> context, Context::acquire());
+  std::unique_ptr<Wire> wire(new Wire(rank, sink, std::move(context)));
+  RONDO_TRY(wire->open(nranks));
+  return wire;
+}
+
+Status Wire::open(int nranks) {
+  auto failed = [this](const char* what, ucs_status_t s) {
+    return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib_.ucs_status_string(s)));
+  };
+  ucp_worker_params_t p{};
+  p.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  p.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  if (const auto s = lib_.ucp_worker_create(context_->handle(), &p, &worker_); s != UCS_OK)
+    return failed("making a worker", s);
+  if (const auto s = lib_.ucp_worker_get_efd(worker_, &event_fd_); s != UCS_OK)
+    return failed("asking for its event descriptor", s);
+  ucp_am_handler_param_t h{};
+  h.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  h.id = kMessageId;
+  h.arg = this;
+  h.cb = [](void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+            const ucp_am_recv_param_t* param) {
+    return static_cast<Wire*>(self)->receive(header, header_bytes, data, bytes, *param);
+  };
+  if (const auto s = lib_.ucp_worker_set_am_recv_handler(worker_, &h); s != UCS_OK)
+    return failed("setting its handler", s);
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  if (const auto s = lib_.ucp_worker_get_address(worker_, &address, &bytes); s != UCS_OK)
+    return failed("asking for its address", s);
+  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  lib_.ucp_worker_release_address(worker_, address);
+  endpoints_.resize(static_cast<size_t>(nranks));
+  for (size_t r = 0; r < endpoints_.size(); ++r) {
+    endpoints_[r].wire = this;
+    endpoints_[r].rank = static_cast<Rank>(r);
+  }
+  return {};
+}
+
+Wire::~Wire() {
+  if (worker_ == nullptr) return;
+  std::vector<void*> closing;
+  for (Endpoint& e : endpoints_) {
+    if (e.handle == nullptr) continue;
+    ucp_request_param_t p{};
+    p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    p.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
+    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+  }
+  for (void* request : closing) {
+    // Forced closing ends without the peer; the bound is against a defect in a device's driver.
+    for (int i = 0; i < 1'000'000 && lib_.ucp_request_check_status(request) == UCS_INPROGRESS; ++i)
+      lib_.ucp_worker_progress(worker_);
+    lib_.ucp_request_free(request);
+  }
+  lib_.ucp_worker_destroy(worker_);
+  for (Incoming* i : incoming_) delete i;
+}
+
+void Wire::set_peers(std::vector<std::string> addresses, uint64_t session) {
+  addresses_ = std::move(addresses);
+  session_ = session;
+}
+
+void Wire::fail(Endpoint& e, ucs_status_t s) {
+  if (e.failed) return;
+  e.failed = true;
+  if (!loss_) loss_ = PeerLoss{e.rank, fmt::format("UCX lost it: {}", lib_.ucs_status_string(s))};
+}
+
+ucp_ep_h Wire::endpoint(Rank to) {
+  Endpoint& e = endpoints_[static_cast<size_t>(to)];
+  if (e.handle != nullptr || e.failed) return e.handle;
+  ucp_ep_params_t p{};
+  p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                 UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
+  p.address = reinterpret_cast<const ucp_address_t*>(addresses_[static_cast<size_t>(to)].data());
+  p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  p.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t s) {
+    auto* endpoint = static_cast<Endpoint*>(self);
+    endpoint->wire->fail(*endpoint, s);
+  };
+  p.err_handler.arg = &e;
+  p.user_data = &e;
+  if (const auto s = lib_.ucp_ep_create(worker_, &p, &e.handle); s != UCS_OK) {
+    e.handle = nullptr;
+    fail(e, s);
+  }
+  return e.handle;
+}
+
+void Wire::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy) {
+  Endpoint& e = endpoints_[static_cast<size_t>(to)];
+  ucp_ep_h ep = endpoint(to);
+  if (ep == nullptr || e.failed) {
+    delete copy;
+    return;
+  }
+  ucp_request_param_t p{};
+  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
+  if (copy == nullptr) {
+    p.user_data = this;
+    p.cb.send = [](void* request, ucs_status_t, void* self) {
+      auto* wire = static_cast<Wire*>(self);
+      --wire->pending_;
+      wire->lib_.ucp_request_free(request);
+    };
+  } else {
+    p.user_data = copy;
+    p.cb.send = [](void* request, ucs_status_t, void* sent) {
+      Wire* wire = static_cast<Copy*>(sent)->wire;
+      --wire->pending_;
+      wire->lib_.ucp_request_free(request);
+      delete static_cast<Copy*>(sent);
+    };
+  }
+  ++pending_;
+  const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
+  if (UCS_PTR_IS_PTR(request)) return;
+  --pending_;
+  delete copy;
+  if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
+}
+
+void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes) {
+  post(to, &header, sizeof header, data, bytes, nullptr);
+}
+
+void Wire::send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {
+  // Few lines travel at once, and a header is read until they are gone: so it is copied, like all that is short.
+  send_copy(to, header, lines, bytes);
+}
+
+void Wire::send_copy(Rank to, Header header, const void* data, size_t bytes) {
+  header.session = session_;
+  header.from = rank_;
+  auto* copy = new Copy{this, header, std::string(static_cast<const char*>(data), bytes)};
+  post(to, &copy->header, sizeof copy->header, copy->data.data(), bytes, copy);
+}
+
+bool Wire::progress() {
+  bool moved = false;
+  while (lib_.ucp_worker_progress(worker_) != 0) moved = true;
+  return moved;
+}
+
+bool Wire::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
+
+ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
+                           const ucp_am_recv_param_t& param) {
+  DataHeader h;
+  if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // a stray
+  std::memcpy(static_cast<void*>(&h), header, header_bytes);
+  const bool known = h.header.session == session_ && h.header.from >= 0 &&
+                     static_cast<size_t>(h.header.from) < endpoints_.size() && h.header.from != rank_ &&
+                     (h.header.kind == Kind::kData) == (header_bytes == sizeof h);
+  if (!known) return UCS_OK;
+  const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
+  if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
+    if (line != nullptr && bytes != 0) {
+      std::byte* to = sink_.place(h.header, *line, bytes);
+      if (to == nullptr) return UCS_OK;
+      std::memcpy(to, data, bytes);
+    }
+    sink_.arrived(h.header, line, static_cast<const std::byte*>(data), bytes);
+    return UCS_OK;
+  }
+  auto* incoming = new Incoming{this, h, bytes, {}};
+  void* to = line != nullptr ? sink_.place(h.header, *line, bytes) : nullptr;
+  if (to == nullptr) {
+    incoming->elsewhere.resize(bytes);
+    to = incoming->elsewhere.data();
+  }
+  ucp_request_param_t p{};
+  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  p.user_data = incoming;
+  p.cb.recv_am = [](void* request, ucs_status_t s, size_t, void* what) {
+    auto* done = static_cast<Incoming*>(what);
+    Wire* wire = done->wire;
+    std::erase(wire->incoming_, done);
+    const bool has_line = done->header.header.kind == Kind::kData;
+    const bool kept = !has_line || done->elsewhere.empty();
+    if (s == UCS_OK && kept)
+      wire->sink_.arrived(done->header.header, has_line ? &done->header.line : nullptr,
+                          reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
+    else if (s != UCS_OK)
+      wire->fail(wire->endpoints_[static_cast<size_t>(done->header.header.from)], s);
+    delete done;
+    wire->lib_.ucp_request_free(request);
+  };
+  incoming_.push_back(incoming);
+  const ucs_status_ptr_t request = lib_.ucp_am_recv_data_nbx(worker_, data, to, bytes, &p);
+  if (UCS_PTR_IS_ERR(request)) {
+    std::erase(incoming_, incoming);
+    fail(endpoints_[static_cast<size_t>(h.header.from)], UCS_PTR_STATUS(request));
+    delete incoming;
+  }
+  return UCS_OK;
+}
+
+}  // namespace rondo::ucx
+
+#endif

@@ -1,0 +1,134 @@
+// Wire: the messages of one rank to and from the ranks that share no memory with it, over one UCP worker.
+//
+// A message is a header of up to 96 bytes and data, carried by UCX's active messages: eagerly over TCP, as UCX chooses
+// where a device reads memory by itself. Messages between two ranks arrive once each, and intact; nothing here relies on
+// their order. An endpoint is made when it is first needed. Its failure is kept as the loss of that rank, with UCX's
+// words.
+//
+// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
+#pragma once
+
+#ifdef RONDO_HAVE_UCX
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/fifo.h"
+#include "rondo/types.h"
+#include "transport/transport.h"
+#include "transport/ucx/context.h"
+
+namespace rondo::ucx {
+
+enum class Kind : uint8_t {
+  kLines,        // header lines of an Inline connection; data: the lines
+  kData,         // a message of a Simple connection: its line, and data for the ring
+  kCredit,       // a read counter
+  kAbort,        // data: the reason
+  kLeaving,      // step: how many messages of kLines and kData the sender has sent to the receiver
+  kLeft,         // the answer when they have all come
+  kBoardsAsked,
+  kBoards,       // data: an OperationBoard and a PairBoard
+};
+
+/// Stands before every message. One layout on all hosts: ranks are of one build, which Settings::abi checks.
+struct Header {
+  uint64_t session = 0;  // of the communicator: what strays in is dropped
+  uint64_t step = 0;
+  int32_t from = 0;
+  uint16_t tag = 0, group = 0;  // of the connection
+  Kind kind = Kind::kLines;
+  uint8_t inline_only = 0;
+  uint16_t num_lines = 0;
+  uint32_t pad = 0;
+};
+struct DataHeader {
+  Header header;
+  HeaderLine line;
+};
+static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
+
+class Sink {
+ public:
+  /// Where `bytes` of data of a kData message belong; nullptr: nowhere, the message is dropped.
+  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
+  /// A whole message. kData: what belongs at place() is there.
+  virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
+
+ protected:
+  ~Sink() = default;
+};
+
+class Wire {
+ public:
+  /// Makes the worker. Errors: those of Context, kSystem.
+  static Expected<std::unique_ptr<Wire>> create(Rank rank, int nranks, Sink& sink);
+  /// Closes all endpoints without asking the peers.
+  ~Wire();
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  /// What the peers need to reach this rank.
+  const std::string& address() const { return address_; }
+  /// By rank; empty: never reached. `session`: equal on all of them.
+  void set_peers(std::vector<std::string> addresses, uint64_t session);
+
+  /// Sends a header and data that stay as they are until the peer has answered for them: `line` and `data` are read
+  /// whenever UCX gets to it.
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes);
+  void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes);
+  /// Sends a copy.
+  void send_copy(Rank to, Header header, const void* data, size_t bytes);
+  /// True when something moved.
+  bool progress();
+  /// Messages that UCX has not taken off our hands.
+  uint64_t pending() const { return pending_; }
+  bool connected(Rank to) const { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }
+  std::optional<PeerLoss> loss() const { return loss_; }
+  bool lost(Rank r) const { return endpoints_[static_cast<size_t>(r)].failed; }
+
+  /// A descriptor that becomes readable when there is news, once arm() has said true; false: there is some already.
+  int event_fd() const { return event_fd_; }
+  bool arm();
+  uint64_t session() const { return session_; }
+
+ private:
+  struct Endpoint {
+    Wire* wire = nullptr;
+    Rank rank = 0;
+    ucp_ep_h handle = nullptr;
+    bool failed = false;
+  };
+  struct Copy;
+  struct Incoming;
+  Wire(Rank rank, Sink& sink, std::shared_ptr<Context> context)
+      : rank_(rank), sink_(sink), context_(std::move(context)), lib_(context_->library()) {}
+  Status open(int nranks);
+  ucp_ep_h endpoint(Rank to);
+  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy);
+  void fail(Endpoint& e, ucs_status_t s);
+  ucs_status_t receive(const void* header, size_t header_bytes, void* data, size_t bytes,
+                       const ucp_am_recv_param_t& param);
+
+  const Rank rank_;
+  Sink& sink_;
+  const std::shared_ptr<Context> context_;
+  const Library& lib_;
+  ucp_worker_h worker_ = nullptr;
+  int event_fd_ = -1;
+  std::string address_;
+  uint64_t session_ = 0;
+  std::vector<std::string> addresses_;  // by rank
+  std::vector<Endpoint> endpoints_;     // by rank
+  std::vector<Incoming*> incoming_;     // rendezvous under way
+  uint64_t pending_ = 0;
+  std::optional<PeerLoss> loss_;
+};
+
+}  // namespace rondo::ucx
+
+#endif

@@ -1,0 +1,124 @@
+// Ranks on several hosts: what goes wrong there and nowhere else, and what must work there too.
+// labels: mp
+// timeout: 180
+#include "support/test_hosts.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "core/errors_suite.h"
+#include "support/shared.h"
+
+namespace rondo::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Errors, ::testing::Values(World::kUcx, World::kHosts),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+class Hosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+// One element of all ranks' sum; `elems` of it.
+Status sum(Communicator& comm, uint64_t elems, float* first, double deadline_s = 0) {
+  std::vector<float> in(elems, static_cast<float>(comm.rank() + 1)), out(elems);
+  CallOptions options;
+  options.deadline_s = deadline_s;
+  const Status s = comm.all_reduce(in.data(), out.data(), elems, Dtype::kFloat32, Op::kSum, &options);
+  *first = elems != 0 ? out[elems - 1] : 0;
+  return s;
+}
+
+TEST_F(Hosts, AKilledRankIsNamedByAllWithinASecond) {
+  for (const Rank victim : {0, 1, 3}) {
+    Shared<SharedCounter> num_ready;
+    SpawnOptions options;
+    options.may_die = {victim};
+    options.deadline_s = 40;
+    spawn(
+        World::kHosts, 4,
+        [&](Communicator& comm) {
+          float first;
+          ASSERT_TRUE(is_ok(sum(comm, 100000, &first)));
+          num_ready->add();
+          ASSERT_TRUE(num_ready->wait_at_least(4, 30));
+          if (comm.rank() == victim) kill(getpid(), SIGKILL);
+          const Stopwatch watch;
+          Status s;
+          while ((s = sum(comm, 100000, &first)).ok()) ASSERT_LT(watch.seconds(), 10);
+          EXPECT_EQ(s.code(), StatusCode::kPeerLost) << s.to_string();
+          EXPECT_NE(s.message().find(rank_text(victim)), std::string::npos) << s.to_string();
+          EXPECT_LT(watch.seconds(), 1);
+        },
+        options);
+  }
+}
+
+// Nobody is told that a cable is out: the deadline ends it, and names who does not answer.
+TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
+  std::string why;
+  Shared<SharedCounter> num_ready, num_ended;
+  SpawnOptions options;
+  options.deadline_s = 60;
+  options.in_parent = [&](const std::vector<pid_t>&) {
+    EXPECT_TRUE(num_ready->wait_at_least(4, 30));
+    EXPECT_TRUE(test_hosts().unplug(1));
+    num_ready->add();
+  };
+  spawn(
+      World::kHosts, 4,
+      [&](Communicator& comm) {
+        float first;
+        ASSERT_TRUE(is_ok(sum(comm, 100000, &first)));
+        num_ready->add();
+        ASSERT_TRUE(num_ready->wait_at_least(5, 30));
+        const Stopwatch watch;
+        const Status s = sum(comm, 3000000, &first, 1.0);
+        EXPECT_TRUE(s.code() == StatusCode::kTimeout || s.code() == StatusCode::kPeerLost ||
+                    s.code() == StatusCode::kAborted)
+            << s.to_string();
+        const Rank elsewhere = comm.rank() < 2 ? 2 : 0;  // it, or the one after it
+        const std::string said(s.message());
+        EXPECT_TRUE(said.find(rank_text(elsewhere)) != said.npos || said.find(rank_text(elsewhere + 1)) != said.npos)
+            << said;
+        EXPECT_LT(watch.seconds(), 2);
+      },
+      options);
+  EXPECT_TRUE(test_hosts().plug_in(1));
+}
+
+TEST_F(Hosts, TwoCommunicatorsSplitsAndShrink) {
+  spawn(World::kHosts, 6, [](Communicator& comm) {
+    float first;
+    ASSERT_TRUE(is_ok(sum(comm, 1009, &first)));
+    EXPECT_EQ(first, 21);
+    // Across the hosts: even and odd ranks; then within and across at once.
+    auto half = comm.split(comm.rank() % 2, comm.rank());
+    ASSERT_TRUE(half.ok()) << half.status().to_string();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(is_ok(sum(**half, 70001, &first)));
+      EXPECT_EQ(first, 6);
+      ASSERT_TRUE(is_ok(sum(comm, 3, &first)));
+      EXPECT_EQ(first, 21);
+    }
+    auto fewer = comm.rank() != 5 ? comm.shrink({5}) : Expected<std::unique_ptr<Communicator>>(nullptr);
+    ASSERT_TRUE(fewer.ok()) << fewer.status().to_string();
+    if (comm.rank() == 5) return;
+    ASSERT_TRUE(is_ok(sum(**fewer, 70001, &first)));
+    EXPECT_EQ(first, 15);
+  });
+}
+
+TEST_F(Hosts, ARankThatLeavesEarlyHasSentAll) {
+  spawn_owning(World::kHosts, 4, [](std::unique_ptr<Communicator> comm) {
+    std::vector<float> data(500000, comm->rank() == 0 ? 7.0f : 0.0f);
+    ASSERT_TRUE(is_ok(comm->broadcast(data.data(), data.data(), data.size(), Dtype::kFloat32, 0)));
+    EXPECT_EQ(data.front(), 7);
+    EXPECT_EQ(data.back(), 7);
+    comm.reset();  // each as soon as it is done
+  });
+}
+
+}  // namespace rondo::testing

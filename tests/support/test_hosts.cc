@@ -1,0 +1,113 @@
+#include "support/test_hosts.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace rondo::testing {
+namespace {
+
+// A process that does nothing in a network namespace of its own; 0 where that is not permitted.
+pid_t hold_namespace() {
+  int pipe_fds[2];
+  if (pipe(pipe_fds) != 0) return 0;
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    close(pipe_fds[0]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char ok = unshare(CLONE_NEWNET) == 0 && getppid() == parent;
+    if (write(pipe_fds[1], &ok, 1) != 1 || !ok) _exit(1);
+    for (;;) pause();
+  }
+  close(pipe_fds[1]);
+  char ok = 0;
+  const bool made = child > 0 && read(pipe_fds[0], &ok, 1) == 1 && ok != 0;
+  close(pipe_fds[0]);
+  if (!made && child > 0) waitpid(child, nullptr, 0);
+  return made ? child : 0;
+}
+
+std::string quiet(const std::string& command) { return command + " >/dev/null 2>&1"; }
+
+bool enter_network(pid_t holder) {
+  const int fd = open(("/proc/" + std::to_string(holder) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
+  const bool entered = fd >= 0 && setns(fd, CLONE_NEWNET) == 0;
+  if (fd >= 0) close(fd);
+  return entered;
+}
+
+}  // namespace
+
+bool TestHosts::run_in(pid_t holder, const std::string& command) const {
+  return std::system(quiet("nsenter -n -t " + std::to_string(holder) + " " + command).c_str()) == 0;
+}
+
+std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) {
+  if (std::system(quiet("command -v ip && command -v nsenter").c_str()) != 0) {
+    *why_not = "ip (iproute2) or nsenter (util-linux) is not installed";
+    return nullptr;
+  }
+  std::unique_ptr<TestHosts> hosts(new TestHosts);
+  for (int i = 0; i <= num_hosts; ++i) {
+    const pid_t holder = hold_namespace();
+    if (holder == 0) {
+      *why_not = "network namespaces are not permitted here (unshare: needs root or CAP_SYS_ADMIN)";
+      return nullptr;
+    }
+    hosts->holders_.push_back(holder);
+  }
+  const pid_t hub = hosts->holders_.back();
+  bool ok = hosts->run_in(hub, "ip link add br0 type bridge") && hosts->run_in(hub, "ip link set br0 up");
+  for (int h = 0; h < num_hosts && ok; ++h) {
+    const pid_t host = hosts->holders_[static_cast<size_t>(h)];
+    const std::string port = "port" + std::to_string(h);
+    ok = hosts->run_in(host, "ip link add eth0 type veth peer name " + port + " netns " + std::to_string(hub)) &&
+         hosts->run_in(hub, "ip link set " + port + " master br0 up") &&
+         hosts->run_in(host, "ip addr add 10.77.0." + std::to_string(h + 1) + "/24 dev eth0") &&
+         hosts->run_in(host, "ip link set eth0 up") && hosts->run_in(host, "ip link set lo up");
+  }
+  if (ok) return hosts;
+  *why_not = "veth pairs or bridges cannot be made here";
+  return nullptr;
+}
+
+TestHosts::~TestHosts() {
+  for (const pid_t p : holders_) {
+    kill(p, SIGKILL);
+    waitpid(p, nullptr, 0);
+  }
+}
+
+// UCX finds interfaces below /sys, whose view belongs to the namespace that mounted it.
+bool TestHosts::enter(int host) const {
+  return enter_network(holders_[static_cast<size_t>(host)]) && unshare(CLONE_NEWNS) == 0 &&
+         mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0;
+}
+
+bool TestHosts::unplug(int host) const {
+  return run_in(holders_.back(), "ip link set port" + std::to_string(host) + " nomaster");
+}
+
+bool TestHosts::plug_in(int host) const {
+  return run_in(holders_.back(), "ip link set port" + std::to_string(host) + " master br0");
+}
+
+bool TestHosts::limit(double megabits_per_s) const {
+  const std::string shape = " root tbf rate " + std::to_string(megabits_per_s) + "mbit burst 256kb latency 100ms";
+  bool ok = true;
+  for (int h = 0; h < num_hosts(); ++h)
+    ok = ok && run_in(holders_[static_cast<size_t>(h)], "tc qdisc replace dev eth0" + shape) &&
+         run_in(holders_.back(), "tc qdisc replace dev port" + std::to_string(h) + shape);
+  return ok;
+}
+
+}  // namespace rondo::testing

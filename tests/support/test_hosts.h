@@ -1,0 +1,46 @@
+// TestHosts: several hosts on one machine, as network namespaces that a switch joins.
+//
+//   host 0: eth0 10.77.0.1 ---- port0 |
+//   host 1: eth0 10.77.0.2 ---- port1 | switch, a bridge in a namespace of its own
+//   host 2: eth0 10.77.0.3 ---- port2 |
+//
+// The namespaces have no names: they live while processes hold them, and those die with the test program. rondo takes
+// ranks in different network namespaces for ranks on different hosts. Memory, processes and clocks are one machine's.
+//
+// Needs root (or CAP_SYS_ADMIN), iproute2 and util-linux; make() says what is missing.
+//
+// Thread safety: none. enter() is for forked children.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace rondo::testing {
+
+class TestHosts {
+ public:
+  /// nullptr where it cannot be done; *why_not says why.
+  static std::unique_ptr<TestHosts> make(int num_hosts, std::string* why_not);
+  ~TestHosts();
+  TestHosts(const TestHosts&) = delete;
+  TestHosts& operator=(const TestHosts&) = delete;
+
+  int num_hosts() const { return static_cast<int>(holders_.size()) - 1; }
+  /// Makes the calling process one of the host's. For good, so only in a forked child. False: it could not.
+  bool enter(int host) const;
+  /// Takes the host's cable out of the switch: what is under way is lost, and nobody is told. False: it could not.
+  bool unplug(int host) const;
+  bool plug_in(int host) const;
+  /// Both directions of every host's link carry no more than this. False: it could not.
+  bool limit(double megabits_per_s) const;
+
+ private:
+  TestHosts() = default;
+  bool run_in(pid_t holder, const std::string& command) const;
+  std::vector<pid_t> holders_;  // one process in each host's namespace, and the last in the switch's
+};
+
+}  // namespace rondo::testing
