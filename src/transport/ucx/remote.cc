@@ -220,7 +220,9 @@ void RemoteTransport::raise(Rank by, const std::string& reason) {
       Header h;
       h.kind = Kind::kAbort;
       for (Rank r = 0; r < nranks_; ++r)
-        if (r != rank_ && !wire_->lost(r)) wire_->send_copy(r, h, reason.data(), reason.size());
+        if (const Remote* to = remotes_[static_cast<size_t>(r)].get();
+            r != rank_ && !wire_->lost(r) && !(to != nullptr && to->departed))
+          wire_->send_copy(r, h, reason.data(), reason.size());
     }
     wire_->progress();
   }
