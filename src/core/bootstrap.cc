@@ -292,8 +292,12 @@ Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vecto
   const bool everywhere = kind == FrameKind::kGather;
   const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
   std::vector<Frame> got;
-  RONDO_TRY(exchange({kind, std::make_shared<const std::string>(mine), {},
-                      [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; }, sequence}, &got));
+  RONDO_TRY(exchange({kind,
+                      std::make_shared<const std::string>(mine),
+                      {},
+                      [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
+                      sequence},
+                     &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
@@ -321,7 +325,8 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
     const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
     std::vector<Frame> got;
     RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
-                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_}, &got));
+                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_},
+                       &got));
     most = std::max(most, mine.size());
     for (size_t r = 0; r < got.size(); ++r) {
       if (!got[r].payload.empty()) most = std::max<size_t>(most, wire::Reader(got[r].payload).get<uint64_t>());

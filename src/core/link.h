@@ -33,9 +33,9 @@ enum class FrameKind : uint8_t {
   kBarrier = 17,
   kDescriptors = 18,
   kGoodbye = 19,
-  kStream = 20,  // one end of a new connection between the two
-  kView = 21,    // who lives, as far as the sender knows
-  kGaveUp = 22,  // the sender's wait in a collective call has failed, and why: status code, message
+  kStream = 20,      // one end of a new connection between the two
+  kView = 21,        // who lives, as far as the sender knows
+  kGaveUp = 22,      // the sender's wait in a collective call has failed, and why: status code, message
   kHostGather = 23,  // among the ranks of one host
 };
 std::string_view frame_name(FrameKind kind);

@@ -256,8 +256,8 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
   // What the communicator's own calls have come to does not matter here.
   const Status before = std::exchange(failure_, Status());
   const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
-  const bool one_host = std::all_of(members.begin(), members.end(),
-                                    [this](Rank r) { return peers_[r].host == peers_[rank_].host; });
+  const bool one_host =
+      std::all_of(members.begin(), members.end(), [this](Rank r) { return peers_[r].host == peers_[rank_].host; });
   auto made = one_host ? subset_by_streams(members, how, options) : subset_by_sent_id(members, how, options);
   failure_ = before;
   interrupt_ = interrupt;

@@ -44,7 +44,8 @@ struct ReadPort {
 
   void release(uint32_t n) {
     fifo.release(n);
-    if (writer_bell != nullptr) [[likely]] ring(*writer_bell);
+    if (writer_bell != nullptr) [[likely]]
+      ring(*writer_bell);
   }
 };
 

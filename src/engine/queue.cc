@@ -88,7 +88,8 @@ bool OperationQueue::step_lanes(Operation& op) {
   executor_.forget_missing();
   for (uint32_t i = 0; i < op.program->lanes.size(); ++i)
     if (!op.program->lanes[i].empty() && op.lanes[i].loop < op.program->num_loops) moved |= executor_.step(op, i);
-  if (carries_) [[unlikely]] moved |= transport_.progress();
+  if (carries_) [[unlikely]]
+    moved |= transport_.progress();
   return moved;
 }
 

@@ -33,10 +33,15 @@ class QueueObserver {
 class OperationQueue {
  public:
   OperationQueue(Rank rank, int nranks, Transport& transport, const SpinSettings& spin)
-      : rank_(rank), nranks_(nranks), transport_(transport), carries_(transport.needs_progress()), spin_(spin),
+      : rank_(rank),
+        nranks_(nranks),
+        transport_(transport),
+        carries_(transport.needs_progress()),
+        spin_(spin),
         ports_(rank, transport),
         executor_(rank, nranks, ports_),
-        board_(*transport.board(rank)), pair_board_(*transport.pair_board(rank)) {
+        board_(*transport.board(rank)),
+        pair_board_(*transport.pair_board(rank)) {
     for (Rank r = 0; r < nranks; ++r) bells_.push_back(transport.bell(r));
     executor_.set_crowded(spin.crowded);
     sign_board();
@@ -49,7 +54,8 @@ class OperationQueue {
   void leave() { driver_.store(0, std::memory_order_release); }
   /// The driver has nothing more to do: what is under way arrives without it.
   void rest() {
-    if (carries_) [[unlikely]] transport_.rest();
+    if (carries_) [[unlikely]]
+      transport_.rest();
   }
   /// Whether programs may run in their `once` form, which looks at nothing but its own messages.
   bool may_run_once() const { return !carries_; }

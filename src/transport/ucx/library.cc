@@ -41,7 +41,8 @@ Expected<Library> load() {
   if (ucp == nullptr)
     return Status(StatusCode::kUnsupported,
                   fmt::format("ranks on several hosts need UCX, and {}: install it (Debian: libucx0) or set "
-                              "LD_LIBRARY_PATH", dlerror()));
+                              "LD_LIBRARY_PATH",
+                              dlerror()));
   Library l;
   const char* missing = nullptr;
 #define RONDO_X(name) \
@@ -51,8 +52,8 @@ Expected<Library> load() {
   // It lies in libucs, which libucp has loaded: dlsym looks there too.
   if (!find(ucp, "ucs_status_string", &l.ucs_status_string)) missing = "ucs_status_string";
   if (missing != nullptr)
-    return Status(StatusCode::kUnsupported, fmt::format("libucp.so.0 has no {}: rondo needs UCX {}.{} or later", missing,
-                                                        UCP_API_MAJOR, UCP_API_MINOR));
+    return Status(StatusCode::kUnsupported, fmt::format("libucp.so.0 has no {}: rondo needs UCX {}.{} or later",
+                                                        missing, UCP_API_MAJOR, UCP_API_MINOR));
   return l;
 }
 

@@ -156,10 +156,10 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
     return opened;
   }();
   if (made.ok()) return made;
-  const Status why(made.status().code(),
-                   fmt::format("rank {} cannot make a connection to {}: {}", rank_,
-                               key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks",
-                               made.status().message()));
+  const Status why(
+      made.status().code(),
+      fmt::format("rank {} cannot make a connection to {}: {}", rank_,
+                  key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", made.status().message()));
   raise(rank_, std::string(why.message()));
   return why;
 }
@@ -277,8 +277,8 @@ Expected<void*> RemoteTransport::alloc(uint64_t bytes) {
   const uint64_t whole = round_up(std::max<uint64_t>(bytes, 1), 4096);
   void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
-    return Status(StatusCode::kSystem, fmt::format("rank {}: mapping of {} MiB failed: {}", rank_, whole >> 20,
-                                                   strerror(errno)));
+    return Status(StatusCode::kSystem,
+                  fmt::format("rank {}: mapping of {} MiB failed: {}", rank_, whole >> 20, strerror(errno)));
   allocated_.emplace_back(at, whole);
   return at;
 }
@@ -286,8 +286,8 @@ Expected<void*> RemoteTransport::alloc(uint64_t bytes) {
 Status RemoteTransport::free(void* ptr) {
   const auto found = std::find_if(allocated_.begin(), allocated_.end(), [&](const auto& a) { return a.first == ptr; });
   if (found == allocated_.end())
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: ptr was not made by alloc of this communicator",
-                                                            rank_));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
   munmap(found->first, found->second);
   allocated_.erase(found);
   return {};
@@ -340,9 +340,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       if (const Status s = fifos_->arrived(header, line, data, bytes); !s.ok())
         abort_as(rank_, std::string(s.message()));
       break;
-    case Kind::kAbort:
-      abort_as(header.from, std::string(reinterpret_cast<const char*>(data), bytes));
-      break;
+    case Kind::kAbort: abort_as(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
     case Kind::kLeaving:
       if (remote == nullptr) break;
       note_end(header.from, data, bytes);

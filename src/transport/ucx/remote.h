@@ -89,9 +89,9 @@ class RemoteTransport final : public Transport, private Sink {
   /// What is known of a rank that this one shares no memory with.
   struct Remote {
     std::atomic<bool> departed = false;
-    uint64_t will_have_sent = 0;  // told when it leaves
-    bool leaving = false;         // it waits for our answer
-    bool has_all = false;         // it has what we sent
+    uint64_t will_have_sent = 0;      // told when it leaves
+    bool leaving = false;             // it waits for our answer
+    bool has_all = false;             // it has what we sent
     std::atomic<bool> noted = false;  // its board says for good how far it came
     std::atomic<uint64_t> boards_asked_ns = 0, boards_came_ns = 0;
     OperationBoard board{};
@@ -125,7 +125,7 @@ class RemoteTransport final : public Transport, private Sink {
   const Rank rank_;
   const int nranks_;
   RemotePeers& peers_;
-  std::vector<int> here_;  // by rank: its index on this host, -1: elsewhere
+  std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or UCX alone
   Doorbell own_bell_{};
   OperationBoard own_board_{};
@@ -142,7 +142,7 @@ class RemoteTransport final : public Transport, private Sink {
   std::vector<std::pair<void*, uint64_t>> allocated_;
   std::vector<std::shared_ptr<void>> kept_;
 
-  std::atomic<bool> driven_ = false;       // somebody calls progress()
+  std::atomic<bool> driven_ = false;  // somebody calls progress()
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
   int wake_fd_ = -1;

@@ -45,12 +45,13 @@ Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
   Rest& rest = data ? data_ : small_;
   bytes = round_up(bytes, 64);
   if (rest.bytes < bytes) {
-    RONDO_TRY_ASSIGN(const StagingPool::Range taken,
-                     pool_->take(StagingPool::Backing::kPrivate, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
+    RONDO_TRY_ASSIGN(
+        const StagingPool::Range taken,
+        pool_->take(StagingPool::Backing::kPrivate, data ? bytes : std::max(bytes, kSmallChunkBytes), use));
     taken_.push_back(taken);
     rest = {taken.offset, taken.bytes};
   }
-  RONDO_TRY_ASSIGN(std::byte* base, pool_->base(StagingPool::Backing::kPrivate));
+  RONDO_TRY_ASSIGN(std::byte * base, pool_->base(StagingPool::Backing::kPrivate));
   std::byte* at = base + rest.offset;
   rest.offset += bytes;
   rest.bytes -= bytes;
@@ -62,7 +63,7 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
   FifoView v;
   v.num_lines = key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines;
   const uint64_t lines = sizeof(HeaderLine) * v.num_lines;
-  RONDO_TRY_ASSIGN(std::byte* small, carve(StagingPool::Use::kSmall, lines + sizeof(ReadCounter) * num_counters));
+  RONDO_TRY_ASSIGN(std::byte * small, carve(StagingPool::Use::kSmall, lines + sizeof(ReadCounter) * num_counters));
   v.lines = reinterpret_cast<HeaderLine*>(small);
   v.counters = reinterpret_cast<ReadCounter*>(small + lines);
   if (!key.inline_only) {
@@ -97,7 +98,7 @@ Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& 
     const auto found = to_itself_.find(pack(key, rank_));
     return found != to_itself_.end() ? std::optional(found->second) : std::nullopt;
   }
-  RONDO_TRY_ASSIGN(Replica* r, replica(key));
+  RONDO_TRY_ASSIGN(Replica * r, replica(key));
   return std::optional(r->view);
 }
 
@@ -183,7 +184,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     if (header.step - before <= found->second->view.num_lines) HostMem::store_release(&steps, header.step);
     return {};
   }
-  RONDO_TRY_ASSIGN(Replica* r, replica(key_from(header)));
+  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   const FifoView& v = r->view;
   auto store = [&](const std::byte* from, uint64_t step) {
     HeaderLine& to = v.lines[line_of(v, step)];

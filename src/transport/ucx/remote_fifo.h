@@ -36,8 +36,12 @@ namespace rondo::ucx {
 class RemoteFifos {
  public:
   RemoteFifos(Rank rank, int nranks, std::shared_ptr<StagingPool> pool)
-      : rank_(rank), nranks_(nranks), layout_(nranks), pool_(std::move(pool)),
-        sent_(static_cast<size_t>(nranks)), received_(static_cast<size_t>(nranks)) {}
+      : rank_(rank),
+        nranks_(nranks),
+        layout_(nranks),
+        pool_(std::move(pool)),
+        sent_(static_cast<size_t>(nranks)),
+        received_(static_cast<size_t>(nranks)) {}
   /// The wire must be at rest: its messages point here.
   ~RemoteFifos() { pool_->give_back(taken_); }
   RemoteFifos(const RemoteFifos&) = delete;
@@ -70,8 +74,8 @@ class RemoteFifos {
     ConnectionKey key;
     Rank reader;
     FifoView view;
-    uint64_t step = 0;                 // the next to be sent
-    std::vector<DataHeader> headers;   // by line: UCX reads them when it gets to it
+    uint64_t step = 0;                // the next to be sent
+    std::vector<DataHeader> headers;  // by line: UCX reads them when it gets to it
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {

@@ -218,8 +218,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     if (s == UCS_OK && kept)
       wire->sink_.arrived(done->header.header, has_line ? &done->header.line : nullptr,
                           reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
-    else if (s != UCS_OK)
-      wire->fail(wire->endpoints_[static_cast<size_t>(done->header.header.from)], s);
+    else if (s != UCS_OK) wire->fail(wire->endpoints_[static_cast<size_t>(done->header.header.from)], s);
     delete done;
     wire->lib_.ucp_request_free(request);
   };

@@ -25,14 +25,14 @@
 namespace rondo::ucx {
 
 enum class Kind : uint8_t {
-  kLines,        // header lines of an Inline connection; data: the lines
-  kData,         // a message of a Simple connection: its line, and data for the ring
-  kCredit,       // a read counter
-  kAbort,        // data: the reason
-  kLeaving,      // step: how many messages of kLines and kData the sender has sent to the receiver
-  kLeft,         // the answer when they have all come
+  kLines,    // header lines of an Inline connection; data: the lines
+  kData,     // a message of a Simple connection: its line, and data for the ring
+  kCredit,   // a read counter
+  kAbort,    // data: the reason
+  kLeaving,  // step: how many messages of kLines and kData the sender has sent to the receiver
+  kLeft,     // the answer when they have all come
   kBoardsAsked,
-  kBoards,       // data: an OperationBoard and a PairBoard
+  kBoards,  // data: an OperationBoard and a PairBoard
 };
 
 /// Stands before every message. One layout on all hosts: ranks are of one build, which Settings::abi checks.
