@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "rondo/schedule.h"
 #include "transport/round_up.h"
 
 namespace rondo::ucx {
@@ -72,17 +73,47 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 }  // namespace
 
-Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, int nranks, bool ucx_alone,
+Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts, bool ucx_alone,
                                                                    RemotePeers& peers) {
-  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, nranks, peers));
+  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, peers));
   RONDO_TRY(t->meet(ucx_alone));
   return t;
 }
 
-RemoteTransport::RemoteTransport(Rank rank, int nranks, RemotePeers& peers)
-    : rank_(rank), nranks_(nranks), peers_(peers), here_(static_cast<size_t>(nranks), -1) {
+RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers)
+    : rank_(rank), nranks_(hosts.nranks()), hosts_(hosts), peers_(peers), here_(static_cast<size_t>(nranks_), -1) {
   const std::vector<Rank>& here = peers.ranks_here();
   for (size_t i = 0; i < here.size(); ++i) here_[static_cast<size_t>(here[i])] = static_cast<int>(i);
+}
+
+std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
+  std::vector<Rank> readers;
+  for (Rank r = 0; r < nranks_; ++r)
+    if (key.group == kUnicast ? r == key.reader
+                              : r != key.writer && (key.group != kGroupHost || hosts_.same_host(r, key.writer)))
+      readers.push_back(r);
+  return readers;
+}
+
+// The writer and all its readers share memory: they all find the same.
+bool RemoteTransport::is_local(const ConnectionKey& key) const {
+  if (!shares_memory(key.writer)) return false;
+  if (key.group == kUnicast) return shares_memory(key.reader);
+  const std::vector<Rank> readers = readers_of(key);
+  return std::all_of(readers.begin(), readers.end(), [this](Rank r) { return shares_memory(r); });
+}
+
+ConnectionKey RemoteTransport::local_key(const ConnectionKey& key) const {
+  ConnectionKey k = key;
+  k.writer = index_here(key.writer);
+  if (key.group == kUnicast) k.reader = index_here(key.reader);
+  return k;
+}
+
+uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) const {
+  if (key.group == kUnicast) return 0;
+  if (is_local(key)) return local_->counter_index(local_key(key), index_here(reader));
+  return key.writer == rank_ ? static_cast<uint32_t>(reader) : 0;
 }
 
 // Two exchanges: addresses, and who is ready. A rank that cannot go on takes part, so that all hear of it at once.
@@ -146,10 +177,9 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
     if (!made.ok()) raise(rank_, std::string(made.status().message()));
     return made;
   }
-  std::vector<Rank> readers;
-  for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && (key.group != 0 || r == key.reader)) readers.push_back(r);
   auto made = [&] {
+    std::vector<Rank> readers = readers_of(key);
+    std::erase(readers, rank_);  // what a rank sends to itself stays here
     const std::lock_guard lock(mutex_);
     auto opened = fifos_->open_writer(key, readers);
     bytes_ = fifos_->bytes();
@@ -159,7 +189,7 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
   const Status why(
       made.status().code(),
       fmt::format("rank {} cannot make a connection to {}: {}", rank_,
-                  key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", made.status().message()));
+                  key.group == kUnicast ? fmt::format("rank {}", key.reader) : "the other ranks", made.status().message()));
   raise(rank_, std::string(why.message()));
   return why;
 }

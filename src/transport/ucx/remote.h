@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "rondo/host_layout.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
 #ifdef RONDO_HAVE_UCX
@@ -53,17 +54,16 @@ class RemotePeers {
 
 class RemoteTransport final : public Transport, private Sink {
  public:
-  /// Collective over all ranks. `ucx_alone`: ranks of one host use it too. `peers` must outlive the transport. An error
+  /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `ucx_alone`: ranks of one host use it too. `peers` must outlive the transport. An error
   /// of one rank is returned to all of them, with its rank.
-  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, int nranks, bool ucx_alone, RemotePeers& peers);
+  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, bool ucx_alone,
+                                                           RemotePeers& peers);
   ~RemoteTransport() override;
   std::string_view name() const override { return local_ != nullptr ? "shm+ucx" : "ucx"; }
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
-  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
-    return key.group == 0 || key.writer != rank_ ? 0 : static_cast<uint32_t>(reader);
-  }
+  uint32_t counter_index(const ConnectionKey& key, Rank reader) const override;
   OperationBoard* board(Rank r) override;
   PairBoard* pair_board(Rank r) override;
   Doorbell* bell(Rank r) override;
@@ -97,19 +97,13 @@ class RemoteTransport final : public Transport, private Sink {
     OperationBoard board{};
     PairBoard pair_board{};
   };
-  RemoteTransport(Rank rank, int nranks, RemotePeers& peers);
+  RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers);
   Status meet(bool ucx_alone);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
-  bool is_local(const ConnectionKey& key) const {
-    return key.group == 0 && shares_memory(key.writer) && shares_memory(key.reader);
-  }
-  ConnectionKey local_key(const ConnectionKey& key) const {
-    ConnectionKey k = key;
-    k.writer = index_here(key.writer);
-    k.reader = index_here(key.reader);
-    return k;
-  }
+  std::vector<Rank> readers_of(const ConnectionKey& key) const;
+  bool is_local(const ConnectionKey& key) const;
+  ConnectionKey local_key(const ConnectionKey& key) const;
   void raise(Rank by, const std::string& reason);
   bool move();
   bool answer_leavers();
@@ -124,6 +118,7 @@ class RemoteTransport final : public Transport, private Sink {
 
   const Rank rank_;
   const int nranks_;
+  const HostLayout hosts_;
   RemotePeers& peers_;
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or UCX alone
