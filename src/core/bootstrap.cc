@@ -82,7 +82,6 @@ Status Bootstrap::Impl::watch() {
 
 std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
   const std::lock_guard lock(loss_mutex_);
-  if (loss_) return loss_;
   epoll_event events[16];
   const int n = ::epoll_wait(watch_.get(), events, 16, 0);
   for (int i = 0; i < n; ++i) look_at(events[i].data.u64);
@@ -99,7 +98,9 @@ void Bootstrap::Impl::look_at(uint64_t event) {
     return forget(peer);
   }
   const bool process_ended = (event & kPidfdEvent) != 0;
-  if (loss_ || (end == Link::End::kNone && !process_ended)) return;
+  if (end == Link::End::kNone && !process_ended) return;
+  forget(peer);
+  if (loss_) return;  // the first counts
   loss_ = Loss{peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]),
                                  process_ended ? "its process has ended"
                                                : why + " without a goodbye, so its process died or gave up")};

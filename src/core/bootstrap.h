@@ -121,7 +121,8 @@ class Bootstrap {
                                                            const BootstrapOptions& options);
 
   /// Tells the peers that this rank leaves on purpose: they see no loss, and an error "rank r left the communicator"
-  /// only if they wait for it. No collective call may follow. `note`: what parting_note() tells them, at most 64 bytes.
+  /// only if they wait for it. No collective call may follow. `note`: what parting_note() tells them, about
+  /// a line.
   void say_goodbye(const std::string& note = {});
 
  private:

@@ -43,6 +43,9 @@ void read_transport_settings(const SettingValues& values, Settings& s) {
                       : values.text("device_engine") == "stream"    ? 2
                                                                     : 0;
   if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
+#ifdef RONDO_HAVE_UCX
+  s.has_ucx = 1;
+#endif
   if (values.find("transport") != nullptr) s.ucx_alone = values.text("transport") == "ucx";
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("device_direct") != nullptr) s.device_direct = values.text("device_direct") != "off";
@@ -177,6 +180,13 @@ Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const Hos
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }
+  if (!machines.one_host() || first.ucx_alone != 0)
+    for (size_t r = 0; r < all.size(); ++r)
+      if (all[r].has_ucx == 0)
+        return Status(
+            StatusCode::kUnsupported,
+            fmt::format("rank {}: {}, and rank {}'s build of rondo has no UCX (install libucx-dev, build again)", rank,
+                        machines.one_host() ? "RONDO_TRANSPORT is ucx" : "the ranks are on several hosts", r));
   std::vector<Settings> with_hosts = all;
   RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(with_hosts, machines));
   RONDO_TRY(prove_own_algorithms(hosts));

@@ -249,14 +249,18 @@ std::string OperationQueue::who_is_late(const Operation& op) {
   if (is_point_to_point(op.program)) {
     PairBoard* board = transport_.pair_board(mine.root);
     const bool sends = mine.collective == Collective::kSend;
-    if (board == nullptr || board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
+    if (board == nullptr) return fmt::format("; nothing is heard of rank {}", mine.root);
+    if (board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
       return "; both ranks have called it";
     return fmt::format("; rank {} has not called {} rank {} for the {}. time", mine.root, sends ? "recv from" : "send to",
                        rank_, op.sequence);
   }
   std::string late;
+  std::vector<Rank> silent;  // on other hosts, and not answering or never spoken to
   for (Rank r = 0; r < nranks_; ++r) {
-    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
+    if (r == rank_) continue;
+    OperationBoard* board = transport_.board(r);
+    if (board == nullptr) silent.push_back(r);
     if (board == nullptr || board->last_posted() >= op.sequence) continue;
     const uint64_t last = board->last_posted();
     const std::optional<OperationShape> shape = board->find(last);
@@ -265,6 +269,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
                                             board->last_finished() >= last ? "finished" : "under way")
                               : "none");
   }
+  if (!silent.empty()) late += fmt::format("; nothing is heard of {}", list_peers(silent));
   return late.empty() ? "; all ranks have called it" : late;
 }
 

@@ -39,10 +39,12 @@ void OperationQueue::sign_board() {
   auto put = [](uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_relaxed); };
   put(board_.owner_pid, static_cast<uint64_t>(getpid()));
   put(board_.owner_pid_namespace, this_pid_namespace());
-  if (rank_ == 0) put(board_.communicator, new_communicator_id());
+  const uint64_t agreed = transport_.agreed_id();
+  if (rank_ == 0) put(board_.communicator, agreed != 0 ? agreed : new_communicator_id());
 }
 
 uint64_t OperationQueue::communicator_id() {
+  if (const uint64_t agreed = transport_.agreed_id()) return agreed;
   OperationBoard* first = transport_.board(0);
   return first != nullptr ? std::atomic_ref(first->communicator).load(std::memory_order_relaxed) : 0;
 }

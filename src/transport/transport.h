@@ -101,6 +101,8 @@ class Transport {
   virtual bool progress() { return false; }
   /// The driver goes; what is under way must arrive all the same.
   virtual void rest() {}
+  /// A number, not 0, that all ranks know and that names the communicator; 0: rank 0's board has one.
+  virtual uint64_t agreed_id() const { return 0; }
   /// Bytes of staging memory that this rank has set up so far.
   virtual uint64_t staging_bytes() const = 0;
 };

@@ -121,4 +121,38 @@ TEST_F(Hosts, ARankThatLeavesEarlyHasSentAll) {
   });
 }
 
+TEST_F(Hosts, WhoAbortsAndLeavesIsNamedForThat) {
+  Shared<SharedCounter> num_ready;
+  spawn_owning(World::kHosts, 4, [&](std::unique_ptr<Communicator> comm) {
+    float first;
+    ASSERT_TRUE(is_ok(sum(*comm, 300000, &first)));
+    num_ready->add();
+    ASSERT_TRUE(num_ready->wait_at_least(4, 30));
+    if (comm->rank() == 0) {
+      comm->abort();
+      comm.reset();
+      return;
+    }
+    const Stopwatch watch;
+    Status s;
+    while ((s = sum(*comm, 3000000, &first)).ok()) ASSERT_LT(watch.seconds(), 10);
+    EXPECT_TRUE(fails_with(s, StatusCode::kAborted, {rank_text(0)}));
+    EXPECT_LT(watch.seconds(), 2);
+  });
+}
+
+// Small messages to one side only: who is done leaves while others are still in the call with slow ones.
+TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
+  for (int round = 0; round < 20; ++round)
+    spawn_owning(World::kHosts, 6, [&](std::unique_ptr<Communicator> comm) {
+      float first;
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(is_ok(sum(*comm, 2, &first)));
+      EXPECT_EQ(first, 21);
+      std::vector<int> data(5, comm->rank() == round % 6 ? 9 : 0);
+      ASSERT_TRUE(is_ok(comm->broadcast(data.data(), data.data(), data.size(), Dtype::kInt32, round % 6)));
+      EXPECT_EQ(data[4], 9);
+      comm.reset();
+    });
+}
+
 }  // namespace rondo::testing

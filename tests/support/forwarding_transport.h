@@ -35,6 +35,7 @@ class ForwardingTransport : public Transport {
   }
   void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
   uint64_t staging_bytes() const override { return real_->staging_bytes(); }
+  uint64_t agreed_id() const override { return real_->agreed_id(); }
   bool needs_progress() const override { return real_->needs_progress(); }
   bool progress() override { return real_->progress(); }
   void rest() override { real_->rest(); }

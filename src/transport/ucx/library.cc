@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <array>
+#include <cstdlib>
 #include <mutex>
 
 namespace rondo::ucx {
@@ -37,6 +38,7 @@ bool find(void* in, const char* name, F* to) {
 
 Expected<Library> load() {
   const SignalsKept kept;
+  setenv("UCX_TCP_CONN_NB", "y", 0);
   void* ucp = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
   if (ucp == nullptr)
     return Status(StatusCode::kUnsupported,

@@ -3,7 +3,6 @@
 #ifdef RONDO_HAVE_UCX
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -20,36 +19,11 @@ namespace rondo::ucx {
 namespace {
 
 constexpr uint64_t kMs = 1'000'000;
-constexpr uint64_t kLeaveNs = 5000 * kMs;       // until the peers have what a leaving rank has sent them
-constexpr uint64_t kLastWordsNs = 200 * kMs;    // until an abort is out
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
-constexpr uint32_t kIdlePasses = 4;             // then the peers are told of every message that was read
-constexpr int kGiveWayMs = 2;                   // the poller looks that often whether somebody drives
-
-// A board as it stands here at a moment, word by word, for the wire; and back.
-template <class T>
-void copy_words(const T& from, void* to) {
-  static_assert(sizeof(T) % 8 == 0);
-  for (size_t i = 0; i < sizeof(T) / 8; ++i) {
-    const uint64_t w = std::atomic_ref(const_cast<uint64_t&>(reinterpret_cast<const uint64_t*>(&from)[i]))
-                           .load(std::memory_order_acquire);
-    std::memcpy(static_cast<std::byte*>(to) + 8 * i, &w, 8);
-  }
-}
-template <class T>
-void store_words(const std::byte* from, T* to) {
-  for (size_t i = 0; i < sizeof(T) / 8; ++i) {
-    uint64_t w;
-    std::memcpy(&w, from + 8 * i, 8);
-    std::atomic_ref(reinterpret_cast<uint64_t*>(to)[i]).store(w, std::memory_order_release);
-  }
-}
-
-// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that.
-struct PartingNote {
-  uint64_t posted = 0, finished = 0;
-};
+// A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after that.
+constexpr uint64_t kLossNs = 300 * kMs;
+constexpr uint64_t kCloseNs = 1000 * kMs;
 
 // What each rank says before its address: whether it can take part.
 struct Hello {
@@ -137,7 +111,7 @@ Status RemoteTransport::meet(bool ucx_alone) {
     if (r == 0) session = h.session;
     blobs[r].erase(0, sizeof h);
   }
-  wire_->set_peers(std::move(blobs), session);
+  wire_->set_peers(std::move(blobs), peers_.ranks_here(), session);
 
   Status local;
   if (const auto& here = peers_.ranks_here(); !ucx_alone && here.size() > 1) {
@@ -151,21 +125,32 @@ Status RemoteTransport::meet(bool ucx_alone) {
     Hello h;
     RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
   }
+  session_ = session | 1;
   remotes_.resize(static_cast<size_t>(nranks_));
   for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && !shares_memory(r)) remotes_[static_cast<size_t>(r)] = std::make_unique<Remote>();
+    if (r != rank_) remotes_[static_cast<size_t>(r)] = std::make_unique<Remote>();
   poller_ = std::thread([this] { poll_loop(); });
   return {};
 }
 
 RemoteTransport::~RemoteTransport() {
+  if (getpid() != pid_) {  // a forked child: the parent's connections, and a thread that is not there
+    if (poller_.joinable()) poller_.detach();
+    (void)wire_.release();
+    (void)fifos_.release();
+    return;
+  }
   if (poller_.joinable()) {
     leave();
     stop_ = true;
     wake_poller();
     poller_.join();
   }
-  wire_.reset();  // before the memory that its messages point to
+  if (wire_ != nullptr && !wire_->close(kCloseNs)) {  // it points to the FIFOs' memory: both stay for good
+    (void)wire_.release();
+    (void)fifos_.release();
+  }
+  wire_.reset();
   fifos_.reset();
   if (wake_fd_ >= 0) close(wake_fd_);
   for (const auto& [at, bytes] : allocated_) munmap(at, bytes);
@@ -186,10 +171,10 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
     return opened;
   }();
   if (made.ok()) return made;
-  const Status why(
-      made.status().code(),
-      fmt::format("rank {} cannot make a connection to {}: {}", rank_,
-                  key.group == kUnicast ? fmt::format("rank {}", key.reader) : "the other ranks", made.status().message()));
+  const Status why(made.status().code(),
+                   fmt::format("rank {} cannot make a connection to {}: {}", rank_,
+                               key.group == kUnicast ? fmt::format("rank {}", key.reader) : "the other ranks",
+                               made.status().message()));
   raise(rank_, std::string(why.message()));
   return why;
 }
@@ -213,47 +198,52 @@ Doorbell* RemoteTransport::bell(Rank r) {
   return r == rank_ ? &own_bell_ : nullptr;
 }
 
-// A peer's boards are asked for when somebody looks at them, which is in long waits only.
+// A peer's boards are asked for when somebody looks at them, which is in long waits only. Also of a rank that this one
+// has not spoken to yet: who called something else has to be named by all, and connecting does not block.
 bool RemoteTransport::fresh(Rank r) {
+  const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   const uint64_t now = monotonic_ns();
-  if (!remote.noted && now - remote.boards_asked_ns > kAskBoardsNs) {
+  if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
     remote.boards_asked_ns = now;
-    const std::lock_guard lock(mutex_);
     Header h;
     h.kind = Kind::kBoardsAsked;
     wire_->send_copy(r, h, nullptr, 0);
   }
-  const uint64_t came = remote.boards_came_ns.load(std::memory_order_acquire);
-  return remote.noted || (came != 0 && now - came < kBoardsHoldNs);
+  return remote.mirror.ended() || (remote.boards_came_ns != 0 && now - remote.boards_came_ns < kBoardsHoldNs);
 }
 
 OperationBoard* RemoteTransport::board(Rank r) {
   if (shares_memory(r)) return local_->board(index_here(r));
   if (r == rank_) return &own_board_;
-  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->board : nullptr;
+  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->mirror.board() : nullptr;
 }
 
 PairBoard* RemoteTransport::pair_board(Rank r) {
   if (shares_memory(r)) return local_->pair_board(index_here(r));
   if (r == rank_) return &own_pair_board_;
-  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->pair_board : nullptr;
+  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
 }
 
 // The first abort that a rank hears of is the one that counts for it.
+void RemoteTransport::take_abort(Rank by, std::string reason) {
+  int nobody = -1;
+  if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
+}
+
+void RemoteTransport::tell_abort() {
+  Header h;
+  h.kind = Kind::kAbort;
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
+      wire_->send_copy(r, h, reason_.data(), reason_.size());
+}
+
 void RemoteTransport::raise(Rank by, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    int nobody = -1;
-    if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = reason;
-    if (by == rank_) {
-      Header h;
-      h.kind = Kind::kAbort;
-      for (Rank r = 0; r < nranks_; ++r)
-        if (const Remote* to = remotes_[static_cast<size_t>(r)].get();
-            r != rank_ && !wire_->lost(r) && !(to != nullptr && to->departed))
-          wire_->send_copy(r, h, reason.data(), reason.size());
-    }
+    take_abort(by, reason);
+    if (by == rank_ && aborted_by_ == rank_) tell_abort();
     wire_->progress();
   }
   ring(*bell(rank_));
@@ -271,35 +261,35 @@ std::string RemoteTransport::abort_reason(Rank by) {
 }
 
 bool RemoteTransport::departed(Rank r) {
-  if (shares_memory(r)) return local_->departed(index_here(r));
-  const Remote* remote = remotes_[static_cast<size_t>(r)].get();
-  return remote != nullptr && (remote->departed.load(std::memory_order_acquire) || has_left(r));
-}
-
-// Of a rank that this one never spoke to: it has said goodbye through the bootstrap.
-bool RemoteTransport::has_left(Rank r) {
+  if (r == rank_) return false;
+  const Remote& remote = *remotes_[static_cast<size_t>(r)];
+  if (remote.departed.load(std::memory_order_acquire)) return true;
+  // What came through UCX is not known to be all before it says so.
+  if (shares_memory(r)) return !remote.heard.load(std::memory_order_acquire) && local_->departed(index_here(r));
   const auto note = peers_.parting_note(r);
   if (!note) return false;
+  const std::lock_guard lock(mutex_);
   note_end(r, reinterpret_cast<const std::byte*>(note->data()), note->size());
   return true;
 }
 
-void RemoteTransport::note_end(Rank r, const std::byte* note, size_t bytes) {
-  Remote& remote = *remotes_[static_cast<size_t>(r)];
-  PartingNote n;
-  if (bytes != sizeof n || remote.noted) return;
-  std::memcpy(&n, note, sizeof n);
-  std::atomic_ref(remote.board.posted).store(n.posted, std::memory_order_release);
-  std::atomic_ref(remote.board.finished).store(n.finished, std::memory_order_release);
-  remote.noted = true;
+void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
+  PartingNote note;
+  if (!PartingNote::decode(bytes, num_bytes, &note)) return;
+  remotes_[static_cast<size_t>(r)]->mirror.end(note);
+  if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {
   if (auto lost = peers_.find_lost()) return lost;
-  const std::lock_guard lock(mutex_);
-  const auto lost = wire_->loss();
-  if (!lost || departed(lost->rank)) return std::nullopt;
-  return PeerLoss{lost->rank, fmt::format("rank {} was lost: {}", lost->rank, lost->how)};
+  std::vector<PeerLoss> losses;
+  {
+    const std::lock_guard lock(mutex_);
+    losses = wire_->losses(monotonic_ns() - kLossNs);
+  }
+  for (PeerLoss& l : losses)
+    if (!departed(l.rank)) return std::move(l);
+  return std::nullopt;
 }
 
 // No memory is reachable by all ranks, so this is memory like any other.
@@ -325,163 +315,6 @@ Status RemoteTransport::free(void* ptr) {
 
 Status RemoteTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
   return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
-}
-
-bool RemoteTransport::move() {
-  bool moved = fifos_->carry(*wire_);
-  moved |= wire_->progress();
-  moved |= answer_leavers();
-  if (moved) idle_passes_ = 0;
-  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*wire_);
-  return moved;
-}
-
-bool RemoteTransport::progress() {
-  if (!driven_.load(std::memory_order_relaxed)) driven_.store(true, std::memory_order_relaxed);
-  passes_.fetch_add(1, std::memory_order_relaxed);
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && move();
-}
-
-void RemoteTransport::rest() {
-  driven_.store(false, std::memory_order_relaxed);
-  bool something_left = true;
-  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
-    move();
-    something_left = wire_->pending() != 0 || fifos_->has_unsent();
-  }
-  if (something_left) wake_poller();
-}
-
-std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
-  return fifos_->place(header, line, bytes);
-}
-
-void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
-  Remote* remote = remotes_[static_cast<size_t>(header.from)].get();
-  auto abort_as = [&](Rank by, std::string reason) {
-    int nobody = -1;
-    if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
-  };
-  switch (header.kind) {
-    case Kind::kLines:
-    case Kind::kData:
-    case Kind::kCredit:
-      if (const Status s = fifos_->arrived(header, line, data, bytes); !s.ok())
-        abort_as(rank_, std::string(s.message()));
-      break;
-    case Kind::kAbort: abort_as(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
-    case Kind::kLeaving:
-      if (remote == nullptr) break;
-      note_end(header.from, data, bytes);
-      remote->will_have_sent = header.step;
-      remote->leaving = true;
-      break;
-    case Kind::kLeft:
-      if (remote != nullptr) remote->has_all = true;
-      break;
-    case Kind::kBoardsAsked: {
-      std::string both(sizeof(OperationBoard) + sizeof(PairBoard), '\0');
-      copy_words(local_ != nullptr ? *local_->board(index_here(rank_)) : own_board_, both.data());
-      copy_words(local_ != nullptr ? *local_->pair_board(index_here(rank_)) : own_pair_board_,
-                 both.data() + sizeof(OperationBoard));
-      Header h;
-      h.kind = Kind::kBoards;
-      wire_->send_copy(header.from, h, both.data(), both.size());
-      break;
-    }
-    case Kind::kBoards:
-      if (remote == nullptr || remote->noted || bytes != sizeof(OperationBoard) + sizeof(PairBoard)) break;
-      store_words(data, &remote->board);
-      store_words(data + sizeof(OperationBoard), &remote->pair_board);
-      remote->boards_came_ns.store(monotonic_ns(), std::memory_order_release);
-      break;
-  }
-  ring(*bell(rank_));
-}
-
-// Whoever leaves is told when all that it sent has come; from then on it counts as departed.
-bool RemoteTransport::answer_leavers() {
-  bool any = false;
-  for (Rank r = 0; r < nranks_; ++r) {
-    Remote* remote = remotes_[static_cast<size_t>(r)].get();
-    if (remote == nullptr || !remote->leaving || fifos_->received(r) < remote->will_have_sent) continue;
-    remote->leaving = false;
-    remote->departed.store(true, std::memory_order_release);
-    Header h;
-    h.kind = Kind::kLeft;
-    wire_->send_copy(r, h, nullptr, 0);
-    any = true;
-  }
-  return any;
-}
-
-// The peers that this rank has spoken to get all that it has sent. After an abort only that has to be out.
-void RemoteTransport::leave() {
-  const uint64_t since = monotonic_ns();
-  const bool aborted = aborted_by_ >= 0;
-  std::vector<Rank> waiting;
-  OperationBoard& mine = *board(rank_);
-  const PartingNote note{mine.last_posted(), mine.last_finished()};
-  peers_.part(std::string(reinterpret_cast<const char*>(&note), sizeof note));
-  {
-    const std::lock_guard lock(mutex_);
-    fifos_->carry(*wire_);
-    for (Rank r = 0; r < nranks_ && !aborted; ++r)
-      if (const Remote* to = remotes_[static_cast<size_t>(r)].get();
-          to != nullptr && wire_->connected(r) && !to->departed) {
-        Header h;
-        h.kind = Kind::kLeaving;
-        h.step = fifos_->sent(r);
-        wire_->send_copy(r, h, &note, sizeof note);
-        waiting.push_back(r);
-      }
-  }
-  const uint64_t limit = aborted ? kLastWordsNs : kLeaveNs;
-  for (uint32_t pass = 0;; ++pass) {
-    bool moved = false, pending = false;
-    {
-      const std::lock_guard lock(mutex_);
-      moved = move();
-      pending = wire_->pending() != 0;
-      // Who has departed before us needs nothing any more, and whoever is lost cannot answer.
-      std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || wire_->lost(r); });
-    }
-    if (pass % 64 == 0 && !waiting.empty()) {
-      const auto lost = peers_.find_lost();
-      std::erase_if(waiting, [&](Rank r) { return (lost && lost->rank == r) || peers_.parting_note(r).has_value(); });
-    }
-    if ((waiting.empty() && !pending) || monotonic_ns() - since > limit) return;
-    if (!moved) sched_yield();
-  }
-}
-
-void RemoteTransport::wake_poller() {
-  const uint64_t one = 1;
-  (void)!write(wake_fd_, &one, sizeof one);
-}
-
-// Listens while nobody drives. A driver is noticed by its passes, so one that stops without a word is not waited for.
-void RemoteTransport::poll_loop() {
-  uint32_t seen = passes_;
-  pollfd fds[2] = {{wake_fd_, POLLIN, 0}, {wire_->event_fd(), POLLIN, 0}};
-  while (!stop_) {
-    uint64_t woken;
-    (void)!read(wake_fd_, &woken, sizeof woken);
-    if (const uint32_t now = passes_; driven_ && now != seen) {
-      seen = now;
-      ::poll(fds, 1, kGiveWayMs);
-      continue;
-    }
-    bool quiet = false;
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
-      while (move() || fifos_->tell(*wire_)) {
-      }
-      quiet = wire_->arm();
-    }
-    if (quiet) ::poll(fds, 2, 100);
-    else sched_yield();
-  }
 }
 
 }  // namespace rondo::ucx

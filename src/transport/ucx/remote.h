@@ -16,6 +16,8 @@
 // Thread safety: as Transport.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -26,6 +28,7 @@
 #include "rondo/host_layout.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
+#include "transport/ucx/board_mirror.h"
 #ifdef RONDO_HAVE_UCX
 #include "transport/ucx/remote_fifo.h"
 #include "transport/ucx/wire.h"
@@ -81,21 +84,21 @@ class RemoteTransport final : public Transport, private Sink {
   Status pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) override;
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
+  uint64_t agreed_id() const override { return session_; }
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;
 
  private:
-  /// What is known of a rank that this one shares no memory with.
+  /// What is known of another rank.
   struct Remote {
     std::atomic<bool> departed = false;
+    std::atomic<bool> heard = false;  // data have come from it through UCX
     uint64_t will_have_sent = 0;      // told when it leaves
     bool leaving = false;             // it waits for our answer
     bool has_all = false;             // it has what we sent
-    std::atomic<bool> noted = false;  // its board says for good how far it came
-    std::atomic<uint64_t> boards_asked_ns = 0, boards_came_ns = 0;
-    OperationBoard board{};
-    PairBoard pair_board{};
+    uint64_t boards_asked_ns = 0, boards_came_ns = 0;
+    BoardMirror mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers);
   Status meet(bool ucx_alone);
@@ -105,11 +108,14 @@ class RemoteTransport final : public Transport, private Sink {
   bool is_local(const ConnectionKey& key) const;
   ConnectionKey local_key(const ConnectionKey& key) const;
   void raise(Rank by, const std::string& reason);
+  // Under the lock:
+  void take_abort(Rank by, std::string reason);
+  void tell_abort();
+  void fail_here(const Status& why);
   bool move();
   bool answer_leavers();
   bool fresh(Rank r);
-  void note_end(Rank r, const std::byte* note, size_t bytes);
-  bool has_left(Rank r);
+  void note_end(Rank r, const std::byte* bytes, size_t num_bytes);
   void leave();
   void poll_loop();
   void wake_poller();
@@ -129,10 +135,13 @@ class RemoteTransport final : public Transport, private Sink {
   std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<Wire> wire_;
-  std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty where memory is shared
+  std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
+  bool abort_untold_ = false;                     // this rank's own, from within a message
   std::string reason_;                            // of the abort
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
+  uint64_t session_ = 0;  // names the communicator
+  const pid_t pid_ = getpid();
   std::atomic<uint64_t> bytes_ = 0;
   std::vector<std::pair<void*, uint64_t>> allocated_;
   std::vector<std::shared_ptr<void>> kept_;

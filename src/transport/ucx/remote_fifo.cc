@@ -85,12 +85,10 @@ Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std:
 }
 
 Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
-  std::unique_ptr<Replica>& slot = replicas_[pack(key, key.writer)];
-  if (slot == nullptr) {
-    RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
-    slot = std::make_unique<Replica>(Replica{key, v});
-  }
-  return slot.get();
+  const auto found = replicas_.find(pack(key, key.writer));
+  if (found != replicas_.end()) return found->second.get();
+  RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
+  return replicas_.emplace(pack(key, key.writer), std::make_unique<Replica>(Replica{key, v})).first->second.get();
 }
 
 Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& key) {
@@ -160,25 +158,27 @@ bool RemoteFifos::has_unsent() const {
   return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& o) { return posted(o->view, o->step); });
 }
 
-std::byte* RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
-  const auto r = replica(key_from(header));
+Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  if (header.inline_only != 0) return impossible(header, bytes);
+  RONDO_TRY_ASSIGN(const Replica* r, replica(key_from(header)));
   DataPlace at;
   std::memcpy(&at, line.payload, sizeof at);
-  if (!r.ok() || at.bytes != bytes || at.offset > (*r)->view.data_bytes || bytes > (*r)->view.data_bytes - at.offset)
-    return nullptr;
-  return (*r)->view.data + at.offset;
+  if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
+    return impossible(header, bytes);
+  return r->view.data + at.offset;
+}
+
+Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
+  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
+                                                   rank_, h.from, static_cast<int>(h.kind), bytes));
 }
 
 Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
-  auto impossible = [&] {
-    return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
-                                                     rank_, header.from, static_cast<int>(header.kind), bytes));
-  };
   if (header.kind == Kind::kCredit) {
     const ConnectionKey key{rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
                             header.inline_only != 0};
     const auto found = by_reader_.find(pack(key, header.from));
-    if (found == by_reader_.end()) return impossible();
+    if (found == by_reader_.end()) return impossible(header, bytes);
     uint64_t& steps = found->second->view.counters[found->second->counter()].steps;
     const uint64_t before = HostMem::load_relaxed(&steps);
     if (header.step - before <= found->second->view.num_lines) HostMem::store_release(&steps, header.step);
@@ -194,13 +194,14 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     HostMem::store_release(&to.flag, flag);
   };
   if (header.kind == Kind::kData) {
-    if (line == nullptr || header.inline_only != 0) return impossible();
+    if (line == nullptr || header.inline_only != 0) return impossible(header, bytes);
     store(reinterpret_cast<const std::byte*>(line), header.step);
     ++received_[static_cast<size_t>(header.from)];
     return {};
   }
   const uint32_t n = header.num_lines;
-  if (header.inline_only == 0 || n == 0 || n > v.num_lines || bytes != sizeof(HeaderLine) * n) return impossible();
+  if (header.inline_only == 0 || n == 0 || n > v.num_lines || bytes != sizeof(HeaderLine) * n)
+    return impossible(header, bytes);
   for (uint32_t i = 0; i < n; ++i) store(data + sizeof(HeaderLine) * i, header.step + i);
   received_[static_cast<size_t>(header.from)] += n;
   return {};

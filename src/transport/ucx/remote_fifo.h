@@ -60,7 +60,8 @@ class RemoteFifos {
   /// True when carry() would send.
   bool has_unsent() const;
 
-  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes);
+  /// Where the data of a kData message belong. Errors: as arrived().
+  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes);
   /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot be.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
@@ -89,6 +90,7 @@ class RemoteFifos {
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Expected<Replica*> replica(const ConnectionKey& key);
+  Status impossible(const Header& h, size_t bytes) const;
   ConnectionKey key_from(const Header& h) const {
     return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0};
   }

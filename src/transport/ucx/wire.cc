@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace rondo::ucx {
 namespace {
@@ -15,7 +16,7 @@ constexpr unsigned kMessageId = 1;  // UCX's number of our one kind of active me
 }  // namespace
 
 struct Wire::Copy {
-  Wire* wire;
+  Endpoint* to;
   Header header;
   std::string data;
 };
@@ -71,27 +72,50 @@ Status Wire::open(int nranks) {
 }
 
 Wire::~Wire() {
-  if (worker_ == nullptr) return;
-  std::vector<void*> closing;
+  if (worker_ != nullptr) lib_.ucp_worker_destroy(worker_);
+  for (Incoming* i : incoming_) delete i;
+}
+
+bool Wire::close(uint64_t limit_ns) {
+  closing_ = true;
+  const uint64_t since = monotonic_ns();
+  std::vector<void*> requests;
+  if (flushing_ != nullptr) requests.push_back(std::exchange(flushing_, nullptr));
   for (Endpoint& e : endpoints_) {
     if (e.handle == nullptr) continue;
     ucp_request_param_t p{};
     p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    p.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    p.flags = e.near ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
     void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
-    if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
+    e.handle = nullptr;
+    if (UCS_PTR_IS_PTR(request)) requests.push_back(request);
   }
-  for (void* request : closing) {
-    // Forced closing ends without the peer; the bound is against a defect in a device's driver.
-    for (int i = 0; i < 1'000'000 && lib_.ucp_request_check_status(request) == UCS_INPROGRESS; ++i)
-      lib_.ucp_worker_progress(worker_);
-    lib_.ucp_request_free(request);
+  while (!requests.empty()) {
+    lib_.ucp_worker_progress(worker_);
+    std::erase_if(requests, [this](void* r) {
+      if (lib_.ucp_request_check_status(r) == UCS_INPROGRESS) return false;
+      lib_.ucp_request_free(r);
+      return true;
+    });
+    if (monotonic_ns() - since > limit_ns) return false;
   }
-  lib_.ucp_worker_destroy(worker_);
-  for (Incoming* i : incoming_) delete i;
+  return true;
 }
 
-void Wire::set_peers(std::vector<std::string> addresses, uint64_t session) {
+bool Wire::flush() {
+  if (flushing_ == nullptr) {
+    ucp_request_param_t p{};
+    void* request = lib_.ucp_worker_flush_nbx(worker_, &p);
+    if (!UCS_PTR_IS_PTR(request)) return true;
+    flushing_ = request;
+  }
+  if (lib_.ucp_request_check_status(flushing_) == UCS_INPROGRESS) return false;
+  lib_.ucp_request_free(std::exchange(flushing_, nullptr));
+  return true;
+}
+
+void Wire::set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session) {
+  for (const Rank r : near) endpoints_[static_cast<size_t>(r)].near = true;
   addresses_ = std::move(addresses);
   session_ = session;
 }
@@ -99,7 +123,16 @@ void Wire::set_peers(std::vector<std::string> addresses, uint64_t session) {
 void Wire::fail(Endpoint& e, ucs_status_t s) {
   if (e.failed) return;
   e.failed = true;
-  if (!loss_) loss_ = PeerLoss{e.rank, fmt::format("UCX lost it: {}", lib_.ucs_status_string(s))};
+  e.failed_ns = monotonic_ns();
+  e.why = s;
+}
+
+std::vector<PeerLoss> Wire::losses(uint64_t before_ns) const {
+  std::vector<PeerLoss> found;
+  for (const Endpoint& e : endpoints_)
+    if (e.failed && e.failed_ns < before_ns)
+      found.push_back({e.rank, fmt::format("rank {} was lost: UCX says: {}", e.rank, lib_.ucs_status_string(e.why))});
+  return found;
 }
 
 ucp_ep_h Wire::endpoint(Rank to) {
@@ -109,7 +142,7 @@ ucp_ep_h Wire::endpoint(Rank to) {
   p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                  UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
   p.address = reinterpret_cast<const ucp_address_t*>(addresses_[static_cast<size_t>(to)].data());
-  p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  p.err_mode = e.near ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   p.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t s) {
     auto* endpoint = static_cast<Endpoint*>(self);
     endpoint->wire->fail(*endpoint, s);
@@ -134,19 +167,16 @@ void Wire::post(Rank to, const void* header, size_t header_bytes, const void* da
   p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
   if (copy == nullptr) {
-    p.user_data = this;
-    p.cb.send = [](void* request, ucs_status_t, void* self) {
-      auto* wire = static_cast<Wire*>(self);
-      --wire->pending_;
-      wire->lib_.ucp_request_free(request);
+    p.user_data = &e;
+    p.cb.send = [](void* request, ucs_status_t s, void* to) {
+      auto* endpoint = static_cast<Endpoint*>(to);
+      endpoint->wire->sent(request, s, *endpoint);
     };
   } else {
     p.user_data = copy;
-    p.cb.send = [](void* request, ucs_status_t, void* sent) {
-      Wire* wire = static_cast<Copy*>(sent)->wire;
-      --wire->pending_;
-      wire->lib_.ucp_request_free(request);
-      delete static_cast<Copy*>(sent);
+    p.cb.send = [](void* request, ucs_status_t s, void* what) {
+      const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
+      done->to->wire->sent(request, s, *done->to);
     };
   }
   ++pending_;
@@ -155,6 +185,12 @@ void Wire::post(Rank to, const void* header, size_t header_bytes, const void* da
   --pending_;
   delete copy;
   if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
+}
+
+void Wire::sent(void* request, ucs_status_t s, Endpoint& to) {
+  --pending_;
+  lib_.ucp_request_free(request);
+  if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
 }
 
 void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes) {
@@ -169,14 +205,17 @@ void Wire::send_lines(Rank to, const Header& header, const HeaderLine* lines, si
 void Wire::send_copy(Rank to, Header header, const void* data, size_t bytes) {
   header.session = session_;
   header.from = rank_;
-  auto* copy = new Copy{this, header, std::string(static_cast<const char*>(data), bytes)};
+  auto* copy =
+      new Copy{&endpoints_[static_cast<size_t>(to)], header, std::string(static_cast<const char*>(data), bytes)};
   post(to, &copy->header, sizeof copy->header, copy->data.data(), bytes, copy);
 }
 
 bool Wire::progress() {
-  bool moved = false;
-  while (lib_.ucp_worker_progress(worker_) != 0) moved = true;
-  return moved;
+  constexpr int kMostRounds = 32;
+  const uint64_t before = arrivals_;
+  for (int i = 0; i < kMostRounds && lib_.ucp_worker_progress(worker_) != 0; ++i) {
+  }
+  return arrivals_ != before;
 }
 
 bool Wire::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
@@ -189,7 +228,8 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
   const bool known = h.header.session == session_ && h.header.from >= 0 &&
                      static_cast<size_t>(h.header.from) < endpoints_.size() && h.header.from != rank_ &&
                      (h.header.kind == Kind::kData) == (header_bytes == sizeof h);
-  if (!known) return UCS_OK;
+  if (!known || closing_) return UCS_OK;
+  ++arrivals_;
   const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
   if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     if (line != nullptr && bytes != 0) {
@@ -213,6 +253,8 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     auto* done = static_cast<Incoming*>(what);
     Wire* wire = done->wire;
     std::erase(wire->incoming_, done);
+    ++wire->arrivals_;
+    if (wire->closing_) s = UCS_ERR_CANCELED;
     const bool has_line = done->header.header.kind == Kind::kData;
     const bool kept = !has_line || done->elsewhere.empty();
     if (s == UCS_OK && kept)

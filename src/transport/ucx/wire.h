@@ -54,7 +54,7 @@ static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 
 class Sink {
  public:
-  /// Where `bytes` of data of a kData message belong; nullptr: nowhere, the message is dropped.
+  /// Where `bytes` of data of a kData message belong; nullptr: nowhere, the message is dropped, and the sink knows why.
   virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
   /// A whole message. kData: what belongs at place() is there.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
@@ -67,15 +67,16 @@ class Wire {
  public:
   /// Makes the worker. Errors: those of Context, kSystem.
   static Expected<std::unique_ptr<Wire>> create(Rank rank, int nranks, Sink& sink);
-  /// Closes all endpoints without asking the peers.
+  /// close() must have said true before, if anything was sent.
   ~Wire();
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
   /// What the peers need to reach this rank.
   const std::string& address() const { return address_; }
-  /// By rank; empty: never reached. `session`: equal on all of them.
-  void set_peers(std::vector<std::string> addresses, uint64_t session);
+  /// By rank. `session`: equal on all of them. `near`: ranks of this host, whose deaths others notice: UCX's shared memory
+  /// cannot, and would not be used where it has to.
+  void set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session);
 
   /// Sends a header and data that stay as they are until the peer has answered for them: `line` and `data` are read
   /// whenever UCX gets to it.
@@ -83,13 +84,20 @@ class Wire {
   void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
-  /// True when something moved.
+  /// Lets UCX work for a bounded while. True when a message has come; that UCX is busy says nothing, since over a dead link
+  /// it never rests.
   bool progress();
   /// Messages that UCX has not taken off our hands.
   uint64_t pending() const { return pending_; }
   bool connected(Rank to) const { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }
-  std::optional<PeerLoss> loss() const { return loss_; }
   bool lost(Rank r) const { return endpoints_[static_cast<size_t>(r)].failed; }
+  /// The ranks whose endpoints have failed before `before_ns` of monotonic_ns(), with UCX's words.
+  std::vector<PeerLoss> losses(uint64_t before_ns) const;
+  /// True when the kernel, or a device, has all that was sent. Ask again until then.
+  bool flush();
+  /// Closes all endpoints, those that have not failed after what they have under way, within `limit_ns`. False: UCX still
+  /// reads or writes memory of ours, so neither this nor that may ever be freed. No message is told to the sink any more.
+  bool close(uint64_t limit_ns);
 
   /// A descriptor that becomes readable when there is news, once arm() has said true; false: there is some already.
   int event_fd() const { return event_fd_; }
@@ -102,6 +110,9 @@ class Wire {
     Rank rank = 0;
     ucp_ep_h handle = nullptr;
     bool failed = false;
+    bool near = false;
+    uint64_t failed_ns = 0;
+    ucs_status_t why = UCS_OK;
   };
   struct Copy;
   struct Incoming;
@@ -110,6 +121,7 @@ class Wire {
   Status open(int nranks);
   ucp_ep_h endpoint(Rank to);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy);
+  void sent(void* request, ucs_status_t s, Endpoint& to);
   void fail(Endpoint& e, ucs_status_t s);
   ucs_status_t receive(const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t& param);
@@ -126,7 +138,9 @@ class Wire {
   std::vector<Endpoint> endpoints_;     // by rank
   std::vector<Incoming*> incoming_;     // rendezvous under way
   uint64_t pending_ = 0;
-  std::optional<PeerLoss> loss_;
+  uint64_t arrivals_ = 0;
+  void* flushing_ = nullptr;
+  bool closing_ = false;
 };
 
 }  // namespace rondo::ucx

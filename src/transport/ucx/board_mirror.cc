@@ -1,0 +1,105 @@
+#include "transport/ucx/board_mirror.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "protocol/spin.h"
+
+namespace rondo::ucx {
+namespace {
+
+uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
+void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_release); }
+
+// Word by word: their owner writes on.
+template <class T>
+void copy_words(T& from, T* to) {
+  static_assert(sizeof(T) % 8 == 0);
+  auto* words = reinterpret_cast<uint64_t*>(&from);
+  for (size_t i = 0; i < sizeof(T) / 8; ++i) {
+    const uint64_t w = load(words[i]);
+    std::memcpy(reinterpret_cast<std::byte*>(to) + 8 * i, &w, 8);
+  }
+}
+
+// Its first word, the number that readers look for, is out while the others change.
+template <class Record>
+void store_record(const Record& from, Record& to) {
+  const auto* words = reinterpret_cast<const uint64_t*>(&from);
+  auto* there = reinterpret_cast<uint64_t*>(&to);
+  store_word(there[0], 0);
+  for (size_t i = 1; i < sizeof(Record) / 8; ++i) store_word(there[i], words[i]);
+  store_word(there[0], words[0]);
+}
+
+}  // namespace
+
+std::string PartingNote::encode() const {
+  constexpr size_t kMostReason = 480;
+  std::string bytes(24, '\0');
+  std::memcpy(bytes.data(), &posted, 8);
+  std::memcpy(bytes.data() + 8, &finished, 8);
+  std::memcpy(bytes.data() + 16, &aborted_by, 8);
+  return bytes + reason.substr(0, kMostReason);
+}
+
+bool PartingNote::decode(const std::byte* bytes, size_t num_bytes, PartingNote* note) {
+  if (num_bytes < 24) return false;
+  std::memcpy(&note->posted, bytes, 8);
+  std::memcpy(&note->finished, bytes + 8, 8);
+  std::memcpy(&note->aborted_by, bytes + 16, 8);
+  note->reason.assign(reinterpret_cast<const char*>(bytes) + 24, num_bytes - 24);
+  return true;
+}
+
+// A record that its owner was writing is left out: its number is 0 then, or no longer what it was.
+std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
+  OperationBoard b;
+  PairBoard p;
+  copy_words(board, &b);
+  copy_words(pairs, &p);
+  for (size_t i = 0; i < OperationBoard::kRecords; ++i)
+    if (load(board.records[i].sequence) != b.records[i].sequence) b.records[i].sequence = 0;
+  for (size_t i = 0; i < PairBoard::kRecords; ++i)
+    if (load(pairs.records[i].number) != p.records[i].number) p.records[i].number = 0;
+  if (b.waits_noted_ns != OperationBoard::kForGood) {
+    const uint64_t now = monotonic_ns();
+    b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // an age
+  }
+  std::string bytes(sizeof b + sizeof p, '\0');
+  std::memcpy(bytes.data(), &b, sizeof b);
+  std::memcpy(bytes.data() + sizeof b, &p, sizeof p);
+  return bytes;
+}
+
+bool BoardMirror::store(const std::byte* bytes, size_t num_bytes, bool same_host) {
+  if (num_bytes != sizeof(OperationBoard) + sizeof(PairBoard)) return false;
+  if (ended_) return true;
+  OperationBoard b;
+  PairBoard p;
+  std::memcpy(static_cast<void*>(&b), bytes, sizeof b);
+  std::memcpy(static_cast<void*>(&p), bytes + sizeof b, sizeof p);
+  for (size_t i = 0; i < OperationBoard::kRecords; ++i) store_record(b.records[i], board_.records[i]);
+  for (size_t i = 0; i < PairBoard::kRecords; ++i) store_record(p.records[i], pairs_.records[i]);
+  for (size_t i = 0; i < OperationBoard::kWaits; ++i) store_word(board_.waits[i], b.waits[i]);
+  const uint64_t now = monotonic_ns();
+  store_word(board_.waits_noted_ns, b.waits_noted_ns == OperationBoard::kForGood
+                                        ? OperationBoard::kForGood
+                                        : now - std::min(now, b.waits_noted_ns));
+  store_word(board_.owner_pid, b.owner_pid);
+  store_word(board_.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
+  store_word(pairs_.posted, p.posted);
+  store_word(board_.finished, std::max(load(board_.finished), b.finished));
+  store_word(board_.posted, std::max(load(board_.posted), b.posted));
+  return true;
+}
+
+void BoardMirror::end(const PartingNote& note) {
+  if (ended_) return;
+  ended_ = true;
+  store_word(board_.finished, note.finished);
+  store_word(board_.posted, note.posted);
+}
+
+}  // namespace rondo::ucx

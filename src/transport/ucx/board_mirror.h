@@ -1,0 +1,49 @@
+// The boards of ranks on other hosts, as they were a moment ago: asked for in long waits, sent as bytes, stored so that
+// whoever reads them meanwhile gets a record whole or not at all.
+//
+// What means something on one host only does not cross: whose process it is, and the clock of its waits, which travels
+// as an age.
+//
+// Thread safety: one storer; any readers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "trace/operation_record.h"
+#include "trace/pair_record.h"
+
+namespace rondo::ucx {
+
+/// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that, and
+/// whoever has not heard of an abort, why it leaves.
+struct PartingNote {
+  uint64_t posted = 0, finished = 0;
+  int64_t aborted_by = -1;
+  std::string reason;  // of the abort
+
+  std::string encode() const;
+  static bool decode(const std::byte* bytes, size_t num_bytes, PartingNote* note);
+};
+
+class BoardMirror {
+ public:
+  /// This rank's boards as they stand, for a peer.
+  static std::string encode(OperationBoard& board, PairBoard& pairs);
+  /// Takes what encode() made on another host (same_host: on this one). False: it is something else. After end() it is
+  /// ignored.
+  bool store(const std::byte* bytes, size_t num_bytes, bool same_host);
+  /// How far its owner came, for good.
+  void end(const PartingNote& note);
+  bool ended() const { return ended_; }
+  OperationBoard& board() { return board_; }
+  PairBoard& pairs() { return pairs_; }
+
+ private:
+  OperationBoard board_{};
+  PairBoard pairs_{};
+  bool ended_ = false;
+};
+
+}  // namespace rondo::ucx

@@ -1,0 +1,188 @@
+// How a RemoteTransport moves messages: whoever drives, the poller, and a rank that leaves.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "transport/ucx/remote.h"
+
+#ifdef RONDO_HAVE_UCX
+
+namespace rondo::ucx {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a leaving rank has sent them
+constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
+constexpr uint32_t kIdlePasses = 4;           // then the peers are told of every message that was read
+constexpr int kGiveWayMs = 2;                 // the poller looks that often whether somebody drives
+
+}  // namespace
+
+bool RemoteTransport::move() {
+  bool moved = fifos_->carry(*wire_);
+  moved |= wire_->progress();
+  moved |= answer_leavers();
+  if (std::exchange(abort_untold_, false)) tell_abort();
+  if (moved) idle_passes_ = 0;
+  else if (++idle_passes_ % kIdlePasses == 0) moved = fifos_->tell(*wire_);
+  return moved;
+}
+
+bool RemoteTransport::progress() {
+  if (!driven_.load(std::memory_order_relaxed)) driven_.store(true, std::memory_order_relaxed);
+  passes_.fetch_add(1, std::memory_order_relaxed);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && move();
+}
+
+void RemoteTransport::rest() {
+  driven_.store(false, std::memory_order_relaxed);
+  bool something_left = true;
+  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+    move();
+    something_left = wire_->pending() != 0 || fifos_->has_unsent();
+  }
+  if (something_left) wake_poller();
+}
+
+std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  const auto at = fifos_->place(header, line, bytes);
+  if (at.ok()) return *at;
+  fail_here(at.status());
+  return nullptr;
+}
+
+// What comes cannot be taken: this rank aborts, and the others are to hear why.
+void RemoteTransport::fail_here(const Status& why) {
+  if (aborted_by_ >= 0) return;
+  take_abort(rank_, std::string(why.message()));
+  abort_untold_ = true;
+}
+
+void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
+  Remote& remote = *remotes_[static_cast<size_t>(header.from)];
+  switch (header.kind) {
+    case Kind::kLines:
+    case Kind::kData: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
+    case Kind::kCredit:
+      if (const Status s = fifos_->arrived(header, line, data, bytes); !s.ok()) fail_here(s);
+      break;
+    case Kind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
+    case Kind::kLeaving:
+      note_end(header.from, data, bytes);
+      remote.will_have_sent = header.step;
+      remote.leaving = true;
+      break;
+    case Kind::kLeft: remote.has_all = true; break;
+    case Kind::kBoardsAsked: {
+      const bool shared = local_ != nullptr;
+      const std::string both = BoardMirror::encode(shared ? *local_->board(index_here(rank_)) : own_board_,
+                                                   shared ? *local_->pair_board(index_here(rank_)) : own_pair_board_);
+      Header h;
+      h.kind = Kind::kBoards;
+      wire_->send_copy(header.from, h, both.data(), both.size());
+      break;
+    }
+    case Kind::kBoards:
+      if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.boards_came_ns = monotonic_ns();
+      break;
+  }
+  ring(*bell(rank_));
+}
+
+// Whoever leaves is told when all that it sent has come; from then on it counts as departed.
+bool RemoteTransport::answer_leavers() {
+  bool any = false;
+  for (Rank r = 0; r < nranks_; ++r) {
+    Remote* remote = remotes_[static_cast<size_t>(r)].get();
+    if (r == rank_ || !remote->leaving || fifos_->received(r) < remote->will_have_sent) continue;
+    remote->leaving = false;
+    remote->departed.store(true, std::memory_order_release);
+    Header h;
+    h.kind = Kind::kLeft;
+    wire_->send_copy(r, h, nullptr, 0);
+    any = true;
+  }
+  return any;
+}
+
+// The peers that this rank has spoken with get all that it has sent. After an abort only that has to be out.
+void RemoteTransport::leave() {
+  const uint64_t since = monotonic_ns();
+  const bool aborted = aborted_by_ >= 0;
+  std::vector<Rank> waiting;
+  PartingNote note;
+  {
+    OperationBoard& mine = *board(rank_);
+    const std::lock_guard lock(mutex_);
+    note = {mine.last_posted(), mine.last_finished(), aborted_by_, reason_};
+    const std::string bytes = note.encode();
+    peers_.part(bytes);
+    fifos_->carry(*wire_);
+    for (Rank r = 0; r < nranks_ && !aborted; ++r) {
+      if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
+      if (!wire_->connected(r) && fifos_->received(r) == 0) continue;
+      Header h;
+      h.kind = Kind::kLeaving;
+      h.step = fifos_->sent(r);
+      wire_->send_copy(r, h, bytes.data(), bytes.size());
+      waiting.push_back(r);
+    }
+  }
+  const uint64_t limit = aborted ? kLastWordsNs : kLeaveNs;
+  for (uint32_t pass = 0;; ++pass) {
+    bool moved = false, out = false;
+    {
+      const std::lock_guard lock(mutex_);
+      moved = move();
+      out = wire_->pending() == 0 && wire_->flush();
+      // Who has departed before us needs nothing any more, and whoever is lost cannot answer.
+      std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || wire_->lost(r); });
+    }
+    if (pass % 64 == 0 && !waiting.empty()) {
+      const auto lost = peers_.find_lost();
+      std::erase_if(waiting, [&](Rank r) { return (lost && lost->rank == r) || peers_.parting_note(r).has_value(); });
+    }
+    if ((waiting.empty() && out) || monotonic_ns() - since > limit) return;
+    if (!moved) sched_yield();
+  }
+}
+
+void RemoteTransport::wake_poller() {
+  const uint64_t one = 1;
+  (void)!write(wake_fd_, &one, sizeof one);
+}
+
+// Listens while nobody drives. A driver is noticed by its passes, so one that stops without a word is not waited for.
+void RemoteTransport::poll_loop() {
+  constexpr int kMostBusy = 100;
+  uint32_t seen = passes_;
+  int busy = 0;
+  pollfd fds[2] = {{wake_fd_, POLLIN, 0}, {wire_->event_fd(), POLLIN, 0}};
+  while (!stop_) {
+    uint64_t woken;
+    (void)!read(wake_fd_, &woken, sizeof woken);
+    if (const uint32_t now = passes_; driven_ && now != seen) {
+      seen = now;
+      ::poll(fds, 1, kGiveWayMs);
+      continue;
+    }
+    bool quiet = false, moved = false;
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
+      while (move() || fifos_->tell(*wire_)) moved = true;
+      quiet = wire_->arm();
+    }
+    // UCX is busy as long as it likes over a link that carries nothing.
+    busy = moved || quiet ? 0 : busy + 1;
+    if (quiet) ::poll(fds, 2, 100);
+    else if (busy < kMostBusy) sched_yield();
+    else ::poll(fds, 1, kGiveWayMs);
+  }
+}
+
+}  // namespace rondo::ucx
+
+#endif
