@@ -89,6 +89,50 @@ TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
   EXPECT_TRUE(test_hosts().plug_in(1));
 }
 
+// Both ranks of a host at once, as a host goes; whoever is left names one of them.
+TEST_F(Hosts, ALostHostIsNamedWithinASecond) {
+  Shared<SharedCounter> num_ready;
+  SpawnOptions options;
+  options.may_die = {2, 3};
+  options.deadline_s = 40;
+  options.in_parent = [&](const std::vector<pid_t>& ranks) {
+    EXPECT_TRUE(num_ready->wait_at_least(4, 30));
+    for (const size_t r : {2, 3}) kill(ranks[r], SIGKILL);
+    num_ready->add();
+  };
+  spawn(
+      World::kHosts, 4,
+      [&](Communicator& comm) {
+        float first;
+        ASSERT_TRUE(is_ok(sum(comm, 100000, &first)));
+        num_ready->add();
+        Stopwatch watch;
+        Status s;
+        while ((s = sum(comm, 100000, &first)).ok()) {
+          if (num_ready->value() < 5) watch = Stopwatch();  // they still live
+          ASSERT_LT(watch.seconds(), 10);
+        }
+        EXPECT_EQ(s.code(), StatusCode::kPeerLost) << s.to_string();
+        const std::string said(s.message());
+        EXPECT_TRUE(said.find(rank_text(2)) != said.npos || said.find(rank_text(3)) != said.npos) << said;
+        EXPECT_LT(watch.seconds(), 1);
+      },
+      options);
+}
+
+// Late, and with gaps that TCP has to mend: slower, and nothing else.
+TEST_F(Hosts, ASlowAndLossyNetworkChangesNoResult) {
+  ASSERT_TRUE(test_hosts().delay(1.0, 0.01));
+  spawn(World::kHosts, 4, [](Communicator& comm) {
+    float first;
+    for (const uint64_t elems : {1, 3, 1009, 70001, 300007}) {
+      ASSERT_TRUE(is_ok(sum(comm, elems, &first)));
+      EXPECT_EQ(first, 10) << elems;
+    }
+  });
+  EXPECT_TRUE(test_hosts().no_delay());
+}
+
 TEST_F(Hosts, TwoCommunicatorsSplitsAndShrink) {
   spawn(World::kHosts, 6, [](Communicator& comm) {
     float first;

@@ -11,6 +11,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+
+#include "support/frame_relay.h"
 
 namespace rondo::testing {
 namespace {
@@ -38,6 +41,12 @@ pid_t hold_namespace() {
 
 std::string quiet(const std::string& command) { return command + " >/dev/null 2>&1"; }
 
+void end(pid_t process) {
+  if (process <= 0) return;
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+}
+
 bool enter_network(pid_t holder) {
   const int fd = open(("/proc/" + std::to_string(holder) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC);
   const bool entered = fd >= 0 && setns(fd, CLONE_NEWNET) == 0;
@@ -52,7 +61,7 @@ bool TestHosts::run_in(pid_t holder, const std::string& command) const {
 }
 
 std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) {
-  if (std::system(quiet("command -v ip && command -v nsenter").c_str()) != 0) {
+  if (std::system(quiet("command -v nsenter") + " && " + quiet("command -v ip").c_str()) != 0) {
     *why_not = "ip (iproute2) or nsenter (util-linux) is not installed";
     return nullptr;
   }
@@ -81,10 +90,8 @@ std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) 
 }
 
 TestHosts::~TestHosts() {
-  for (const pid_t p : holders_) {
-    kill(p, SIGKILL);
-    waitpid(p, nullptr, 0);
-  }
+  holders_.push_back(relay_);
+  for (const pid_t p : holders_) end(p);
 }
 
 // UCX finds interfaces below /sys, whose view belongs to the namespace that mounted it.
@@ -107,6 +114,38 @@ bool TestHosts::limit(double megabits_per_s) const {
   for (int h = 0; h < num_hosts(); ++h)
     ok = ok && run_in(holders_[static_cast<size_t>(h)], "tc qdisc replace dev eth0" + shape) &&
          run_in(holders_.back(), "tc qdisc replace dev port" + std::to_string(h) + shape);
+  return ok;
+}
+
+bool TestHosts::delay(double delay_ms, double loss) {
+  end(std::exchange(relay_, 0));
+  std::vector<std::string> ports;
+  for (int h = 0; h < num_hosts(); ++h) ports.push_back("port" + std::to_string(h));
+  for (const std::string& port : ports)
+    if (!run_in(holders_.back(), "ip link set " + port + " nomaster")) return false;
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0) return false;
+  relay_ = fork();
+  if (relay_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    RelayOptions options;
+    options.delay_ms = delay_ms;
+    options.loss = loss;
+    options.ready_fd = pipe_fds[1];
+    if (enter_network(holders_.back())) (void)relay_frames(ports, options);
+    _exit(1);
+  }
+  close(pipe_fds[1]);
+  char ready;
+  const bool ok = relay_ > 0 && read(pipe_fds[0], &ready, 1) == 1;
+  close(pipe_fds[0]);
+  return ok;
+}
+
+bool TestHosts::no_delay() {
+  end(std::exchange(relay_, 0));
+  bool ok = true;
+  for (int h = 0; h < num_hosts(); ++h) ok = plug_in(h) && ok;
   return ok;
 }
 

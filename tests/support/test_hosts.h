@@ -36,11 +36,17 @@ class TestHosts {
   bool plug_in(int host) const;
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
+  /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. False: it
+  /// could not.
+  bool delay(double delay_ms, double loss = 0);
+  /// The kernel's switch again, with all cables in it. False: it could not.
+  bool no_delay();
 
  private:
   TestHosts() = default;
   bool run_in(pid_t holder, const std::string& command) const;
   std::vector<pid_t> holders_;  // one process in each host's namespace, and the last in the switch's
+  pid_t relay_ = 0;
 };
 
 }  // namespace rondo::testing
