@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { kMaxRanks = 64, kMaxPoints = 256, kIdBytes = 128 };
+enum { kMaxRanks = 64, kMaxPoints = 256, kIdBytes = 128, kMaxHosts = 8 };
 
 /* Rooted ones have rank 0 as their root. */
 typedef enum {
@@ -53,6 +53,8 @@ typedef struct {
   int nranks;            /* forked contenders */
   int registered;        /* rondo: buffers from rondo_alloc */
   const char* algorithm; /* rondo: rondo_call.algorithm, or NULL */
+  const char* netns[kMaxHosts]; /* rondo: network namespaces (`ip netns`), the hosts; each gets as many ranks */
+  int num_netns;
 } bench_options;
 
 /* Shared by the ranks of one launch: zeroed memory, mapped by all. */

@@ -22,7 +22,8 @@ static void usage_and_exit(const char* why) {
           "  --control FILE         MPI contenders: file in shared memory, the same for all ranks\n"
           "  --nranks N             rondo: ranks to start (2)\n"
           "  --registered           rondo: buffers from rondo_alloc\n"
-          "  --algorithm NAME       rondo: rondo_call.algorithm\n",
+          "  --algorithm NAME       rondo: rondo_call.algorithm\n"
+          "  --netns A,B,...        rondo: the hosts, network namespaces; the first ranks are on the first\n",
           why);
   exit(2);
 }
@@ -46,6 +47,13 @@ static void parse_points(const char* text, bench_options* o) {
   free(copy);
 }
 
+static void parse_netns(const char* text, bench_options* o) {
+  for (char* item = strtok(strdup(text), ","); item != NULL; item = strtok(NULL, ",")) {
+    if (o->num_netns == kMaxHosts) usage_and_exit("at most 8 network namespaces");
+    o->netns[o->num_netns++] = item;
+  }
+}
+
 void bench_parse(int argc, char** argv, bench_options* o) {
   *o = (bench_options){
       .repetitions = 9, .repetition_us = 2000, .point_s = 4, .point_limit_s = 60, .attempts = 2, .nranks = 2};
@@ -67,11 +75,13 @@ void bench_parse(int argc, char** argv, bench_options* o) {
     else if (strcmp(name, "--control") == 0) o->control = value;
     else if (strcmp(name, "--nranks") == 0) o->nranks = atoi(value);
     else if (strcmp(name, "--algorithm") == 0) o->algorithm = value;
+    else if (strcmp(name, "--netns") == 0) parse_netns(value, o);
     else usage_and_exit(name);
   }
   if (o->num_points == 0) usage_and_exit("--points is missing");
   if (o->repetitions < 3 || o->repetitions > 99 || o->attempts < 1 || o->nranks < 1 || o->nranks > kMaxRanks)
     usage_and_exit("3 to 99 repetitions, at least 1 attempt, 1 to 64 ranks");
+  if (o->num_netns != 0 && o->nranks % o->num_netns != 0) usage_and_exit("as many ranks in each network namespace");
 }
 
 bench_control* bench_open_control(const bench_options* o) {

@@ -1,10 +1,13 @@
 /* rondo as a contender, through its C API: forks the ranks itself; rank 0 hands the unique id to the others. */
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,8 +99,23 @@ static void join(bench_control* control, double limit_s) {
   checked(rondo_comm_init_rank(&comm_, nranks_, &id, rank_, NULL));
 }
 
+/* As `ip netns exec` does it: /sys, where UCX looks for interfaces, shows the namespace that mounted it. */
+static void enter_host(const bench_options* options) {
+  if (options->num_netns == 0) return;
+  char path[256];
+  snprintf(path, sizeof path, "/run/netns/%s", options->netns[rank_ / (nranks_ / options->num_netns)]);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0 || unshare(CLONE_NEWNS) != 0 ||
+      mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("sysfs", "/sys", "sysfs", 0, NULL) != 0) {
+    perror(path);
+    exit(3);
+  }
+  close(fd);
+}
+
 static int run_rank(const bench_options* options, bench_control* control) {
   bench_pin(rank_, nranks_);
+  enter_host(options);
   join(control, options->point_limit_s);
   if (options->algorithm != NULL) {
     call_.algorithm = options->algorithm;

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from .hosts import Hosts
+
 CORE_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")  # the speed targets name them one by one
 CUT_COLLECTIVES = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")  # a block for each rank
 COLLECTIVES = (*CORE_COLLECTIVES, "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier")
@@ -118,16 +120,35 @@ def points_of(collectives: tuple[str, ...], sizes_bytes: tuple[int, ...], nranks
     ]
 
 
+def _between_hosts() -> list[Contender]:
+    """Nothing is tuned, but that ranks that wait leave the cores, which all hosts share, to the others."""
+    yields = ("mpi_yield_when_idle", "1")
+    ucx = (("pml", "ucx"), ("osc", "ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any"))
+    own = ("ring", "hierarchical", "hierarchical_one_shot")
+    return [
+        Contender("rondo", "rondo"),
+        *(Contender(f"rondo-{a}", "rondo", program_args=("--algorithm", a)) for a in own),
+        _openmpi("ompi-tcp", ("pml", "ob1"), ("btl", "self,vader,tcp"), yields),
+        _openmpi("ompi-ucx", *ucx, yields),
+    ]
+
+
+HOST_CONTENDERS: dict[str, Contender] = {row.name: row for row in _between_hosts()}
+
 PROGRAMS = {"rondo": "contender_rondo", "openmpi": "contender_mpi_openmpi", "mpich": "contender_mpi_mpich"}
 
 
-def command(contender: Contender, program_dir: Path, nranks: int, control: Path) -> list[str]:
-    """The command line up to the options of the timing loop."""
+def command(
+    contender: Contender, program_dir: Path, nranks: int, control: Path, hosts: Hosts | None = None
+) -> list[str]:
+    """The command line up to the options of the timing loop. With hosts, the first ranks are on the first one."""
     program = str(program_dir / PROGRAMS[contender.family])
     if contender.family == "rondo":
-        return [program, "--nranks", str(nranks), *contender.program_args]
+        where = ["--netns", ",".join(hosts.names)] if hosts else []
+        return [program, "--nranks", str(nranks), *where, *contender.program_args]
     if contender.family == "openmpi":
-        launcher = ["mpirun.openmpi", "-np", str(nranks), "--oversubscribe", "--bind-to", "none"]
+        launcher = [*(hosts.mpirun(nranks) if hosts else ["mpirun.openmpi"]), "-np", str(nranks)]
+        launcher += ["--oversubscribe", "--bind-to", "none"]
         for key, value in contender.mca:
             launcher += ["--mca", key, value]
     else:

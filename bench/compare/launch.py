@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .contenders import Contender, command, environment
+from .hosts import Hosts
 
 Point = tuple[str, int]  # collective, bytes of the whole buffer
 Record = dict[str, Any]
@@ -101,6 +102,7 @@ def run(
     points: list[Point],
     settings: LoopSettings,
     limit_s: float,
+    hosts: Hosts | None = None,
 ) -> Launch:
     """Measures the points. A process that dies or hangs loses the point it was at; the rest is launched again."""
     launch = Launch()
@@ -110,7 +112,7 @@ def run(
         if not left:
             break
         with tempfile.TemporaryDirectory(prefix="rondo-bench-", dir=memory_dir) as directory:
-            argv = command(contender, program_dir, nranks, Path(directory) / "control")
+            argv = command(contender, program_dir, nranks, Path(directory) / "control", hosts)
             argv += [*settings.arguments(), "--points", ",".join(f"{c}:{b}" for c, b in left)]
             try:
                 lines, err, status = _run_once(argv, environment(contender, dict(os.environ)), limit_s)

@@ -19,7 +19,7 @@ namespace rondo::testing {
 namespace {
 
 constexpr size_t kMostBytes = 10 + 70000;  // a virtio_net_hdr (its C header is no C++) and a frame
-constexpr size_t kMostQueued = 20000;                          // then frames are dropped, as by any switch
+constexpr size_t kMostQueued = 20000;      // then frames are dropped, as by any switch
 
 struct Frame {
   uint64_t due_ns;

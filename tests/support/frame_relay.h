@@ -1,8 +1,8 @@
-// FrameRelay: a switch made of a process, between the cables of hosts that are network namespaces. It forwards every frame
-// to all other ports, after a delay, and may lose some. The kernel's own delay (netem) is not on every machine.
+// A switch made of a process, between the cables of hosts that are network namespaces. It forwards every frame to all
+// other ports, after a delay, and may lose some. The kernel's own delay (netem) is not on every machine.
 //
-// Frames go through packet sockets with their offload headers, so the hosts' TCP may hand over 64 KiB at once, as it does
-// through a bridge. What it adds to the delay itself is some 10 us.
+// Frames go through packet sockets with their offload headers, so the hosts' TCP may hand over 64 KiB at once, as it
+// does through a bridge.
 //
 // Needs CAP_NET_RAW in the network namespace in which it runs. Thread safety: none.
 #pragma once
@@ -14,10 +14,10 @@
 namespace rondo::testing {
 
 struct RelayOptions {
-  double delay_ms = 0;   // one way
-  double loss = 0;       // share of the frames, 0 to 1
-  uint64_t seed = 1;     // which ones are lost
-  int ready_fd = -1;     // one byte is written here when it forwards
+  double delay_ms = 0;  // one way
+  double loss = 0;      // share of the frames, 0 to 1
+  uint64_t seed = 1;    // which ones are lost
+  int ready_fd = -1;    // one byte is written here when it forwards
 };
 
 /// Forwards between these interfaces until the process is killed. Returns only on errors, with their text.

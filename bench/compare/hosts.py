@@ -1,0 +1,118 @@
+"""Hosts on one machine: network namespaces that a bridge joins, with links that can be made narrow or long.
+
+What is measured between them is this machine's TCP over veth pairs, on cores that all hosts share; a rate limit (tbf)
+or a delay (bench/hosts/frame_relay.cc) makes the link, not the cores, what counts. Needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+class Hosts:
+    """A context: the namespaces are there inside of it, and gone after it. names[i] has addresses[i]."""
+
+    def __init__(self, count: int, relay_program: Path) -> None:
+        mark = f"rondo{os.getpid()}"
+        self.names = [f"{mark}h{i}" for i in range(count)]
+        self.addresses = [f"10.78.0.{i + 1}" for i in range(count)]
+        self._switch = f"{mark}s"
+        self._relay_program = relay_program
+        self._relay: subprocess.Popen[str] | None = None
+        self._directory = tempfile.TemporaryDirectory(prefix="rondo-hosts-")
+
+    def __enter__(self) -> Hosts:
+        try:
+            self._make()
+        except subprocess.CalledProcessError as error:
+            self.__exit__()
+            raise SystemExit(f"network namespaces cannot be made here (root?): {error.stderr.strip()}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_relay()
+        for name in [*self.names, self._switch]:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self._directory.cleanup()
+
+    def _make(self) -> None:
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self._switch)
+            _ip("-n", self._switch, "link", "set", f"port{i}", "master", "br0", "up")
+            _ip("-n", name, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+
+    def inside(self, host: int, *argv: str) -> list[str]:
+        """The command line that runs argv on the host, with a host name of its own, and memory: UCX would find that the
+        ranks of two hosts can share it."""
+        named = f'hostname {self.names[host]}; exec "$@"'
+        return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--ipc", "sh", "-c", named, "sh", *argv]
+
+    def limit(self, megabits_per_s: float) -> None:
+        """Both directions of every host's link carry no more than this."""
+        shape = ["root", "tbf", "rate", f"{megabits_per_s}mbit", "burst", "256kb", "latency", "100ms"]
+        for i in range(len(self.names)):
+            self._tc(i, "replace", *shape)
+
+    def no_limit(self) -> None:
+        for i in range(len(self.names)):
+            self._tc(i, "del", "root")
+
+    def _tc(self, host: int, what: str, *arguments: str) -> None:
+        """For both ends of the host's cable."""
+        for namespace, device in ((self.names[host], "eth0"), (self._switch, f"port{host}")):
+            argv = ["ip", "netns", "exec", namespace, "tc", "qdisc", what, "dev", device, *arguments]
+            subprocess.run(argv, check=True)
+
+    def delay(self, delay_ms: float) -> None:
+        """Frames take so long one way: our relay is the switch from now on."""
+        ports = [f"port{i}" for i in range(len(self.names))]
+        for port in ports:
+            _ip("-n", self._switch, "link", "set", port, "nomaster")
+        argv = [str(self._relay_program), "--delay-ms", str(delay_ms), *ports]
+        self._relay = subprocess.Popen(
+            ["ip", "netns", "exec", self._switch, *argv], stdout=subprocess.PIPE, text=True
+        )
+        assert self._relay.stdout is not None
+        if self._relay.stdout.read(1) != "r":
+            raise SystemExit("frame_relay does not start")
+
+    def no_delay(self) -> None:
+        self._stop_relay()
+        for i in range(len(self.names)):
+            _ip("-n", self._switch, "link", "set", f"port{i}", "master", "br0")
+
+    def _stop_relay(self) -> None:
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.wait()
+            self._relay = None
+
+    def mpirun(self, nranks: int) -> list[str]:
+        """mpirun of Open MPI on the first host, which starts ranks on the others through a script of ours."""
+        agent = Path(self._directory.name) / "agent"
+        if not agent.exists():
+            cases = "\n".join(f"{a}) ns={n};;" for a, n in zip(self.addresses, self.names))
+            run = 'exec ip netns exec "$ns" unshare --uts --ipc sh -c "hostname $ns; $*"'
+            agent.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}\n*) exit 1;;\nesac\nshift\n{run}\n')
+            agent.chmod(0o755)
+        each = nranks // len(self.names)
+        return [
+            *self.inside(0, "mpirun.openmpi"),
+            *("-H", ",".join(f"{a}:{each}" for a in self.addresses)),
+            *("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", shlex.quote(str(agent))),
+            *("--mca", "oob_tcp_if_include", "eth0", "--mca", "btl_tcp_if_include", "eth0"),
+        ]
