@@ -61,7 +61,7 @@ bool TestHosts::run_in(pid_t holder, const std::string& command) const {
 }
 
 std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) {
-  if (std::system(quiet("command -v nsenter") + " && " + quiet("command -v ip").c_str()) != 0) {
+  if (std::system((quiet("command -v nsenter") + " && " + quiet("command -v ip")).c_str()) != 0) {
     *why_not = "ip (iproute2) or nsenter (util-linux) is not installed";
     return nullptr;
   }
