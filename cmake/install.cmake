@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(RONDO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
 
-install(TARGETS rondo EXPORT rondoTargets COMPONENT rondo)
+install(TARGETS rondo rondo_mpi EXPORT rondoTargets COMPONENT rondo)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT rondo
         FILES_MATCHING PATTERN "*.h")
 

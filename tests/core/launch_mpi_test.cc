@@ -14,6 +14,7 @@
 
 #include "bootstrap_harness.h"
 #include "core/launch.h"
+#include "support/launchers.h"
 
 namespace rondo {
 namespace {
@@ -23,28 +24,13 @@ std::string self() {
   return ::readlink("/proc/self/exe", path, sizeof(path) - 1) > 0 ? path : "";
 }
 
-bool installed(const std::string& program) {
-  return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
-}
-
-struct Launched {
-  int exit_status = -1;
-  std::string output;
-};
-Launched launch(const std::string& prefix) {
-  const std::string command = prefix + " '" + self() +
-                              "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins 2>&1";
-  Launched result;
-  FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) return result;
-  char buffer[4096];
-  while (const size_t n = ::fread(buffer, 1, sizeof(buffer), pipe)) result.output.append(buffer, n);
-  result.exit_status = ::pclose(pipe);
-  return result;
+testing::Launched launch(const std::string& prefix) {
+  return testing::run_command(prefix + " '" + self() +
+                     "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins");
 }
 
 // All ranks must have joined, under the expected launcher, and none may be left running.
-void check_ranks(const Launched& launched, int nranks, const std::string& launcher) {
+void check_ranks(const testing::Launched& launched, int nranks, const std::string& launcher) {
   EXPECT_EQ(launched.exit_status, 0) << launched.output;
   std::set<int> ranks;
   size_t at = 0;
@@ -82,19 +68,16 @@ TEST(LaunchedRank, DISABLED_Joins) {
   ASSERT_EQ(::write(STDOUT_FILENO, line.data(), line.size()), static_cast<ssize_t>(line.size()));
 }
 
-TEST(LaunchMpi, OpenMpi) {
-  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "Open MPI's mpirun.openmpi is not installed";
-  check_ranks(launch("mpirun.openmpi -np 3 --allow-run-as-root --oversubscribe"), 3, "Open MPI");
+void check_launcher(const testing::MpiLauncher& mpi) {
+  if (!testing::installed(mpi.program)) GTEST_SKIP() << mpi.name << "'s " << mpi.program << " is not installed";
+  check_ranks(launch(mpi.ranks(3)), 3, mpi.name);
 }
-
-TEST(LaunchMpi, Mpich) {
-  if (!installed("mpiexec.hydra")) GTEST_SKIP() << "MPICH's mpiexec.hydra is not installed";
-  check_ranks(launch("mpiexec.hydra -n 3"), 3, "MPICH");
-}
+TEST(LaunchMpi, OpenMpi) { check_launcher(testing::kOpenMpi); }
+TEST(LaunchMpi, Mpich) { check_launcher(testing::kMpich); }
 
 // A shell between the launcher and the ranks must not split the job.
 TEST(LaunchMpi, MpichThroughAShell) {
-  if (!installed("mpiexec.hydra")) GTEST_SKIP() << "MPICH's mpiexec.hydra is not installed";
+  if (!testing::installed("mpiexec.hydra")) GTEST_SKIP() << "MPICH's mpiexec.hydra is not installed";
   check_ranks(launch("mpiexec.hydra -n 3 /bin/sh -c '\"$@\"; exit $?' sh"), 3, "MPICH");
 }
 
@@ -103,10 +86,10 @@ TEST(LaunchMpi, RondosOwnVariables) {
   std::vector<testing::Child> children;
   for (int r = 0; r < 3; ++r)
     children.emplace_back([&, r] {
-      const Launched l = launch("RONDO_RANK=" + std::to_string(r) + " RONDO_NRANKS=3 RONDO_UNIQUE_ID=" + id);
+      const testing::Launched l = launch("RONDO_RANK=" + std::to_string(r) + " RONDO_NRANKS=3 RONDO_UNIQUE_ID=" + id);
       return l.exit_status == 0 ? l.output : "failed: " + l.output;
     });
-  Launched all{0, ""};
+  testing::Launched all{0, ""};
   for (testing::Child& c : children) all.output += c.join();
   EXPECT_EQ(all.output.find("failed: "), std::string::npos) << all.output;
   check_ranks(all, 3, "rondo");

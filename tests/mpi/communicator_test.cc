@@ -1,0 +1,49 @@
+// rondo/mpi.h under Open MPI and MPICH: really launched programs, each compiled by that MPI's mpicxx (program.cc).
+// labels: mp
+// timeout: 240
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support/launchers.h"
+
+namespace rondo::testing {
+namespace {
+
+std::string program_of(const MpiLauncher& mpi) {
+  return std::string(RONDO_MPI_PROGRAMS) + "/program_" + mpi.short_name;
+}
+
+class MpiCommunicator : public ::testing::TestWithParam<MpiLauncher> {
+ protected:
+  void SetUp() override {
+    const MpiLauncher& mpi = GetParam();
+    if (!installed(mpi.program)) GTEST_SKIP() << mpi.name << "'s " << mpi.program << " is not installed";
+    if (!installed(program_of(mpi)))
+      GTEST_SKIP() << "built without " << mpi.name << ": no mpicxx." << mpi.short_name << ", or a sanitizer";
+  }
+  // Every rank must have found its part of the scenario right.
+  static void play(const std::string& scenario, int nranks) {
+    const Launched launched =
+        run_command("timeout 60 " + GetParam().ranks(nranks) + " '" + program_of(GetParam()) + "' " + scenario);
+    EXPECT_EQ(launched.exit_status, 0) << launched.output;
+    for (int r = 0; r < nranks; ++r)
+      EXPECT_NE(launched.output.find("\n" + scenario + ": rank " + std::to_string(r) + " is right."), std::string::npos)
+          << "rank " << r << " of:\n" << launched.output;
+  }
+};
+
+TEST_P(MpiCommunicator, OfTheWorldReducesAsMpiDoes) { play("world", 3); }
+TEST_P(MpiCommunicator, OfPartsOfTheWorldHasTheirRanks) { play("split", 5); }
+TEST_P(MpiCommunicator, OutlivesMpi) { play("outlives_mpi", 2); }
+TEST_P(MpiCommunicator, NeedsAnInitialisedMpi) { play("before_init", 1); }
+TEST_P(MpiCommunicator, RefusesAnIntercommunicatorAndTakesItMerged) { play("intercommunicator", 3); }
+TEST_P(MpiCommunicator, TellsAllRanksWhyRankZeroCouldNot) { play("rank_zero_fails", 3); }
+TEST_P(MpiCommunicator, PassesOnWhatMpiSays) { play("mpi_fails", 2); }
+TEST_P(MpiCommunicator, NamesTypesAndOperatorsThatItLacks) { play("unknown_types", 1); }
+
+INSTANTIATE_TEST_SUITE_P(Under, MpiCommunicator, ::testing::Values(kOpenMpi, kMpich),
+                         [](const auto& info) { return info.param.short_name; });
+
+}  // namespace
+}  // namespace rondo::testing
