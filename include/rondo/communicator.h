@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rondo/rondo.h"
@@ -104,6 +105,9 @@ class RONDO_API Communicator {
 
   Rank rank() const;
   int size() const;
+  /// What its ranks talk through: "inproc" (threads), "shm" (processes of a host), "ucx", "shm+ucx" (several hosts, and
+  /// shared memory on each), "cuda_p2p". O(1).
+  std::string_view transport() const;
 
   /// in, out: count_elems. Blocks when work is nullptr. Errors: kInvalidArgument, kMismatch, kTimeout, kPeerLost,
   /// kAborted, kUnsupported. Steps and bytes: those of the plan's algorithm (explain_plan).

@@ -50,6 +50,7 @@ Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int 
 
 Rank Communicator::rank() const { return impl_->rank(); }
 int Communicator::size() const { return impl_->nranks(); }
+std::string_view Communicator::transport() const { return impl_->transport().name(); }
 
 uint64_t Communicator::device_bytes() const {
   DeviceSide* device = impl_->device();
