@@ -29,3 +29,10 @@ endfunction()
 rondo_add_mpi_programs(program ${CMAKE_CURRENT_SOURCE_DIR}/mpi/program.cc ${CMAKE_CURRENT_BINARY_DIR})
 target_compile_definitions(mpi_communicator_test PRIVATE RONDO_MPI_PROGRAMS="${CMAKE_CURRENT_BINARY_DIR}")
 add_dependencies(mpi_communicator_test program_mpi)
+
+if(TARGET examples_launch_test)
+  rondo_add_mpi_programs(mpi_comm ${PROJECT_SOURCE_DIR}/examples/02_launch/mpi_comm.cc ${CMAKE_CURRENT_BINARY_DIR})
+  target_compile_definitions(examples_launch_test PRIVATE RONDO_MPI_PROGRAMS="${CMAKE_CURRENT_BINARY_DIR}"
+                                                          RONDO_EXAMPLE_LAUNCH="$<TARGET_FILE:example_02_launch>")
+  add_dependencies(examples_launch_test mpi_comm_mpi example_02_launch)
+endif()

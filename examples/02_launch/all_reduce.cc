@@ -1,0 +1,10 @@
+// One program for every launcher: rank, number of ranks and meeting place come from the environment that mpirun, mpiexec,
+// srun or torchrun gives it. It needs no MPI.
+#include "report.h"
+
+int main() {
+  auto comm = rondo::Communicator::init_env();
+  if (!comm.ok()) return fail(comm.status());
+  const rondo::Status status = report(**comm);
+  return status.ok() ? 0 : fail(status);
+}

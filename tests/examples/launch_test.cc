@@ -1,0 +1,107 @@
+// examples/02_launch as its README starts it: under both MPIs for real, and in the environments that srun and torchrun
+// make. A shell function plays srun, so that the batch script is run too.
+// labels: mp
+// timeout: 240
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "core/socket.h"
+#include "support/launchers.h"
+
+namespace rondo::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+void expect_says(const Launched& launched, std::initializer_list<const char*> words) {
+  EXPECT_EQ(launched.exit_status, 0) << launched.output;
+  for (const char* word : words)
+    EXPECT_NE(launched.output.find(word), std::string::npos) << "'" << word << "' is missing in:\n" << launched.output;
+}
+
+std::string free_port() {
+  auto port = listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0);
+  return port.ok() ? std::to_string(port->port) : "29500";
+}
+
+// Three ranks at a time as children of a shell, each with `variables`, in which $r is its rank.
+Launched start_three(const std::string& variables) {
+  return run_command("for r in 0 1 2; do " + variables + " timeout 60 '" RONDO_EXAMPLE_LAUNCH
+                     "' & all=\"$all $!\"; done; for p in $all; do wait $p || exit 1; done");
+}
+
+TEST(LaunchExample, UnderMpirunAndMpiexec) {
+  bool any = false;
+  for (const MpiLauncher& mpi : {kOpenMpi, kMpich}) {
+    if (!installed(mpi.program)) continue;
+    any = true;
+    SCOPED_TRACE(mpi.name);
+    expect_says(run_command("timeout 60 " + mpi.ranks(3) + " '" RONDO_EXAMPLE_LAUNCH "'"),
+                {"rank 2 of 3", "through: shm\n", "forecast", "every element of every rank is 6", "bus bandwidth"});
+  }
+  if (!any) GTEST_SKIP() << "neither mpirun.openmpi nor mpiexec.hydra is installed";
+}
+
+TEST(LaunchExample, WithCommunicatorsOfMpis) {
+  bool any = false;
+  for (const MpiLauncher& mpi : {kOpenMpi, kMpich}) {
+    const std::string program = std::string(RONDO_MPI_PROGRAMS) + "/mpi_comm_" + mpi.short_name;
+    if (!installed(mpi.program) || !installed(program)) continue;
+    any = true;
+    SCOPED_TRACE(mpi.name);
+    expect_says(run_command("timeout 60 " + mpi.ranks(3) + " '" + program + "'"),
+                {"rank 2 of 3", "every element of every rank is 6", "host of rank 0: 3 ranks"});
+  }
+  if (!any) GTEST_SKIP() << "no MPI is installed, with its mpicxx, or this is a sanitizer's build";
+}
+
+TEST(LaunchExample, InSrunsEnvironmentOnOneNode) {
+  expect_says(start_three("SLURM_PROCID=$r SLURM_NTASKS=3 SLURM_LOCALID=$r SLURM_STEP_ID=0 SLURM_NNODES=1 SLURM_JOB_ID=" +
+                          std::to_string(::getpid())),
+              {"rank 2 of 3", "every element of every rank is 6"});
+}
+
+TEST(LaunchExample, InTorchrunsEnvironment) {
+  expect_says(start_three("RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=29500 "
+                          "TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=False RONDO_PORT=" + free_port()),
+              {"rank 2 of 3", "every element of every rank is 6"});
+}
+
+// srun and scontrol as programs on PATH: two "nodes" that are this host, so that ranks meet at MASTER_ADDR.
+class PlayedSlurm {
+ public:
+  PlayedSlurm() : folder_(fs::temp_directory_path() / ("rondo-slurm-" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+    write("scontrol", "[ \"$*\" = 'show hostnames n[1-2]' ] || exit 1\nprintf 'localhost\\nelsewhere\\n'");
+    write("srun", "while [ \"${1#-}\" != \"$1\" ]; do echo \"srun $1\"; shift; done\n"
+                  "[ ${#RONDO_SECRET} = 32 ] || { echo no secret; exit 1; }\n"
+                  "for r in 0 1 2 3; do SLURM_PROCID=$r SLURM_LOCALID=$((r % 2)) SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 "
+                  "SLURM_STEP_NUM_NODES=2 timeout 60 \"$@\" & all=\"$all $!\"; done\n"
+                  "for p in $all; do wait $p || exit 1; done");
+  }
+  ~PlayedSlurm() { fs::remove_all(folder_); }
+  std::string path() const { return folder_.string(); }
+
+ private:
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << "#!/bin/sh\n" << text << "\n";
+    fs::permissions(folder_ / name, fs::perms::owner_all);
+  }
+  fs::path folder_;
+};
+
+TEST(LaunchExample, AsABatchJobOfSlurms) {
+  if (!installed("bash") || !installed("openssl")) GTEST_SKIP() << "bash or openssl is not installed";
+  const PlayedSlurm slurm;
+  expect_says(run_command("PATH='" + slurm.path() + "':$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[1-2]' "
+                          "SLURM_CPUS_PER_TASK=4 RONDO_PORT=" + free_port() + " PROGRAM='" RONDO_EXAMPLE_LAUNCH
+                          "' bash '" RONDO_SOURCE_DIR "/examples/02_launch/job.sbatch'"),
+              {"srun --cpus-per-task=4", "srun --cpu-bind=cores", "rank 3 of 4", "every element of every rank is 10"});
+}
+
+}  // namespace
+}  // namespace rondo::testing
