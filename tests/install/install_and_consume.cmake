@@ -46,6 +46,10 @@ run("C++ program" ${WORK_DIR}/build/consumer_cpp)
 run("README's C program" ${WORK_DIR}/build/readme_c)
 run("README's C++ program" ${WORK_DIR}/build/readme_cpp)
 
+if(EXISTS ${WORK_DIR}/build/consumer_mpi AND NOT SANITIZE)  # one rank, which every MPI runs without its launcher
+  run("a communicator of MPI's" ${WORK_DIR}/build/consumer_mpi)
+endif()
+
 run("an algorithm of one's own" ${WORK_DIR}/build/consumer_own_algorithm)
 if(CLI)  # which takes rondo's functions from itself, though the plugin was linked to the installed library
   run("the plugin" ${CLI} check --plugin ${WORK_DIR}/build/libconsumer_plugin.so all_reduce --algo star --max-ranks 9)
