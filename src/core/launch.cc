@@ -24,9 +24,9 @@ class Environment {
     return std::string(value);
   }
   bool has(const char* name) const { return text(name).has_value(); }
-  std::string need_text(const char* name) {
+  std::string need_text(const char* name, std::string_view advice = "") {
     auto value = text(name);
-    if (!value) complain(fmt::format("{} is not set", name));
+    if (!value) complain(fmt::format("{} is not set{}", name, advice));
     return value.value_or("");
   }
   int need_number(const char* name, int least, int most) {
@@ -78,7 +78,10 @@ uint16_t derived_port(Environment* env, const LaunchInfo& info) {
 
 void meet_at_master(Environment* env, LaunchInfo* info) {
   info->meeting = LaunchInfo::Meeting::kDerivedId;
-  info->master_addr = env->need_text("MASTER_ADDR");
+  info->master_addr = env->need_text(
+      "MASTER_ADDR", info->launcher == "Slurm"
+                         ? " (the host of rank 0: $(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1))"
+                         : " (the host of rank 0)");
   info->master_port = derived_port(env, *info);
   const auto secret = env->text("RONDO_SECRET");
   info->secret = secret ? "user " + *secret : fmt::format("job {} {}", info->job, info->nranks);
@@ -160,13 +163,25 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
   info->local_rank = env->number_or("SLURM_LOCALID", 0, 0, kMaxRanks);
   const std::string job = env->need_text("SLURM_JOB_ID");
   // sbatch sets SLURM_PROCID for the script itself; only srun's steps have a number.
-  const std::string step = env->need_text("SLURM_STEP_ID");
+  const std::string step = env->need_text("SLURM_STEP_ID", " (start the program with srun)");
   info->job = fmt::format("Slurm {}.{}", job, step);
   const char* nodes_name = env->has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
   const bool one_host = env->number_or(nodes_name, 0, 1, kMaxRanks) == 1;
   if (one_host) info->local_nranks = info->nranks;
   meet_by_job(env, one_host, info);
-  return env->status("a Slurm job; start the program with srun");
+  return env->status("a Slurm job");
+}
+
+// PMIx tells a rank its number in the environment, but the number of ranks only to those who link it.
+Status unknown_launcher(const Environment& env) {
+  if (env.has("PMIX_RANK"))
+    return Status(StatusCode::kInvalidArgument,
+                  "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of prterun "
+                  "or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
+  return Status(StatusCode::kInvalidArgument,
+                "no launcher's environment: start the program with torchrun (RANK, WORLD_SIZE, MASTER_ADDR, "
+                "MASTER_PORT), mpirun (OMPI_COMM_WORLD_RANK or PMI_RANK) or srun (SLURM_PROCID), or set RONDO_RANK, "
+                "RONDO_NRANKS and RONDO_UNIQUE_ID");
 }
 
 }  // namespace
@@ -185,10 +200,7 @@ Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pi
   } else if (env.has("SLURM_PROCID")) {
     RONDO_TRY(from_slurm(&env, &info));
   } else {
-    return Status(StatusCode::kInvalidArgument,
-                  "no launcher's environment: start the program with torchrun (RANK, WORLD_SIZE, MASTER_ADDR, "
-                  "MASTER_PORT), mpirun (OMPI_COMM_WORLD_RANK or PMI_RANK) or srun (SLURM_PROCID), or set RONDO_RANK, "
-                  "RONDO_NRANKS and RONDO_UNIQUE_ID");
+    return unknown_launcher(env);
   }
   return info;
 }

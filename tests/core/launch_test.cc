@@ -4,18 +4,14 @@
 #include "core/launch.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 
-#include <atomic>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "bootstrap_harness.h"
 #include "core/id_handout.h"
 #include "core/socket.h"
-#include "core/torch_store.h"
-#include "core/wire.h"
+#include "support/fake_torch_store.h"
 
 namespace rondo {
 namespace {
@@ -110,6 +106,21 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(info->meeting, Meeting::kDerivedId);
   EXPECT_EQ(info->master_port, 7001);
   expect_refusal(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), {"MASTER_ADDR is not set"});
+  // Open MPI 5, whose jobs are PRRTE's: names with other characters, and PMIX_RANK beside its own.
+  const Variables five = with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-node1-4711@1"}, {"PMIX_RANK", "2"}});
+  info = read(five);
+  ASSERT_OK(info.status());
+  EXPECT_EQ(info->job, "Open MPI prterun-node1-4711@1");
+  EXPECT_EQ(info->meeting, Meeting::kLocalSocket);
+  const Variables two_hosts = with(five, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"MASTER_ADDR", "n0"}});
+  info = read(two_hosts);
+  ASSERT_OK(info.status());
+  EXPECT_EQ(info->master_addr, "n0");
+  EXPECT_EQ(info->master_port, read(with(two_hosts, {{"OMPI_COMM_WORLD_RANK", "0"}}))->master_port);
+  EXPECT_NE(info->secret, read(with(two_hosts, {{"PMIX_NAMESPACE", "prterun-node1-4711@2"}}))->secret);
+  expect_refusal(without(without(five, "PMIX_NAMESPACE"), "PMIX_RANK"), {"PMIX_NAMESPACE", "RONDO_JOB_ID"});
+  // What PRRTE's own launcher gives to a program that is not MPI's.
+  expect_refusal({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "prterun-node1-4711@1"}}, {"PMIX_RANK", "mpirun", "MPI_Comm"});
 }
 
 TEST(LaunchEnvironment, Mpich) {
@@ -142,9 +153,27 @@ TEST(LaunchEnvironment, Slurm) {
   info = read(with(kSlurm, {{"SLURM_NNODES", "2"}, {"SLURM_STEP_NUM_NODES", "1"}}));
   ASSERT_OK(info.status());
   EXPECT_EQ(info->meeting, Meeting::kLocalSocket);
-  expect_refusal(with(kSlurm, {{"SLURM_NNODES", "2"}}), {"MASTER_ADDR"});
+  const Variables two_nodes = with(kSlurm, {{"SLURM_NNODES", "2"}});
+  expect_refusal(two_nodes, {"MASTER_ADDR", "scontrol show hostnames"});
+  info = read(with(two_nodes, {{"MASTER_ADDR", "n0"}, {"RONDO_SECRET", "s"}}));
+  ASSERT_OK(info.status());
+  EXPECT_EQ(info->meeting, Meeting::kDerivedId);
+  EXPECT_EQ(info->master_addr, "n0");
+  EXPECT_EQ(info->secret, "user s");
+  EXPECT_GE(info->master_port, 20000);
+  const Variables other_rank = with(two_nodes, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"MASTER_ADDR", "n0"}});
+  EXPECT_EQ(info->master_port, read(other_rank)->master_port);
+  EXPECT_NE(info->master_port, read(with(other_rank, {{"SLURM_STEP_ID", "1"}}))->master_port);
+  // The step counts, not the job: 2 of its 6 tasks, on one of its nodes.
+  info = read(with(two_nodes, {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_NUM_NODES", "1"}}));
+  ASSERT_OK(info.status());
+  EXPECT_EQ(info->nranks, 2);
+  EXPECT_EQ(info->meeting, Meeting::kLocalSocket);
   // srun --mpi=pmi2 sets PMI_RANK too.
   info = read(with(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}}));
+  ASSERT_OK(info.status());
+  EXPECT_EQ(info->launcher, "Slurm");
+  info = read(with(kSlurm, {{"PMIX_RANK", "5"}, {"PMIX_NAMESPACE", "slurm.pmix.42.0"}}));  // --mpi=pmix
   ASSERT_OK(info.status());
   EXPECT_EQ(info->launcher, "Slurm");
   // In an sbatch script outside srun there is one process, whatever SLURM_NTASKS says.
@@ -253,87 +282,8 @@ TEST(LaunchMeeting, ASecondRankZeroIsRefused) {
   EXPECT_NE(s.message().find("another rank 0"), std::string_view::npos) << s.to_string();
 }
 
-// A store that speaks the documented subset of PyTorch's protocol, strictly: anything unexpected ends the connection.
-class FakeTorchStore {
- public:
-  FakeTorchStore() : listeners_(std::move(*listen_tcp({IpAddress{.bytes = {127, 0, 0, 1}}}, 0))),
-                     acceptor_([this] { accept(); }) {}
-  ~FakeTorchStore() {
-    stop_ = true;
-    acceptor_.join();
-    for (std::thread& t : servers_) t.join();
-  }
-  std::string port() const { return std::to_string(listeners_.port); }
-  size_t num_keys() {
-    const std::lock_guard lock(mutex_);
-    return values_.size();
-  }
-
- private:
-  void accept() {
-    while (!stop_) {
-      pollfd p{listeners_.sockets[0].get(), POLLIN, 0};
-      if (::poll(&p, 1, 20) <= 0) continue;
-      std::string who;
-      Fd fd = accept_one(p.fd, &who);
-      servers_.emplace_back([this, fd = std::move(fd)] { serve(fd.get()); });
-    }
-  }
-  template <class T>
-  bool take(int fd, T* value) {
-    return read_exactly(fd, value, sizeof(*value), patience_, "serve").ok();
-  }
-  bool take(int fd, std::string* s) {
-    uint64_t bytes = 0;
-    if (!take(fd, &bytes) || bytes > 4096) return false;
-    s->resize(bytes);
-    return read_exactly(fd, s->data(), bytes, patience_, "serve").ok();
-  }
-  void serve(int fd) {
-    uint8_t query = 0;
-    uint32_t magic = 0;
-    if (!take(fd, &query) || query != 0 || !take(fd, &magic) || magic != 0x3C85F7CE) return;
-    while (take(fd, &query) && answer(fd, query)) {
-    }
-  }
-  bool answer(int fd, uint8_t query) {
-    std::string key, value;
-    wire::Writer w;
-    uint64_t num_keys = 1;
-    if (query == 5 && (!take(fd, &num_keys) || num_keys != 1)) return false;
-    if (!take(fd, &key)) return false;
-    int64_t delta = 0;
-    if (query == 1 && !take(fd, &value)) return false;
-    if (query == 4 && !take(fd, &delta)) return false;
-    const std::lock_guard lock(mutex_);
-    switch (query) {
-      case 1: values_[key] = value; return true;
-      case 3:
-        if (values_.count(key) == 0) return false;
-        w.put<uint64_t>(values_[key].size()).raw(values_[key]);
-        break;
-      case 4:
-        delta += std::atoll(values_[key].c_str());
-        values_[key] = std::to_string(delta);
-        w.put(delta);
-        break;
-      case 5: w.put<uint8_t>(values_.count(key) == 1 ? 0 : 1); break;
-      default: return false;
-    }
-    return write_all(fd, w.bytes(), patience_, "serve").ok();
-  }
-
-  std::atomic<bool> stop_ = false;
-  const Patience patience_{20, &stop_};
-  std::mutex mutex_;
-  std::map<std::string, std::string> values_;
-  Listeners listeners_;
-  std::vector<std::thread> servers_;
-  std::thread acceptor_;
-};
-
 TEST(LaunchMeeting, ThroughTorchsStore) {
-  FakeTorchStore store;
+  testing::FakeTorchStore store;
   join_job(4, [&](Rank r) {
     return with(kTorchrun, {{"RANK", std::to_string(r)}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", store.port()}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
@@ -342,7 +292,7 @@ TEST(LaunchMeeting, ThroughTorchsStore) {
 }
 
 TEST(LaunchMeeting, AnAbsentRankZeroIsNamedByTheWaitAtTorchsStore) {
-  FakeTorchStore store;
+  testing::FakeTorchStore store;
   const auto info = read(with(kTorchrun, {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", store.port()},
                                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
   ASSERT_OK(info.status());
