@@ -13,6 +13,7 @@
 #include "core/socket.h"
 #include "rondo/communicator.h"
 #include "support/fake_torch_store.h"
+#include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
 #include "support/test_hosts.h"
@@ -137,13 +138,17 @@ TEST_F(LaunchOnHostsFails, WhereNobodySaysWhereRankZeroIs) {
          });
 }
 
-// The last rank has another secret: it is refused, and the others name it when their time is over.
+// The last rank has another secret: it is refused, and the others name it when their time is over. Rank 0 stays until
+// they have heard it, since the rendezvous ends with its process.
 TEST_F(LaunchOnHostsFails, WhereARankHasAnotherSecret) {
+  Shared<SharedCounter> num_ended;
   launch([](Rank rank) { return rank == kRanks - 1 ? with(srun(rank), {{"RONDO_SECRET", "a guess"}}) : srun(rank); },
-         [](Rank rank) -> Status {
+         [&](Rank rank) -> Status {
            Config config;
            config.init_deadline_s = 3;
            const Status status = Communicator::init_env(config).status();
+           num_ended->add();
+           EXPECT_TRUE(num_ended->wait_at_least(kRanks, 30));
            if (rank == kRanks - 1)
              EXPECT_TRUE(fails_with(status, StatusCode::kUnauthorized, {}));
            else

@@ -32,7 +32,9 @@ add_dependencies(mpi_communicator_test program_mpi)
 
 if(TARGET examples_launch_test)
   rondo_add_mpi_programs(mpi_comm ${PROJECT_SOURCE_DIR}/examples/02_launch/mpi_comm.cc ${CMAKE_CURRENT_BINARY_DIR})
-  target_compile_definitions(examples_launch_test PRIVATE RONDO_MPI_PROGRAMS="${CMAKE_CURRENT_BINARY_DIR}"
-                                                          RONDO_EXAMPLE_LAUNCH="$<TARGET_FILE:example_02_launch>")
-  add_dependencies(examples_launch_test mpi_comm_mpi example_02_launch)
+  foreach(test examples_launch_test examples_launch_hosts_test)
+    target_compile_definitions(${test} PRIVATE RONDO_MPI_PROGRAMS="${CMAKE_CURRENT_BINARY_DIR}"
+                                               RONDO_EXAMPLE_LAUNCH="$<TARGET_FILE:example_02_launch>")
+    add_dependencies(${test} mpi_comm_mpi example_02_launch)
+  endforeach()
 endif()

@@ -1,6 +1,7 @@
 #include "support/test_hosts.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -39,7 +41,7 @@ pid_t hold_namespace() {
   return made ? child : 0;
 }
 
-std::string quiet(const std::string& command) { return command + " >/dev/null 2>&1"; }
+std::string quiet(const std::string& command) { return "{ " + command + "; } >/dev/null 2>&1"; }
 
 void end(pid_t process) {
   if (process <= 0) return;
@@ -58,6 +60,22 @@ bool enter_network(pid_t holder) {
 
 bool TestHosts::run_in(pid_t holder, const std::string& command) const {
   return std::system(quiet("nsenter -n -t " + std::to_string(holder) + " " + command).c_str()) == 0;
+}
+
+// The kernel tells of a cable's other end a moment later, and UCX looks for interfaces that are up once only.
+bool TestHosts::wait_until_up(int host) const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!run_in(holders_[static_cast<size_t>(host)], "ip link show eth0 | grep -q 'state UP'")) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    poll(nullptr, 0, 2);
+  }
+  return true;
+}
+
+std::string TestHosts::shell_prefix(int host) const {
+  return "nsenter -n -t " + std::to_string(holders_[static_cast<size_t>(host)]) +
+         " unshare -m -u sh -c 'mount -t sysfs sysfs /sys && echo host" + std::to_string(host) +
+         " >/proc/sys/kernel/hostname && exec \"$@\"' sh ";
 }
 
 std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) {
@@ -81,9 +99,10 @@ std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) 
     const std::string port = "port" + std::to_string(h);
     ok = hosts->run_in(host, "ip link add eth0 type veth peer name " + port + " netns " + std::to_string(hub)) &&
          hosts->run_in(hub, "ip link set " + port + " master br0 up") &&
-         hosts->run_in(host, "ip addr add 10.77.0." + std::to_string(h + 1) + "/24 dev eth0") &&
+         hosts->run_in(host, "ip addr add " + address(h) + "/24 dev eth0") &&
          hosts->run_in(host, "ip link set eth0 up") && hosts->run_in(host, "ip link set lo up");
   }
+  for (int h = 0; h < num_hosts && ok; ++h) ok = hosts->wait_until_up(h);
   if (ok) return hosts;
   *why_not = "veth pairs or bridges cannot be made here";
   return nullptr;

@@ -31,6 +31,10 @@ class TestHosts {
   int num_hosts() const { return static_cast<int>(holders_.size()) - 1; }
   /// Makes the calling process one of the host's. For good, so only in a forked child. False: it could not.
   bool enter(int host) const;
+  /// "10.77.0.1" of host 0.
+  static std::string address(int host) { return "10.77.0." + std::to_string(host + 1); }
+  /// What to put before a program and its arguments to run it on the host, whose name it then sees: "host0".
+  std::string shell_prefix(int host) const;
   /// Takes the host's cable out of the switch: what is under way is lost, and nobody is told. False: it could not.
   bool unplug(int host) const;
   bool plug_in(int host) const;
@@ -45,6 +49,7 @@ class TestHosts {
  private:
   TestHosts() = default;
   bool run_in(pid_t holder, const std::string& command) const;
+  bool wait_until_up(int host) const;
   std::vector<pid_t> holders_;  // one process in each host's namespace, and the last in the switch's
   pid_t relay_ = 0;
 };
