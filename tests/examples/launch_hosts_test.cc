@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "mpi/programs.h"
 #include "support/launchers.h"
 #include "support/spawn.h"
 #include "support/test_hosts.h"
@@ -68,10 +69,9 @@ TEST_P(LaunchExampleOnHosts, ByTheLaunchersVariables) {
 }
 
 TEST_P(LaunchExampleOnHosts, WithCommunicatorsOfMpis) {
-  const std::string program = std::string(RONDO_MPI_PROGRAMS) + "/mpi_comm_" + GetParam().short_name;
-  if (!installed(program)) GTEST_SKIP() << "no mpicxx." << GetParam().short_name << ", or this is a sanitizer's build";
+  if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const PlayedSsh ssh;
-  expect_says(run_command(across_hosts(GetParam(), ssh) + " '" + program + "'"),
+  expect_says(run_command(across_hosts(GetParam(), ssh) + " '" + mpi_program("mpi_comm", GetParam()) + "'"),
               {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+ucx", "hosts 2x2",
                "every element of every rank is 10", "host of rank 0: 2 ranks", "host of rank 2: 2 ranks"});
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/socket.h"
+#include "mpi/programs.h"
 #include "support/launchers.h"
 
 namespace rondo::testing {
@@ -34,30 +35,23 @@ Launched start_three(const std::string& variables) {
                      "' & all=\"$all $!\"; done; for p in $all; do wait $p || exit 1; done");
 }
 
-TEST(LaunchExample, UnderMpirunAndMpiexec) {
-  bool any = false;
-  for (const MpiLauncher& mpi : {kOpenMpi, kMpich}) {
-    if (!installed(mpi.program)) continue;
-    any = true;
-    SCOPED_TRACE(mpi.name);
-    expect_says(run_command("timeout 60 " + mpi.ranks(3) + " '" RONDO_EXAMPLE_LAUNCH "'"),
-                {"rank 2 of 3", "through: shm\n", "forecast", "every element of every rank is 6", "bus bandwidth"});
-  }
-  if (!any) GTEST_SKIP() << "neither mpirun.openmpi nor mpiexec.hydra is installed";
+class LaunchExampleUnder : public ::testing::TestWithParam<MpiLauncher> {};
+
+TEST_P(LaunchExampleUnder, ALauncher) {
+  const MpiLauncher& mpi = GetParam();
+  if (!installed(mpi.program)) GTEST_SKIP() << mpi.name << "'s " << mpi.program << " is not installed";
+  expect_says(run_command("timeout 60 " + mpi.ranks(3) + " '" RONDO_EXAMPLE_LAUNCH "'"),
+              {"rank 2 of 3", "through: shm\n", "forecast", "every element of every rank is 6", "bus bandwidth"});
 }
 
-TEST(LaunchExample, WithCommunicatorsOfMpis) {
-  bool any = false;
-  for (const MpiLauncher& mpi : {kOpenMpi, kMpich}) {
-    const std::string program = std::string(RONDO_MPI_PROGRAMS) + "/mpi_comm_" + mpi.short_name;
-    if (!installed(mpi.program) || !installed(program)) continue;
-    any = true;
-    SCOPED_TRACE(mpi.name);
-    expect_says(run_command("timeout 60 " + mpi.ranks(3) + " '" + program + "'"),
-                {"rank 2 of 3", "every element of every rank is 6", "host of rank 0: 3 ranks"});
-  }
-  if (!any) GTEST_SKIP() << "no MPI is installed, with its mpicxx, or this is a sanitizer's build";
+TEST_P(LaunchExampleUnder, AnMpiWithCommunicatorsOfIts) {
+  if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
+  expect_says(run_command("timeout 60 " + GetParam().ranks(3) + " '" + mpi_program("mpi_comm", GetParam()) + "'"),
+              {"rank 2 of 3", "every element of every rank is 6", "host of rank 0: 3 ranks"});
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, LaunchExampleUnder, ::testing::Values(kOpenMpi, kMpich),
+                         [](const auto& info) { return info.param.short_name; });
 
 TEST(LaunchExample, InSrunsEnvironmentOnOneNode) {
   expect_says(start_three("SLURM_PROCID=$r SLURM_NTASKS=3 SLURM_LOCALID=$r SLURM_STEP_ID=0 SLURM_NNODES=1 SLURM_JOB_ID=" +

@@ -5,27 +5,20 @@
 
 #include <string>
 
-#include "support/launchers.h"
+#include "mpi/programs.h"
 
 namespace rondo::testing {
 namespace {
 
-std::string program_of(const MpiLauncher& mpi) {
-  return std::string(RONDO_MPI_PROGRAMS) + "/program_" + mpi.short_name;
-}
-
 class MpiCommunicator : public ::testing::TestWithParam<MpiLauncher> {
  protected:
   void SetUp() override {
-    const MpiLauncher& mpi = GetParam();
-    if (!installed(mpi.program)) GTEST_SKIP() << mpi.name << "'s " << mpi.program << " is not installed";
-    if (!installed(program_of(mpi)))
-      GTEST_SKIP() << "built without " << mpi.name << ": no mpicxx." << mpi.short_name << ", or a sanitizer";
+    if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
   // Every rank must have found its part of the scenario right.
   static void play(const std::string& scenario, int nranks) {
     const Launched launched =
-        run_command("timeout 60 " + GetParam().ranks(nranks) + " '" + program_of(GetParam()) + "' " + scenario);
+        run_command("timeout 60 " + GetParam().ranks(nranks) + " '" + mpi_program("program", GetParam()) + "' " + scenario);
     EXPECT_EQ(launched.exit_status, 0) << launched.output;
     for (int r = 0; r < nranks; ++r)
       EXPECT_NE(launched.output.find("\n" + scenario + ": rank " + std::to_string(r) + " is right."), std::string::npos)

@@ -1,0 +1,21 @@
+// The programs that mpi.cmake has built, of each MPI by itself, and why there may be none.
+#pragma once
+
+#include <string>
+
+#include "support/launchers.h"
+
+namespace rondo::testing {
+
+inline std::string mpi_program(const std::string& name, const MpiLauncher& mpi) {
+  return std::string(RONDO_MPI_PROGRAMS) + "/" + name + "_" + mpi.short_name;
+}
+
+/// Empty where programs of this MPI can be run.
+inline std::string why_no_programs(const MpiLauncher& mpi) {
+  if (!installed(mpi.program)) return mpi.name + "'s " + mpi.program + " is not installed";
+  const std::string why = mpi.short_name == "mpich" ? RONDO_WHY_NO_MPICH : RONDO_WHY_NO_OPENMPI;
+  return why.empty() ? why : "no programs of " + mpi.name + " were built: " + why;
+}
+
+}  // namespace rondo::testing
