@@ -86,8 +86,8 @@ inline Expected<UniqueId> share_id(MPI_Comm comm, Rank rank) {
 
 }  // namespace internal
 
-/// Collective over `comm`, an intracommunicator (MPI_COMM_WORLD, one of MPI_Comm_split, ...): a communicator of the same
-/// ranks with the same numbers. `comm` is used until this returns and may be freed then.
+/// Collective over `comm`, an intracommunicator (MPI_COMM_WORLD, one of MPI_Comm_split, ...): a communicator of the
+/// same ranks with the same numbers. `comm` is used until this returns and may be freed then.
 ///
 /// Waits for MPI as MPI_Bcast does, without deadline and deaf to config.abort, then for all ranks as
 /// Communicator::init_rank does. Errors: kInvalidArgument, on the calling rank alone (MPI not initialised or finalised
@@ -125,9 +125,12 @@ inline std::string name_of_type(MPI_Datatype type) {
 
 inline std::string name_of_op(MPI_Op op) {
   const std::pair<MPI_Op, const char*> known[] = {
-      {MPI_LAND, "MPI_LAND"},     {MPI_LOR, "MPI_LOR"},         {MPI_LXOR, "MPI_LXOR"},       {MPI_BAND, "MPI_BAND"},
-      {MPI_BOR, "MPI_BOR"},       {MPI_BXOR, "MPI_BXOR"},       {MPI_MINLOC, "MPI_MINLOC"},   {MPI_MAXLOC, "MPI_MAXLOC"},
-      {MPI_REPLACE, "MPI_REPLACE"}, {MPI_NO_OP, "MPI_NO_OP"}, {MPI_OP_NULL, "MPI_OP_NULL"}};
+#define RONDO_X(op) {op, #op}
+      RONDO_X(MPI_LAND),    RONDO_X(MPI_LOR),   RONDO_X(MPI_LXOR),   RONDO_X(MPI_BAND),
+      RONDO_X(MPI_BOR),     RONDO_X(MPI_BXOR),  RONDO_X(MPI_MINLOC), RONDO_X(MPI_MAXLOC),
+      RONDO_X(MPI_REPLACE), RONDO_X(MPI_NO_OP), RONDO_X(MPI_OP_NULL)
+#undef RONDO_X
+  };
   for (const auto& [value, name] : known)
     if (op == value) return name;
   return "an operator of MPI_Op_create";

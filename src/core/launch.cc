@@ -176,8 +176,8 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
 Status unknown_launcher(const Environment& env) {
   if (env.has("PMIX_RANK"))
     return Status(StatusCode::kInvalidArgument,
-                  "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of prterun "
-                  "or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
+                  "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of "
+                  "prterun or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
   return Status(StatusCode::kInvalidArgument,
                 "no launcher's environment: start the program with torchrun (RANK, WORLD_SIZE, MASTER_ADDR, "
                 "MASTER_PORT), mpirun (OMPI_COMM_WORLD_RANK or PMI_RANK) or srun (SLURM_PROCID), or set RONDO_RANK, "

@@ -1,5 +1,5 @@
-// Jobs of several hosts as their launchers start them: every rank a process on its host, told by variables alone who it is
-// and where rank 0 is.
+// Jobs of several hosts as their launchers start them: every rank a process on its host, told by variables alone who it
+// is and where rank 0 is.
 // labels: mp
 // timeout: 180
 #include <gtest/gtest.h>
@@ -45,8 +45,10 @@ Variables torchrun(Rank rank) {
           {"MASTER_ADDR", "10.77.0.1"},
           {"MASTER_PORT", "29500"},
           {"TORCHELASTIC_RUN_ID", "none"},
-          {"TORCHELASTIC_RESTART_COUNT", "0"}};
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
+Variables torchrun_with_store(Rank rank) { return with(torchrun(rank), {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}); }
 Variables srun(Rank rank) {
   return {{"SLURM_PROCID", std::to_string(rank)},
           {"SLURM_LOCALID", std::to_string(rank % kRanksPerHost)},
@@ -117,44 +119,42 @@ TEST_P(LaunchOnHosts, RanksMeetAndReduce) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Of, LaunchOnHosts,
-    ::testing::Values(
-        Launcher{"torchrun_with_its_agents_store",
-                 [](Rank r) { return with(torchrun(r), {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}); }, true},
-        Launcher{"torchrun_without_store",
-                 [](Rank r) { return with(torchrun(r), {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}); }},
-        Launcher{"srun", srun}, Launcher{"mpirun_of_open_mpi", open_mpi}, Launcher{"mpiexec_of_mpich", mpich}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, LaunchOnHosts,
+                         ::testing::Values(Launcher{"torchrun_with_its_agents_store", torchrun_with_store, true},
+                                           Launcher{"torchrun_without_store", torchrun}, Launcher{"srun", srun},
+                                           Launcher{"mpirun_of_open_mpi", open_mpi},
+                                           Launcher{"mpiexec_of_mpich", mpich}),
+                         [](const auto& info) { return info.param.name; });
 
 using LaunchOnHostsFails = LaunchOnHosts;
 
 TEST_F(LaunchOnHostsFails, WhereNobodySaysWhereRankZeroIs) {
-  launch([](Rank rank) { return with(srun(rank), {{"MASTER_ADDR", ""}}); },
-         [](Rank) -> Status {
-           EXPECT_TRUE(fails_with(Communicator::init_env().status(), StatusCode::kInvalidArgument,
-                                  {"MASTER_ADDR is not set", "scontrol show hostnames"}));
-           return {};
-         });
+  const auto lost = [](Rank rank) { return with(srun(rank), {{"MASTER_ADDR", ""}}); };
+  launch(lost, [](Rank) -> Status {
+    EXPECT_TRUE(fails_with(Communicator::init_env().status(), StatusCode::kInvalidArgument,
+                           {"MASTER_ADDR is not set", "scontrol show hostnames"}));
+    return {};
+  });
 }
 
 // The last rank has another secret: it is refused, and the others name it when their time is over. Rank 0 stays until
 // they have heard it, since the rendezvous ends with its process.
 TEST_F(LaunchOnHostsFails, WhereARankHasAnotherSecret) {
   Shared<SharedCounter> num_ended;
-  launch([](Rank rank) { return rank == kRanks - 1 ? with(srun(rank), {{"RONDO_SECRET", "a guess"}}) : srun(rank); },
-         [&](Rank rank) -> Status {
-           Config config;
-           config.init_deadline_s = 3;
-           const Status status = Communicator::init_env(config).status();
-           num_ended->add();
-           EXPECT_TRUE(num_ended->wait_at_least(kRanks, 30));
-           if (rank == kRanks - 1)
-             EXPECT_TRUE(fails_with(status, StatusCode::kUnauthorized, {}));
-           else
-             EXPECT_TRUE(fails_with(status, StatusCode::kTimeout, {"rank 3 has not joined"}));
-           return {};
-         });
+  const auto one_guesses = [](Rank rank) {
+    return rank == kRanks - 1 ? with(srun(rank), {{"RONDO_SECRET", "a guess"}}) : srun(rank);
+  };
+  launch(one_guesses, [&](Rank rank) -> Status {
+    Config config;
+    config.init_deadline_s = 3;
+    const Status status = Communicator::init_env(config).status();
+    num_ended->add();
+    EXPECT_TRUE(num_ended->wait_at_least(kRanks, 30));
+    const bool guessed = rank == kRanks - 1;
+    EXPECT_TRUE(guessed ? fails_with(status, StatusCode::kUnauthorized, {})
+                        : fails_with(status, StatusCode::kTimeout, {"rank 3 has not joined"}));
+    return {};
+  });
 }
 
 }  // namespace

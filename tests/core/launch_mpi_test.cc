@@ -26,7 +26,7 @@ std::string self() {
 
 testing::Launched launch(const std::string& prefix) {
   return testing::run_command(prefix + " '" + self() +
-                     "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins");
+                              "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins");
 }
 
 // All ranks must have joined, under the expected launcher, and none may be left running.

@@ -41,7 +41,8 @@ class PlayedSsh {
 std::string across_hosts(const MpiLauncher& mpi, const PlayedSsh& ssh) {
   const std::string hosts = TestHosts::address(0) + ":2," + TestHosts::address(1) + ":2";
   const std::string here = "timeout 60 " + test_hosts().shell_prefix(0) + mpi.program + " -n 4 ";
-  if (mpi.short_name == "mpich") return here + "-launcher ssh -launcher-exec " + ssh.path() + " -iface eth0 -hosts " + hosts;
+  if (mpi.short_name == "mpich")
+    return here + "-launcher ssh -launcher-exec " + ssh.path() + " -iface eth0 -hosts " + hosts;
   return here + "--allow-run-as-root --mca plm_rsh_agent " + ssh.path() +
          " --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 -x MASTER_ADDR -x RONDO_SECRET -H " + hosts;
 }
@@ -56,7 +57,8 @@ class LaunchExampleOnHosts : public ::testing::TestWithParam<MpiLauncher> {
   static void expect_says(const Launched& launched, std::initializer_list<const char*> words) {
     EXPECT_EQ(launched.exit_status, 0) << launched.output;
     for (const char* word : words)
-      EXPECT_NE(launched.output.find(word), std::string::npos) << "'" << word << "' is missing in:\n" << launched.output;
+      EXPECT_NE(launched.output.find(word), std::string::npos) << "'" << word << "' is missing in:\n"
+                                                               << launched.output;
   }
 };
 

@@ -31,7 +31,8 @@ std::string free_port() {
 
 // Three ranks at a time as children of a shell, each with `variables`, in which $r is its rank.
 Launched start_three(const std::string& variables) {
-  return run_command("for r in 0 1 2; do " + variables + " timeout 60 '" RONDO_EXAMPLE_LAUNCH
+  return run_command("for r in 0 1 2; do " + variables +
+                     " timeout 60 '" RONDO_EXAMPLE_LAUNCH
                      "' & all=\"$all $!\"; done; for p in $all; do wait $p || exit 1; done");
 }
 
@@ -54,15 +55,18 @@ INSTANTIATE_TEST_SUITE_P(Of, LaunchExampleUnder, ::testing::Values(kOpenMpi, kMp
                          [](const auto& info) { return info.param.short_name; });
 
 TEST(LaunchExample, InSrunsEnvironmentOnOneNode) {
-  expect_says(start_three("SLURM_PROCID=$r SLURM_NTASKS=3 SLURM_LOCALID=$r SLURM_STEP_ID=0 SLURM_NNODES=1 SLURM_JOB_ID=" +
-                          std::to_string(::getpid())),
-              {"rank 2 of 3", "every element of every rank is 6"});
+  expect_says(
+      start_three("SLURM_PROCID=$r SLURM_NTASKS=3 SLURM_LOCALID=$r SLURM_STEP_ID=0 SLURM_NNODES=1 SLURM_JOB_ID=" +
+                  std::to_string(::getpid())),
+      {"rank 2 of 3", "every element of every rank is 6"});
 }
 
 TEST(LaunchExample, InTorchrunsEnvironment) {
-  expect_says(start_three("RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=29500 "
-                          "TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=False RONDO_PORT=" + free_port()),
-              {"rank 2 of 3", "every element of every rank is 6"});
+  expect_says(
+      start_three("RANK=$r WORLD_SIZE=3 LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=29500 "
+                  "TORCHELASTIC_RUN_ID=none TORCHELASTIC_USE_AGENT_STORE=False RONDO_PORT=" +
+                  free_port()),
+      {"rank 2 of 3", "every element of every rank is 6"});
 }
 
 // srun and scontrol as programs on PATH: two "nodes" that are this host, so that ranks meet at MASTER_ADDR.
@@ -71,11 +75,12 @@ class PlayedSlurm {
   PlayedSlurm() : folder_(fs::temp_directory_path() / ("rondo-slurm-" + std::to_string(::getpid()))) {
     fs::create_directories(folder_);
     write("scontrol", "[ \"$*\" = 'show hostnames n[1-2]' ] || exit 1\nprintf 'localhost\\nelsewhere\\n'");
-    write("srun", "while [ \"${1#-}\" != \"$1\" ]; do echo \"srun $1\"; shift; done\n"
-                  "[ ${#RONDO_SECRET} = 32 ] || { echo no secret; exit 1; }\n"
-                  "for r in 0 1 2 3; do SLURM_PROCID=$r SLURM_LOCALID=$((r % 2)) SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 "
-                  "SLURM_STEP_NUM_NODES=2 timeout 60 \"$@\" & all=\"$all $!\"; done\n"
-                  "for p in $all; do wait $p || exit 1; done");
+    write("srun",
+          "while [ \"${1#-}\" != \"$1\" ]; do echo \"srun $1\"; shift; done\n"
+          "[ ${#RONDO_SECRET} = 32 ] || { echo no secret; exit 1; }\n"
+          "for r in 0 1 2 3; do SLURM_PROCID=$r SLURM_LOCALID=$((r % 2)) SLURM_STEP_NUM_TASKS=4 SLURM_STEP_ID=0 "
+          "SLURM_STEP_NUM_NODES=2 timeout 60 \"$@\" & all=\"$all $!\"; done\n"
+          "for p in $all; do wait $p || exit 1; done");
   }
   ~PlayedSlurm() { fs::remove_all(folder_); }
   std::string path() const { return folder_.string(); }
@@ -91,10 +96,13 @@ class PlayedSlurm {
 TEST(LaunchExample, AsABatchJobOfSlurms) {
   if (!installed("bash") || !installed("openssl")) GTEST_SKIP() << "bash or openssl is not installed";
   const PlayedSlurm slurm;
-  expect_says(run_command("PATH='" + slurm.path() + "':$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[1-2]' "
-                          "SLURM_CPUS_PER_TASK=4 RONDO_PORT=" + free_port() + " PROGRAM='" RONDO_EXAMPLE_LAUNCH
-                          "' bash '" RONDO_SOURCE_DIR "/examples/02_launch/job.sbatch'"),
-              {"srun --cpus-per-task=4", "srun --cpu-bind=cores", "rank 3 of 4", "every element of every rank is 10"});
+  expect_says(
+      run_command("PATH='" + slurm.path() +
+                  "':$PATH SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[1-2]' "
+                  "SLURM_CPUS_PER_TASK=4 RONDO_PORT=" +
+                  free_port() +
+                  " PROGRAM='" RONDO_EXAMPLE_LAUNCH "' bash '" RONDO_SOURCE_DIR "/examples/02_launch/job.sbatch'"),
+      {"srun --cpus-per-task=4", "srun --cpu-bind=cores", "rank 3 of 4", "every element of every rank is 10"});
 }
 
 }  // namespace

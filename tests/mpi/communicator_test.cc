@@ -17,12 +17,13 @@ class MpiCommunicator : public ::testing::TestWithParam<MpiLauncher> {
   }
   // Every rank must have found its part of the scenario right.
   static void play(const std::string& scenario, int nranks) {
-    const Launched launched =
-        run_command("timeout 60 " + GetParam().ranks(nranks) + " '" + mpi_program("program", GetParam()) + "' " + scenario);
+    const Launched launched = run_command("timeout 60 " + GetParam().ranks(nranks) + " '" +
+                                          mpi_program("program", GetParam()) + "' " + scenario);
     EXPECT_EQ(launched.exit_status, 0) << launched.output;
     for (int r = 0; r < nranks; ++r)
       EXPECT_NE(launched.output.find("\n" + scenario + ": rank " + std::to_string(r) + " is right."), std::string::npos)
-          << "rank " << r << " of:\n" << launched.output;
+          << "rank " << r << " of:\n"
+          << launched.output;
   }
 };
 

@@ -3,7 +3,7 @@
 
 # Says in RONDO_WHY_NO_openmpi and RONDO_WHY_NO_mpich why there are no programs of it: Debian's wrappers are there
 # without the headers, too.
-file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/mpi_probe.cc "#include <mpi.h>\nint main() { return MPI_Init(nullptr, nullptr); }\n")
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/mpi_probe.cc "#include <mpi.h>\n")
 foreach(mpi openmpi mpich)
   set(RONDO_WHY_NO_${mpi} "")
   find_program(RONDO_MPICXX_${mpi} mpicxx.${mpi})
@@ -25,7 +25,7 @@ foreach(mpi openmpi mpich)
   endif()
 endforeach()
 
-# rondo_add_mpi_programs(NAME SOURCE TEST...) makes NAME_openmpi and NAME_mpich for the tests, as far as they can be had.
+# rondo_add_mpi_programs(NAME SOURCE TEST...) makes NAME_openmpi and NAME_mpich for the tests, as far as can be.
 function(rondo_add_mpi_programs name source)
   set(programs)
   foreach(mpi openmpi mpich)

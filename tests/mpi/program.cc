@@ -180,15 +180,14 @@ extern "C" int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, M
 }
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::function<void()>> scenarios = {
-      {"world", world},
-      {"split", split},
-      {"outlives_mpi", outlives_mpi},
-      {"before_init", before_init},
-      {"intercommunicator", intercommunicator},
-      {"rank_zero_fails", rank_zero_fails},
-      {"mpi_fails", mpi_fails},
-      {"unknown_types", unknown_types}};
+  const std::map<std::string, std::function<void()>> scenarios = {{"world", world},
+                                                                  {"split", split},
+                                                                  {"outlives_mpi", outlives_mpi},
+                                                                  {"before_init", before_init},
+                                                                  {"intercommunicator", intercommunicator},
+                                                                  {"rank_zero_fails", rank_zero_fails},
+                                                                  {"mpi_fails", mpi_fails},
+                                                                  {"unknown_types", unknown_types}};
   const std::string name = argc == 2 ? argv[1] : "";
   const auto found = scenarios.find(name);
   if (found == scenarios.end()) return std::fprintf(stderr, "no scenario '%s'\n", name.c_str()), 2;

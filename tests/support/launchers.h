@@ -1,4 +1,4 @@
-// The launchers of both MPIs, which may stand side by side: what is installed, how each starts ranks, what they printed.
+// The launchers of both MPIs, which may stand side by side: what is installed, how each starts ranks, what was printed.
 #pragma once
 
 #include <stdio.h>
