@@ -269,7 +269,7 @@ void show_transports() {
   line("staging memory",
        fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
                    bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
-  line("between hosts", "no transport in this version");
+  line("ucx", "ranks as processes on several hosts: shm on each, UCX between them (below)");
 }
 
 std::string limit_text(__rlimit_resource resource, bool bytes) {
