@@ -17,10 +17,10 @@ namespace rondo {
 namespace {
 
 constexpr std::string_view kMagic = "rondoHS";
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kNonceBytes = 32;
-constexpr size_t kHelloBytes = 7 + 1 + 1 + 4 + kNonceBytes;
-constexpr size_t kChallengeBytes = 7 + 1 + kNonceBytes;
+constexpr size_t kHelloBytes = 7 + 1 + 1 + 1 + 4 + kNonceBytes;
+constexpr size_t kChallengeBytes = 7 + 1 + 1 + kNonceBytes;
 constexpr size_t kProofBytes = sizeof(Mac);
 constexpr size_t kVerdictBytes = 1 + sizeof(Mac);
 constexpr uint8_t kAccept = 1;
@@ -34,6 +34,36 @@ bool same_secretly(std::string_view a, std::string_view b) {
 bool send_whole(int fd, std::string_view bytes) {
   return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
+
+// The key of a connection's TLS: this transcript's, of those who hold the secret and what encryption adds to it.
+Mac tls_key(const Secret& secret, const std::string& transcript, const Encryption& encryption) {
+  return hmac_sha256(secret, "tls" + transcript + encryption.psk);
+}
+
+// Sends what the session has to say.
+bool send_part(int fd, TlsSession& session) {
+  const std::string bytes = session.to_send();
+  return bytes.empty() || send_whole(fd, bytes);
+}
+
+// Moves a TLS handshake on with what has arrived. True when it is over; kPeerLost and TLS's own errors.
+Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
+  while (!session.ready()) {
+    char buffer[4096];
+    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+    if (n == 0) return Status(StatusCode::kPeerLost, "the other side closed the connection in the TLS handshake");
+    const Status taken = session.take({buffer, static_cast<size_t>(n)});
+    const bool sent = send_part(fd, session);  // also what an error has to tell the other side
+    RONDO_TRY(taken);
+    if (!sent) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+  }
+  return true;
+}
+
+constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT alike on all ranks";
 
 }  // namespace
 
@@ -87,7 +117,7 @@ ClientHandshake::State ClientHandshake::start(int fd) {
   if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
     return fail(s.code(), std::string(s.message()));
   wire::Writer hello;
-  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_)).raw(nonce);
+  hello.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_)).raw(nonce);
   transcript_ = hello.take();
   if (!send_whole(fd, transcript_))
     return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
@@ -96,6 +126,7 @@ ClientHandshake::State ClientHandshake::start(int fd) {
 
 ClientHandshake::State ClientHandshake::advance(int fd) {
   for (;;) {
+    if (session_ != nullptr) return shake_hands(fd);
     const size_t wanted = proven_ ? kVerdictBytes : kChallengeBytes;
     const char* doing = proven_ ? "waiting for the verdict" : "waiting for the other side's challenge";
     char buffer[std::max(kVerdictBytes, kChallengeBytes)];
@@ -106,7 +137,7 @@ ClientHandshake::State ClientHandshake::advance(int fd) {
     if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
     inbox_.append(buffer, static_cast<size_t>(n));
     if (inbox_.size() < wanted) continue;
-    if (proven_) return judge_verdict();
+    if (proven_) return judge_verdict(fd);
     if (const State s = answer_challenge(fd); s != State::kUnderWay) return s;
   }
 }
@@ -117,6 +148,10 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   if (const auto version = static_cast<uint8_t>(inbox_[kMagic.size()]); version != kVersion)
     return fail(StatusCode::kMismatch,
                 fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
+  if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
+    return fail(StatusCode::kMismatch, fmt::format("the other side {}, and this one {}: {}",
+                                                   encrypts ? "encrypts" : "does not encrypt",
+                                                   encryption_.on ? "does" : "does not", kSetAlike));
   transcript_ += inbox_;
   inbox_.clear();
   proven_ = true;
@@ -125,21 +160,31 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   return State::kUnderWay;
 }
 
-ClientHandshake::State ClientHandshake::judge_verdict() {
+ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
   if (inbox_[0] != kAccept)
     return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
   if (!same_secretly(std::string_view(inbox_).substr(1), view(hmac_sha256(secret_, "server" + transcript_))))
     return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
-  return State::kAccepted;
+  if (!encryption_.on) return State::kAccepted;
+  auto session = TlsSession::create(TlsSession::Role::kClient, tls_key(secret_, transcript_, encryption_));
+  if (!session.ok()) return fail(session.status().code(), std::string(session.status().message()));
+  session_ = std::move(*session);
+  if (!send_part(fd, *session_)) return fail(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+  return shake_hands(fd);
 }
 
-Status authenticate_client(int fd, const Secret& secret, Purpose purpose, Rank rank, const Patience& patience) {
-  ClientHandshake handshake(secret, purpose, rank);
+ClientHandshake::State ClientHandshake::shake_hands(int fd) {
+  const auto done = shake_tls_hands(fd, *session_);
+  if (!done.ok()) return fail(done.status().code(), std::string(done.status().message()));
+  return *done ? State::kAccepted : State::kUnderWay;
+}
+
+Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience) {
   for (auto state = handshake.start(fd); state != ClientHandshake::State::kAccepted; state = handshake.advance(fd)) {
     if (state == ClientHandshake::State::kFailed) return handshake.status();
     RONDO_TRY(patience.wait_ready(fd, POLLIN, "waiting for the other side's part of the handshake"));
   }
-  return {};
+  return handshake.take_session();
 }
 
 ServerHandshake::State ServerHandshake::fail(std::string why) {
@@ -149,6 +194,7 @@ ServerHandshake::State ServerHandshake::fail(std::string why) {
 
 ServerHandshake::State ServerHandshake::advance(int fd) {
   for (;;) {
+    if (session_ != nullptr) return shake_hands(fd);
     // Never past the handshake: what follows belongs to the next reader.
     const size_t wanted = challenged_ ? kProofBytes : kHelloBytes;
     char buffer[kHelloBytes];
@@ -172,16 +218,20 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
   wire::Reader r(inbox_);
   r.raw(kMagic.size());
   const auto version = r.get<uint8_t>();
+  const bool encrypts = r.get<uint8_t>() != 0;
   const auto purpose = r.get<uint8_t>();
   rank_ = static_cast<Rank>(r.get<uint32_t>());
   std::string nonce(kNonceBytes, '\0');
   if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
   wire::Writer challenge;
-  challenge.raw(kMagic).put(kVersion).raw(nonce);
+  challenge.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).raw(nonce);
   if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
   if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(purpose_))
     return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
+  if (encrypts != encryption_.on)
+    return fail(fmt::format("{}, and this side {}: {}", encrypts ? "encrypts" : "does not encrypt",
+                            encryption_.on ? "does" : "does not", kSetAlike));
   transcript_ = inbox_ + challenge.bytes();
   inbox_.clear();
   challenged_ = true;
@@ -198,7 +248,18 @@ ServerHandshake::State ServerHandshake::judge_proof(int fd) {
   }
   const bool sent = send_whole(fd, verdict.bytes());
   if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
-  return sent ? State::kAccepted : fail("cannot be written to: " + errno_text(errno));
+  if (!sent) return fail("cannot be written to: " + errno_text(errno));
+  if (!encryption_.on) return State::kAccepted;
+  auto session = TlsSession::create(TlsSession::Role::kServer, tls_key(secret_, transcript_, encryption_));
+  if (!session.ok()) return fail(session.status().to_string());
+  session_ = std::move(*session);
+  return shake_hands(fd);
+}
+
+ServerHandshake::State ServerHandshake::shake_hands(int fd) {
+  const auto done = shake_tls_hands(fd, *session_);
+  if (!done.ok()) return fail(std::string(done.status().message()));
+  return *done ? State::kAccepted : State::kUnderWay;
 }
 
 }  // namespace rondo

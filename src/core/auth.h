@@ -1,12 +1,14 @@
 // Mutual proof that both ends of a fresh connection hold the same secret, without the secret travelling.
 //
-//   client -> server   hello      magic, version, purpose, claimed rank, client nonce
-//   server -> client   challenge  magic, version, server nonce
+//   client -> server   hello      magic, version, encrypts?, purpose, claimed rank, client nonce
+//   server -> client   challenge  magic, version, encrypts?, server nonce
 //   client -> server   proof      HMAC-SHA256(secret, "client" | transcript)
 //   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | transcript), or refused + zeros
 //
 // The transcript is hello and challenge, so a proof is bound to both nonces, the purpose and the rank, and the labels
-// keep a server from reflecting a proof. What follows on the connection is neither encrypted nor authenticated.
+// keep a server from reflecting a proof. Where encryption is on, a TLS handshake follows (core/tls.h), whose key is an
+// HMAC of the transcript too, and the connection is encrypted from there on; else what follows is neither encrypted nor
+// authenticated. Sides of which one encrypts part at once, and both say why.
 // Source: challenge-response of RFC 2104 HMACs in the manner of SCRAM (RFC 5802), without its password stretching: the
 // secret is random.
 //
@@ -18,10 +20,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "core/encryption.h"
 #include "core/socket.h"
+#include "core/tls.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
@@ -43,20 +48,26 @@ enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2 };
 class ClientHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
-  ClientHandshake(const Secret& secret, Purpose purpose, Rank rank) : secret_(secret), purpose_(purpose), rank_(rank) {}
+  ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
+      : secret_(secret), purpose_(purpose), rank_(rank), encryption_(std::move(encryption)) {}
   State start(int fd);
   State advance(int fd);
   /// After kFailed: kUnauthorized (refused, or the server does not hold the secret either), kPeerLost, kMismatch
   /// (something else answers there, or another version), kSystem.
   const Status& status() const { return status_; }
+  /// After kAccepted: what reads and writes the connection from now on; nullptr where it is not encrypted.
+  std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
 
  private:
   State fail(StatusCode code, std::string why);
   State answer_challenge(int fd);
-  State judge_verdict();
+  State judge_verdict(int fd);
+  State shake_hands(int fd);
   Secret secret_;
   Purpose purpose_;
   Rank rank_;
+  Encryption encryption_;
+  std::unique_ptr<TlsSession> session_;
   bool proven_ = false;
   std::string inbox_;
   std::string transcript_;
@@ -64,14 +75,17 @@ class ClientHandshake {
 };
 
 /// Runs the client's side, waiting. Errors: as ClientHandshake, kTimeout, kAborted.
-Status authenticate_client(int fd, const Secret& secret, Purpose purpose, Rank rank, const Patience& patience);
+Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience);
 
 /// The server's side as a state machine that never waits: call advance() whenever the socket is readable.
 class ServerHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
-  ServerHandshake(const Secret& secret, Purpose purpose) : secret_(secret), purpose_(purpose) {}
+  ServerHandshake(const Secret& secret, Purpose purpose, Encryption encryption = {})
+      : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
   State advance(int fd);
+  /// As ClientHandshake's.
+  std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
   Rank rank() const { return rank_; }             // claimed, and proven once accepted
   const std::string& why() const { return why_; }  // after kFailed
   bool was_wrong_secret() const { return wrong_secret_; }
@@ -80,8 +94,11 @@ class ServerHandshake {
   State fail(std::string why);
   State answer_hello(int fd);
   State judge_proof(int fd);
+  State shake_hands(int fd);
   Secret secret_;
   Purpose purpose_;
+  Encryption encryption_;
+  std::unique_ptr<TlsSession> session_;
   Rank rank_ = -1;
   bool challenged_ = false;
   bool wrong_secret_ = false;

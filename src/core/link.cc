@@ -43,6 +43,13 @@ std::string_view frame_name(FrameKind kind) {
   return "unknown frame";
 }
 
+Link::Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes, std::unique_ptr<TlsSession> session)
+    : fd_(std::move(fd)), passes_descriptors_(passes_descriptors), max_payload_bytes_(max_payload_bytes),
+      session_(std::move(session)) {
+  RONDO_CHECK(session_ == nullptr || !passes_descriptors_);
+  if (session_ != nullptr && unseal_locked({})) parse_locked();
+}
+
 void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
                  std::span<const int> descriptors) {
   RONDO_CHECK(descriptors.size() <= kMaxDescriptorsPerFrame && (descriptors.empty() || passes_descriptors_));
@@ -71,7 +78,46 @@ bool Link::flush() {
   return flush_locked();
 }
 
+bool Link::flush_sealed() {
+  constexpr size_t kEnough = 1 << 18;  // sealed ahead of the socket
+  while (end_ == End::kNone) {
+    while (!outbox_.empty() && sealed_.size() < kEnough) {
+      const Outgoing& out = outbox_.front();
+      Status s = session_->seal(out.header);
+      if (s.ok() && out.payload != nullptr) s = session_->seal(*out.payload);
+      if (!s.ok()) {
+        end_locked(std::string(s.message()));
+        return true;
+      }
+      sealed_ += session_->to_send();
+      outbox_.pop_front();
+    }
+    if (sealed_.empty()) return true;
+    const ssize_t n = ::send(fd_.get(), sealed_.data(), sealed_.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) {
+      const int error = errno;
+      drain_locked();  // a goodbye may have come before the break
+      if (end_ == End::kNone) end_locked(fmt::format("write: {}", errno_text(error)));
+      return true;
+    }
+    sealed_.erase(0, static_cast<size_t>(n));
+  }
+  return true;
+}
+
+// False: the link has ended.
+bool Link::unseal_locked(std::string_view arrived) {
+  Status s = session_->take(arrived);
+  if (s.ok()) s = session_->open(&inbox_);
+  sealed_ += session_->to_send();
+  if (!s.ok()) end_locked(std::string(s.message()));
+  return s.ok();
+}
+
 bool Link::flush_locked() {
+  if (session_ != nullptr) return flush_sealed();
   while (!outbox_.empty() && end_ == End::kNone) {
     Outgoing& out = outbox_.front();
     const std::string_view payload = out.payload ? std::string_view(*out.payload) : std::string_view();
@@ -153,7 +199,9 @@ void Link::drain_locked(Until until) {
       arrived_descriptors_.resize(num_before);
       arrived_descriptors_.emplace_back();
     }
-    inbox_.append(buffer, static_cast<size_t>(n));
+    const std::string_view arrived(buffer, static_cast<size_t>(n));
+    if (session_ == nullptr) inbox_.append(arrived);
+    else if (!unseal_locked(arrived)) return;
     if (!parse_locked() || (until == Until::kShortRead && static_cast<size_t>(n) < sizeof(buffer))) return;
   }
 }

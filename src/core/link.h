@@ -2,6 +2,8 @@
 // them. It never waits: queue() keeps what cannot be written yet, flush() and drain() move what can be moved now, and
 // the caller polls.
 //
+// Over a TLS session frames are sealed whole, when their turn to be written comes.
+//
 //   frame = magic u32 | kind u8 | descriptors u8 | 0 u16 | sequence u32 | payload bytes u32 | payload
 //
 // An end is remembered with its reason: kLeft when the peer said goodbye first, kLost otherwise.
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "core/socket.h"
+#include "core/tls.h"
 
 namespace rondo {
 
@@ -52,9 +55,9 @@ class Link {
   static constexpr size_t kMaxDescriptorsPerFrame = 200;  // the kernel allows 253 (SCM_MAX_FD)
   enum class End { kNone, kLeft, kLost };
 
-  /// max_payload_bytes: a frame that announces more ends the link.
-  Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes)
-      : fd_(std::move(fd)), passes_descriptors_(passes_descriptors), max_payload_bytes_(max_payload_bytes) {}
+  /// max_payload_bytes: a frame that announces more ends the link. `session`: of an encrypted connection, which passes no
+  /// descriptors; it may hold what has come already.
+  Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes, std::unique_ptr<TlsSession> session = nullptr);
   ~Link() { close(); }
 
   int fd() const { return fd_.get(); }
@@ -91,6 +94,8 @@ class Link {
     std::vector<Fd> owned = {};  // closed when the frame is out
   };
   bool flush_locked();
+  bool flush_sealed();
+  bool unseal_locked(std::string_view arrived);
   enum class Until { kNothingIsLeft, kShortRead };
   void drain_locked(Until until = Until::kNothingIsLeft);
   bool parse_locked();
@@ -102,6 +107,8 @@ class Link {
   const size_t max_payload_bytes_;
   std::deque<Outgoing> outbox_;
   std::string inbox_;
+  std::unique_ptr<TlsSession> session_;
+  std::string sealed_;  // and not written yet
   std::deque<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
   std::deque<Frame> frames_;
   bool said_goodbye_ = false;

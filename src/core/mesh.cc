@@ -48,8 +48,8 @@ struct Stranger {
 
 class MeshBuilder {
  public:
-  MeshBuilder(const MeshRequest& request, MeshPort port, const Patience& patience)
-      : rank_(request.rank), secret_(*request.secret), peers_(request.met->peers), root_(*request.met->root),
+  MeshBuilder(const MeshRequest& request, MeshPort port, Encryption encryption, const Patience& patience)
+      : rank_(request.rank), secret_(*request.secret), encryption_(std::move(encryption)), peers_(request.met->peers), root_(*request.met->root),
         port_(std::move(port)), patience_(patience), links_(peers_.size()) {}
 
   Status build();
@@ -62,6 +62,8 @@ class MeshBuilder {
   bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
   Status could_not_connect(Rank peer, StatusCode code, const Status& why);
   Status news_from_root();
+  // What stays on this host needs no encryption: the kernel passes it on, and descriptors with it.
+  Encryption encryption_with(bool local) const { return local ? Encryption() : encryption_; }
   // So many half-open connections, and all so young, that listening must wait.
   bool crowded() const {
     return strangers_.size() >= kMaxStrangers &&
@@ -72,13 +74,14 @@ class MeshBuilder {
   void serve(Stranger& stranger);
   std::vector<Rank> missing() const;
   bool complete() const { return num_linked_ + 1 == peers_.size(); }
-  void link(Rank peer, Fd fd, bool local) {
-    links_[peer] = std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes);
+  void link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
+    links_[peer] = std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes, std::move(session));
     ++num_linked_;
   }
 
   const Rank rank_;
   const Secret secret_;
+  const Encryption encryption_;
   const std::vector<PeerInfo>& peers_;
   Link& root_;
   MeshPort port_;
@@ -128,7 +131,8 @@ Status MeshBuilder::connect_to(Rank peer) {
   }
   if (!fd) return could_not_connect(peer, refused ? StatusCode::kPeerLost : last.code(), last);
   Caller& caller = callers_.emplace_back(
-      Caller{std::move(fd), peer, ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_)});
+      Caller{std::move(fd), peer,
+             ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_with(same_host(peer)))});
   if (caller.handshake.start(caller.fd.get()) == ClientHandshake::State::kFailed)
     return could_not_connect(peer, caller.handshake.status().code(), caller.handshake.status());
   return {};
@@ -150,7 +154,8 @@ Status MeshBuilder::advance(Caller& caller) {
   const auto state = caller.handshake.advance(caller.fd.get());
   if (state == ClientHandshake::State::kFailed)
     return could_not_connect(caller.peer, caller.handshake.status().code(), caller.handshake.status());
-  if (state == ClientHandshake::State::kAccepted) link(caller.peer, std::move(caller.fd), same_host(caller.peer));
+  if (state == ClientHandshake::State::kAccepted)
+    link(caller.peer, std::move(caller.fd), same_host(caller.peer), caller.handshake.take_session());
   return {};
 }
 
@@ -172,7 +177,7 @@ Status MeshBuilder::accept_from(int listener, bool local) {
                                                      errno_text(errno)));
     if (!fd) return {};
     strangers_.push_back({std::move(fd), std::move(address), local,
-                          ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh),
+                          ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_with(local)),
                           Patience::Clock::now()});
   }
 }
@@ -186,7 +191,7 @@ void MeshBuilder::serve(Stranger& s) {
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_, s.address.c_str(), s.handshake.why().c_str());
   if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
       !links_[peer])
-    link(peer, std::move(s.fd), s.local);
+    link(peer, std::move(s.fd), s.local, s.handshake.take_session());
   s.fd.reset();
 }
 
@@ -248,7 +253,8 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self) {
 
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort port,
                                                           const Patience& patience) {
-  MeshBuilder builder(request, std::move(port), patience);
+  RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+  MeshBuilder builder(request, std::move(port), std::move(encrypted), patience);
   const Status built = builder.build();
   if (!built.ok()) return builder.give_up(built);
   return builder.take();

@@ -15,16 +15,24 @@ constexpr double kGraceS = 2;      // the root, which knows who is missing, shou
 constexpr int kRetryMs = 20;
 constexpr size_t kMaxTableBytes = 256 << 20;
 
+struct Reached {
+  Fd fd;
+  std::unique_ptr<TlsSession> session;
+};
+
 // One attempt over all addresses. *retry says whether another may succeed.
-Expected<Fd> reach_root(const IdContents& id, Rank rank, const Patience& patience, bool* retry) {
+Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& patience, bool* retry) {
   Status last;
   size_t num_refused = 0;
+  RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
   for (const IpAddress& address : id.addresses) {
     bool refused = false;
     auto fd = connect_tcp(address, id.port, patience.at_most(kConnectS), &refused);
     if (fd.ok()) {
-      last = authenticate_client(fd->get(), id.secret, Purpose::kRendezvous, rank, patience.at_most(kHandshakeS));
-      if (last.ok()) return fd;
+      auto session = authenticate_client(fd->get(), ClientHandshake(id.secret, Purpose::kRendezvous, rank, encrypted),
+                                         patience.at_most(kHandshakeS));
+      if (session.ok()) return Reached{std::move(*fd), std::move(*session)};
+      last = session.status();
       *retry = last.code() == StatusCode::kPeerLost || last.code() == StatusCode::kTimeout;
       last = Status(last.code(), fmt::format("rank {} at the rendezvous {}: {}", rank, address.to_string(id.port),
                                              last.message()));
@@ -42,13 +50,13 @@ Expected<Fd> reach_root(const IdContents& id, Rank rank, const Patience& patienc
                             "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
 }
 
-Expected<Fd> connect_to_root(const IdContents& id, Rank rank, const Patience& patience) {
+Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patience& patience) {
   for (;;) {
     bool retry = true;
-    auto fd = reach_root(id, rank, patience, &retry);
-    if (fd.ok() || !retry) return fd;
+    auto reached = reach_root(id, rank, patience, &retry);
+    if (reached.ok() || !retry) return reached;
     if (const Status s = patience.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
-      return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), fd.status().message()));
+      return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), reached.status().message()));
   }
 }
 
@@ -86,8 +94,8 @@ std::shared_ptr<const std::string> refusal_payload(const Status& why) {
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Patience& patience) {
-  RONDO_TRY_ASSIGN(Fd fd, connect_to_root(id, rank, patience));
-  auto root = std::make_unique<Link>(std::move(fd), false, kMaxTableBytes);
+  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience));
+  auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
   wire::Writer join;
   join.put(static_cast<uint32_t>(nranks))
       .put(static_cast<uint64_t>(patience.left_s() * 1e3))

@@ -45,8 +45,8 @@ struct Connection {
 
 class Root {
  public:
-  Root(Listeners listeners, const Secret& secret, double deadline_s)
-      : listeners_(std::move(listeners)), secret_(secret), deadline_(Clock::now() + seconds(deadline_s)) {}
+  Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s)
+      : listeners_(std::move(listeners)), secret_(secret), encryption_(std::move(encryption)), deadline_(Clock::now() + seconds(deadline_s)) {}
 
   void run() {
     while (!done()) {
@@ -96,7 +96,7 @@ class Root {
         crowded_ = out_of_descriptors;
         return;
       }
-      c.handshake.emplace(secret_, Purpose::kRendezvous);
+      c.handshake.emplace(secret_, Purpose::kRendezvous, encryption_);
       connections_.push_back(std::move(c));
     }
   }
@@ -126,7 +126,7 @@ class Root {
       }
       if (state != ServerHandshake::State::kAccepted) return;
       c.rank = c.handshake->rank();
-      c.link = std::make_unique<Link>(std::move(c.fd), false, kMaxJoinBytes);
+      c.link = std::make_unique<Link>(std::move(c.fd), false, kMaxJoinBytes, c.handshake->take_session());
     }
     c.link->drain();
     while (auto frame = c.link->pop()) {
@@ -239,6 +239,7 @@ class Root {
 
   Listeners listeners_;
   const Secret secret_;
+  const Encryption encryption_;
   Clock::time_point deadline_;
   double deadline_text_s_ = 0;
   std::list<Connection> connections_;
@@ -265,7 +266,8 @@ void* run_root(void* root) {
 }  // namespace
 
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
-  auto root = std::make_unique<Root>(std::move(listeners), secret, deadline_s);
+  RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+  auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s);
   // The application's signal handlers must not run on this thread.
   sigset_t all, before;
   sigfillset(&all);

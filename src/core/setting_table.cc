@@ -63,6 +63,7 @@ constexpr SettingRow kRows[] = {
     {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces of the rendezvous"},
     {"port", Kind::kNumber, 1, 65535, "", "MASTER_PORT + 1, or by the job's name", "port of rank 0's rendezvous"},
     {"secret", Kind::kText, 0, 0, "", "by the job's name", "secret that the ranks share, any text", kSecret},
+    {"encrypt", Kind::kChoice, 0, 0, "off|on", "off", "on: what leaves the host is encrypted", kEnv},
     {"job_id", Kind::kText, 0, 0, "", "what the launcher sets", "names the job", kEnv},
     {"rank", Kind::kNumber, 0, 1 << 20, "", "by the launcher", "a launch by hand: this process's rank", kEnv},
     {"nranks", Kind::kNumber, 1, 1 << 20, "", "by the launcher", "a launch by hand: how many ranks", kEnv},

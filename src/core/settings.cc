@@ -9,6 +9,7 @@
 
 #include "algorithms/registry.h"
 #include "core/calibration.h"
+#include "core/encryption.h"
 #include "core/own_algorithms.h"
 #include "core/tracing.h"
 #include "topology/host_reader.h"
@@ -104,6 +105,8 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.planner.costs = costs.costs;
   s.planner.corrections = costs.corrections;
   RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
+  RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
+  s.encrypted = encrypted.on ? 1 : 0;
   s.bind = bind_from_name(values.text("bind"));
   if (s.bind != BindTo::kNone && !have_hwloc())
     return Status(StatusCode::kUnsupported,
@@ -177,6 +180,8 @@ Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const Hos
       return conflict("RONDO_PROTO", p.protocol, q.protocol);
     if (first.ucx_alone != other.ucx_alone)
       return conflict("RONDO_TRANSPORT", first.ucx_alone != 0 ? "ucx" : "auto", other.ucx_alone != 0 ? "ucx" : "auto");
+    if (first.encrypted != other.encrypted)
+      return conflict("RONDO_ENCRYPT", first.encrypted != 0 ? "on" : "off", other.encrypted != 0 ? "on" : "off");
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }

@@ -27,6 +27,7 @@ struct Settings {
   uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
   int32_t ucx_alone = 0;       // RONDO_TRANSPORT
   int32_t has_ucx = 0;         // this rank's build
+  int32_t encrypted = 0;       // RONDO_ENCRYPT, or what ncclSetEncryption said
   int32_t device_channels = 0;    // RONDO_DEVICE_CHANNELS; 0: free choice
   int32_t device_engine = 0;      // RONDO_DEVICE_ENGINE: 0 free choice, 1 interpreter, 2 stream
   int32_t device_peers = 1;       // RONDO_P2P

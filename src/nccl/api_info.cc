@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "core/encryption.h"
 #include "nccl/abi.h"
 #include "nccl/group.h"
 #include "nccl/process.h"
@@ -148,16 +149,25 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
   return report(s);
 }
 
+constexpr size_t kLeastPskBytes = 32;  // NCCL's
+
 ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
   if (config == nullptr) return report(null_argument("config"));
   if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
     return report(bad_argument("config: begin with NCCL_ENCRYPTION_CONFIG_INITIALIZER"));
-  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return ncclSuccess;
+  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) {
+    rondo::set_encryption(rondo::Encryption{});
+    return ncclSuccess;
+  }
   if (config->mode != NCCL_ENCRYPTION_MODE_PSK)
     return report(bad_argument(fmt::format("config.mode is {}: expected 0 or 1", config->mode)));
-  return report(
-      bad_usage("a pre-shared key is not supported: rondo's ranks prove to one another that they hold the "
-                "unique id's secret, but what travels is not encrypted; use mode none"));
+  if (config->psk == nullptr) return report(null_argument("config.psk"));
+  const std::string psk(config->psk);
+  if (psk.size() < kLeastPskBytes)
+    return report(bad_argument(fmt::format("config.psk has {} bytes: a pre-shared key has at least {}, the same on all "
+                                           "ranks", psk.size(), kLeastPskBytes)));
+  rondo::set_encryption(rondo::Encryption{true, psk});
+  return ncclSuccess;
 }
 
 RONDO_NCCL_TWIN(GetVersion)

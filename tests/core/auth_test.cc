@@ -2,6 +2,8 @@
 // labels: unit
 #include "core/auth.h"
 
+#include "core/tls.h"
+
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -36,8 +38,9 @@ TEST(Hmac, ManyBlocksAndNone) {
 
 // Both ends of a stream in one thread; neither side of the handshake ever waits.
 struct Meeting {
-  Meeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh)
-      : client(clients, wanted, 7), server(servers, Purpose::kMesh) {
+  Meeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh, Encryption clients_way = {},
+          Encryption servers_way = {})
+      : client(clients, wanted, 7, clients_way), server(servers, Purpose::kMesh, servers_way) {
     int ends[2] = {-1, -1};
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     client_end = Fd(ends[0]);
@@ -77,6 +80,41 @@ TEST(Handshake, AnotherSecretIsRefusedOnBothSides) {
   EXPECT_EQ(m.client.status().code(), StatusCode::kUnauthorized);
 }
 
+TEST(Handshake, EncryptsWhereBothAreToldTo) {
+  const Encryption on{true, "a pre-shared key"};
+  Meeting m(kSecret, kSecret, Purpose::kMesh, on, on);
+  m.run();
+  ASSERT_EQ(m.client_state, ClientHandshake::State::kAccepted) << m.client.status().to_string();
+  ASSERT_EQ(m.server_state, ServerHandshake::State::kAccepted) << m.server.why();
+  const auto client = m.client.take_session(), server = m.server.take_session();
+  ASSERT_TRUE(client != nullptr && server != nullptr);
+  ASSERT_TRUE(client->seal("hello").ok());
+  ASSERT_TRUE(server->take(client->to_send()).ok());
+  std::string got;
+  ASSERT_TRUE(server->open(&got).ok());
+  EXPECT_EQ(got, "hello");
+}
+
+TEST(Handshake, OneThatEncryptsAndOneThatDoesNotPartAtOnce) {
+  for (const bool client_does : {false, true}) {
+    Meeting m(kSecret, kSecret, Purpose::kMesh, {client_does}, {!client_does});
+    m.run();
+    EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
+    EXPECT_NE(m.server.why().find("RONDO_ENCRYPT"), std::string::npos) << m.server.why();
+    ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
+    EXPECT_EQ(m.client.status().code(), StatusCode::kMismatch);
+    EXPECT_NE(m.client.status().message().find("RONDO_ENCRYPT"), std::string::npos) << m.client.status().to_string();
+  }
+}
+
+TEST(Handshake, AnotherPreSharedKeyIsRefused) {
+  Meeting m(kSecret, kSecret, Purpose::kMesh, {true, "one key"}, {true, "another"});
+  m.run();
+  EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
+  ASSERT_EQ(m.client_state, ClientHandshake::State::kFailed);
+  EXPECT_EQ(m.client.status().code(), StatusCode::kUnauthorized) << m.client.status().to_string();
+}
+
 TEST(Handshake, AnotherPurposeIsClosed) {
   Meeting m(kSecret, kSecret, Purpose::kRendezvous);
   m.run();
@@ -98,7 +136,7 @@ TEST(Handshake, WhatIsNoRondoIsNamed) {
 TEST(Handshake, AServerThatOnlySaysYesIsUnauthorized) {
   Meeting m(kSecret, kSecret);
   m.client_state = m.client.start(m.client_end.get());
-  std::string challenge = std::string("rondoHS") + '\1' + std::string(32, 'n');
+  std::string challenge = std::string("rondoHS") + '\2' + '\0' + std::string(32, 'n');
   const std::string verdict = '\1' + std::string(sizeof(Mac), 'm');
   challenge += verdict;
   ASSERT_EQ(::send(m.server_end.get(), challenge.data(), challenge.size(), MSG_NOSIGNAL),

@@ -123,8 +123,8 @@ TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {
     if (!patience.wait_ready(listeners->sockets[0].get(), POLLIN, "test").ok()) return;
     std::string who;
     const Fd fd = accept_one(listeners->sockets[0].get(), &who);
-    char hello[45], proof[32];
-    std::string challenge = std::string("rondoHS") + '\1' + std::string(32, 'n');
+    char hello[46], proof[32];
+    std::string challenge = std::string("rondoHS") + '\2' + '\0' + std::string(32, 'n');
     std::string verdict = '\1' + std::string(32, 'x');
     (void)read_exactly(fd.get(), hello, sizeof(hello), patience, "test");
     (void)write_all(fd.get(), challenge, patience, "test");
@@ -143,7 +143,7 @@ TEST(BootstrapFailure, StrangersNeitherStallNorBreakTheRendezvous) {
   auto contents = decode_id(id);
   ASSERT_OK(contents.status());
   const Patience patience(20, nullptr);
-  const std::string half_proof = std::string("rondoHS\1\1") + std::string(36, 'x') + std::string(500, 'y');
+  const std::string half_proof = std::string("rondoHS\2\0\1", 10) + std::string(36, 'x') + std::string(500, 'y');
   std::vector<Fd> strangers;
   for (int i = 0; i < 200; ++i) {  // more than the root keeps half-open
     bool refused = false;
@@ -251,7 +251,7 @@ TEST(BootstrapFailure, ARankThatDiesWhileWaitingFailsTheOthersAtOnce) {
     bool refused = false;
     auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
     ASSERT_OK(fd.status());
-    ASSERT_OK(authenticate_client(fd->get(), contents->secret, Purpose::kRendezvous, 1, patience));
+    ASSERT_OK(authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), patience).status());
     wire::Writer join;
     join.put<uint32_t>(3).put<uint64_t>(60000).put<uint64_t>(60000);
     encode(PeerInfo{}, &join);

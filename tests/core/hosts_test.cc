@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <string>
+
 #include "core/errors_suite.h"
 #include "support/shared.h"
 
@@ -131,6 +134,44 @@ TEST_F(Hosts, ASlowAndLossyNetworkChangesNoResult) {
     }
   });
   EXPECT_TRUE(test_hosts().no_delay());
+}
+
+// Broadcasts a text from host to host while all frames are recorded. Returns what was on the wire.
+std::string recorded_broadcast(const std::string& text) {
+  char path[] = "/tmp/rondo-frames-XXXXXX";
+  const int fd = mkstemp(path);
+  EXPECT_GE(fd, 0);
+  unlink(path);
+  EXPECT_TRUE(test_hosts().delay(0, 0, fd));
+  spawn(World::kHosts, 4, [&](Communicator& comm) {
+    for (const size_t times : {1, 5000}) {  // as an inline message, and through the ring
+      std::string data;
+      for (size_t i = 0; i < times; ++i) data += text;
+      std::string got = comm.rank() == 0 ? data : std::string(data.size(), '\0');
+      ASSERT_TRUE(is_ok(comm.broadcast(got.data(), got.data(), got.size(), Dtype::kUint8, 0)));
+      EXPECT_EQ(got, data);
+    }
+    auto half = comm.split(comm.rank() % 2, comm.rank());  // across the hosts
+    ASSERT_TRUE(half.ok()) << half.status().to_string();
+    float first;
+    ASSERT_TRUE(is_ok(sum(**half, 1009, &first)));
+    EXPECT_EQ(first, 3);
+  });
+  EXPECT_TRUE(test_hosts().no_delay());
+  std::string frames(static_cast<size_t>(lseek(fd, 0, SEEK_END)), '\0');
+  EXPECT_EQ(pread(fd, frames.data(), frames.size(), 0), static_cast<ssize_t>(frames.size()));
+  close(fd);
+  return frames;
+}
+
+TEST_F(Hosts, WhatIsEncryptedCannotBeReadOnTheWire) {
+  const std::string text = "a sentence that stands in a user's buffer";
+  EXPECT_NE(recorded_broadcast(text).find(text), std::string::npos) << "the recording shows what is not encrypted";
+  setenv("RONDO_ENCRYPT", "on", 1);
+  const std::string frames = recorded_broadcast(text);
+  unsetenv("RONDO_ENCRYPT");
+  EXPECT_GT(frames.size(), 5000 * text.size());
+  EXPECT_EQ(frames.find(text.substr(0, 16)), std::string::npos);
 }
 
 TEST_F(Hosts, TwoCommunicatorsSplitsAndShrink) {

@@ -183,7 +183,9 @@ TEST(NcclQueries, WhatIsNotThereSaysSo) {
   EXPECT_TRUE(
       fails_with(ncclInvalidUsage, {"ncclGetPeerDevicePointer"}, ncclGetPeerDevicePointer(window, 0, 0, &pointer)));
   ncclEncryptionConfig_t secret = {sizeof secret, NCCL_API_MAGIC, 23203, NCCL_ENCRYPTION_MODE_PSK, "key"};
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"pre-shared key", "mode none"}, ncclSetEncryption(&secret)));
+  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"config.psk", "3 bytes", "32"}, ncclSetEncryption(&secret)));
+  secret.psk = nullptr;
+  EXPECT_TRUE(fails_with(ncclInvalidArgument, {"config.psk"}, ncclSetEncryption(&secret)));
   secret.mode = NCCL_ENCRYPTION_MODE_NONE;
   EXPECT_TRUE(succeeds(ncclSetEncryption(&secret)));
   secret.magic = 0;

@@ -81,6 +81,7 @@ class Relay {
     for (;;) {
       const ssize_t n = recv(ports_[port].fd, buffer_, sizeof buffer_, 0);
       if (n <= 0) return;
+      if (options_.record_fd >= 0) (void)!write(options_.record_fd, buffer_, static_cast<size_t>(n));
       const bool lost = options_.loss > 0 && std::uniform_real_distribution<>(0, 1)(random_) < options_.loss;
       if (lost || queue_.size() >= kMostQueued) continue;
       const auto delay_ns = static_cast<uint64_t>(options_.delay_ms * 1e6);

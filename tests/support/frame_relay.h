@@ -17,6 +17,7 @@ struct RelayOptions {
   double delay_ms = 0;  // one way
   double loss = 0;      // share of the frames, 0 to 1
   uint64_t seed = 1;    // which ones are lost
+  int record_fd = -1;   // all frames are written here as they come
   int ready_fd = -1;    // one byte is written here when it forwards
 };
 

@@ -136,7 +136,7 @@ bool TestHosts::limit(double megabits_per_s) const {
   return ok;
 }
 
-bool TestHosts::delay(double delay_ms, double loss) {
+bool TestHosts::delay(double delay_ms, double loss, int record_fd) {
   end(std::exchange(relay_, 0));
   std::vector<std::string> ports;
   for (int h = 0; h < num_hosts(); ++h) ports.push_back("port" + std::to_string(h));
@@ -150,6 +150,7 @@ bool TestHosts::delay(double delay_ms, double loss) {
     RelayOptions options;
     options.delay_ms = delay_ms;
     options.loss = loss;
+    options.record_fd = record_fd;
     options.ready_fd = pipe_fds[1];
     if (enter_network(holders_.back())) (void)relay_frames(ports, options);
     _exit(1);

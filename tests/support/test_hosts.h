@@ -40,9 +40,9 @@ class TestHosts {
   bool plug_in(int host) const;
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
-  /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. False: it
-  /// could not.
-  bool delay(double delay_ms, double loss = 0);
+  /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. All are
+  /// written to record_fd, if there is one. False: it could not.
+  bool delay(double delay_ms, double loss = 0, int record_fd = -1);
   /// The kernel's switch again, with all cables in it. False: it could not.
   bool no_delay();
 

@@ -29,11 +29,13 @@ constexpr uint64_t kCloseNs = 1000 * kMs;
 struct Hello {
   int32_t error = 0;
   uint32_t pad = 0;
-  uint64_t session = 0;  // rank 0's counts
+  uint64_t session = 0;   // rank 0's counts
+  Sealer::Key key = {};  // as well, where data are to be sealed: the ranks say it over encrypted connections
 };
 
-std::string hello_of(const Status& s, uint64_t session, const std::string& rest) {
-  const Hello h{static_cast<int32_t>(s.code()), 0, session};
+std::string hello_of(const Status& s, const Hello& mine, const std::string& rest) {
+  Hello h = mine;
+  h.error = static_cast<int32_t>(s.code());
   return std::string(reinterpret_cast<const char*>(&h), sizeof h) + (s.ok() ? rest : std::string(s.message()));
 }
 
@@ -47,10 +49,10 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 }  // namespace
 
-Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts, bool ucx_alone,
-                                                                   RemotePeers& peers) {
+Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
+                                                                   const Options& options, RemotePeers& peers) {
   std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, peers));
-  RONDO_TRY(t->meet(ucx_alone));
+  RONDO_TRY(t->meet(options));
   return t;
 }
 
@@ -91,8 +93,8 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
 }
 
 // Two exchanges: addresses, and who is ready. A rank that cannot go on takes part, so that all hear of it at once.
-Status RemoteTransport::meet(bool ucx_alone) {
-  const Status opened = [&]() -> Status {
+Status RemoteTransport::meet(const Options& options) {
+  Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     RONDO_TRY_ASSIGN(wire_, Wire::create(rank_, nranks_, *this));
@@ -100,32 +102,40 @@ Status RemoteTransport::meet(bool ucx_alone) {
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
     return {};
   }();
-  uint64_t session = 0;
-  if (getrandom(&session, sizeof session, 0) != sizeof session) session = monotonic_ns();
-  const std::string mine = hello_of(opened, session, opened.ok() ? wire_->address() : std::string());
+  Hello first;  // rank 0's
+  if (opened.ok() && (getrandom(&first.session, sizeof first.session, 0) != sizeof first.session ||
+                      getrandom(first.key.data(), first.key.size(), 0) != static_cast<ssize_t>(first.key.size())))
+    opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
+  const std::string mine = hello_of(opened, rank_ == 0 ? first : Hello(), opened.ok() ? wire_->address() : std::string());
   std::vector<std::string> blobs;
   RONDO_TRY(peers_.all_gather(mine.data(), mine.size(), &blobs));
   for (size_t r = 0; r < blobs.size(); ++r) {
     Hello h;
     RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
-    if (r == 0) session = h.session;
+    if (r == 0) first = h;
     blobs[r].erase(0, sizeof h);
   }
-  wire_->set_peers(std::move(blobs), peers_.ranks_here(), session);
+  wire_->set_peers(std::move(blobs), peers_.ranks_here(), first.session);
+  Status sealed;
+  if (options.encrypted) {
+    auto sealer = Sealer::create(first.key, rank_, nranks_);
+    if (sealer != nullptr) wire_->seal_with(std::move(sealer));
+    else sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
+  }
 
-  Status local;
-  if (const auto& here = peers_.ranks_here(); !ucx_alone && here.size() > 1) {
+  Status local = sealed;
+  if (const auto& here = peers_.ranks_here(); !options.ucx_alone && here.size() > 1) {
     auto shm = ShmTransport::create(index_here(rank_), static_cast<int>(here.size()), peers_.peers_here());
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
-  const std::string verdict = hello_of(local, 0, {});
+  const std::string verdict = hello_of(local, {}, {});
   RONDO_TRY(peers_.all_gather(verdict.data(), verdict.size(), &blobs));
   for (size_t r = 0; r < blobs.size(); ++r) {
     Hello h;
     RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
   }
-  session_ = session | 1;
+  session_ = first.session | 1;
   remotes_.resize(static_cast<size_t>(nranks_));
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_) remotes_[static_cast<size_t>(r)] = std::make_unique<Remote>();

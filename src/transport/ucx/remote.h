@@ -57,9 +57,13 @@ class RemotePeers {
 
 class RemoteTransport final : public Transport, private Sink {
  public:
-  /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `ucx_alone`: ranks of one host use it too. `peers` must outlive the transport. An error
-  /// of one rank is returned to all of them, with its rank.
-  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, bool ucx_alone,
+  struct Options {
+    bool ucx_alone = false;  // ranks of one host use it too
+    bool encrypted = false;  // all that UCX carries
+  };
+  /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `peers` must outlive
+  /// the transport. An error of one rank is returned to all of them, with its rank.
+  static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
                                                            RemotePeers& peers);
   ~RemoteTransport() override;
   std::string_view name() const override { return local_ != nullptr ? "shm+ucx" : "ucx"; }
@@ -101,7 +105,7 @@ class RemoteTransport final : public Transport, private Sink {
     BoardMirror mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers);
-  Status meet(bool ucx_alone);
+  Status meet(const Options& options);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;

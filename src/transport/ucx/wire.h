@@ -15,12 +15,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocol/fifo.h"
 #include "rondo/types.h"
 #include "transport/transport.h"
 #include "transport/ucx/context.h"
+#include "transport/ucx/sealer.h"
 
 namespace rondo::ucx {
 
@@ -77,6 +79,8 @@ class Wire {
   /// By rank. `session`: equal on all of them. `near`: ranks of this host, whose deaths others notice: UCX's shared memory
   /// cannot, and would not be used where it has to.
   void set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session);
+  /// From now on all data are sealed, and what was not sealed with this key is dropped. Before the first message.
+  void seal_with(std::unique_ptr<Sealer> sealer) { sealer_ = std::move(sealer); }
 
   /// Sends a header and data that stay as they are until the peer has answered for them: `line` and `data` are read
   /// whenever UCX gets to it.
@@ -121,6 +125,8 @@ class Wire {
   Status open(int nranks);
   ucp_ep_h endpoint(Rank to);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy);
+  void post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes);
+  bool unseal(Rank from, std::string_view header, const void* data, size_t bytes);
   void sent(void* request, ucs_status_t s, Endpoint& to);
   void fail(Endpoint& e, ucs_status_t s);
   ucs_status_t receive(const void* header, size_t header_bytes, void* data, size_t bytes,
@@ -134,6 +140,9 @@ class Wire {
   int event_fd_ = -1;
   std::string address_;
   uint64_t session_ = 0;
+  std::unique_ptr<Sealer> sealer_;
+  std::string unsealed_;  // the data of the message at hand
+  bool told_of_forgery_ = false;
   std::vector<std::string> addresses_;  // by rank
   std::vector<Endpoint> endpoints_;     // by rank
   std::vector<Incoming*> incoming_;     // rendezvous under way
