@@ -117,7 +117,12 @@ ClientHandshake::State ClientHandshake::start(int fd) {
   if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
     return fail(s.code(), std::string(s.message()));
   wire::Writer hello;
-  hello.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_)).raw(nonce);
+  hello.raw(kMagic)
+      .put(kVersion)
+      .put<uint8_t>(encryption_.on)
+      .put(static_cast<uint8_t>(purpose_))
+      .put(static_cast<uint32_t>(rank_))
+      .raw(nonce);
   transcript_ = hello.take();
   if (!send_whole(fd, transcript_))
     return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
@@ -149,9 +154,9 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
     return fail(StatusCode::kMismatch,
                 fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
   if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
-    return fail(StatusCode::kMismatch, fmt::format("the other side {}, and this one {}: {}",
-                                                   encrypts ? "encrypts" : "does not encrypt",
-                                                   encryption_.on ? "does" : "does not", kSetAlike));
+    return fail(StatusCode::kMismatch,
+                fmt::format("the other side {}, and this one {}: {}", encrypts ? "encrypts" : "does not encrypt",
+                            encryption_.on ? "does" : "does not", kSetAlike));
   transcript_ += inbox_;
   inbox_.clear();
   proven_ = true;

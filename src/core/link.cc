@@ -44,7 +44,9 @@ std::string_view frame_name(FrameKind kind) {
 }
 
 Link::Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes, std::unique_ptr<TlsSession> session)
-    : fd_(std::move(fd)), passes_descriptors_(passes_descriptors), max_payload_bytes_(max_payload_bytes),
+    : fd_(std::move(fd)),
+      passes_descriptors_(passes_descriptors),
+      max_payload_bytes_(max_payload_bytes),
       session_(std::move(session)) {
   RONDO_CHECK(session_ == nullptr || !passes_descriptors_);
   if (session_ != nullptr && unseal_locked({})) parse_locked();

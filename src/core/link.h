@@ -108,7 +108,7 @@ class Link {
   std::deque<Outgoing> outbox_;
   std::string inbox_;
   std::unique_ptr<TlsSession> session_;
-  std::string sealed_;  // and not written yet
+  std::string sealed_;                  // and not written yet
   std::deque<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
   std::deque<Frame> frames_;
   bool said_goodbye_ = false;

@@ -49,8 +49,14 @@ struct Stranger {
 class MeshBuilder {
  public:
   MeshBuilder(const MeshRequest& request, MeshPort port, Encryption encryption, const Patience& patience)
-      : rank_(request.rank), secret_(*request.secret), encryption_(std::move(encryption)), peers_(request.met->peers), root_(*request.met->root),
-        port_(std::move(port)), patience_(patience), links_(peers_.size()) {}
+      : rank_(request.rank),
+        secret_(*request.secret),
+        encryption_(std::move(encryption)),
+        peers_(request.met->peers),
+        root_(*request.met->root),
+        port_(std::move(port)),
+        patience_(patience),
+        links_(peers_.size()) {}
 
   Status build();
   Status give_up(const Status& why);
@@ -176,9 +182,10 @@ Status MeshBuilder::accept_from(int listener, bool local) {
                                                      "process's limit (ulimit -n)", rank_, list_ranks(missing()),
                                                      errno_text(errno)));
     if (!fd) return {};
-    strangers_.push_back({std::move(fd), std::move(address), local,
-                          ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_with(local)),
-                          Patience::Clock::now()});
+    strangers_.push_back(
+        {std::move(fd), std::move(address), local,
+         ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_with(local)),
+         Patience::Clock::now()});
   }
 }
 

@@ -47,9 +47,10 @@ Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout&
     return std::unique_ptr<Transport>(std::move(shm));
   }
 #ifdef RONDO_HAVE_UCX
-  RONDO_TRY_ASSIGN(auto remote,
-                   ucx::RemoteTransport::create(
-                       rank, hosts, {.ucx_alone = settings.ucx_alone != 0, .encrypted = settings.encrypted != 0}, control));
+  RONDO_TRY_ASSIGN(
+      auto remote,
+      ucx::RemoteTransport::create(
+          rank, hosts, {.ucx_alone = settings.ucx_alone != 0, .encrypted = settings.encrypted != 0}, control));
   return std::unique_ptr<Transport>(std::move(remote));
 #else
   return Status(StatusCode::kInternal, fmt::format("rank {}: agree() lets no build without UCX come here", rank));
@@ -120,8 +121,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
-  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
-                   make_transport(rank, agreed.hosts, agreed.settings, *control));
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
   if (transport->needs_progress()) spin.pauses = std::min(spin.pauses, kPassesOverWire);

@@ -46,7 +46,10 @@ struct Connection {
 class Root {
  public:
   Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s)
-      : listeners_(std::move(listeners)), secret_(secret), encryption_(std::move(encryption)), deadline_(Clock::now() + seconds(deadline_s)) {}
+      : listeners_(std::move(listeners)),
+        secret_(secret),
+        encryption_(std::move(encryption)),
+        deadline_(Clock::now() + seconds(deadline_s)) {}
 
   void run() {
     while (!done()) {

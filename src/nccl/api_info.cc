@@ -164,8 +164,10 @@ ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
   if (config->psk == nullptr) return report(null_argument("config.psk"));
   const std::string psk(config->psk);
   if (psk.size() < kLeastPskBytes)
-    return report(bad_argument(fmt::format("config.psk has {} bytes: a pre-shared key has at least {}, the same on all "
-                                           "ranks", psk.size(), kLeastPskBytes)));
+    return report(
+        bad_argument(fmt::format("config.psk has {} bytes: a pre-shared key has at least {}, the same on all "
+                                 "ranks",
+                                 psk.size(), kLeastPskBytes)));
   rondo::set_encryption(rondo::Encryption{true, psk});
   return ncclSuccess;
 }

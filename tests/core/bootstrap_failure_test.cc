@@ -251,7 +251,8 @@ TEST(BootstrapFailure, ARankThatDiesWhileWaitingFailsTheOthersAtOnce) {
     bool refused = false;
     auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
     ASSERT_OK(fd.status());
-    ASSERT_OK(authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), patience).status());
+    ASSERT_OK(
+        authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 1), patience).status());
     wire::Writer join;
     join.put<uint32_t>(3).put<uint64_t>(60000).put<uint64_t>(60000);
     encode(PeerInfo{}, &join);

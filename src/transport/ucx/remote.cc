@@ -29,7 +29,7 @@ constexpr uint64_t kCloseNs = 1000 * kMs;
 struct Hello {
   int32_t error = 0;
   uint32_t pad = 0;
-  uint64_t session = 0;   // rank 0's counts
+  uint64_t session = 0;  // rank 0's counts
   Sealer::Key key = {};  // as well, where data are to be sealed: the ranks say it over encrypted connections
 };
 
@@ -106,7 +106,8 @@ Status RemoteTransport::meet(const Options& options) {
   if (opened.ok() && (getrandom(&first.session, sizeof first.session, 0) != sizeof first.session ||
                       getrandom(first.key.data(), first.key.size(), 0) != static_cast<ssize_t>(first.key.size())))
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
-  const std::string mine = hello_of(opened, rank_ == 0 ? first : Hello(), opened.ok() ? wire_->address() : std::string());
+  const std::string mine =
+      hello_of(opened, rank_ == 0 ? first : Hello(), opened.ok() ? wire_->address() : std::string());
   std::vector<std::string> blobs;
   RONDO_TRY(peers_.all_gather(mine.data(), mine.size(), &blobs));
   for (size_t r = 0; r < blobs.size(); ++r) {

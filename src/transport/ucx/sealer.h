@@ -56,7 +56,7 @@ class Sealer {
   const Rank rank_;
   evp_cipher_ctx_st* encrypt_ = nullptr;
   evp_cipher_ctx_st* decrypt_ = nullptr;
-  std::vector<uint64_t> sent_;                // by rank
+  std::vector<uint64_t> sent_;               // by rank
   std::vector<std::unique_ptr<Seen>> seen_;  // by rank, made when something comes
 };
 

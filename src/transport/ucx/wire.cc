@@ -214,9 +214,9 @@ void Wire::send_copy(Rank to, Header header, const void* data, size_t bytes) {
 
 void Wire::post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes) {
   const std::string_view seen(reinterpret_cast<const char*>(&header), header_bytes);
-  auto* copy = new Copy{&endpoints_[static_cast<size_t>(to)], header,
-                        sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes)
-                                           : std::string(static_cast<const char*>(data), bytes)};
+  auto* copy = new Copy{
+      &endpoints_[static_cast<size_t>(to)], header,
+      sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes) : std::string(static_cast<const char*>(data), bytes)};
   post(to, &copy->header, header_bytes, copy->data.data(), copy->data.size(), copy);
 }
 
@@ -237,7 +237,8 @@ bool Wire::unseal(Rank from, std::string_view header, const void* data, size_t b
                     reinterpret_cast<std::byte*>(unsealed_.data())))
     return true;
   if (!std::exchange(told_of_forgery_, true))
-    std::fprintf(stderr, "rondo: rank %d drops what claims to be of rank %d: it is altered, or comes twice\n", rank_, from);
+    std::fprintf(stderr, "rondo: rank %d drops what claims to be of rank %d: it is altered, or comes twice\n", rank_,
+                 from);
   return false;
 }
 
