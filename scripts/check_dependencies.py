@@ -92,7 +92,7 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
         return "include"
     if (top / "src" / name).is_file():
         return room_of(Path("src") / name)
-    for other in ("tools", "examples"):  # tests of their parts
+    for other in ("tools", "examples", "tests"):  # tests and benchmarks of their parts
         if own in UNRESTRICTED and (top / other / name).is_file():
             return other
     return own if own not in LEVELS[0] and (top / own / name).is_file() else None
