@@ -14,14 +14,15 @@
 namespace rondo {
 namespace {
 
-#define RONDO_SSL_FUNCTIONS(X)                                                                                   \
-  X(TLS_method)                                                                                                  \
-  X(SSL_CTX_new)                                                                                                 \
-  X(SSL_CTX_ctrl) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_psk_use_session_callback) \
-      X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free) X(SSL_set_bio) X(SSL_set_ex_data)          \
-          X(SSL_get_ex_data) X(SSL_set_connect_state) X(SSL_set_accept_state) X(SSL_do_handshake) X(SSL_read)    \
-              X(SSL_write) X(SSL_get_error) X(SSL_SESSION_new) X(SSL_SESSION_set1_master_key)                    \
-                  X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version) X(SSL_CIPHER_find)
+// clang-format off
+#define RONDO_SSL_FUNCTIONS(X)                                                                            \
+  X(TLS_method) X(SSL_CTX_new) X(SSL_CTX_ctrl) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_num_tickets)       \
+  X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)   \
+  X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_connect_state) X(SSL_set_accept_state)     \
+  X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error) X(SSL_SESSION_new)                          \
+  X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version)              \
+  X(SSL_CIPHER_find)
+// clang-format on
 
 /// libssl's functions under their own names.
 struct Library {
