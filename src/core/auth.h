@@ -86,6 +86,7 @@ class ServerHandshake {
   State advance(int fd);
   /// As ClientHandshake's.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
+  bool has_greeted() const { return challenged_; }
   Rank rank() const { return rank_; }             // claimed, and proven once accepted
   const std::string& why() const { return why_; }  // after kFailed
   bool was_wrong_secret() const { return wrong_secret_; }

@@ -130,13 +130,17 @@ Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// Sends one frame to every peer that takes part and takes one from each.
+// A frame of every peer that takes part, and this rank's for each of them.
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
+  std::vector<Rank> ranks;
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
+    if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
+  if (ranks.size() > kMostDirect) return exchange_in_blocks(what, ranks, got);
   const Patience patience(options_.deadline_s, options_.abort);
   Awaited how{what.kind, what.sequence, {}, {}, &patience};
-  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
-    if (r == rank_ || !what.takes_part(r)) continue;
+  for (const Rank r : ranks) {
+    if (r == rank_) continue;
     links_[r]->queue(what.kind, what.sequence, what.payload, what.descriptors);
     how.to.push_back(r);
   }

@@ -5,8 +5,8 @@
 // Thread safety: as Bootstrap.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +61,18 @@ class Bootstrap::Impl {
   Status exchange(const Exchange& what, std::vector<Frame>* got);
   Status receive(const Awaited& what, std::vector<Frame>* got);
   Expected<bool> take_one(const Awaited& what, Rank peer, Frame* got);
+  // block_exchange.cc
+  static constexpr size_t kMostDirect = 16;  // ranks that exchange each with each: one step, and each knows who is missing
+  struct Passing {
+    std::vector<Rank> to, from;
+    const Patience* patience;
+  };
+  Status exchange_in_blocks(const Exchange& what, const std::vector<Rank>& ranks, std::vector<Frame>* got);
+  Status pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how, std::vector<Frame>* have);
+  Status listen_to_all();
+  std::vector<Rank> hear(std::vector<Rank>* unflushed, int slice_ms);
+  Status receive_hearing_all(const Awaited& what, std::vector<Frame>* got);
+
   void sort_frames(Rank peer);
   std::optional<Frame> next_frame(Rank peer);
   std::string first_end(Rank peer, Link::End end, const std::string& why);
@@ -101,12 +113,13 @@ class Bootstrap::Impl {
   uint32_t host_sequence_ = 0x40000000;  // of the calls among the ranks of this host, which other hosts do not count
   Status failure_;
   // By rank: what has come and was not asked for yet; about survivors, and all else.
-  std::vector<std::deque<Frame>> views_, others_;
+  std::vector<std::list<Frame>> views_, others_;
   std::function<Status()> interrupt_;
   uint32_t attempt_ = 0, phase_ = 0;      // of shrinking
   SurvivorView view_;
   std::optional<Patience> shrink_patience_;
 
+  Fd news_;                      // epoll: links with something to read; made when it is first needed
   Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
   std::vector<Fd> pidfds_;       // by rank; empty for threads of this process and ranks of other hosts
   std::mutex loss_mutex_;        // guards loss_, first_left_ and the handling of watch_'s events

@@ -147,6 +147,8 @@ bool Link::flush_locked() {
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
+    // The kernel limits how many descriptors a user's processes have under way: when others have taken theirs it goes on.
+    if (n < 0 && errno == ETOOMANYREFS) return false;
     if (n < 0) {
       const int error = errno;
       drain_locked();  // a goodbye may have come before the break
@@ -247,7 +249,8 @@ bool Link::parse_locked() {
       frames_.push_back(std::move(frame));
     }
   }
-  inbox_.erase(0, at);
+  if (at == inbox_.size()) std::string().swap(inbox_);  // a table's bytes would stay with every link
+  else inbox_.erase(0, at);
   return true;
 }
 

@@ -12,7 +12,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -105,12 +105,13 @@ class Link {
   Fd fd_;
   const bool passes_descriptors_;
   const size_t max_payload_bytes_;
-  std::deque<Outgoing> outbox_;
+  // Lists: a deque holds half a KiB while it is empty, and a rank has a link to each of its peers.
+  std::list<Outgoing> outbox_;
   std::string inbox_;
   std::unique_ptr<TlsSession> session_;
-  std::string sealed_;                  // and not written yet
-  std::deque<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
-  std::deque<Frame> frames_;
+  std::string sealed_;             // and not written yet
+  std::list<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
+  std::list<Frame> frames_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;
   std::string note_;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kConnectS = 5;   // per address of a peer
 constexpr double kNewsS = 0.3;    // within which the root has heard of a death
-constexpr size_t kMaxStrangers = 128;
+constexpr size_t kMaxStrangers = 128;  // beside the peers that are still to come
 constexpr int kMaxRefusalsLogged = 8;
 constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
 constexpr auto kStrangerPatience = std::chrono::seconds(5);
@@ -71,10 +71,9 @@ class MeshBuilder {
   // What stays on this host needs no encryption: the kernel passes it on, and descriptors with it.
   Encryption encryption_with(bool local) const { return local ? Encryption() : encryption_; }
   // So many half-open connections, and all so young, that listening must wait.
-  bool crowded() const {
-    return strangers_.size() >= kMaxStrangers &&
-           Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
-  }
+  bool crowded() const { return full() && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience; }
+  // All peers may come at once, to a machine that is short of cores: none of them may have to go for another.
+  bool full() const { return strangers_.size() >= kMaxStrangers + peers_.size(); }
   Status accept_from(int listener, bool local);
   Status advance(Caller& caller);
   void serve(Stranger& stranger);
@@ -174,7 +173,7 @@ Status MeshBuilder::news_from_root() {
 Status MeshBuilder::accept_from(int listener, bool local) {
   for (;;) {
     if (crowded()) return {};
-    if (strangers_.size() >= kMaxStrangers) strangers_.pop_front();
+    if (full()) strangers_.pop_front();
     std::string address;
     Fd fd = accept_one(listener, &address);
     if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
@@ -230,7 +229,9 @@ Status MeshBuilder::meet_all() {
       if (fds[i++].revents != 0) serve(s);
     callers_.remove_if([](const Caller& c) { return !c.fd; });
     const auto now = Patience::Clock::now();
-    strangers_.remove_if([&](const Stranger& s) { return !s.fd || now - s.since > kStrangerPatience; });
+    strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
+      return !s.fd || (!s.handshake.has_greeted() && now - s.since > kStrangerPatience);
+    });
     if (fds[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
     for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
       if (fds[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));

@@ -87,7 +87,7 @@ class Root {
   // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
   void accept_from(int listener) {
     for (;;) {
-      if (num_strangers() >= kMaxStrangers && !evict_oldest_stranger()) {
+      if (num_strangers() >= kMaxStrangers + num_awaited() && !evict_oldest_stranger()) {
         crowded_ = true;
         return;
       }
@@ -107,6 +107,8 @@ class Root {
     return static_cast<size_t>(
         std::count_if(connections_.begin(), connections_.end(), [](const Connection& c) { return !c.joined; }));
   }
+  // Ranks that may all come at once and need not go for one another; unknown before the first has joined.
+  size_t num_awaited() const { return static_cast<size_t>(std::max(0, nranks_ - num_present_)); }
   // Honest joiners authenticate within milliseconds, so the oldest of a crowd is the least likely to be one.
   bool evict_oldest_stranger() {
     for (auto c = connections_.begin(); c != connections_.end(); ++c) {

@@ -140,7 +140,7 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
 // What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's then.
 std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   links_[peer]->drain();
-  std::deque<Frame>& kept = views_[peer];
+  std::list<Frame>& kept = views_[peer];
   while (auto frame = links_[peer]->pop()) {
     if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));
     else if (frame->kind != FrameKind::kStream || frame->sequence >= stream_tag()) others_[peer].push_back(std::move(*frame));
