@@ -23,6 +23,7 @@ constexpr size_t kHelloBytes = 7 + 1 + 1 + 1 + 4 + kNonceBytes;
 constexpr size_t kChallengeBytes = 7 + 1 + 1 + kNonceBytes;
 constexpr size_t kProofBytes = sizeof(Mac);
 constexpr size_t kVerdictBytes = 1 + sizeof(Mac);
+constexpr size_t kPairHelloBytes = 7 + 1 + 1 + 4 + sizeof(Mac);
 constexpr uint8_t kAccept = 1;
 
 std::string_view view(const Mac& mac) { return {reinterpret_cast<const char*>(mac.data()), mac.size()}; }
@@ -265,6 +266,95 @@ ServerHandshake::State ServerHandshake::shake_hands(int fd) {
   const auto done = shake_tls_hands(fd, *session_);
   if (!done.ok()) return fail(std::string(done.status().message()));
   return *done ? State::kAccepted : State::kUnderWay;
+}
+
+namespace {
+
+std::string pair_text(std::string_view label, const RankPair& pair) {
+  wire::Writer w;
+  w.raw(label).raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
+  w.put(static_cast<uint32_t>(pair.client)).put(static_cast<uint32_t>(pair.server));
+  w.str(pair.client_name).str(pair.server_name);
+  return w.take();
+}
+
+}  // namespace
+
+PairClient::PairClient(const Secret& secret, const RankPair& pair)
+    : expected_(hmac_sha256(secret, pair_text("server", pair))) {
+  wire::Writer hello;
+  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
+  hello.put(static_cast<uint32_t>(pair.client)).raw(view(hmac_sha256(secret, pair_text("client", pair))));
+  hello_ = hello.take();
+}
+
+PairClient::State PairClient::fail(StatusCode code, std::string why) {
+  status_ = Status(code, std::move(why));
+  return State::kFailed;
+}
+
+PairClient::State PairClient::start(int fd) {
+  if (send_whole(fd, hello_)) return State::kUnderWay;
+  return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
+}
+
+PairClient::State PairClient::advance(int fd) {
+  for (;;) {
+    char buffer[kVerdictBytes];
+    const ssize_t n = ::recv(fd, buffer, kVerdictBytes - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n <= 0)
+      return fail(StatusCode::kPeerLost, fmt::format("{} while waiting for the verdict",
+                                                     n < 0 ? errno_text(errno) : "the other side closed the connection"));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    if (inbox_.size() == kVerdictBytes) break;
+  }
+  if (inbox_[0] != kAccept)
+    return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
+  if (!same_secretly(std::string_view(inbox_).substr(1), view(expected_)))
+    return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+  return State::kAccepted;
+}
+
+PairServer::State PairServer::fail(std::string why) {
+  why_ = std::move(why);
+  return State::kFailed;
+}
+
+PairServer::State PairServer::advance(int fd) {
+  for (;;) {
+    char buffer[kPairHelloBytes];  // never past it: what follows belongs to the next reader
+    const ssize_t n = ::recv(fd, buffer, kPairHelloBytes - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), kPairHelloBytes));
+    if (n < 0) return fail(errno_text(errno));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    const size_t known = std::min(inbox_.size(), kMagic.size());
+    if (inbox_.compare(0, known, kMagic.substr(0, known)) != 0) return fail("does not speak rondo's protocol");
+    if (inbox_.size() == kPairHelloBytes) return judge(fd);
+  }
+}
+
+PairServer::State PairServer::judge(int fd) {
+  wire::Reader r(inbox_);
+  r.raw(kMagic.size());
+  const auto version = r.get<uint8_t>();
+  const auto purpose = r.get<uint8_t>();
+  rank_ = static_cast<Rank>(r.get<uint32_t>());
+  if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+  if (purpose != static_cast<uint8_t>(Purpose::kMeshOnHost))
+    return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(Purpose::kMeshOnHost)));
+  const RankPair pair = pair_of_(rank_);
+  wrong_secret_ = !same_secretly(r.raw(sizeof(Mac)), view(hmac_sha256(secret_, pair_text("client", pair)))) ||
+                  pair.client_name.empty();
+  wire::Writer verdict;
+  if (wrong_secret_) verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
+  else verdict.put(kAccept).raw(view(hmac_sha256(secret_, pair_text("server", pair))));
+  const bool sent = send_whole(fd, verdict.bytes());
+  if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
+  return sent ? State::kAccepted : fail("cannot be written to: " + errno_text(errno));
 }
 
 }  // namespace rondo

@@ -15,11 +15,21 @@
 // SHA-256 is libcrypto's, by its direct functions: its EVP layer takes 0.7 to 1.0 ms to set itself up in each process
 // (OpenSSL 3.0 on a Xeon), more than everything else that a rank of four does to join.
 //
+// Between two ranks of one host, whose table names both ends by random numbers of this one meeting, those numbers stand
+// for the nonces, and two messages do (PairClient, PairServer):
+//
+//   client -> server   hello      magic, version, purpose, claimed rank, HMAC-SHA256(secret, "client" | pair)
+//   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | pair), or refused + zeros
+//
+// A proof is good for one pair in one meeting, and the server takes one connection of each pair. Whoever can read what
+// passes could send it again, and be first: so this is for Unix sockets, where nobody else reads, and not for TCP.
+//
 // Thread safety: plain functions; a handshake belongs to one thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,7 +52,7 @@ Mac hmac_sha256(const Secret& secret, std::string_view text);
 /// The first 16 bytes of SHA-256 over a label and the text: for secrets that people write down.
 Secret secret_from_text(std::string_view text);
 
-enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2 };
+enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2, kMeshOnHost = 3 };
 
 /// The client's side as a state machine that never waits: start(), then advance() whenever the socket is readable.
 class ClientHandshake {
@@ -105,6 +115,53 @@ class ServerHandshake {
   bool wrong_secret_ = false;
   std::string inbox_;
   std::string transcript_;
+  std::string why_;
+};
+
+/// Two ranks that are about to connect, as both know them from the table.
+struct RankPair {
+  Rank client = 0, server = 0;
+  std::string_view client_name, server_name;  // random, of this meeting alone
+};
+
+/// The client's side of the short handshake: as ClientHandshake.
+class PairClient {
+ public:
+  using State = ClientHandshake::State;
+  PairClient(const Secret& secret, const RankPair& pair);
+  State start(int fd);
+  State advance(int fd);
+  const Status& status() const { return status_; }
+
+ private:
+  State fail(StatusCode code, std::string why);
+  std::string hello_;
+  Mac expected_;
+  std::string inbox_;
+  Status status_;
+};
+
+/// The server's side: as ServerHandshake. pair_of says who the rank that a client claims to be is, with an empty name
+/// where it may not come.
+class PairServer {
+ public:
+  using State = ServerHandshake::State;
+  PairServer(const Secret& secret, std::function<RankPair(Rank)> pair_of)
+      : secret_(secret), pair_of_(std::move(pair_of)) {}
+  State advance(int fd);
+  bool has_greeted() const { return !inbox_.empty(); }
+  Rank rank() const { return rank_; }
+  const std::string& why() const { return why_; }
+  bool was_wrong_secret() const { return wrong_secret_; }
+
+ private:
+  State fail(std::string why);
+  State judge(int fd);
+  Secret secret_;
+  std::function<RankPair(Rank)> pair_of_;
+  Rank rank_ = -1;
+  bool wrong_secret_ = false;
+  std::string inbox_;
   std::string why_;
 };
 

@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <tuple>
+#include <utility>
+#include <variant>
 
 #include "core/setting_table.h"
 
@@ -35,16 +38,26 @@ Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
 struct Caller {
   Fd fd;
   Rank peer;
-  ClientHandshake handshake;
+  std::variant<ClientHandshake, PairClient> handshake;  // across hosts, on one
 };
 
 struct Stranger {
   Fd fd;
   std::string address;
   bool local;
-  ServerHandshake handshake;
+  std::variant<ServerHandshake, PairServer> handshake;
   Patience::Clock::time_point since;
+  bool has_greeted() const {
+    return std::visit([](const auto& h) { return h.has_greeted(); }, handshake);
+  }
 };
+
+// What stays on a host needs no encryption: the kernel passes it on, and descriptors with it.
+template <class Encrypts, class Either>
+std::unique_ptr<TlsSession> session_of(Either& handshake) {
+  auto* across_hosts = std::get_if<Encrypts>(&handshake);
+  return across_hosts != nullptr ? across_hosts->take_session() : nullptr;
+}
 
 class MeshBuilder {
  public:
@@ -66,10 +79,14 @@ class MeshBuilder {
   Status connect_to(Rank peer);
   Status meet_all();
   bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
+  // The client's name is empty where that rank may not come to this one.
+  RankPair pair_of(Rank client, Rank server) const {
+    const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
+    return {client, server, may ? std::string_view(peers_[client].unix_name) : std::string_view(),
+            peers_[server].unix_name};
+  }
   Status could_not_connect(Rank peer, StatusCode code, const Status& why);
   Status news_from_root();
-  // What stays on this host needs no encryption: the kernel passes it on, and descriptors with it.
-  Encryption encryption_with(bool local) const { return local ? Encryption() : encryption_; }
   // So many half-open connections, and all so young, that listening must wait.
   bool crowded() const { return full() && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience; }
   // All peers may come at once, to a machine that is short of cores: none of them may have to go for another.
@@ -136,11 +153,14 @@ Status MeshBuilder::connect_to(Rank peer) {
   }
   if (!fd) return could_not_connect(peer, refused ? StatusCode::kPeerLost : last.code(), last);
   Caller& caller = callers_.emplace_back(
-      Caller{std::move(fd), peer,
-             ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_with(same_host(peer)))});
-  if (caller.handshake.start(caller.fd.get()) == ClientHandshake::State::kFailed)
-    return could_not_connect(peer, caller.handshake.status().code(), caller.handshake.status());
-  return {};
+      Caller{std::move(fd), peer, ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
+  if (same_host(peer)) caller.handshake.emplace<PairClient>(secret_, pair_of(rank_, peer));
+  return std::visit(
+      [&](auto& handshake) {
+        if (handshake.start(caller.fd.get()) != ClientHandshake::State::kFailed) return Status();
+        return could_not_connect(peer, handshake.status().code(), handshake.status());
+      },
+      caller.handshake);
 }
 
 // A peer that does not answer may have given up because another one has died: the root hears of that and says so, if a
@@ -156,11 +176,15 @@ Status MeshBuilder::could_not_connect(Rank peer, StatusCode code, const Status& 
 
 // Moves a call of ours on. When it has been answered the caller is spent: its fd is empty.
 Status MeshBuilder::advance(Caller& caller) {
-  const auto state = caller.handshake.advance(caller.fd.get());
-  if (state == ClientHandshake::State::kFailed)
-    return could_not_connect(caller.peer, caller.handshake.status().code(), caller.handshake.status());
+  const auto [state, why] = std::visit(
+      [&](auto& h) {
+        const auto now = h.advance(caller.fd.get());
+        return std::pair(now, h.status());
+      },
+      caller.handshake);
+  if (state == ClientHandshake::State::kFailed) return could_not_connect(caller.peer, why.code(), why);
   if (state == ClientHandshake::State::kAccepted)
-    link(caller.peer, std::move(caller.fd), same_host(caller.peer), caller.handshake.take_session());
+    link(caller.peer, std::move(caller.fd), same_host(caller.peer), session_of<ClientHandshake>(caller.handshake));
   return {};
 }
 
@@ -175,29 +199,35 @@ Status MeshBuilder::accept_from(int listener, bool local) {
     if (crowded()) return {};
     if (full()) strangers_.pop_front();
     std::string address;
-    Fd fd = accept_one(listener, &address);
+    Fd fd = accept_one(listener, local ? nullptr : &address);
     if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
       return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept the connections of {}: {}; raise this "
                                                      "process's limit (ulimit -n)", rank_, list_ranks(missing()),
                                                      errno_text(errno)));
     if (!fd) return {};
-    strangers_.push_back(
-        {std::move(fd), std::move(address), local,
-         ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_with(local)),
-         Patience::Clock::now()});
+    Stranger& s = strangers_.emplace_back(
+        Stranger{std::move(fd), std::move(address), local,
+                 ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_),
+                 Patience::Clock::now()});
+    if (!local) continue;
+    s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
+    serve(s);  // a peer has spoken before it is accepted
+    if (!s.fd) strangers_.pop_back();
   }
 }
 
 // Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
 void MeshBuilder::serve(Stranger& s) {
-  const auto state = s.handshake.advance(s.fd.get());
+  const auto state = std::visit([&](auto& h) { return h.advance(s.fd.get()); }, s.handshake);
   if (state == ServerHandshake::State::kUnderWay) return;
-  const Rank peer = s.handshake.rank();
-  if (s.handshake.was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
-    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_, s.address.c_str(), s.handshake.why().c_str());
+  const auto [peer, wrong_secret, why] =
+      std::visit([](const auto& h) { return std::tuple(h.rank(), h.was_wrong_secret(), h.why()); }, s.handshake);
+  if (wrong_secret && num_refusals_++ < kMaxRefusalsLogged)
+    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
+                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), why.c_str());
   if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
       !links_[peer])
-    link(peer, std::move(s.fd), s.local, s.handshake.take_session());
+    link(peer, std::move(s.fd), s.local, session_of<ServerHandshake>(s.handshake));
   s.fd.reset();
 }
 
@@ -230,7 +260,7 @@ Status MeshBuilder::meet_all() {
     callers_.remove_if([](const Caller& c) { return !c.fd; });
     const auto now = Patience::Clock::now();
     strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
-      return !s.fd || (!s.handshake.has_greeted() && now - s.since > kStrangerPatience);
+      return !s.fd || (!s.has_greeted() && now - s.since > kStrangerPatience);
     });
     if (fds[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
     for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)

@@ -221,13 +221,17 @@ Fd accept_one(int listener, std::string* peer) {
     std::memcpy(ip.bytes, &sin6->sin6_addr, 16);
     *peer = ip.to_string(ntohs(sin6->sin6_port));
     tune_tcp(fd.get());
-  } else {
-    ucred who = {};
-    socklen_t len = sizeof(who);
-    ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &who, &len);
-    *peer = fmt::format("pid {} of uid {}", who.pid, who.uid);
+  } else if (peer != nullptr) {
+    *peer = local_peer_name(fd.get());
   }
   return fd;
+}
+
+std::string local_peer_name(int fd) {
+  ucred who = {};
+  socklen_t len = sizeof(who);
+  ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len);
+  return fmt::format("pid {} of uid {}", who.pid, who.uid);
 }
 
 // No TCP_USER_TIMEOUT: it would also end a connection whose peer is merely slow to read.
