@@ -18,9 +18,9 @@ Expected<HostTopology> read_processor() {
   return host;
 }
 
-std::vector<RankCpus> cpus_of(const std::vector<Settings>& all) {
+std::vector<RankCpus> cpus_of(const std::vector<RankSettings>& all) {
   std::vector<RankCpus> ranks;
-  for (const Settings& s : all) ranks.push_back({s.cpus, s.gpu_numa});
+  for (const RankSettings& s : all) ranks.push_back({s.cpus, s.gpu_numa});
   return ranks;
 }
 
@@ -30,7 +30,7 @@ void say(Rank rank, const char* what, const std::string& text) {
 
 }  // namespace
 
-std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings>& host, size_t self) {
+std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<RankSettings>& host, size_t self) {
   auto bound = [&]() -> Expected<Binding> {
     RONDO_TRY_ASSIGN(const HostTopology topology, read_processor());
     RONDO_TRY_ASSIGN(Binding binding, choose_binding(topology, cpus_of(host), self, host[self].bind));
@@ -45,7 +45,7 @@ std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings
   return std::nullopt;
 }
 
-std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<Settings>& all) {
+std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<RankSettings>& all) {
   std::vector<std::optional<Binding>> bindings(all.size());
   if (all.empty() || all[0].bind == BindTo::kNone) return bindings;  // one process: one setting
   const auto host = read_processor();

@@ -61,7 +61,7 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, const HostLayout& hosts, const Set
       settings_(settings),
       transport_(std::move(transport)),
       queue_(rank, nranks_, *transport_, spin),
-      planner_(rank, hosts, settings_.planner, queue_.ports(), kernels_for(settings)) {
+      planner_(rank, hosts, settings_.for_planner(), queue_.ports(), kernels_for(settings)) {
   auto tracing = read_trace_settings();  // has been checked with the other settings
   tracing_ = std::make_unique<Tracing>(queue_, tracing.ok() ? std::move(*tracing) : TraceSettings());
 }

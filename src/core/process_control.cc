@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 
 #include "core/bind_rank.h"
@@ -21,8 +20,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> as_new_ranks(Expected<std::unique_pt
   return Status(made.status().code(), fmt::format("by the ranks of the new communicator: {}", made.status().message()));
 }
 
-std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<Settings>& all) {
-  std::vector<Settings> host;
+std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<RankSettings>& all) {
+  std::vector<RankSettings> host;
   size_t self = 0;
   for (Rank r = 0; r < bootstrap.nranks(); ++r) {
     if (!bootstrap.same_host(r)) continue;
@@ -96,23 +95,20 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   const Rank rank = bootstrap->rank();
   const int nranks = bootstrap->nranks();
   std::vector<std::string> blobs;
-  // Corrections are long, and rank 0's count for all.
-  static_assert(offsetof(Settings, planner) + sizeof(PlannerSettings) == sizeof(Settings));
-  static_assert(sizeof(PlannerSettings) - offsetof(PlannerSettings, corrections) - sizeof(CostCorrections) <
-                alignof(PlannerSettings));
-  constexpr size_t kWithoutCorrections = offsetof(Settings, planner) + offsetof(PlannerSettings, corrections);
   Settings mine = options.settings;
   const bool binds = mine.bind != BindTo::kNone && !options.binding;
   if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
-  RONDO_TRY(bootstrap->all_gather(&mine, rank == 0 ? sizeof(Settings) : kWithoutCorrections, &blobs));
-  std::vector<Settings> all(blobs.size());
+  RONDO_TRY(bootstrap->all_gather(&mine, rank == 0 ? sizeof(Settings) : sizeof(RankSettings), &blobs));
+  std::vector<RankSettings> all(blobs.size());
   for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() != (r == 0 ? sizeof(Settings) : kWithoutCorrections))
+    if (blobs[r].size() != (r == 0 ? sizeof(Settings) : sizeof(RankSettings)))
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(&all[r], blobs[r].data(), blobs[r].size());
+    std::memcpy(&all[r], blobs[r].data(), sizeof(RankSettings));
   }
+  Settings first;
+  std::memcpy(&first, blobs[0].data(), sizeof(Settings));
   const HostLayout machines = bootstrap->hosts();
-  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, machines));
+  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, first.corrections, machines));
   if (options.device && (!machines.one_host() || agreed.settings.ucx_alone != 0))
     return Status(StatusCode::kUnsupported,
                   fmt::format("rank {}: buffers on devices are served on one host only, {}", rank,

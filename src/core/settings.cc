@@ -66,13 +66,12 @@ Status read_hosts(const SettingValues& values, Settings& s) {
   return {};
 }
 
-// The host that each rank says it is on, beside the one where it is. `pretended` gets their numbers by rank; settings are
-// not copied for that: with the corrections they are 12 KiB a rank.
-Expected<HostLayout> hosts_of(const std::vector<Settings>& all, const HostLayout& machines,
+// The host that each rank says it is on, beside the one where it is. `pretended` gets their numbers by rank.
+Expected<HostLayout> hosts_of(const std::vector<RankSettings>& all, const HostLayout& machines,
                               std::vector<int32_t>* pretended) {
   std::vector<std::string> keys;
   for (Rank r = 0; r < machines.nranks(); ++r) {
-    const Settings& s = all[static_cast<size_t>(r)];
+    const RankSettings& s = all[static_cast<size_t>(r)];
     int32_t& says = pretended->emplace_back(s.pretended_host);
     if (s.hosts[0] != 0) {
       const Expected<HostLayout> layout =
@@ -105,7 +104,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
   s.planner.costs = costs.costs;
-  s.planner.corrections = costs.corrections;
+  s.corrections = costs.corrections;
   RONDO_TRY(read_trace_settings().status());  // every communicator reads them for itself
   RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
   s.encrypted = encrypted.on ? 1 : 0;
@@ -154,7 +153,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
   return s;
 }
 
-int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int host) {
+int count_cpus(const std::vector<RankSettings>& all, const HostLayout& machines, int host) {
   cpu_set_t any;
   CPU_ZERO(&any);
   for (int l = 0; l < machines.num_ranks(host); ++l)
@@ -162,15 +161,16 @@ int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int
   return std::max(1, CPU_COUNT(&any));
 }
 
-Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const HostLayout& machines) {
-  const Settings& first = all[0];
+Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const CostCorrections& of_rank_0,
+                          const HostLayout& machines) {
+  const RankSettings& first = all[0];
   for (size_t r = 1; r < all.size(); ++r) {
-    const Settings& other = all[r];
+    const RankSettings& other = all[r];
     auto conflict = [&](std::string_view what, std::string_view a, std::string_view b) {
       return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on {}: rank 0 has {}, rank {} has {}", rank,
                                                        what, or_unset(a), r, or_unset(b)));
     };
-    const PlannerSettings &p = first.planner, &q = other.planner;
+    const PlannerChoice &p = first.planner, &q = other.planner;
     if (first.abi != other.abi || std::string_view(first.version) != other.version)
       return conflict("the version of rondo", first.version, other.version);
     if (std::string_view(first.algorithms) != other.algorithms)
@@ -197,7 +197,7 @@ Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const Hos
   std::vector<int32_t> pretended;
   RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(all, machines, &pretended));
   RONDO_TRY(prove_own_algorithms(hosts));
-  Settings mine = all[static_cast<size_t>(rank)];
+  Settings mine{all[static_cast<size_t>(rank)], of_rank_0};
   mine.pretended_host = pretended[static_cast<size_t>(rank)];
   mine.hosts[0] = 0;
   mine.planner = first.planner;

@@ -18,7 +18,8 @@
 namespace rondo {
 
 /// One rank's settings: trivially copyable, since ranks exchange them as bytes.
-struct Settings {
+/// What every rank says of itself: plain bytes, as they travel.
+struct RankSettings {
   uint64_t abi = 2;  // of this struct and of the shared segments; ranks must be of one build
   char version[16] = {};
   double deadline_s = 600;     // RONDO_TIMEOUT_S
@@ -39,7 +40,12 @@ struct Settings {
   char hosts[192] = {};         // RONDO_HOSTS, until a communicator's ranks are known: then empty
   int32_t pretended_host = 0;   // as it said for this rank, and for its rank in what is made of it; 0: none
   char algorithms[96] = {};    // freeze_registry()'s summary, the start of a long one and its hash
-  PlannerSettings planner;
+  PlannerChoice planner;
+};
+/// The same with what is long and what rank 0 alone tells the others.
+struct Settings : RankSettings {
+  CostCorrections corrections;
+  PlannerSettings for_planner() const { return {planner, corrections}; }
 };
 
 /// From the sources of core/setting_table.h, `config` being the strongest. Errors: kInvalidArgument naming the variable,
@@ -62,12 +68,13 @@ struct Agreement {
 };
 /// `all` is by rank; `machines`: where the ranks are in truth. Errors: kMismatch naming the two ranks and both values
 /// where a rank sets something else than rank 0; kInvalidArgument (RONDO_HOSTS does not fit the number of ranks).
-Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all, const HostLayout& machines);
+Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const CostCorrections& of_rank_0,
+                          const HostLayout& machines);
 inline Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all) {
-  return agree(rank, all, static_cast<int>(all.size()));
+  return agree(rank, {all.begin(), all.end()}, all[0].corrections, static_cast<int>(all.size()));
 }
 
 /// How many CPUs the ranks of a host may use together.
-int count_cpus(const std::vector<Settings>& all, const HostLayout& machines, int host);
+int count_cpus(const std::vector<RankSettings>& all, const HostLayout& machines, int host);
 
 }  // namespace rondo

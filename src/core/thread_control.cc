@@ -104,7 +104,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const st
   RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all));
   const auto nranks = static_cast<int>(all.size());
   auto impl = std::make_unique<CommunicatorImpl>(
-      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus(all, nranks, 0)),
+      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus({all.begin(), all.end()}, nranks, 0)),
       options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, world->memory)));
   impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));
@@ -129,7 +129,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
   const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
-  const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
+  const std::vector<std::optional<Binding>> bindings = bindings_of_threads({all.begin(), all.end()});
   for (Rank r = 0; r < nranks; ++r) {
     ChildOptions mine = options;
     mine.binding = bindings[static_cast<size_t>(r)];

@@ -23,8 +23,8 @@
 
 namespace rondo {
 
-/// Agreed when the communicator is made: rank 0's environment and measured constants.
-struct PlannerSettings {
+/// What a rank brings to the agreement; rank 0's counts.
+struct PlannerChoice {
   char algorithm[32] = {};        // RONDO_ALGO; empty: free choice
   char protocol[16] = {};         // RONDO_PROTO
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
@@ -34,7 +34,10 @@ struct PlannerSettings {
   int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: as many as are resident
   int32_t hosts_pretended = 0;    // the hosts that plans are made for are not where the ranks are (RONDO_HOSTS)
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
-  CostCorrections corrections;         // likewise; the last member: rank 0's alone goes to the others
+};
+/// Agreed when the communicator is made: rank 0's environment and measured constants.
+struct PlannerSettings : PlannerChoice {
+  CostCorrections corrections;  // likewise; 12 KiB
 };
 
 /// One way to run a call, and its forecast.
