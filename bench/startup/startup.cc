@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::vector<int> ranks = {2, 4, 8, 16, 64};
+  std::vector<int> ranks = {2, 4, 8, 16, 64, 128, 256};
   int rounds = 31;
   int cycles = 1000;
   int cycle_ranks = 4;
@@ -129,6 +129,7 @@ Json difference(const Usage& before, const Usage& after, double per) {
   return {{"anonymous_bytes", diff(before.anonymous_bytes, after.anonymous_bytes)},
           {"shared_bytes", diff(before.shared_bytes, after.shared_bytes)},
           {"proportional_bytes", diff(before.proportional_bytes, after.proportional_bytes)},
+          {"page_table_bytes", diff(before.page_table_bytes, after.page_table_bytes)},
           {"address_bytes", diff(before.address_bytes, after.address_bytes)},
           {"descriptors", diff(before.descriptors, after.descriptors)},
           {"mappings", diff(before.mappings, after.mappings)},
@@ -137,10 +138,10 @@ Json difference(const Usage& before, const Usage& after, double per) {
 
 void print_difference(const std::string& what, const Json& d) {
   fmt::print(
-      "{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional; address space {:.2f} MiB; {} "
+      "{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional, {:.0f} KiB page tables; address space {:.2f} MiB; {} "
       "descriptors, {} mappings, {} threads\n",
       what, d["anonymous_bytes"].get<double>() / 1024, d["shared_bytes"].get<double>() / 1024,
-      d["proportional_bytes"].get<double>() / 1024, d["address_bytes"].get<double>() / (1 << 20),
+      d["proportional_bytes"].get<double>() / 1024, d["page_table_bytes"].get<double>() / 1024, d["address_bytes"].get<double>() / (1 << 20),
       d["descriptors"].get<double>(), d["mappings"].get<double>(), d["threads"].get<double>());
   std::fflush(stdout);
 }
@@ -148,14 +149,15 @@ void print_difference(const std::string& what, const Json& d) {
 // The parent prints, so rank 0 leaves its figures in the shared memory.
 void put(Crew& crew, int row, const Usage& u) {
   double* v = crew.shared().values[row];
-  const uint64_t all[] = {u.anonymous_bytes, u.shared_bytes, u.proportional_bytes, u.address_bytes, u.descriptors,
-                          u.mappings,        u.threads};
+  const uint64_t all[] = {u.anonymous_bytes, u.shared_bytes, u.proportional_bytes, u.page_table_bytes,
+                          u.address_bytes,   u.descriptors,  u.mappings,           u.threads};
+  static_assert(std::size(all) <= std::size(Shared{}.values[0]));
   std::copy(std::begin(all), std::end(all), v);
 }
 Usage take(const Shared& s, int row) {
   const double* v = s.values[row];
   auto n = [&](int i) { return static_cast<uint64_t>(v[i]); };
-  return {n(0), n(1), n(2), n(3), n(4), n(5), n(6)};
+  return {n(0), n(1), n(2), n(3), n(4), n(5), n(6), n(7)};
 }
 
 Json measure_memory(const Options& options) {

@@ -15,6 +15,7 @@ struct Usage {
   uint64_t anonymous_bytes = 0;  // resident memory that no file stands behind: heap, stacks
   uint64_t shared_bytes = 0;     // resident shared memory (memfd), of whichever rank, as far as mapped and touched here
   uint64_t proportional_bytes = 0;  // all resident memory, shared pages divided by the number of processes
+  uint64_t page_table_bytes = 0;    // the kernel's, for the mappings; part of no figure above
   uint64_t address_bytes = 0;
   uint64_t descriptors = 0;
   uint64_t mappings = 0;
@@ -36,6 +37,7 @@ inline Usage usage_now() {
   for (std::string line; std::getline(status, line);) {
     if (line.starts_with("RssAnon:")) u.anonymous_bytes = kib(line);
     if (line.starts_with("RssShmem:")) u.shared_bytes = kib(line);
+    if (line.starts_with("VmPTE:")) u.page_table_bytes = kib(line);
     if (line.starts_with("VmSize:")) u.address_bytes = kib(line);
   }
   std::ifstream rollup("/proc/self/smaps_rollup");

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "core/file_store.h"
 #include "core/unique_id.h"
 
 namespace rondo {
@@ -76,6 +77,20 @@ uint16_t derived_port(Environment* env, const LaunchInfo& info) {
   return static_cast<uint16_t>(20000 + fnv1a(info.job) % 10000);
 }
 
+// Whether RONDO_STORE says where to meet: then nothing else has to.
+bool meet_at_store(Environment* env, LaunchInfo* info) {
+  const auto url = env->text("RONDO_STORE");
+  if (!url) return false;
+  auto directory = store_directory(*url);
+  if (!directory.ok()) env->complain(std::string(directory.status().message()));
+  info->meeting = LaunchInfo::Meeting::kFileStore;
+  if (const auto job = env->text("RONDO_JOB_ID")) info->job = info->launcher + " " + *job;
+  info->directory = directory.ok() ? *directory : "";
+  info->how = fmt::format("{}: rank 0 puts its id into a file in {} (RONDO_STORE), named by '{}'", info->launcher,
+                          info->directory, info->job);
+  return true;
+}
+
 void meet_at_master(Environment* env, LaunchInfo* info) {
   info->meeting = LaunchInfo::Meeting::kDerivedId;
   info->master_addr = env->need_text(
@@ -91,6 +106,7 @@ void meet_at_master(Environment* env, LaunchInfo* info) {
 
 // mpirun and srun: one host meets at an abstract socket, several need an address.
 void meet_by_job(Environment* env, bool one_host, LaunchInfo* info) {
+  if (meet_at_store(env, info)) return;
   if (const auto job = env->text("RONDO_JOB_ID")) info->job = info->launcher + " " + *job;
   if (!one_host) return meet_at_master(env, info);
   info->meeting = LaunchInfo::Meeting::kLocalSocket;
@@ -102,6 +118,8 @@ Status from_rondo(Environment* env, LaunchInfo* info) {
   info->launcher = "rondo";
   read_rank(env, "RONDO_RANK", "RONDO_NRANKS", info);
   info->local_rank = env->number_or("RONDO_LOCAL_RANK", info->rank, 0, kMaxRanks);
+  info->job = "rondo";
+  if (!env->has("RONDO_UNIQUE_ID") && meet_at_store(env, info)) return env->status("rondo's own launcher");
   const std::string hex = env->need_text("RONDO_UNIQUE_ID");
   info->how = "rondo: RONDO_UNIQUE_ID holds the unique id";
   RONDO_TRY(env->status("rondo's own launcher"));
@@ -116,6 +134,7 @@ Status from_torchrun(Environment* env, LaunchInfo* info) {
   info->local_nranks = env->number_or("LOCAL_WORLD_SIZE", 0, 1, kMaxRanks);
   info->job = fmt::format("torchrun {} {}", env->text("TORCHELASTIC_RUN_ID").value_or("none"),
                           env->text("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  if (meet_at_store(env, info)) return env->status("torchrun");
   if (env->text("TORCHELASTIC_USE_AGENT_STORE") == "True" && !env->has("RONDO_PORT")) {
     info->meeting = LaunchInfo::Meeting::kTorchStore;
     info->master_addr = env->need_text("MASTER_ADDR");
@@ -151,7 +170,7 @@ Status from_mpich(Environment* env, int launcher_pid, LaunchInfo* info) {
   // Hydra names no job; on one host its proxy is the common ancestor. Across hosts only what the user sets is common.
   info->job = one_host ? fmt::format("MPICH {}", launcher_pid) : "MPICH";
   meet_by_job(env, one_host, info);
-  if (!one_host && !env->has("RONDO_SECRET") && !env->has("RONDO_JOB_ID"))
+  if (!one_host && !env->has("RONDO_STORE") && !env->has("RONDO_SECRET") && !env->has("RONDO_JOB_ID"))
     env->complain("across hosts MPICH names no job: RONDO_SECRET (or RONDO_JOB_ID) is not set");
   return env->status("MPICH's mpiexec");
 }

@@ -8,6 +8,8 @@
 //   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             likewise
 //   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  likewise
 //
+// With RONDO_STORE the ranks of any of them meet through a file instead (core/file_store.h).
+//
 // A derived id holds an address that everybody knows (MASTER_ADDR and a port) and a secret from RONDO_SECRET or, weaker,
 // from the job's name. See docs/launch.md.
 //
@@ -31,6 +33,7 @@ struct LaunchInfo {
     kUniqueId,      // unique_id is complete
     kTorchStore,    // rank 0 publishes its id in the TCPStore at master_addr:master_port, under `job`
     kLocalSocket,   // rank 0 hands its id over at an abstract Unix socket named by `job`
+    kFileStore,     // rank 0 puts its id into a file of `directory`, named by `job`
     kDerivedId,     // rank 0 listens at master_addr:master_port, secret from `secret`
   };
   Rank rank = 0;
@@ -40,6 +43,7 @@ struct LaunchInfo {
   std::string launcher;   // "torchrun", "Open MPI", "MPICH", "Slurm", "rondo"
   Meeting meeting = Meeting::kUniqueId;
   std::string job;        // names this run of this launcher on its hosts
+  std::string directory;
   std::string master_addr;
   uint16_t master_port = 0;
   std::string secret;     // what the derived id's secret is hashed from

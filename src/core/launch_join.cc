@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "core/file_store.h"
 #include "core/id_handout.h"
 #include "core/launch.h"
 #include "core/rendezvous.h"
@@ -99,11 +100,29 @@ Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patien
     case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
     case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
     case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
+    case LaunchInfo::Meeting::kFileStore: break;  // join_through_file
     case LaunchInfo::Meeting::kDerivedId:
       return derived_id({info.master_addr, info.master_port, info.secret, "set RONDO_PORT to a free port on all ranks"},
                         info.rank == 0, 2 * patience.seconds());
   }
   return Status(StatusCode::kInternal, "unknown kind of meeting");
+}
+
+// The file is gone before any rank goes on, so that what the next call finds there is never this call's.
+Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, const BootstrapOptions& options) {
+  const Patience patience(options.deadline_s, options.abort);
+  RONDO_TRY_ASSIGN(FileStore store, FileStore::open(info.directory, info.job));
+  rondo_unique_id id = {};
+  if (info.rank == 0) {
+    RONDO_TRY_ASSIGN(id, make_unique_id());
+    RONDO_TRY(store.publish(id, patience));
+  } else {
+    RONDO_TRY_ASSIGN(id, store.fetch(info.rank, patience));
+  }
+  RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> joined, Bootstrap::join(info.nranks, id, info.rank, options));
+  store.withdraw();
+  RONDO_TRY(joined->barrier());
+  return joined;
 }
 
 // "host:port", "[fe80::1]:port"; nothing when it is neither.
@@ -142,6 +161,11 @@ Expected<LaunchInfo> launch_from_environment() {
 }
 
 Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options) {
+  if (info.meeting == LaunchInfo::Meeting::kFileStore) {
+    auto joined = join_through_file(info, options);
+    if (joined.ok()) return joined;
+    return Status(joined.status().code(), fmt::format("{} ({})", joined.status().message(), info.how));
+  }
   const Patience patience(options.deadline_s, options.abort);
   auto id = find_id(info, patience);
   if (!id.ok()) return Status(id.status().code(), fmt::format("{} ({})", id.status().message(), info.how));

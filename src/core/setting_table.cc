@@ -62,6 +62,7 @@ constexpr SettingRow kRows[] = {
     {"nccl_version", Kind::kNumber, 21400, 99999, "", "23203", "what libnccl.so.2's ncclGetVersion answers", kEnv},
     {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces of the rendezvous"},
     {"port", Kind::kNumber, 1, 65535, "", "MASTER_PORT + 1, or by the job's name", "port of rank 0's rendezvous"},
+    {"store", Kind::kText, 0, 0, "", "by the launcher", "file:///directory where rank 0 puts the id for the others"},
     {"secret", Kind::kText, 0, 0, "", "by the job's name", "secret that the ranks share, any text", kSecret},
     {"encrypt", Kind::kChoice, 0, 0, "off|on", "off", "on: what leaves the host is encrypted", kEnv},
     {"job_id", Kind::kText, 0, 0, "", "what the launcher sets", "names the job", kEnv},

@@ -26,9 +26,9 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-void expect_error(const Status& s, StatusCode code, std::initializer_list<std::string_view> facts) {
+void expect_error(const Status& s, StatusCode code, std::initializer_list<std::string> facts) {
   EXPECT_EQ(s.code(), code) << s.to_string();
-  for (const std::string_view fact : facts)
+  for (const std::string& fact : facts)
     EXPECT_NE(s.message().find(fact), std::string_view::npos) << "'" << fact << "' is missing in: " << s.to_string();
 }
 
@@ -380,6 +380,77 @@ TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
   });
   for (const Status& s : results) EXPECT_OK(s);
 }
+
+// Of 20 ranks, 5 in a block: the first of all, the first of another block, one of each kind of the rest.
+class InBlocks : public ::testing::TestWithParam<Rank> {
+ protected:
+  static constexpr int kRanks = 20;
+};
+
+TEST_P(InBlocks, AKilledRankIsNamedByAllWithinASecond) {
+  std::vector<Child> children = testing::fork_ranks(kRanks, [&](Rank r, const rondo_unique_id& id) -> std::string {
+    auto b = Bootstrap::join(kRanks, id, r, {.deadline_s = 30});
+    if (!b.ok()) return b.status().to_string();
+    if (const Status s = (*b)->barrier(); !s.ok()) return s.to_string();
+    if (r == GetParam()) ::raise(SIGKILL);
+    const auto start = Clock::now();
+    const Status s = (*b)->barrier();
+    if (seconds_since(start) > 1) return "heard of it late";
+    const std::string name = "rank " + std::to_string(GetParam()) + " (";
+    if (s.code() != StatusCode::kPeerLost || s.message().find(name) == std::string_view::npos) return s.to_string();
+    (*b)->say_goodbye();
+    return "ok";
+  });
+  for (Rank r = 0; r < kRanks; ++r)
+    EXPECT_EQ(children[static_cast<size_t>(r)].join(), r == GetParam() ? "killed by signal 9" : "ok") << "rank " << r;
+}
+
+TEST_P(InBlocks, ALateRankIsNamedAtTheDeadline) {
+  std::atomic<int> num_seen = 0;
+  const auto results = testing::join_threads(kRanks, {.deadline_s = 1}, [&](Bootstrap& b) {
+    if (b.rank() != GetParam()) {
+      expect_error(b.barrier(), StatusCode::kTimeout,
+                   {"1 s", "barrier", "waiting for rank " + std::to_string(GetParam())});
+      ++num_seen;
+    }
+    EXPECT_TRUE(eventually(10, [&] { return num_seen == kRanks - 1; }));
+  });
+  for (const Status& s : results) EXPECT_OK(s);
+}
+
+TEST_P(InBlocks, WhoCallsSomethingElseIsNamed) {
+  const auto results = testing::join_threads(kRanks, {}, [&](Bootstrap& b) {
+    std::vector<std::string> all;
+    const Status s = b.rank() != GetParam() ? b.barrier() : b.all_gather("x", 1, &all);
+    expect_error(s, StatusCode::kMismatch, {"rank " + std::to_string(GetParam()), "barrier", "all_gather"});
+  });
+  for (const Status& s : results) EXPECT_OK(s);
+}
+
+TEST_P(InBlocks, AnAbortEndsAllWaits) {
+  std::atomic<bool> abort = false;
+  const rondo_unique_id id = testing::new_id();
+  std::vector<std::thread> threads;
+  std::atomic<int> num_ended = 0;
+  for (Rank r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      auto b = Bootstrap::join(kRanks, id, r, {.deadline_s = 30, .abort = r == (GetParam() + 1) % kRanks ? &abort : nullptr});
+      ASSERT_OK(b.status());
+      ASSERT_OK((*b)->barrier());
+      if (r == GetParam()) {
+        abort = true;
+        EXPECT_TRUE(eventually(10, [&] { return num_ended == kRanks - 1; }));
+        return;
+      }
+      const auto start = Clock::now();
+      expect_error((*b)->barrier(), StatusCode::kAborted, {"rank " + std::to_string((GetParam() + 1) % kRanks)});
+      EXPECT_LT(seconds_since(start), 5);
+      ++num_ended;
+      EXPECT_TRUE(eventually(10, [&] { return num_ended == kRanks - 1; }));
+    });
+  for (std::thread& t : threads) t.join();
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, InBlocks, ::testing::Values(0, 3, 10, 19));
 
 }  // namespace
 }  // namespace rondo

@@ -69,7 +69,7 @@ TEST_P(BootstrapRanks, HostsGatherThroughTcp) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, BootstrapRanks, ::testing::Values(1, 2, 5, 16));
+INSTANTIATE_TEST_SUITE_P(Sizes, BootstrapRanks, ::testing::Values(1, 2, 5, 16, 17, 40));  // from 17 on through blocks
 
 // Payloads beyond any socket buffer, all sent at once: sending and receiving must progress together.
 TEST(Bootstrap, GathersLargePayloads) {
