@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <string_view>
 
@@ -22,6 +23,7 @@ constexpr std::string_view kHeader = "rondo store 1\n";
 constexpr size_t kMaxFileBytes = 4096;
 constexpr double kFirstPauseMs = 1, kMaxPauseMs = 50;
 constexpr double kAnswerS = 2;  // of who holds the secret, per address
+constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may just have been slow to answer
 
 // Whether a rendezvous of this id is open: somebody listens there and proves the secret. Asking leaves no trace in it.
 bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
@@ -152,12 +154,14 @@ Status FileStore::publish(const rondo_unique_id& id, const Patience& patience) {
 Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) {
   std::string dead;  // the file that led nowhere
   std::string whose;
+  Patience::Clock::time_point ask_again;
   for (double pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
     auto found = look();
     if (!found.ok()) return Status(found.status().code(), fmt::format("rank {}: {}", rank, found.status().message()));
-    if (!found->text.empty() && found->text != dead) {
+    if (!found->text.empty() && (found->text != dead || Patience::Clock::now() >= ask_again)) {
       if (answers(found->id, rank, patience)) return found->id;
       dead = found->text;
+      ask_again = Patience::Clock::now() + kAskAgain;
       whose = fmt::format("; there is one of an earlier job ({}), where nobody answers", found->by);
     }
     if (const Status s = patience.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())

@@ -13,6 +13,7 @@
 #include "bootstrap_harness.h"
 #include "core/auth.h"
 #include "core/link.h"
+#include "core/mesh.h"
 #include "core/socket.h"
 #include "core/unique_id.h"
 
@@ -379,6 +380,44 @@ TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
     EXPECT_TRUE(eventually(10, [&] { return seen.load(); }));
   });
   for (const Status& s : results) EXPECT_OK(s);
+}
+
+// A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for one
+// of many strangers, and the first to come had to go for the last.
+TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {
+  constexpr int kRanks = 200;
+  const Secret secret{1, 2, 3};
+  Met met;
+  for (int r = 0; r < kRanks; ++r) {
+    met.peers.push_back(*describe_self(0));
+    met.peers.back().unix_name = "rondo-test-" + std::to_string(::getpid()) + "-" + std::to_string(r);
+  }
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  met.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
+  const Fd root(ends[1]);
+  MeshPort port;
+  port.local = std::move(*listen_abstract(met.peers[0].unix_name));
+  const Patience patience(20, nullptr);
+  Status meshed;
+  std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, std::move(port), patience).status(); });
+  std::vector<Fd> fds;
+  auto connect_up_to = [&](size_t num) {
+    bool refused = false;
+    while (fds.size() < num) fds.push_back(std::move(*connect_abstract(met.peers[0].unix_name, patience, &refused)));
+  };
+  connect_up_to(150);
+  ::poll(nullptr, 0, 700);
+  connect_up_to(kRanks - 1);
+  for (Rank r = 1; r < kRanks; ++r) {
+    const int fd = fds[static_cast<size_t>(r - 1)].get();
+    PairClient client(secret, {r, 0, met.peers[static_cast<size_t>(r)].unix_name, met.peers[0].unix_name});
+    auto state = client.start(fd);
+    while (state == PairClient::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok()) state = client.advance(fd);
+    EXPECT_EQ(state, PairClient::State::kAccepted) << "rank " << r << ": " << client.status().to_string();
+  }
+  rank_0.join();
+  EXPECT_OK(meshed);
 }
 
 // Of 20 ranks, 5 in a block: the first of all, the first of another block, one of each kind of the rest.
