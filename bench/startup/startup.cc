@@ -138,11 +138,13 @@ Json difference(const Usage& before, const Usage& after, double per) {
 
 void print_difference(const std::string& what, const Json& d) {
   fmt::print(
-      "{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional, {:.0f} KiB page tables; address space {:.2f} MiB; {} "
+      "{}: resident {:.1f} KiB anonymous, {:.1f} KiB shared, {:.1f} KiB proportional, {:.0f} KiB page tables; address "
+      "space {:.2f} MiB; {} "
       "descriptors, {} mappings, {} threads\n",
       what, d["anonymous_bytes"].get<double>() / 1024, d["shared_bytes"].get<double>() / 1024,
-      d["proportional_bytes"].get<double>() / 1024, d["page_table_bytes"].get<double>() / 1024, d["address_bytes"].get<double>() / (1 << 20),
-      d["descriptors"].get<double>(), d["mappings"].get<double>(), d["threads"].get<double>());
+      d["proportional_bytes"].get<double>() / 1024, d["page_table_bytes"].get<double>() / 1024,
+      d["address_bytes"].get<double>() / (1 << 20), d["descriptors"].get<double>(), d["mappings"].get<double>(),
+      d["threads"].get<double>());
   std::fflush(stdout);
 }
 

@@ -305,8 +305,9 @@ PairClient::State PairClient::advance(int fd) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return State::kUnderWay;
     if (n <= 0)
-      return fail(StatusCode::kPeerLost, fmt::format("{} while waiting for the verdict",
-                                                     n < 0 ? errno_text(errno) : "the other side closed the connection"));
+      return fail(StatusCode::kPeerLost,
+                  fmt::format("{} while waiting for the verdict",
+                              n < 0 ? errno_text(errno) : "the other side closed the connection"));
     inbox_.append(buffer, static_cast<size_t>(n));
     if (inbox_.size() == kVerdictBytes) break;
   }
@@ -343,7 +344,8 @@ PairServer::State PairServer::judge(int fd) {
   const auto version = r.get<uint8_t>();
   const auto purpose = r.get<uint8_t>();
   rank_ = static_cast<Rank>(r.get<uint32_t>());
-  if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+  if (version != kVersion)
+    return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(Purpose::kMeshOnHost))
     return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(Purpose::kMeshOnHost)));
   const RankPair pair = pair_of_(rank_);

@@ -10,9 +10,9 @@
 //
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
-// Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure is
-// heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before those who
-// wait for what that one collects, so that the rank which is missing is named and not the one that waits for it.
+// Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
+// is heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before those
+// who wait for what that one collects, so that the rank which is missing is named and not the one that waits for it.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr double kGraceS = 1;  // for each step that others are nearer to the missing rank
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
-constexpr int kPauseMs = 1;    // when the kernel takes no more descriptors
+constexpr int kPauseMs = 1;  // when the kernel takes no more descriptors
 
 struct BundleFrame {
   std::shared_ptr<const std::string> payload;
@@ -132,9 +132,10 @@ Status Bootstrap::Impl::pass_bundle(const Exchange& what, const std::vector<Rank
     const std::string_view own = what.payload ? std::string_view(*what.payload) : std::string_view();
     packer.add(r, r == rank_ ? own : std::string_view(frame.payload), fds);
     if (packer.too_long())
-      return fail(Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} ranks pass more than 1 GiB together in "
-                                                                   "{} #{}", rank_, of.size(), frame_name(what.kind),
-                                                                   what.sequence)));
+      return fail(
+          Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} ranks pass more than 1 GiB together in "
+                                                           "{} #{}",
+                                                           rank_, of.size(), frame_name(what.kind), what.sequence)));
   }
   const std::vector<BundleFrame> frames = how.to.empty() ? std::vector<BundleFrame>() : packer.take();
   for (const Rank r : how.to)
@@ -148,7 +149,8 @@ Status Bootstrap::Impl::pass_bundle(const Exchange& what, const std::vector<Rank
     for (const Rank r : awaited.from) {
       bool more = false;
       if (!unpack(std::move(came[static_cast<size_t>(r)]), have, &more))
-        return fail(Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
+        return fail(
+            Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
       if (more) more_from.push_back(r);
     }
     awaited.to.clear();
@@ -186,14 +188,13 @@ std::vector<Rank> Bootstrap::Impl::hear(std::vector<Rank>* unflushed, int slice_
   for (int i = 0; i < n; ++i) {
     const auto r = static_cast<Rank>(events[i].data.u64);
     links_[r]->drain_announced();
-    if (links_[r]->end(nullptr) != Link::End::kNone)
-      ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, links_[r]->fd(), nullptr);
+    if (links_[r]->end(nullptr) != Link::End::kNone) ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, links_[r]->fd(), nullptr);
     news.push_back(r);
   }
   return news;
 }
 
-// As receive(), with a cost that does not grow with the number of links, and with an ear for those who give up anywhere.
+// As receive(), at a cost that does not grow with the number of links, and with an ear for those who give up anywhere.
 Status Bootstrap::Impl::receive_hearing_all(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   RONDO_TRY(listen_to_all());

@@ -62,7 +62,7 @@ class Bootstrap::Impl {
   Status receive(const Awaited& what, std::vector<Frame>* got);
   Expected<bool> take_one(const Awaited& what, Rank peer, Frame* got);
   // block_exchange.cc
-  static constexpr size_t kMostDirect = 16;  // ranks that exchange each with each: one step, and each knows who is missing
+  static constexpr size_t kMostDirect = 16;  // ranks that exchange each with each: one step, each knows who is missing
   struct Passing {
     std::vector<Rank> to, from;
     const Patience* patience;

@@ -145,7 +145,8 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
                    device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
-  auto engine = DeviceEngine::create(rank, nranks, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
+  auto engine =
+      DeviceEngine::create(rank, nranks, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
   // Whoever has none says so, or the others would wait for it in their first call.
   std::vector<std::string> all;
   RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));

@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view kHeader = "rondo store 1\n";
 constexpr size_t kMaxFileBytes = 4096;
 constexpr double kFirstPauseMs = 1, kMaxPauseMs = 50;
-constexpr double kAnswerS = 2;  // of who holds the secret, per address
+constexpr double kAnswerS = 2;                              // of who holds the secret, per address
 constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may just have been slow to answer
 
 // Whether a rendezvous of this id is open: somebody listens there and proves the secret. Asking leaves no trace in it.
@@ -50,7 +50,8 @@ Expected<std::string> store_directory(const std::string& url) {
   if (!url.starts_with(std::string(kScheme) + "/"))
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("RONDO_STORE='{}': expected file:// and the absolute path of a directory, as in "
-                              "file:///scratch/me", url));
+                              "file:///scratch/me",
+                              url));
   std::string path = url.substr(kScheme.size());
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -70,9 +71,11 @@ Status FileStore::check(int fd) const {
   if (!S_ISREG(file.st_mode))
     return Status(StatusCode::kUnauthorized, fmt::format("{} is no ordinary file: remove it", path_));
   if (file.st_uid != ::geteuid())
-    return Status(StatusCode::kUnauthorized,
-                  fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, and the file must "
-                              "be theirs", path_, file.st_uid, ::geteuid()));
+    return Status(
+        StatusCode::kUnauthorized,
+        fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, and the file must "
+                    "be theirs",
+                    path_, file.st_uid, ::geteuid()));
   if ((file.st_mode & 077) != 0)
     return Status(StatusCode::kUnauthorized,
                   fmt::format("{} has mode {:04o}: others could read the job's secret or change it; remove it", path_,
@@ -80,8 +83,8 @@ Status FileStore::check(int fd) const {
   return {};
 }
 
-// Opening the directory anew makes a network file system ask its server: else it may remember for long that there was no
-// such file.
+// Opening the directory anew makes a network file system ask its server: else it may remember for long that there was
+// no such file.
 Expected<FileStore::Found> FileStore::look() const {
   const Fd again(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Fd fd(::openat(again ? again.get() : fd_.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -113,24 +116,27 @@ Expected<std::string> FileStore::write_beside(const std::string& text) const {
   const std::string temporary = fmt::format(".{}.{:016x}", name_, random);
   const Fd fd(::openat(fd_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return cannot("write to the directory", directory_, kRemedy);
-  if (::fchmod(fd.get(), 0600) == 0 && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      ::fsync(fd.get()) == 0)
+  if (::fchmod(fd.get(), 0600) == 0 &&
+      ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd.get()) == 0)
     return temporary;
   const Status s = cannot("write", directory_ + "/" + temporary, kRemedy);
   ::unlinkat(fd_.get(), temporary.c_str(), 0);
   return s;
 }
 
-// Two ranks 0 that come at once must not take each other's place: so first without replacing, where the file system can.
+// Two ranks 0 that come at once must not take each other's place: so first without replacing, where the file system
+// can.
 Status FileStore::put_in_place(const std::string& temporary, const Patience& patience) {
   const int dir = fd_.get();
   if (::syscall(SYS_renameat2, dir, temporary.c_str(), dir, name_.c_str(), /* RENAME_NOREPLACE */ 1) == 0) return {};
   RONDO_TRY_ASSIGN(const Found there, look());
   if (!there.text.empty()) {
     if (answers(there.id, 0, patience))
-      return Status(StatusCode::kMismatch,
-                    fmt::format("another job of the same name is at its start: {} holds the id of {}; give each job a name "
-                                "of its own (RONDO_JOB_ID), or a directory", path_, there.by));
+      return Status(
+          StatusCode::kMismatch,
+          fmt::format("another job of the same name is at its start: {} holds the id of {}; give each job a name "
+                      "of its own (RONDO_JOB_ID), or a directory",
+                      path_, there.by));
     std::fprintf(stderr, "rondo: %s is of an earlier job (%s), nobody answers there: replaced\n", path_.c_str(),
                  there.by.c_str());
   }
@@ -165,8 +171,9 @@ Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) 
       whose = fmt::format("; there is one of an earlier job ({}), where nobody answers", found->by);
     }
     if (const Status s = patience.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
-      return Status(s.code(), fmt::format("rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?",
-                                          rank, s.message(), whose));
+      return Status(s.code(),
+                    fmt::format("rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?", rank,
+                                s.message(), whose));
   }
 }
 

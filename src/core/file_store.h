@@ -47,7 +47,7 @@ class FileStore {
   struct Found {
     std::string text;  // empty: no file
     rondo_unique_id id = {};
-    std::string by;    // who has published it
+    std::string by;  // who has published it
   };
   Expected<Found> look() const;
   Status check(int fd) const;

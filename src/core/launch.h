@@ -30,11 +30,11 @@ namespace rondo {
 
 struct LaunchInfo {
   enum class Meeting : uint8_t {
-    kUniqueId,      // unique_id is complete
-    kTorchStore,    // rank 0 publishes its id in the TCPStore at master_addr:master_port, under `job`
-    kLocalSocket,   // rank 0 hands its id over at an abstract Unix socket named by `job`
-    kFileStore,     // rank 0 puts its id into a file of `directory`, named by `job`
-    kDerivedId,     // rank 0 listens at master_addr:master_port, secret from `secret`
+    kUniqueId,     // unique_id is complete
+    kTorchStore,   // rank 0 publishes its id in the TCPStore at master_addr:master_port, under `job`
+    kLocalSocket,  // rank 0 hands its id over at an abstract Unix socket named by `job`
+    kFileStore,    // rank 0 puts its id into a file of `directory`, named by `job`
+    kDerivedId,    // rank 0 listens at master_addr:master_port, secret from `secret`
   };
   Rank rank = 0;
   int nranks = 0;

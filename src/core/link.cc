@@ -147,7 +147,7 @@ bool Link::flush_locked() {
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
-    // The kernel limits how many descriptors a user's processes have under way: when others have taken theirs it goes on.
+    // The kernel limits how many descriptors a user's processes have under way: on when others have taken theirs.
     if (n < 0 && errno == ETOOMANYREFS) return false;
     if (n < 0) {
       const int error = errno;

@@ -105,8 +105,8 @@ Expected<Fd> listen_abstract(std::string_view name);
 /// Connects; the error's message names the address. kSystem with "refused" in `*refused` when nobody listens there.
 Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused);
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
-/// Accepts one connection without waiting; an empty Fd when there is none. *peer gets its address for messages, unless it
-/// is nullptr.
+/// Accepts one connection without waiting; an empty Fd when there is none. *peer gets its address for messages, unless
+/// it is nullptr.
 Fd accept_one(int listener, std::string* peer);
 /// "pid 4711 of uid 0": who is at the other end of a Unix socket.
 std::string local_peer_name(int fd);

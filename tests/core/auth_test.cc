@@ -176,8 +176,9 @@ TEST(PairHandshake, AnotherSecretPairOrMeetingIsRefused) {
     Secret clients;
     RankPair seen_by_client;
   };
-  for (const Case& c : {Case{{9}, pair}, Case{{1}, {6, 2, "name of 7", "name of 2"}}, Case{{1}, {7, 3, "name of 7", "name of 2"}},
-                        Case{{1}, {7, 2, "earlier name", "name of 2"}}, Case{{1}, {7, 2, "name of 7", "earlier name"}}}) {
+  for (const Case& c :
+       {Case{{9}, pair}, Case{{1}, {6, 2, "name of 7", "name of 2"}}, Case{{1}, {7, 3, "name of 7", "name of 2"}},
+        Case{{1}, {7, 2, "earlier name", "name of 2"}}, Case{{1}, {7, 2, "name of 7", "earlier name"}}}) {
     const PairMeeting m(c.clients, {1}, c.seen_by_client, pair);
     EXPECT_EQ(m.server_state, PairServer::State::kFailed);
     EXPECT_TRUE(m.server.was_wrong_secret());

@@ -382,8 +382,8 @@ TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
   for (const Status& s : results) EXPECT_OK(s);
 }
 
-// A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for one
-// of many strangers, and the first to come had to go for the last.
+// A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for
+// one of many strangers, and the first to come had to go for the last.
 TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {
   constexpr int kRanks = 200;
   const Secret secret{1, 2, 3};
@@ -413,7 +413,8 @@ TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {
     const int fd = fds[static_cast<size_t>(r - 1)].get();
     PairClient client(secret, {r, 0, met.peers[static_cast<size_t>(r)].unix_name, met.peers[0].unix_name});
     auto state = client.start(fd);
-    while (state == PairClient::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok()) state = client.advance(fd);
+    while (state == PairClient::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok())
+      state = client.advance(fd);
     EXPECT_EQ(state, PairClient::State::kAccepted) << "rank " << r << ": " << client.status().to_string();
   }
   rank_0.join();
@@ -473,7 +474,8 @@ TEST_P(InBlocks, AnAbortEndsAllWaits) {
   std::atomic<int> num_ended = 0;
   for (Rank r = 0; r < kRanks; ++r)
     threads.emplace_back([&, r] {
-      auto b = Bootstrap::join(kRanks, id, r, {.deadline_s = 30, .abort = r == (GetParam() + 1) % kRanks ? &abort : nullptr});
+      auto b = Bootstrap::join(kRanks, id, r,
+                               {.deadline_s = 30, .abort = r == (GetParam() + 1) % kRanks ? &abort : nullptr});
       ASSERT_OK(b.status());
       ASSERT_OK((*b)->barrier());
       if (r == GetParam()) {

@@ -1,4 +1,4 @@
-// Meeting through a file: the ranks' own job and others in one directory, what dead jobs have left, and what is refused.
+// Meeting through a file: the ranks' own job and others in one directory, what dead jobs have left, what is refused.
 // labels: unit mp
 // timeout: 120
 #include "core/file_store.h"
@@ -37,7 +37,8 @@ class FileStoreTest : public ::testing::Test {
 
   // As a launcher sets them that says nothing but rank and size.
   Variables environment(Rank rank, int nranks, const std::string& job = "") const {
-    Variables v = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(nranks)},
+    Variables v = {{"RANK", std::to_string(rank)},
+                   {"WORLD_SIZE", std::to_string(nranks)},
                    {"RONDO_STORE", "file://" + directory_}};
     if (!job.empty()) v["RONDO_JOB_ID"] = job;
     return v;
@@ -146,7 +147,8 @@ TEST_F(FileStoreTest, ADeadJobsFileIsPassedOverAndReplaced) {
 
 TEST_F(FileStoreTest, ADeadJobsFileIsNamedWhereNobodyReplacesIt) {
   leave_behind(read(environment(0, 2))->job);
-  expect_error(join(environment(1, 2), 0.5), StatusCode::kTimeout, {"rank 1", directory_, "earlier job", "nobody answers"});
+  expect_error(join(environment(1, 2), 0.5), StatusCode::kTimeout,
+               {"rank 1", directory_, "earlier job", "nobody answers"});
 }
 
 TEST_F(FileStoreTest, ALiveJobOfTheSameNameIsNotMixedUp) {

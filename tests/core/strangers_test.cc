@@ -110,7 +110,8 @@ TEST_F(Strangers, AWrongSecretIsRefusedAndLogged) {
 
 TEST_F(Strangers, GarbageIsTurnedAway) {
   meet_beside([](const rondo_unique_id& id, std::vector<Fd>*) -> std::string {
-    for (const std::string_view words : {"GET / HTTP/1.1\r\n\r\n", "rondoHX garbage that is long enough for a hello ......"}) {
+    for (const std::string_view words :
+         {"GET / HTTP/1.1\r\n\r\n", "rondoHX garbage that is long enough for a hello ......"}) {
       auto fd = reach(id);
       if (!fd.ok()) return fd.status().to_string();
       const Patience patience(20, nullptr);
