@@ -11,8 +11,8 @@
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
 // Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
-// is heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before those
-// who wait for what that one collects, so that the rank which is missing is named and not the one that waits for it.
+// is heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before
+// those who wait for what that one collects, so that the rank which is missing is named and not the one that waits for it.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -194,7 +194,7 @@ std::vector<Rank> Bootstrap::Impl::hear(std::vector<Rank>* unflushed, int slice_
   return news;
 }
 
-// As receive(), at a cost that does not grow with the number of links, and with an ear for those who give up anywhere.
+// As receive(), at a cost that does not grow with the number of links, and hearing those who give up anywhere.
 Status Bootstrap::Impl::receive_hearing_all(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   RONDO_TRY(listen_to_all());

@@ -11,8 +11,8 @@
 //        `------tcp---- rank 2
 //
 // Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes. A collective call sends nranks-1
-// messages a rank; from 17 ranks on all send 3 nranks together (block_exchange.cc). It is not a data path: payloads are a
-// few KiB, and they are authenticated at connection time but not encrypted.
+// messages a rank; from 17 ranks on all send 3 nranks together (block_exchange.cc). It is not a data path: payloads
+// are a few KiB, and they are authenticated at connection time but not encrypted.
 //
 // Every wait ends at BootstrapOptions::deadline_s, within 50 ms after the abort flag is raised, or when a peer that is
 // waited for is lost; the error names the ranks. From 17 ranks on those who wait for what another collects give it up
