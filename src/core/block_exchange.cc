@@ -12,7 +12,7 @@
 //
 // Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
 // is heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before
-// those who wait for what that one collects, so that the rank which is missing is named and not the one that waits for it.
+// those who wait for what that one collects, so that the rank which is missing is named and not the one that waits.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>
