@@ -28,12 +28,14 @@ constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine ma
 // Whether a rendezvous of this id is open: somebody listens there and proves the secret. Asking leaves no trace in it.
 bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
   const auto contents = decode_id(id);
-  if (!contents.ok()) return false;
+  const auto encrypted = encryption();
+  if (!contents.ok() || !encrypted.ok()) return false;
   return std::any_of(contents->addresses.begin(), contents->addresses.end(), [&](const IpAddress& address) {
     const Patience brief = patience.at_most(kAnswerS);
     bool refused = false;
     const auto fd = connect_tcp(address, contents->port, brief, &refused);
-    return fd.ok() && authenticate_client(fd->get(), contents->secret, Purpose::kRendezvous, rank, brief).ok();
+    ClientHandshake handshake(contents->secret, Purpose::kRendezvous, rank, *encrypted);
+    return fd.ok() && authenticate_client(fd->get(), std::move(handshake), brief).ok();
   });
 }
 
