@@ -32,11 +32,14 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
 }
 
 // One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
-// second level cache beside the caller's data (docs/architecture.md, "Staging").
+// second level cache beside the caller's data (docs/architecture.md, "Staging"). Between hosts many messages in a row are
+// a little shorter, so that each fits one of the kernel's TCP segments together with what stands before it: 64 KiB at
+// most, and what is over would travel by itself.
 std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
-  if (settings_.message_bytes != 0) return {std::clamp<uint64_t>(settings_.message_bytes, 64, 64 * 1024)};
-  if (chunk_bytes <= 16 * 1024) return {64 * 1024};
-  return {16 * 1024, 64 * 1024};
+  constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024, kLongBetweenHosts = 60 * 1024;
+  if (settings_.message_bytes != 0) return {std::clamp<uint64_t>(settings_.message_bytes, 64, kLong)};
+  if (chunk_bytes <= kShort) return {kLong};
+  return {kShort, hosts_.one_host() || chunk_bytes <= kLong ? kLong : kLongBetweenHosts};
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {

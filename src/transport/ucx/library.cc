@@ -39,6 +39,7 @@ bool find(void* in, const char* name, F* to) {
 Expected<Library> load() {
   const SignalsKept kept;
   setenv("UCX_TCP_CONN_NB", "y", 0);
+  setenv("UCX_TCP_RX_SEG_SIZE", "128k", 0);
   void* ucp = dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
   if (ucp == nullptr)
     return Status(StatusCode::kUnsupported,
