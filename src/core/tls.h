@@ -31,8 +31,8 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  /// Takes bytes of the stream as they come, in any pieces. Errors: kUnauthorized when the peer does not hold the key or
-  /// the stream was altered; the session is of no use then.
+  /// Takes bytes of the stream as they come, in any pieces. Errors: kUnauthorized when the peer does not hold the key
+  /// or the stream was altered; the session is of no use then.
   Status take(std::string_view arrived);
   /// Both sides have proven that they hold the key: seal() may be called.
   bool ready() const { return ready_; }

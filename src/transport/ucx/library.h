@@ -4,8 +4,9 @@
 // UCX takes over the handlers of SIGSEGV and its like when it is loaded; here they are put back, since they are the
 // program's.
 //
-// Two of UCX's settings are made here for this process, where the environment does not say otherwise. UCX_TCP_CONN_NB=y:
-// by default UCX connects over TCP in blocking mode, for minutes where a host is gone, and no wait here may last so long.
+// Two of UCX's settings are made here for this process, where the environment does not say otherwise.
+// UCX_TCP_CONN_NB=y: by default UCX connects over TCP in blocking mode, for minutes where a host is gone, and no wait
+// here may last so long.
 // UCX_TCP_RX_SEG_SIZE=128k: by default a message of 64 KiB does not fit what UCX receives at once, and comes in two.
 //
 // Thread safety: all functions from any thread.

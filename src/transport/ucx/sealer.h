@@ -3,8 +3,8 @@
 //   sealed = ciphertext of the data | counter u64 | tag, 16 bytes
 //
 // The header before it stays readable, and is authenticated with it. Every pair of ranks counts its messages in each
-// direction; rank numbers and counter are the nonce, so that one key of all ranks serves, and a message that comes twice
-// is known. Messages may overtake one another by up to kWindow.
+// direction; rank numbers and counter are the nonce, so that one key of all ranks serves, and a message that comes
+// twice is known. Messages may overtake one another by up to kWindow.
 //
 // Source: NIST SP 800-38D; the window is that of IPsec (RFC 4303, section 3.4.3). Thread safety: none.
 #pragma once
@@ -37,7 +37,7 @@ class Sealer {
 
   /// The sealed form of `data` for `to`: kExtraBytes longer.
   std::string seal(Rank to, std::string_view header, const void* data, size_t bytes);
-  /// Opens what `from` has sealed for this rank, `bytes` long, into `plain` (kExtraBytes shorter; may be where it lies).
+  /// Opens what `from` has sealed for this rank, `bytes` long, into `plain` (kExtraBytes shorter; may be where it is).
   /// False: it was altered, is meant for another rank, or has come before; `plain` holds anything then.
   bool open(Rank from, std::string_view header, const std::byte* sealed, size_t bytes, std::byte* plain);
 
