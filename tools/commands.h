@@ -19,6 +19,8 @@ void add_calibrate_command(CLI::App& app);
 void add_info_command(CLI::App& app);
 /// `rondo topo`: this host's or another's cores, GPUs and NICs, the places of ranks, ring and tree order.
 void add_topo_command(CLI::App& app);
+/// `rondo fsdp plan`: what sharded training would do with a model.
+void add_fsdp_command(CLI::App& app);
 /// `rondo trace`: exports and sums up traces.
 void add_trace_command(CLI::App& app);
 /// `rondo diagnose DIR`: who waits for whom, and why.

@@ -13,7 +13,9 @@ int main(int argc, char** argv) {
       "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             2 processes, nccl-tests' table\n"
       "  rondo calibrate                                               measures this machine for the planner\n"
       "  rondo info                                                    this build, this machine\n"
-      "  rondo topo                                                    its cores, GPUs, NICs; ring and tree order\n"};
+      "  rondo topo                                                    its cores, GPUs, NICs; ring and tree order\n"
+      "  rondo fsdp plan model.json --ranks 8                          who owns, gathers and reduces what, and the "
+      "memory\n"};
   app.name("rondo");
   app.set_version_flag("--version", std::string("rondo ") + rondo_version());
   app.require_subcommand(1);
@@ -24,6 +26,7 @@ int main(int argc, char** argv) {
   rondo::tools::add_calibrate_command(app);
   rondo::tools::add_info_command(app);
   rondo::tools::add_topo_command(app);
+  rondo::tools::add_fsdp_command(app);
   rondo::tools::add_trace_command(app);
   rondo::tools::add_diagnose_command(app);
   if (argc == 1) {

@@ -1,0 +1,11 @@
+// How a unit's tensors lie, and who owns which rows.
+#pragma once
+
+#include "rondo/fsdp/plan.h"
+
+namespace rondo::fsdp {
+
+/// Fills tensors, placed, segments and bytes of a unit's plan. Errors: kInvalidArgument.
+Expected<UnitPlan> lay_out(const Unit& unit, const Options& options);
+
+}  // namespace rondo::fsdp

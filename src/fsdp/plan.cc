@@ -1,0 +1,135 @@
+#include "rondo/fsdp/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fsdp/layout.h"
+
+namespace rondo::fsdp {
+namespace {
+
+Status bad_option(std::string_view name, int64_t value, std::string_view expected) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("options.{} = {}: expected {}", name, value, expected));
+}
+
+Status check_options(const Options& o) {
+  if (o.nranks < 1) return bad_option("nranks", o.nranks, "at least 1");
+  if (o.shard_ranks < 0 || o.shard_ranks > o.nranks || (o.shard_ranks > 0 && o.nranks % o.shard_ranks != 0))
+    return bad_option("shard_ranks", o.shard_ranks, fmt::format("a divisor of nranks = {}", o.nranks));
+  if (o.forward_prefetch < 0) return bad_option("forward_prefetch", o.forward_prefetch, "0 or more");
+  if (o.backward_prefetch < 0) return bad_option("backward_prefetch", o.backward_prefetch, "0 or more");
+  if (o.data_buffers < 0) return bad_option("data_buffers", o.data_buffers, "0 or more");
+  if (o.grad_buffers < 0) return bad_option("grad_buffers", o.grad_buffers, "0 or more");
+  return {};
+}
+
+// Those that a unit takes from others when its turn comes, and those that are one unit's own.
+struct Buffers {
+  std::vector<uint64_t>* bytes;
+  int shared = 0;  // the first so many
+
+  int take_turn(int turn, uint64_t need) {
+    const int b = turn % shared;
+    (*bytes)[static_cast<size_t>(b)] = std::max((*bytes)[static_cast<size_t>(b)], need);
+    return b;
+  }
+  int add_own(uint64_t need) {
+    bytes->push_back(need);
+    return static_cast<int>(bytes->size()) - 1;
+  }
+};
+
+bool has_gradients(const UnitPlan& u) {
+  return std::any_of(u.segments.begin(), u.segments.end(), [](const Segment& s) { return s.trainable; });
+}
+
+}  // namespace
+
+Expected<Plan> Plan::build(const Model& model, const Options& options) {
+  RONDO_TRY(check_options(options));
+  if (model.units.empty())
+    return Status(StatusCode::kInvalidArgument, "model.units is empty: there is nothing to train");
+  Plan plan;
+  plan.options_ = options;
+  plan.has_root_ = model.has_root;
+  Options& o = plan.options_;
+  if (o.shard_ranks == 0) o.shard_ranks = o.nranks;
+  if (o.strategy == Strategy::kReplicate) o.shard_ranks = 1;
+  if (o.data_buffers == 0)
+    o.data_buffers =
+        1 + std::max(o.forward_prefetch, o.backward_order == BackwardPrefetch::kPre ? o.backward_prefetch : 0);
+  if (o.grad_buffers == 0) o.grad_buffers = 2;
+
+  const bool whole_parameters = o.strategy != Strategy::kShardAll;
+  const bool whole_gradients = o.strategy == Strategy::kReplicate || o.strategy == Strategy::kShardOptimizer;
+  const int takers = static_cast<int>(model.units.size()) - (model.has_root ? 1 : 0);
+  Buffers data{&plan.data_buffer_bytes_}, grad{&plan.grad_buffer_bytes_};
+  if (!whole_parameters) data.shared = std::min(o.data_buffers, takers);
+  if (!whole_gradients) grad.shared = std::min(o.grad_buffers, takers);
+  plan.data_buffer_bytes_.resize(static_cast<size_t>(data.shared));
+  plan.grad_buffer_bytes_.resize(static_cast<size_t>(grad.shared));
+  int turn = 0, grad_turn = 0;
+  for (size_t i = 0; i < model.units.size(); ++i) {
+    RONDO_TRY_ASSIGN(UnitPlan u, lay_out(model.units[i], o));
+    const bool root = model.has_root && i == 0;
+    u.resident = root || whole_parameters;
+    u.data_buffer = u.resident ? data.add_own(u.data_bytes) : data.take_turn(turn++, u.data_bytes);
+    u.keeps_grads = root || whole_gradients;
+    if (has_gradients(u))
+      u.grad_buffer = u.keeps_grads ? grad.add_own(u.grad_bytes) : grad.take_turn(grad_turn++, u.grad_bytes);
+    plan.units_.push_back(std::move(u));
+  }
+  return plan;
+}
+
+Memory Plan::memory(Rank r) const {
+  const auto part = static_cast<size_t>(r % options_.shard_ranks);
+  Memory m;
+  for (const UnitPlan& u : units_) {
+    for (const Segment& s : u.segments) {
+      const uint64_t owned = s.counts[part], bytes = owned * dtype_bytes(s.master);
+      const bool one_type = s.param == s.master;
+      if (!u.resident || !one_type) m.master += bytes;  // else it is its part of the buffer
+      if (!s.trainable) continue;
+      if (options_.shard_ranks > 1 || !one_type || !u.keeps_grads)
+        m.grads += bytes;  // else they stay where they are made
+      m.optimizer += owned * options_.optimizer_bytes;
+    }
+  }
+  for (const uint64_t b : data_buffer_bytes_) m.data_buffers += b;
+  for (const uint64_t b : grad_buffer_bytes_) m.grad_buffers += b;
+  return m;
+}
+
+std::vector<Communication> Plan::communications(Rank r, bool reduces) const {
+  const auto part = static_cast<size_t>(r % options_.shard_ranks);
+  const bool sharded = options_.shard_ranks > 1, replicated = options_.nranks > options_.shard_ranks;
+  std::vector<Communication> all;
+  for (const Action& a : step(reduces)) {
+    if (a.act != Act::kGather && a.act != Act::kReduce) continue;
+    const UnitPlan& u = units_[static_cast<size_t>(a.unit)];
+    for (size_t i = 0; i < u.segments.size(); ++i) {
+      const Segment& s = u.segments[i];
+      const bool gather = a.act == Act::kGather;
+      if (s.num_elems == 0 || (!gather && !s.trainable)) continue;
+      const uint64_t bytes = dtype_bytes(gather ? s.param : s.reduce), owned = s.counts[part];
+      if (sharded)
+        all.push_back(
+            {a.act, a.unit, i, gather ? "all_gather" : "reduce_scatter", false, owned * bytes, s.num_elems * bytes});
+      if (replicated && !gather) all.push_back({a.act, a.unit, i, "all_reduce", true, owned * bytes, owned * bytes});
+    }
+  }
+  return all;
+}
+
+uint64_t Plan::hash() const {
+  uint64_t h = 0xcbf29ce484222325;
+  for (const char c : describe()) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  for (const UnitPlan& u : units_)
+    for (const Segment& s : u.segments)
+      for (const uint64_t n : s.counts) h = (h ^ n) * 0x100000001b3;
+  return h;
+}
+
+}  // namespace rondo::fsdp

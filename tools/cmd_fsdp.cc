@@ -1,0 +1,89 @@
+// `rondo fsdp plan`: layout, buffers, memory, traffic and order of a training step, before anything runs.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "commands.h"
+#include "fsdp_model.h"
+#include "rondo/fsdp/plan.h"
+
+namespace rondo::tools {
+namespace {
+
+struct FsdpOptions {
+  std::string model, param_dtype, reduce_dtype;
+  fsdp::Options plan;
+};
+
+[[noreturn]] void fail(const std::string& what, const Status& why) {
+  fmt::print(stderr, "rondo fsdp plan: {}: {}\n", what, why.message());
+  throw CLI::RuntimeError(1);
+}
+
+std::optional<Dtype> dtype_of(const std::string& option, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  const auto dtype = dtype_from_name(name);
+  if (!dtype) fail(option, Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no element type", name)));
+  return dtype;
+}
+
+void run(FsdpOptions o) {
+  std::ifstream file(o.model, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open()) fail(o.model, Status(StatusCode::kSystem, "cannot be opened"));
+  const auto model = read_model(text);
+  if (!model.ok()) fail(o.model, model.status());
+  o.plan.param_dtype = dtype_of("--param-dtype", o.param_dtype);
+  o.plan.reduce_dtype = dtype_of("--reduce-dtype", o.reduce_dtype);
+  const auto plan = fsdp::Plan::build(*model, o.plan);
+  if (!plan.ok()) fail(o.model, plan.status());
+  fmt::print("{}", plan->describe());
+}
+
+}  // namespace
+
+void add_fsdp_command(CLI::App& app) {
+  CLI::App* fsdp = app.add_subcommand("fsdp", "Fully sharded training: what would happen with a model");
+  fsdp->require_subcommand(1);
+  CLI::App* command = fsdp->add_subcommand("plan", "Prints layout, buffers, memory, traffic and the order of a step");
+  command->footer(
+      "MODEL.json:\n"
+      "  {\"has_root\": true,\n"
+      "   \"units\": [{\"name\": \"root\", \"tensors\": [{\"name\": \"embedding\", \"shape\": [50257, 768]}]},\n"
+      "             {\"name\": \"block\", \"repeat\": 12, \"tensors\": [{\"name\": \"w\", \"shape\": [768, 768]}]}]}\n"
+      "  A tensor may also say dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
+      "Examples:\n"
+      "  rondo fsdp plan model.json --ranks 8\n"
+      "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n");
+  auto o = std::make_shared<FsdpOptions>();
+  command->add_option("model", o->model, "The model's shapes, JSON")->required();
+  command->add_option("-n,--ranks", o->plan.nranks, "Number of ranks")->required()->check(CLI::Range(1, 1 << 20));
+  command->add_option("--shard-ranks", o->plan.shard_ranks,
+                      "Shard among so many, replicate across; 0: shard among all");
+  const std::map<std::string, fsdp::Strategy> strategies = {{"replicate", fsdp::Strategy::kReplicate},
+                                                            {"optimizer", fsdp::Strategy::kShardOptimizer},
+                                                            {"gradients", fsdp::Strategy::kShardGradients},
+                                                            {"all", fsdp::Strategy::kShardAll}};
+  command->add_option("--strategy", o->plan.strategy, "What is sharded: replicate (nothing), optimizer, gradients, all")
+      ->transform(CLI::CheckedTransformer(strategies));
+  command->add_option("--param-dtype", o->param_dtype, "In which parameters are gathered and used");
+  command->add_option("--reduce-dtype", o->reduce_dtype, "In which gradients are reduced");
+  command->add_option("--forward-prefetch", o->plan.forward_prefetch, "Units gathered ahead in forward");
+  command->add_option("--backward-prefetch", o->plan.backward_prefetch, "Units gathered ahead in backward");
+  const std::map<std::string, fsdp::BackwardPrefetch> orders = {{"pre", fsdp::BackwardPrefetch::kPre},
+                                                                {"post", fsdp::BackwardPrefetch::kPost}};
+  command->add_option("--backward-order", o->plan.backward_order, "Next gather before (pre) or after (post) gradients")
+      ->transform(CLI::CheckedTransformer(orders));
+  command->add_option("--data-buffers", o->plan.data_buffers, "Buffers that parameters take turns in; 0: by prefetch");
+  command->add_option("--grad-buffers", o->plan.grad_buffers, "Buffers that gradients take turns in; 0: two");
+  command->add_option("--optimizer-bytes", o->plan.optimizer_bytes, "Optimizer state for each element (Adam: 8)");
+  command->add_flag("--keep-last", o->plan.keep_last, "Keep the last unit's parameters from forward to backward");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace rondo::tools
