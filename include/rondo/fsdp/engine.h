@@ -1,0 +1,104 @@
+// Runs what a Plan says: gathers a unit's parameters into its buffer, reduces its gradients to their owners, steps the
+// optimizer on what this rank owns. It computes nothing of the model: that is the caller's, between wait_gather and
+// release, and it knows no framework.
+//
+//   auto engine = Engine::create(plan, comm, {});
+//   engine->init([](const Tensor& t, uint64_t first, uint64_t n, void* to) { ... });
+//   for each step:
+//     engine->run(plan.step(), [&](Act act, int unit) {
+//       return act == Act::kForward ? forward(unit) : backward(unit);
+//     });
+//
+// Gradients are averaged over all ranks, in float, whatever they are computed in and travel as; what is trained is
+// owned as float.
+//
+// Every buffer has an owner. Using a unit whose parameters are not there, or a buffer that another unit has, is an
+// error that names both units; nothing is overwritten.
+//
+// Buffers are host memory. Communication goes on by the communicator's own thread while the caller computes.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "rondo/communicator.h"
+#include "rondo/fsdp/optimizer.h"
+#include "rondo/fsdp/plan.h"
+
+namespace rondo::fsdp {
+
+struct EngineOptions {
+  OptimizerConfig optimizer = {};
+  /// Gradients are added in the order of ranks, so that any number of ranks, and one process that adds what they would
+  /// have contributed, get the same bits.
+  bool deterministic = false;
+  /// run() scales the gradients of a step so that their norm is at most this; 0: it does not.
+  double clip_norm = 0;
+};
+
+/// What a rank has done, in order; as Plan::communications() says it should be.
+using Log = std::vector<Communication>;
+
+class RONDO_API Engine {
+ public:
+  /// Collective over comm's ranks, which must outlive the engine; the ranks compare their plans. Errors:
+  /// kInvalidArgument (comm has another size than the plan, the optimizer), kMismatch (another plan), kUnsupported
+  /// (masters that are trained must be float), kSystem (memory), those of split.
+  static Expected<std::unique_ptr<Engine>> create(const Plan& plan, Communicator& comm, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Fills what this rank owns: elements first .. first + n - 1 of a tensor, in its own type. Called once for each
+  /// tensor of which this rank owns a part; of tied ones for the first.
+  using Fill = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, void* to)>;
+  Status init(const Fill& fill);
+  /// Reads what this rank owns, likewise.
+  using Read = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, const void* from)>;
+  Status read_owned(const Read& read) const;
+
+  /// Parameters of a unit, whole, in the plan's param type: nullptr while they are not here.
+  void* data(int unit, size_t tensor);
+  /// Where its gradients are to be written, whole; nullptr outside of begin_grads .. reduce, and of frozen tensors.
+  void* grad(int unit, size_t tensor);
+
+  Status gather(int unit);
+  Status wait_gather(int unit);
+  Status release(int unit);
+  /// Takes the unit's gradient buffer, filled with zeros, where it does not hold sums of earlier micro-batches.
+  Status begin_grads(int unit);
+  /// Averages them over the ranks, for their owners; added to those of earlier micro-batches.
+  Status reduce(int unit);
+  Status wait_reduce(int unit);
+  /// The optimizer, on what this rank owns of the unit. The first call of a step advances its count.
+  Status step(int unit);
+  /// Ends a step: gradients are forgotten.
+  Status finish_step();
+
+  /// Runs a list of actions. compute: kForward and kBackward of a unit; an error of its ends the run.
+  using Compute = std::function<Status(Act act, int unit)>;
+  Status run(const std::vector<Action>& actions, const Compute& compute);
+
+  /// The 2-norm of all gradients, after they are reduced. Collective. fp64 throughout.
+  Expected<double> grad_norm();
+  /// Scales gradients in the following steps of units so that their norm is at most `most`. Collective.
+  Status clip_grad_norm(double most);
+
+  const Plan& plan() const;
+  const Log& log() const;
+  void clear_log();
+  /// Bytes that it has allocated: those of plan().memory(), and, once micro-batches have added up at their owners, one
+  /// more set of those units' owned gradients.
+  uint64_t owned_bytes() const;
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rondo::fsdp
