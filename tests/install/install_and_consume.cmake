@@ -17,7 +17,7 @@ file(RENAME ${WORK_DIR}/first ${WORK_DIR}/prefix)
 
 file(GLOB_RECURSE headers RELATIVE ${WORK_DIR}/prefix/include ${WORK_DIR}/prefix/include/*)
 foreach(header IN LISTS headers)
-  if(NOT header MATCHES "^rondo/[a-z_]+\\.h$")
+  if(NOT header MATCHES "^rondo/(fsdp/)?[a-z_]+\\.h$")
     message(FATAL_ERROR "installed a header that is not public: ${header}")
   endif()
 endforeach()
