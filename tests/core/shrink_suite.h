@@ -16,8 +16,10 @@ namespace rondo::testing {
 class Shrink : public ::testing::TestWithParam<World> {};
 
 TEST_P(Shrink, AfterAnAbortAllGoOn) {
+  Shared<Barrier> all_worked;
   spawn(GetParam(), 4, [&](Communicator& comm) {
     EXPECT_TRUE(works(comm));
+    ASSERT_TRUE(all_worked->arrive_and_wait(4, 20));  // nobody is still in that call when it is aborted
     if (comm.rank() == 2) comm.abort();
     SimpleAllReduce call(comm, 1000);
     EXPECT_EQ(call.start(comm, nullptr).code(), StatusCode::kAborted);
