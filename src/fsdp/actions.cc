@@ -1,36 +1,52 @@
-// The order of a training step, and the check of what makes it safe.
+// The order of a pass, and the check of what makes it safe.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "rondo/fsdp/plan.h"
 
 namespace rondo::fsdp {
 namespace {
 
-// Writes a step down, knowing at each moment who holds which shared buffer.
+// Writes a pass down, knowing at each moment who holds which shared buffer.
 class Script {
  public:
-  explicit Script(const Plan& plan, bool has_root, bool reduces)
+  Script(const Plan& plan, PassKind kind, const Order& order)
       : plan_(plan),
         o_(plan.options()),
         units_(plan.units()),
-        first_(has_root ? 1 : 0),
-        last_(static_cast<int>(units_.size()) - 1),
-        reduces_(reduces),
+        kind_(kind),
         gathers_(o_.strategy == Strategy::kShardGradients || o_.strategy == Strategy::kShardAll),
+        again_(o_.strategy == Strategy::kShardAll),
         holder_(static_cast<size_t>(plan.num_data_buffers()), -1),
         reducing_(static_cast<size_t>(plan.num_grad_buffers()), -1),
-        gathered_(units_.size(), false) {}
+        gathered_(units_.size(), !gathers_) {
+    std::vector<int> model(units_.size());
+    std::iota(model.begin(), model.end(), 0);
+    forward_ = complete(order.forward, model);
+    std::reverse(model.begin(), model.end());
+    backward_ = complete(order.backward, model);
+  }
 
   std::vector<Action> write() {
     forward();
-    backward();
-    finish();
+    if (kind_ != PassKind::kForwardOnly) {
+      backward();
+      finish();
+    }
     return std::move(actions_);
   }
 
  private:
+  // `model` says where units come that `order` leaves out.
+  static std::vector<int> complete(std::vector<int> order, const std::vector<int>& model) {
+    for (const int u : model)
+      if (std::find(order.begin(), order.end(), u) == order.end()) order.push_back(u);
+    return order;
+  }
+
   void add(Act act, int unit) { actions_.push_back({act, unit}); }
   const UnitPlan& unit(int u) const { return units_[static_cast<size_t>(u)]; }
   int& holder(int u) { return holder_[static_cast<size_t>(unit(u).data_buffer)]; }
@@ -40,59 +56,53 @@ class Script {
     add(Act::kGather, u);
     holder(u) = u;
     gathered_[static_cast<size_t>(u)] = true;
+    waited_for_.erase(u);
+  }
+  void wait(int u) {
+    if (gathers_ && waited_for_.insert(u).second) add(Act::kWaitGather, u);
   }
   void release(int u) {
+    if (!gathers_ || !has(u)) return;
     add(Act::kRelease, u);
     holder(u) = -1;
     gathered_[static_cast<size_t>(u)] = false;
   }
-  // As far ahead as buffers are free.
-  void gather_ahead(int from, int to, int by) {
-    for (int u = from; u != to + by && u >= first_ && u <= last_; u += by) {
-      if (has(u)) continue;
-      if (holder(u) >= 0) return;
-      gather(u);
+  // Those that come after the unit at `from`, as far as buffers are free.
+  void gather_ahead(const std::vector<int>& order, size_t from, int depth) {
+    const size_t end = std::min(order.size(), from + 1 + static_cast<size_t>(depth));
+    for (size_t i = from + 1; i < end; ++i) {
+      if (has(order[i])) continue;
+      if (holder(order[i]) >= 0) return;
+      gather(order[i]);
     }
   }
 
   void forward() {
-    if (gathers_ && first_ == 1) gather(0);
-    if (first_ == 1) {
-      if (gathers_) add(Act::kWaitGather, 0);
-      // The first unit's gather is under way while the root begins.
-      if (gathers_) gather_ahead(first_, std::min(first_ + o_.forward_prefetch - 1, last_), 1);
-      add(Act::kForward, 0);
-    }
-    for (int u = first_; u <= last_; ++u) {
-      if (gathers_) {
-        if (!has(u)) gather(u);
-        gather_ahead(u + 1, std::min(u + o_.forward_prefetch, last_), 1);
-        add(Act::kWaitGather, u);
-      }
+    for (size_t i = 0; i < forward_.size(); ++i) {
+      const int u = forward_[i];
+      if (!has(u)) gather(u);
+      gather_ahead(forward_, i, o_.forward_prefetch);
+      wait(u);
       add(Act::kForward, u);
-      const bool stays = o_.strategy != Strategy::kShardAll || (u == last_ && o_.keep_last);
+      const bool last = i + 1 == forward_.size();
+      const bool stays = kind_ == PassKind::kForwardOnly ? unit(u).resident && again_
+                                                         : !again_ || unit(u).resident || (last && o_.keep_last);
       if (!stays) release(u);
     }
+    for (size_t u = 0; kind_ == PassKind::kForwardOnly && u < units_.size(); ++u) release(static_cast<int>(u));
   }
 
   void backward() {
-    for (int u = last_; u >= first_; --u) {
-      const bool again = o_.strategy == Strategy::kShardAll;
-      if (again) {
-        const bool kept = u == last_ && o_.keep_last;
-        if (!has(u)) gather(u);
-        if (!kept) add(Act::kWaitGather, u);
-        if (o_.backward_order == BackwardPrefetch::kPre) gather_ahead(u - 1, u - o_.backward_prefetch, -1);
-      }
+    for (size_t i = 0; i < backward_.size(); ++i) {
+      const int u = backward_[i];
+      if (!has(u)) gather(u);
+      if (again_ && o_.backward_order == BackwardPrefetch::kPre) gather_ahead(backward_, i, o_.backward_prefetch);
+      wait(u);
       compute_gradients(u);
-      if (gathers_) release(u);
-      if (again && o_.backward_order == BackwardPrefetch::kPost) gather_ahead(u - 1, u - o_.backward_prefetch, -1);
+      release(u);
+      if (again_ && o_.backward_order == BackwardPrefetch::kPost) gather_ahead(backward_, i, o_.backward_prefetch);
       reduce(u);
     }
-    if (first_ == 0) return;
-    compute_gradients(0);
-    if (gathers_) release(0);
-    reduce(0);
   }
 
   bool casts() const {
@@ -113,7 +123,7 @@ class Script {
   }
   // Gradients that others take the place of are reduced in every micro-batch, and added to what their owners have.
   void reduce(int u) {
-    if (unit(u).grad_buffer < 0 || (!reduces_ && unit(u).keeps_grads)) return;
+    if (unit(u).grad_buffer < 0 || (kind_ == PassKind::kAccumulate && unit(u).keeps_grads)) return;
     add(Act::kReduce, u);
     reducing_[static_cast<size_t>(unit(u).grad_buffer)] = u;
     order_.push_back(u);
@@ -123,28 +133,31 @@ class Script {
     for (const int u : order_)
       if (reducing_[static_cast<size_t>(unit(u).grad_buffer)] == u)
         wait_for_reduction(static_cast<size_t>(unit(u).grad_buffer));
-    if (!reduces_) return;
-    for (int u = 0; u <= last_; ++u)
+    if (kind_ == PassKind::kAccumulate) return;
+    const int num_units = static_cast<int>(units_.size());
+    for (int u = 0; u < num_units; ++u)
       if (unit(u).grad_buffer >= 0) add(Act::kStep, u);
     if (o_.strategy != Strategy::kShardOptimizer && !(o_.strategy == Strategy::kReplicate && casts())) return;
-    for (int u = 0; u <= last_; ++u) gather(u);  // what their owners have changed
-    for (int u = 0; u <= last_; ++u) add(Act::kWaitGather, u);
+    for (int u = 0; u < num_units; ++u) gather(u);  // what their owners have changed
+    for (int u = 0; u < num_units; ++u) add(Act::kWaitGather, u);
   }
 
   const Plan& plan_;
   const Options& o_;
   const std::vector<UnitPlan>& units_;
-  const int first_, last_;
-  const bool reduces_, gathers_;
+  const PassKind kind_;
+  const bool gathers_, again_;  // in forward; in backward too
+  std::vector<int> forward_, backward_;
   std::vector<Action> actions_;
   std::vector<int> holder_, reducing_;
   std::vector<bool> gathered_;
+  std::set<int> waited_for_;
   std::vector<int> order_;  // of reductions
 };
 
 }  // namespace
 
-std::vector<Action> Plan::step(bool reduces) const { return Script(*this, has_root_, reduces).write(); }
+std::vector<Action> Plan::pass(PassKind kind, const Order& order) const { return Script(*this, kind, order).write(); }
 
 Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
   const auto& units = plan.units();

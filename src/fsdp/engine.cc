@@ -1,289 +1,29 @@
 #include "rondo/fsdp/engine.h"
 
-#include <fmt/format.h>
-#include <stdlib.h>
-
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <cstring>
+
+#include "fsdp/engine_impl.h"
+#include "fsdp/pass.h"
 
 namespace rondo::fsdp {
 namespace {
 
-struct Freed {
-  void operator()(std::byte* p) const { ::free(p); }
-};
-using Block = std::unique_ptr<std::byte, Freed>;
+// Adds the time of a scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(uint64_t* sum_ns) : sum_ns_(sum_ns) {}
+  ~Stopwatch() {
+    *sum_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin_).count());
+  }
 
-Expected<Block> allocate(uint64_t bytes) {
-  const uint64_t whole = std::max<uint64_t>(64, (bytes + 63) / 64 * 64);
-  Block block(static_cast<std::byte*>(::aligned_alloc(64, whole)));
-  if (block == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes of a unit", bytes));
-  std::memset(block.get(), 0, whole);
-  return block;
-}
-
-// Of one segment, on this rank.
-struct Owned {
-  std::byte* master = nullptr;  // own, or its part of the unit's buffer
-  std::byte* grad = nullptr;    // reduced, in the master's type: own, or where it was computed
-  Block own_master, own_grad;
-  Block sum;                  // of a later micro-batch, until it is added
-  std::vector<Block> states;  // the optimizer's
-};
-
-enum class Where : uint8_t { kAway, kComing, kHere };
-
-struct UnitState {
-  std::vector<Owned> owned;  // by segment
-  std::vector<Work> gathers, reductions;
-  Where where = Where::kAway;
-  bool writing = false;  // its gradients may be written
-  bool reducing = false;
-  bool has_sum = false;    // owners have gradients of an earlier micro-batch
-  bool whole_sum = false;  // so has the whole buffer
+ private:
+  uint64_t* const sum_ns_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace
-
-class Engine::Impl {
- public:
-  Impl(const Plan& plan, Communicator& comm, const EngineOptions& options)
-      : plan(plan), comm(comm), options(options), part(static_cast<size_t>(comm.rank() % plan.shard_ranks())) {}
-  ~Impl();
-
-  Status open();
-  Status agree();
-  Status make_groups();
-  Status make_unit(size_t u);
-  Status gather_segment(int u, size_t s);
-  Status reduce_segment(int u, size_t s);
-  Status reduce_across(int u);
-  void add_sum(int u);
-
-  UnitState& state(int u) { return states[static_cast<size_t>(u)]; }
-  const UnitPlan& unit(int u) const { return plan.units()[static_cast<size_t>(u)]; }
-  std::string name(int u) const { return fmt::format("unit {} '{}'", u, unit(u).name); }
-  Status misuse(std::string why) const {
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {}", comm.rank(), why));
-  }
-  Status check_unit(int u) const {
-    if (u >= 0 && static_cast<size_t>(u) < plan.units().size()) return {};
-    return misuse(fmt::format("there is no unit {}: the plan has {}", u, plan.units().size()));
-  }
-  std::byte* buffer(int u) { return data_buffers[static_cast<size_t>(unit(u).data_buffer)].get(); }
-  std::byte* grad_buffer(int u) { return grad_buffers[static_cast<size_t>(unit(u).grad_buffer)].get(); }
-  int& holder_of(int u) { return holder[static_cast<size_t>(unit(u).data_buffer)]; }
-  int& writer_of(int u) { return writer[static_cast<size_t>(unit(u).grad_buffer)]; }
-  bool sharded() const { return plan.shard_ranks() > 1; }
-  bool replicated() const { return plan.options().nranks > plan.shard_ranks(); }
-  CallOptions call(TypeRow* row) const {
-    CallOptions o;
-    if (row->input != row->output || row->wire != row->input) o.row = row;
-    if (options.deterministic) o.promises = RONDO_PROMISE_RANK_ORDER;
-    return o;
-  }
-  template <class F>
-  void each_stretch(F&& use) const;
-
-  const Plan plan;
-  Communicator& comm;
-  const EngineOptions options;
-  const size_t part;
-  std::unique_ptr<Communicator> shard_group, replica_group;  // where they are not comm itself
-  Communicator* shards = nullptr;
-  Communicator* replicas = nullptr;
-  std::vector<Block> data_buffers, grad_buffers;
-  std::vector<int> holder, writer;  // by buffer: the unit that has it, or -1
-  std::vector<UnitState> states;
-  Log log;
-  uint64_t bytes = 0;
-  int64_t steps = 0;
-  bool in_step = false;
-  float scale = 1;
-};
-
-// Nothing may write to buffers that are gone.
-Engine::Impl::~Impl() {
-  for (UnitState& s : states) {
-    for (Work& w : s.gathers) (void)w.wait();
-    for (Work& w : s.reductions) (void)w.wait();
-  }
-}
-
-Status Engine::Impl::agree() {
-  const uint64_t mine = plan.hash();
-  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  RONDO_TRY(comm.all_gather(&mine, all.data(), 1, Dtype::kUint64));
-  for (size_t r = 0; r < all.size(); ++r)
-    if (all[r] != mine)
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} has another plan: model and options must be "
-                                                       "equal on all ranks",
-                                                       comm.rank(), r));
-  return {};
-}
-
-// Ranks of a shard group are neighbours, a rank alone where nothing is sharded; replicas have the same place in theirs.
-Status Engine::Impl::make_groups() {
-  const int n = plan.shard_ranks();
-  shards = replicas = &comm;
-  if (replicated()) {
-    RONDO_TRY_ASSIGN(shard_group, comm.split(comm.rank() / n, comm.rank()));
-    shards = shard_group.get();
-  }
-  if (replicated() && sharded()) {
-    RONDO_TRY_ASSIGN(replica_group, comm.split(comm.rank() % n, comm.rank()));
-    replicas = replica_group.get();
-  }
-  return {};
-}
-
-Status Engine::Impl::open() {
-  if (comm.size() != plan.options().nranks)
-    return misuse(fmt::format("comm has {} ranks, the plan is for {}", comm.size(), plan.options().nranks));
-  RONDO_TRY(check_optimizer(options.optimizer));
-  RONDO_TRY(agree());
-  RONDO_TRY(make_groups());
-  for (int b = 0; b < plan.num_data_buffers(); ++b) {
-    RONDO_TRY_ASSIGN(Block block, allocate(plan.data_buffer_bytes(b)));
-    data_buffers.push_back(std::move(block));
-    bytes += plan.data_buffer_bytes(b);
-  }
-  for (int b = 0; b < plan.num_grad_buffers(); ++b) {
-    RONDO_TRY_ASSIGN(Block block, allocate(plan.grad_buffer_bytes(b)));
-    grad_buffers.push_back(std::move(block));
-    bytes += plan.grad_buffer_bytes(b);
-  }
-  holder.assign(data_buffers.size(), -1);
-  writer.assign(grad_buffers.size(), -1);
-  states.resize(plan.units().size());
-  for (size_t u = 0; u < states.size(); ++u) RONDO_TRY(make_unit(u));
-  return {};
-}
-
-Status Engine::Impl::make_unit(size_t u) {
-  const UnitPlan& p = plan.units()[u];
-  for (const Segment& s : p.segments) {
-    if (s.trainable && s.master != Dtype::kFloat32)
-      return Status(StatusCode::kUnsupported, fmt::format("rank {}: unit '{}': what is trained must be owned as float, "
-                                                          "not {}",
-                                                          comm.rank(), p.name, dtype_name(s.master)));
-    Owned o;
-    const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
-    const bool one_type = s.param == s.master;
-    auto own = [&](Block* block, std::byte** at, uint64_t need) -> Status {
-      RONDO_TRY_ASSIGN(*block, allocate(need));
-      *at = block->get();
-      bytes += need;
-      return {};
-    };
-    if (p.resident && one_type)
-      o.master = data_buffers[static_cast<size_t>(p.data_buffer)].get() + s.data_offset_bytes +
-                 s.offsets[part] * dtype_bytes(s.param);
-    else RONDO_TRY(own(&o.own_master, &o.master, size));
-    if (s.trainable) {
-      if (sharded() || !one_type || !p.keeps_grads) RONDO_TRY(own(&o.own_grad, &o.grad, size));
-      else o.grad = grad_buffers[static_cast<size_t>(p.grad_buffer)].get() + s.grad_offset_bytes;
-      for (int i = 0; i < optimizer_states(options.optimizer); ++i) {
-        std::byte* at;
-        RONDO_TRY(own(&o.states.emplace_back(), &at, owned * sizeof(float)));
-      }
-    }
-    states[u].owned.push_back(std::move(o));
-  }
-  return {};
-}
-
-// The stretches of tensors that this rank owns.
-template <class F>
-void Engine::Impl::each_stretch(F&& use) const {
-  for (size_t u = 0; u < states.size(); ++u) {
-    const UnitPlan& p = plan.units()[u];
-    for (size_t t = 0; t < p.tensors.size(); ++t) {
-      if (!p.tensors[t].tied_to.empty()) continue;
-      const Placed& at = p.placed[t];
-      const Segment& s = p.segments[at.segment];
-      const uint64_t begin = s.offsets[part], end = begin + s.counts[part];
-      const uint64_t from = std::max(begin, at.offset_elems), to = std::min(end, at.offset_elems + at.num_elems);
-      if (from < to)
-        use(p.tensors[t], from - at.offset_elems, to - from,
-            states[u].owned[at.segment].master + (from - begin) * dtype_bytes(s.master));
-    }
-  }
-}
-
-Status Engine::Impl::gather_segment(int u, size_t i) {
-  const Segment& s = unit(u).segments[i];
-  std::byte* to = buffer(u) + s.data_offset_bytes;
-  const Owned& o = state(u).owned[i];
-  if (s.num_elems == 0 || (!sharded() && o.master == to)) return {};
-  TypeRow row{s.master, s.param, Dtype::kFloat32, s.param};
-  CallOptions options_of_call;
-  if (s.param != s.master) options_of_call.row = &row;
-  Work work;
-  RONDO_TRY(shards->all_gather_v(o.master, to, s.counts.data(), s.offsets.data(), s.master, &options_of_call, &work));
-  state(u).gathers.push_back(std::move(work));
-  if (sharded())
-    log.push_back({Act::kGather, u, i, "all_gather", false, s.counts[part] * dtype_bytes(s.param),
-                   s.num_elems * dtype_bytes(s.param)});
-  return {};
-}
-
-Status Engine::Impl::reduce_segment(int u, size_t i) {
-  const Segment& s = unit(u).segments[i];
-  if (s.num_elems == 0 || !s.trainable) return {};
-  UnitState& st = state(u);
-  Owned& o = st.owned[i];
-  std::byte* from = grad_buffer(u) + s.grad_offset_bytes;
-  const uint64_t owned = s.counts[part], wire = dtype_bytes(s.reduce);
-  TypeRow row{s.param, s.reduce, Dtype::kFloat32, s.master};
-  const CallOptions how = call(&row);
-  std::byte* to = o.grad;
-  if (st.has_sum) {
-    if (o.sum == nullptr) {
-      RONDO_TRY_ASSIGN(o.sum, allocate(owned * dtype_bytes(s.master)));
-      bytes += owned * dtype_bytes(s.master);
-    }
-    to = o.sum.get();
-  }
-  Work work;
-  if (sharded()) {
-    RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, &work));
-    log.push_back({Act::kReduce, u, i, "reduce_scatter", false, owned * wire, s.num_elems * wire});
-    if (replicated()) log.push_back({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
-  } else {
-    RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, &work));
-    if (replicated()) log.push_back({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
-  }
-  st.reductions.push_back(std::move(work));
-  return {};
-}
-
-// Hybrid: owners of the same part add what their groups have.
-Status Engine::Impl::reduce_across(int u) {
-  UnitState& st = state(u);
-  for (size_t i = 0; i < unit(u).segments.size(); ++i) {
-    const Segment& s = unit(u).segments[i];
-    const uint64_t owned = s.counts[part];
-    if (!s.trainable || owned == 0) continue;
-    std::byte* at = st.has_sum ? st.owned[i].sum.get() : st.owned[i].grad;
-    TypeRow row{s.master, s.reduce, Dtype::kFloat32, s.master};
-    const CallOptions how = call(&row);
-    RONDO_TRY(replicas->all_reduce(at, at, owned, s.master, Op::kAvg, &how));
-  }
-  return {};
-}
-
-void Engine::Impl::add_sum(int u) {
-  for (size_t i = 0; i < unit(u).segments.size(); ++i) {
-    const Segment& s = unit(u).segments[i];
-    Owned& o = state(u).owned[i];
-    if (!s.trainable || o.sum == nullptr) continue;
-    auto* to = reinterpret_cast<float*>(o.grad);
-    const auto* from = reinterpret_cast<const float*>(o.sum.get());
-    for (uint64_t e = 0; e < s.counts[part]; ++e) to[e] += from[e];
-  }
-}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
@@ -298,9 +38,21 @@ Expected<std::unique_ptr<Engine>> Engine::create(const Plan& plan, Communicator&
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-// Where parameters are always here, they are gathered once now.
+std::vector<Part> Engine::parts() { return impl_->parts(); }
+Communicator& Engine::communicator() const { return impl_->comm; }
+const OptimizerConfig& Engine::optimizer() const { return impl_->options.optimizer; }
+int64_t Engine::optimizer_steps() const { return impl_->steps; }
+void Engine::set_optimizer_steps(int64_t steps) { impl_->steps = steps; }
+Stats Engine::stats() const { return impl_->stats; }
+void Engine::reset_stats() { impl_->stats = {}; }
+bool Engine::is_here(int u) const { return impl_->check_unit(u).ok() && impl_->state(u).where == Where::kHere; }
+
 Status Engine::init(const Fill& fill) {
-  impl_->each_stretch([&](const Tensor& t, uint64_t first, uint64_t n, std::byte* at) { fill(t, first, n, at); });
+  for (const Part& p : impl_->parts()) fill(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, p.master);
+  return masters_changed();
+}
+
+Status Engine::masters_changed() {
   const Strategy s = impl_->plan.options().strategy;
   if (s != Strategy::kReplicate && s != Strategy::kShardOptimizer) return {};
   const int num_units = static_cast<int>(impl_->states.size());
@@ -310,7 +62,7 @@ Status Engine::init(const Fill& fill) {
 }
 
 Status Engine::read_owned(const Read& read) const {
-  impl_->each_stretch([&](const Tensor& t, uint64_t first, uint64_t n, const std::byte* at) { read(t, first, n, at); });
+  for (const Part& p : impl_->parts()) read(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, p.master);
   return {};
 }
 
@@ -339,6 +91,7 @@ Status Engine::gather(int u) {
     return impl_->misuse(fmt::format("{} cannot be gathered: {} has its buffer and was not released", impl_->name(u),
                                      impl_->name(held)));
   if (s.where == Where::kComing) return {};
+  ++impl_->stats.gathers;
   held = u;
   s.where = Where::kComing;
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) RONDO_TRY(impl_->gather_segment(u, i));
@@ -350,6 +103,7 @@ Status Engine::wait_gather(int u) {
   UnitState& s = impl_->state(u);
   if (s.where == Where::kAway)
     return impl_->misuse(fmt::format("{} is waited for, and was not gathered", impl_->name(u)));
+  const Stopwatch watch(&impl_->stats.gather_wait_ns);
   for (Work& w : s.gathers) RONDO_TRY(w.wait());
   s.gathers.clear();
   s.where = Where::kHere;
@@ -391,6 +145,7 @@ Status Engine::reduce(int u) {
   s.writing = false;
   s.whole_sum = false;
   s.reducing = true;
+  ++impl_->stats.reductions;
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) RONDO_TRY(impl_->reduce_segment(u, i));
   return {};
 }
@@ -401,6 +156,7 @@ Status Engine::wait_reduce(int u) {
   UnitState& s = impl_->state(u);
   if (!s.reducing)
     return impl_->misuse(fmt::format("the reduction of {} is waited for, and is not under way", impl_->name(u)));
+  const Stopwatch watch(&impl_->stats.reduce_wait_ns);
   for (Work& w : s.reductions) RONDO_TRY(w.wait());
   s.reductions.clear();
   if (impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
@@ -468,23 +224,72 @@ Status Engine::run(const std::vector<Action>& actions, const Compute& compute) {
   return stepped ? finish_step() : Status();
 }
 
-Expected<double> Engine::grad_norm() {
-  double square = 0;
-  for (size_t u = 0; u < impl_->states.size(); ++u)
-    for (size_t i = 0; i < impl_->plan.units()[u].segments.size(); ++i) {
-      const Segment& s = impl_->plan.units()[u].segments[i];
-      const auto* g = reinterpret_cast<const float*>(impl_->states[u].owned[i].grad);
-      for (uint64_t e = 0; s.trainable && e < s.counts[impl_->part]; ++e)
-        square += static_cast<double>(g[e]) * static_cast<double>(g[e]);
-    }
-  RONDO_TRY(impl_->shards->all_reduce(&square, &square, 1, Dtype::kFloat64, Op::kSum));
-  return std::sqrt(square);
-}
-
-Status Engine::clip_grad_norm(double most) {
-  RONDO_TRY_ASSIGN(const double norm, grad_norm());
-  impl_->scale = norm > most ? static_cast<float>(most / (norm + 1e-6)) : 1;
+Status Engine::begin_pass(PassKind kind) {
+  if (impl_->pass != nullptr && !impl_->pass->ended())
+    return impl_->misuse("a pass begins, and the one before has not ended: call end_pass or cancel_pass");
+  impl_->pass = std::make_unique<Pass>(*this, *impl_, kind);
   return {};
 }
+
+Status Engine::in_pass() const {
+  if (impl_->pass != nullptr && !impl_->pass->ended()) return {};
+  return impl_->misuse("there is no pass under way: call begin_pass first");
+}
+
+Status Engine::begin(Act act, int u) {
+  RONDO_TRY(in_pass());
+  return impl_->pass->begin(act, u);
+}
+Status Engine::end(Act act, int u) {
+  RONDO_TRY(in_pass());
+  return impl_->pass->end(act, u);
+}
+Status Engine::end_pass() {
+  RONDO_TRY(in_pass());
+  return impl_->pass->finish();
+}
+Status Engine::step(const std::function<Status()>& instead) {
+  if (impl_->pass == nullptr || !impl_->pass->ended())
+    return impl_->misuse("the optimizer steps after a pass: call begin_pass .. end_pass first");
+  RONDO_TRY(impl_->pass->step(instead));
+  impl_->pass.reset();
+  return {};
+}
+
+Status Engine::cancel_pass() {
+  impl_->pass.reset();
+  Status first;
+  auto keep = [&](const Status& s) {
+    if (first.ok()) first = s;
+  };
+  const bool releases = impl_->plan.options().strategy == Strategy::kShardAll ||
+                        impl_->plan.options().strategy == Strategy::kShardGradients;
+  for (int u = 0; u < static_cast<int>(impl_->states.size()); ++u) {
+    UnitState& s = impl_->state(u);
+    if (s.where == Where::kComing) keep(wait_gather(u));
+    if (s.reducing) keep(wait_reduce(u));
+    if (releases && s.where == Where::kHere) keep(release(u));
+  }
+  keep(finish_step());
+  return first;
+}
+
+// What rank 0 has seen is what all follow: lists that differ would not meet.
+Status Engine::adopt_order() {
+  if (impl_->pass == nullptr || !impl_->pass->ended())
+    return impl_->misuse("an order is adopted after a pass: call begin_pass .. end_pass first");
+  std::vector<int> sizes, units;
+  const Order& seen = impl_->pass->seen();
+  sizes = {static_cast<int>(seen.forward.size()), static_cast<int>(seen.backward.size())};
+  units.insert(units.end(), seen.forward.begin(), seen.forward.end());
+  units.insert(units.end(), seen.backward.begin(), seen.backward.end());
+  RONDO_TRY(impl_->comm.broadcast(sizes.data(), sizes.data(), sizes.size(), Dtype::kInt32, 0));
+  units.resize(static_cast<size_t>(sizes[0]) + static_cast<size_t>(sizes[1]));
+  RONDO_TRY(impl_->comm.broadcast(units.data(), units.data(), units.size(), Dtype::kInt32, 0));
+  impl_->order.forward.assign(units.begin(), units.begin() + sizes[0]);
+  impl_->order.backward.assign(units.begin() + sizes[0], units.end());
+  return {};
+}
+const Order& Engine::order() const { return impl_->order; }
 
 }  // namespace rondo::fsdp

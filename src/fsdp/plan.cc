@@ -52,7 +52,6 @@ Expected<Plan> Plan::build(const Model& model, const Options& options) {
     return Status(StatusCode::kInvalidArgument, "model.units is empty: there is nothing to train");
   Plan plan;
   plan.options_ = options;
-  plan.has_root_ = model.has_root;
   Options& o = plan.options_;
   if (o.shard_ranks == 0) o.shard_ranks = o.nranks;
   if (o.strategy == Strategy::kReplicate) o.shard_ranks = 1;
@@ -63,7 +62,9 @@ Expected<Plan> Plan::build(const Model& model, const Options& options) {
 
   const bool whole_parameters = o.strategy != Strategy::kShardAll;
   const bool whole_gradients = o.strategy == Strategy::kReplicate || o.strategy == Strategy::kShardOptimizer;
-  const int takers = static_cast<int>(model.units.size()) - (model.has_root ? 1 : 0);
+  auto encloses = [&](size_t i) { return model.units[i].encloses || (model.has_root && i == 0); };
+  int takers = 0;
+  for (size_t i = 0; i < model.units.size(); ++i) takers += !encloses(i);
   Buffers data{&plan.data_buffer_bytes_}, grad{&plan.grad_buffer_bytes_};
   if (!whole_parameters) data.shared = std::min(o.data_buffers, takers);
   if (!whole_gradients) grad.shared = std::min(o.grad_buffers, takers);
@@ -72,10 +73,9 @@ Expected<Plan> Plan::build(const Model& model, const Options& options) {
   int turn = 0, grad_turn = 0;
   for (size_t i = 0; i < model.units.size(); ++i) {
     RONDO_TRY_ASSIGN(UnitPlan u, lay_out(model.units[i], o));
-    const bool root = model.has_root && i == 0;
-    u.resident = root || whole_parameters;
+    u.resident = encloses(i) || whole_parameters;
     u.data_buffer = u.resident ? data.add_own(u.data_bytes) : data.take_turn(turn++, u.data_bytes);
-    u.keeps_grads = root || whole_gradients;
+    u.keeps_grads = encloses(i) || whole_gradients;
     if (has_gradients(u))
       u.grad_buffer = u.keeps_grads ? grad.add_own(u.grad_bytes) : grad.take_turn(grad_turn++, u.grad_bytes);
     plan.units_.push_back(std::move(u));
@@ -102,11 +102,11 @@ Memory Plan::memory(Rank r) const {
   return m;
 }
 
-std::vector<Communication> Plan::communications(Rank r, bool reduces) const {
+std::vector<Communication> Plan::communications(Rank r, const std::vector<Action>& actions) const {
   const auto part = static_cast<size_t>(r % options_.shard_ranks);
   const bool sharded = options_.shard_ranks > 1, replicated = options_.nranks > options_.shard_ranks;
   std::vector<Communication> all;
-  for (const Action& a : step(reduces)) {
+  for (const Action& a : actions) {
     if (a.act != Act::kGather && a.act != Act::kReduce) continue;
     const UnitPlan& u = units_[static_cast<size_t>(a.unit)];
     for (size_t i = 0; i < u.segments.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ inline float value_of(uint64_t a, uint64_t b, uint64_t c) {
 struct TinyNet {
   int layers = 3, dim = 7, batch = 4;
   bool root = true;
+  /// Layers that a rank's micro-batches leave out.
+  std::function<bool(int rank, int layer)> skips = {};
+
+  bool skipped(int rank, int layer) const { return skips && skips(rank, layer); }
 
   Model model() const {
     Model m;
@@ -53,6 +58,8 @@ class Pass {
         out[at(n, i)] = std::tanh(z);
       }
   }
+
+  void skip_layer(int layer) { h_[static_cast<size_t>(layer) + 1] = h_[static_cast<size_t>(layer)]; }
 
   /// Before the last layer's backward. v: the head's parameters; nullptr without a root.
   void start_backward(const float* v) {

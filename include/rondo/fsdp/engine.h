@@ -9,6 +9,9 @@
 //       return act == Act::kForward ? forward(unit) : backward(unit);
 //     });
 //
+// Where a framework's hooks say which unit is used next, a pass is driven by them instead: begin_pass, begin and end of
+// each use, end_pass, step.
+//
 // Gradients are averaged over all ranks, in float, whatever they are computed in and travel as; what is trained is
 // owned as float.
 //
@@ -43,6 +46,24 @@ struct EngineOptions {
 /// What a rank has done, in order; as Plan::communications() says it should be.
 using Log = std::vector<Communication>;
 
+/// A stretch of a tensor that this rank owns: elements first .. first + num_elems - 1.
+struct Part {
+  int unit;
+  size_t tensor;  // of the unit; of tied ones the first
+  uint64_t first, num_elems;
+  Dtype dtype;
+  void* master;                     // what the optimizer changes
+  float* grad = nullptr;            // reduced, between a pass and the end of its step; nullptr: frozen
+  std::vector<float*> states = {};  // the optimizer's, as optimizer_state_name counts them
+};
+
+/// Since the engine was made, or reset_stats. What is waited for is exposed: it was not hidden behind computing.
+struct Stats {
+  uint64_t gathers = 0, reductions = 0;  // of units
+  uint64_t payload_bytes = 0;            // this rank's part of all collectives, as the log counts them
+  uint64_t gather_wait_ns = 0, reduce_wait_ns = 0;
+};
+
 class RONDO_API Engine {
  public:
   /// Collective over comm's ranks, which must outlive the engine; the ranks compare their plans. Errors:
@@ -60,6 +81,15 @@ class RONDO_API Engine {
   /// Reads what this rank owns, likewise.
   using Read = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, const void* from)>;
   Status read_owned(const Read& read) const;
+
+  /// All that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine.
+  std::vector<Part> parts();
+  /// To be called after masters were written by way of parts(): gathers them where parameters are always here.
+  /// Collective.
+  Status masters_changed();
+  /// Steps of the optimizer so far: those of a checkpoint go on from there.
+  int64_t optimizer_steps() const;
+  void set_optimizer_steps(int64_t steps);
 
   /// Parameters of a unit, whole, in the plan's param type: nullptr while they are not here.
   void* data(int unit, size_t tensor);
@@ -83,20 +113,51 @@ class RONDO_API Engine {
   using Compute = std::function<Status(Act act, int unit)>;
   Status run(const std::vector<Action>& actions, const Compute& compute);
 
+  /// A pass as it happens, in place of run(). In begin_pass .. end_pass each use of a unit stands between begin and end
+  /// of kForward or kBackward. Between them data() is there, and in backward grad(), filled with zeros or with earlier
+  /// micro-batches. begin does what the plan's list has before that use; end gives back, and issues what comes next.
+  ///
+  /// A forward that is repeated within a unit's use (recomputation) takes nothing more. A unit that is never used
+  /// contributes zeros, so that ranks may use different ones. In another order than the plan's, or twice, units are
+  /// gathered on the spot: all ranks must do so alike, and adopt_order makes it the order of later passes.
+  ///
+  /// Errors: kInvalidArgument (begin and end do not match; a buffer is needed by two units in use: both are named).
+  Status begin_pass(PassKind kind);
+  Status begin(Act act, int unit);
+  Status end(Act act, int unit);
+  /// All but the optimizer: afterwards the gradients of parts() are there.
+  Status end_pass();
+  /// After a pass of kind kTrain: clips, then the optimizer on all units, or `instead`, which changes parts() itself.
+  Status step(const std::function<Status()>& instead = {});
+  /// Ends a pass that failed: waits for what is under way, gives all back, forgets gradients. To be called on all ranks.
+  Status cancel_pass();
+  /// After end_pass: later passes take the order in which units were begun in it, on rank 0. Collective.
+  Status adopt_order();
+  /// Of later passes; empty: the model's.
+  const Order& order() const;
+
   /// The 2-norm of all gradients, after they are reduced. Collective. fp64 throughout.
   Expected<double> grad_norm();
   /// Scales gradients in the following steps of units so that their norm is at most `most`. Collective.
   Status clip_grad_norm(double most);
 
   const Plan& plan() const;
+  Communicator& communicator() const;
+  const OptimizerConfig& optimizer() const;
+  /// A unit's parameters are whole in its buffer.
+  bool is_here(int unit) const;
   const Log& log() const;
   void clear_log();
+  Stats stats() const;
+  void reset_stats();
   /// Bytes that it has allocated: those of plan().memory(), and, once micro-batches have added up at their owners, one
   /// more set of those units' owned gradients.
   uint64_t owned_bytes() const;
 
  private:
   class Impl;
+  class Pass;
+  Status in_pass() const;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -44,13 +44,29 @@ struct Tensor {
 struct Unit {
   std::string name;
   std::vector<Tensor> tensors;
+  /// Other units are used while this one is: its parameters stay from forward to the end of its backward, in a buffer of
+  /// its own.
+  bool encloses = false;
 };
 
 /// units: in the order of forward.
 struct Model {
   std::vector<Unit> units;
-  /// The first unit is around all others: its parameters stay from the start of forward to the end of backward.
+  /// The first unit is around all others: it encloses them.
   bool has_root = false;
+};
+
+/// What a pass over the model is for.
+enum class PassKind : uint8_t {
+  kTrain,        // forward, backward, reductions, optimizer
+  kAccumulate,   // a micro-batch before the last: no optimizer, and gradients that stay whole are not reduced
+  kForwardOnly,  // evaluation
+};
+
+/// The order in which units are used, where it is not the model's. A unit may come several times in forward; those that
+/// are left out come last.
+struct Order {
+  std::vector<int> forward, backward;
 };
 
 struct Options {
@@ -148,10 +164,17 @@ class RONDO_API Plan {
   uint64_t data_buffer_bytes(int buffer) const { return data_buffer_bytes_[static_cast<size_t>(buffer)]; }
   uint64_t grad_buffer_bytes(int buffer) const { return grad_buffer_bytes_[static_cast<size_t>(buffer)]; }
 
-  /// One training step. `reduces` is false for a micro-batch whose gradients stay (no_sync): then no kReduce, no kStep.
-  std::vector<Action> step(bool reduces = true) const;
-  /// The collectives of that, as rank r of the job sees them.
-  std::vector<Communication> communications(Rank r, bool reduces = true) const;
+  /// What happens in a pass, in order. O(units), but for orders in which units come often.
+  std::vector<Action> pass(PassKind kind, const Order& order = {}) const;
+  /// A training step; `reduces` is false for a micro-batch before the last.
+  std::vector<Action> step(bool reduces = true) const {
+    return pass(reduces ? PassKind::kTrain : PassKind::kAccumulate);
+  }
+  /// The collectives of a list of actions, as rank r of the job sees them.
+  std::vector<Communication> communications(Rank r, const std::vector<Action>& actions) const;
+  std::vector<Communication> communications(Rank r, bool reduces = true) const {
+    return communications(r, step(reduces));
+  }
   Memory memory(Rank r) const;
   /// Equal for equal plans: ranks compare it when they begin.
   uint64_t hash() const;
@@ -160,7 +183,6 @@ class RONDO_API Plan {
 
  private:
   Options options_;
-  bool has_root_ = false;
   std::vector<UnitPlan> units_;
   std::vector<uint64_t> data_buffer_bytes_, grad_buffer_bytes_;
 };

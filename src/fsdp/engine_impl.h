@@ -1,0 +1,108 @@
+// What an Engine holds, for the files that it is made of: engine.cc (a unit's calls), engine_memory.cc (what it allocates
+// and owns), engine_collectives.cc (gathers and reductions), pass.cc (a pass as it happens).
+//
+// Invariants: a shared buffer has at most one holder and one writer; a unit's parameters are read and its gradients
+// written only while it is that one.
+#pragma once
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rondo/fsdp/engine.h"
+
+namespace rondo::fsdp {
+
+struct Freed {
+  void operator()(std::byte* p) const { ::free(p); }
+};
+using Block = std::unique_ptr<std::byte, Freed>;
+
+/// Zeros, on a cache line. Errors: kSystem.
+Expected<Block> allocate(uint64_t bytes);
+
+/// Of one segment, on this rank.
+struct Owned {
+  std::byte* master = nullptr;  // own, or its part of the unit's buffer
+  std::byte* grad = nullptr;    // reduced, in the master's type: own, or where it was computed
+  Block own_master, own_grad;
+  Block sum;                  // of a later micro-batch, until it is added
+  std::vector<Block> states;  // the optimizer's
+};
+
+enum class Where : uint8_t { kAway, kComing, kHere };
+
+struct UnitState {
+  std::vector<Owned> owned;  // by segment
+  std::vector<Work> gathers, reductions;
+  Where where = Where::kAway;
+  bool writing = false;  // its gradients may be written
+  bool reducing = false;
+  bool has_sum = false;    // owners have gradients of an earlier micro-batch
+  bool whole_sum = false;  // so has the whole buffer
+};
+
+class Engine::Impl {
+ public:
+  Impl(const Plan& plan, Communicator& comm, const EngineOptions& options)
+      : plan(plan), comm(comm), options(options), part(static_cast<size_t>(comm.rank() % plan.shard_ranks())) {}
+  ~Impl();
+
+  Status open();
+  Status agree();
+  Status make_groups();
+  Status make_unit(size_t u);
+  Status gather_segment(int u, size_t s);
+  Status reduce_segment(int u, size_t s);
+  Status reduce_across(int u);
+  void add_sum(int u);
+  void scale_grads();
+  void note(const Communication& c);
+  std::vector<Part> parts();
+
+  UnitState& state(int u) { return states[static_cast<size_t>(u)]; }
+  const UnitPlan& unit(int u) const { return plan.units()[static_cast<size_t>(u)]; }
+  std::string name(int u) const { return fmt::format("unit {} '{}'", u, unit(u).name); }
+  Status misuse(std::string why) const {
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {}", comm.rank(), why));
+  }
+  Status check_unit(int u) const {
+    if (u >= 0 && static_cast<size_t>(u) < plan.units().size()) return {};
+    return misuse(fmt::format("there is no unit {}: the plan has {}", u, plan.units().size()));
+  }
+  std::byte* buffer(int u) { return data_buffers[static_cast<size_t>(unit(u).data_buffer)].get(); }
+  std::byte* grad_buffer(int u) { return grad_buffers[static_cast<size_t>(unit(u).grad_buffer)].get(); }
+  int& holder_of(int u) { return holder[static_cast<size_t>(unit(u).data_buffer)]; }
+  int& writer_of(int u) { return writer[static_cast<size_t>(unit(u).grad_buffer)]; }
+  bool sharded() const { return plan.shard_ranks() > 1; }
+  bool replicated() const { return plan.options().nranks > plan.shard_ranks(); }
+  CallOptions call(TypeRow* row) const {
+    CallOptions o;
+    if (row->input != row->output || row->wire != row->input) o.row = row;
+    if (options.deterministic) o.promises = RONDO_PROMISE_RANK_ORDER;
+    return o;
+  }
+  const Plan plan;
+  Communicator& comm;
+  const EngineOptions options;
+  const size_t part;
+  std::unique_ptr<Communicator> shard_group, replica_group;  // where they are not comm itself
+  Communicator* shards = nullptr;
+  Communicator* replicas = nullptr;
+  std::vector<Block> data_buffers, grad_buffers;
+  std::vector<int> holder, writer;  // by buffer: the unit that has it, or -1
+  std::vector<UnitState> states;
+  Log log;
+  uint64_t bytes = 0;
+  int64_t steps = 0;
+  bool in_step = false;
+  float scale = 1;
+  Stats stats;
+  std::unique_ptr<Pass> pass;
+  Order order;  // of passes, where it is not the model's
+};
+
+}  // namespace rondo::fsdp

@@ -1,0 +1,132 @@
+// What an engine allocates, once, and which parts of tensors its rank owns.
+#include <algorithm>
+#include <cstring>
+
+#include "fsdp/engine_impl.h"
+#include "fsdp/pass.h"
+
+namespace rondo::fsdp {
+
+Expected<Block> allocate(uint64_t bytes) {
+  const uint64_t whole = std::max<uint64_t>(64, (bytes + 63) / 64 * 64);
+  Block block(static_cast<std::byte*>(::aligned_alloc(64, whole)));
+  if (block == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes of a unit", bytes));
+  std::memset(block.get(), 0, whole);
+  return block;
+}
+
+// Nothing may write to buffers that are gone.
+Engine::Impl::~Impl() {
+  for (UnitState& s : states) {
+    for (Work& w : s.gathers) (void)w.wait();
+    for (Work& w : s.reductions) (void)w.wait();
+  }
+}
+
+Status Engine::Impl::agree() {
+  const uint64_t mine = plan.hash();
+  std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
+  RONDO_TRY(comm.all_gather(&mine, all.data(), 1, Dtype::kUint64));
+  for (size_t r = 0; r < all.size(); ++r)
+    if (all[r] != mine)
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} has another plan: model and options must be "
+                                                       "equal on all ranks",
+                                                       comm.rank(), r));
+  return {};
+}
+
+// Ranks of a shard group are neighbours, a rank alone where nothing is sharded; replicas have the same place in theirs.
+Status Engine::Impl::make_groups() {
+  const int n = plan.shard_ranks();
+  shards = replicas = &comm;
+  if (replicated()) {
+    RONDO_TRY_ASSIGN(shard_group, comm.split(comm.rank() / n, comm.rank()));
+    shards = shard_group.get();
+  }
+  if (replicated() && sharded()) {
+    RONDO_TRY_ASSIGN(replica_group, comm.split(comm.rank() % n, comm.rank()));
+    replicas = replica_group.get();
+  }
+  return {};
+}
+
+Status Engine::Impl::open() {
+  if (comm.size() != plan.options().nranks)
+    return misuse(fmt::format("comm has {} ranks, the plan is for {}", comm.size(), plan.options().nranks));
+  RONDO_TRY(check_optimizer(options.optimizer));
+  RONDO_TRY(agree());
+  RONDO_TRY(make_groups());
+  for (int b = 0; b < plan.num_data_buffers(); ++b) {
+    RONDO_TRY_ASSIGN(Block block, allocate(plan.data_buffer_bytes(b)));
+    data_buffers.push_back(std::move(block));
+    bytes += plan.data_buffer_bytes(b);
+  }
+  for (int b = 0; b < plan.num_grad_buffers(); ++b) {
+    RONDO_TRY_ASSIGN(Block block, allocate(plan.grad_buffer_bytes(b)));
+    grad_buffers.push_back(std::move(block));
+    bytes += plan.grad_buffer_bytes(b);
+  }
+  holder.assign(data_buffers.size(), -1);
+  writer.assign(grad_buffers.size(), -1);
+  states.resize(plan.units().size());
+  for (size_t u = 0; u < states.size(); ++u) RONDO_TRY(make_unit(u));
+  return {};
+}
+
+Status Engine::Impl::make_unit(size_t u) {
+  const UnitPlan& p = plan.units()[u];
+  for (const Segment& s : p.segments) {
+    if (s.trainable && s.master != Dtype::kFloat32)
+      return Status(StatusCode::kUnsupported, fmt::format("rank {}: unit '{}': what is trained must be owned as float, "
+                                                          "not {}",
+                                                          comm.rank(), p.name, dtype_name(s.master)));
+    Owned o;
+    const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
+    const bool one_type = s.param == s.master;
+    auto own = [&](Block* block, std::byte** at, uint64_t need) -> Status {
+      RONDO_TRY_ASSIGN(*block, allocate(need));
+      *at = block->get();
+      bytes += need;
+      return {};
+    };
+    if (p.resident && one_type)
+      o.master = data_buffers[static_cast<size_t>(p.data_buffer)].get() + s.data_offset_bytes +
+                 s.offsets[part] * dtype_bytes(s.param);
+    else RONDO_TRY(own(&o.own_master, &o.master, size));
+    if (s.trainable) {
+      if (sharded() || !one_type || !p.keeps_grads) RONDO_TRY(own(&o.own_grad, &o.grad, size));
+      else o.grad = grad_buffers[static_cast<size_t>(p.grad_buffer)].get() + s.grad_offset_bytes;
+      for (int i = 0; i < optimizer_states(options.optimizer); ++i) {
+        std::byte* at;
+        RONDO_TRY(own(&o.states.emplace_back(), &at, owned * sizeof(float)));
+      }
+    }
+    states[u].owned.push_back(std::move(o));
+  }
+  return {};
+}
+
+std::vector<Part> Engine::Impl::parts() {
+  std::vector<Part> all;
+  for (size_t u = 0; u < states.size(); ++u) {
+    const UnitPlan& p = plan.units()[u];
+    for (size_t t = 0; t < p.tensors.size(); ++t) {
+      if (!p.tensors[t].tied_to.empty()) continue;
+      const Placed& at = p.placed[t];
+      const Segment& s = p.segments[at.segment];
+      const Owned& o = states[u].owned[at.segment];
+      const uint64_t begin = s.offsets[part], end = begin + s.counts[part];
+      const uint64_t from = std::max(begin, at.offset_elems), to = std::min(end, at.offset_elems + at.num_elems);
+      if (from >= to) continue;
+      auto floats = [&](std::byte* base) { return reinterpret_cast<float*>(base) + (from - begin); };
+      Part mine{static_cast<int>(u), t,        from - at.offset_elems,
+                to - from,           s.master, o.master + (from - begin) * dtype_bytes(s.master)};
+      if (s.trainable) mine.grad = floats(o.grad);
+      for (const Block& b : o.states) mine.states.push_back(floats(b.get()));
+      all.push_back(std::move(mine));
+    }
+  }
+  return all;
+}
+
+}  // namespace rondo::fsdp

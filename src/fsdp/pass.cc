@@ -1,0 +1,195 @@
+#include "fsdp/pass.h"
+
+#include <algorithm>
+
+namespace rondo::fsdp {
+
+Engine::Pass::Pass(Engine& engine, Impl& impl, PassKind kind)
+    : engine_(engine),
+      impl_(impl),
+      kind_(kind),
+      actions_(impl.plan.pass(kind, impl.order)),
+      uses_(impl.plan.units().size()) {}
+
+// Where the list has the use, from here on; its end where it has not, or where other uses would be passed over that
+// may still come.
+size_t Engine::Pass::find(Act act, int u) const {
+  for (size_t i = next_; i < actions_.size(); ++i) {
+    const Action& a = actions_[i];
+    if (a.act == act && a.unit == u) return i;
+    if (a.act == Act::kStep || (act == Act::kForward && a.act == Act::kBackward)) break;
+    const Use& other = uses_[static_cast<size_t>(a.unit)];
+    if (a.act == Act::kBackward && other.forward_seen && !other.backward_seen) break;
+  }
+  return actions_.size();
+}
+
+Status Engine::Pass::begin(Act act, int u) {
+  RONDO_TRY(impl_.check_unit(u));
+  if (act != Act::kForward && act != Act::kBackward) return impl_.misuse("only kForward and kBackward are begun");
+  const bool forward = act == Act::kForward;
+  if (!forward && kind_ == PassKind::kForwardOnly)
+    return impl_.misuse(fmt::format("backward of {} in a pass that is forward only", impl_.name(u)));
+  Use& mine = use(u);
+  const bool again = mine.used();
+  if (forward) ++mine.forward;
+  else if (mine.backward_seen)
+    return mine.in_backward ? Status()
+                            : impl_.misuse(fmt::format("backward of {} comes twice in a pass", impl_.name(u)));
+  if (forward && !backward_) seen_.forward.push_back(u);
+  if (!forward) backward_ = mine.in_backward = mine.backward_seen = true;
+  if (forward) mine.forward_seen = true;
+  if (!again || !forward) {
+    const size_t at = forward && backward_ ? actions_.size() : find(act, u);
+    mine.off_list = at == actions_.size();
+    if (!mine.off_list) {
+      RONDO_TRY(advance(at));
+      next_ = at + 1;
+    }
+    RONDO_TRY(fetch(u));
+  }
+  return forward ? Status() : take_grads(u);
+}
+
+// Out of order, the reduction that has the buffer may not have been waited for.
+Status Engine::Pass::take_grads(int u) {
+  if (impl_.unit(u).grad_buffer < 0) return {};
+  const int writer = impl_.writer_of(u);
+  if (writer >= 0 && impl_.state(writer).reducing) RONDO_TRY(engine_.wait_reduce(writer));
+  return engine_.begin_grads(u);
+}
+
+Status Engine::Pass::end(Act act, int u) {
+  RONDO_TRY(impl_.check_unit(u));
+  if (act == Act::kForward) {
+    if (use(u).forward == 0) return impl_.misuse(fmt::format("forward of {} ends, and has not begun", impl_.name(u)));
+    if (--use(u).forward > 0 || use(u).in_backward) return {};
+    RONDO_TRY(end_forward(u));
+  } else {
+    if (!use(u).in_backward) return impl_.misuse(fmt::format("backward of {} ends, and has not begun", impl_.name(u)));
+    RONDO_TRY(end_backward(u));
+  }
+  return advance_eagerly();
+}
+
+// In backward it was computed again: its gradients come next.
+Status Engine::Pass::end_forward(int u) {
+  Use& mine = use(u);
+  if (std::exchange(mine.release_due, false)) return let_go(u);
+  const Strategy s = impl_.plan.options().strategy;
+  const bool turns = s == Strategy::kShardAll && !impl_.unit(u).resident;
+  return mine.off_list && !backward_ && turns ? let_go(u) : Status();
+}
+
+Status Engine::Pass::end_backward(int u) {
+  Use& mine = use(u);
+  mine.in_backward = false;
+  seen_.backward.push_back(u);
+  // A unit around others is begun before them: by now it may be its turn.
+  if (const size_t at = mine.off_list ? find(Act::kBackward, u) : actions_.size(); at < actions_.size()) {
+    mine.off_list = false;
+    RONDO_TRY(advance(at));
+    next_ = at + 1;
+  }
+  const UnitPlan& p = impl_.unit(u);
+  const Strategy s = impl_.plan.options().strategy;
+  const bool releases = s == Strategy::kShardAll || s == Strategy::kShardGradients;
+  if (std::exchange(mine.release_due, false) || (mine.off_list && releases)) RONDO_TRY(let_go(u));
+  const bool reduces = p.grad_buffer >= 0 && !(kind_ == PassKind::kAccumulate && p.keeps_grads);
+  if (std::exchange(mine.reduce_due, false) || (mine.off_list && reduces)) RONDO_TRY(engine_.reduce(u));
+  return {};
+}
+
+Status Engine::Pass::advance(size_t to) {
+  for (; next_ < to; ++next_) RONDO_TRY(perform(actions_[next_]));
+  return {};
+}
+
+// What only issues or gives back.
+Status Engine::Pass::advance_eagerly() {
+  for (; next_ < actions_.size(); ++next_) {
+    const Act act = actions_[next_].act;
+    if (act != Act::kGather && act != Act::kRelease && act != Act::kReduce) break;
+    RONDO_TRY(perform(actions_[next_]));
+  }
+  return {};
+}
+
+// An action of the list, but for what was done out of order before.
+Status Engine::Pass::perform(const Action& a) {
+  const int u = a.unit;
+  Use& mine = use(u);
+  UnitState& state = impl_.state(u);
+  if (mine.off_list && mine.backward_seen && a.act != Act::kWaitReduce) return {};
+  switch (a.act) {
+    case Act::kGather: {
+      const int held = impl_.holder_of(u);
+      if (state.where != Where::kAway || (held >= 0 && held != u)) return {};  // the wait will see to it
+      return engine_.gather(u);
+    }
+    case Act::kWaitGather: return fetch(u);
+    case Act::kForward: return {};
+    case Act::kBackward: return take_grads(u);  // never used: zeros
+    case Act::kRelease:
+      if (mine.used()) mine.release_due = true;
+      else RONDO_TRY(let_go(u));
+      return {};
+    case Act::kReduce:
+      if (mine.in_backward) mine.reduce_due = true;
+      else RONDO_TRY(engine_.reduce(u));
+      return {};
+    case Act::kWaitReduce: return state.reducing ? engine_.wait_reduce(u) : Status();
+    case Act::kStep: return engine_.step(u);
+  }
+  return {};
+}
+
+// A unit that was gathered ahead gives way to one that is needed now.
+Status Engine::Pass::fetch(int u) {
+  UnitState& state = impl_.state(u);
+  if (state.where == Where::kAway) {
+    const int held = impl_.holder_of(u);
+    if (held >= 0 && held != u && !use(held).used()) RONDO_TRY(let_go(held));
+    RONDO_TRY(engine_.gather(u));
+  }
+  return state.where == Where::kComing ? engine_.wait_gather(u) : Status();
+}
+
+Status Engine::Pass::let_go(int u) {
+  UnitState& state = impl_.state(u);
+  if (state.where == Where::kComing) RONDO_TRY(engine_.wait_gather(u));
+  return state.where == Where::kHere ? engine_.release(u) : Status();
+}
+
+Status Engine::Pass::finish() {
+  ended_ = true;
+  for (int u = 0; u < static_cast<int>(uses_.size()); ++u) {
+    if (use(u).forward > 0) return impl_.misuse(fmt::format("the pass ends during forward of {}", impl_.name(u)));
+    if (use(u).in_backward) RONDO_TRY(end_backward(u));  // some of its gradients never came
+  }
+  size_t end = next_;
+  while (end < actions_.size() && actions_[end].act != Act::kStep) ++end;
+  RONDO_TRY(advance(end));
+  for (int u = 0; u < static_cast<int>(uses_.size()); ++u)  // out of order: the list does not know of it
+    if (impl_.state(u).reducing) RONDO_TRY(engine_.wait_reduce(u));
+  return {};
+}
+
+Status Engine::Pass::step(const std::function<Status()>& instead) {
+  if (kind_ != PassKind::kTrain) return impl_.misuse("the optimizer steps only after a pass of kind kTrain");
+  if (impl_.options.clip_norm > 0) RONDO_TRY(engine_.clip_grad_norm(impl_.options.clip_norm));
+  if (instead) {
+    impl_.scale_grads();
+    RONDO_TRY(instead());
+    ++impl_.steps;
+  }
+  for (; next_ < actions_.size(); ++next_) {
+    const auto [act, u] = actions_[next_];
+    if (act == Act::kGather) RONDO_TRY(engine_.gather(u));
+    else if (act == Act::kWaitGather) RONDO_TRY(engine_.wait_gather(u));
+    else if (!instead) RONDO_TRY(engine_.step(u));
+  }
+  return engine_.finish_step();
+}
+
+}  // namespace rondo::fsdp

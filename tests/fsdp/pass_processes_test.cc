@@ -1,0 +1,9 @@
+// labels: mp
+// timeout: 120
+#include "fsdp/pass_suite.h"
+
+namespace rondo::fsdp::testing {
+
+INSTANTIATE_TEST_SUITE_P(Ranks, FsdpPass, ::testing::Values(World::kProcesses));
+
+}  // namespace rondo::fsdp::testing

@@ -1,0 +1,294 @@
+// Passes as they happen, begin and end of each use, give the same bits and the same log as the plan's list; and go on
+// where units are left out, come in another order, or fail.
+#pragma once
+
+#include "fsdp/training.h"
+
+namespace rondo::fsdp::testing {
+
+inline float* floats(void* p) { return static_cast<float*>(p); }
+
+/// What a framework's hooks would do, in variants.
+struct Hooks {
+  bool recompute = false;       // forward again within backward
+  bool overlapping = false;     // a unit's backward begins before that of the one above it has ended
+  std::vector<int> order = {};  // of layers in forward, by unit; empty: as they are
+  bool adopt = false;
+  bool own_optimizer = false;  // SGD without momentum, by parts()
+};
+
+inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, int rank, int unit) {
+  if (net.skipped(rank, layer)) {
+    pass.skip_layer(layer);
+    return {};
+  }
+  RONDO_TRY(e.begin(Act::kForward, unit));
+  pass.forward_layer(layer, floats(e.data(unit, 0)), floats(e.data(unit, 1)));
+  return e.end(Act::kForward, unit);
+}
+
+inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64_t data, int rank) {
+  Pass pass(net, data);
+  const int first = net.first();
+  auto unit_of = [&](int layer) {
+    return hooks.order.empty() ? first + layer : hooks.order[static_cast<size_t>(layer)];
+  };
+  if (net.root) RONDO_TRY(e.begin(Act::kForward, 0));
+  for (int l = 0; l < net.layers; ++l) RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l)));
+  if (net.root) {
+    RONDO_TRY(e.end(Act::kForward, 0));
+    RONDO_TRY(e.begin(Act::kBackward, 0));
+  }
+  pass.start_backward(net.root ? floats(e.data(0, 0)) : nullptr);
+  if (net.root) pass.backward_head(floats(e.grad(0, 0)));
+  int open = -1;
+  for (int l = net.layers - 1; l >= 0; --l) {
+    if (net.skipped(rank, l)) continue;
+    const int u = unit_of(l);
+    RONDO_TRY(e.begin(Act::kBackward, u));
+    if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
+    if (hooks.recompute) RONDO_TRY(forward_of(e, net, pass, l, rank, u));
+    pass.backward_layer(l, floats(e.data(u, 0)), floats(e.grad(u, 0)), floats(e.grad(u, 1)));
+    if (hooks.overlapping) open = u;
+    else RONDO_TRY(e.end(Act::kBackward, u));
+  }
+  if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
+  return net.root ? e.end(Act::kBackward, 0) : Status();
+}
+
+inline Step by_hooks(const Hooks& hooks) {
+  return [hooks](Engine& e, const TinyNet& net, int step, int micro_batches, int rank) -> Status {
+    for (int m = 0; m < micro_batches; ++m) {
+      RONDO_TRY(e.begin_pass(m + 1 == micro_batches ? PassKind::kTrain : PassKind::kAccumulate));
+      RONDO_TRY(one_pass(e, net, hooks, static_cast<uint64_t>((step * 100 + m) * 100 + rank), rank));
+      RONDO_TRY(e.end_pass());
+    }
+    if (hooks.adopt && step == 1) RONDO_TRY(e.adopt_order());
+    if (!hooks.own_optimizer) return e.step();
+    return e.step([&]() -> Status {
+      for (const Part& p : e.parts())
+        for (uint64_t i = 0; i < p.num_elems; ++i) static_cast<float*>(p.master)[i] -= e.optimizer().lr * p.grad[i];
+      return {};
+    });
+  };
+}
+
+class FsdpPass : public ::testing::TestWithParam<World> {};
+
+constexpr Strategy kStrategies[] = {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardGradients,
+                                    Strategy::kShardAll};
+
+TEST_P(FsdpPass, DoesWhatTheListSays) {
+  for (const int n : {1, 2, 3, 8})
+    for (const Strategy strategy : kStrategies)
+      for (const bool root : {false, true}) {
+        Setting s;
+        s.net.root = root;
+        s.plan = {.nranks = n, .strategy = strategy};
+        s.by = by_hooks({});
+        expect_same_training(GetParam(), s);
+      }
+}
+
+TEST_P(FsdpPass, WithEveryPrefetchAndMicroBatches) {
+  for (const BackwardPrefetch order : {BackwardPrefetch::kPre, BackwardPrefetch::kPost})
+    for (const int ahead : {0, 2})
+      for (const int buffers : {1, 3}) {
+        Setting s;
+        s.net = {.layers = 4, .root = false};
+        s.plan = {.nranks = 2,
+                  .forward_prefetch = ahead,
+                  .backward_prefetch = ahead,
+                  .backward_order = order,
+                  .data_buffers = buffers,
+                  .grad_buffers = buffers};
+        s.micro_batches = 2;
+        s.by = by_hooks({.overlapping = buffers > 1});
+        s.as_planned = buffers == 1;  // what overlaps is reduced later, after the next gather
+        expect_same_training(GetParam(), s);
+      }
+}
+
+TEST_P(FsdpPass, RecomputationTakesNoMoreCommunication) {
+  for (const Strategy strategy : kStrategies) {
+    Setting s;
+    s.plan = {.nranks = 2, .strategy = strategy};
+    s.by = by_hooks({.recompute = true});
+    expect_same_training(GetParam(), s);
+  }
+}
+
+// Each rank leaves out others, and all of them one: they contribute zeros, and the log is still the plan's.
+TEST_P(FsdpPass, UnitsThatARankLeavesOutContributeZeros) {
+  for (const Strategy strategy : kStrategies)
+    for (const int micro_batches : {1, 2}) {
+      Setting s;
+      s.net.layers = 5;
+      s.net.skips = [](int rank, int layer) { return layer == 3 || layer == rank; };
+      s.plan = {.nranks = 3, .strategy = strategy};
+      s.micro_batches = micro_batches;
+      s.optimizer.lr = 0.01f;
+      s.by = by_hooks({});
+      expect_same_training(GetParam(), s, 1e-6f);
+    }
+}
+
+// Layers stand in the plan in another order than they are used in. Once adopted, that order needs no gather more than
+// the plan's.
+TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
+  for (const bool adopt : {false, true}) {
+    TinyNet net{.layers = 4, .root = false};
+    const std::vector<int> order = {2, 0, 3, 1};
+    spawn(GetParam(), 2, [&](Communicator& comm) {
+      Model model;
+      for (const int place : {1, 3, 0, 2}) model.units.push_back(net.model().units[static_cast<size_t>(place)]);
+      const auto plan = Plan::build(model, {.nranks = 2});
+      ASSERT_TRUE(plan.ok());
+      auto made = Engine::create(*plan, comm, {.optimizer = {.rule = Rule::kSgd, .lr = 1}, .deterministic = true});
+      ASSERT_TRUE(made.ok()) << made.status().to_string();
+      Engine& e = **made;
+      fill(e);
+      for (int step = 1; step <= 3; ++step) {
+        e.clear_log();
+        const Status ran = by_hooks({.order = order, .adopt = adopt})(e, net, step, 1, comm.rank());
+        ASSERT_TRUE(ran.ok()) << ran.to_string();
+        if (adopt && step > 1) {
+          EXPECT_EQ(e.log().size(), plan->communications(comm.rank()).size());
+        } else {
+          EXPECT_GE(e.log().size(), plan->communications(comm.rank()).size());
+        }
+      }
+      if (adopt) {
+        EXPECT_EQ(e.order().forward, order);
+      }
+      const Parameters alone = train_alone(net, {.rule = Rule::kSgd, .lr = 1}, 2, 1, 3);
+      for (const Part& p : e.parts()) {
+        const UnitPlan& unit = plan->units()[static_cast<size_t>(p.unit)];
+        const auto& expected = alone.at(key(unit.name, unit.tensors[p.tensor].name));
+        EXPECT_EQ(std::memcmp(p.master, expected.data() + p.first, p.num_elems * sizeof(float)), 0) << unit.name;
+      }
+    });
+  }
+}
+
+TEST_P(FsdpPass, ClippingAndAnOptimizerOfTheCallers) {
+  for (const int shard_ranks : {0, 2}) {
+    std::vector<Parameters> results;
+    for (const bool own : {false, true}) {
+      spawn(GetParam(), 4, [&](Communicator& comm) {
+        TinyNet net;
+        const auto plan = Plan::build(net.model(), {.nranks = 4, .shard_ranks = shard_ranks});
+        ASSERT_TRUE(plan.ok());
+        auto made = Engine::create(
+            *plan, comm, {.optimizer = {.rule = Rule::kSgd, .lr = 0.5f}, .deterministic = true, .clip_norm = 0.01});
+        ASSERT_TRUE(made.ok());
+        Engine& e = **made;
+        fill(e);
+        std::vector<float> before;
+        for (const Part& p : e.parts())
+          before.insert(before.end(), static_cast<float*>(p.master), static_cast<float*>(p.master) + p.num_elems);
+        const Status ran = by_hooks({.own_optimizer = own})(e, net, 1, 1, comm.rank());
+        ASSERT_TRUE(ran.ok()) << ran.to_string();
+        // The step is lr * clip long, whoever took it: replicas take the same.
+        double square = 0;
+        size_t i = 0;
+        for (const Part& p : e.parts())
+          for (uint64_t k = 0; k < p.num_elems; ++k, ++i) {
+            const double d = static_cast<double>(static_cast<float*>(p.master)[k]) - static_cast<double>(before[i]);
+            square += d * d;
+          }
+        ASSERT_TRUE(comm.all_reduce(&square, &square, 1, Dtype::kFloat64, Op::kSum).ok());
+        EXPECT_NEAR(std::sqrt(square / (shard_ranks == 0 ? 1 : 4 / shard_ranks)), 0.5 * 0.01, 1e-5);
+        EXPECT_EQ(e.optimizer_steps(), 1);
+      });
+    }
+  }
+}
+
+TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
+  for (const Strategy strategy : kStrategies)
+    spawn(GetParam(), 2, [&](Communicator& comm) {
+      TinyNet net;
+      const auto plan = Plan::build(net.model(), {.nranks = 2, .strategy = strategy});
+      ASSERT_TRUE(plan.ok());
+      auto made = Engine::create(*plan, comm, {});
+      ASSERT_TRUE(made.ok());
+      Engine& e = **made;
+      fill(e);
+      const bool gathers = strategy == Strategy::kShardAll || strategy == Strategy::kShardGradients;
+      for (int i = 0; i < 2; ++i) {
+        e.clear_log();
+        ASSERT_TRUE(e.begin_pass(PassKind::kForwardOnly).ok());
+        Pass pass(net, 1);
+        ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
+        for (int l = 0; l < net.layers; ++l) ASSERT_TRUE(forward_of(e, net, pass, l, comm.rank(), l + 1).ok());
+        EXPECT_TRUE(e.is_here(0));
+        ASSERT_TRUE(e.end(Act::kForward, 0).ok());
+        EXPECT_EQ(e.begin(Act::kBackward, 1).code(), StatusCode::kInvalidArgument);
+        ASSERT_TRUE(e.end_pass().ok());
+        EXPECT_EQ(e.log().size(), gathers ? 4u : 0u);
+        for (int u = 0; u < 4; ++u) EXPECT_EQ(e.is_here(u), !gathers);
+        EXPECT_EQ(e.step().code(), StatusCode::kInvalidArgument);
+      }
+    });
+}
+
+// In the middle of forward and of backward; afterwards it trains as if nothing had been.
+TEST_P(FsdpPass, ACancelledPassLeavesTheEngineUsable) {
+  for (const Strategy strategy : kStrategies) {
+    Setting s;
+    s.plan = {.nranks = 2, .strategy = strategy};
+    s.as_planned = false;
+    s.by = [](Engine& e, const TinyNet& net, int step, int micro_batches, int rank) -> Status {
+      Pass pass(net, 5);
+      RONDO_TRY(e.begin_pass(PassKind::kTrain));
+      RONDO_TRY(e.begin(Act::kForward, 0));
+      RONDO_TRY(forward_of(e, net, pass, 0, rank, 1));
+      EXPECT_EQ(e.begin_pass(PassKind::kTrain).code(), StatusCode::kInvalidArgument);
+      RONDO_TRY(e.cancel_pass());
+      RONDO_TRY(e.begin_pass(PassKind::kTrain));
+      RONDO_TRY(e.begin(Act::kForward, 0));
+      for (int l = 0; l < net.layers; ++l) RONDO_TRY(forward_of(e, net, pass, l, rank, l + 1));
+      RONDO_TRY(e.end(Act::kForward, 0));
+      RONDO_TRY(e.begin(Act::kBackward, net.layers));
+      floats(e.grad(net.layers, 0))[0] = 1e9f;
+      RONDO_TRY(e.end(Act::kBackward, net.layers));
+      RONDO_TRY(e.begin(Act::kBackward, net.layers - 1));
+      RONDO_TRY(e.cancel_pass());
+      return by_hooks({})(e, net, step, micro_batches, rank);
+    };
+    expect_same_training(GetParam(), s);
+  }
+}
+
+TEST_P(FsdpPass, MisuseIsNamed) {
+  spawn(GetParam(), 2, [](Communicator& comm) {
+    TinyNet net{.layers = 4, .root = false};
+    const auto plan = Plan::build(net.model(), {.nranks = 2, .data_buffers = 1, .grad_buffers = 1});
+    ASSERT_TRUE(plan.ok());
+    auto made = Engine::create(*plan, comm, {});
+    ASSERT_TRUE(made.ok());
+    Engine& e = **made;
+    fill(e);
+    auto fails = [&](const Status& s, std::initializer_list<const char*> words) {
+      EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << s.to_string();
+      for (const char* w : words) EXPECT_NE(s.message().find(w), std::string::npos) << s.to_string();
+    };
+    fails(e.begin(Act::kForward, 0), {"begin_pass"});
+    fails(e.step(), {"begin_pass"});
+    ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
+    fails(e.begin(Act::kGather, 0), {"kForward"});
+    fails(e.begin(Act::kForward, 7), {"no unit 7"});
+    fails(e.end(Act::kForward, 1), {"'layer1'", "not begun"});
+    ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
+    fails(e.begin(Act::kForward, 1), {"'layer1'", "'layer0'"});  // one within the other, in one buffer
+    ASSERT_TRUE(e.cancel_pass().ok());
+    ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
+    ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
+    fails(e.end_pass(), {"'layer0'"});
+    ASSERT_TRUE(e.cancel_pass().ok());
+    ASSERT_TRUE(comm.barrier().ok());
+  });
+}
+
+}  // namespace rondo::fsdp::testing
