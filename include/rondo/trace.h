@@ -26,6 +26,21 @@ RONDO_API Status trace_start(Communicator& comm, const TraceOptions& options);
 /// Ends it and writes the file. Destroying the communicator does the same. Errors: kInvalidArgument (it is not traced),
 /// kSystem (the file cannot be written; the records are gone then).
 RONDO_API Status trace_stop(Communicator& comm);
+/// A moment on the clock of traces, for TraceSpan.
+RONDO_API uint64_t trace_clock();
+
+/// What the caller itself did or waited for, to be shown beside the steps: from begin to end on trace_clock(), in a row
+/// of the timeline of that name.
+struct TraceSpan {
+  std::string track, name;
+  uint64_t begin = 0, end = 0;
+  friend bool operator==(const TraceSpan&, const TraceSpan&) = default;
+};
+RONDO_API bool is_traced(Communicator& comm);
+/// Nothing where `comm` is not traced. Of more than 65536 the newest are kept. Spans whose end lies before their begin
+/// are left out.
+RONDO_API void trace_span(Communicator& comm, TraceSpan span);
+
 /// Writes what this rank is doing, and what it can see of the others, to `directory`/rank-R-comm-C.flight.json, for
 /// `rondo diagnose`. Returns within about a second, also while another thread is in an operation. Errors: kSystem.
 RONDO_API Status write_flight_record(Communicator& comm, const std::string& directory);

@@ -95,6 +95,7 @@ Status Tracing::start(const std::string& directory, uint64_t num_records) {
   const std::lock_guard lock(trace_mutex_);
   RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));
   directory_ = directory;
+  on_ = true;
   queue_.executor().set_trace(trace_.get());
   return {};
 }
@@ -105,6 +106,7 @@ Status Tracing::stop() {
   queue_.executor().set_trace(nullptr);
   const std::lock_guard lock(trace_mutex_);
   const Status s = write_trace(queue_.failure().message());
+  on_ = false;
   trace_.reset();
   ++sessions_;
   return s;
@@ -113,7 +115,14 @@ Status Tracing::stop() {
 void Tracing::discard() {
   queue_.executor().set_trace(nullptr);
   const std::lock_guard lock(trace_mutex_);
+  on_ = false;
   trace_.reset();
+}
+
+void Tracing::add_span(TraceSpan span) {
+  if (!is_on()) return;
+  const std::lock_guard lock(trace_mutex_);
+  if (trace_ != nullptr) trace_->add_span(std::move(span));
 }
 
 Status Tracing::write_trace(std::string_view why) {

@@ -54,6 +54,9 @@ class Tracing final : public QueueObserver {
   StepTrace* trace() { return trace_.get(); }
   /// Ends the trace without a file.
   void discard();
+  bool is_on() const { return on_.load(std::memory_order_relaxed); }
+  /// Of the caller's own, into the trace under way.
+  void add_span(TraceSpan span);
   /// Says on stderr what went wrong; no operation depends on it.
   void complain(const Status& s) const;
 
@@ -80,6 +83,7 @@ class Tracing final : public QueueObserver {
   DeviceCalls device_calls_;
   std::mutex trace_mutex_;  // the driver sets trace_, the device engine's watcher writes it
   std::unique_ptr<StepTrace> trace_;
+  std::atomic<bool> on_{false};
   std::string directory_;  // of trace_
   uint32_t sessions_ = 0;  // traces ended so far
   std::string wanted_directory_, wanted_trigger_;  // of the flight record that another thread waits for

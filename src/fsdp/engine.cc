@@ -92,6 +92,7 @@ Status Engine::gather(int u) {
                                      impl_->name(held)));
   if (s.where == Where::kComing) return {};
   ++impl_->stats.gathers;
+  if (held < 0) impl_->held_since[static_cast<size_t>(impl_->unit(u).data_buffer)] = trace_clock();
   held = u;
   s.where = Where::kComing;
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) RONDO_TRY(impl_->gather_segment(u, i));
@@ -103,8 +104,12 @@ Status Engine::wait_gather(int u) {
   UnitState& s = impl_->state(u);
   if (s.where == Where::kAway)
     return impl_->misuse(fmt::format("{} is waited for, and was not gathered", impl_->name(u)));
-  const Stopwatch watch(&impl_->stats.gather_wait_ns);
-  for (Work& w : s.gathers) RONDO_TRY(w.wait());
+  const uint64_t begin = trace_clock();
+  {
+    const Stopwatch watch(&impl_->stats.gather_wait_ns);
+    for (Work& w : s.gathers) RONDO_TRY(w.wait());
+  }
+  impl_->span("waits", "gather ", u, begin);
   s.gathers.clear();
   s.where = Where::kHere;
   return {};
@@ -116,6 +121,8 @@ Status Engine::release(int u) {
   if (s.where != Where::kHere) return impl_->misuse(fmt::format("{} is released, and is not here", impl_->name(u)));
   s.where = Where::kAway;
   impl_->holder_of(u) = -1;
+  const int buffer = impl_->unit(u).data_buffer;
+  impl_->span(fmt::format("buffer {}", buffer), "", u, impl_->held_since[static_cast<size_t>(buffer)]);
   return {};
 }
 
@@ -129,6 +136,7 @@ Status Engine::begin_grads(int u) {
         fmt::format("gradients of {} cannot be written: those of {} are in the buffer, and their reduction "
                     "was not waited for",
                     impl_->name(u), impl_->name(has >= 0 ? has : u)));
+  if (has < 0) impl_->written_since[static_cast<size_t>(impl_->unit(u).grad_buffer)] = trace_clock();
   has = u;
   s.writing = true;
   if (!s.whole_sum) std::memset(impl_->grad_buffer(u), 0, impl_->unit(u).grad_bytes);
@@ -156,14 +164,20 @@ Status Engine::wait_reduce(int u) {
   UnitState& s = impl_->state(u);
   if (!s.reducing)
     return impl_->misuse(fmt::format("the reduction of {} is waited for, and is not under way", impl_->name(u)));
-  const Stopwatch watch(&impl_->stats.reduce_wait_ns);
-  for (Work& w : s.reductions) RONDO_TRY(w.wait());
+  const uint64_t begin = trace_clock();
+  {
+    const Stopwatch watch(&impl_->stats.reduce_wait_ns);
+    for (Work& w : s.reductions) RONDO_TRY(w.wait());
+  }
+  impl_->span("waits", "reduction ", u, begin);
   s.reductions.clear();
   if (impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
   if (s.has_sum) impl_->add_sum(u);
   s.has_sum = true;
   s.reducing = false;
   impl_->writer_of(u) = -1;
+  const int grads = impl_->unit(u).grad_buffer;
+  impl_->span(fmt::format("gradient buffer {}", grads), "", u, impl_->written_since[static_cast<size_t>(grads)]);
   return {};
 }
 
@@ -175,6 +189,7 @@ Status Engine::step(int u) {
     return impl_->misuse(fmt::format("{} is changed before its gradients are reduced", impl_->name(u)));
   if (!impl_->in_step) ++impl_->steps;
   impl_->in_step = true;
+  const uint64_t begin = trace_clock();
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) {
     const Segment& seg = impl_->unit(u).segments[i];
     if (!seg.trainable) continue;
@@ -184,6 +199,7 @@ Status Engine::step(int u) {
     optimizer_step(impl_->options.optimizer, impl_->steps, impl_->scale, seg.counts[impl_->part],
                    reinterpret_cast<float*>(o.master), reinterpret_cast<const float*>(o.grad), states);
   }
+  impl_->span("compute", "step ", u, begin);
   return {};
 }
 
@@ -202,15 +218,21 @@ Status Engine::finish_step() {
 
 Status Engine::run(const std::vector<Action>& actions, const Compute& compute) {
   bool stepped = false;
+  auto computed = [&](Act act, int u) -> Status {
+    const uint64_t begin = trace_clock();
+    RONDO_TRY(compute(act, u));
+    impl_->span("compute", act == Act::kForward ? "forward " : "backward ", u, begin);
+    return {};
+  };
   for (const auto& [act, u] : actions) {
     switch (act) {
       case Act::kGather: RONDO_TRY(gather(u)); break;
       case Act::kWaitGather: RONDO_TRY(wait_gather(u)); break;
-      case Act::kForward: RONDO_TRY(compute(act, u)); break;
+      case Act::kForward: RONDO_TRY(computed(act, u)); break;
       case Act::kRelease: RONDO_TRY(release(u)); break;
       case Act::kBackward:
         RONDO_TRY(begin_grads(u));
-        RONDO_TRY(compute(act, u));
+        RONDO_TRY(computed(act, u));
         break;
       case Act::kReduce: RONDO_TRY(reduce(u)); break;
       case Act::kWaitReduce: RONDO_TRY(wait_reduce(u)); break;

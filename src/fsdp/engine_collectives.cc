@@ -11,6 +11,11 @@ void Engine::Impl::note(const Communication& c) {
   stats.payload_bytes += c.payload_bytes;
 }
 
+void Engine::Impl::span(std::string track, std::string_view what, int u, uint64_t begin) {
+  if (!is_traced(comm)) return;
+  trace_span(comm, {"fsdp " + track, fmt::format("{}{}", what, unit(u).name), begin, trace_clock()});
+}
+
 Status Engine::Impl::gather_segment(int u, size_t i) {
   const Segment& s = unit(u).segments[i];
   std::byte* to = buffer(u) + s.data_offset_bytes;

@@ -1,5 +1,5 @@
-// What an Engine holds, for the files that it is made of: engine.cc (a unit's calls), engine_memory.cc (what it allocates
-// and owns), engine_collectives.cc (gathers and reductions), pass.cc (a pass as it happens).
+// What an Engine holds, for the files that it is made of: engine.cc (a unit's calls), engine_memory.cc (what it
+// allocates and owns), engine_collectives.cc (gathers and reductions), pass.cc (a pass as it happens).
 //
 // Invariants: a shared buffer has at most one holder and one writer; a unit's parameters are read and its gradients
 // written only while it is that one.
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rondo/fsdp/engine.h"
+#include "rondo/trace.h"
 
 namespace rondo::fsdp {
 
@@ -61,6 +62,8 @@ class Engine::Impl {
   void add_sum(int u);
   void scale_grads();
   void note(const Communication& c);
+  /// Beside the steps of collectives, where the communicator is traced: since `begin` on trace_clock().
+  void span(std::string track, std::string_view what, int u, uint64_t begin);
   std::vector<Part> parts();
 
   UnitState& state(int u) { return states[static_cast<size_t>(u)]; }
@@ -93,7 +96,8 @@ class Engine::Impl {
   Communicator* shards = nullptr;
   Communicator* replicas = nullptr;
   std::vector<Block> data_buffers, grad_buffers;
-  std::vector<int> holder, writer;  // by buffer: the unit that has it, or -1
+  std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
+  std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()
   std::vector<UnitState> states;
   Log log;
   uint64_t bytes = 0;

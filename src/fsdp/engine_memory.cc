@@ -68,6 +68,8 @@ Status Engine::Impl::open() {
   }
   holder.assign(data_buffers.size(), -1);
   writer.assign(grad_buffers.size(), -1);
+  held_since.resize(data_buffers.size());
+  written_since.resize(grad_buffers.size());
   states.resize(plan.units().size());
   for (size_t u = 0; u < states.size(); ++u) RONDO_TRY(make_unit(u));
   return {};

@@ -48,7 +48,9 @@ Status Engine::Pass::begin(Act act, int u) {
     }
     RONDO_TRY(fetch(u));
   }
-  return forward ? Status() : take_grads(u);
+  if (!forward) RONDO_TRY(take_grads(u));
+  if (!again || !forward) (forward ? mine.forward_since : mine.backward_since) = trace_clock();
+  return {};
 }
 
 // Out of order, the reduction that has the buffer may not have been waited for.
@@ -75,6 +77,7 @@ Status Engine::Pass::end(Act act, int u) {
 // In backward it was computed again: its gradients come next.
 Status Engine::Pass::end_forward(int u) {
   Use& mine = use(u);
+  impl_.span("compute", "forward ", u, mine.forward_since);
   if (std::exchange(mine.release_due, false)) return let_go(u);
   const Strategy s = impl_.plan.options().strategy;
   const bool turns = s == Strategy::kShardAll && !impl_.unit(u).resident;
@@ -84,6 +87,7 @@ Status Engine::Pass::end_forward(int u) {
 Status Engine::Pass::end_backward(int u) {
   Use& mine = use(u);
   mine.in_backward = false;
+  impl_.span("compute", "backward ", u, mine.backward_since);
   seen_.backward.push_back(u);
   // A unit around others is begun before them: by now it may be its turn.
   if (const size_t at = mine.off_list ? find(Act::kBackward, u) : actions_.size(); at < actions_.size()) {

@@ -67,6 +67,7 @@ class ChromeWriter {
     sink_.print("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     for (size_t f = 0; f < files_.size(); ++f) {
       choose_process(f);
+      write_spans(f);
       write_operations(f);
       write_lanes(f);
       report_.lost += files_[f].num_lost();
@@ -91,6 +92,32 @@ class ChromeWriter {
     name += fmt::format(" (pid {} on {})", files_[f].pid, files_[f].host.substr(0, files_[f].host.find(' ')));
     metadata("process_name", 0, fmt::format("\"name\":{}", json_quoted(name)));
     metadata("process_sort_index", 0, fmt::format("\"sort_index\":{}", pid_));
+  }
+
+  // Rows of a name stand together, in the order in which names first occur.
+  void write_spans(size_t f) {
+    std::vector<std::string> names;
+    std::unordered_map<std::string, std::vector<const TraceSpan*>> rows;
+    for (const TraceSpan& s : files_[f].spans) {
+      auto& row = rows[s.track];
+      if (row.empty()) names.push_back(s.track);
+      row.push_back(&s);
+    }
+    for (const std::string& name : names) {
+      auto& row = rows[name];
+      std::stable_sort(row.begin(), row.end(), [](auto* a, auto* b) { return a->begin < b->begin; });
+      Tracks tracks;
+      std::vector<size_t> track;
+      for (const TraceSpan* s : row) track.push_back(tracks.place(timeline_.ns(f, s->begin), timeline_.ns(f, s->end)));
+      name_tracks(name, tracks.count());
+      for (size_t t = 0; t < tracks.count(); ++t)
+        for (size_t i = 0; i < row.size(); ++i) {
+          const int64_t begin = timeline_.ns(f, row[i]->begin);
+          if (track[i] == t)
+            slice(next_tid_ + t, begin, timeline_.ns(f, row[i]->end) - begin, "span", row[i]->name, "");
+        }
+      next_tid_ += tracks.count();
+    }
   }
 
   void write_operations(size_t f) {

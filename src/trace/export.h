@@ -1,10 +1,11 @@
 // Exporters: traces of any number of ranks as Chrome trace JSON (Perfetto and chrome://tracing open it) and as JSON
 // Lines.
 //
-// Chrome: one process for each rank of each communicator, one track for its operations and one for each lane;
+// Chrome: one process for each rank of each communicator, tracks for the caller's own spans, for its operations and for
+// each lane;
 // operations that were under way at once get further tracks, since slices of one track must not overlap. Waiting for
 // data, for room and for order are slices of their own before the working one; a flow leads from each send to its
-// receives. JSON Lines: one object for each file, then one for each plan and for each record, with all fields.
+// receives. JSON Lines: one object for each file, then one for each plan, span and record, with all fields.
 //
 // Thread safety: pure functions of their arguments.
 #pragma once

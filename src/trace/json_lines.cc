@@ -23,6 +23,12 @@ Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, st
     for (size_t p = 0; p < t.plans.size(); ++p)
       sink.print("{{\"type\":\"plan\",\"communicator\":\"{:x}\",\"rank\":{},\"plan\":{},{}}}\n",
                  t.identity.communicator, t.identity.rank, p, plan_members(t.plans[p]));
+    for (const TraceSpan& s : t.spans)
+      sink.print(
+          "{{\"type\":\"span\",\"communicator\":\"{:x}\",\"rank\":{},\"track\":{},\"name\":{},\"begin_ns\":{},"
+          "\"end_ns\":{}}}\n",
+          t.identity.communicator, t.identity.rank, json_quoted(s.track), json_quoted(s.name), timeline.ns(f, s.begin),
+          timeline.ns(f, s.end));
     for (size_t i = 0; i < t.records.size(); ++i) {
       const StepRecord& r = t.records[i];
       if (r.kind != static_cast<uint64_t>(RecordKind::kStep)) continue;

@@ -41,6 +41,13 @@ uint16_t StepTrace::add_plan(TracedPlan plan) {
   return static_cast<uint16_t>(plans_.size() - 1);
 }
 
+void StepTrace::add_span(TraceSpan span) {
+  if (span.end < span.begin) return;
+  const std::lock_guard lock(spans_mutex_);
+  if (spans_.size() == kMaxSpans) spans_.pop_front();
+  spans_.push_back(std::move(span));
+}
+
 Status StepTrace::write(const std::string& path, std::string_view why) const {
   TraceFile head;
   head.identity = identity_;
@@ -51,6 +58,10 @@ Status StepTrace::write(const std::string& path, std::string_view why) const {
   head.end = read_clock_pair();
   head.num_written = num_written_;
   head.plans = plans_;
+  {
+    const std::lock_guard lock(spans_mutex_);
+    head.spans.assign(spans_.begin(), spans_.end());
+  }
   const uint64_t kept = num_written_ - num_lost(), first = num_lost() & mask_;
   const uint64_t until_end = std::min(kept, capacity() - first);
   auto piece = [&](uint64_t from, uint64_t count) {

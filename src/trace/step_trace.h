@@ -6,15 +6,18 @@
 // instruction there is no lock and no allocation; a plan is described once, at its first use. When the ring is full the
 // oldest records are overwritten, and how many is counted and reported.
 //
-// Thread safety: belongs to the communicator's driver.
+// Thread safety: belongs to the communicator's driver, but for the caller's spans.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "rondo/status.h"
+#include "rondo/trace.h"
 #include "trace/clock.h"
 #include "trace/step_record.h"
 
@@ -48,6 +51,7 @@ class StepTrace {
   static constexpr uint64_t kDefaultRecords = 1 << 16;  // 4 MiB
   static constexpr uint64_t kMinRecords = 1 << 6, kMaxRecords = 1 << 26;
   static constexpr uint32_t kMaxPlans = 65535;
+  static constexpr size_t kMaxSpans = 65536;
 
   /// Room for `num_records` records, rounded up to a power of two and made resident at once. Errors: kInvalidArgument
   /// (not from kMinRecords to kMaxRecords), kSystem (no memory).
@@ -102,6 +106,9 @@ class StepTrace {
   uint64_t last_ticks() const { return last_ticks_; }
   void begin_operation() { last_ticks_ = 0; }
 
+  /// From any thread.
+  void add_span(TraceSpan span);
+
   uint64_t num_written() const { return num_written_; }
   uint64_t capacity() const { return mask_ + 1; }
   uint64_t num_lost() const { return num_written_ > capacity() ? num_written_ - capacity() : 0; }
@@ -124,6 +131,8 @@ class StepTrace {
   uint64_t serial_;
   ClockPair start_;
   std::vector<TracedPlan> plans_;
+  mutable std::mutex spans_mutex_;
+  std::deque<TraceSpan> spans_;  // the newest
 };
 
 /// Where a trace of the given communicator goes: `directory`/rank-R-comm-C.rtrace; the `session`-th trace of one

@@ -210,13 +210,21 @@ std::string encode_trace_head(const TraceFile& head, uint64_t num_records) {
   w.put_text(head.host);
   w.put_text(head.why);
   put_list(w, head.plans, [&](const TracedPlan& p) { put(w, p); });
+  put_list(w, head.spans, [&](const TraceSpan& s) {
+    w.put_text(s.track);
+    w.put_text(s.name);
+    w.put(s.begin);
+    w.put(s.end);
+  });
   return w.take();
 }
 
 Expected<TraceFile> decode_trace(std::string_view bytes) {
   ByteReader r(bytes);
   const auto h = r.get<Header>();
-  if (!r.ok() || std::string_view(h.magic, sizeof h.magic) != kTraceMagic) return damaged(r, "is no trace of rondo's");
+  const std::string_view magic(h.magic, sizeof h.magic);
+  if (!r.ok() || (magic != kTraceMagic && magic != kTraceMagicWithoutSpans))
+    return damaged(r, "is no trace of rondo's");
   if (h.record_bytes != sizeof(StepRecord)) return damaged(r, "has records of another version");
   if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks) return damaged(r, "names a rank that cannot be");
   if (!can_be(h.start, h.clock_offset_ns) || !can_be(h.end, h.clock_offset_ns))
@@ -233,6 +241,16 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
   const size_t num_plans = r.get_count(36);  // a plan of no lanes
   for (size_t i = 0; i < num_plans && r.ok(); ++i) file.plans.push_back(get_plan(r));
   if (!r.ok()) return damaged(r, "ends, or is damaged, within its plans");
+  const size_t num_spans = magic == kTraceMagic ? r.get_count(24) : 0;  // without texts
+  for (size_t i = 0; i < num_spans && r.ok(); ++i) {
+    TraceSpan& s = file.spans.emplace_back();
+    s.track = r.get_text();
+    s.name = r.get_text();
+    s.begin = r.get<uint64_t>();
+    s.end = r.get<uint64_t>();
+    if (s.end < s.begin) return damaged(r, fmt::format("has a span that ends before it begins: {}", i));
+  }
+  if (!r.ok()) return damaged(r, "ends, or is damaged, within its spans");
   if (h.num_records > h.num_written || r.left() % sizeof(StepRecord) != 0 ||
       r.left() / sizeof(StepRecord) != h.num_records)
     return damaged(r, fmt::format("has {} bytes of records where {} records should be", r.left(), h.num_records));

@@ -1,6 +1,8 @@
 // The file of one rank's trace, *.rtrace: little endian, as the records lie in memory.
 //
-//   "RONDOTR1" | header: identity, clocks, counts | host | why | plans | records, the oldest first
+//   "RONDOTR2" | header: identity, clocks, counts | host | why | plans | spans | records, the oldest first
+//
+// "RONDOTR1" had no spans, and is read too.
 //
 // The reader trusts nothing: sizes, indices and enum values are checked, so that a file that was cut off, is of another
 // version or was made by hand gives an error and no crash.
@@ -20,7 +22,7 @@
 
 namespace rondo {
 
-inline constexpr std::string_view kTraceMagic = "RONDOTR1";
+inline constexpr std::string_view kTraceMagic = "RONDOTR2", kTraceMagicWithoutSpans = "RONDOTR1";
 inline constexpr std::string_view kTraceSuffix = ".rtrace";
 
 struct TraceFile {
@@ -32,6 +34,7 @@ struct TraceFile {
   int64_t clock_offset_ns = 0;  // to be added to this host's CLOCK_REALTIME; ranks on one host: 0
   uint64_t num_written = 0;     // records.size() of them are here, the others were overwritten
   std::vector<TracedPlan> plans;
+  std::vector<TraceSpan> spans;  // the caller's own
   std::vector<StepRecord> records;
 
   uint64_t num_lost() const { return num_written - records.size(); }

@@ -3,13 +3,16 @@
 #pragma once
 
 #include "fsdp/training.h"
+#include "rondo/trace.h"
+#include "trace/synthetic_trace.h"
+#include "trace/trace_file.h"
 
 namespace rondo::fsdp::testing {
 
 class FsdpEngine : public ::testing::TestWithParam<World> {};
 
 TEST_P(FsdpEngine, EveryStrategyTrainsAsOneProcessDoes) {
-  for (const int n : {1, 2, 3, 4})
+  for (const int n : {1, 2, 3, 4, 8})
     for (const Strategy strategy :
          {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardGradients, Strategy::kShardAll})
       for (const bool root : {false, true}) {
@@ -124,6 +127,59 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
     fails(e.release(0), {"not here"});
     ASSERT_TRUE(comm.barrier().ok());
   });
+}
+
+// Units, their buffers from gather to release, what was computed and waited for stand in the trace, in the order of the
+// plan.
+TEST_P(FsdpEngine, TracesShowUnitsBuffersAndWaits) {
+  rondo::testing::TemporaryFolder folder;
+  const TinyNet net;
+  const Options options{.nranks = 2};
+  spawn(GetParam(), 2, [&](Communicator& comm) {
+    const auto plan = Plan::build(net.model(), options);
+    ASSERT_TRUE(plan.ok());
+    auto made = Engine::create(*plan, comm, {});
+    ASSERT_TRUE(made.ok());
+    fill(**made);
+    ASSERT_TRUE(trace_start(comm, {folder.path()}).ok());
+    ASSERT_TRUE(train_step(**made, net, 1, 1, comm.rank()).ok());
+    ASSERT_TRUE(trace_stop(comm).ok());
+    ASSERT_TRUE(train_step(**made, net, 2, 1, comm.rank()).ok());  // not traced, no matter
+    const Stats stats = (*made)->stats();
+    EXPECT_EQ(stats.gathers, 2 * 7u);
+    EXPECT_EQ(stats.reductions, 2 * 4u);
+    uint64_t payload = 0;
+    for (const Communication& c : plan->communications(comm.rank())) payload += 2 * c.payload_bytes;
+    EXPECT_EQ(stats.payload_bytes, payload);
+    EXPECT_GT(stats.gather_wait_ns + stats.reduce_wait_ns, 0u);
+  });
+  const auto files = read_traces(folder.path());
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  ASSERT_EQ(files->size(), 2u);
+  const auto plan = Plan::build(net.model(), options);
+  for (const TraceFile& f : *files) {
+    std::vector<std::string> computed, expected, waited, awaited;
+    std::map<std::string, std::vector<const TraceSpan*>> held;
+    for (const TraceSpan& s : f.spans) {
+      if (s.track == "fsdp compute") computed.push_back(s.name);
+      if (s.track == "fsdp waits") waited.push_back(s.name);
+      if (s.track.starts_with("fsdp buffer ") || s.track.starts_with("fsdp gradient buffer "))
+        held[s.track].push_back(&s);
+    }
+    for (const Action& a : plan->step()) {
+      const std::string& unit = plan->units()[static_cast<size_t>(a.unit)].name;
+      if (a.act == Act::kForward) expected.push_back("forward " + unit);
+      if (a.act == Act::kBackward) expected.push_back("backward " + unit);
+      if (a.act == Act::kStep) expected.push_back("step " + unit);
+      if (a.act == Act::kWaitGather) awaited.push_back("gather " + unit);
+      if (a.act == Act::kWaitReduce) awaited.push_back("reduction " + unit);
+    }
+    EXPECT_EQ(computed, expected);
+    EXPECT_EQ(waited, awaited);
+    EXPECT_EQ(held.size(), static_cast<size_t>(plan->num_data_buffers() + plan->num_grad_buffers()));
+    for (const auto& [track, spans] : held)  // one unit at a time
+      for (size_t i = 1; i < spans.size(); ++i) EXPECT_LE(spans[i - 1]->end, spans[i]->begin) << track;
+  }
 }
 
 TEST_P(FsdpEngine, RanksWithOtherPlansFindOut) {

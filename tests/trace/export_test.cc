@@ -76,6 +76,29 @@ TEST(ChromeTrace, TimesWaitsAndFlowsOfAnExchange) {
   EXPECT_EQ(operation["args"]["algorithm"], "exchange");
 }
 
+// Rows by name; what overlaps within one stands in a further row.
+TEST(ChromeTrace, SpansOfTheCallerHaveRowsOfTheirOwn) {
+  std::vector<TraceFile> files = exchange();
+  files[0].spans = {{"waits", "gather b", 1'000'300, 1'000'400},
+                    {"compute", "outer", 1'000'000, 1'000'900},
+                    {"compute", "inner", 1'000'100, 1'000'200},
+                    {"waits", "gather a", 1'000'100, 1'000'300}};
+  const Json trace = chrome(files);
+  EXPECT_EQ(joined(ChromeValidator::check(trace)), "");
+  const Json outer = find_event(trace, "X", "outer", 1), inner = find_event(trace, "X", "inner", 1);
+  EXPECT_EQ(outer["cat"], "span");
+  EXPECT_EQ(outer["dur"], 0.450);
+  EXPECT_NE(outer["tid"], inner["tid"]);
+  EXPECT_EQ(find_event(trace, "X", "gather a", 1)["tid"], find_event(trace, "X", "gather b", 1)["tid"]);
+  int rows = 0;
+  for (const Json& e : trace["traceEvents"])
+    rows += e["name"] == "thread_name" && (e["args"]["name"] == "waits" || e["args"]["name"] == "compute (2)");
+  EXPECT_EQ(rows, 2);
+  const std::string lines = text_of([&](std::FILE* out) { ASSERT_TRUE(export_json_lines(files, out).ok()); });
+  EXPECT_NE(lines.find("\"type\":\"span\""), std::string::npos);
+  EXPECT_NE(lines.find("\"name\":\"inner\""), std::string::npos);
+}
+
 TEST(ChromeTrace, OperationsUnderWayAtOnceGetTracksOfTheirOwn) {
   std::vector<TraceFile> files = exchange();
   for (TraceFile& f : files) {

@@ -142,6 +142,7 @@ TraceFile sample_file() {
   for (uint32_t m = 0; m < 5; ++m) f.records.push_back(make_step(1, m % 2, m, {1'000'100 + m, 5, 6, 7, 8}));
   f.num_written = 9;
   f.why = "deadline passed";
+  f.spans = {{"compute", "forward", 1'000'100, 1'000'200}, {"compute", "", 1'000'300, 1'000'300}};
   return f;
 }
 
@@ -167,6 +168,42 @@ TEST(TraceFile, DamagedBytesNeverCrash) {
         if (r.kind == static_cast<uint64_t>(RecordKind::kStep)) (void)file->instruction(r);
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST(TraceFile, SpansAreKeptAndThoseThatRunBackwardsRefused) {
+  TraceFile f = sample_file();
+  auto back = decode_trace(encode(f));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->spans, f.spans);
+  f.spans[1].end = 5;
+  EXPECT_NE(decode_trace(encode(f)).status().to_string().find("span"), std::string::npos);
+}
+
+TEST(TraceFile, OfTheVersionWithoutSpansIsRead) {
+  TraceFile f = sample_file();
+  f.spans.clear();
+  std::string bytes = encode(f);
+  const size_t records = f.records.size() * sizeof(StepRecord);
+  bytes.erase(bytes.size() - records - sizeof(uint32_t), sizeof(uint32_t));  // their count
+  bytes.replace(0, kTraceMagic.size(), kTraceMagicWithoutSpans);
+  const auto back = decode_trace(bytes);
+  ASSERT_TRUE(back.ok()) << back.status().to_string();
+  EXPECT_EQ(back->records.size(), f.records.size());
+}
+
+TEST(StepTrace, KeepsTheNewestSpans) {
+  auto trace = StepTrace::create({1, 0, 1}, 64);
+  ASSERT_TRUE(trace.ok());
+  for (uint64_t i = 0; i < StepTrace::kMaxSpans + 10; ++i) (*trace)->add_span({"t", "s", i, i + 1});
+  (*trace)->add_span({"t", "backwards", 9, 8});
+  TemporaryFolder folder;
+  const std::string path = folder.path() + "/x.rtrace";
+  ASSERT_TRUE((*trace)->write(path, "").ok());
+  const auto file = read_trace(path);
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  ASSERT_EQ(file->spans.size(), StepTrace::kMaxSpans);
+  EXPECT_EQ(file->spans.front().begin, 10u);
+  EXPECT_EQ(file->spans.back().begin, StepTrace::kMaxSpans + 9);
 }
 
 TEST(TraceFile, RecordsOfMissingPlansAndInstructionsAreRefused) {

@@ -129,7 +129,8 @@ class RONDO_API Engine {
   Status end_pass();
   /// After a pass of kind kTrain: clips, then the optimizer on all units, or `instead`, which changes parts() itself.
   Status step(const std::function<Status()>& instead = {});
-  /// Ends a pass that failed: waits for what is under way, gives all back, forgets gradients. To be called on all ranks.
+  /// Ends a pass that failed: waits for what is under way, gives all back, forgets gradients. To be called on all
+  /// ranks.
   Status cancel_pass();
   /// After end_pass: later passes take the order in which units were begun in it, on rank 0. Collective.
   Status adopt_order();

@@ -44,8 +44,8 @@ struct Tensor {
 struct Unit {
   std::string name;
   std::vector<Tensor> tensors;
-  /// Other units are used while this one is: its parameters stay from forward to the end of its backward, in a buffer of
-  /// its own.
+  /// Other units are used while this one is: its parameters stay from forward to the end of its backward, in a buffer
+  /// of its own.
   bool encloses = false;
 };
 
