@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a leaving rank has sent them
 constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
-constexpr uint32_t kIdlePasses = 4;           // then the peers are told of every message that was read
+constexpr uint32_t kIdlePasses = 1024;        // then the peers are told of every message that was read
 constexpr int kGiveWayMs = 2;                 // the poller looks that often whether somebody drives
 
 }  // namespace
