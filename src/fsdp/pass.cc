@@ -81,7 +81,8 @@ Status Engine::Pass::end_forward(int u) {
   if (std::exchange(mine.release_due, false)) return let_go(u);
   const Strategy s = impl_.plan.options().strategy;
   const bool turns = s == Strategy::kShardAll && !impl_.unit(u).resident;
-  return mine.off_list && !backward_ && turns ? let_go(u) : Status();
+  const bool leaves = turns || (kind_ == PassKind::kForwardOnly && s == Strategy::kShardGradients);
+  return mine.off_list && !backward_ && leaves ? let_go(u) : Status();
 }
 
 Status Engine::Pass::end_backward(int u) {

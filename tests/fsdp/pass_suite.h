@@ -156,6 +156,9 @@ TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
           EXPECT_EQ(e.log().size(), plan->communications(comm.rank()).size());
         } else {
           EXPECT_GE(e.log().size(), plan->communications(comm.rank()).size());
+          const auto reductions = std::count_if(e.log().begin(), e.log().end(),
+                                                [](const Communication& c) { return c.act == Act::kReduce; });
+          EXPECT_EQ(reductions, 4);  // each unit once
         }
       }
       if (adopt) {
@@ -222,11 +225,12 @@ TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
         Pass pass(net, 1);
         ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
         for (int l = 0; l < net.layers; ++l) ASSERT_TRUE(forward_of(e, net, pass, l, comm.rank(), l + 1).ok());
+        ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 1).ok());  // once more: on the spot, and given back
         EXPECT_TRUE(e.is_here(0));
         ASSERT_TRUE(e.end(Act::kForward, 0).ok());
         EXPECT_EQ(e.begin(Act::kBackward, 1).code(), StatusCode::kInvalidArgument);
         ASSERT_TRUE(e.end_pass().ok());
-        EXPECT_EQ(e.log().size(), gathers ? 4u : 0u);
+        EXPECT_EQ(e.log().size(), gathers ? 5u : 0u);
         for (int u = 0; u < 4; ++u) EXPECT_EQ(e.is_here(u), !gathers);
         EXPECT_EQ(e.step().code(), StatusCode::kInvalidArgument);
       }
