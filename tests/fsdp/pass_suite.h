@@ -15,6 +15,7 @@ struct Hooks {
   std::vector<int> order = {};  // of layers in forward, by unit; empty: as they are
   bool adopt = false;
   bool own_optimizer = false;  // SGD without momentum, by parts()
+  bool dawdling = false;       // ranks take their time, each its own
 };
 
 inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, int rank, int unit) {
@@ -29,12 +30,19 @@ inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, i
 
 inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64_t data, int rank) {
   Pass pass(net, data);
+  std::mt19937 random(static_cast<uint32_t>(data));
+  auto pause = [&] {
+    if (hooks.dawdling) dawdle(random);
+  };
   const int first = net.first();
   auto unit_of = [&](int layer) {
     return hooks.order.empty() ? first + layer : hooks.order[static_cast<size_t>(layer)];
   };
   if (net.root) RONDO_TRY(e.begin(Act::kForward, 0));
-  for (int l = 0; l < net.layers; ++l) RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l)));
+  for (int l = 0; l < net.layers; ++l) {
+    RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l)));
+    pause();
+  }
   if (net.root) {
     RONDO_TRY(e.end(Act::kForward, 0));
     RONDO_TRY(e.begin(Act::kBackward, 0));
@@ -48,6 +56,7 @@ inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64
     RONDO_TRY(e.begin(Act::kBackward, u));
     if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
     if (hooks.recompute) RONDO_TRY(forward_of(e, net, pass, l, rank, u));
+    pause();
     pass.backward_layer(l, floats(e.data(u, 0)), floats(e.grad(u, 0)), floats(e.grad(u, 1)));
     if (hooks.overlapping) open = u;
     else RONDO_TRY(e.end(Act::kBackward, u));
@@ -105,6 +114,20 @@ TEST_P(FsdpPass, WithEveryPrefetchAndMicroBatches) {
         s.micro_batches = 2;
         s.by = by_hooks({.overlapping = buffers > 1});
         s.as_planned = buffers == 1;  // what overlaps is reduced later, after the next gather
+        expect_same_training(GetParam(), s);
+      }
+}
+
+// Nobody computes on what has not come, gathers into or writes to what is in use: whoever is late, the bits stay.
+TEST_P(FsdpPass, RanksThatDawdleGetTheSameBits) {
+  for (const int n : {2, 4})
+    for (const BackwardPrefetch order : {BackwardPrefetch::kPre, BackwardPrefetch::kPost})
+      for (const int buffers : {1, 2, 3}) {
+        Setting s;
+        s.net = {.layers = 6, .dim = 13};
+        s.plan = {.nranks = n, .backward_order = order, .data_buffers = buffers, .grad_buffers = buffers};
+        s.steps = 8;
+        s.by = by_hooks({.dawdling = true});
         expect_same_training(GetParam(), s);
       }
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <random>
+#include <thread>
 
 #include "fsdp/tiny_net.h"
 #include "rondo/fsdp/engine.h"
@@ -105,6 +107,11 @@ inline void fill(Engine& engine) {
     for (uint64_t i = 0; i < n; ++i) static_cast<float*>(to)[i] = value_of(unit_of.at(&t), seed_of(t.name), first + i);
   });
   EXPECT_TRUE(s.ok()) << s.to_string();
+}
+
+/// Lets others run, for a while that differs from call to call.
+inline void dawdle(std::mt19937& random) {
+  for (uint32_t n = random() % 64; n > 0; --n) std::this_thread::yield();
 }
 
 inline Status train_step(Engine& engine, const TinyNet& net, int step, int micro_batches, int rank) {
