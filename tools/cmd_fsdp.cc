@@ -10,6 +10,7 @@
 
 #include "commands.h"
 #include "fsdp_model.h"
+#include "rondo/fsdp/forecast.h"
 #include "rondo/fsdp/plan.h"
 
 namespace rondo::tools {
@@ -18,6 +19,7 @@ namespace {
 struct FsdpOptions {
   std::string model, param_dtype, reduce_dtype;
   fsdp::Options plan;
+  double line_gb_s = 0, line_us = 0, forward_us = 0;  // a forecast, where both are given
 };
 
 [[noreturn]] void fail(const std::string& what, const Status& why) {
@@ -32,6 +34,18 @@ std::optional<Dtype> dtype_of(const std::string& option, const std::string& name
   return dtype;
 }
 
+void print_forecast(const fsdp::Plan& plan, const FsdpOptions& o) {
+  const auto f =
+      fsdp::forecast(plan, plan.step(), fsdp::line_costs(plan, o.line_gb_s, o.line_us, o.forward_us));
+  if (!f.ok()) fail("forecast", f.status());
+  fmt::print("\ntime of a step, with units that compute {:g} us forward and {:g} us backward, and {:g} GB/s and {:g} us "
+             "for each collective:\n",
+             o.forward_us, 2 * o.forward_us, o.line_gb_s, o.line_us);
+  fmt::print("  computing {:.0f} us, communication {:.0f} us; overlapped {:.0f} us, one after the other {:.0f} us\n",
+             f->compute_us, f->line_us, f->overlapped_us, f->serial_us);
+  fmt::print("  exposed: {:.0f} us, {:.1f} % of the step\n", f->exposed_us, 100 * f->exposed_us / f->overlapped_us);
+}
+
 void run(FsdpOptions o) {
   std::ifstream file(o.model, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -43,6 +57,7 @@ void run(FsdpOptions o) {
   const auto plan = fsdp::Plan::build(*model, o.plan);
   if (!plan.ok()) fail(o.model, plan.status());
   fmt::print("{}", plan->describe());
+  if (o.line_gb_s > 0) print_forecast(*plan, o);
 }
 
 }  // namespace
@@ -59,7 +74,8 @@ void add_fsdp_command(CLI::App& app) {
       "  A tensor may also say dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
       "Examples:\n"
       "  rondo fsdp plan model.json --ranks 8\n"
-      "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n");
+      "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
+      "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n");
   auto o = std::make_shared<FsdpOptions>();
   command->add_option("model", o->model, "The model's shapes, JSON")->required();
   command->add_option("-n,--ranks", o->plan.nranks, "Number of ranks")->required()->check(CLI::Range(1, 1 << 20));
@@ -82,6 +98,12 @@ void add_fsdp_command(CLI::App& app) {
   command->add_option("--data-buffers", o->plan.data_buffers, "Buffers that parameters take turns in; 0: by prefetch");
   command->add_option("--grad-buffers", o->plan.grad_buffers, "Buffers that gradients take turns in; 0: two");
   command->add_option("--optimizer-bytes", o->plan.optimizer_bytes, "Optimizer state for each element (Adam: 8)");
+  CLI::Option* line = command->add_option("--line-gb-s", o->line_gb_s, "Forecast: GB/s of each rank's line");
+  line->check(CLI::PositiveNumber);
+  command->add_option("--line-us", o->line_us, "Forecast: latency of a collective")->needs(line);
+  CLI::Option* forward = command->add_option("--forward-us", o->forward_us, "Forecast: a unit's forward; backward: twice");
+  forward->needs(line)->check(CLI::PositiveNumber);
+  line->needs(forward);
   command->add_flag("--keep-last", o->plan.keep_last, "Keep the last unit's parameters from forward to backward");
   command->callback([o] { run(*o); });
 }

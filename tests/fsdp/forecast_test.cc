@@ -69,6 +69,21 @@ TEST(Forecast, CostsOfALine) {
   EXPECT_DOUBLE_EQ(hybrid[0].reduce_us, 2 + 32 * 4 * 0.5 + 2 + 2 * 64 * 0.5);
 }
 
+// The figures of the command are these.
+TEST(Forecast, OfTheDocumentedModel) {
+  Model m;
+  m.has_root = true;
+  m.units.push_back({"root", {{"embedding", {50257, 768}}}});
+  for (int i = 0; i < 3; ++i) m.units.push_back({"block" + std::to_string(i), {{"w", {768, 768}}, {"b", {768}}}});
+  const auto plan = Plan::build(m, {.nranks = 8});
+  ASSERT_TRUE(plan.ok());
+  const auto f = forecast(*plan, plan->step(), line_costs(*plan, 20, 30, 900));
+  ASSERT_TRUE(f.ok());
+  EXPECT_DOUBLE_EQ(f->compute_us, 4 * 3 * 900);
+  const double root_bytes = 50257.0 * 768 * 4, block_bytes = (768.0 * 768 + 768) * 4;
+  EXPECT_NEAR(f->line_us, 2 * (30 + root_bytes * 7 / 8 / 20e3) + 9 * (30 + block_bytes * 7 / 8 / 20e3), 1e-6);
+}
+
 TEST(Forecast, MistakesAreNamed) {
   const Plan plan = plan_of(2, {.nranks = 2});
   EXPECT_NE(forecast(plan, plan.step(), {{}}).status().message().find("1 units"), std::string::npos);
