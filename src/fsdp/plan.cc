@@ -46,6 +46,10 @@ bool has_gradients(const UnitPlan& u) {
 
 }  // namespace
 
+std::string full_name(const UnitPlan& unit, const Tensor& tensor) {
+  return unit.name.empty() ? tensor.name : unit.name + "." + tensor.name;
+}
+
 Expected<Plan> Plan::build(const Model& model, const Options& options) {
   RONDO_TRY(check_options(options));
   if (model.units.empty())

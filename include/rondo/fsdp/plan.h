@@ -114,6 +114,9 @@ struct UnitPlan {
   bool keeps_grads = false;                 // so is its gradient buffer: micro-batches add up there
 };
 
+/// Under which name checkpoints have it: "unit.tensor", or "tensor" where the unit has no name.
+RONDO_API std::string full_name(const UnitPlan& unit, const Tensor& tensor);
+
 /// One thing that a rank does. Gathers and reductions are issued, and run in this order; computing is the caller's.
 enum class Act : uint8_t {
   kGather,  // its parameters, into its data buffer

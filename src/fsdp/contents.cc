@@ -1,0 +1,185 @@
+// What a path holds: a checkpoint of rondo's, one safetensors file, a folder of Hugging Face's, shards of PyTorch's.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "fsdp/json.h"
+#include "fsdp/manifest.h"
+#include "fsdp/reader.h"
+
+namespace rondo::fsdp {
+namespace {
+
+Status wrong(const std::string& path, const std::string& why) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}", path, why));
+}
+
+Expected<Contents> read_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifest;
+  RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
+  RONDO_TRY_ASSIGN(Contents c, decode_manifest(text, path));
+  for (StoredFile& f : c.files) f.path = folder + "/" + f.path;
+  return c;
+}
+
+// The first row of each tensor of a shard, as PyTorch notes it beside the tensors: {"w": {"saved_offsets": [8, 0]}}.
+Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const std::string& path) {
+  const auto entry = info.find(t.name);
+  if (entry == info.end() || !entry->is_object() || !entry->contains("saved_offsets") ||
+      !(*entry)["saved_offsets"].is_array() || (*entry)["saved_offsets"].size() != t.shape.size())
+    return wrong(path, fmt::format("tensor '{}': its place in the whole tensor is not said", t.name));
+  uint64_t first = 0;
+  size_t dimension = 0;
+  for (const Json& offset : (*entry)["saved_offsets"]) {
+    if (!offset.is_number_unsigned() || (dimension > 0 && offset.get<uint64_t>() != 0))
+      return wrong(path, fmt::format("tensor '{}': it is cut otherwise than between rows", t.name));
+    if (dimension++ == 0) first = offset.get<uint64_t>();
+  }
+  return first;
+}
+
+// Adds a file's tensors, whole or as the rows that its sharding information says.
+Status add_file(const std::string& path, Contents* c) {
+  RONDO_TRY_ASSIGN(const File file, File::open(path));
+  RONDO_TRY_ASSIGN(const Safetensors header, read_safetensors(file));
+  const size_t index = c->files.size();
+  c->files.push_back({path, file.size_bytes()});
+  const auto text = header.metadata.find("DCP_SHARDING_INFO");
+  const bool sharded = text != header.metadata.end();
+  const Json info = sharded ? Json::parse(text->second, nullptr, /*allow_exceptions=*/false) : Json::object();
+  if (!info.is_object()) return wrong(path, "its DCP_SHARDING_INFO is no JSON object");
+  for (const TensorEntry& t : header.tensors) {
+    uint64_t first = 0;
+    if (sharded) {
+      RONDO_TRY_ASSIGN(first, first_row_of(info, t, path));
+    }
+    const uint64_t rows = rows_of(t.shape);
+    if (first > UINT64_MAX - rows) return wrong(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
+    StoredTensor& whole = c->parameters.try_emplace(t.name, StoredTensor{t.name, t.dtype, t.shape, {}}).first->second;
+    const bool same_rows =
+        whole.shape.size() == t.shape.size() &&
+        std::equal(whole.shape.begin() + !t.shape.empty(), whole.shape.end(), t.shape.begin() + !t.shape.empty());
+    if (whole.dtype != t.dtype || !same_rows)
+      return wrong(path, fmt::format("tensor '{}': it has another type or shape than in '{}'", t.name,
+                                     c->files[whole.parts.front().file].path));
+    if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
+    whole.parts.push_back({index, first, rows});
+  }
+  for (const auto& [name, partner] : header.metadata)  // as safetensors' own save_model notes ties
+    if (header.find(partner) != nullptr && header.find(name) == nullptr) c->ties[name] = partner;
+  return {};
+}
+
+Expected<Contents> read_files(const std::string& what, std::vector<std::string> paths) {
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  Contents c;
+  for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));
+  for (auto& [name, t] : c.parameters) {
+    if (!tensor_bytes(t.dtype, t.shape)) return wrong(what, fmt::format("tensor '{}' is larger than memory", name));
+    RONDO_TRY(check_rows(what, &t));
+  }
+  return c;
+}
+
+// The files that an index names, and each tensor in the one that it says.
+Expected<Contents> read_index(const std::string& folder, const std::string& path) {
+  RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
+    return wrong(path, "weight_map: expected an object of tensors and their files");
+  std::vector<std::string> files;
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
+                      file.get_ref<const std::string&>().find('/') == std::string::npos;
+    if (!good) return wrong(path, fmt::format("weight_map.{}: expected a file of this folder", name));
+    files.push_back(folder + "/" + file.get<std::string>());
+  }
+  RONDO_TRY_ASSIGN(Contents c, read_files(folder, std::move(files)));
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    const auto t = c.parameters.find(name);
+    const std::string expected = folder + "/" + file.get<std::string>();
+    if (t == c.parameters.end() || c.files[t->second.parts.front().file].path != expected)
+      return wrong(expected, fmt::format("tensor '{}' is not in it, and '{}' says so", name, path));
+  }
+  return c;
+}
+
+std::vector<std::string> shards_in(const std::string& folder) {
+  std::vector<std::string> shards;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator it(folder, failed), end; !failed && it != end; it.increment(failed)) {
+    const std::string name = it->path().filename();
+    if (name.starts_with("shard-") && name.ends_with(".safetensors")) shards.push_back(folder + "/" + name);
+  }
+  return shards;
+}
+
+}  // namespace
+
+Expected<Contents> inspect(const std::string& path) {
+  struct stat s;
+  if (::stat(path.c_str(), &s) != 0) return system_error("find checkpoint", path);
+  if (!S_ISDIR(s.st_mode)) return read_files(path, {path});
+  if (exists(path + "/" + kManifest)) return read_manifest(path);
+  const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors";
+  if (exists(index)) return read_index(path, index);
+  if (exists(single)) return read_files(path, {single});
+  if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
+  return wrong(path,
+               fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
+                           "in it: it is no complete checkpoint",
+                           kManifest));
+}
+
+Status verify_file(const StoredFile& stored) {
+  RONDO_TRY_ASSIGN(const File file, File::open(stored.path));
+  if (file.size_bytes() != stored.size_bytes)
+    return wrong(stored.path,
+                 fmt::format("it has {} bytes, and was written with {}", file.size_bytes(), stored.size_bytes));
+  RONDO_TRY_ASSIGN(const std::string now, sha256_of(file));
+  if (now != stored.sha256) return wrong(stored.path, "its bytes are not those that were written: SHA-256 differs");
+  return {};
+}
+
+Status verify(const Contents& contents) {
+  for (const StoredFile& f : contents.files) {
+    if (f.sha256.empty())
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("'{}': there is no checksum of it, only checkpoints that rondo "
+                                "has saved have them",
+                                f.path));
+    RONDO_TRY(verify_file(f));
+  }
+  return {};
+}
+
+Status consolidate(const Contents& contents, const std::string& path) {
+  Safetensors plain;
+  plain.metadata = contents.ties;
+  plain.metadata["format"] = "pt";
+  for (const auto& [name, t] : contents.parameters) plain.tensors.push_back({name, t.dtype, t.shape});
+  RONDO_TRY_ASSIGN(WholeFile file, WholeFile::create(path));
+  RONDO_TRY_ASSIGN(const std::string header, encode_safetensors(&plain));
+  RONDO_TRY(file.write(header.data(), header.size()));
+  Reader reader(contents);
+  std::vector<char> piece;
+  for (const TensorEntry& t : plain.tensors) {
+    const StoredTensor& stored = contents.parameters.at(t.name);
+    const uint64_t rows = rows_of(t.shape), row_bytes = rows == 0 ? 0 : (t.end - t.begin) / rows;
+    if (row_bytes == 0) continue;
+    const uint64_t at_once = std::max<uint64_t>(1, kPieceBytes / row_bytes);
+    piece.resize(std::min(at_once, rows) * row_bytes);
+    for (uint64_t row = 0; row < rows; row += at_once) {
+      const uint64_t n = std::min(at_once, rows - row);
+      RONDO_TRY(reader.read(stored, row, n, piece.data()));
+      RONDO_TRY(file.write(piece.data(), n * row_bytes));
+    }
+  }
+  return file.finish();
+}
+
+}  // namespace rondo::fsdp

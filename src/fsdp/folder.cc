@@ -1,0 +1,101 @@
+#include "fsdp/folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <vector>
+
+#include "fsdp/file.h"
+#include "fsdp/manifest.h"
+
+namespace rondo::fsdp {
+namespace {
+
+bool is_shard(std::string_view name) {
+  constexpr std::string_view kBegin = "shard-", kEnd = "-model-00001-of-00001.safetensors";
+  if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() < kBegin.size() + kEnd.size() + 5) return false;
+  const std::string_view number = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  return number.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// What a checkpoint's folder holds, its subfolder after what is in it; an error where something else lies there.
+Status list_checkpoint(const std::string& folder, bool inner, std::vector<std::string>* paths) {
+  std::error_code failed;
+  std::filesystem::directory_iterator it(folder, failed);
+  for (; !failed && it != std::filesystem::directory_iterator(); it.increment(failed)) {
+    const std::string name = it->path().filename(), path = folder + "/" + name;
+    std::error_code ignored;
+    const auto type = it->symlink_status(ignored).type();
+    const bool file = type == std::filesystem::file_type::regular;
+    if (!inner && name == kOptimizerFolder && type == std::filesystem::file_type::directory) {
+      RONDO_TRY(list_checkpoint(path, true, paths));
+      paths->push_back(path);
+    } else if (file && (is_shard(name) || (!inner && name == kManifest))) {
+      paths->push_back(path);
+    } else {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("'{}' cannot be replaced by a checkpoint: '{}' is in it, which is none's; name another "
+                                "folder, or move that away",
+                                folder, name));
+    }
+  }
+  if (failed) return Status(StatusCode::kSystem, fmt::format("cannot list '{}': {}", folder, failed.message()));
+  return {};
+}
+
+}  // namespace
+
+std::string shard_name(int rank) { return fmt::format("shard-{:05}-model-00001-of-00001.safetensors", rank + 1); }
+
+Status check_replaceable(const std::string& folder) {
+  struct stat s;
+  if (::lstat(folder.c_str(), &s) != 0) return errno == ENOENT ? Status() : system_error("look at", folder);
+  if (!S_ISDIR(s.st_mode))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("'{}' cannot be replaced by a checkpoint: it is no folder", folder));
+  std::vector<std::string> paths;
+  return list_checkpoint(folder, false, &paths);
+}
+
+Status remove_checkpoint(const std::string& folder) {
+  if (!exists(folder)) return {};
+  RONDO_TRY(check_replaceable(folder));
+  std::vector<std::string> paths;
+  RONDO_TRY(list_checkpoint(folder, false, &paths));
+  paths.push_back(folder);
+  for (const std::string& path : paths)
+    if (::remove(path.c_str()) != 0 && errno != ENOENT) return system_error("remove", path);
+  return {};
+}
+
+Status begin_folder(const std::string& folder, bool optimizer) {
+  RONDO_TRY(check_replaceable(folder));
+  const std::string beside = folder + kBeside;
+  RONDO_TRY(remove_checkpoint(beside));
+  RONDO_TRY(make_folder(beside));
+  return optimizer ? make_folder(beside + "/" + kOptimizerFolder) : Status();
+}
+
+Status replace_folder(const std::string& folder) {
+  const std::string beside = folder + kBeside;
+  const bool replaces = exists(folder);
+  if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, folder.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0) {
+    if (replaces && (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP))
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("'{}' cannot be replaced: its file system does not exchange two folders in one step; "
+                                "save under a new name each time",
+                                folder));
+    return system_error("rename to", folder);
+  }
+  RONDO_TRY(sync_folder(folder_of(folder)));
+  // The new one stands. What is left of the old one now, the next save removes.
+  if (replaces) (void)remove_checkpoint(beside);
+  return {};
+}
+
+}  // namespace rondo::fsdp

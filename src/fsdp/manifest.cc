@@ -1,0 +1,191 @@
+#include "fsdp/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fsdp/json.h"
+#include "fsdp/safetensors.h"
+
+namespace rondo::fsdp {
+namespace {
+
+constexpr const char* kFormat = "rondo checkpoint";
+constexpr uint64_t kVersion = 1;
+
+Json encode_tensors(const std::map<std::string, StoredTensor>& tensors) {
+  Json all = Json::object();
+  for (const auto& [name, t] : tensors) {
+    Json parts = Json::array();
+    for (const StoredRows& p : t.parts) parts.push_back({p.file, p.first_row, p.num_rows});
+    all[name] = {{"dtype", safetensors_name(t.dtype)}, {"shape", t.shape}, {"parts", std::move(parts)}};
+  }
+  return all;
+}
+
+// Reads one document; the first thing that is not as it should be stays as the error.
+class Decoder {
+ public:
+  explicit Decoder(const std::string& what) : what_(what) {}
+
+  Status wrong(const std::string& place, std::string_view expected) const {
+    return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}: expected {}", what_, place, expected));
+  }
+  Status number(const Json& object, const char* key, const std::string& place, uint64_t most, uint64_t* to) const {
+    const auto it = object.find(key);
+    if (it == object.end() || !it->is_number_unsigned() || it->get<uint64_t>() > most)
+      return wrong(place + key, fmt::format("a whole number up to {}", most));
+    *to = it->get<uint64_t>();
+    return {};
+  }
+  Status text(const Json& object, const char* key, const std::string& place, std::string* to) const {
+    const auto it = object.find(key);
+    if (it == object.end() || !it->is_string()) return wrong(place + key, "a string");
+    *to = it->get_ref<const std::string&>();
+    return {};
+  }
+  Expected<const Json*> member(const Json& object, const char* key, Json::value_t type, const char* expected) const {
+    const auto it = object.find(key);
+    if (it == object.end() || it->type() != type) return wrong(key, expected);
+    return &*it;
+  }
+
+  Status files(const Json& array, Contents* to) const;
+  Status tensors(const Json& object, const char* key, size_t num_files, std::map<std::string, StoredTensor>* to) const;
+  Status optimizer(const Json& object, Contents* to) const;
+
+ private:
+  const std::string& what_;
+};
+
+Status Decoder::files(const Json& array, Contents* to) const {
+  for (size_t i = 0; i < array.size(); ++i) {
+    const std::string place = fmt::format("files[{}].", i);
+    if (!array[i].is_object()) return wrong(place, "an object");
+    StoredFile f;
+    RONDO_TRY(text(array[i], "name", place, &f.path));
+    if (f.path.empty() || f.path[0] == '/' || f.path.find("..") != std::string::npos)
+      return wrong(place + "name", "a file of this folder");
+    RONDO_TRY(number(array[i], "bytes", place, INT64_MAX, &f.size_bytes));
+    RONDO_TRY(text(array[i], "sha256", place, &f.sha256));
+    if (f.sha256.size() != 64) return wrong(place + "sha256", "64 hexadecimal digits");
+    to->files.push_back(std::move(f));
+  }
+  return {};
+}
+
+Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
+                        std::map<std::string, StoredTensor>* to) const {
+  for (const auto& [name, json] : object.items()) {
+    const std::string place = fmt::format("{}.{}.", key, name);
+    if (!json.is_object()) return wrong(place, "an object");
+    StoredTensor t{.name = name, .shape = {}, .parts = {}};
+    std::string dtype;
+    RONDO_TRY(text(json, "dtype", place, &dtype));
+    const auto known = safetensors_dtype(dtype);
+    if (!known) return wrong(place + "dtype", "a type of rondo's");
+    t.dtype = *known;
+    const auto shape = json.find("shape"), parts = json.find("parts");
+    if (shape == json.end() || !shape->is_array()) return wrong(place + "shape", "a list");
+    for (const Json& n : *shape) {
+      if (!n.is_number_unsigned()) return wrong(place + "shape", "whole numbers");
+      t.shape.push_back(n.get<uint64_t>());
+    }
+    if (!tensor_bytes(t.dtype, t.shape)) return wrong(place + "shape", "no more elements than memory has bytes");
+    if (parts == json.end() || !parts->is_array()) return wrong(place + "parts", "a list");
+    for (const Json& p : *parts) {
+      const bool three = p.is_array() && p.size() == 3 &&
+                         std::all_of(p.begin(), p.end(), [](const Json& n) { return n.is_number_unsigned(); });
+      if (!three || p[0].get<uint64_t>() >= num_files) return wrong(place + "parts", "[file, first row, rows]");
+      t.parts.push_back({p[0].get<size_t>(), p[1].get<uint64_t>(), p[2].get<uint64_t>()});
+    }
+    RONDO_TRY(check_rows(what_, &t));
+    to->emplace(name, std::move(t));
+  }
+  return {};
+}
+
+Status Decoder::optimizer(const Json& object, Contents* to) const {
+  uint64_t steps = 0;
+  RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
+  to->optimizer_steps = static_cast<int64_t>(steps);
+  const auto states = object.find("states");
+  if (states == object.end() || !states->is_array()) return wrong("optimizer.states", "a list of names");
+  for (const Json& s : *states) {
+    if (!s.is_string()) return wrong("optimizer.states", "a list of names");
+    to->state_names.push_back(s.get<std::string>());
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_rows(const std::string& what, StoredTensor* t) {
+  std::sort(t->parts.begin(), t->parts.end(), [](const StoredRows& a, const StoredRows& b) {
+    return a.first_row < b.first_row || (a.first_row == b.first_row && a.num_rows < b.num_rows);
+  });
+  auto wrong = [&](uint64_t row, const char* why) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("'{}': tensor '{}': row {} {}", what, t->name, row, why));
+  };
+  uint64_t at = 0;
+  const uint64_t rows = rows_of(t->shape);
+  for (const StoredRows& p : t->parts) {
+    if (p.first_row > at) return wrong(at, "is in no file");
+    if (p.first_row < at) return wrong(p.first_row, "is there twice");
+    if (__builtin_add_overflow(at, p.num_rows, &at) || at > rows) return wrong(rows, "is beyond its shape");
+  }
+  if (at < rows || t->parts.empty()) return wrong(at, "is in no file");
+  return {};
+}
+
+std::string encode_manifest(const Contents& c) {
+  Json files = Json::array();
+  for (const StoredFile& f : c.files)
+    files.push_back({{"name", f.path}, {"bytes", f.size_bytes}, {"sha256", f.sha256}});
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"ranks", c.nranks},
+               {"files", std::move(files)},
+               {"parameters", encode_tensors(c.parameters)},
+               {"states", encode_tensors(c.states)},
+               {"ties", Json::object()},
+               {"optimizer", {{"steps", c.optimizer_steps}, {"states", c.state_names}}},
+               {"items", Json::parse(c.items, nullptr, /*allow_exceptions=*/false)}};
+  for (const auto& [name, partner] : c.ties) json["ties"][name] = partner;
+  return text_of(json) + "\n";
+}
+
+Expected<Contents> decode_manifest(const std::string& text, const std::string& what) {
+  const Decoder d(what);
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object()) return d.wrong("the file", "a JSON object");
+  std::string format;
+  RONDO_TRY(d.text(json, "format", "", &format));
+  if (format != kFormat) return d.wrong("format", fmt::format("'{}'", kFormat));
+  uint64_t version = 0, ranks = 0;
+  RONDO_TRY(d.number(json, "version", "", UINT64_MAX, &version));
+  if (version != kVersion) return d.wrong("version", fmt::format("{}: a newer rondo has written it", kVersion));
+  RONDO_TRY(d.number(json, "ranks", "", INT32_MAX, &ranks));
+  if (ranks == 0) return d.wrong("ranks", "at least 1");
+  Contents c;
+  c.nranks = static_cast<int>(ranks);
+  using Type = Json::value_t;
+  RONDO_TRY_ASSIGN(const Json* files, d.member(json, "files", Type::array, "a list"));
+  RONDO_TRY(d.files(*files, &c));
+  RONDO_TRY_ASSIGN(const Json* parameters, d.member(json, "parameters", Type::object, "an object"));
+  RONDO_TRY(d.tensors(*parameters, "parameters", c.files.size(), &c.parameters));
+  RONDO_TRY_ASSIGN(const Json* states, d.member(json, "states", Type::object, "an object"));
+  RONDO_TRY(d.tensors(*states, "states", c.files.size(), &c.states));
+  RONDO_TRY_ASSIGN(const Json* ties, d.member(json, "ties", Type::object, "an object"));
+  for (const auto& [name, partner] : ties->items()) {
+    if (!partner.is_string()) return d.wrong("ties." + name, "a tensor's name");
+    c.ties[name] = partner.get<std::string>();
+  }
+  RONDO_TRY_ASSIGN(const Json* optimizer, d.member(json, "optimizer", Type::object, "an object"));
+  RONDO_TRY(d.optimizer(*optimizer, &c));
+  RONDO_TRY_ASSIGN(const Json* items, d.member(json, "items", Type::object, "an object"));
+  c.items = text_of(*items);
+  return c;
+}
+
+}  // namespace rondo::fsdp

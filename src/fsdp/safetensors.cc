@@ -1,0 +1,206 @@
+#include "fsdp/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <tuple>
+
+#include "fsdp/json.h"
+
+namespace rondo::fsdp {
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr const char* kMetadata = "__metadata__";
+
+Status wrong(const std::string& file, const std::string& why) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no proper safetensors file: {}", file, why));
+}
+Status wrong(const std::string& file, const std::string& tensor, const std::string& why) {
+  return wrong(file, fmt::format("tensor '{}': {}", tensor, why));
+}
+
+std::string little_endian(uint64_t value) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xFF);
+  return bytes;
+}
+uint64_t from_little_endian(std::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) value |= static_cast<uint64_t>(static_cast<uint8_t>(bytes[i])) << (8 * i);
+  return value;
+}
+
+// JSON lets a key stand twice and keeps one; here that would hide a tensor.
+Expected<Json> parse_header(std::string_view text, const std::string& file) {
+  std::set<std::string> seen;
+  std::string twice;
+  const Json json = Json::parse(
+      text.begin(), text.end(),
+      [&](int depth, Json::parse_event_t event, const Json& value) {
+        if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(value.get_ref<const std::string&>()).second)
+          twice = value.get_ref<const std::string&>();
+        return true;
+      },
+      /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object()) return wrong(file, "its header is no JSON object");
+  if (!twice.empty()) return wrong(file, twice, "it stands there twice");
+  return json;
+}
+
+Expected<TensorEntry> read_entry(const std::string& name, const Json& json, const std::string& file) {
+  TensorEntry t{.name = name, .shape = {}};
+  if (!json.is_object()) return wrong(file, name, "expected an object with dtype, shape and data_offsets");
+  const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
+  if (dtype == json.end() || !dtype->is_string()) return wrong(file, name, "its dtype is no string");
+  const auto known = safetensors_dtype(dtype->get_ref<const std::string&>());
+  if (!known) return wrong(file, name, fmt::format("rondo has no type '{}'", dtype->get_ref<const std::string&>()));
+  t.dtype = *known;
+  auto whole_numbers = [](const Json& array) {
+    return array.is_array() &&
+           std::all_of(array.begin(), array.end(), [](const Json& n) { return n.is_number_unsigned(); });
+  };
+  if (shape == json.end() || !whole_numbers(*shape)) return wrong(file, name, "its shape is no list of whole numbers");
+  for (const Json& n : *shape) t.shape.push_back(n.get<uint64_t>());
+  if (offsets == json.end() || !whole_numbers(*offsets) || offsets->size() != 2)
+    return wrong(file, name, "its data_offsets are not two whole numbers");
+  t.begin = (*offsets)[0].get<uint64_t>(), t.end = (*offsets)[1].get<uint64_t>();
+  const auto bytes = tensor_bytes(t.dtype, t.shape);
+  if (!bytes) return wrong(file, name, "its shape has more elements than memory has bytes");
+  if (t.end < t.begin || t.end - t.begin != *bytes)
+    return wrong(file, name,
+                 fmt::format("data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes));
+  return t;
+}
+
+Status read_metadata(const Json& json, const std::string& file, std::map<std::string, std::string>* to) {
+  if (!json.is_object()) return wrong(file, "__metadata__ is no object");
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_string()) return wrong(file, fmt::format("__metadata__ '{}' is no string", key));
+    (*to)[key] = value.get_ref<const std::string&>();
+  }
+  return {};
+}
+
+// In the order in which they lie, from the header's end to the file's, without holes.
+Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, std::vector<TensorEntry>* tensors) {
+  std::sort(tensors->begin(), tensors->end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  uint64_t at = 0;
+  for (TensorEntry& t : *tensors) {
+    if (t.begin != at)
+      return wrong(file, t.name, fmt::format("it begins at byte {}, what is before it ends at {}", t.begin, at));
+    at = t.end;
+    if (at > data_bytes)
+      return wrong(file, t.name, fmt::format("it ends at byte {}, the file has {}: it is cut off", at, data_bytes));
+    t.begin += data_begin, t.end += data_begin;
+  }
+  if (at != data_bytes) return wrong(file, fmt::format("{} bytes at its end are no tensor's", data_bytes - at));
+  return {};
+}
+
+Expected<uint64_t> header_bytes(std::string_view start, uint64_t file_bytes, const std::string& file) {
+  if (file_bytes < kLengthBytes || start.size() < kLengthBytes) return wrong(file, "it has less than 8 bytes");
+  const uint64_t length = from_little_endian(start);
+  if (length > file_bytes - kLengthBytes)
+    return wrong(file, fmt::format("its header should have {} bytes, the file has {}", length, file_bytes));
+  if (length > kMostHeaderBytes)
+    return wrong(file, fmt::format("its header has {} bytes, at most {} are read", length, kMostHeaderBytes));
+  return length;
+}
+
+constexpr struct {
+  Dtype dtype;
+  std::string_view name;
+} kNames[] = {{Dtype::kInt8, "I8"},       {Dtype::kUint8, "U8"},           {Dtype::kInt32, "I32"},
+              {Dtype::kUint32, "U32"},    {Dtype::kInt64, "I64"},          {Dtype::kUint64, "U64"},
+              {Dtype::kFloat16, "F16"},   {Dtype::kFloat32, "F32"},        {Dtype::kFloat64, "F64"},
+              {Dtype::kBfloat16, "BF16"}, {Dtype::kFloat8E4m3, "F8_E4M3"}, {Dtype::kFloat8E5m2, "F8_E5M2"}};
+static_assert(std::size(kNames) == kNumDtypes);
+
+}  // namespace
+
+std::string_view safetensors_name(Dtype dtype) {
+  for (const auto& row : kNames)
+    if (row.dtype == dtype) return row.name;
+  return {};
+}
+
+std::optional<Dtype> safetensors_dtype(std::string_view name) {
+  for (const auto& row : kNames)
+    if (row.name == name) return row.dtype;
+  return std::nullopt;
+}
+
+std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& shape) {
+  uint64_t bytes = dtype_bytes(dtype);
+  for (const uint64_t n : shape)
+    if (__builtin_mul_overflow(bytes, n, &bytes)) return std::nullopt;
+  return bytes;
+}
+
+const TensorEntry* Safetensors::find(std::string_view name) const {
+  for (const TensorEntry& t : tensors)
+    if (t.name == name) return &t;
+  return nullptr;
+}
+
+Expected<std::string> encode_safetensors(Safetensors* file) {
+  std::sort(file->tensors.begin(), file->tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    const uint32_t of_a = dtype_bytes(a.dtype), of_b = dtype_bytes(b.dtype);
+    return of_a != of_b ? of_a > of_b : a.name < b.name;
+  });
+  Json header = Json::object();
+  if (!file->metadata.empty()) header[kMetadata] = file->metadata;
+  uint64_t at = 0;
+  for (TensorEntry& t : file->tensors) {
+    if (header.contains(t.name) || t.name == kMetadata)
+      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': there are two of this name", t.name));
+    if (!is_utf8(t.name))
+      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': its name is no UTF-8", t.name));
+    const auto bytes = tensor_bytes(t.dtype, t.shape);
+    RONDO_CHECK(bytes.has_value());
+    t.begin = at, t.end = at + *bytes;
+    at = t.end;
+    header[t.name] = {{"dtype", safetensors_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};
+  }
+  std::string text = text_of(header);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  if (text.size() > kMostHeaderBytes)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("{} tensors make a header of {} bytes, which no reader takes: at most {}",
+                              file->tensors.size(), text.size(), kMostHeaderBytes));
+  for (TensorEntry& t : file->tensors) t.begin += kLengthBytes + text.size(), t.end += kLengthBytes + text.size();
+  return little_endian(text.size()) + text;
+}
+
+Expected<Safetensors> decode_safetensors(std::string_view start, uint64_t file_bytes, const std::string& what) {
+  RONDO_TRY_ASSIGN(const uint64_t length, header_bytes(start, file_bytes, what));
+  if (start.size() < kLengthBytes + length) return wrong(what, "its header is cut off");
+  RONDO_TRY_ASSIGN(const Json json, parse_header(start.substr(kLengthBytes, length), what));
+  Safetensors file;
+  for (const auto& [name, value] : json.items()) {
+    if (name == kMetadata) {
+      RONDO_TRY(read_metadata(value, what, &file.metadata));
+      continue;
+    }
+    RONDO_TRY_ASSIGN(TensorEntry t, read_entry(name, value, what));
+    file.tensors.push_back(std::move(t));
+  }
+  RONDO_TRY(place(kLengthBytes + length, file_bytes - kLengthBytes - length, what, &file.tensors));
+  return file;
+}
+
+Expected<Safetensors> read_safetensors(const File& file) {
+  std::string start(std::min<uint64_t>(kLengthBytes, file.size_bytes()), '\0');
+  RONDO_TRY(file.read(0, start.size(), start.data()));
+  RONDO_TRY_ASSIGN(const uint64_t length, header_bytes(start, file.size_bytes(), file.path()));
+  start.resize(kLengthBytes + length);
+  RONDO_TRY(file.read(0, start.size(), start.data()));
+  return decode_safetensors(start, file.size_bytes(), file.path());
+}
+
+}  // namespace rondo::fsdp

@@ -1,0 +1,207 @@
+// save(): every rank writes its file, rank 0 the rest; after each stage all know whether all have done it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "fsdp/agree.h"
+#include "fsdp/file.h"
+#include "fsdp/folder.h"
+#include "fsdp/json.h"
+#include "fsdp/manifest.h"
+#include "fsdp/stretches.h"
+#include "rondo/fsdp/checkpoint.h"
+
+namespace rondo::fsdp {
+namespace {
+
+// What rank 0 must know of another rank's file.
+struct Record {
+  uint64_t size_bytes = 0;  // 0: it has none
+  char sha256[64] = {};
+};
+
+// One rank's part of a tensor, as it goes to a file.
+struct Piece {
+  std::string name;
+  const Tensor* tensor;
+  uint64_t first_row, num_rows;
+  Dtype dtype;
+  const void* data;
+};
+
+std::vector<uint64_t> shape_of(const Tensor& t, uint64_t num_rows) {
+  std::vector<uint64_t> shape = t.shape;
+  if (!shape.empty()) shape[0] = num_rows;
+  return shape;
+}
+
+// From an element of the tensor on; nothing of a tensor without elements.
+const void* data_at(const Part* part, uint64_t first) {
+  return part == nullptr
+             ? nullptr
+             : static_cast<const std::byte*>(part->master) + (first - part->first) * dtype_bytes(part->dtype);
+}
+const void* state_at(const Part* part, size_t state, uint64_t first) {
+  return part == nullptr ? nullptr : part->states[state] + (first - part->first);
+}
+
+class Saving {
+ public:
+  Saving(Engine& engine, std::string folder, const SaveOptions& options)
+      : engine_(engine),
+        plan_(engine.plan()),
+        comm_(engine.communicator()),
+        folder_(std::move(folder)),
+        options_(options) {
+    const OptimizerConfig& optimizer = engine.optimizer();
+    for (int i = 0; options.optimizer && i < optimizer_states(optimizer); ++i)
+      states_.push_back(optimizer_state_name(optimizer, i));
+  }
+
+  Status run();
+
+ private:
+  Status check() const;
+  Status write_mine(std::vector<Record>* mine);
+  Expected<Record> write_file(const std::string& path, const std::vector<Piece>& pieces) const;
+  Contents describe(const std::vector<Record>& records) const;
+  Status finish(const std::vector<Record>& records) const;
+  std::string beside() const { return folder_ + kBeside; }
+
+  Engine& engine_;
+  const Plan& plan_;
+  Communicator& comm_;
+  const std::string folder_;
+  const SaveOptions& options_;
+  std::vector<std::string> states_;
+};
+
+Status Saving::check() const {
+  if (folder_.empty() || folder_ == "/")
+    return Status(StatusCode::kInvalidArgument, "directory: expected a folder's name");
+  RONDO_TRY(check_names(plan_));
+  const Json items = Json::parse(options_.items, nullptr, /*allow_exceptions=*/false);
+  if (!items.is_object()) return Status(StatusCode::kInvalidArgument, "options.items: expected a JSON object");
+  return {};
+}
+
+Status Saving::run() {
+  RONDO_TRY(agree(comm_, check()));
+  const bool first = comm_.rank() == 0;
+  std::vector<Record> mine(2), all(2 * static_cast<size_t>(comm_.size()));
+  Status s = agree(comm_, first ? begin_folder(folder_, !states_.empty()) : Status());
+  if (s.ok()) s = agree(comm_, write_mine(&mine));
+  if (s.ok()) s = comm_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
+  if (s.ok()) s = agree(comm_, first ? finish(all) : Status());
+  if (!s.ok() && first) (void)remove_checkpoint(beside());
+  return s;
+}
+
+// Parameters first, then what the optimizer keeps: the same rows.
+Status Saving::write_mine(std::vector<Record>* mine) {
+  const std::vector<Part> parts = engine_.parts();
+  std::map<std::pair<size_t, size_t>, const Part*> owned;
+  for (const Part& p : parts) owned[{static_cast<size_t>(p.unit), p.tensor}] = &p;
+  std::vector<Piece> params, states;
+  for (const Stretch& s : stretches(plan_, comm_.rank())) {
+    const UnitPlan& unit = plan_.units()[s.unit];
+    const Tensor& t = unit.tensors[s.tensor];
+    const std::string name = full_name(unit, t);
+    const uint64_t elems = unit.placed[s.tensor].num_elems,
+                   first = elems == 0 ? 0 : elems / rows_of(t.shape) * s.first_row;
+    const Part* part = elems == 0 ? nullptr : owned.at({s.unit, s.tensor});
+    params.push_back({name, &t, s.first_row, s.num_rows, t.dtype, data_at(part, first)});
+    for (size_t k = 0; t.trainable && k < states_.size(); ++k)
+      states.push_back(
+          {name + "." + states_[k], &t, s.first_row, s.num_rows, Dtype::kFloat32, state_at(part, k, first)});
+  }
+  const std::string name = shard_name(comm_.rank());
+  RONDO_TRY_ASSIGN((*mine)[0], write_file(beside() + "/" + name, params));
+  RONDO_TRY_ASSIGN((*mine)[1], write_file(fmt::format("{}/{}/{}", beside(), kOptimizerFolder, name), states));
+  return {};
+}
+
+// A rank without rows writes no file: PyTorch refuses one that says nothing of any tensor.
+Expected<Record> Saving::write_file(const std::string& path, const std::vector<Piece>& pieces) const {
+  if (pieces.empty()) return Record{};
+  Safetensors file;
+  Json info = Json::object();
+  std::map<std::string, const Piece*> by_name;
+  for (const Piece& p : pieces) {
+    file.tensors.push_back({p.name, p.dtype, shape_of(*p.tensor, p.num_rows)});
+    std::vector<uint64_t> offsets(p.tensor->shape.size());
+    if (!offsets.empty()) offsets[0] = p.first_row;
+    info[p.name] = {{"saved_offsets", offsets}};
+    by_name[p.name] = &p;
+  }
+  file.metadata = {{"DCP_VERSION", "1.0"}, {"DCP_SHARDING_INFO", text_of(info)}, {"format", "pt"}};
+  RONDO_TRY_ASSIGN(const std::string header, encode_safetensors(&file));
+  RONDO_TRY_ASSIGN(Writer writer, Writer::create(path));
+  Sha256 hash;
+  RONDO_TRY(writer.write(header.data(), header.size(), &hash));
+  Record record{header.size(), {}};
+  for (const TensorEntry& t : file.tensors) {
+    RONDO_TRY(writer.write(by_name.at(t.name)->data, t.end - t.begin, &hash));
+    record.size_bytes += t.end - t.begin;
+  }
+  RONDO_TRY(writer.finish());
+  const std::string digest = hash.finish();
+  std::memcpy(record.sha256, digest.data(), sizeof record.sha256);
+  return record;
+}
+
+// What lies where follows from the plan; only sizes and checksums come from the ranks.
+Contents Saving::describe(const std::vector<Record>& records) const {
+  Contents c;
+  c.nranks = comm_.size();
+  c.items = options_.items;
+  c.state_names = states_;
+  c.optimizer_steps = options_.optimizer ? engine_.optimizer_steps() : 0;
+  auto add = [](std::map<std::string, StoredTensor>* to, const std::string& name, Dtype dtype, const Tensor& t,
+                const StoredRows& rows) {
+    to->try_emplace(name, StoredTensor{name, dtype, t.shape, {}}).first->second.parts.push_back(rows);
+  };
+  for (Rank r = 0; r < comm_.size(); ++r) {
+    size_t files[2] = {};
+    for (const size_t kind : {0, 1}) {
+      const Record& record = records[2 * static_cast<size_t>(r) + kind];
+      files[kind] = c.files.size();
+      if (record.size_bytes == 0) continue;
+      const std::string name = kind == 0 ? shard_name(r) : fmt::format("{}/{}", kOptimizerFolder, shard_name(r));
+      c.files.push_back({name, record.size_bytes, std::string(record.sha256, sizeof record.sha256)});
+    }
+    for (const Stretch& s : stretches(plan_, r)) {
+      const Tensor& t = plan_.units()[s.unit].tensors[s.tensor];
+      const std::string name = full_name(plan_.units()[s.unit], t);
+      add(&c.parameters, name, t.dtype, t, {files[0], s.first_row, s.num_rows});
+      for (size_t k = 0; t.trainable && k < states_.size(); ++k)
+        add(&c.states, name + "." + states_[k], Dtype::kFloat32, t, {files[1], s.first_row, s.num_rows});
+    }
+  }
+  for (const UnitPlan& unit : plan_.units())
+    for (const Tensor& t : unit.tensors)
+      if (!t.tied_to.empty()) c.ties[full_name(unit, t)] = full_name(unit, unit.tensors[first_of_tied(unit, t)]);
+  return c;
+}
+
+Status Saving::finish(const std::vector<Record>& records) const {
+  const std::string manifest = encode_manifest(describe(records));
+  if (!states_.empty()) RONDO_TRY(sync_folder(beside() + "/" + kOptimizerFolder));
+  RONDO_TRY_ASSIGN(Writer writer, Writer::create(beside() + "/" + kManifest));
+  RONDO_TRY(writer.write(manifest.data(), manifest.size()));
+  RONDO_TRY(writer.finish());
+  RONDO_TRY(sync_folder(beside()));
+  return replace_folder(folder_);
+}
+
+}  // namespace
+
+Status save(Engine& engine, const std::string& directory, const SaveOptions& options) {
+  std::string folder = directory;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return Saving(engine, folder, options).run();
+}
+
+}  // namespace rondo::fsdp
