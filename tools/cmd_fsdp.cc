@@ -63,8 +63,9 @@ void run(FsdpOptions o) {
 }  // namespace
 
 void add_fsdp_command(CLI::App& app) {
-  CLI::App* fsdp = app.add_subcommand("fsdp", "Fully sharded training: what would happen with a model");
+  CLI::App* fsdp = app.add_subcommand("fsdp", "Fully sharded training: what would happen with a model, checkpoints");
   fsdp->require_subcommand(1);
+  add_fsdp_checkpoint_command(*fsdp);
   CLI::App* command = fsdp->add_subcommand("plan", "Prints layout, buffers, memory, traffic and the order of a step");
   command->footer(
       "MODEL.json:\n"

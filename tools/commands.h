@@ -21,6 +21,8 @@ void add_info_command(CLI::App& app);
 void add_topo_command(CLI::App& app);
 /// `rondo fsdp plan`: what sharded training would do with a model.
 void add_fsdp_command(CLI::App& app);
+/// `rondo fsdp checkpoint`: what a checkpoint holds. Of `rondo fsdp`.
+void add_fsdp_checkpoint_command(CLI::App& fsdp);
 /// `rondo trace`: exports and sums up traces.
 void add_trace_command(CLI::App& app);
 /// `rondo diagnose DIR`: who waits for whom, and why.

@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
       "  rondo info                                                    this build, this machine\n"
       "  rondo topo                                                    its cores, GPUs, NICs; ring and tree order\n"
       "  rondo fsdp plan model.json --ranks 8                          who owns, gathers and reduces what, and the "
-      "memory\n"};
+      "memory\n"
+      "  rondo fsdp checkpoint run/step100 --verify                    what it holds, and whether it is whole\n"};
   app.name("rondo");
   app.set_version_flag("--version", std::string("rondo ") + rondo_version());
   app.require_subcommand(1);
