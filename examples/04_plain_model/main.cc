@@ -151,6 +151,7 @@ Status train(Job& job, const plain::Text& text) {
     if (!job.speaks() || (step % std::max(1, s.steps / 10) != 0 && step + 1 != s.steps)) continue;
     const double tokens = static_cast<double>(s.shape.batch * s.shape.length) * s.micro_batches * job.comm.size();
     fmt::print("step {:>5}  loss {:.6f}  {:>8.0f} tokens/s\n", step + 1, loss, tokens * (step + 1) / seconds);
+    std::fflush(stdout);
   }
   RONDO_TRY_ASSIGN(const uint64_t hash, trainer.parameter_hash());
   if (s.log) RONDO_TRY(compare_log(job));

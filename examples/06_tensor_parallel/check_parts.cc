@@ -107,10 +107,10 @@ Status check_vocabulary(Group& group) {
   RONDO_TRY(expect_same(group, mine.dw, rows(whole.dw, words), "the head's dW"));
   say(group, "head, %zu words: loss %.6f, on one process %.6f; dx differs by %.1e\n", kWords, mine.loss, whole.loss,
       difference(mine.dx, whole.dx));
-  say(group, "  3 all-reduces of %zu floats and one of %zu: %llu B from each rank; gathered logits alone would be %llu B\n",
-      kRows, kRows * kWidth, static_cast<unsigned long long>(bytes),
-      static_cast<unsigned long long>(kRows * kWords * sizeof(float) * static_cast<uint64_t>(group.size() - 1) /
-                                      static_cast<uint64_t>(group.size())));
+  const auto others = static_cast<uint64_t>(group.size() - 1), ranks = static_cast<uint64_t>(group.size());
+  say(group, "  a rank sends %llu B for softmax and loss (3 all-reduces of %zu floats); of gathered logits %llu B\n",
+      static_cast<unsigned long long>(bytes - 2 * mine.dx.bytes() * others / ranks), kRows,
+      static_cast<unsigned long long>(kRows * kWords * sizeof(float) * others / ranks));
   return {};
 }
 

@@ -24,8 +24,9 @@ std::string bytes_text(uint64_t bytes) {
 std::string buffer_text(int buffer) { return buffer < 0 ? "-" : std::to_string(buffer); }
 
 std::string units_text(const Plan& plan) {
-  std::string text = fmt::format("{:<4} {:<20} {:>14} {:>12} {:>12} {:>6} {:>6} {:>14} {:>14}\n", "unit", "name",
-                                 "elements", "parameters", "gradients", "in", "in", "least part", "largest part");
+  std::string text =
+      fmt::format("{:<4} {:<20} {:>14} {:>12} {:>10} {:>12} {:>10} {:>14} {:>14}\n", "unit", "name", "elements",
+                  "parameters", "in buffer", "gradients", "in buffer", "least part", "largest part");
   for (size_t i = 0; i < plan.units().size(); ++i) {
     const UnitPlan& u = plan.units()[i];
     std::vector<uint64_t> parts(static_cast<size_t>(plan.shard_ranks()));
@@ -34,8 +35,8 @@ std::string units_text(const Plan& plan) {
       elems += s.num_elems;
       for (size_t r = 0; r < parts.size(); ++r) parts[r] += s.counts[r];
     }
-    text += fmt::format("{:<4} {:<20} {:>14} {:>12} {:>12} {:>6} {:>6} {:>14} {:>14}\n", i, u.name, elems,
-                        bytes_text(u.data_bytes), bytes_text(u.grad_bytes), buffer_text(u.data_buffer),
+    text += fmt::format("{:<4} {:<20} {:>14} {:>12} {:>10} {:>12} {:>10} {:>14} {:>14}\n", i, u.name, elems,
+                        bytes_text(u.data_bytes), buffer_text(u.data_buffer), bytes_text(u.grad_bytes),
                         buffer_text(u.grad_buffer), *std::min_element(parts.begin(), parts.end()),
                         *std::max_element(parts.begin(), parts.end()));
   }
