@@ -29,9 +29,7 @@ struct Ring {
   uint64_t sent_bytes = 0, received_bytes = 0;
 
   int size() const { return comm.size(); }
-  size_t first_of(int chunk) const {
-    return data.size() * static_cast<size_t>(chunk) / static_cast<size_t>(size());
-  }
+  size_t first_of(int chunk) const { return data.size() * static_cast<size_t>(chunk) / static_cast<size_t>(size()); }
   size_t elems_of(int chunk) const { return first_of(chunk + 1) - first_of(chunk); }
   int wrapped(int chunk) const { return (chunk % size() + size()) % size(); }
 
@@ -64,7 +62,8 @@ Status Ring::all_reduce() {
 Status Ring::step(int send, int receive, bool adds) {
   std::vector<float> came(elems_of(receive));
   rondo::group_start();
-  const Status sent = comm.send(data.data() + first_of(send), elems_of(send), Dtype::kFloat32, (comm.rank() + 1) % size());
+  const Status sent =
+      comm.send(data.data() + first_of(send), elems_of(send), Dtype::kFloat32, (comm.rank() + 1) % size());
   const Status received = comm.recv(came.data(), came.size(), Dtype::kFloat32, (comm.rank() + size() - 1) % size());
   RONDO_TRY(rondo::group_end());
   RONDO_TRY(sent);
@@ -104,7 +103,8 @@ Status expect(bool holds, const Ring& ring, const std::string& what) {
   return {StatusCode::kInternal, "rank " + std::to_string(ring.comm.rank()) + ": " + what};
 }
 
-// 2 (N - 1) steps; of S bytes every rank sends and receives 2 (N - 1) / N * S, one chunk more or less where they differ.
+// 2 (N - 1) steps; of S bytes every rank sends and receives 2 (N - 1) / N * S, two elements more or less where chunks
+// differ.
 Status check_counts(const Ring& ring) {
   const auto n = static_cast<uint64_t>(ring.size()), bytes = ring.data.size() * sizeof(float);
   const uint64_t even = 2 * (n - 1) * bytes / n, slack = ring.data.size() % n == 0 ? 0 : 2 * sizeof(float);

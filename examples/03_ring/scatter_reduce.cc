@@ -29,7 +29,7 @@ int main() {
   print("values", values);
   print("source", source);
   print("index", {index.begin(), index.end()});
-  print("sum", scatter_reduce(values, index, source, false));                    // 1+1+3, 2+2+4+6, 3+5, 4
+  print("sum", scatter_reduce(values, index, source, false));                         // 1+1+3, 2+2+4+6, 3+5, 4
   print("mean, with what stood there", scatter_reduce(values, index, source, true));  // 5/3, 14/4, 8/2, 4/1
   return 0;
 }

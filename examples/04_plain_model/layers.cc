@@ -119,8 +119,7 @@ constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // sqrt(2 / pi)
 }
 
 void gelu_forward(size_t n, const float* x, float* y) {
-  for (size_t i = 0; i < n; ++i)
-    y[i] = 0.5f * x[i] * (1 + std::tanh(kRoot * (x[i] + kCube * x[i] * x[i] * x[i])));
+  for (size_t i = 0; i < n; ++i) y[i] = 0.5f * x[i] * (1 + std::tanh(kRoot * (x[i] + kCube * x[i] * x[i] * x[i])));
 }
 
 void gelu_backward(size_t n, const float* x, const float* dy, float* dx) {

@@ -58,9 +58,10 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_flag("--log", s.log, "What was sent in the last step, beside the plan");
   app.add_option("--plot", s.plot, "Write the loss of all steps to this SVG");
   app.add_option("--trace", s.trace, "Write what the communicator did to this folder, for `rondo trace export`");
-  app.footer("Examples:\n"
-             "  example_04_plain_model --ranks 2 --plot loss.svg\n"
-             "  mpirun -n 4 example_04_plain_model --strategy gradients --param-dtype bf16");
+  app.footer(
+      "Examples:\n"
+      "  example_04_plain_model --ranks 2 --plot loss.svg\n"
+      "  mpirun -n 4 example_04_plain_model --strategy gradients --param-dtype bf16");
 }
 
 double megabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
@@ -88,18 +89,20 @@ void print_model(const Job& job, const plain::Text& text) {
   for (const fsdp::UnitPlan& u : job.plan.units())
     for (const fsdp::Segment& segment : u.segments) elems += segment.num_elems;
   fmt::print("text:    {}: {} characters, {} different\n", job.settings.text, text.ids.size(), text.alphabet.size());
-  fmt::print("model:   {} blocks, width {}, {} heads: {} parameters in {} units; {} x {} sequences of {} for each rank\n",
-             s.layers, s.width, s.heads, elems, job.plan.units().size(), job.settings.micro_batches, s.batch, s.length);
+  fmt::print(
+      "model:   {} blocks, width {}, {} heads: {} parameters in {} units; {} x {} sequences of {} for each rank\n",
+      s.layers, s.width, s.heads, elems, job.plan.units().size(), job.settings.micro_batches, s.batch, s.length);
   fmt::print("ranks:   {}, through {}\n", job.comm.size(), job.comm.transport());
 }
 
 // Rank 0's; other ranks own a little more or less.
 void print_memory(const Job& job) {
   const uint64_t planned = job.plan.memory(0).total(), owned = job.engine->owned_bytes();
-  fmt::print("memory:  planned {} B, engine has {} B; activations {:.2f} MB; peak RSS {:.2f} MB, {:.2f} MB of it before "
-             "the engine was made\n",
-             planned, owned, megabytes(job.net.activation_bytes()), megabytes(peak_rss_bytes()),
-             megabytes(job.rss_before_bytes));
+  fmt::print(
+      "memory:  planned {} B, engine has {} B; activations {:.2f} MB; peak RSS {:.2f} MB, {:.2f} MB of it before "
+      "the engine was made\n",
+      planned, owned, megabytes(job.net.activation_bytes()), megabytes(peak_rss_bytes()),
+      megabytes(job.rss_before_bytes));
 }
 
 std::string text_of(const Job& job, const fsdp::Communication& c) {
@@ -111,7 +114,8 @@ std::string text_of(const Job& job, const fsdp::Communication& c) {
 Status compare_log(const Job& job) {
   std::vector<fsdp::Communication> planned;
   for (int m = 1; m <= job.settings.micro_batches; ++m)
-    for (const auto& c : job.plan.communications(job.comm.rank(), m == job.settings.micro_batches)) planned.push_back(c);
+    for (const auto& c : job.plan.communications(job.comm.rank(), m == job.settings.micro_batches))
+      planned.push_back(c);
   const fsdp::Log& done = job.engine->log();
   bool same = planned.size() == done.size();
   if (job.speaks()) fmt::print("log:     {} planned, {} done\n", planned.size(), done.size());
@@ -126,10 +130,12 @@ Status compare_log(const Job& job) {
 
 // Micro-batches are numbered through all ranks: those of a step are the same for 4 ranks and for 1 with 4 of them.
 std::vector<MicroBatch> batches_of(const Job& job, const plain::Text& text, int step) {
-  const auto nranks = static_cast<uint64_t>(job.comm.size()), of_rank = static_cast<uint64_t>(job.settings.micro_batches);
+  const auto nranks = static_cast<uint64_t>(job.comm.size()),
+             of_rank = static_cast<uint64_t>(job.settings.micro_batches);
   std::vector<MicroBatch> batches;
   for (uint64_t m = 0; m < of_rank; ++m) {
-    const uint64_t number = (static_cast<uint64_t>(step) * of_rank + m) * nranks + static_cast<uint64_t>(job.comm.rank());
+    const uint64_t number =
+        (static_cast<uint64_t>(step) * of_rank + m) * nranks + static_cast<uint64_t>(job.comm.rank());
     batches.push_back(cut(text, number, job.settings.shape.batch, job.settings.shape.length));
   }
   return batches;
@@ -157,8 +163,13 @@ Status train(Job& job, const plain::Text& text) {
   if (s.log) RONDO_TRY(compare_log(job));
   if (!job.speaks()) return {};
   print_memory(job);
-  fmt::print("time:    {:.3f} s; rank 0 has computed for {:.3f} s of them: the rest is waiting and the optimizer\n",
-             seconds, trainer.compute_s());
+  const fsdp::Stats stats = job.engine->stats();
+  fmt::print("time:    {:.3f} s, of rank 0: {:.3f} s forward and backward, {:.3f} s waiting for gathers, {:.3f} s for "
+             "reductions\n",
+             seconds, trainer.compute_s(), static_cast<double>(stats.gather_wait_ns) / 1e9,
+             static_cast<double>(stats.reduce_wait_ns) / 1e9);
+  fmt::print("sent:    {} gathers, {} reductions of units; {:.2f} MB of rank 0's part\n", stats.gathers,
+             stats.reductions, megabytes(stats.payload_bytes));
   fmt::print("model:   parameters have the hash {:016x}\n", hash);
   if (s.plot.empty()) return {};
   std::ofstream file(s.plot);

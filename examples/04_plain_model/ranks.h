@@ -1,5 +1,5 @@
-// How the example's ranks come to be: those of a launcher (mpirun, srun, torchrun), or --ranks N processes that this one
-// forks before it has any thread. They end when this process does.
+// How the example's ranks come to be: those of a launcher (mpirun, srun, torchrun), or --ranks N processes that this
+// one forks before it has any thread. They end when this process does.
 //
 // Thread safety: once, at the start of the program.
 #pragma once

@@ -33,12 +33,13 @@ rondo::Expected<Text> Text::load(const std::string& path, size_t least) {
     bytes.append(std::istreambuf_iterator<char>(file), {});
   }
   if (!any)
-    return rondo::Status(rondo::StatusCode::kSystem, "'" + path + "' has no text that can be read: name a file or a "
-                                                     "folder of text by --text");
+    return rondo::Status(rondo::StatusCode::kSystem, "'" + path +
+                                                         "' has no text that can be read: name a file or a "
+                                                         "folder of text by --text");
   if (bytes.size() < least)
-    return rondo::Status(rondo::StatusCode::kInvalidArgument,
-                         "'" + path + "' has " + std::to_string(bytes.size()) + " characters; a stretch of --length " +
-                             "and one more are " + std::to_string(least));
+    return rondo::Status(rondo::StatusCode::kInvalidArgument, "'" + path + "' has " + std::to_string(bytes.size()) +
+                                                                  " characters; a stretch of --length " +
+                                                                  "and one more are " + std::to_string(least));
   Text text;
   std::array<int, 256> id{};
   for (const char c : bytes) id[static_cast<uint8_t>(c)] = 1;
@@ -54,7 +55,8 @@ MicroBatch cut(const Text& text, uint64_t number, size_t batch, size_t length) {
   MicroBatch m;
   for (size_t b = 0; b < batch; ++b) {
     const size_t first = random() % (text.ids.size() - length);
-    const auto from = text.ids.begin() + static_cast<std::ptrdiff_t>(first), to = from + static_cast<std::ptrdiff_t>(length);
+    const auto from = text.ids.begin() + static_cast<std::ptrdiff_t>(first),
+               to = from + static_cast<std::ptrdiff_t>(length);
     m.tokens.insert(m.tokens.end(), from, to);
     m.targets.insert(m.targets.end(), from + 1, to + 1);
   }

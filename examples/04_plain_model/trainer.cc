@@ -129,7 +129,8 @@ Expected<uint64_t> Trainer::parameter_hash() {
     uint64_t name = 7;
     for (const char c : t.name) name = name * 131 + static_cast<uint8_t>(c);
     for (uint64_t i = 0; i < n; ++i) {
-      uint64_t x = (name ^ (first + i) * 0x9e3779b97f4a7c15) + std::bit_cast<uint32_t>(static_cast<const float*>(from)[i]);
+      uint64_t x =
+          (name ^ (first + i) * 0x9e3779b97f4a7c15) + std::bit_cast<uint32_t>(static_cast<const float*>(from)[i]);
       x ^= x >> 31, x *= 0xd6e8feb86659fd93, x ^= x >> 29, x *= 0x94d049bb133111eb;
       sum += x ^ x >> 32;
     }

@@ -136,7 +136,8 @@ void Transformer::backward(int unit, const Parameters& p, const Gradients& g) {
   const size_t d = shape_.width, v = shape_.vocabulary;
   add_product(Matrix(dlogits_.data(), n_, v).transposed(), Matrix(normed_.data(), n_, d), g[kHead], d);
   for (size_t i = 0; i < n_; ++i) {
-    float *token = g[kEmbedding] + static_cast<size_t>(tokens_[i]) * d, *position = g[kPositions] + i % shape_.length * d;
+    float *token = g[kEmbedding] + static_cast<size_t>(tokens_[i]) * d,
+          *position = g[kPositions] + i % shape_.length * d;
     for (size_t j = 0; j < d; ++j) token[j] += dx_[i * d + j], position[j] += dx_[i * d + j];
   }
   for (size_t j = 0; j < d; ++j) g[kLastGain][j] += dgain_[j], g[kLastBias][j] += dbias_[j];

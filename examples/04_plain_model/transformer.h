@@ -62,9 +62,9 @@ class Transformer {
   size_t n_;
   std::vector<int> tokens_, targets_;
   std::vector<Block> blocks_;
-  Floats x_, dx_;             // n x d: between units, forward and backward
-  Floats normed_, dlogits_;   // n x d, n x vocabulary
-  Floats dgain_, dbias_;      // d, of the last norm, until the root's backward
+  Floats x_, dx_;            // n x d: between units, forward and backward
+  Floats normed_, dlogits_;  // n x d, n x vocabulary
+  Floats dgain_, dbias_;     // d, of the last norm, until the root's backward
   double loss_ = 0;
 };
 

@@ -66,8 +66,9 @@ Status run(Group& group, const Whole& whole, Layer::Split split, const std::stri
 }
 
 void say_run(const Group& group, const char* name, const Ran& r) {
-  say(group, "  %-9s %d all-reduces, %d all-gathers, %d reduce-scatters: %llu B from each rank; kept %llu B, of these %llu "
-             "B by norms and dropout\n",
+  say(group,
+      "  %-9s %d all-reduces, %d all-gathers, %d reduce-scatters: %llu B from each rank; kept %llu B, of these %llu "
+      "B by norms and dropout\n",
       name, r.counts.all_reduces, r.counts.all_gathers, r.counts.reduce_scatters,
       static_cast<unsigned long long>(r.counts.ring_bytes), static_cast<unsigned long long>(r.activation_bytes),
       static_cast<unsigned long long>(r.row_bytes));

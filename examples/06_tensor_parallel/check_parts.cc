@@ -57,8 +57,8 @@ Status check_attention(Group& group) {
   RONDO_TRY(expect_same(group, mine.dwk, columns(whole.dwk, own), "attention's dWk"));
   RONDO_TRY(expect_same(group, mine.dwv, columns(whole.dwv, own), "attention's dWv"));
   RONDO_TRY(expect_same(group, mine.dwo, rows(whole.dwo, own), "attention's dWo"));
-  say(group, "attention, %zu heads among %d ranks: differs by %.1e forward, %.1e backward; one all-reduce each\n", kHeads,
-      group.size(), difference(sum_y, y), difference(sum_dx, dx));
+  say(group, "attention, %zu heads among %d ranks: differs by %.1e forward, %.1e backward; one all-reduce each\n",
+      kHeads, group.size(), difference(sum_y, y), difference(sum_dx, dx));
   return {};
 }
 
@@ -82,8 +82,7 @@ Status check_lookup(Group& group) {
     RONDO_TRY(expect(group, zeros != here, "that rows of other ranks' words are zero, and only those"));
   }
   const std::vector<size_t> twice = {0, 25000, 0, 25001};
-  RONDO_TRY(expect(group,
-                   lookup_backward(dy, words, twice).v == rows(lookup_backward(dy, {0, kWords}, twice), words).v,
+  RONDO_TRY(expect(group, lookup_backward(dy, words, twice).v == rows(lookup_backward(dy, {0, kWords}, twice), words).v,
                    "that the table's gradient is the part of the whole one"));
   say(group, "  their sum is the lookup in the whole table, exactly\n");
   return {};

@@ -60,7 +60,9 @@ class Group {
   }
 
  private:
-  void count(uint64_t bytes) { counts_.ring_bytes += bytes * static_cast<uint64_t>(size() - 1) / static_cast<uint64_t>(size()); }
+  void count(uint64_t bytes) {
+    counts_.ring_bytes += bytes * static_cast<uint64_t>(size() - 1) / static_cast<uint64_t>(size());
+  }
 
   rondo::Communicator* comm_ = nullptr;
   rondo::CallOptions ring_ = {.algorithm = "ring"};

@@ -1,7 +1,7 @@
 // A transformer's layer among N ranks, in two ways that send the same bytes:
 //
-//   tensor parallel      x whole --norm--> whole --attention's part--> ALL-REDUCE --dropout, + x--> whole
-//   sequence parallel    x rows  --norm--> rows --ALL-GATHER--> attention's part --REDUCE-SCATTER--> --dropout, + x--> rows
+//   tensor     x whole  -- norm --               attention's part  -- ALL-REDUCE --      dropout, + x   whole
+//   sequence   x rows   -- norm -- ALL-GATHER -- attention's part  -- REDUCE-SCATTER --  dropout, + x   rows
 //
 // and likewise the MLP; backward has the mirror image of each. So a layer has 4 all-reduces, or 4 all-gathers and 4
 // reduce-scatters, and an all-reduce is just these two. Between them norm, dropout and residual work on n / N rows:

@@ -1,5 +1,5 @@
-// A transformer's parts split among ranks, as Megatron does: each is computed in parts and whole, compared, and what was
-// sent is counted.
+// A transformer's parts split among ranks, as Megatron does: each is computed in parts and whole, compared, and what
+// was sent is counted.
 //   example_06_tensor_parallel [RANKS] [FOLDER]     RANKS threads, 1 to 8 (2); FOLDER: traces of the layer's two forms
 #include <rondo/communicator.h>
 

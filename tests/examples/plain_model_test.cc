@@ -79,8 +79,8 @@ TEST(PlainProduct, IsThatOfTheDefinitionWhateverTheSizes) {
         std::vector<float> a(m * k), b(k * n), c(m * (n + 2), 1.0f);
         for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 5) - 2;
         for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 7) - 3;
-        add_product(Matrix(a.data(), k, m, m).transposed(), Matrix(b.data(), n, k, k == 0 ? 1 : k).transposed(), c.data(),
-                    n + 2);
+        add_product(Matrix(a.data(), k, m, m).transposed(), Matrix(b.data(), n, k, k == 0 ? 1 : k).transposed(),
+                    c.data(), n + 2);
         for (size_t i = 0; i < m; ++i)
           for (size_t j = 0; j < n + 2; ++j) {
             float sum = 1;
@@ -163,7 +163,8 @@ TEST(PlainModel, RanksHaveTheBitsOfOneProcess) {
     for (const fsdp::Strategy strategy : {fsdp::Strategy::kReplicate, fsdp::Strategy::kShardAll})
       spawn(World::kThreads, nranks, [&](Communicator& comm) {
         Transformer net(kTiny);
-        const auto plan = fsdp::Plan::build(net.model(), {.nranks = nranks, .strategy = strategy, .optimizer_bytes = 4});
+        const auto plan =
+            fsdp::Plan::build(net.model(), {.nranks = nranks, .strategy = strategy, .optimizer_bytes = 4});
         ASSERT_TRUE(plan.ok()) << plan.status().to_string();
         auto engine = fsdp::Engine::create(*plan, comm, {.optimizer = optimizer, .deterministic = true});
         ASSERT_TRUE(engine.ok()) << engine.status().to_string();
@@ -174,11 +175,11 @@ TEST(PlainModel, RanksHaveTheBitsOfOneProcess) {
           ASSERT_TRUE(s.ok()) << s.to_string();
         }
         size_t compared = 0;
-        const rondo::Status read = (*engine)->read_owned([&](const fsdp::Tensor& t, uint64_t first, uint64_t n,
-                                                             const void* from) {
-          EXPECT_EQ(std::memcmp(from, expected.at(t.name)->data() + first, n * sizeof(float)), 0) << t.name;
-          compared += n;
-        });
+        const rondo::Status read =
+            (*engine)->read_owned([&](const fsdp::Tensor& t, uint64_t first, uint64_t n, const void* from) {
+              EXPECT_EQ(std::memcmp(from, expected.at(t.name)->data() + first, n * sizeof(float)), 0) << t.name;
+              compared += n;
+            });
         EXPECT_TRUE(read.ok());
         EXPECT_GT(compared, 0u);
       });

@@ -60,24 +60,26 @@ double last_loss(const std::string& text) {
   return at == std::string::npos ? INFINITY : std::stod(text.substr(at + 5));
 }
 
-Launched run_ring(const std::string& arguments) { return run_command("timeout 60 '" RONDO_EXAMPLE_RING "' " + arguments); }
+Launched run_ring(const std::string& arguments) {
+  return run_command("timeout 60 '" RONDO_EXAMPLE_RING "' " + arguments);
+}
 
 TEST(RingExample, ThreeRanksAndSixElementsGoThroughTheStatesOfTheTextbook) {
-  expect_says(run_ring("3 6"), {"reduce-scatter step 1",                                     //
-                                "rank 0     1   1  | 101 101  |   1   1     sent chunk 2",   // A2 to rank 1; has A1 + C1
-                                "rank 1    10  10  |  10  10  |  11  11     sent chunk 0",   // B0 to rank 2; has B2 + A2
-                                "rank 2   110 110  | 100 100  | 100 100     sent chunk 1",   // C1 to rank 0; has C0 + B0
-                                "reduce-scatter step 2",                                     //
-                                "rank 0   111 111  | 101 101  |   1   1     sent chunk 1",   //
-                                "rank 1    10  10  | 111 111  |  11  11     sent chunk 2",   //
-                                "rank 2   110 110  | 100 100  | 111 111     sent chunk 0",   //
-                                "all-gather step 1",                                         //
-                                "rank 0   111 111  | 101 101  | 111 111     sent chunk 0",   //
-                                "rank 1   111 111  | 111 111  |  11  11     sent chunk 1",   //
-                                "rank 2   110 110  | 111 111  | 111 111     sent chunk 2",   //
-                                "all-gather step 2",                                         //
-                                "rank 0   111 111  | 111 111  | 111 111     sent chunk 2",   //
-                                "rank 2   111 111  | 111 111  | 111 111     sent chunk 1",   //
+  expect_says(run_ring("3 6"), {"reduce-scatter step 1",                                    //
+                                "rank 0     1   1  | 101 101  |   1   1     sent chunk 2",  // A2 to rank 1; has A1 + C1
+                                "rank 1    10  10  |  10  10  |  11  11     sent chunk 0",  // B0 to rank 2; has B2 + A2
+                                "rank 2   110 110  | 100 100  | 100 100     sent chunk 1",  // C1 to rank 0; has C0 + B0
+                                "reduce-scatter step 2",                                    //
+                                "rank 0   111 111  | 101 101  |   1   1     sent chunk 1",  //
+                                "rank 1    10  10  | 111 111  |  11  11     sent chunk 2",  //
+                                "rank 2   110 110  | 100 100  | 111 111     sent chunk 0",  //
+                                "all-gather step 1",                                        //
+                                "rank 0   111 111  | 101 101  | 111 111     sent chunk 0",  //
+                                "rank 1   111 111  | 111 111  |  11  11     sent chunk 1",  //
+                                "rank 2   110 110  | 111 111  | 111 111     sent chunk 2",  //
+                                "all-gather step 2",                                        //
+                                "rank 0   111 111  | 111 111  | 111 111     sent chunk 2",  //
+                                "rank 2   111 111  | 111 111  | 111 111     sent chunk 1",  //
                                 "4 steps; rank 0 has sent 32 B to rank 1 and received 32 B", "the same bits"});
 }
 
@@ -100,10 +102,11 @@ TEST(TensorParallelExample, PartsAreAsTheWholeWithOneToFiveRanks) {
 }
 
 TEST(TensorParallelExample, TwoRanksPrintBothHalves) {
-  expect_says(run_command("timeout 60 '" RONDO_EXAMPLE_TENSOR_PARALLEL "' 2"),
-              {"rank 1\n", "      0.0000   0.0000   0.0000   0.0000\n", "exactly", "rank 0\n",
-               "      0.3971   0.2558   0.1423   0.0070\n", "rank 1\n", "      0.1139   0.0168   0.0554   0.0116\n",
-               "8192 B from each rank; kept 23552 B, of these 5120 B", "8192 B from each rank; kept 20992 B, of these 2560 B"});
+  expect_says(
+      run_command("timeout 60 '" RONDO_EXAMPLE_TENSOR_PARALLEL "' 2"),
+      {"rank 1\n", "      0.0000   0.0000   0.0000   0.0000\n", "exactly", "rank 0\n",
+       "      0.3971   0.2558   0.1423   0.0070\n", "rank 1\n", "      0.1139   0.0168   0.0554   0.0116\n",
+       "8192 B from each rank; kept 23552 B, of these 5120 B", "8192 B from each rank; kept 20992 B, of these 2560 B"});
 }
 
 #ifdef RONDO_CLI
@@ -146,8 +149,8 @@ TEST(PlainModelExample, FourRanksHaveTheBitsOfOneWithTheirMicroBatches) {
 
 TEST(PlainModelExample, LearnsAlsoWithNarrowParameters) {
   const Folder folder;
-  const Launched wide = train("--ranks 2 --steps 40 --plot '" + folder.file("loss.svg") + "' --trace '" +
-                              folder.file("trace") + "'");
+  const Launched wide =
+      train("--ranks 2 --steps 40 --plot '" + folder.file("loss.svg") + "' --trace '" + folder.file("trace") + "'");
   const Launched narrow = train("--ranks 2 --steps 40 --param-dtype bf16");
   expect_says(wide, {"step     1", "step    40", "trace export"});
   expect_says(narrow, {"step    40"});
@@ -156,7 +159,8 @@ TEST(PlainModelExample, LearnsAlsoWithNarrowParameters) {
   EXPECT_NE(word_after(narrow.output, "hash "), word_after(wide.output, "hash "));
   const std::string svg = contents(folder.file("loss.svg"));
   EXPECT_EQ(svg.rfind("<svg", 0), 0u);
-  const std::string points = svg.substr(svg.find("points=\""), svg.find("\" fill", svg.find("points=\"")) - svg.find("points=\""));
+  const std::string points =
+      svg.substr(svg.find("points=\""), svg.find("\" fill", svg.find("points=\"")) - svg.find("points=\""));
   EXPECT_EQ(std::count(points.begin(), points.end(), ','), 40);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.file("trace")), {}), 2);  // a file for each rank
 }
@@ -196,8 +200,9 @@ TEST(PlainModelExample, ARankThatIsKilledEndsTheOthers) {
   EXPECT_NE(child.output.find("ended 1"), std::string::npos) << child.output << contents(folder.file("out"));
   EXPECT_NE(contents(folder.file("out")).find("a peer was lost"), std::string::npos) << contents(folder.file("out"));
   // Dead is gone, or a zombie that nobody has waited for.
-  const Launched parent = meddle(folder, "kill -9 $p; while [ -d /proc/$c ] && ! grep -q 'State:.Z' /proc/$c/status; do "
-                                         "sleep 0.02; done; echo gone");
+  const Launched parent = meddle(folder,
+                                 "kill -9 $p; while [ -d /proc/$c ] && ! grep -q 'State:.Z' /proc/$c/status; do "
+                                 "sleep 0.02; done; echo gone");
   EXPECT_NE(parent.output.find("gone"), std::string::npos) << parent.output;
 }
 
