@@ -164,10 +164,11 @@ Status train(Job& job, const plain::Text& text) {
   if (!job.speaks()) return {};
   print_memory(job);
   const fsdp::Stats stats = job.engine->stats();
-  fmt::print("time:    {:.3f} s, of rank 0: {:.3f} s forward and backward, {:.3f} s waiting for gathers, {:.3f} s for "
-             "reductions\n",
-             seconds, trainer.compute_s(), static_cast<double>(stats.gather_wait_ns) / 1e9,
-             static_cast<double>(stats.reduce_wait_ns) / 1e9);
+  fmt::print(
+      "time:    {:.3f} s, of rank 0: {:.3f} s forward and backward, {:.3f} s waiting for gathers, {:.3f} s for "
+      "reductions\n",
+      seconds, trainer.compute_s(), static_cast<double>(stats.gather_wait_ns) / 1e9,
+      static_cast<double>(stats.reduce_wait_ns) / 1e9);
   fmt::print("sent:    {} gathers, {} reductions of units; {:.2f} MB of rank 0's part\n", stats.gathers,
              stats.reductions, megabytes(stats.payload_bytes));
   fmt::print("model:   parameters have the hash {:016x}\n", hash);
