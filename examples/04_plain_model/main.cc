@@ -154,7 +154,8 @@ Status train(Job& job, const plain::Text& text) {
     RONDO_TRY_ASSIGN(const double loss, trainer.mean_loss());
     losses.push_back(loss);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (!job.speaks() || (step % std::max(1, s.steps / 10) != 0 && step + 1 != s.steps)) continue;
+    const bool tenth = (step + 1) % std::max(1, s.steps / 10) == 0;
+    if (!job.speaks() || !(tenth || step == 0 || step + 1 == s.steps)) continue;
     const double tokens = static_cast<double>(s.shape.batch * s.shape.length) * s.micro_batches * job.comm.size();
     fmt::print("step {:>5}  loss {:.6f}  {:>8.0f} tokens/s\n", step + 1, loss, tokens * (step + 1) / seconds);
     std::fflush(stdout);

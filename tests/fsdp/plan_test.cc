@@ -262,8 +262,9 @@ TEST(Plan, HashTellsPlansApart) {
 
 TEST(Plan, DescriptionSaysWhatHappens) {
   const std::string text = built(layers(2), {.nranks = 2}).describe();
-  for (const char* words : {"ZeRO-3", "2 ranks", "layer1", "owned parameters", "traffic of a step: 6 collectives",
-                            "FORWARD 0;", "reduce 1;", "step 0;"})
+  for (const char* words :
+       {"ZeRO-3", "parameters  in buffer    gradients  in buffer", "2 ranks", "layer1", "owned parameters",
+        "traffic of a step: 6 collectives", "FORWARD 0;", "reduce 1;", "step 0;"})
     EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
 }
 
