@@ -3,6 +3,8 @@
 #include <bit>
 #include <chrono>
 
+#include "bfloat16.h"
+
 namespace plain {
 namespace {
 
@@ -12,14 +14,6 @@ using rondo::Status;
 using rondo::fsdp::Act;
 using rondo::fsdp::Tensor;
 using rondo::fsdp::UnitPlan;
-
-float widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
-
-// To the nearest, ties to even. Gradients are finite here.
-uint16_t narrowed(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 // The tensor whose memory a tied one has; its own otherwise.
 size_t storage_of(const UnitPlan& unit, size_t tensor) {

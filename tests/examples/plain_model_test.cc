@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "04_plain_model/bfloat16.h"
 #include "04_plain_model/product.h"
 #include "04_plain_model/trainer.h"
 #include "support/spawn.h"
@@ -184,6 +185,12 @@ TEST(PlainModel, RanksHaveTheBitsOfOneProcess) {
         EXPECT_GT(compared, 0u);
       });
   }
+}
+
+TEST(PlainBfloat16, RoundsToTheNearestAndTiesToEven) {
+  for (const auto& [value, rounded] : {std::pair{1.0f, 1.0f}, {1.00390625f, 1.0f}, {1.01171875f, 1.015625f},
+                                       {1.004f, 1.0078125f}, {-1.01171875f, -1.015625f}, {0.0f, 0.0f}})
+    EXPECT_EQ(widened(narrowed(value)), rounded) << value;
 }
 
 TEST(PlainText, IsCutAsItsNumberSaysAndMissedAloud) {
