@@ -188,8 +188,12 @@ TEST(PlainModel, RanksHaveTheBitsOfOneProcess) {
 }
 
 TEST(PlainBfloat16, RoundsToTheNearestAndTiesToEven) {
-  for (const auto& [value, rounded] : {std::pair{1.0f, 1.0f}, {1.00390625f, 1.0f}, {1.01171875f, 1.015625f},
-                                       {1.004f, 1.0078125f}, {-1.01171875f, -1.015625f}, {0.0f, 0.0f}})
+  for (const auto& [value, rounded] : {std::pair{1.0f, 1.0f},
+                                       {1.00390625f, 1.0f},
+                                       {1.01171875f, 1.015625f},
+                                       {1.004f, 1.0078125f},
+                                       {-1.01171875f, -1.015625f},
+                                       {0.0f, 0.0f}})
     EXPECT_EQ(widened(narrowed(value)), rounded) << value;
 }
 
