@@ -57,7 +57,7 @@ void add_options(CLI::App& app, Settings& s) {
   app.add_flag("--deterministic", s.engine.deterministic, "Bits do not depend on the number of ranks");
   app.add_flag("--log", s.log, "What was sent in the last step, beside the plan");
   app.add_option("--plot", s.plot, "Write the loss of all steps to this SVG");
-  app.add_option("--trace", s.trace, "Write what the communicator did to this folder, for `rondo trace export`");
+  app.add_option("--trace", s.trace, "Write what each rank did when to this folder, for `rondo trace export`");
   app.footer(
       "Examples:\n"
       "  example_04_plain_model --ranks 2 --plot loss.svg\n"
