@@ -1,4 +1,4 @@
-// The programs of examples/03_ring, 04_plain_model and 06_tensor_parallel, run as their READMEs say.
+// The programs of examples/01_ring, 04_plain_model and 06_tensor_parallel, run as their READMEs say.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The ring all-reduce by hand, in 2 (N - 1) steps of one send and one receive, printed after every step; then the
 // library's own, which must give the same bits.
-//   example_03_ring [RANKS] [ELEMENTS] [FOLDER]     RANKS threads, 1 to 7 (3); 6 elements; FOLDER: a trace of the ring
+//   example_01_ring [RANKS] [ELEMENTS] [FOLDER]     RANKS threads, 1 to 7 (3); 6 elements; FOLDER: a trace of the ring
 //
 // Element values show who is in a sum: rank 0 has ones, rank 1 tens, rank 2 hundreds.
 #include <rondo/communicator.h>
