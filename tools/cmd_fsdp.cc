@@ -35,12 +35,12 @@ std::optional<Dtype> dtype_of(const std::string& option, const std::string& name
 }
 
 void print_forecast(const fsdp::Plan& plan, const FsdpOptions& o) {
-  const auto f =
-      fsdp::forecast(plan, plan.step(), fsdp::line_costs(plan, o.line_gb_s, o.line_us, o.forward_us));
+  const auto f = fsdp::forecast(plan, plan.step(), fsdp::line_costs(plan, o.line_gb_s, o.line_us, o.forward_us));
   if (!f.ok()) fail("forecast", f.status());
-  fmt::print("\ntime of a step, with units that compute {:g} us forward and {:g} us backward, and {:g} GB/s and {:g} us "
-             "for each collective:\n",
-             o.forward_us, 2 * o.forward_us, o.line_gb_s, o.line_us);
+  fmt::print(
+      "\ntime of a step, with units that compute {:g} us forward and {:g} us backward, and {:g} GB/s and {:g} us "
+      "for each collective:\n",
+      o.forward_us, 2 * o.forward_us, o.line_gb_s, o.line_us);
   fmt::print("  computing {:.0f} us, communication {:.0f} us; overlapped {:.0f} us, one after the other {:.0f} us\n",
              f->compute_us, f->line_us, f->overlapped_us, f->serial_us);
   fmt::print("  exposed: {:.0f} us, {:.1f} % of the step\n", f->exposed_us, 100 * f->exposed_us / f->overlapped_us);
@@ -102,7 +102,8 @@ void add_fsdp_command(CLI::App& app) {
   CLI::Option* line = command->add_option("--line-gb-s", o->line_gb_s, "Forecast: GB/s of each rank's line");
   line->check(CLI::PositiveNumber);
   command->add_option("--line-us", o->line_us, "Forecast: latency of a collective")->needs(line);
-  CLI::Option* forward = command->add_option("--forward-us", o->forward_us, "Forecast: a unit's forward; backward: twice");
+  CLI::Option* forward =
+      command->add_option("--forward-us", o->forward_us, "Forecast: a unit's forward; backward: twice");
   forward->needs(line)->check(CLI::PositiveNumber);
   line->needs(forward);
   command->add_flag("--keep-last", o->plan.keep_last, "Keep the last unit's parameters from forward to backward");
