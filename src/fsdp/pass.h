@@ -39,8 +39,8 @@ class Engine::Pass {
     bool forward_seen = false;
     bool backward_seen = false;
     uint64_t forward_since = 0, backward_since = 0;  // on trace_clock()
-    bool off_list = false;                         // the last begin was out of order
-    bool release_due = false, reduce_due = false;  // the list has come to it while the unit was in use
+    bool off_list = false;                           // the last begin was out of order
+    bool release_due = false, reduce_due = false;    // the list has come to it while the unit was in use
     bool used() const { return forward > 0 || in_backward; }
   };
 
