@@ -3,9 +3,10 @@
 
 Rules (docs/architecture.md, "Rooms"):
   order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other
-  public    src/fsdp and examples/ use the public headers only
-  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks and
-            examples may also name a file beside them
+  public    src/fsdp, adapters/ and examples/ use the public headers only; adapters/X/include holds public headers too,
+            for all that stands right of adapters
+  paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks,
+            examples and adapters may also name a file beside them
   cuda      no CUDA header outside *.cu and *.cuh
   language  no exceptions and no RTTI in src/
   size      a file of src/ with more than 500 lines is reported, which does not fail the check
@@ -34,7 +35,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("adapters",),
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-PUBLIC_ONLY = {"fsdp", "examples"}
+PUBLIC_ONLY = {"fsdp", "adapters", "examples"}
 UNRESTRICTED = {"tests", "bench"}  # they look everywhere; the rules on paths and CUDA hold for them too
 TOP_FOLDERS = ("include", "src", "tools", "adapters", "examples", "tests", "bench")
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".c", ".cu", ".cuh"}
@@ -92,6 +93,8 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
         return "include"
     if (top / "src" / name).is_file():
         return room_of(Path("src") / name)
+    if any((adapter / "include" / name).is_file() for adapter in (top / "adapters").glob("*")):
+        return "adapters"
     for other in ("tools", "examples", "tests"):  # tests and benchmarks of their parts
         if own in UNRESTRICTED and (top / other / name).is_file():
             return other
@@ -101,6 +104,8 @@ def room_of_include(top: Path, own: str, name: str) -> str | None:
 def may_include(room: str, name: str, target: str) -> str | None:
     """Why `room` may not include `name` of room `target`; None when it may."""
     if target == room or room in UNRESTRICTED or target == "include":
+        return None
+    if room == "examples" and target == "adapters":
         return None
     if room in PUBLIC_ONLY:
         return f"{room} uses the public headers only, not {name}"
@@ -124,7 +129,7 @@ def check_includes(top: Path, path: Path, room: str, text: str) -> Iterator[Find
             continue
         target = room_of_include(top, path.parts[0], name)
         if target is None:
-            beside = room in UNRESTRICTED | {"examples"} and (top / path.parent / name).is_file()
+            beside = room in UNRESTRICTED | {"examples", "adapters"} and (top / path.parent / name).is_file()
             if not beside and not is_cuda_header(name):
                 yield Finding(path, number, "paths", f'"{name}" is no file of src/, include/ or {path.parts[0]}/')
             continue

@@ -42,3 +42,16 @@ build() {
   [ $# -eq 0 ] || targets=(--target "$@")
   log=$(cmake --build "$folder" -j "$(nproc)" "${targets[@]}" 2>&1) || { printf '%s\n' "$log" | tail -60 >&2; return 1; }
 }
+
+# PyPI's torch, for what is tested against it: 5.4 GB below build/, made once.
+TORCH_VERSION=2.15.0
+TORCH_VENV=build/torch/venv
+TORCH_PYTHON=$TORCH_VENV/bin/python
+torch_venv() {
+  need_packages python3-venv
+  [ "$("$TORCH_PYTHON" -c 'from importlib.metadata import version; print(version("torch"), version("safetensors"))' \
+       2>/dev/null | cut -d ' ' -f 1)" != "$TORCH_VERSION" ] || return 0
+  rm -rf "$TORCH_VENV"
+  python3 -m venv "$TORCH_VENV"
+  "$TORCH_VENV/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "torch==$TORCH_VERSION" numpy safetensors
+}

@@ -3,18 +3,28 @@
 # processes, the dependency rule, and the proof of every algorithm for every number of ranks up to 64. Installs what is
 # missing (Debian 12).
 #   scripts/test.sh            all of it
-#   scripts/test.sh --torch    that PyPI's torch binds to rondo's libnccl.so.2 (installs 5 GB below build/)
+#   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its tests
+#                              and its example, and that torch binds to rondo's libnccl.so.2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
-if [ "${1:-}" = --torch ]; then exec scripts/torch_preload_check.sh; fi
-
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+if [ "${1:-}" = --torch ]; then
+  torch_venv
+  echo "== build of the adapter (in the release build)"
+  configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=ON \
+    -D CMAKE_PREFIX_PATH="$("$TORCH_PYTHON" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
+  build build/release rondo_nccl tests_torch example_03_char_transformer
+  echo "== tests"
+  ctest --preset release -L '^torch$'
+  echo "== libnccl.so.2 under torch"
+  exec scripts/torch_preload_check.sh build/release/src/rondo-nccl/libnccl.so.2
+fi
 echo "== dependency rule"
 python3 -B scripts/check_dependencies.py
 echo "== build (release, with tests)"
-configure release -D RONDO_BUILD_BENCH=OFF
+configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=OFF
 build build/release
 echo "== tests"
 ctest --preset release -L '^(unit|mp)$' -LE '^slow$'

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Imports PyPI's torch with rondo's libnccl.so.2 preloaded and every symbol bound at once, and checks from the dynamic
 # linker's own log that each nccl symbol went to rondo's library. No GPU needed. Not part of the tests: the first run
-# installs about 5 GB below build/torch_check. `scripts/test.sh --torch` runs it.
+# installs about 5 GB below build/torch. `scripts/test.sh --torch` runs it.
 #   scripts/torch_preload_check.sh [LIBNCCL]     the library; built (release) when it is left out
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
-TORCH_VERSION=2.15.0
-work=build/torch_check
+work=build/torch/bindings
 library=${1:-}
 if [ -z "$library" ]; then
   need_packages "${BUILD_PACKAGES[@]}"
@@ -18,19 +17,13 @@ if [ -z "$library" ]; then
 fi
 library=$(realpath "$library")
 
-need_packages python3-venv
-if [ "$("$work/venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null)" \
-     != "$TORCH_VERSION" ]; then
-  rm -rf "$work/venv"
-  python3 -m venv "$work/venv"
-  "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "torch==$TORCH_VERSION" numpy
-fi
-
-rm -f "$work"/bindings.*
-LD_PRELOAD=$library LD_BIND_NOW=1 LD_DEBUG=bindings LD_DEBUG_OUTPUT=$work/bindings \
-  "$work/venv/bin/python" - <<'EOF'
+torch_venv
+mkdir -p "$work"
+rm -f "$work"/log.*
+LD_PRELOAD=$library LD_BIND_NOW=1 LD_DEBUG=bindings LD_DEBUG_OUTPUT=$work/log \
+  "$TORCH_PYTHON" - <<'EOF'
 import torch
 
 print(f"torch {torch.__version__}, compiled for NCCL {torch.cuda.nccl.version()}")
 EOF
-python3 -B scripts/check_bindings.py --library "$library" "$work"/bindings.*
+python3 -B scripts/check_bindings.py --library "$library" "$work"/log.*

@@ -73,6 +73,17 @@ class CheckDependencies(unittest.TestCase):
                    "examples/01_hello.cc": '#include "engine/engine.h"\n'}
         self.assertEqual(self.findings(changed), ["src/fsdp/plan.cc:2 order", "examples/01_hello.cc:1 order"])
 
+    def test_adapters_use_public_headers_and_have_some_for_examples(self) -> None:
+        changed = {"adapters/torch/include/rondo/torch/shard.h": '#include "rondo/types.h"\n',
+                   "adapters/torch/src/core.h": "#pragma once\n",
+                   "adapters/torch/src/core.cc": '#include "core.h"\n#include "rondo/torch/shard.h"\n#include "core/launch.h"\n',
+                   "examples/03_net.cc": "#include <rondo/torch/shard.h>\n",
+                   "tests/torch/shard_test.cc": '#include "rondo/torch/shard.h"\n',
+                   "src/fsdp/plan.cc": '#include "rondo/torch/shard.h"\n',
+                   "src/core/launch.cc": '#include "rondo/torch/shard.h"\n'}
+        self.assertEqual(self.findings(changed), ["src/core/launch.cc:1 order", "src/fsdp/plan.cc:1 order",
+                                                  "adapters/torch/src/core.cc:3 order"])
+
     def test_relative_includes_are_refused(self) -> None:
         changed = {"src/engine/engine.cc": '#include "engine.h"\n'}
         self.assertEqual(self.findings(changed), ["src/engine/engine.cc:1 paths"])

@@ -1,0 +1,125 @@
+// What stands between autograd and the engine: it hears when units are called and when gradients reach their outputs,
+// and tells the engine which unit is used. It also makes parameters what they are at the moment: views of the engine's
+// buffers during a use, else tensors without memory.
+//
+// When a unit's backward is over follows from the order in which autograd works: nodes in the reverse order of their
+// making. So when gradients reach the outputs of a call, every call that began after its end is done with.
+//
+//   forward    ( root  ( a )  ( b )  ( c ) )            calls, by the times of their begin and end
+//   backward   root's outputs: take root's gradients
+//              c's outputs: take c's.   b's: reduce c's, take b's.   a's: reduce b's, take a's.
+//              end: reduce a's and root's
+//
+// A unit that is called several times is reduced once, with the first of its calls, which backward reaches last. A call
+// without a graph in a training pass may be one that backward will repeat (recomputation): it stands where it stood.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "collect.h"
+#include "rondo/torch/fully_shard.h"
+
+namespace rondo::torch::internal {
+
+void check(const Status& status);  // throws Error
+template <class T>
+T checked(Expected<T> expected) {
+  check(expected.status());
+  return std::move(*expected);
+}
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  /// Throws Error, as all that follows.
+  static std::shared_ptr<Core> make(Collected collected, Communicator& comm, const Options& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  /// The number of a call; -1: the key is no unit's. The core's own address is the key of a whole pass.
+  int enter(const void* key);
+  void leave(int call, const std::vector<::torch::Tensor>& outputs);
+  /// In place of leave, after an exception. A pass that fails is given up.
+  void fail(int call) noexcept;
+  /// Ends whatever pass is under way, without its gradients.
+  void give_up() noexcept;
+
+  void step();
+  void step(::torch::optim::Optimizer& optimizer);
+  std::vector<::torch::Tensor> shards();
+  std::string describe() const;
+  fsdp::Engine& engine() { return *engine_; }
+
+  bool accumulates = false;  // no_sync
+
+ private:
+  enum class Phase : uint8_t { kIdle, kForward, kBackward };
+  enum class State : uint8_t {
+    kRunning,
+    kAwaited,  // its outputs have a graph
+    kNoGraph,  // backward may repeat it
+    kInBackward,
+    kDone,
+  };
+  struct Call {
+    int unit;  // -1: a pass over a model whose outermost unit has no parameters
+    int64_t begin = 0, end = 0;
+    State state = State::kRunning;
+    bool is_pass = false;
+    bool data_only = false;  // an earlier call takes the gradients
+  };
+
+  explicit Core(Collected collected) : all_(std::move(collected)) {}
+  void set_up(Communicator& comm, const Options& options);
+  void fill(Communicator& comm, const Options& options);
+  void compare(Communicator& comm, const std::vector<uint64_t>& sums);
+  void call_links();
+
+  Call& call(int i) { return calls_[static_cast<size_t>(i)]; }
+  const std::string& name(int unit) const { return engine_->plan().units()[static_cast<size_t>(unit)].name; }
+  std::pair<size_t, size_t> entries_of(int unit) const { return ranges_[static_cast<size_t>(unit)]; }
+
+  void open_pass();
+  int repeated_call(int unit) const;
+  void await_gradients(int i, const std::vector<::torch::Tensor>& outputs);
+  void on_gradient(uint64_t pass, int i);
+  void begin_backward(int i);
+  void end_backward(int i);
+  void end_calls_after(int64_t time, int but_of_unit);
+  void take_strays();
+  void finish_pass();
+
+  void bind(int unit);
+  void unbind(int unit);
+  void attach_grads(int unit);
+  void detach_grads(int unit);
+  ::torch::TensorOptions options_of(const Entry& e) const;
+  ::torch::Tensor view(void* data, const Entry& e);
+  ::torch::Tensor placeholder(const Entry& e);
+
+  Collected all_;
+  std::vector<std::pair<size_t, size_t>> ranges_;  // of entries, by unit
+  std::unique_ptr<fsdp::Engine> engine_;
+  bool always_here_ = false;  // parameters are never given back
+  std::vector<std::pair<Link, ::torch::nn::AnyModule>> replaced_;
+  std::vector<std::pair<::torch::Tensor, float*>> shards_;  // and their gradients
+
+  Phase phase_ = Phase::kIdle;
+  uint64_t pass_ = 0;
+  fsdp::PassKind kind_ = fsdp::PassKind::kForwardOnly;
+  int64_t clock_ = 0;
+  int depth_ = 0;  // of calls of whole passes
+  std::vector<Call> calls_;
+  std::vector<int> in_backward_;  // calls
+  std::vector<int> bound_;        // uses under way, by unit
+  std::vector<::c10::weak_intrusive_ptr<::torch::autograd::Node>>
+      graphs_;  // of the pass's results: without them it has no backward
+};
+
+}  // namespace rondo::torch::internal

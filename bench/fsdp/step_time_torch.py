@@ -1,0 +1,84 @@
+"""One rank of PyTorch's side of bench/compare_fsdp: FSDP2 over Gloo with the architecture of
+examples/03_char_transformer. Reads numbers of steps, one a line, from stdin; answers with the seconds that they took.
+Arguments: dim layers context batch. Rank and meeting place come from the environment, as under torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+
+HEADS, VOCABULARY = 4, 128
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, dim = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, HEADS, dim // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, dim))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(self.norm1(x))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, dim: int, layers: int, context: int) -> None:
+        super().__init__()
+        self.characters, self.positions = nn.Embedding(VOCABULARY, dim), nn.Embedding(context, dim)
+        self.blocks = nn.ModuleList(Block(dim) for _ in range(layers))
+        self.norm = nn.LayerNorm(dim)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        x = self.characters(ids) + self.positions(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.norm(x) @ self.characters.weight.t()
+        return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def main() -> None:
+    dim, layers, context, batch = map(int, sys.argv[1:])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(1)
+    model = Transformer(dim, layers, context)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    ids = torch.randint(VOCABULARY, (batch, context))
+    following = torch.randint(VOCABULARY, (batch, context))
+    for line in sys.stdin:
+        start = time.monotonic()
+        for _ in range(int(line)):
+            loss = model(ids, following)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            value = loss.item()
+        print(time.monotonic() - start, value, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    main()
