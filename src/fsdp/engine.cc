@@ -41,6 +41,13 @@ Expected<std::unique_ptr<Engine>> Engine::create(const Plan& plan, Communicator&
 std::vector<Part> Engine::parts() { return impl_->parts(); }
 Communicator& Engine::communicator() const { return impl_->comm; }
 const OptimizerConfig& Engine::optimizer() const { return impl_->options.optimizer; }
+Status Engine::set_learning_rate(float lr) {
+  OptimizerConfig changed = impl_->options.optimizer;
+  changed.lr = lr;
+  RONDO_TRY(check_optimizer(changed));
+  impl_->options.optimizer = changed;
+  return {};
+}
 int64_t Engine::optimizer_steps() const { return impl_->steps; }
 void Engine::set_optimizer_steps(int64_t steps) { impl_->steps = steps; }
 Stats Engine::stats() const { return impl_->stats; }

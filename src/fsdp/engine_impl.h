@@ -90,7 +90,7 @@ class Engine::Impl {
   }
   const Plan plan;
   Communicator& comm;
-  const EngineOptions options;
+  EngineOptions options;
   const size_t part;
   std::unique_ptr<Communicator> shard_group, replica_group;  // where they are not comm itself
   Communicator* shards = nullptr;

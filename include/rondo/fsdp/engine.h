@@ -145,6 +145,8 @@ class RONDO_API Engine {
   const Plan& plan() const;
   Communicator& communicator() const;
   const OptimizerConfig& optimizer() const;
+  /// Of the following steps, as a schedule has it. Errors: kInvalidArgument, as check_optimizer.
+  Status set_learning_rate(float lr);
   /// A unit's parameters are whole in its buffer.
   bool is_here(int unit) const;
   const Log& log() const;
