@@ -295,7 +295,7 @@ TEST(TorchUnits, FreeFormCode) {
 TEST(TorchInit, FromAFunctionForParametersOnTheMetaDevice) {
   spawn_ranks(3, [](Communicator& comm) {
     Net net(2, 5), made(2, 5);
-    net->to(::torch::kMeta);
+    forget_values(*net);
     expect_words(error_of([&] { fully_shard(net, comm, by_block()); }), {"'scale'", "meta", "options.fill"});
     int64_t largest = 0;
     Options o = by_block();

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "rondo/torch/fully_shard.h"
 #include "support/spawn.h"
@@ -22,11 +23,12 @@ inline Tensor random(::torch::IntArrayRef sizes, uint64_t seed) {
   return ::torch::rand(sizes, ::at::detail::createCPUGenerator(seed)) - 0.5;
 }
 
-/// Equal values on every rank, whatever other threads do.
+/// Equal values on every rank, whatever other threads do. Norms keep theirs.
 inline void fill(nn::Module& module, uint64_t seed = 1) {
   const ::torch::NoGradGuard no_grad;
   for (auto& p : module.named_parameters())
-    p.value().copy_(random(p.value().sizes(), seed + std::hash<std::string>()(p.key()) % 1000));
+    if (p.value().min().item<float>() != p.value().max().item<float>() || p.value().numel() == 1)
+      p.value().copy_(random(p.value().sizes(), seed + std::hash<std::string>()(p.key()) % 1000));
 }
 
 using Linear = Holder<nn::LinearImpl>;
@@ -85,6 +87,11 @@ template <class Model, class Loss>
 Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nranks, int micro_batches, int steps,
                    Loss loss, std::function<float(int)> rate = {}) {
   fsdp::OptimizerConfig config = optimizer;
+  std::map<std::string, Tensor> parameters;  // tied ones once
+  std::set<const void*> seen;
+  for (auto& p : model->named_parameters())
+    if (p.value().requires_grad() && seen.insert(p.value().unsafeGetTensorImpl()).second)
+      parameters[p.key()] = p.value();
   std::map<std::string, std::vector<Tensor>> states;
   for (int step = 1; step <= steps; ++step) {
     if (rate) config.lr = rate(step);
@@ -92,25 +99,19 @@ Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nran
     for (int m = 0; m < micro_batches; ++m) {
       std::map<std::string, Tensor> sum;
       for (int r = 0; r < nranks; ++r) {
-        for (auto& p : model->parameters())
-          if (p.requires_grad()) p.mutable_grad() = ::torch::zeros_like(p);
+        for (auto& [name, p] : parameters) p.mutable_grad() = ::torch::zeros_like(p);
         loss(model, step, m, r).backward();
-        for (auto& p : model->named_parameters())
-          if (p.value().requires_grad()) {
-            Tensor& s = sum[p.key()];
-            s = r == 0 ? p.value().grad().clone() : s + p.value().grad();
-          }
+        for (auto& [name, p] : parameters) sum[name] = r == 0 ? p.grad().clone() : sum[name] + p.grad();
       }
       for (auto& [name, s] : sum) mean[name] = m == 0 ? s / nranks : mean[name] + s / nranks;
     }
     const ::torch::NoGradGuard no_grad;
-    for (auto& p : model->named_parameters()) {
-      if (!p.value().requires_grad()) continue;
-      auto& s = states[p.key()];
-      if (s.empty()) s = {::torch::zeros_like(p.value()), ::torch::zeros_like(p.value())};
+    for (auto& [name, p] : parameters) {
+      auto& s = states[name];
+      if (s.empty()) s = {::torch::zeros_like(p), ::torch::zeros_like(p)};
       float* both[2] = {s[0].template data_ptr<float>(), s[1].template data_ptr<float>()};
-      fsdp::optimizer_step(config, step, 1, static_cast<uint64_t>(p.value().numel()),
-                           p.value().template data_ptr<float>(), mean[p.key()].template data_ptr<float>(), both);
+      fsdp::optimizer_step(config, step, 1, static_cast<uint64_t>(p.numel()), p.template data_ptr<float>(),
+                           mean[name].template data_ptr<float>(), both);
     }
   }
   return values_of(model);
@@ -155,7 +156,7 @@ void spawn_ranks(int nranks, Fn fn) {
   });
 }
 
-inline fsdp::OptimizerConfig momentum(float lr = 0.1f) {
+inline fsdp::OptimizerConfig momentum(float lr = 0.02f) {
   return {.rule = fsdp::Rule::kSgd, .lr = lr, .momentum = 0.9f};
 }
 

@@ -176,8 +176,8 @@ RONDO_TORCH_MODULE(DigitsNet);
 TEST(TorchTraining, BatchNormAndAdadeltaWithAStepScheduleConverge) {
   ::at::set_num_threads(1);
   const fsdp::OptimizerConfig adadelta{.rule = fsdp::Rule::kAdadelta, .lr = 1, .eps = 1e-6f};
-  constexpr int kRanks = 2, kDigitSteps = 12;
-  auto rate = [](int step) { return step > 8 ? 0.5f : 1.0f; };
+  constexpr int kRanks = 2, kDigitSteps = 40;
+  auto rate = [](int step) { return step > 25 ? 0.5f : 1.0f; };
   auto loss = [](auto& net, int step, int, int r) {
     const Digits d(20, static_cast<uint64_t>(step * 10 + r));
     return ::torch::nll_loss(net->forward(d.images), d.labels);

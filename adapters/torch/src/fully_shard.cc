@@ -78,6 +78,13 @@ struct Recompute : ::torch::autograd::Function<Recompute> {
 
 }  // namespace
 
+void forget_values(::torch::nn::Module& module) {
+  for (Tensor& p : module.parameters()) {
+    const Tensor away = ::at::empty(p.sizes(), p.options().device(::at::kMeta));
+    p.unsafeGetTensorImpl()->shallow_copy_from(away.getIntrusivePtr());  // which set_data would not do
+  }
+}
+
 Tensor recompute(std::function<Tensor(Tensor)> fn, const Tensor& input) {
   if (!::at::GradMode::is_enabled()) return fn(input);
   auto held = ::c10::make_intrusive<Held>();

@@ -148,6 +148,10 @@ Sharded<Impl> fully_shard(const ::torch::nn::ModuleHolder<Impl>& module, Communi
 /// Free-form code: units made by wrap_unit, in the order of forward. Each pass is a call of Training::run.
 Training shard_units(std::vector<UnitParameters> units, Communicator& comm, const Options& options = {});
 
+/// Moves a module's parameters to the meta device, for Options::fill to make them. libtorch's own layers are made with
+/// values, so a model larger than memory forgets each layer when it is made.
+void forget_values(::torch::nn::Module& module);
+
 /// Keeps no activations of fn: backward calls it once more, with the random numbers that it had. fn should be one unit:
 /// what it computes again is on the way to its gradients and is gathered no second time.
 ::torch::Tensor recompute(std::function<::torch::Tensor(::torch::Tensor)> fn, const ::torch::Tensor& input);
