@@ -155,10 +155,12 @@ TEST(TorchUnits, OutsideOfCallsParametersHaveShapesAndNoMemory) {
     const Data d = data_of(5, 1, 0, comm.rank());
     sharded(d.x, d.y).backward();  // none of that has done harm
     sharded.step();
+    for (const Tensor& p : net->parameters()) EXPECT_TRUE(p.is_meta() && !p.grad().defined());
   });
 }
 
-// Two blocks in turn, the first of them twice, also side by side; a block that is never called; frozen parameters and a
+// Blocks in turn, the first of them twice, also side by side; one that is called without a graph too, and one that is
+// never called; frozen parameters and a
 // block of nothing else.
 struct OddImpl : nn::Module {
   OddImpl() {
@@ -170,7 +172,12 @@ struct OddImpl : nn::Module {
   Tensor forward(Tensor x) {
     x = blocks[0](blocks[0](x));
     x = blocks[2](blocks[1](x));
-    return (blocks[3](x) + blocks[0](x)).square().mean();
+    Tensor target;
+    {
+      const ::torch::NoGradGuard no_grad;  // a call that backward does not repeat, though it could
+      target = blocks[3](x * 2);
+    }
+    return (blocks[3](x) + blocks[0](x) - target).square().mean();
   }
   std::vector<Block> blocks;
 };
@@ -261,6 +268,18 @@ TEST(TorchUnits, TwoForwardsBeforeOneBackwardAreOnePass) {
     }
     expect_values(sharded, alone);
   });
+}
+
+TEST(TorchRecompute, HasTheSameRandomNumbersAndNeedsNoGradientOfItsInput) {
+  ::torch::manual_seed(3);
+  const Tensor weight = ::torch::ones({100}).requires_grad_(), input = ::torch::ones({100});
+  const Tensor out = recompute([&](const Tensor& x) { return ::torch::dropout(x * weight, 0.5, true); }, input);
+  const Tensor after = ::torch::rand({1});
+  out.sum().backward();
+  EXPECT_TRUE(::torch::equal(weight.grad(), out.detach()));  // 0 or 2, where it was
+  ::torch::manual_seed(3);
+  (void)::torch::dropout(input, 0.5, true);
+  EXPECT_TRUE(::torch::equal(::torch::rand({1}), after));
 }
 
 TEST(TorchUnits, FreeFormCode) {
