@@ -104,6 +104,9 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
       for (const char* w : words) EXPECT_NE(s.message().find(w), std::string::npos) << s.to_string();
     };
     fails(e.gather(9), {"no unit 9"});
+    fails(e.set_learning_rate(-1), {"lr", "-1"});
+    EXPECT_TRUE(e.set_learning_rate(0.5f).ok());
+    EXPECT_EQ(e.optimizer().lr, 0.5f);
     EXPECT_EQ(e.data(0, 0), nullptr);
     fails(e.wait_gather(0), {"'layer0'", "not gathered"});
     ASSERT_TRUE(e.gather(0).ok());
