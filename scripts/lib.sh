@@ -49,9 +49,10 @@ TORCH_VENV=build/torch/venv
 TORCH_PYTHON=$TORCH_VENV/bin/python
 torch_venv() {
   need_packages python3-venv
-  [ "$("$TORCH_PYTHON" -c 'from importlib.metadata import version; print(version("torch"), version("safetensors"))' \
-       2>/dev/null | cut -d ' ' -f 1)" != "$TORCH_VERSION" ] || return 0
+  local has='from importlib.metadata import version as v; v("numpy"); v("safetensors"); print(v("torch"))'
+  [ "$("$TORCH_PYTHON" -c "$has" 2>/dev/null)" != "$TORCH_VERSION" ] || return 0
   rm -rf "$TORCH_VENV"
   python3 -m venv "$TORCH_VENV"
-  "$TORCH_VENV/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "torch==$TORCH_VERSION" numpy safetensors
+  "$TORCH_VENV/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
+    "torch==$TORCH_VERSION" numpy safetensors
 }

@@ -3,8 +3,8 @@
 # processes, the dependency rule, and the proof of every algorithm for every number of ranks up to 64. Installs what is
 # missing (Debian 12).
 #   scripts/test.sh            all of it
-#   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its tests
-#                              and its example, and that torch binds to rondo's libnccl.so.2
+#   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its
+#                              tests and its example, and that torch binds to rondo's libnccl.so.2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh

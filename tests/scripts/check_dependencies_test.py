@@ -76,7 +76,8 @@ class CheckDependencies(unittest.TestCase):
     def test_adapters_use_public_headers_and_have_some_for_examples(self) -> None:
         changed = {"adapters/torch/include/rondo/torch/shard.h": '#include "rondo/types.h"\n',
                    "adapters/torch/src/core.h": "#pragma once\n",
-                   "adapters/torch/src/core.cc": '#include "core.h"\n#include "rondo/torch/shard.h"\n#include "core/launch.h"\n',
+                   "adapters/torch/src/core.cc": '#include "core.h"\n#include "rondo/torch/shard.h"\n'
+                                                 '#include "core/launch.h"\n',
                    "examples/03_net.cc": "#include <rondo/torch/shard.h>\n",
                    "tests/torch/shard_test.cc": '#include "rondo/torch/shard.h"\n',
                    "src/fsdp/plan.cc": '#include "rondo/torch/shard.h"\n',
