@@ -124,6 +124,21 @@ TEST(TorchUnits, SharedEmbeddingLiesInTheUnitAroundItsUsers) {
     });
 }
 
+TEST(TorchUnits, TheOuterUnitOfTiesMayBeRegisteredLater) {
+  struct LateImpl : nn::Module {
+    LateImpl() {
+      nn::Embedding shared(11, 6);
+      register_module("stack", Stack(shared));
+      register_module("shared", shared);
+    }
+    Tensor forward(Tensor x) { return x; }
+  };
+  spawn_ranks(1, [](Communicator& comm) {
+    auto sharded = fully_shard(std::make_shared<LateImpl>(), comm, {.policy = wrap_types<StackImpl>()});
+    expect_words(sharded.describe(), {"stack.shared.weight: unit 0 ''", "\nshared.weight: unit 0 '', tied"});
+  });
+}
+
 TEST(TorchUnits, TiesAcrossUnitsAreNamed) {
   spawn_ranks(1, [](Communicator& comm) {
     nn::Embedding shared(11, 6);
