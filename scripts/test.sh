@@ -15,9 +15,11 @@ if [ "${1:-}" = --torch ]; then
   echo "== build of the adapter (in the release build)"
   configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=ON \
     -D CMAKE_PREFIX_PATH="$("$TORCH_PYTHON" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-  build build/release rondo_nccl tests_torch example_03_char_transformer
+  build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer fsdp_checkpoint_test
   echo "== tests"
   ctest --preset release -L '^torch$'
+  echo "== checkpoints, read by PyTorch and by rondo"
+  "$TORCH_PYTHON" -B tests/fsdp/torch_checkpoint.py --build build/release
   echo "== libnccl.so.2 under torch"
   exec scripts/torch_preload_check.sh build/release/src/rondo-nccl/libnccl.so.2
 fi
