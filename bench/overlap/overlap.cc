@@ -1,7 +1,6 @@
-// One rank of bench/measure_overlap: a model of equal units whose computing takes about as long as their gathers. First
-// what each part takes by itself, then steps by turns: one after the other (every gather and reduction is waited for at
-// once) and overlapped, as the plan has it. What the plan's schedule should take, by fsdp::forecast and the parts'
-// times, stands beside. Rank 0 prints one JSON object.
+// One rank of bench/measure_overlap: a model of equal units whose computing takes about as long as their gathers. Steps
+// by turns: one after the other (every gather and reduction is waited for at once) and overlapped, as the plan has it.
+// From what the parts of the first took, fsdp::forecast says what the second should. Rank 0 prints one JSON object.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -50,38 +49,64 @@ class Work {
   double chunks_per_us_ = 0;
 };
 
-double us_of(Status& status, const auto& what) {
-  const auto begin = Clock::now();
-  if (status.ok()) status = what();
+double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-// Every collective is waited for where it is issued.
-Status run_serially(Engine& e, const std::vector<Action>& actions, const Engine::Compute& compute) {
+// Every collective is waited for where it is issued; costs: what each part took, a gather the mean of its two.
+Status run_serially(Engine& e, const std::vector<Action>& actions, const Engine::Compute& compute,
+                    std::vector<UnitCosts>* costs) {
+  std::vector<int> gathers(costs->size());
   for (const auto& [act, u] : actions) {
+    const auto begin = Clock::now();
+    UnitCosts& cost = (*costs)[static_cast<size_t>(u)];
     switch (act) {
       case Act::kGather:
         RONDO_TRY(e.gather(u));
         RONDO_TRY(e.wait_gather(u));
+        cost.gather_us += (us_since(begin) - cost.gather_us) / ++gathers[static_cast<size_t>(u)];
         break;
-      case Act::kBackward: RONDO_TRY(e.begin_grads(u)); [[fallthrough]];
-      case Act::kForward: RONDO_TRY(compute(act, u)); break;
+      case Act::kForward:
+        RONDO_TRY(compute(act, u));
+        cost.forward_us = us_since(begin);
+        break;
+      case Act::kBackward:
+        RONDO_TRY(e.begin_grads(u));
+        RONDO_TRY(compute(act, u));
+        cost.backward_us = us_since(begin);
+        break;
       case Act::kRelease: RONDO_TRY(e.release(u)); break;
       case Act::kReduce:
         RONDO_TRY(e.reduce(u));
         RONDO_TRY(e.wait_reduce(u));
+        cost.reduce_us = us_since(begin);
         break;
-      case Act::kStep: RONDO_TRY(e.step(u)); break;
+      case Act::kStep:
+        RONDO_TRY(e.step(u));
+        cost.step_us = us_since(begin);
+        break;
       case Act::kWaitGather:
       case Act::kWaitReduce: break;
     }
   }
   return e.finish_step();
+}
+
+// By which computing is measured out: the slowest rank's.
+Expected<double> time_of_gather(Engine& e, Communicator& comm) {
+  std::vector<double> all;
+  for (int round = 0; round < 9; ++round) {
+    RONDO_TRY(comm.barrier());
+    const auto begin = Clock::now();
+    RONDO_TRY(e.gather(0));
+    RONDO_TRY(e.wait_gather(0));
+    all.push_back(us_since(begin));
+    RONDO_TRY(e.release(0));
+  }
+  std::sort(all.begin(), all.end());
+  double us = all[all.size() / 2];
+  RONDO_TRY(comm.all_reduce(&us, &us, 1, Dtype::kFloat64, Op::kMax));
+  return us;
 }
 
 Status measure(Communicator& comm, const Settings& s, nlohmann::json* out) {
@@ -93,73 +118,36 @@ Status measure(Communicator& comm, const Settings& s, nlohmann::json* out) {
   RONDO_TRY(
       e.init([](const Tensor&, uint64_t, uint64_t n, void* to) { std::fill_n(static_cast<float*>(to), n, 1.0f); }));
   Work work;
-
-  // By themselves; the slowest rank's.
-  std::vector<double> gather, reduce, step, clear;
-  Status status;
-  for (int round = 0; round < 4 * s.rounds; ++round) {
-    RONDO_TRY(comm.barrier());
-    gather.push_back(us_of(status, [&]() -> Status {
-      RONDO_TRY(e.gather(0));
-      return e.wait_gather(0);
-    }));
-    RONDO_TRY(status);
-    clear.push_back(us_of(status, [&] { return e.begin_grads(0); }));
-    RONDO_TRY(comm.barrier());
-    reduce.push_back(us_of(status, [&]() -> Status {
-      RONDO_TRY(e.reduce(0));
-      return e.wait_reduce(0);
-    }));
-    step.push_back(us_of(status, [&] { return e.step(0); }));
-    RONDO_TRY(status);
-    RONDO_TRY(e.release(0));
-    RONDO_TRY(e.finish_step());
-  }
-  double parts[] = {median(gather), median(reduce), median(step), median(clear)};
-  RONDO_TRY(comm.all_reduce(parts, parts, 4, Dtype::kFloat64, Op::kMax));
-  const double forward_us = parts[0] * s.compute_per_gather;
-  std::vector<double> forward, backward;
-  for (int round = 0; round < s.rounds; ++round) {
-    RONDO_TRY(comm.barrier());
-    forward.push_back(us_of(status, [&] { return work.run(forward_us), Status(); }));
-    backward.push_back(us_of(status, [&] { return work.run(2 * forward_us), Status(); }));
-  }
-  double computing[] = {median(forward), median(backward)};
-  RONDO_TRY(comm.all_reduce(computing, computing, 2, Dtype::kFloat64, Op::kMax));
-  const std::vector<UnitCosts> costs(plan.units().size(), {.forward_us = computing[0],
-                                                           .backward_us = computing[1] + parts[3],
-                                                           .step_us = parts[2],
-                                                           .gather_us = parts[0],
-                                                           .reduce_us = parts[1]});
-  RONDO_TRY_ASSIGN(const Forecast f, forecast(plan, plan.step(), costs));
-
-  auto compute = [&](Act act, int) -> Status {
-    return work.run(act == Act::kForward ? forward_us : 2 * forward_us), Status();
+  RONDO_TRY_ASSIGN(const double gather_us, time_of_gather(e, comm));
+  const double forward_us = gather_us * s.compute_per_gather;
+  auto compute = [&](Act act, int) {
+    work.run(act == Act::kForward ? forward_us : 2 * forward_us);
+    return Status();
   };
-  std::vector<double> serial, overlapped, exposed;
+  nlohmann::json rounds = nlohmann::json::array();
   for (int round = 0; round < s.rounds; ++round) {
+    std::vector<UnitCosts> costs(plan.units().size());
     RONDO_TRY(comm.barrier());
-    serial.push_back(us_of(status, [&] { return run_serially(e, plan.step(), compute); }));
-    RONDO_TRY(status);
+    auto begin = Clock::now();
+    RONDO_TRY(run_serially(e, plan.step(), compute, &costs));
+    const double serial_us = us_since(begin);
     RONDO_TRY(comm.barrier());
     e.reset_stats();
-    overlapped.push_back(us_of(status, [&] { return e.run(plan.step(), compute); }));
-    RONDO_TRY(status);
-    exposed.push_back(static_cast<double>(e.stats().gather_wait_ns + e.stats().reduce_wait_ns) / 1e3);
+    begin = Clock::now();
+    RONDO_TRY(e.run(plan.step(), compute));
+    const double overlapped_us = us_since(begin);
+    const Stats stats = e.stats();
+    RONDO_TRY_ASSIGN(const Forecast f, forecast(plan, plan.step(), costs));
+    rounds.push_back({{"serial_us", serial_us},
+                      {"overlapped_us", overlapped_us},
+                      {"exposed_us", static_cast<double>(stats.gather_wait_ns + stats.reduce_wait_ns) / 1e3},
+                      {"compute_us", f.compute_us},
+                      {"line_us", f.line_us},
+                      {"forecast_us", f.overlapped_us}});
   }
-  *out = {{"units", s.units},
-          {"bytes_per_unit", s.elems * sizeof(float)},
-          {"ranks", comm.size()},
-          {"gather_us", parts[0]},
-          {"reduce_us", parts[1]},
-          {"forward_us", computing[0]},
-          {"backward_us", costs[0].backward_us},
-          {"optimizer_us", parts[2]},
-          {"serial_us", serial},
-          {"overlapped_us", overlapped},
-          {"exposed_us", exposed},
-          {"forecast", {{"serial_us", f.serial_us}, {"overlapped_us", f.overlapped_us}, {"exposed_us", f.exposed_us}}},
-          {"result", work.result()}};
+  *out = {{"units", s.units},     {"bytes_per_unit", s.elems * sizeof(float)},
+          {"ranks", comm.size()}, {"gather_us", gather_us},
+          {"rounds", rounds},     {"result", work.result()}};
   return {};
 }
 
