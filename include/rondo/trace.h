@@ -36,6 +36,7 @@ struct TraceSpan {
   uint64_t begin = 0, end = 0;
   friend bool operator==(const TraceSpan&, const TraceSpan&) = default;
 };
+/// Whether spans would be kept. O(1).
 RONDO_API bool is_traced(Communicator& comm);
 /// Nothing where `comm` is not traced. Of more than 65536 the newest are kept. Spans whose end lies before their begin
 /// are left out.

@@ -27,7 +27,10 @@ class Script {
     std::iota(model.begin(), model.end(), 0);
     forward_ = complete(order.forward, model);
     std::reverse(model.begin(), model.end());
-    backward_ = complete(order.backward, model);
+    std::vector<int> once;
+    for (const int u : order.backward)
+      if (std::find(once.begin(), once.end(), u) == once.end()) once.push_back(u);
+    backward_ = complete(std::move(once), model);
   }
 
   std::vector<Action> write() {
@@ -42,6 +45,7 @@ class Script {
  private:
   // `model` says where units come that `order` leaves out.
   static std::vector<int> complete(std::vector<int> order, const std::vector<int>& model) {
+    std::erase_if(order, [&](int u) { return std::find(model.begin(), model.end(), u) == model.end(); });
     for (const int u : model)
       if (std::find(order.begin(), order.end(), u) == order.end()) order.push_back(u);
     return order;
@@ -85,8 +89,8 @@ class Script {
       wait(u);
       add(Act::kForward, u);
       const bool last = i + 1 == forward_.size();
-      const bool stays = kind_ == PassKind::kForwardOnly ? unit(u).resident && again_
-                                                         : !again_ || unit(u).resident || (last && o_.keep_last);
+      const bool kept = last && o_.keep_last && kind_ != PassKind::kForwardOnly && backward_.front() == u;
+      const bool stays = unit(u).resident || kept;
       if (!stays) release(u);
     }
     for (size_t u = 0; kind_ == PassKind::kForwardOnly && u < units_.size(); ++u) release(static_cast<int>(u));
@@ -166,6 +170,7 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
   enum class State : uint8_t { kAway, kComing, kHere };
   std::vector<State> state(units.size(), resident_from_start ? State::kHere : State::kAway);
   std::vector<int> holder(static_cast<size_t>(plan.num_data_buffers()), -1);
+  std::vector<bool> has_gradients(units.size(), false);
   std::vector<int> writer(static_cast<size_t>(plan.num_grad_buffers()), -1), reducing = writer;
   auto name = [&](int u) { return fmt::format("unit {} '{}'", u, units[static_cast<size_t>(u)].name); };
   auto wrong = [&](size_t at, const std::string& why) {
@@ -218,10 +223,13 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
       case Act::kWaitReduce:
         if (reduced != u) return wrong(i, fmt::format("the reduction of {} is waited for, and not under way", name(u)));
         reduced = -1;
+        has_gradients[static_cast<size_t>(u)] = true;
         break;
       case Act::kStep:
         if (reduced == u || written == u)
           return wrong(i, fmt::format("{} is changed before its gradients are reduced", name(u)));
+        if (!has_gradients[static_cast<size_t>(u)])
+          return wrong(i, fmt::format("{} is changed, and its gradients are never reduced", name(u)));
         break;
     }
   }

@@ -175,10 +175,10 @@ Status Engine::wait_reduce(int u) {
   {
     const Stopwatch watch(&impl_->stats.reduce_wait_ns);
     for (Work& w : s.reductions) RONDO_TRY(w.wait());
+    if (impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
   }
   impl_->span("waits", "reduction ", u, begin);
   s.reductions.clear();
-  if (impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
   if (s.has_sum) impl_->add_sum(u);
   s.has_sum = true;
   s.reducing = false;
@@ -194,6 +194,9 @@ Status Engine::step(int u) {
   if (impl_->unit(u).grad_buffer < 0) return {};
   if (s.reducing || s.writing)
     return impl_->misuse(fmt::format("{} is changed before its gradients are reduced", impl_->name(u)));
+  if (!s.has_sum)
+    return impl_->misuse(fmt::format("{} is changed, and has no gradients of this step: reduce them first",
+                                     impl_->name(u)));
   if (!impl_->in_step) ++impl_->steps;
   impl_->in_step = true;
   const uint64_t begin = trace_clock();
@@ -220,10 +223,19 @@ Status Engine::finish_step() {
   std::fill(impl_->writer.begin(), impl_->writer.end(), -1);
   impl_->in_step = false;
   impl_->scale = 1;
+  impl_->log_ends = true;
   return {};
 }
 
 Status Engine::run(const std::vector<Action>& actions, const Compute& compute) {
+  RONDO_TRY(impl_->check_idle());
+  impl_->run_failed = true;
+  RONDO_TRY(run_all(actions, compute));
+  impl_->run_failed = false;
+  return {};
+}
+
+Status Engine::run_all(const std::vector<Action>& actions, const Compute& compute) {
   bool stepped = false;
   auto computed = [&](Act act, int u) -> Status {
     const uint64_t begin = trace_clock();
@@ -254,14 +266,18 @@ Status Engine::run(const std::vector<Action>& actions, const Compute& compute) {
 }
 
 Status Engine::begin_pass(PassKind kind) {
-  if (impl_->pass != nullptr && !impl_->pass->ended())
-    return impl_->misuse("a pass begins, and the one before has not ended: call end_pass or cancel_pass");
+  RONDO_TRY(impl_->check_idle());
+  if (impl_->pass != nullptr && impl_->pass->stage() != Pass::Stage::kEnded)
+    return impl_->misuse("a pass begins, and the one before has not ended well: call end_pass or cancel_pass");
+  if (impl_->pass != nullptr && impl_->pass->kind() == PassKind::kTrain)
+    return impl_->misuse("a pass begins, and the gradients of the one before wait for the optimizer: call step, or "
+                         "cancel_pass to forget them; micro-batches before the last are of kind kAccumulate");
   impl_->pass = std::make_unique<Pass>(*this, *impl_, kind);
   return {};
 }
 
 Status Engine::in_pass() const {
-  if (impl_->pass != nullptr && !impl_->pass->ended()) return {};
+  if (impl_->pass != nullptr && impl_->pass->stage() == Pass::Stage::kOpen) return {};
   return impl_->misuse("there is no pass under way: call begin_pass first");
 }
 
@@ -278,7 +294,7 @@ Status Engine::end_pass() {
   return impl_->pass->finish();
 }
 Status Engine::step(const std::function<Status()>& instead) {
-  if (impl_->pass == nullptr || !impl_->pass->ended())
+  if (impl_->pass == nullptr || impl_->pass->stage() != Pass::Stage::kEnded)
     return impl_->misuse("the optimizer steps after a pass: call begin_pass .. end_pass first");
   RONDO_TRY(impl_->pass->step(instead));
   impl_->pass.reset();
@@ -287,6 +303,7 @@ Status Engine::step(const std::function<Status()>& instead) {
 
 Status Engine::cancel_pass() {
   impl_->pass.reset();
+  impl_->run_failed = false;
   Status first;
   auto keep = [&](const Status& s) {
     if (first.ok()) first = s;
@@ -305,7 +322,7 @@ Status Engine::cancel_pass() {
 
 // What rank 0 has seen is what all follow: lists that differ would not meet.
 Status Engine::adopt_order() {
-  if (impl_->pass == nullptr || !impl_->pass->ended())
+  if (impl_->pass == nullptr || impl_->pass->stage() != Pass::Stage::kEnded)
     return impl_->misuse("an order is adopted after a pass: call begin_pass .. end_pass first");
   std::vector<int> sizes, units;
   const Order& seen = impl_->pass->seen();

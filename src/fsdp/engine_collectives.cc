@@ -7,6 +7,7 @@
 namespace rondo::fsdp {
 
 void Engine::Impl::note(const Communication& c) {
+  if (std::exchange(log_ends, false)) log.clear();
   log.push_back(c);
   stats.payload_bytes += c.payload_bytes;
 }
@@ -102,7 +103,8 @@ Expected<double> Engine::grad_norm() {
     for (size_t i = 0; i < impl_->plan.units()[u].segments.size(); ++i) {
       const Segment& s = impl_->plan.units()[u].segments[i];
       const auto* g = reinterpret_cast<const float*>(impl_->states[u].owned[i].grad);
-      for (uint64_t e = 0; s.trainable && e < s.counts[impl_->part]; ++e)
+      const bool counts = s.trainable && impl_->states[u].has_sum;
+      for (uint64_t e = 0; counts && e < s.counts[impl_->part]; ++e)
         square += static_cast<double>(g[e]) * static_cast<double>(g[e]);
     }
   RONDO_TRY(impl_->shards->all_reduce(&square, &square, 1, Dtype::kFloat64, Op::kSum));

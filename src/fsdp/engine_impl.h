@@ -72,6 +72,10 @@ class Engine::Impl {
   Status misuse(std::string why) const {
     return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {}", comm.rank(), why));
   }
+  Status check_idle() const {
+    if (!run_failed) return {};
+    return misuse("the last run failed in the middle: call cancel_pass first, on all ranks");
+  }
   Status check_unit(int u) const {
     if (u >= 0 && static_cast<size_t>(u) < plan.units().size()) return {};
     return misuse(fmt::format("there is no unit {}: the plan has {}", u, plan.units().size()));
@@ -103,6 +107,8 @@ class Engine::Impl {
   uint64_t bytes = 0;
   int64_t steps = 0;
   bool in_step = false;
+  bool run_failed = false;  // in the middle of a list
+  bool log_ends = true;     // with the next entry another step begins
   float scale = 1;
   Stats stats;
   std::unique_ptr<Pass> pass;

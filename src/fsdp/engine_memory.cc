@@ -24,12 +24,17 @@ Engine::Impl::~Impl() {
 }
 
 Status Engine::Impl::agree() {
-  const uint64_t mine = plan.hash();
+  const OptimizerConfig& o = options.optimizer;
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", static_cast<int>(o.rule), o.lr, o.weight_decay, o.momentum,
+                  o.dampening, o.nesterov, o.beta1, o.beta2, o.rho, o.eps, options.deterministic, options.clip_norm);
+  uint64_t mine = plan.hash();
+  for (const char c : text) mine = (mine ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
   RONDO_TRY(comm.all_gather(&mine, all.data(), 1, Dtype::kUint64));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} has another plan: model and options must be "
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} has another plan or other options: both must be "
                                                        "equal on all ranks",
                                                        comm.rank(), r));
   return {};

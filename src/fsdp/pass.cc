@@ -30,6 +30,7 @@ Status Engine::Pass::begin(Act act, int u) {
   const bool forward = act == Act::kForward;
   if (!forward && kind_ == PassKind::kForwardOnly)
     return impl_.misuse(fmt::format("backward of {} in a pass that is forward only", impl_.name(u)));
+  if (forward && !backward_) RONDO_TRY(check_enclosed(u));
   Use& mine = use(u);
   const bool again = mine.used();
   if (forward) ++mine.forward;
@@ -50,6 +51,17 @@ Status Engine::Pass::begin(Act act, int u) {
   }
   if (!forward) RONDO_TRY(take_grads(u));
   if (!again || !forward) (forward ? mine.forward_since : mine.backward_since) = trace_clock();
+  return {};
+}
+
+// Which gathers are put off would depend on what a rank has in use.
+Status Engine::Pass::check_enclosed(int u) const {
+  if (impl_.plan.options().strategy != Strategy::kShardAll) return {};
+  for (int v = 0; v < static_cast<int>(uses_.size()); ++v)
+    if (v != u && uses_[static_cast<size_t>(v)].forward > 0 && !impl_.unit(v).resident)
+      return impl_.misuse(fmt::format("{} is used within {}, which gives its parameters back before that: set "
+                                      "Unit::encloses of the outer one",
+                                      impl_.name(u), impl_.name(v)));
   return {};
 }
 
@@ -74,15 +86,12 @@ Status Engine::Pass::end(Act act, int u) {
   return advance_eagerly();
 }
 
-// In backward it was computed again: its gradients come next.
+// Out of order it stays, until another unit needs its buffer or the pass ends.
 Status Engine::Pass::end_forward(int u) {
   Use& mine = use(u);
   impl_.span("compute", "forward ", u, mine.forward_since);
   if (std::exchange(mine.release_due, false)) return let_go(u);
-  const Strategy s = impl_.plan.options().strategy;
-  const bool turns = s == Strategy::kShardAll && !impl_.unit(u).resident;
-  const bool leaves = turns || (kind_ == PassKind::kForwardOnly && s == Strategy::kShardGradients);
-  return mine.off_list && !backward_ && leaves ? let_go(u) : Status();
+  return {};
 }
 
 Status Engine::Pass::end_backward(int u) {
@@ -100,7 +109,7 @@ Status Engine::Pass::end_backward(int u) {
   const Strategy s = impl_.plan.options().strategy;
   const bool releases = s == Strategy::kShardAll || s == Strategy::kShardGradients;
   if (std::exchange(mine.release_due, false) || (mine.off_list && releases)) RONDO_TRY(let_go(u));
-  const bool reduces = p.grad_buffer >= 0 && !(kind_ == PassKind::kAccumulate && p.keeps_grads);
+  const bool reduces = p.grad_buffer >= 0 && !p.keeps_grads;
   if (std::exchange(mine.reduce_due, false) || (mine.off_list && reduces)) RONDO_TRY(engine_.reduce(u));
   return {};
 }
@@ -125,7 +134,8 @@ Status Engine::Pass::perform(const Action& a) {
   const int u = a.unit;
   Use& mine = use(u);
   UnitState& state = impl_.state(u);
-  if (mine.off_list && mine.backward_seen && a.act != Act::kWaitReduce) return {};
+  const bool waits_for_list = a.act == Act::kReduce && impl_.unit(u).keeps_grads;
+  if (mine.off_list && mine.backward_seen && a.act != Act::kWaitReduce && !waits_for_list) return {};
   switch (a.act) {
     case Act::kGather: {
       const int held = impl_.holder_of(u);
@@ -167,8 +177,8 @@ Status Engine::Pass::let_go(int u) {
 }
 
 Status Engine::Pass::finish() {
-  ended_ = true;
-  for (int u = 0; u < static_cast<int>(uses_.size()); ++u) {
+  stage_ = Stage::kFailed;
+  for (int u = static_cast<int>(uses_.size()) - 1; u >= 0; --u) {
     if (use(u).forward > 0) return impl_.misuse(fmt::format("the pass ends during forward of {}", impl_.name(u)));
     if (use(u).in_backward) RONDO_TRY(end_backward(u));  // some of its gradients never came
   }
@@ -177,6 +187,11 @@ Status Engine::Pass::finish() {
   RONDO_TRY(advance(end));
   for (int u = 0; u < static_cast<int>(uses_.size()); ++u)  // out of order: the list does not know of it
     if (impl_.state(u).reducing) RONDO_TRY(engine_.wait_reduce(u));
+  // What is still here would be stale after the next step.
+  const Strategy s = impl_.plan.options().strategy;
+  const bool gathers = s == Strategy::kShardAll || s == Strategy::kShardGradients;
+  for (int u = 0; gathers && u < static_cast<int>(uses_.size()); ++u) RONDO_TRY(let_go(u));
+  stage_ = Stage::kEnded;
   return {};
 }
 
@@ -192,7 +207,7 @@ Status Engine::Pass::step(const std::function<Status()>& instead) {
     const auto [act, u] = actions_[next_];
     if (act == Act::kGather) RONDO_TRY(engine_.gather(u));
     else if (act == Act::kWaitGather) RONDO_TRY(engine_.wait_gather(u));
-    else if (!instead) RONDO_TRY(engine_.step(u));
+    else if (act == Act::kStep && !instead) RONDO_TRY(engine_.step(u));
   }
   return engine_.finish_step();
 }

@@ -4,8 +4,10 @@
 //   list     gather 1, gather 2, wait 1, FORWARD 1, release 1, gather 3, wait 2, FORWARD 2, ...
 //            '------- begin(1) -------'             '------ end(1) ----' '-- begin(2)
 //
-// A unit that is passed over takes part in all communication and contributes zeros: so ranks may use different ones. A
-// unit out of order gets its parameters on the spot, by a gather that no list has.
+// A unit that is passed over takes part in all communication and contributes zeros: so ranks may leave out different
+// ones, as long as the uses of a rank do not overlap. A unit out of order gets its parameters on the spot, by a gather
+// that no list has; so do its gradients with their reduction, but for those that have a buffer of their own and wait for
+// the list.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,12 +25,14 @@ class Engine::Pass {
 
   Status begin(Act act, int unit);
   Status end(Act act, int unit);
-  /// All up to the optimizer. It has ended then, whatever it returns.
+  /// All up to the optimizer.
   Status finish();
   /// The rest: the optimizer, or what is called in its place, and gathers of what it has changed.
   Status step(const std::function<Status()>& instead);
 
-  bool ended() const { return ended_; }
+  enum class Stage : uint8_t { kOpen, kFailed, kEnded };
+  Stage stage() const { return stage_; }
+  PassKind kind() const { return kind_; }
   /// In which order units were begun in forward, and ended in backward.
   const Order& seen() const { return seen_; }
 
@@ -51,6 +55,7 @@ class Engine::Pass {
   Status perform(const Action& a);
   Status fetch(int u);
   Status take_grads(int u);
+  Status check_enclosed(int u) const;
   Status let_go(int u);
   Status end_forward(int u);
   Status end_backward(int u);
@@ -63,7 +68,7 @@ class Engine::Pass {
   std::vector<Use> uses_;
   Order seen_;
   bool backward_ = false;  // has begun
-  bool ended_ = false;
+  Stage stage_ = Stage::kOpen;
 };
 
 }  // namespace rondo::fsdp

@@ -17,6 +17,8 @@ Status check_options(const Options& o) {
   if (o.nranks < 1) return bad_option("nranks", o.nranks, "at least 1");
   if (o.shard_ranks < 0 || o.shard_ranks > o.nranks || (o.shard_ranks > 0 && o.nranks % o.shard_ranks != 0))
     return bad_option("shard_ranks", o.shard_ranks, fmt::format("a divisor of nranks = {}", o.nranks));
+  if (o.strategy == Strategy::kReplicate && o.shard_ranks > 1)
+    return bad_option("shard_ranks", o.shard_ranks, "0 or 1 where nothing is sharded (kReplicate)");
   if (o.forward_prefetch < 0) return bad_option("forward_prefetch", o.forward_prefetch, "0 or more");
   if (o.backward_prefetch < 0) return bad_option("backward_prefetch", o.backward_prefetch, "0 or more");
   if (o.data_buffers < 0) return bad_option("data_buffers", o.data_buffers, "0 or more");
@@ -128,11 +130,19 @@ std::vector<Communication> Plan::communications(Rank r, const std::vector<Action
 }
 
 uint64_t Plan::hash() const {
+  std::string text = describe();
+  for (const UnitPlan& u : units_) {
+    for (const Tensor& t : u.tensors) {
+      text += fmt::format("|{} {} {} {} {}", t.name, dtype_name(t.dtype), t.trainable, t.rows_together, t.tied_to);
+      for (const uint64_t d : t.shape) text += fmt::format(" {}", d);
+    }
+    for (const Segment& s : u.segments) {
+      text += fmt::format("|{} {} {}", dtype_name(s.master), dtype_name(s.param), dtype_name(s.reduce));
+      for (const uint64_t n : s.counts) text += fmt::format(" {}", n);
+    }
+  }
   uint64_t h = 0xcbf29ce484222325;
-  for (const char c : describe()) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  for (const UnitPlan& u : units_)
-    for (const Segment& s : u.segments)
-      for (const uint64_t n : s.counts) h = (h ^ n) * 0x100000001b3;
+  for (const char c : text) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return h;
 }
 

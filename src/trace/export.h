@@ -21,6 +21,7 @@ namespace rondo {
 struct ExportReport {
   uint64_t steps = 0;  // records written out
   uint64_t lost = 0;   // records that had been overwritten before the traces were written
+  uint64_t spans_lost = 0;
   uint64_t flows = 0;
   uint64_t unmatched_sends = 0, unmatched_recvs = 0;
   uint64_t backward = 0;  // Chrome: messages that would end before they begin, by clocks that are some us apart

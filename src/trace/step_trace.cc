@@ -44,7 +44,7 @@ uint16_t StepTrace::add_plan(TracedPlan plan) {
 void StepTrace::add_span(TraceSpan span) {
   if (span.end < span.begin) return;
   const std::lock_guard lock(spans_mutex_);
-  if (spans_.size() == kMaxSpans) spans_.pop_front();
+  if (spans_.size() == kMaxSpans) spans_.pop_front(), ++spans_lost_;
   spans_.push_back(std::move(span));
 }
 
@@ -61,6 +61,7 @@ Status StepTrace::write(const std::string& path, std::string_view why) const {
   {
     const std::lock_guard lock(spans_mutex_);
     head.spans.assign(spans_.begin(), spans_.end());
+    head.spans_lost = spans_lost_;
   }
   const uint64_t kept = num_written_ - num_lost(), first = num_lost() & mask_;
   const uint64_t until_end = std::min(kept, capacity() - first);

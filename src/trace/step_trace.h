@@ -133,6 +133,7 @@ class StepTrace {
   std::vector<TracedPlan> plans_;
   mutable std::mutex spans_mutex_;
   std::deque<TraceSpan> spans_;  // the newest
+  uint64_t spans_lost_ = 0;
 };
 
 /// Where a trace of the given communicator goes: `directory`/rank-R-comm-C.rtrace; the `session`-th trace of one

@@ -216,6 +216,7 @@ std::string encode_trace_head(const TraceFile& head, uint64_t num_records) {
     w.put(s.begin);
     w.put(s.end);
   });
+  w.put(head.spans_lost);
   return w.take();
 }
 
@@ -250,6 +251,7 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
     s.end = r.get<uint64_t>();
     if (s.end < s.begin) return damaged(r, fmt::format("has a span that ends before it begins: {}", i));
   }
+  if (magic == kTraceMagic) file.spans_lost = r.get<uint64_t>();
   if (!r.ok()) return damaged(r, "ends, or is damaged, within its spans");
   if (h.num_records > h.num_written || r.left() % sizeof(StepRecord) != 0 ||
       r.left() / sizeof(StepRecord) != h.num_records)

@@ -34,7 +34,8 @@ struct TraceFile {
   int64_t clock_offset_ns = 0;  // to be added to this host's CLOCK_REALTIME; ranks on one host: 0
   uint64_t num_written = 0;     // records.size() of them are here, the others were overwritten
   std::vector<TracedPlan> plans;
-  std::vector<TraceSpan> spans;  // the caller's own
+  std::vector<TraceSpan> spans;  // the caller's own, the newest
+  uint64_t spans_lost = 0;
   std::vector<StepRecord> records;
 
   uint64_t num_lost() const { return num_written - records.size(); }

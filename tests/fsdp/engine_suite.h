@@ -128,6 +128,7 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
     ASSERT_TRUE(e.begin_grads(2).ok());
     ASSERT_TRUE(e.release(0).ok());
     fails(e.release(0), {"not here"});
+    fails(e.step(3), {"'layer3'", "no gradients"});
     ASSERT_TRUE(comm.barrier().ok());
   });
 }

@@ -16,12 +16,17 @@ struct Hooks {
   bool adopt = false;
   bool own_optimizer = false;  // SGD without momentum, by parts()
   bool dawdling = false;       // ranks take their time, each its own
+  bool detached = false;       // what a rank leaves out is left out of backward only
+  bool late_forward = false;   // the last layer's forward once more, after its backward
 };
 
-inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, int rank, int unit) {
+inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, int rank, int unit,
+                         bool detached = false) {
   if (net.skipped(rank, layer)) {
     pass.skip_layer(layer);
-    return {};
+    if (!detached) return {};
+    RONDO_TRY(e.begin(Act::kForward, unit));
+    return e.end(Act::kForward, unit);
   }
   RONDO_TRY(e.begin(Act::kForward, unit));
   pass.forward_layer(layer, floats(e.data(unit, 0)), floats(e.data(unit, 1)));
@@ -40,7 +45,7 @@ inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64
   };
   if (net.root) RONDO_TRY(e.begin(Act::kForward, 0));
   for (int l = 0; l < net.layers; ++l) {
-    RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l)));
+    RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l), hooks.detached));
     pause();
   }
   if (net.root) {
@@ -60,6 +65,9 @@ inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64
     pass.backward_layer(l, floats(e.data(u, 0)), floats(e.grad(u, 0)), floats(e.grad(u, 1)));
     if (hooks.overlapping) open = u;
     else RONDO_TRY(e.end(Act::kBackward, u));
+    if (!hooks.late_forward || l + 1 < net.layers) continue;
+    RONDO_TRY(e.begin(Act::kForward, u));
+    RONDO_TRY(e.end(Act::kForward, u));
   }
   if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
   return net.root ? e.end(Act::kBackward, 0) : Status();
@@ -156,6 +164,80 @@ TEST_P(FsdpPass, UnitsThatARankLeavesOutContributeZeros) {
     }
 }
 
+// Where gradients stay whole their reductions come in the list's order, whatever a rank's backward has reached.
+TEST_P(FsdpPass, WhatBackwardDoesNotReachContributesZeros) {
+  for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer}) {
+    Setting s;
+    s.net = {.layers = 5, .root = false};
+    s.net.skips = [](int rank, int layer) { return rank == 0 && layer == 2; };
+    s.plan = {.nranks = 3, .strategy = strategy};
+    s.by = by_hooks({.detached = true});
+    expect_same_training(GetParam(), s);
+  }
+}
+
+// Forward after a unit's backward gathers it once more; the next step must not find those parameters.
+TEST_P(FsdpPass, NothingStaysThatTheNextStepMakesStale) {
+  for (const Strategy strategy : kStrategies)
+    for (const bool root : {false, true}) {
+      Setting s;
+      s.net.root = root;
+      s.plan = {.nranks = 2, .strategy = strategy};
+      s.by = by_hooks({.late_forward = true});
+      s.as_planned = false;
+      expect_same_training(GetParam(), s);
+    }
+}
+
+// A unit in the middle of the model around the ones after it.
+TEST_P(FsdpPass, AUnitAroundOthersStaysUntilItsBackward) {
+  for (const Strategy strategy : kStrategies)
+    spawn(GetParam(), 2, [&](Communicator& comm) {
+      const TinyNet net{.layers = 4, .root = false};
+      Model model = net.model();
+      model.units[1].encloses = true;
+      const auto plan = Plan::build(model, {.nranks = 2, .strategy = strategy});
+      ASSERT_TRUE(plan.ok());
+      ASSERT_TRUE(check_actions(*plan, plan->step()).ok());
+      auto made = Engine::create(*plan, comm, {.optimizer = {.rule = Rule::kSgd, .lr = 1}, .deterministic = true});
+      ASSERT_TRUE(made.ok());
+      Engine& e = **made;
+      fill(e);
+      for (int step = 1; step <= 2; ++step) {
+        e.clear_log();
+        Pass pass(net, static_cast<uint64_t>(step * 10000 + comm.rank()));
+        ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
+        ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 0).ok());
+        ASSERT_TRUE(e.begin(Act::kForward, 1).ok());
+        pass.forward_layer(1, floats(e.data(1, 0)), floats(e.data(1, 1)));
+        for (const int l : {2, 3}) ASSERT_TRUE(forward_of(e, net, pass, l, comm.rank(), l).ok());
+        EXPECT_TRUE(e.is_here(1));
+        ASSERT_TRUE(e.end(Act::kForward, 1).ok());
+        pass.start_backward(nullptr);
+        for (const int l : {3, 2, 1, 0}) {
+          EXPECT_TRUE(l == 0 || e.is_here(1));
+          if (l == 3) {
+            ASSERT_TRUE(e.begin(Act::kBackward, 1).ok());
+          }
+          if (l != 1) {
+            ASSERT_TRUE(e.begin(Act::kBackward, l).ok());
+          }
+          pass.backward_layer(l, floats(e.data(l, 0)), floats(e.grad(l, 0)), floats(e.grad(l, 1)));
+          ASSERT_TRUE(e.end(Act::kBackward, l).ok());
+        }
+        ASSERT_TRUE(e.end_pass().ok());
+        ASSERT_TRUE(e.step().ok());
+        EXPECT_EQ(e.log().size(), plan->communications(comm.rank()).size());
+      }
+      const Parameters alone = train_alone(net, {.rule = Rule::kSgd, .lr = 1}, 2, 1, 2);
+      for (const Part& p : e.parts()) {
+        const UnitPlan& unit = plan->units()[static_cast<size_t>(p.unit)];
+        const auto& expected = alone.at(key(unit.name, unit.tensors[p.tensor].name));
+        EXPECT_EQ(std::memcmp(p.master, expected.data() + p.first, p.num_elems * sizeof(float)), 0) << unit.name;
+      }
+    });
+}
+
 // Layers stand in the plan in another order than they are used in. Once adopted, that order needs no gather more than
 // the plan's.
 TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
@@ -197,38 +279,64 @@ TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
   }
 }
 
+// One step from the same start, by the engine's optimizer and by the caller's: the same parameters, lr * clip away.
 TEST_P(FsdpPass, ClippingAndAnOptimizerOfTheCallers) {
-  for (const int shard_ranks : {0, 2}) {
-    std::vector<Parameters> results;
-    for (const bool own : {false, true}) {
-      spawn(GetParam(), 4, [&](Communicator& comm) {
-        TinyNet net;
-        const auto plan = Plan::build(net.model(), {.nranks = 4, .shard_ranks = shard_ranks});
-        ASSERT_TRUE(plan.ok());
-        auto made = Engine::create(
-            *plan, comm, {.optimizer = {.rule = Rule::kSgd, .lr = 0.5f}, .deterministic = true, .clip_norm = 0.01});
+  for (const int shard_ranks : {0, 2})
+    spawn(GetParam(), 4, [&](Communicator& comm) {
+      TinyNet net;
+      const auto plan = Plan::build(net.model(), {.nranks = 4, .shard_ranks = shard_ranks});
+      ASSERT_TRUE(plan.ok());
+      std::vector<float> results[2];
+      for (const bool own : {false, true}) {
+        auto made =
+            Engine::create(*plan, comm,
+                           {.optimizer = {.rule = Rule::kSgd, .lr = 0.5f}, .deterministic = true, .clip_norm = 0.01});
         ASSERT_TRUE(made.ok());
         Engine& e = **made;
+        auto masters = [&] {
+          std::vector<float> all;
+          for (const Part& p : e.parts())
+            all.insert(all.end(), static_cast<float*>(p.master), static_cast<float*>(p.master) + p.num_elems);
+          return all;
+        };
         fill(e);
-        std::vector<float> before;
-        for (const Part& p : e.parts())
-          before.insert(before.end(), static_cast<float*>(p.master), static_cast<float*>(p.master) + p.num_elems);
+        const std::vector<float> before = masters();
         const Status ran = by_hooks({.own_optimizer = own})(e, net, 1, 1, comm.rank());
         ASSERT_TRUE(ran.ok()) << ran.to_string();
-        // The step is lr * clip long, whoever took it: replicas take the same.
+        const std::vector<float> after = results[own] = masters();
         double square = 0;
-        size_t i = 0;
-        for (const Part& p : e.parts())
-          for (uint64_t k = 0; k < p.num_elems; ++k, ++i) {
-            const double d = static_cast<double>(static_cast<float*>(p.master)[k]) - static_cast<double>(before[i]);
-            square += d * d;
-          }
+        for (size_t i = 0; i < after.size(); ++i) {
+          const double d = static_cast<double>(after[i]) - static_cast<double>(before[i]);
+          square += d * d;
+        }
         ASSERT_TRUE(comm.all_reduce(&square, &square, 1, Dtype::kFloat64, Op::kSum).ok());
         EXPECT_NEAR(std::sqrt(square / (shard_ranks == 0 ? 1 : 4 / shard_ranks)), 0.5 * 0.01, 1e-5);
         EXPECT_EQ(e.optimizer_steps(), 1);
+      }
+      for (size_t i = 0; i < results[0].size(); ++i) ASSERT_NEAR(results[0][i], results[1][i], 1e-7);
+    });
+}
+
+// The root is used to the end.
+TEST_P(FsdpPass, ForwardOnlyListsKeepTheRoot) {
+  for (const Strategy strategy : kStrategies)
+    spawn(GetParam(), 2, [&](Communicator& comm) {
+      TinyNet net;
+      const auto plan = Plan::build(net.model(), {.nranks = 2, .strategy = strategy});
+      ASSERT_TRUE(plan.ok());
+      const auto list = plan->pass(PassKind::kForwardOnly);
+      ASSERT_TRUE(check_actions(*plan, list).ok());
+      auto made = Engine::create(*plan, comm, {});
+      ASSERT_TRUE(made.ok());
+      fill(**made);
+      const Status ran = (*made)->run(list, [&](Act, int) -> Status {
+        EXPECT_NE((*made)->data(0, 0), nullptr);
+        return {};
       });
-    }
-  }
+      ASSERT_TRUE(ran.ok()) << ran.to_string();
+      const bool gathers = strategy == Strategy::kShardAll || strategy == Strategy::kShardGradients;
+      EXPECT_EQ((*made)->is_here(0), !gathers);
+    });
 }
 
 TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
@@ -313,7 +421,24 @@ TEST_P(FsdpPass, MisuseIsNamed) {
     ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
     ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
     fails(e.end_pass(), {"'layer0'"});
+    fails(e.step(), {"end_pass"});
+    fails(e.adopt_order(), {"end_pass"});
+    fails(e.begin_pass(PassKind::kTrain), {"cancel_pass"});
     ASSERT_TRUE(e.cancel_pass().ok());
+    ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
+    ASSERT_TRUE(e.end_pass().ok());
+    fails(e.begin_pass(PassKind::kTrain), {"step", "kAccumulate"});  // its gradients would be lost, or counted twice
+    fails(e.begin_pass(PassKind::kForwardOnly), {"step"});
+    ASSERT_TRUE(e.step().ok());
+    int calls = 0;
+    const auto breaks = [&](Act, int) -> Status {
+      return ++calls == 3 ? Status(StatusCode::kInternal, "broken") : Status();
+    };
+    EXPECT_EQ(e.run(plan->step(), breaks).code(), StatusCode::kInternal);
+    fails(e.run(plan->step(), breaks), {"cancel_pass"});
+    fails(e.begin_pass(PassKind::kTrain), {"cancel_pass"});
+    ASSERT_TRUE(e.cancel_pass().ok());
+    ASSERT_TRUE(e.run(plan->step(), breaks).ok());
     ASSERT_TRUE(comm.barrier().ok());
   });
 }

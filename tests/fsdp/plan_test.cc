@@ -124,6 +124,7 @@ TEST(Layout, MistakesAreNamed) {
   fails({}, {}, {"model.units"});
   fails(layers(1), {.nranks = 0}, {"options.nranks = 0"});
   fails(layers(1), {.nranks = 4, .shard_ranks = 3}, {"options.shard_ranks = 3", "nranks = 4"});
+  fails(layers(1), {.nranks = 4, .shard_ranks = 2, .strategy = Strategy::kReplicate}, {"options.shard_ranks = 2"});
   fails(layers(1), {.forward_prefetch = -1}, {"options.forward_prefetch"});
   fails({{{"u", {{"a", {2}}, {"a", {2}}}}}}, {}, {"unit 'u'", "tensor 'a'"});
   fails({{{"u", {{.name = "a", .shape = {2}, .tied_to = "b"}}}}}, {}, {"tied to 'b'"});
@@ -186,6 +187,21 @@ TEST(Step, IsSafeWithEveryOption) {
                   }
                 }
   EXPECT_GT(plans, 7000);
+}
+
+// The last unit is kept only where it comes first in backward; an order may leave out units, and name others.
+TEST(Step, IsSafeInEveryOrder) {
+  for (const bool keep : {false, true})
+    for (const Order& order : {Order{{0, 1, 2, 3}, {1, 3, 2, 0}}, Order{{3, 1, 2, 0}, {0, 2, 1, 3}}, Order{{2}, {2}},
+                               Order{{0, 1, 0, 3, 2}, {2, 3, 1}}, Order{{9, -1, 1}, {1, 1, 7}}})
+      for (const int ahead : {0, 1, 3}) {
+        const Plan plan = built(
+            layers(4), {.nranks = 2, .forward_prefetch = ahead, .backward_prefetch = ahead, .keep_last = keep});
+        const auto actions = plan.pass(PassKind::kTrain, order);
+        const Status s = check_actions(plan, actions);
+        ASSERT_TRUE(s.ok()) << s.to_string();
+        ASSERT_EQ(count(actions, Act::kBackward), 4);
+      }
 }
 
 // Where prefetch may look ahead, the next gather is issued before the unit computes; else after it.
@@ -256,7 +272,11 @@ TEST(Plan, HashTellsPlansApart) {
   for (const int n : {1, 2, 3, 4}) hashes.insert(built(layers(3), {.nranks = n}).hash());
   hashes.insert(built(layers(3), {.nranks = 4, .strategy = Strategy::kShardGradients}).hash());
   hashes.insert(built(layers(3), {.nranks = 4, .param_dtype = Dtype::kBfloat16}).hash());
-  EXPECT_EQ(hashes.size(), 6u);
+  hashes.insert(built(layers(3), {.nranks = 4, .param_dtype = Dtype::kFloat16}).hash());
+  Model renamed = layers(3);
+  renamed.units[1].tensors[0].name = "v";
+  hashes.insert(built(renamed, {.nranks = 4}).hash());
+  EXPECT_EQ(hashes.size(), 8u);
   EXPECT_EQ(built(layers(3), {.nranks = 4}).hash(), built(layers(3), {.nranks = 4}).hash());
 }
 

@@ -183,8 +183,8 @@ TEST(TraceFile, OfTheVersionWithoutSpansIsRead) {
   TraceFile f = sample_file();
   f.spans.clear();
   std::string bytes = encode(f);
-  const size_t records = f.records.size() * sizeof(StepRecord);
-  bytes.erase(bytes.size() - records - sizeof(uint32_t), sizeof(uint32_t));  // their count
+  const size_t records = f.records.size() * sizeof(StepRecord), counts = sizeof(uint32_t) + sizeof(uint64_t);
+  bytes.erase(bytes.size() - records - counts, counts);
   bytes.replace(0, kTraceMagic.size(), kTraceMagicWithoutSpans);
   const auto back = decode_trace(bytes);
   ASSERT_TRUE(back.ok()) << back.status().to_string();
@@ -202,6 +202,7 @@ TEST(StepTrace, KeepsTheNewestSpans) {
   const auto file = read_trace(path);
   ASSERT_TRUE(file.ok()) << file.status().to_string();
   ASSERT_EQ(file->spans.size(), StepTrace::kMaxSpans);
+  EXPECT_EQ(file->spans_lost, 10u);
   EXPECT_EQ(file->spans.front().begin, 10u);
   EXPECT_EQ(file->spans.back().begin, StepTrace::kMaxSpans + 9);
 }

@@ -127,6 +127,7 @@ void Core::on_gradient(uint64_t pass, int i) {
   }
   if (call(i).state != State::kAwaited) return;  // another of its outputs
   end_calls_after(call(i).end, call(i).unit);
+  pass_over_calls_after(i);
   begin_backward(i);
   // The same unit's later call: only now, so that its parameters stay.
   for (const int j : std::vector<int>(in_backward_))
@@ -162,6 +163,17 @@ void Core::end_calls_after(int64_t time, int but_of_unit) {
     if (call(*i).begin > time && call(*i).unit != but_of_unit) end_backward(*i);
 }
 
+// autograd goes backwards in time: later calls that have had no gradient get none. They contribute zeros here, where
+// other ranks contribute what they have.
+void Core::pass_over_calls_after(int i) {
+  for (int j = static_cast<int>(calls_.size()) - 1; j > i; --j) {
+    const Call& c = call(j);
+    if (c.state != State::kAwaited || c.unit < 0 || c.unit == call(i).unit || c.begin < call(i).end) continue;
+    begin_backward(j);
+    end_backward(j);
+  }
+}
+
 // Gradients that came while no call of their unit took them: an earlier call was awaited and had no backward.
 void Core::take_strays() {
   for (size_t u = 0; u < ranges_.size(); ++u) {
@@ -180,8 +192,10 @@ void Core::take_strays() {
 void Core::finish_pass() {
   end_calls_after(-1, -2);
   take_strays();
+  const Status ended = engine_->end_pass();
+  if (!ended.ok()) give_up();
   phase_ = Phase::kIdle;
-  check(engine_->end_pass());
+  check(ended);
 }
 
 void Core::give_up() noexcept {

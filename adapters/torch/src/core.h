@@ -91,6 +91,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void on_gradient(uint64_t pass, int i);
   void begin_backward(int i);
   void end_backward(int i);
+  void pass_over_calls_after(int i);
   void end_calls_after(int64_t time, int but_of_unit);
   void take_strays();
   void finish_pass();

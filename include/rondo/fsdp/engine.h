@@ -43,7 +43,8 @@ struct EngineOptions {
   double clip_norm = 0;
 };
 
-/// What a rank has done, in order; as Plan::communications() says it should be.
+/// What a rank has done since its step began, or in its last one, in the order of issue; as Plan::communications() says
+/// it should be.
 using Log = std::vector<Communication>;
 
 /// A stretch of a tensor that this rank owns: elements first .. first + num_elems - 1.
@@ -109,7 +110,8 @@ class RONDO_API Engine {
   /// Ends a step: gradients are forgotten.
   Status finish_step();
 
-  /// Runs a list of actions. compute: kForward and kBackward of a unit; an error of its ends the run.
+  /// Runs a list of actions. compute: kForward and kBackward of a unit; an error of its ends the run, and cancel_pass
+  /// has to follow.
   using Compute = std::function<Status(Act act, int unit)>;
   Status run(const std::vector<Action>& actions, const Compute& compute);
 
@@ -118,10 +120,12 @@ class RONDO_API Engine {
   /// micro-batches. begin does what the plan's list has before that use; end gives back, and issues what comes next.
   ///
   /// A forward that is repeated within a unit's use (recomputation) takes nothing more. A unit that is never used
-  /// contributes zeros, so that ranks may use different ones. In another order than the plan's, or twice, units are
-  /// gathered on the spot: all ranks must do so alike, and adopt_order makes it the order of later passes.
+  /// contributes zeros, and ranks may leave out different ones; what is used in forward and not in backward must be so
+  /// on all ranks alike. So must units in another order than the plan's, or twice: they are gathered on the spot, and
+  /// adopt_order makes it the order of later passes. A unit around others must be one that encloses.
   ///
-  /// Errors: kInvalidArgument (begin and end do not match; a buffer is needed by two units in use: both are named).
+  /// Errors: kInvalidArgument (begin and end do not match; a buffer is needed by two units in use: both are named; a
+  /// pass of kind kTrain was not followed by step or cancel_pass).
   Status begin_pass(PassKind kind);
   Status begin(Act act, int unit);
   Status end(Act act, int unit);
@@ -129,10 +133,11 @@ class RONDO_API Engine {
   Status end_pass();
   /// After a pass of kind kTrain: clips, then the optimizer on all units, or `instead`, which changes parts() itself.
   Status step(const std::function<Status()>& instead = {});
-  /// Ends a pass that failed: waits for what is under way, gives all back, forgets gradients. To be called on all
-  /// ranks.
+  /// Ends a pass or a run that failed: waits for what is under way, gives all back, forgets gradients, also those that
+  /// wait for step. To be called on all ranks at the same point: where an error came up on one of them alone, the
+  /// others are at another collective, and the communicator has to be aborted.
   Status cancel_pass();
-  /// After end_pass: later passes take the order in which units were begun in it, on rank 0. Collective.
+  /// Between end_pass and step: later passes take the order in which units were begun in it, on rank 0. Collective.
   Status adopt_order();
   /// Of later passes; empty: the model's.
   const Order& order() const;
@@ -161,6 +166,7 @@ class RONDO_API Engine {
   class Impl;
   class Pass;
   Status in_pass() const;
+  Status run_all(const std::vector<Action>& actions, const std::function<Status(Act act, int unit)>& compute);
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -27,7 +27,7 @@ struct OptimizerConfig {
 
 /// How many floats the rule keeps for each element: 0 to 2.
 RONDO_API int optimizer_states(const OptimizerConfig& config);
-/// "momentum", "exp_avg", ... as torch.optim names it; nullptr beyond optimizer_states().
+/// "momentum_buffer", "exp_avg", ... as torch.optim names it; nullptr beyond optimizer_states().
 RONDO_API const char* optimizer_state_name(const OptimizerConfig& config, int state);
 /// kInvalidArgument, which names the field: lr < 0, betas or rho outside [0, 1), nesterov without momentum, ...
 RONDO_API Status check_optimizer(const OptimizerConfig& config);

@@ -167,7 +167,8 @@ class RONDO_API Plan {
   uint64_t data_buffer_bytes(int buffer) const { return data_buffer_bytes_[static_cast<size_t>(buffer)]; }
   uint64_t grad_buffer_bytes(int buffer) const { return grad_buffer_bytes_[static_cast<size_t>(buffer)]; }
 
-  /// What happens in a pass, in order. O(units), but for orders in which units come often.
+  /// What happens in a pass, in order. Units of `order` that the plan does not have are passed over, as are further
+  /// places of one in backward. O(units^2).
   std::vector<Action> pass(PassKind kind, const Order& order = {}) const;
   /// A training step; `reduces` is false for a micro-batch before the last.
   std::vector<Action> step(bool reduces = true) const {

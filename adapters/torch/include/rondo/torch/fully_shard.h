@@ -69,6 +69,8 @@ class Training {
   void step();
   /// Another optimizer, made over shards().
   void step(::torch::optim::Optimizer& optimizer);
+  /// In place of a step, where gradients are not finite say: on all ranks. The next pass begins anew.
+  void forget_gradients();
   /// What this rank owns, as flat float tensors whose .grad is set by backward: in the order of engine().parts(), of
   /// those that are trained. Empty ones are left out.
   std::vector<::torch::Tensor> shards();
