@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
+#include <set>
+#include <string_view>
 
 #include "fsdp/json.h"
 #include "fsdp/manifest.h"
@@ -49,9 +50,11 @@ Status add_file(const std::string& path, Contents* c) {
   c->files.push_back({path, file.size_bytes()});
   const auto text = header.metadata.find("DCP_SHARDING_INFO");
   const bool sharded = text != header.metadata.end();
-  const Json info = sharded ? Json::parse(text->second, nullptr, /*allow_exceptions=*/false) : Json::object();
-  if (!info.is_object()) return wrong(path, "its DCP_SHARDING_INFO is no JSON object");
+  const Json info = sharded ? parse_json(text->second) : Json::object();
+  if (!info.is_object()) return wrong(path, "its DCP_SHARDING_INFO is no JSON object, or nested too deep");
+  std::set<std::string_view> names;
   for (const TensorEntry& t : header.tensors) {
+    names.insert(t.name);
     uint64_t first = 0;
     if (sharded) {
       RONDO_TRY_ASSIGN(first, first_row_of(info, t, path));
@@ -69,7 +72,7 @@ Status add_file(const std::string& path, Contents* c) {
     whole.parts.push_back({index, first, rows});
   }
   for (const auto& [name, partner] : header.metadata)  // as safetensors' own save_model notes ties
-    if (header.find(partner) != nullptr && header.find(name) == nullptr) c->ties[name] = partner;
+    if (names.contains(partner) && !names.contains(name)) c->ties[name] = partner;
   return {};
 }
 
@@ -88,9 +91,10 @@ Expected<Contents> read_files(const std::string& what, std::vector<std::string> 
 // The files that an index names, and each tensor in the one that it says.
 Expected<Contents> read_index(const std::string& folder, const std::string& path) {
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = parse_json(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    return wrong(path, "weight_map: expected an object of tensors and their files");
+    return wrong(path,
+                 "weight_map: expected an object of tensors and their files, in JSON that is not nested too deep");
   std::vector<std::string> files;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
@@ -162,21 +166,17 @@ Status consolidate(const Contents& contents, const std::string& path) {
   plain.metadata = contents.ties;
   plain.metadata["format"] = "pt";
   for (const auto& [name, t] : contents.parameters) plain.tensors.push_back({name, t.dtype, t.shape});
-  RONDO_TRY_ASSIGN(WholeFile file, WholeFile::create(path));
   RONDO_TRY_ASSIGN(const std::string header, encode_safetensors(&plain));
+  RONDO_TRY_ASSIGN(WholeFile file, WholeFile::create(path));
   RONDO_TRY(file.write(header.data(), header.size()));
   Reader reader(contents);
-  std::vector<char> piece;
+  std::vector<char> piece(kPieceBytes);
   for (const TensorEntry& t : plain.tensors) {
     const StoredTensor& stored = contents.parameters.at(t.name);
-    const uint64_t rows = rows_of(t.shape), row_bytes = rows == 0 ? 0 : (t.end - t.begin) / rows;
-    if (row_bytes == 0) continue;
-    const uint64_t at_once = std::max<uint64_t>(1, kPieceBytes / row_bytes);
-    piece.resize(std::min(at_once, rows) * row_bytes);
-    for (uint64_t row = 0; row < rows; row += at_once) {
-      const uint64_t n = std::min(at_once, rows - row);
-      RONDO_TRY(reader.read(stored, row, n, piece.data()));
-      RONDO_TRY(file.write(piece.data(), n * row_bytes));
+    for (uint64_t at = 0, n = 0; at < t.end - t.begin; at += n) {
+      n = std::min(kPieceBytes, t.end - t.begin - at);
+      RONDO_TRY(reader.read_bytes(stored, at, n, piece.data()));
+      RONDO_TRY(file.write(piece.data(), n));
     }
   }
   return file.finish();

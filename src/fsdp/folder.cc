@@ -81,7 +81,7 @@ Status begin_folder(const std::string& folder, bool optimizer) {
   return optimizer ? make_folder(beside + "/" + kOptimizerFolder) : Status();
 }
 
-Status replace_folder(const std::string& folder) {
+Status replace_folder(const std::string& folder, bool* replaced) {
   const std::string beside = folder + kBeside;
   const bool replaces = exists(folder);
   if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, folder.c_str(), replaces ? RENAME_EXCHANGE : 0) != 0) {
@@ -92,6 +92,7 @@ Status replace_folder(const std::string& folder) {
                                 folder));
     return system_error("rename to", folder);
   }
+  *replaced = true;
   RONDO_TRY(sync_folder(folder_of(folder)));
   // The new one stands. What is left of the old one now, the next save removes.
   if (replaces) (void)remove_checkpoint(beside);

@@ -23,7 +23,8 @@ Status check_replaceable(const std::string& folder);
 Status remove_checkpoint(const std::string& folder);
 /// An empty DIR.saving, with a folder for the optimizer where asked.
 Status begin_folder(const std::string& folder, bool optimizer);
-/// DIR.saving becomes DIR. Errors: kSystem, kUnsupported.
-Status replace_folder(const std::string& folder);
+/// DIR.saving becomes DIR, and replaced is set as soon as it is. Errors: kSystem, kUnsupported; one with replaced set
+/// says that a crash may undo it, and leaves the old one as DIR.saving.
+Status replace_folder(const std::string& folder, bool* replaced);
 
 }  // namespace rondo::fsdp

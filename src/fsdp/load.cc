@@ -93,11 +93,13 @@ Status Loading::match_parameters() {
   std::vector<std::string> surplus;
   for (const auto& [name, t] : contents_.parameters)
     if (!known.contains(name)) surplus.push_back(name);
-  if (surplus.empty()) return {};
+  if (surplus.empty() || options_.ignore_surplus) return {};
   const size_t shown = std::min<size_t>(surplus.size(), 5);
-  return wrong(path_, fmt::format("{} tensors are not in the plan: {}{}", surplus.size(),
-                                  fmt::join(surplus.begin(), surplus.begin() + static_cast<ptrdiff_t>(shown), ", "),
-                                  shown < surplus.size() ? ", ..." : ""));
+  return wrong(
+      path_,
+      fmt::format("{} tensors are not in the plan: {}{}; load with ignore_surplus = true to pass over them",
+                  surplus.size(), fmt::join(surplus.begin(), surplus.begin() + static_cast<ptrdiff_t>(shown), ", "),
+                  shown < surplus.size() ? ", ..." : ""));
 }
 
 Status Loading::match_states() {

@@ -52,6 +52,7 @@ class Decoder {
 
   Status files(const Json& array, Contents* to) const;
   Status tensors(const Json& object, const char* key, size_t num_files, std::map<std::string, StoredTensor>* to) const;
+  Status fits(const Contents& c) const;
   Status optimizer(const Json& object, Contents* to) const;
 
  private:
@@ -105,6 +106,23 @@ Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
   return {};
 }
 
+// No file holds more bytes of tensors than it has, so nothing that is read is larger than the files.
+Status Decoder::fits(const Contents& c) const {
+  std::vector<uint64_t> held(c.files.size());
+  for (const auto* tensors : {&c.parameters, &c.states})
+    for (const auto& [name, t] : *tensors) {
+      const uint64_t rows = rows_of(t.shape), row_bytes = rows == 0 ? 0 : *tensor_bytes(t.dtype, t.shape) / rows;
+      for (const StoredRows& p : t.parts) {
+        const uint64_t part_bytes = p.num_rows * row_bytes, file_bytes = c.files[p.file].size_bytes;
+        if (part_bytes > file_bytes - held[p.file])
+          return wrong(fmt::format("tensor '{}'", name),
+                       fmt::format("no more bytes than '{}' has, which are {}", c.files[p.file].path, file_bytes));
+        held[p.file] += part_bytes;
+      }
+    }
+  return {};
+}
+
 Status Decoder::optimizer(const Json& object, Contents* to) const {
   uint64_t steps = 0;
   RONDO_TRY(number(object, "steps", "optimizer.", INT64_MAX, &steps));
@@ -150,15 +168,15 @@ std::string encode_manifest(const Contents& c) {
                {"states", encode_tensors(c.states)},
                {"ties", Json::object()},
                {"optimizer", {{"steps", c.optimizer_steps}, {"states", c.state_names}}},
-               {"items", Json::parse(c.items, nullptr, /*allow_exceptions=*/false)}};
+               {"items", parse_json(c.items, kMostDepth - 1)}};
   for (const auto& [name, partner] : c.ties) json["ties"][name] = partner;
   return text_of(json) + "\n";
 }
 
 Expected<Contents> decode_manifest(const std::string& text, const std::string& what) {
   const Decoder d(what);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) return d.wrong("the file", "a JSON object");
+  const Json json = parse_json(text);
+  if (!json.is_object()) return d.wrong("the file", fmt::format("a JSON object, nested at most {} deep", kMostDepth));
   std::string format;
   RONDO_TRY(d.text(json, "format", "", &format));
   if (format != kFormat) return d.wrong("format", fmt::format("'{}'", kFormat));
@@ -176,6 +194,7 @@ Expected<Contents> decode_manifest(const std::string& text, const std::string& w
   RONDO_TRY(d.tensors(*parameters, "parameters", c.files.size(), &c.parameters));
   RONDO_TRY_ASSIGN(const Json* states, d.member(json, "states", Type::object, "an object"));
   RONDO_TRY(d.tensors(*states, "states", c.files.size(), &c.states));
+  RONDO_TRY(d.fits(c));
   RONDO_TRY_ASSIGN(const Json* ties, d.member(json, "ties", Type::object, "an object"));
   for (const auto& [name, partner] : ties->items()) {
     if (!partner.is_string()) return d.wrong("ties." + name, "a tensor's name");

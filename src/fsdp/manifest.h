@@ -19,10 +19,10 @@ namespace rondo::fsdp {
 constexpr const char* kManifest = "checkpoint.json";
 constexpr uint64_t kMostManifestBytes = 256'000'000;
 
-/// Paths of files are relative here. items is JSON.
+/// Paths of files are relative here. items is JSON, nested one level less than a manifest may be.
 std::string encode_manifest(const Contents& contents);
 /// Errors: kInvalidArgument, which name `what` and the place. Rows of a tensor without gaps, files that exist in the
-/// list, names without "..": what it says can be used.
+/// list and are as large as what is said to be in them, names without "..": what it says can be used.
 Expected<Contents> decode_manifest(const std::string& text, const std::string& what);
 
 /// Size and SHA-256. Errors: kInvalidArgument, kSystem.

@@ -7,40 +7,61 @@
 
 namespace rondo::fsdp {
 
-Expected<const Reader::Opened*> Reader::open(size_t i) {
-  if (const auto it = opened_.find(i); it != opened_.end()) return &it->second;
+namespace {
+
+constexpr size_t kMostOpen = 8;  // a rank's rows lie in a few files at a time; parameters and states take turns
+
+}  // namespace
+
+Expected<const File*> Reader::open(size_t i) {
+  for (auto it = open_.begin(); it != open_.end(); ++it)
+    if (it->first == i) {
+      open_.splice(open_.begin(), open_, it);
+      return &open_.front().second;
+    }
   const StoredFile& stored = contents_.files[i];
   RONDO_TRY_ASSIGN(File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
     return Status(StatusCode::kInvalidArgument, fmt::format("'{}' has {} bytes, and was written with {}", stored.path,
                                                             file.size_bytes(), stored.size_bytes));
-  RONDO_TRY_ASSIGN(Safetensors header, read_safetensors(file));
-  Opened opened{std::move(file), {}};
-  for (TensorEntry& t : header.tensors) {
-    std::string name = t.name;
-    opened.tensors.emplace(std::move(name), std::move(t));
+  if (!headers_.contains(i)) {
+    RONDO_TRY_ASSIGN(Safetensors header, read_safetensors(file));
+    Tensors tensors;
+    for (TensorEntry& t : header.tensors) {
+      std::string name = t.name;
+      tensors.emplace(std::move(name), std::move(t));
+    }
+    headers_.emplace(i, std::move(tensors));
   }
-  return &opened_.emplace(i, std::move(opened)).first->second;
+  open_.emplace_front(i, std::move(file));
+  if (open_.size() > kMostOpen) open_.pop_back();
+  return &open_.front().second;
 }
 
 Status Reader::read(const StoredTensor& t, uint64_t first_row, uint64_t num_rows, void* to) {
-  const uint64_t whole = tensor_bytes(t.dtype, t.shape).value_or(0), row_bytes = whole / rows_of(t.shape);
+  const uint64_t row_bytes = tensor_bytes(t.dtype, t.shape).value_or(0) / rows_of(t.shape);
+  return read_bytes(t, first_row * row_bytes, num_rows * row_bytes, to);
+}
+
+Status Reader::read_bytes(const StoredTensor& t, uint64_t first_byte, uint64_t size_bytes, void* to) {
+  const uint64_t row_bytes = tensor_bytes(t.dtype, t.shape).value_or(0) / rows_of(t.shape);
   auto* at = static_cast<char*>(to);
   for (const StoredRows& p : t.parts) {
-    const uint64_t from = std::max(first_row, p.first_row);
-    const uint64_t end = std::min(first_row + num_rows, p.first_row + p.num_rows);
+    const uint64_t part = p.first_row * row_bytes;
+    const uint64_t from = std::max(first_byte, part);
+    const uint64_t end = std::min(first_byte + size_bytes, part + p.num_rows * row_bytes);
     if (from >= end) continue;
-    RONDO_TRY_ASSIGN(const Opened* opened, open(p.file));
+    RONDO_TRY_ASSIGN(const File* file, open(p.file));
     std::vector<uint64_t> shape = t.shape;
     if (!shape.empty()) shape[0] = p.num_rows;
-    const auto entry = opened->tensors.find(t.name);
-    if (entry == opened->tensors.end() || entry->second.dtype != t.dtype || entry->second.shape != shape)
+    const Tensors& tensors = headers_.at(p.file);
+    const auto entry = tensors.find(t.name);
+    if (entry == tensors.end() || entry->second.dtype != t.dtype || entry->second.shape != shape)
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' should hold tensor '{}' as {} [{}], and does not", opened->file.path(), t.name,
+                    fmt::format("'{}' should hold tensor '{}' as {} [{}], and does not", file->path(), t.name,
                                 dtype_name(t.dtype), fmt::join(shape, ", ")));
-    const uint64_t size_bytes = (end - from) * row_bytes;
-    RONDO_TRY(opened->file.read(entry->second.begin + (from - p.first_row) * row_bytes, size_bytes, at));
-    at += size_bytes;
+    RONDO_TRY(file->read(entry->second.begin + (from - part), end - from, at));
+    at += end - from;
   }
   return {};
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kLengthBytes = 8;
 constexpr const char* kMetadata = "__metadata__";
+constexpr uint64_t kMostFileBytes = (uint64_t{1} << 63) - 1 - kLengthBytes - kMostHeaderBytes;  // of tensors
 
 Status wrong(const std::string& file, const std::string& why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no proper safetensors file: {}", file, why));
@@ -33,20 +34,38 @@ uint64_t from_little_endian(std::string_view bytes) {
   return value;
 }
 
-// JSON lets a key stand twice and keeps one; here that would hide a tensor.
-Expected<Json> parse_header(std::string_view text, const std::string& file) {
+// JSON lets a key stand twice and keeps one; here that would hide a tensor. (A callback of the parser would see the
+// keys too, but with one it looks through the whole object again after each of its members.)
+struct FindTwice final : Json::json_sax_t {
   std::set<std::string> seen;
   std::string twice;
-  const Json json = Json::parse(
-      text.begin(), text.end(),
-      [&](int depth, Json::parse_event_t event, const Json& value) {
-        if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(value.get_ref<const std::string&>()).second)
-          twice = value.get_ref<const std::string&>();
-        return true;
-      },
-      /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) return wrong(file, "its header is no JSON object");
-  if (!twice.empty()) return wrong(file, twice, "it stands there twice");
+  int depth = 0;
+
+  bool start_object(size_t) override { return ++depth > 0; }
+  bool end_object() override { return --depth >= 0; }
+  bool start_array(size_t) override { return ++depth > 0; }
+  bool end_array() override { return --depth >= 0; }
+  bool key(std::string& name) override {
+    if (depth == 1 && !seen.insert(name).second) twice = name;
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+};
+
+Expected<Json> parse_header(std::string_view text, const std::string& file) {
+  Json json = parse_json(text);
+  if (!json.is_object())
+    return wrong(file, fmt::format("its header is no JSON object, or nested deeper than {}", kMostDepth));
+  FindTwice keys;
+  (void)Json::sax_parse(text.begin(), text.end(), &keys);
+  if (!keys.twice.empty()) return wrong(file, keys.twice, "it stands there twice");
   return json;
 }
 
@@ -162,7 +181,9 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
     if (!is_utf8(t.name))
       return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': its name is no UTF-8", t.name));
     const auto bytes = tensor_bytes(t.dtype, t.shape);
-    RONDO_CHECK(bytes.has_value());
+    if (!bytes || *bytes > kMostFileBytes - at)
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("tensor '{}': with it the file has more bytes than a file can have", t.name));
     t.begin = at, t.end = at + *bytes;
     at = t.end;
     header[t.name] = {{"dtype", safetensors_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};

@@ -45,7 +45,7 @@ std::optional<uint64_t> tensor_bytes(Dtype dtype, const std::vector<uint64_t>& s
 inline uint64_t rows_of(const std::vector<uint64_t>& shape) { return shape.empty() ? 1 : shape[0]; }
 
 /// Orders the tensors by alignment and name, places them (begin, end), and gives the file's beginning. Errors:
-/// kInvalidArgument (a name that is no UTF-8, twice the same, too long a header).
+/// kInvalidArgument (a name that is no UTF-8, twice the same, too long a header, more bytes than a file can have).
 Expected<std::string> encode_safetensors(Safetensors* file);
 /// start: the file's first bytes, its header at least; what names it in errors. Errors: kInvalidArgument.
 Expected<Safetensors> decode_safetensors(std::string_view start, uint64_t file_bytes, const std::string& what);

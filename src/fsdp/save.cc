@@ -67,7 +67,7 @@ class Saving {
   Status write_mine(std::vector<Record>* mine);
   Expected<Record> write_file(const std::string& path, const std::vector<Piece>& pieces) const;
   Contents describe(const std::vector<Record>& records) const;
-  Status finish(const std::vector<Record>& records) const;
+  Status finish(const std::vector<Record>& records);
   std::string beside() const { return folder_ + kBeside; }
 
   Engine& engine_;
@@ -76,14 +76,16 @@ class Saving {
   const std::string folder_;
   const SaveOptions& options_;
   std::vector<std::string> states_;
+  bool replaced_ = false;  // the new checkpoint stands
 };
 
 Status Saving::check() const {
   if (folder_.empty() || folder_ == "/")
     return Status(StatusCode::kInvalidArgument, "directory: expected a folder's name");
   RONDO_TRY(check_names(plan_));
-  const Json items = Json::parse(options_.items, nullptr, /*allow_exceptions=*/false);
-  if (!items.is_object()) return Status(StatusCode::kInvalidArgument, "options.items: expected a JSON object");
+  if (!parse_json(options_.items, kMostDepth - 1).is_object())  // in the manifest they are one level deeper
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("options.items: expected a JSON object, nested at most {} deep", kMostDepth - 1));
   return {};
 }
 
@@ -95,7 +97,8 @@ Status Saving::run() {
   if (s.ok()) s = agree(comm_, write_mine(&mine));
   if (s.ok()) s = comm_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
   if (s.ok()) s = agree(comm_, first ? finish(all) : Status());
-  if (!s.ok() && first) (void)remove_checkpoint(beside());
+  // Once replaced, what stands beside is the old checkpoint: after an error a crash may bring either of them back.
+  if (!s.ok() && first && !replaced_) (void)remove_checkpoint(beside());
   return s;
 }
 
@@ -186,14 +189,18 @@ Contents Saving::describe(const std::vector<Record>& records) const {
   return c;
 }
 
-Status Saving::finish(const std::vector<Record>& records) const {
+Status Saving::finish(const std::vector<Record>& records) {
   const std::string manifest = encode_manifest(describe(records));
+  if (manifest.size() > kMostManifestBytes)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("'{}': a {} of {} bytes, with options.items of {}, could not be loaded: at most {}",
+                              folder_, kManifest, manifest.size(), options_.items.size(), kMostManifestBytes));
   if (!states_.empty()) RONDO_TRY(sync_folder(beside() + "/" + kOptimizerFolder));
   RONDO_TRY_ASSIGN(Writer writer, Writer::create(beside() + "/" + kManifest));
   RONDO_TRY(writer.write(manifest.data(), manifest.size()));
   RONDO_TRY(writer.finish());
   RONDO_TRY(sync_folder(beside()));
-  return replace_folder(folder_);
+  return replace_folder(folder_, &replaced_);
 }
 
 }  // namespace

@@ -120,10 +120,15 @@ int turn_of(const TempFolder& folder, const std::string& name = "c") {
 
 bool stale(const TempFolder& folder) { return std::filesystem::exists(folder / "c.saving"); }
 
-// One save of kRanks processes in which the victim's operation number `due` goes wrong. False when it has fewer.
-bool save_with_fault(const TempFolder& folder, int turn, Rank victim, int due, int error) {
-  const std::string beyond = folder / "beyond";
+struct Outcome {
+  bool reached;  // the victim has so many operations
+  bool refused;  // ranks that live were told of an error
+};
+// One save of kRanks processes in which the victim's operation number `due` goes wrong.
+Outcome save_with_fault(const TempFolder& folder, int turn, Rank victim, int due, int error) {
+  const std::string beyond = folder / "beyond", refused = folder / "refused";
   std::filesystem::remove(beyond);
+  std::filesystem::remove(refused);
   rondo::testing::SpawnOptions options;
   options.config.deadline_s = 20;
   if (error == 0) options.may_die = {victim};
@@ -137,6 +142,7 @@ bool save_with_fault(const TempFolder& folder, int turn, Rank victim, int due, i
         save_turn(engine, turn, folder / "c", &saved);
         trap.armed = false;
         if (rank == victim && trap.count < due) write_bytes(beyond, "");
+        if (rank == victim && !saved.ok()) write_bytes(refused, "");
         if (error == 0) return;
         int32_t code = static_cast<int32_t>(saved.code()), all[kRanks];
         ASSERT_TRUE(engine.communicator().all_gather(&code, all, 1, Dtype::kInt32).ok());
@@ -148,7 +154,7 @@ bool save_with_fault(const TempFolder& folder, int turn, Rank victim, int due, i
         }
       },
       options);
-  return !std::filesystem::exists(beyond);
+  return {!std::filesystem::exists(beyond), std::filesystem::exists(refused)};
 }
 
 class CheckpointFaults : public ::testing::TestWithParam<std::tuple<Rank, int>> {};
@@ -156,16 +162,21 @@ class CheckpointFaults : public ::testing::TestWithParam<std::tuple<Rank, int>> 
 TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
   const auto [victim, error] = GetParam();
   const TempFolder folder;
-  int turn = 0, olds = 0, news = 0, there = 0;
+  int turn = 0, olds = 0, news = 0, there = 0, both = 0;
   with_engines(World::kProcesses, adam(), [&](Engine& engine, Rank) {
     Status saved;
     save_turn(engine, 0, folder / "c", &saved);
     EXPECT_TRUE(saved.ok()) << saved.to_string();
   });
   for (int due = 1; due < 100; ++due) {
-    const bool reached = save_with_fault(folder, ++turn, victim, due, error);
+    const auto [reached, refused] = save_with_fault(folder, ++turn, victim, due, error);
     const int now = turn_of(folder);
     EXPECT_TRUE(now == there || now == turn) << "operation " << due << ": turn " << now;
+    // The exchange is not yet on the disk: neither of the two may go.
+    if (refused && now == turn) {
+      EXPECT_EQ(turn_of(folder, "c.saving"), there) << "operation " << due;
+      ++both;
+    }
     if (now == there) ++olds;
     else ++news;
     there = now;
@@ -180,6 +191,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
   }
   EXPECT_GT(olds, 5);
   EXPECT_GT(news, 0);
+  EXPECT_EQ(both, victim == 0 && error != 0 ? 1 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Victims, CheckpointFaults,

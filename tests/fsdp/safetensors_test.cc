@@ -48,6 +48,12 @@ TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
   EXPECT_NE(encode_safetensors(&twice).status().message().find("'w'"), std::string::npos);
   Safetensors reserved{{}, {{"__metadata__", Dtype::kInt8, {1}}}};
   EXPECT_FALSE(encode_safetensors(&reserved).ok());
+  for (const uint64_t elems : {uint64_t{1} << 63, UINT64_MAX}) {
+    Safetensors large{{}, {{"v", Dtype::kUint8, {elems}}, {"w", Dtype::kUint8, {elems}}}};
+    EXPECT_NE(encode_safetensors(&large).status().message().find("more bytes than a file"), std::string::npos);
+    Safetensors beyond{{}, {{"w", Dtype::kFloat64, {elems}}}};
+    EXPECT_FALSE(encode_safetensors(&beyond).ok());
+  }
   Safetensors bytes{{}, {{"\xC3", Dtype::kInt8, {1}}}};
   EXPECT_NE(encode_safetensors(&bytes).status().message().find("UTF-8"), std::string::npos);
 }

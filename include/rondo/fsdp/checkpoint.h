@@ -9,6 +9,10 @@
 // A parameter is called full_name(unit, tensor), its optimizer state that and ".exp_avg" say. Of tied tensors the first
 // is stored.
 //
+// What is in it: the plan's tensors and what the engine's own optimizer keeps. Not in it: what an optimizer of the
+// caller's keeps (Engine::step(instead), torch::optim), and tensors beside the plan, as a module's buffers (the
+// averages of BatchNorm). Whoever has those saves them too.
+//
 // A checkpoint is complete or not there: it is written into DIR.saving, synced, and takes DIR's place in one step. What
 // a crash leaves of DIR.saving the next save removes.
 //
@@ -27,7 +31,8 @@
 namespace rondo::fsdp {
 
 struct SaveOptions {
-  /// Whatever else is needed to go on, as a JSON object: position in the data, seeds, ... That of rank 0 counts.
+  /// Whatever else is needed to go on, as a JSON object, nested at most 63 deep: position in the data, seeds, ... That
+  /// of rank 0 counts.
   std::string items = "{}";
   bool optimizer = true;
 };
@@ -36,23 +41,30 @@ struct SaveOptions {
 /// and its parent exists. An older checkpoint there is replaced; a folder with anything else in it is refused. Each
 /// byte is written once, hashed on the way, without copies. Errors, equal on all ranks, name the rank, and leave what
 /// was there: kInvalidArgument, kSystem (no space, no permission), kUnsupported (the file system cannot exchange two
-/// folders, so that nothing can be replaced there), those of the collectives (then the new checkpoint may be there).
+/// folders, so that nothing can be replaced there). Two do not: after one of the collectives the new checkpoint may be
+/// there; after "cannot sync folder" of the parent it is there, but a crash of the machine may bring back the old one,
+/// which stays as DIR.saving until the next save.
 RONDO_API Status save(Engine& engine, const std::string& directory, const SaveOptions& options = {});
 
 struct LoadOptions {
   bool verify = true;  // ranks share the checksums out, and read each file once for them
   bool optimizer = true;
+  /// Tensors that the plan does not have, as buffers in files of others, are passed over; otherwise they are an error.
+  bool ignore_surplus = false;
 };
 
 struct Loaded {
   std::string items = "{}";
-  bool has_optimizer = false;  // what the optimizer keeps, and its steps, were in it and taken over
+  /// What the engine's own optimizer keeps, and its steps, were in it and taken over. Of an optimizer of the caller's
+  /// it says nothing: that starts afresh, unless the caller has saved what it keeps.
+  bool has_optimizer = false;
 };
 
 /// Loads a checkpoint of any number of ranks; or the parameters alone from one .safetensors file, a folder with
 /// model.safetensors or model.safetensors.index.json, or a folder that PyTorch has saved by rows. Each rank reads the
-/// rows that it owns. Tensors, shapes and types must be those of the plan. Errors, equal on all ranks, name file and
-/// tensor; after one while values are read the engine holds some of them: kInvalidArgument, kSystem.
+/// rows that it owns. Tensors, shapes and types must be those of the plan; with ignore_surplus there may be more
+/// tensors. Errors, equal on all ranks, name file and tensor; after one while values are read the engine holds some of
+/// them: kInvalidArgument, kSystem.
 RONDO_API Expected<Loaded> load(Engine& engine, const std::string& path, const LoadOptions& options = {});
 
 /// Called on rank 0 for each tensor but tied ones, in the plan's order, with all of its bytes in its own type.
@@ -96,7 +108,8 @@ RONDO_API Expected<Contents> inspect(const std::string& path);
 /// Compares size and SHA-256 of every file. O(bytes). Errors: kInvalidArgument, which names the file; kUnsupported:
 /// there are no checksums.
 RONDO_API Status verify(const Contents& contents);
-/// Writes the parameters into one file, as save_full; nothing is held but a buffer.
+/// Writes the parameters into one file, as save_full; of their values nothing is held but a buffer of 1 MiB, and an
+/// error leaves no unfinished file behind. Errors: kInvalidArgument, kSystem.
 RONDO_API Status consolidate(const Contents& contents, const std::string& file);
 
 }  // namespace rondo::fsdp
