@@ -224,6 +224,51 @@ TEST(TorchUnits, FrozenUnusedAndRepeatedUnits) {
   }
 }
 
+// On one rank backward does not reach the unit in the middle: it contributes zeros, in its place among the others.
+struct StepImpl : nn::Module {
+  StepImpl() { linear = register_module("linear", nn::Linear(4, 4)); }
+  Tensor forward(Tensor x) { return linear(x); }
+  nn::Linear linear{nullptr};
+};
+RONDO_TORCH_MODULE(Step);
+struct LadderImpl : nn::Module {
+  LadderImpl() {
+    for (int i = 0; i < 4; ++i) steps.push_back(register_module(std::to_string(i), Step()));
+  }
+  Tensor forward(Tensor x, bool cut) {
+    x = steps[1](steps[0](x));
+    const Tensor y = steps[2](x);
+    return steps[3](x + (cut ? y.detach() : y)).pow(2).mean();
+  }
+  std::vector<Step> steps;
+};
+RONDO_TORCH_MODULE(Ladder);
+
+TEST(TorchUnits, WhatBackwardDoesNotReachOnOneRankContributesZeros) {
+  ::at::set_num_threads(1);
+  auto fresh = [] {
+    Ladder model;
+    fill(*model);
+    return model;
+  };
+  const Values alone = train_alone(fresh(), momentum(), 2, 1, 3, [](auto& model, int step, int, int r) {
+    return model->forward(data_of(4, step, 0, r).x, r == 0);
+  });
+  for (const Strategy s : {Strategy::kReplicate, Strategy::kShardGradients, Strategy::kShardAll})
+    spawn_ranks(2, [&](Communicator& comm) {
+      Ladder model = fresh();
+      Options o{.policy = wrap_types<StepImpl>(), .engine = {.optimizer = momentum(), .deterministic = true}};
+      o.plan.strategy = s;
+      auto sharded = fully_shard(model, comm, o);
+      for (int step = 1; step <= 3; ++step) {
+        sharded(data_of(4, step, 0, comm.rank()).x, comm.rank() == 0).backward();
+        sharded.step();
+        EXPECT_EQ(sharded.engine().log().size(), sharded.plan().communications(comm.rank()).size());
+      }
+      expect_values(sharded, alone);
+    });
+}
+
 TEST(TorchUnits, ExceptionsLeaveItUsable) {
   ::at::set_num_threads(1);
   const Values alone = train_alone(Net(3, 5), momentum(), 2, 1, 2, [](Net& net, int step, int, int r) {
@@ -248,6 +293,91 @@ TEST(TorchUnits, ExceptionsLeaveItUsable) {
       sharded.step();
     }
     expect_values(sharded, alone);
+  });
+}
+
+// Its memory is another unit's as soon as the call is over.
+struct QueriesImpl : nn::Module {
+  QueriesImpl() { queries = register_parameter("queries", ::torch::ones({4, 3})); }
+  Tensor forward(Tensor x) { return clones ? queries.unsqueeze(0).clone() : queries.unsqueeze(0).expand({2, -1, -1}); }
+  Tensor queries;
+  bool clones = false;
+};
+RONDO_TORCH_MODULE(Queries);
+struct AskingImpl : nn::Module {
+  AskingImpl() { queries = register_module("queries", Queries()); }
+  Tensor forward(Tensor x) { return (queries(x) * x).sum(); }
+  Queries queries{nullptr};
+};
+RONDO_TORCH_MODULE(Asking);
+
+TEST(TorchUnits, ViewsOfParametersMayNotLeaveTheirUnit) {
+  spawn_ranks(2, [](Communicator& comm) {
+    Asking model;
+    auto sharded = fully_shard(model, comm, {.policy = wrap_types<QueriesImpl>()});
+    const Tensor x = ::torch::ones({1, 4, 3});
+    expect_words(error_of([&] { sharded(x); }), {"unit 'queries'", "view", "clone()"});
+    model->queries->clones = true;
+    Tensor loss = sharded(x);
+    EXPECT_EQ(loss.item<float>(), 12);
+    loss.backward();
+    sharded.step();
+  });
+}
+
+TEST(TorchUnits, GradientsAreSteppedOrForgottenBeforeTheNextPass) {
+  for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardAll})
+    spawn_ranks(2, [strategy](Communicator& comm) {
+      Asking model;
+      model->queries->clones = true;
+      Options options{.policy = wrap_types<QueriesImpl>()};
+      options.plan.strategy = strategy;
+      options.engine.optimizer = {.rule = fsdp::Rule::kSgd, .lr = 1};
+      auto sharded = fully_shard(model, comm, options);
+      const Tensor x = ::torch::ones({1, 4, 3});
+      Tensor loss = sharded(x);
+      loss.backward();
+      expect_words(error_of([&] { sharded(x); }), {"step", "kAccumulate"});
+      sharded.forget_gradients();
+      loss = sharded(x);  // dropped in the middle, with its result still there
+      sharded.forget_gradients();
+      loss = sharded(x);
+      EXPECT_EQ(loss.item<float>(), 12);
+      loss.backward();
+      sharded.step();
+      const ::torch::NoGradGuard no_grad;
+      EXPECT_EQ(sharded(x).item<float>(), 0);  // once: 1 - 1 in each of 12
+    });
+}
+
+TEST(TorchOptim, AnExceptionOfTheOptimizersLeavesItUsable) {
+  spawn_ranks(2, [](Communicator& comm) {
+    Asking model;
+    model->queries->clones = true;
+    auto sharded = fully_shard(model, comm, {.engine = {.optimizer = {.rule = fsdp::Rule::kSgd}}});
+    ::torch::optim::LBFGS needs_a_closure(sharded.shards(), 1.0);
+    const Tensor x = ::torch::ones({1, 4, 3});
+    for (int i = 0; i < 2; ++i) {
+      sharded(x).backward();
+      EXPECT_NE(error_of([&] { sharded.step(needs_a_closure); }), "");
+    }
+    sharded(x).backward();
+    sharded.step();
+  });
+}
+
+TEST(TorchUnits, MemoryThatIsSharedOtherwiseIsNoTie) {
+  spawn_ranks(1, [](Communicator& comm) {
+    struct BothImpl : nn::Module {
+      BothImpl() {
+        w = register_parameter("w", ::torch::ones({3, 3}));
+        turned = register_parameter("turned", w.detach().t());
+      }
+      Tensor forward(Tensor x) { return (x * (w + turned)).sum(); }
+      Tensor w, turned;
+    };
+    const auto model = std::make_shared<BothImpl>();
+    expect_words(error_of([&] { fully_shard(model, comm); }), {"'w'", "'turned'", "laid out otherwise"});
   });
 }
 

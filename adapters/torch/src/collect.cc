@@ -165,8 +165,14 @@ class Collector {
     t.dtype = dtype;
     t.trainable = p.parameter.requires_grad();
     for (const int64_t d : p.parameter.sizes()) t.shape.push_back(static_cast<uint64_t>(d));
-    const auto [first, is_first] = first_.emplace(identity(p.parameter), t.name);
-    if (!is_first) t.tied_to = first->second;
+    const auto [first, is_first] = first_.try_emplace(identity(p.parameter), t.name, p);
+    if (!is_first) {
+      const Place& o = first->second.second;
+      if (o.parameter.sizes() != p.parameter.sizes() || o.parameter.strides() != p.parameter.strides())
+        return refusal("parameters '" + o.path + "' and '" + p.path +
+                       "' share memory, and are laid out otherwise: tie the whole parameter, and transpose it in forward");
+      t.tied_to = first->second.first;
+    }
     out_.entries.push_back({p.parameter, p.path, unit, u.tensors.size(), !is_first});
     u.tensors.push_back(std::move(t));
     return {};
@@ -179,7 +185,7 @@ class Collector {
   std::vector<int> within_;         // the unit around it, or -1
   std::vector<Place> places_;
   std::vector<int> owner_;  // by place
-  std::unordered_map<const void*, std::string> first_;
+  std::unordered_map<const void*, std::pair<std::string, Place>> first_;
   Collected out_;
 };
 

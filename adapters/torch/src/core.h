@@ -78,6 +78,7 @@ class Core : public std::enable_shared_from_this<Core> {
   explicit Core(Collected collected) : all_(std::move(collected)) {}
   void set_up(Communicator& comm, const Options& options);
   void fill(Communicator& comm, const Options& options);
+  void check_values(Communicator& comm, const Options& options) const;
   void compare(Communicator& comm, const std::vector<uint64_t>& sums);
   void call_links();
 

@@ -109,7 +109,7 @@ Training shard_units(std::vector<UnitParameters> units, Communicator& comm, cons
 
 void Training::step() { core_->step(); }
 void Training::step(::torch::optim::Optimizer& optimizer) { core_->step(optimizer); }
-void Training::forget_gradients() { internal::check(core_->engine().cancel_pass()); }
+void Training::forget_gradients() { core_->give_up(); }
 std::vector<Tensor> Training::shards() { return core_->shards(); }
 void Training::set_learning_rate(float lr) { internal::check(core_->engine().set_learning_rate(lr)); }
 double Training::grad_norm() { return internal::checked(core_->engine().grad_norm()); }

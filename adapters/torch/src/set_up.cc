@@ -1,7 +1,9 @@
 // How a core begins: the plan, first values, and what the module's parameters become.
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "core.h"
 
@@ -105,6 +107,19 @@ void Core::set_up(Communicator& comm, const Options& options) {
   engine_->reset_stats();
 }
 
+// All learn what one of them lacks, before any waits for the values of another.
+void Core::check_values(Communicator& comm, const Options& options) const {
+  const bool asked = options.init != Init::kFromRank0 || comm.rank() == 0;
+  const auto without = std::find_if(all_.entries.begin(), all_.entries.end(),
+                                    [](const Entry& e) { return e.param.is_meta(); });
+  const bool mine = !options.fill && without != all_.entries.end();
+  const std::string why = mine ? "parameter '" + without->path + "' has no values (meta device): give options.fill"
+                               : "another rank lacks values of parameters (meta device) and has no options.fill";
+  int32_t lacks = mine && asked ? 1 : 0;
+  check(comm.all_reduce(&lacks, &lacks, 1, Dtype::kInt32, Op::kMax));
+  if (lacks != 0) throw Error(Status(StatusCode::kInvalidArgument, why));
+}
+
 // Tensor by tensor: each is whole on all ranks only until its owners have taken their parts.
 void Core::fill(Communicator& comm, const Options& options) {
   const ::at::NoGradGuard no_grad;
@@ -112,14 +127,12 @@ void Core::fill(Communicator& comm, const Options& options) {
   const std::vector<fsdp::Part> parts = engine_->parts();
   auto part = parts.begin();
   std::vector<uint64_t> sums;
+  check_values(comm, options);
   for (Entry& e : all_.entries) {
     if (!e.is_tied) {
       const bool meta = e.param.is_meta();
       ::torch::Tensor whole = meta ? ::at::empty(e.param.sizes(), e.param.options().device(::at::kCPU))
                                    : e.param.detach().cpu().contiguous();
-      if (meta && !options.fill)
-        throw Error(Status(StatusCode::kInvalidArgument,
-                           "parameter '" + e.path + "' has no values (meta device): give options.fill"));
       if (meta && (!from_rank0 || comm.rank() == 0)) options.fill(e.path, whole);
       if (from_rank0 && whole.numel() > 0)
         check(comm.broadcast(whole.const_data_ptr(), whole.mutable_data_ptr(), whole.nbytes(), Dtype::kUint8, 0));
@@ -210,10 +223,19 @@ void Core::step() { check(engine_->step()); }
 // zero_grad may have taken the gradients from the shards.
 void Core::step(::torch::optim::Optimizer& optimizer) {
   shards();
-  check(engine_->step([&]() -> Status {
-    optimizer.step();
-    return {};
-  }));
+  std::exception_ptr thrown;  // not through the engine, which knows no exceptions
+  const Status stepped = engine_->step([&]() -> Status {
+    try {
+      optimizer.step();
+      return {};
+    } catch (...) {
+      thrown = std::current_exception();
+      return Status(StatusCode::kInvalidArgument, "the optimizer has thrown an exception");
+    }
+  });
+  if (!stepped.ok()) give_up();
+  if (thrown) std::rethrow_exception(thrown);
+  check(stepped);
 }
 
 std::string Core::describe() const {

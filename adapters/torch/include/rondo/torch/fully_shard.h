@@ -52,7 +52,7 @@ struct Options {
   fsdp::Options plan = {};          // nranks is the communicator's
   fsdp::EngineOptions engine = {};  // the optimizer's among them
   Init init = Init::kFromRank0;
-  /// Makes the values of parameters on the meta device (on rank 0 alone with kFromRank0): one tensor is whole at a
+  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one tensor is whole at a
   /// time, and no more, so a model may be larger than memory. The name is that of named_parameters().
   std::function<void(const std::string& name, ::torch::Tensor whole)> fill = {};
 };
@@ -77,7 +77,7 @@ class Training {
   /// The learning rate of the engine's optimizer from now on.
   void set_learning_rate(float lr);
 
-  /// Backward passes in its lifetime are micro-batches before the last: gradients add up.
+  /// What is called in its lifetime is a micro-batch before the last: its backward adds gradients up.
   class [[nodiscard]] NoSync {
    public:
     explicit NoSync(std::shared_ptr<internal::Core> core);
@@ -119,7 +119,8 @@ class Sharded : public Training {
       : Training(shard(module, comm, options)), module_(std::move(module)) {}
 
   /// forward of the module. With gradients it is the forward of a training pass, under NoGradGuard an evaluation. A
-  /// forward whose backward never comes costs its gathers; the next one drops it, and gradients that have added up.
+  /// forward whose backward never comes costs its gathers; the next one drops it, and gradients that have added up,
+  /// once its results are gone: on all ranks alike, so evaluate under NoGradGuard.
   template <class... Args>
   auto operator()(Args&&... args) {
     return run([&] { return module_->forward(std::forward<Args>(args)...); });
