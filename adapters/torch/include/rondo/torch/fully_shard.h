@@ -17,6 +17,8 @@
 // memory (they are on the meta device): to use them there is an error of torch's and never wrong numbers. With
 // kReplicate and kShardOptimizer they are always there.
 //
+// A unit may not return its parameters or views of them: a clone, or what is computed from them.
+//
 // Errors are thrown, as torch does it: rondo::torch::Error, whose text is the Status's.
 //
 // Thread safety: one thread at a time for each Training; backward must run on the CPU, in the thread that calls it.
