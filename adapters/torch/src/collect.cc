@@ -169,8 +169,9 @@ class Collector {
     if (!is_first) {
       const Place& o = first->second.second;
       if (o.parameter.sizes() != p.parameter.sizes() || o.parameter.strides() != p.parameter.strides())
-        return refusal("parameters '" + o.path + "' and '" + p.path +
-                       "' share memory, and are laid out otherwise: tie the whole parameter, and transpose it in forward");
+        return refusal(
+            "parameters '" + o.path + "' and '" + p.path +
+            "' share memory, and are laid out otherwise: tie the whole parameter, and transpose it in forward");
       t.tied_to = first->second.first;
     }
     out_.entries.push_back({p.parameter, p.path, unit, u.tensors.size(), !is_first});

@@ -81,7 +81,8 @@ void Core::leave(int i, const std::vector<::torch::Tensor>& outputs) {
   if (const int u = call(i).unit; u >= 0 && !always_here_)
     for (const auto& t : outputs)
       if (find(t).get() == this)
-        misuse("unit '" + name(u) + "' returns a parameter, or a view of one, whose memory is another unit's then: "
+        misuse("unit '" + name(u) +
+               "' returns a parameter, or a view of one, whose memory is another unit's then: "
                "return a clone() of it");
   if (forward) call(i).end = ++clock_;
   call(i).state = !trains ? State::kDone : records ? State::kAwaited : forward ? State::kNoGraph : State::kDone;
@@ -145,11 +146,12 @@ void Core::begin_backward(int i) {
   in_backward_.push_back(i);
   if (c.unit < 0) return;
   // One call of a unit takes all of its gradients: the one that backward leaves last, or is in already.
-  c.data_only = std::any_of(calls_.begin(), calls_.begin() + i, [&](const Call& e) {
-    return e.unit == c.unit && (e.state == State::kAwaited || e.state == State::kNoGraph);
-  }) || std::any_of(in_backward_.begin(), in_backward_.end(), [&](int j) {
-    return j != i && call(j).unit == c.unit && !call(j).data_only;
-  });
+  c.data_only = std::any_of(calls_.begin(), calls_.begin() + i,
+                            [&](const Call& e) {
+                              return e.unit == c.unit && (e.state == State::kAwaited || e.state == State::kNoGraph);
+                            }) ||
+                std::any_of(in_backward_.begin(), in_backward_.end(),
+                            [&](int j) { return j != i && call(j).unit == c.unit && !call(j).data_only; });
   check(engine_->begin(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
   bind(c.unit);
   if (!c.data_only) attach_grads(c.unit);

@@ -110,8 +110,8 @@ void Core::set_up(Communicator& comm, const Options& options) {
 // All learn what one of them lacks, before any waits for the values of another.
 void Core::check_values(Communicator& comm, const Options& options) const {
   const bool asked = options.init != Init::kFromRank0 || comm.rank() == 0;
-  const auto without = std::find_if(all_.entries.begin(), all_.entries.end(),
-                                    [](const Entry& e) { return e.param.is_meta(); });
+  const auto without =
+      std::find_if(all_.entries.begin(), all_.entries.end(), [](const Entry& e) { return e.param.is_meta(); });
   const bool mine = !options.fill && without != all_.entries.end();
   const std::string why = mine ? "parameter '" + without->path + "' has no values (meta device): give options.fill"
                                : "another rank lacks values of parameters (meta device) and has no options.fill";

@@ -54,8 +54,8 @@ struct Options {
   fsdp::Options plan = {};          // nranks is the communicator's
   fsdp::EngineOptions engine = {};  // the optimizer's among them
   Init init = Init::kFromRank0;
-  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one tensor is whole at a
-  /// time, and no more, so a model may be larger than memory. The name is that of named_parameters().
+  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one tensor is whole at
+  /// a time, and no more, so a model may be larger than memory. The name is that of named_parameters().
   std::function<void(const std::string& name, ::torch::Tensor whole)> fill = {};
 };
 
