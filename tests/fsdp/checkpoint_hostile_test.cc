@@ -79,23 +79,6 @@ TEST(HostileCheckpoint, ItemsThatALoadWouldRefuseAreNotSaved) {
   });
 }
 
-// Found before the old checkpoint is replaced by one that is too long to read.
-TEST(HostileCheckpoint, AManifestThatIsTooLongDoesNotTakeTheOldOnesPlace) {
-  const TempFolder folder;
-  Setting s;
-  s.plan.nranks = 1;
-  with_engines(World::kThreads, s, [&](Engine& engine, Rank) {
-    fill(engine);
-    EXPECT_TRUE(save(engine, folder / "c", {.items = R"({"turn":1})"}).ok());
-    expect_refused(save(engine, folder / "c", {.items = "{\"a\":\"" + std::string(kMostManifestBytes, 'a') + "\"}"}),
-                   "could not be loaded");
-  });
-  const auto c = inspect(folder / "c");
-  ASSERT_TRUE(c.ok()) << c.status().to_string();
-  EXPECT_EQ(c->items, R"({"turn":1})");
-  EXPECT_FALSE(std::filesystem::exists(folder / "c.saving"));
-}
-
 TEST(HostileCheckpoint, ATensorIsNoLargerThanItsFile) {
   const TempFolder folder;
   const std::string shard = "shard-00001-model-00001-of-00001.safetensors";
