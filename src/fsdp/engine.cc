@@ -195,8 +195,8 @@ Status Engine::step(int u) {
   if (s.reducing || s.writing)
     return impl_->misuse(fmt::format("{} is changed before its gradients are reduced", impl_->name(u)));
   if (!s.has_sum)
-    return impl_->misuse(fmt::format("{} is changed, and has no gradients of this step: reduce them first",
-                                     impl_->name(u)));
+    return impl_->misuse(
+        fmt::format("{} is changed, and has no gradients of this step: reduce them first", impl_->name(u)));
   if (!impl_->in_step) ++impl_->steps;
   impl_->in_step = true;
   const uint64_t begin = trace_clock();
@@ -270,8 +270,9 @@ Status Engine::begin_pass(PassKind kind) {
   if (impl_->pass != nullptr && impl_->pass->stage() != Pass::Stage::kEnded)
     return impl_->misuse("a pass begins, and the one before has not ended well: call end_pass or cancel_pass");
   if (impl_->pass != nullptr && impl_->pass->kind() == PassKind::kTrain)
-    return impl_->misuse("a pass begins, and the gradients of the one before wait for the optimizer: call step, or "
-                         "cancel_pass to forget them; micro-batches before the last are of kind kAccumulate");
+    return impl_->misuse(
+        "a pass begins, and the gradients of the one before wait for the optimizer: call step, or "
+        "cancel_pass to forget them; micro-batches before the last are of kind kAccumulate");
   impl_->pass = std::make_unique<Pass>(*this, *impl_, kind);
   return {};
 }

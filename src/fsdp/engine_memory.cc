@@ -34,9 +34,10 @@ Status Engine::Impl::agree() {
   RONDO_TRY(comm.all_gather(&mine, all.data(), 1, Dtype::kUint64));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} has another plan or other options: both must be "
-                                                       "equal on all ranks",
-                                                       comm.rank(), r));
+      return Status(StatusCode::kMismatch,
+                    fmt::format("rank {}: rank {} has another plan or other options: both must be "
+                                "equal on all ranks",
+                                comm.rank(), r));
   return {};
 }
 

@@ -59,9 +59,10 @@ Status Engine::Pass::check_enclosed(int u) const {
   if (impl_.plan.options().strategy != Strategy::kShardAll) return {};
   for (int v = 0; v < static_cast<int>(uses_.size()); ++v)
     if (v != u && uses_[static_cast<size_t>(v)].forward > 0 && !impl_.unit(v).resident)
-      return impl_.misuse(fmt::format("{} is used within {}, which gives its parameters back before that: set "
-                                      "Unit::encloses of the outer one",
-                                      impl_.name(u), impl_.name(v)));
+      return impl_.misuse(
+          fmt::format("{} is used within {}, which gives its parameters back before that: set "
+                      "Unit::encloses of the outer one",
+                      impl_.name(u), impl_.name(v)));
   return {};
 }
 

@@ -6,8 +6,8 @@
 //
 // A unit that is passed over takes part in all communication and contributes zeros: so ranks may leave out different
 // ones, as long as the uses of a rank do not overlap. A unit out of order gets its parameters on the spot, by a gather
-// that no list has; so do its gradients with their reduction, but for those that have a buffer of their own and wait for
-// the list.
+// that no list has, and its gradients are reduced on the spot, but for those that have a buffer of their own: they wait
+// for the list.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -240,10 +240,11 @@ class ChromeWriter {
 
   void write_end() {
     sink_.print(
-        "\n],\"otherData\":{{\"origin_realtime_ns\":\"{}\",\"records_lost\":{},\"spans_lost\":{},\"unmatched_sends\":{},"
+        "\n],\"otherData\":{{\"origin_realtime_ns\":\"{}\",\"records_lost\":{},\"spans_lost\":{},\"unmatched_sends\":{}"
+        ","
         "\"unmatched_recvs\":{},\"backward\":{},\"one_clock\":{},\"files\":[",
-        timeline_.origin_realtime_ns(), report_.lost, report_.spans_lost, report_.unmatched_sends, report_.unmatched_recvs,
-        report_.backward, report_.one_clock);
+        timeline_.origin_realtime_ns(), report_.lost, report_.spans_lost, report_.unmatched_sends,
+        report_.unmatched_recvs, report_.backward, report_.one_clock);
     for (size_t f = 0; f < files_.size(); ++f) {
       const TraceFile& t = files_[f];
       sink_.print("{}{{\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},\"written\":{},"

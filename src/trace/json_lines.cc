@@ -11,11 +11,11 @@ Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, st
   ExportReport report;
   for (size_t f = 0; f < files.size(); ++f) {
     const TraceFile& t = files[f];
-    sink.print("{{\"type\":\"file\",\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},"
-               "\"origin_realtime_ns\":\"{}\",\"written\":{},\"lost\":{},\"spans_lost\":{},\"error\":{}}}\n",
-               t.identity.communicator, t.identity.rank, t.identity.nranks, t.pid, json_quoted(t.host),
-               timeline.origin_realtime_ns(), t.num_written, t.num_lost(), t.spans_lost,
-               json_quoted(t.why));
+    sink.print(
+        "{{\"type\":\"file\",\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},"
+        "\"origin_realtime_ns\":\"{}\",\"written\":{},\"lost\":{},\"spans_lost\":{},\"error\":{}}}\n",
+        t.identity.communicator, t.identity.rank, t.identity.nranks, t.pid, json_quoted(t.host),
+        timeline.origin_realtime_ns(), t.num_written, t.num_lost(), t.spans_lost, json_quoted(t.why));
     report.spans_lost += t.spans_lost;
     report.lost += t.num_lost();
     report.one_clock = report.one_clock && timeline.is_shared(f);

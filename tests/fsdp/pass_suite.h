@@ -288,9 +288,8 @@ TEST_P(FsdpPass, ClippingAndAnOptimizerOfTheCallers) {
       ASSERT_TRUE(plan.ok());
       std::vector<float> results[2];
       for (const bool own : {false, true}) {
-        auto made =
-            Engine::create(*plan, comm,
-                           {.optimizer = {.rule = Rule::kSgd, .lr = 0.5f}, .deterministic = true, .clip_norm = 0.01});
+        auto made = Engine::create(
+            *plan, comm, {.optimizer = {.rule = Rule::kSgd, .lr = 0.5f}, .deterministic = true, .clip_norm = 0.01});
         ASSERT_TRUE(made.ok());
         Engine& e = **made;
         auto masters = [&] {

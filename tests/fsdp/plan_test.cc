@@ -195,8 +195,8 @@ TEST(Step, IsSafeInEveryOrder) {
     for (const Order& order : {Order{{0, 1, 2, 3}, {1, 3, 2, 0}}, Order{{3, 1, 2, 0}, {0, 2, 1, 3}}, Order{{2}, {2}},
                                Order{{0, 1, 0, 3, 2}, {2, 3, 1}}, Order{{9, -1, 1}, {1, 1, 7}}})
       for (const int ahead : {0, 1, 3}) {
-        const Plan plan = built(
-            layers(4), {.nranks = 2, .forward_prefetch = ahead, .backward_prefetch = ahead, .keep_last = keep});
+        const Plan plan =
+            built(layers(4), {.nranks = 2, .forward_prefetch = ahead, .backward_prefetch = ahead, .keep_last = keep});
         const auto actions = plan.pass(PassKind::kTrain, order);
         const Status s = check_actions(plan, actions);
         ASSERT_TRUE(s.ok()) << s.to_string();
