@@ -50,14 +50,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 class Alone {
  public:
   Alone(const TinyNet& net, const OptimizerConfig& optimizer) : net_(net), optimizer_(optimizer) {
-    for (const Unit& u : net.model().units)
-      for (const Tensor& t : u.tensors) {
-        uint64_t n = 1;
-        for (const uint64_t d : t.shape) n *= d;
-        auto& p = params[key(u.name, t.name)];
-        for (uint64_t i = 0; i < n; ++i) p.push_back(value_of(seed_of(u.name), seed_of(t.name), i));
-        states[key(u.name, t.name)].assign(2, std::vector<float>(n));
-      }
+    make_start(net, &params, &states);
   }
 
   void train(int nranks, int steps) {
@@ -65,7 +58,7 @@ class Alone {
   }
 
   Parameters params;
-  std::map<std::string, std::vector<std::vector<float>>> states;
+  States states;
 
  private:
   Parameters gradients_of(int rank) {

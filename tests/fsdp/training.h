@@ -28,20 +28,26 @@ inline uint64_t seed_of(const std::string& name) {
   return h;
 }
 
-/// What one process makes of the same data: gradients of every rank's micro-batches, added in their order.
-inline Parameters train_alone(const TinyNet& net, const OptimizerConfig& optimizer, int nranks, int micro_batches,
-                              int steps) {
-  const Model model = net.model();
-  Parameters params, grads;
-  std::map<std::string, std::vector<std::vector<float>>> states;
-  for (const Unit& u : model.units)
+using States = std::map<std::string, std::vector<std::vector<float>>>;  // two of the optimizer, likewise
+
+/// The first values of all parameters, and zeros.
+inline void make_start(const TinyNet& net, Parameters* params, States* states) {
+  for (const Unit& u : net.model().units)
     for (const Tensor& t : u.tensors) {
       uint64_t n = 1;
       for (const uint64_t d : t.shape) n *= d;
-      auto& p = params[key(u.name, t.name)];
+      auto& p = (*params)[key(u.name, t.name)];
       for (uint64_t i = 0; i < n; ++i) p.push_back(value_of(seed_of(u.name), seed_of(t.name), i));
-      states[key(u.name, t.name)].assign(2, std::vector<float>(n));
+      (*states)[key(u.name, t.name)].assign(2, std::vector<float>(n));
     }
+}
+
+/// What one process makes of the same data: gradients of every rank's micro-batches, added in their order.
+inline Parameters train_alone(const TinyNet& net, const OptimizerConfig& optimizer, int nranks, int micro_batches,
+                              int steps) {
+  Parameters params;
+  States states;
+  make_start(net, &params, &states);
   for (int step = 1; step <= steps; ++step) {
     std::vector<Parameters> of_micro_batch;
     for (int m = 0; m < micro_batches; ++m) {
