@@ -14,6 +14,7 @@
 #include "engine/cuda/device_program.h"
 #include "engine/cuda/kernel_loader.h"
 #include "engine/cuda/lower.h"
+#include "engine/cuda/optimizer_kernels.h"
 #include "rondo/communicator.h"
 #include "support/fake_cuda/fake_cuda.h"
 #include "support/fake_cuda/fake_machine.h"
@@ -34,6 +35,8 @@ class EmulatedCuda {
       const HostKernel run = find_host_kernel(name);
       if (run == nullptr) return std::nullopt;
       if (name == kClockName) return FakeKernel{run, sizeof(ClockArgs), false};
+      if (name.starts_with("rondo_optimizer_") || name.starts_with("rondo_floats_") || name == "rondo_add_squares")
+        return FakeKernel{run, sizeof(OptimizerArgs), false};
       const bool waits = !name.starts_with("rondo_reduce_") && name != kGridCopyName;
       return FakeKernel{run, waits ? sizeof(LaunchArgs) : sizeof(ReduceArgs), waits};
     });

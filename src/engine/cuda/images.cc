@@ -45,6 +45,11 @@ namespace {
 #define RONDO_KERNELS_mixed(name) RONDO_KERNELS_OF(name)
 #define RONDO_KERNELS_copy(name) \
   { "rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock" }
+#define RONDO_KERNELS_optimizer(name)                                                                      \
+  {                                                                                                        \
+    "rondo_optimizer_sgd", "rondo_optimizer_momentum", "rondo_optimizer_adam", "rondo_optimizer_adadelta", \
+        "rondo_floats_add", "rondo_floats_scale", "rondo_add_squares"                                      \
+  }
 #define RONDO_IMAGE(name, kind, path) constexpr std::string_view kKernels_##name[] = RONDO_KERNELS_##kind(#name);
 #include <cuda_images.inc>
 #undef RONDO_IMAGE

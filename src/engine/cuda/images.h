@@ -1,6 +1,6 @@
 // The kernels that are compiled into the library, as images (fatbins) that the driver loads.
 //
-// An image holds the kernels of one dtype, or those of mixed types, or the copies, for every architecture that was
+// An image holds the kernels of one dtype, or those of mixed types, or the copies, or the optimizers, for every architecture that was
 // compiled for and as PTX for those to come. So a process loads what it uses: find_image says where a kernel is,
 // without a look into any image. Names are those of lower.h.
 //

@@ -3,8 +3,9 @@
 //     and RONDO_IMAGE_INLINES                                      its sum with texts inlined
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
 //   RONDO_IMAGE_COPY                                               copies
-// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h). One argument each, by
-// value.
+//   RONDO_IMAGE_OPTIMIZER                                          optimizers
+// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h), and those of optimizer_kernels.h. One
+// argument each, by value.
 //
 // 512 threads and at most one block of them on a multiprocessor at a time leave 128 registers to a thread.
 #include "engine/cuda/clock_exchange.h"
@@ -12,6 +13,7 @@
 #include "engine/cuda/device_prims.h"
 #include "engine/cuda/grid_reduce.h"
 #include "engine/cuda/interpreter.h"
+#include "engine/cuda/optimizer_kernels.h"
 
 namespace rondo {
 namespace {
@@ -75,6 +77,11 @@ RONDO_KERNEL rondo_copy(const __grid_constant__ rondo::ReduceArgs args) {
 extern "C" __global__ void rondo_clock(const __grid_constant__ rondo::ClockArgs args) {
   rondo::tell_clock<rondo::DeviceEnv>(args);
 }
+#elif defined(RONDO_IMAGE_OPTIMIZER)
+#define RONDO_X(name, ...) \
+  RONDO_KERNEL name(const __grid_constant__ rondo::OptimizerArgs args) { __VA_ARGS__(args, rondo::grid_threads()); }
+RONDO_OPTIMIZER_KERNELS(RONDO_X)
+#undef RONDO_X
 #else
 #error "name an image"
 #endif

@@ -8,6 +8,7 @@
 #include "algorithms/registry.h"
 #include "engine/cuda/images.h"
 #include "engine/cuda/lower.h"
+#include "engine/cuda/optimizer_kernels.h"
 #include "transport/inproc/inproc.h"
 
 namespace rondo {
@@ -202,6 +203,9 @@ TEST(Images, HoldEveryKernel) {
         EXPECT_TRUE(name.empty() || find_image(name) != nullptr) << name;
       }
   EXPECT_NE(find_image(kGridCopyName), nullptr);
+#define RONDO_X(name, ...) EXPECT_NE(find_image(#name), nullptr);
+  RONDO_OPTIMIZER_KERNELS(RONDO_X)
+#undef RONDO_X
   EXPECT_NE(find_image("rondo_interpret_copy"), nullptr);
   EXPECT_EQ(find_image("rondo_interpret_float_avg"), nullptr);
   for (const KernelImage& image : kernel_images()) {

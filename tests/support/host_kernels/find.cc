@@ -13,6 +13,8 @@ HostKernel find_host_kernel(std::string_view name) {
     if (row.name == name) return row.kernel;
   for (const KernelRow& row : kMixedKernels)
     if (row.name == name) return row.kernel;
+  for (const KernelRow& row : kOptimizerKernels)
+    if (row.name == name) return row.kernel;
 #define RONDO_X(dtype, of)                   \
   for (const KernelRow& row : kKernels_##of) \
     if (row.name == name) return row.kernel;
