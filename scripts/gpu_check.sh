@@ -7,14 +7,15 @@
 #
 #   --deps        what scripts/gpu_deps.sh gathered; default: build/gpu_deps, where that is
 #   --out         default: build/gpu_check.json
-#   --parts       of build,unit,conformance,processes,graphs,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp; default: all
+#   --parts       of build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp;
+#                 default: all
 #   --nccl-lib    NVIDIA's libnccl.so.2 to measure beside rondo's, LABEL=FILE; default: the one that the machine has
 #   --nccl-tests  folder with nccl-tests' binaries, run on rondo's library
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 deps=build/gpu_deps out=build/gpu_check.json nccl_tests="" nccl_libs=()
-parts=build,unit,conformance,processes,graphs,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp
+parts=build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp
 while [ $# -gt 0 ]; do
   case $1 in
     --deps) deps=$2 ;;
@@ -22,7 +23,7 @@ while [ $# -gt 0 ]; do
     --parts) parts=$2 ;;
     --nccl-lib) nccl_libs+=("$2") ;;
     --nccl-tests) nccl_tests=$2 ;;
-    *) sed -n '2,15p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,16p' "$0" >&2; exit 2 ;;
   esac
   shift 2
 done
@@ -129,6 +130,7 @@ part unit 60 test_of gpu_kernels_gpu_test
 part conformance 240 test_of gpu_device_threads_gpu_test
 part processes 180 test_of gpu_device_processes_gpu_test
 part graphs 90 test_of gpu_graphs_gpu_test
+part training 120 test_of gpu_training_gpu_test
 part sanitize 120 sanitize
 part bandwidth 60 "$build/bench/gpu_bandwidth"
 part perf 300 perf

@@ -76,6 +76,7 @@ void add_fsdp_command(CLI::App& app) {
       "Examples:\n"
       "  rondo fsdp plan model.json --ranks 8\n"
       "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
+      "  rondo fsdp plan model.json --ranks 8 --offload   bytes on the device and in host memory\n"
       "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n");
   auto o = std::make_shared<FsdpOptions>();
   command->add_option("model", o->model, "The model's shapes, JSON")->required();
@@ -107,6 +108,7 @@ void add_fsdp_command(CLI::App& app) {
   forward->needs(line)->check(CLI::PositiveNumber);
   line->needs(forward);
   command->add_flag("--keep-last", o->plan.keep_last, "Keep the last unit's parameters from forward to backward");
+  command->add_flag("--offload", o->plan.offload, "Keep what ranks own in host memory, beside a device");
   command->callback([o] { run(*o); });
 }
 

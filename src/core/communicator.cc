@@ -6,6 +6,7 @@
 #include "core/launch.h"
 #include "core/process_control.h"
 #include "core/thread_control.h"
+#include "rondo/fsdp/device.h"
 
 namespace rondo {
 AbortToken::AbortToken() : raised_(std::make_shared<std::atomic<bool>>(false)) {}
@@ -116,5 +117,9 @@ Status Work::test() {
   if (!state_->op.done.load(std::memory_order_acquire)) return Status(StatusCode::kInProgress, "");
   return state_->op.status;
 }
+
+namespace fsdp {
+int device_of(Communicator& comm) { return comm.impl().device() != nullptr ? comm.impl().device()->ordinal() : -1; }
+}  // namespace fsdp
 
 }  // namespace rondo

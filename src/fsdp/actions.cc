@@ -141,7 +141,8 @@ class Script {
     const int num_units = static_cast<int>(units_.size());
     for (int u = 0; u < num_units; ++u)
       if (unit(u).grad_buffer >= 0) add(Act::kStep, u);
-    if (o_.strategy != Strategy::kShardOptimizer && !(o_.strategy == Strategy::kReplicate && casts())) return;
+    if (o_.strategy != Strategy::kShardOptimizer && !(o_.strategy == Strategy::kReplicate && (casts() || o_.offload)))
+      return;
     for (int u = 0; u < num_units; ++u) gather(u);  // what their owners have changed
     for (int u = 0; u < num_units; ++u) add(Act::kWaitGather, u);
   }

@@ -59,6 +59,11 @@ std::string memory_text(const Plan& plan) {
   line("optimizer", most.optimizer);
   line("parameter buffers", most.data_buffers);
   line("gradient buffers", most.grad_buffers);
+  if (plan.options().offload) {
+    line("staging", most.staging);
+    line("in host memory", most.host);
+    line("on the device", most.device());
+  }
   line("together", most.total());
   if (least.total() != most.total()) text += fmt::format("  the least of any rank: {} B\n", least.total());
   return text;
@@ -92,6 +97,7 @@ std::string Plan::describe() const {
   if (options_.shard_ranks > 1 && options_.shard_ranks < options_.nranks)
     text += fmt::format(", sharded among {}, replicated {} times", options_.shard_ranks,
                         options_.nranks / options_.shard_ranks);
+  if (options_.offload) text += ", parts kept in host memory";
   text += fmt::format("; prefetch {} forward, {} backward ({}); {} buffers for parameters, {} for gradients\n\n",
                       options_.forward_prefetch, options_.backward_prefetch,
                       options_.backward_order == BackwardPrefetch::kPre ? "before gradients" : "after gradients",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "fsdp/engine_impl.h"
 #include "fsdp/pass.h"
@@ -38,7 +37,13 @@ Expected<std::unique_ptr<Engine>> Engine::create(const Plan& plan, Communicator&
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-std::vector<Part> Engine::parts() { return impl_->parts(); }
+// With offload copies to the device may still read masters.
+std::vector<Part> Engine::parts() {
+  if (impl_->offloads()) (void)impl_->device.synchronize(Line::kCommunication);
+  return impl_->parts();
+}
+Device& Engine::device() const { return impl_->device; }
+Device& Engine::keeper() const { return impl_->keeper; }
 Communicator& Engine::communicator() const { return impl_->comm; }
 const OptimizerConfig& Engine::optimizer() const { return impl_->options.optimizer; }
 Status Engine::set_learning_rate(float lr) {
@@ -55,11 +60,18 @@ void Engine::reset_stats() { impl_->stats = {}; }
 bool Engine::is_here(int u) const { return impl_->check_unit(u).ok() && impl_->state(u).where == Where::kHere; }
 
 Status Engine::init(const Fill& fill) {
-  for (const Part& p : impl_->parts()) fill(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, p.master);
+  const bool direct = impl_->keeper.memory() == rondo::Memory::kHost;
+  std::vector<std::byte> copy;
+  for (const Part& p : parts()) {
+    if (!direct) copy.resize(p.num_elems * dtype_bytes(p.dtype));
+    fill(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, direct ? p.master : copy.data());
+    if (!direct) RONDO_TRY(impl_->keeper.write(p.master, copy.data(), copy.size()));
+  }
   return masters_changed();
 }
 
 Status Engine::masters_changed() {
+  RONDO_TRY(impl_->mark_changed());
   const Strategy s = impl_->plan.options().strategy;
   if (s != Strategy::kReplicate && s != Strategy::kShardOptimizer) return {};
   const int num_units = static_cast<int>(impl_->states.size());
@@ -69,7 +81,15 @@ Status Engine::masters_changed() {
 }
 
 Status Engine::read_owned(const Read& read) const {
-  for (const Part& p : impl_->parts()) read(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, p.master);
+  const bool direct = impl_->keeper.memory() == rondo::Memory::kHost;
+  std::vector<std::byte> copy;
+  for (const Part& p : impl_->parts()) {
+    if (!direct) {
+      copy.resize(p.num_elems * dtype_bytes(p.dtype));
+      RONDO_TRY(impl_->keeper.read(copy.data(), p.master, copy.size()));
+    }
+    read(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, direct ? p.master : copy.data());
+  }
   return {};
 }
 
@@ -101,9 +121,15 @@ Status Engine::gather(int u) {
   ++impl_->stats.gathers;
   if (held < 0) impl_->held_since[static_cast<size_t>(impl_->unit(u).data_buffer)] = trace_clock();
   held = u;
+  Device& device = impl_->device;
+  // No step of the optimizer stands between its use and this.
+  if (s.where == Where::kHere && impl_->unit(u).grad_buffer < 0)
+    RONDO_TRY(device.record(s.changed.get(), Line::kCompute));
   s.where = Where::kComing;
+  RONDO_TRY(device.wait(Line::kCommunication, impl_->released[static_cast<size_t>(impl_->unit(u).data_buffer)].get()));
+  RONDO_TRY(device.wait(Line::kCommunication, s.changed.get()));
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) RONDO_TRY(impl_->gather_segment(u, i));
-  return {};
+  return device.record(s.gathered.get(), Line::kCommunication);
 }
 
 Status Engine::wait_gather(int u) {
@@ -115,6 +141,8 @@ Status Engine::wait_gather(int u) {
   {
     const Stopwatch watch(&impl_->stats.gather_wait_ns);
     for (Work& w : s.gathers) RONDO_TRY(w.wait());
+    RONDO_TRY(impl_->line_error());
+    RONDO_TRY(impl_->device.wait(Line::kCompute, s.gathered.get()));
   }
   impl_->span("waits", "gather ", u, begin);
   s.gathers.clear();
@@ -129,6 +157,7 @@ Status Engine::release(int u) {
   s.where = Where::kAway;
   impl_->holder_of(u) = -1;
   const int buffer = impl_->unit(u).data_buffer;
+  RONDO_TRY(impl_->device.record(impl_->released[static_cast<size_t>(buffer)].get(), Line::kCompute));
   impl_->span(fmt::format("buffer {}", buffer), "", u, impl_->held_since[static_cast<size_t>(buffer)]);
   return {};
 }
@@ -146,7 +175,7 @@ Status Engine::begin_grads(int u) {
   if (has < 0) impl_->written_since[static_cast<size_t>(impl_->unit(u).grad_buffer)] = trace_clock();
   has = u;
   s.writing = true;
-  if (!s.whole_sum) std::memset(impl_->grad_buffer(u), 0, impl_->unit(u).grad_bytes);
+  if (!s.whole_sum) RONDO_TRY(impl_->device.zero(impl_->grad_buffer(u), impl_->unit(u).grad_bytes));
   s.whole_sum = impl_->unit(u).keeps_grads;
   return {};
 }
@@ -161,8 +190,11 @@ Status Engine::reduce(int u) {
   s.whole_sum = false;
   s.reducing = true;
   ++impl_->stats.reductions;
+  Device& device = impl_->device;
+  RONDO_TRY(device.record(impl_->handed_over.get(), Line::kCompute));
+  RONDO_TRY(device.wait(Line::kCommunication, impl_->handed_over.get()));
   for (size_t i = 0; i < impl_->unit(u).segments.size(); ++i) RONDO_TRY(impl_->reduce_segment(u, i));
-  return {};
+  return device.record(s.reduced.get(), Line::kCommunication);
 }
 
 Status Engine::wait_reduce(int u) {
@@ -175,11 +207,14 @@ Status Engine::wait_reduce(int u) {
   {
     const Stopwatch watch(&impl_->stats.reduce_wait_ns);
     for (Work& w : s.reductions) RONDO_TRY(w.wait());
-    if (impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
+    if (!impl_->streams() && impl_->sharded() && impl_->replicated()) RONDO_TRY(impl_->reduce_across(u));
+    RONDO_TRY(impl_->line_error());
+    RONDO_TRY(impl_->device.wait(Line::kCompute, s.reduced.get()));
+    if (impl_->offloads()) RONDO_TRY(impl_->device.await(s.reduced.get()));
   }
   impl_->span("waits", "reduction ", u, begin);
   s.reductions.clear();
-  if (s.has_sum) impl_->add_sum(u);
+  if (s.has_sum) RONDO_TRY(impl_->add_sum(u));
   s.has_sum = true;
   s.reducing = false;
   impl_->writer_of(u) = -1;
@@ -204,11 +239,18 @@ Status Engine::step(int u) {
     const Segment& seg = impl_->unit(u).segments[i];
     if (!seg.trainable) continue;
     Owned& o = s.owned[i];
-    float* states[2] = {};
-    for (size_t k = 0; k < o.states.size(); ++k) states[k] = reinterpret_cast<float*>(o.states[k].get());
-    optimizer_step(impl_->options.optimizer, impl_->steps, impl_->scale, seg.counts[impl_->part],
-                   reinterpret_cast<float*>(o.master), reinterpret_cast<const float*>(o.grad), states);
+    StepCall call{impl_->options.optimizer,
+                  impl_->steps,
+                  impl_->scale,
+                  seg.counts[impl_->part],
+                  reinterpret_cast<float*>(o.master),
+                  reinterpret_cast<const float*>(o.grad),
+                  {}};
+    for (size_t k = 0; k < o.states.size(); ++k) call.states[k] = reinterpret_cast<float*>(o.states[k].get());
+    RONDO_TRY(impl_->keeper.step(call));
   }
+  // With offload it has changed by now.
+  if (!impl_->offloads()) RONDO_TRY(impl_->device.record(s.changed.get(), Line::kCompute));
   impl_->span("compute", "step ", u, begin);
   return {};
 }
@@ -330,9 +372,9 @@ Status Engine::adopt_order() {
   sizes = {static_cast<int>(seen.forward.size()), static_cast<int>(seen.backward.size())};
   units.insert(units.end(), seen.forward.begin(), seen.forward.end());
   units.insert(units.end(), seen.backward.begin(), seen.backward.end());
-  RONDO_TRY(impl_->comm.broadcast(sizes.data(), sizes.data(), sizes.size(), Dtype::kInt32, 0));
+  RONDO_TRY(impl_->calls.broadcast(sizes.data(), sizes.size(), Dtype::kInt32, 0));
   units.resize(static_cast<size_t>(sizes[0]) + static_cast<size_t>(sizes[1]));
-  RONDO_TRY(impl_->comm.broadcast(units.data(), units.data(), units.size(), Dtype::kInt32, 0));
+  RONDO_TRY(impl_->calls.broadcast(units.data(), units.size(), Dtype::kInt32, 0));
   impl_->order.forward.assign(units.begin(), units.begin() + sizes[0]);
   impl_->order.backward.assign(units.begin() + sizes[0], units.end());
   return {};

@@ -1,5 +1,7 @@
 // An engine's gathers and reductions: one collective for each segment of a unit, and the norm of all gradients.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "fsdp/engine_impl.h"
 #include "fsdp/pass.h"
@@ -17,17 +19,31 @@ void Engine::Impl::span(std::string track, std::string_view what, int u, uint64_
   trace_span(comm, {"fsdp " + track, fmt::format("{}{}", what, unit(u).name), begin, trace_clock()});
 }
 
+Status Engine::Impl::line_error() const {
+  if (!streams()) return {};
+  RONDO_TRY(shards->error());
+  return replicas->error();
+}
+
 Status Engine::Impl::gather_segment(int u, size_t i) {
   const Segment& s = unit(u).segments[i];
-  std::byte* to = buffer(u) + s.data_offset_bytes;
+  std::byte* const to = buffer(u) + s.data_offset_bytes;
   const Owned& o = state(u).owned[i];
   if (s.num_elems == 0 || (!sharded() && o.master == to)) return {};
+  const bool one_type = s.param == s.master;
+  const std::byte* from = o.master;
+  if (offloads()) {  // to its own place, or to where the gather casts it from
+    std::byte* const at = one_type ? to + s.offsets[part] * dtype_bytes(s.param) : staging.get();
+    RONDO_TRY(device.copy(Line::kCommunication, at, o.master, s.counts[part] * dtype_bytes(s.master)));
+    if (!sharded() && one_type) return {};
+    from = at;
+  }
   TypeRow row{s.master, s.param, Dtype::kFloat32, s.param};
-  CallOptions options_of_call;
-  if (s.param != s.master) options_of_call.row = &row;
+  const CallOptions how = call(&row, 0);
   Work work;
-  RONDO_TRY(shards->all_gather_v(o.master, to, s.counts.data(), s.offsets.data(), s.master, &options_of_call, &work));
-  state(u).gathers.push_back(std::move(work));
+  RONDO_TRY(
+      shards->all_gather_v(from, to, s.counts.data(), s.offsets.data(), s.master, &how, streams() ? nullptr : &work));
+  if (!streams()) state(u).gathers.push_back(std::move(work));
   if (sharded())
     note({Act::kGather, u, i, "all_gather", false, s.counts[part] * dtype_bytes(s.param),
           s.num_elems * dtype_bytes(s.param)});
@@ -40,74 +56,97 @@ Status Engine::Impl::reduce_segment(int u, size_t i) {
   UnitState& st = state(u);
   Owned& o = st.owned[i];
   std::byte* from = grad_buffer(u) + s.grad_offset_bytes;
-  const uint64_t owned = s.counts[part], wire = dtype_bytes(s.reduce);
+  const uint64_t owned = s.counts[part], wire = dtype_bytes(s.reduce), size = owned * dtype_bytes(s.master);
   TypeRow row{s.param, s.reduce, Dtype::kFloat32, s.master};
-  const CallOptions how = call(&row);
-  std::byte* to = o.grad;
-  if (st.has_sum) {
-    if (o.sum == nullptr) {
-      RONDO_TRY_ASSIGN(o.sum, allocate(owned * dtype_bytes(s.master)));
-      bytes += owned * dtype_bytes(s.master);
-    }
-    to = o.sum.get();
+  const CallOptions how = call(&row, promises());
+  if (st.has_sum && o.sum == nullptr) {
+    RONDO_TRY_ASSIGN(o.sum, allocate(keeper, size));
+    bytes += size;
   }
+  std::byte* const home = st.has_sum ? o.sum.get() : o.grad;
+  std::byte* const to = offloads() ? staging.get() : home;
   Work work;
+  Work* const done = streams() ? nullptr : &work;
   if (sharded()) {
-    RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, &work));
+    RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, done));
     note({Act::kReduce, u, i, "reduce_scatter", false, owned * wire, s.num_elems * wire});
     if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   } else {
-    RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, &work));
+    RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, done));
     if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   }
-  st.reductions.push_back(std::move(work));
-  return {};
+  if (!streams()) {
+    st.reductions.push_back(std::move(work));
+    return {};
+  }
+  if (sharded() && replicated()) RONDO_TRY(reduce_across(u, i));
+  return offloads() ? device.copy(Line::kCommunication, home, to, size) : Status();
 }
 
 // Hybrid: owners of the same part add what their groups have.
-Status Engine::Impl::reduce_across(int u) {
+Status Engine::Impl::reduce_across(int u, size_t i) {
   UnitState& st = state(u);
+  const Segment& s = unit(u).segments[i];
+  const uint64_t owned = s.counts[part];
+  if (!s.trainable || owned == 0) return {};
+  std::byte* at = st.has_sum ? st.owned[i].sum.get() : st.owned[i].grad;
+  if (offloads()) at = staging.get();
+  TypeRow row{s.master, s.reduce, Dtype::kFloat32, s.master};
+  const CallOptions how = call(&row, promises());
+  return replicas->all_reduce(at, at, owned, s.master, Op::kAvg, &how);
+}
+
+Status Engine::Impl::reduce_across(int u) {
+  for (size_t i = 0; i < unit(u).segments.size(); ++i) RONDO_TRY(reduce_across(u, i));
+  return {};
+}
+
+Status Engine::Impl::add_sum(int u) {
   for (size_t i = 0; i < unit(u).segments.size(); ++i) {
     const Segment& s = unit(u).segments[i];
-    const uint64_t owned = s.counts[part];
-    if (!s.trainable || owned == 0) continue;
-    std::byte* at = st.has_sum ? st.owned[i].sum.get() : st.owned[i].grad;
-    TypeRow row{s.master, s.reduce, Dtype::kFloat32, s.master};
-    const CallOptions how = call(&row);
-    RONDO_TRY(replicas->all_reduce(at, at, owned, s.master, Op::kAvg, &how));
+    Owned& o = state(u).owned[i];
+    if (s.trainable && o.sum != nullptr)
+      RONDO_TRY(
+          keeper.add(s.counts[part], reinterpret_cast<float*>(o.grad), reinterpret_cast<const float*>(o.sum.get())));
   }
   return {};
 }
 
-void Engine::Impl::add_sum(int u) {
-  for (size_t i = 0; i < unit(u).segments.size(); ++i) {
-    const Segment& s = unit(u).segments[i];
-    Owned& o = state(u).owned[i];
-    if (!s.trainable || o.sum == nullptr) continue;
-    auto* to = reinterpret_cast<float*>(o.grad);
-    const auto* from = reinterpret_cast<const float*>(o.sum.get());
-    for (uint64_t e = 0; e < s.counts[part]; ++e) to[e] += from[e];
-  }
+// For an optimizer that is not the engine's.
+Status Engine::Impl::scale_grads() {
+  const float by = std::exchange(scale, 1.0f);
+  if (by == 1) return {};
+  for (const Part& p : parts())
+    if (p.grad != nullptr) RONDO_TRY(keeper.scale(p.num_elems, by, p.grad));
+  return {};
 }
 
-// For an optimizer that is not the engine's.
-void Engine::Impl::scale_grads() {
-  for (const Part& p : parts())
-    for (uint64_t e = 0; p.grad != nullptr && scale != 1 && e < p.num_elems; ++e) p.grad[e] *= scale;
-  scale = 1;
+Status Engine::Impl::mark_changed() {
+  for (UnitState& s : states) RONDO_TRY(device.record(s.changed.get(), Line::kCompute));
+  return {};
 }
 
 Expected<double> Engine::grad_norm() {
-  double square = 0;
-  for (size_t u = 0; u < impl_->states.size(); ++u)
-    for (size_t i = 0; i < impl_->plan.units()[u].segments.size(); ++i) {
-      const Segment& s = impl_->plan.units()[u].segments[i];
-      const auto* g = reinterpret_cast<const float*>(impl_->states[u].owned[i].grad);
-      const bool counts = s.trainable && impl_->states[u].has_sum;
-      for (uint64_t e = 0; counts && e < s.counts[impl_->part]; ++e)
-        square += static_cast<double>(g[e]) * static_cast<double>(g[e]);
+  Impl& e = *impl_;
+  if (e.lanes == nullptr) {
+    RONDO_TRY_ASSIGN(e.lanes, allocate(e.keeper, kNormLanes * sizeof(double)));
+    e.bytes += kNormLanes * sizeof(double);
+  }
+  auto* const lanes = reinterpret_cast<double*>(e.lanes.get());
+  RONDO_TRY(e.keeper.zero(lanes, kNormLanes * sizeof(double)));
+  uint64_t used = 0;
+  for (size_t u = 0; u < e.states.size(); ++u)
+    for (size_t i = 0; i < e.plan.units()[u].segments.size(); ++i) {
+      const Segment& s = e.plan.units()[u].segments[i];
+      if (!s.trainable || !e.states[u].has_sum) continue;
+      const uint64_t owned = s.counts[e.part];
+      RONDO_TRY(e.keeper.add_squares(owned, reinterpret_cast<const float*>(e.states[u].owned[i].grad), lanes));
+      used = std::max(used, std::min<uint64_t>(owned, kNormLanes));
     }
-  RONDO_TRY(impl_->shards->all_reduce(&square, &square, 1, Dtype::kFloat64, Op::kSum));
+  std::vector<double> sums(used);
+  RONDO_TRY(e.keeper.read(sums.data(), lanes, used * sizeof(double)));
+  double square = std::accumulate(sums.begin(), sums.end(), 0.0);
+  RONDO_TRY(e.shard_calls->all_reduce(&square, 1, Dtype::kFloat64, Op::kSum, e.promises()));
   return std::sqrt(square);
 }
 

@@ -6,24 +6,23 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "fsdp/host_calls.h"
 #include "rondo/fsdp/engine.h"
 #include "rondo/trace.h"
 
 namespace rondo::fsdp {
 
-struct Freed {
-  void operator()(std::byte* p) const { ::free(p); }
+struct DestroyEvent {
+  Device* device = nullptr;
+  void operator()(Device::Event* e) const { device->destroy(e); }
 };
-using Block = std::unique_ptr<std::byte, Freed>;
-
-/// Zeros, on a cache line. Errors: kSystem.
-Expected<Block> allocate(uint64_t bytes);
+using Event = std::unique_ptr<Device::Event, DestroyEvent>;
 
 /// Of one segment, on this rank.
 struct Owned {
@@ -44,12 +43,22 @@ struct UnitState {
   bool reducing = false;
   bool has_sum = false;    // owners have gradients of an earlier micro-batch
   bool whole_sum = false;  // so has the whole buffer
+  // Points in the device's lines: its parameters have come; its gradients are with their owners; what is gathered of it
+  // was changed.
+  Event gathered, reduced, changed;
 };
 
 class Engine::Impl {
  public:
-  Impl(const Plan& plan, Communicator& comm, const EngineOptions& options)
-      : plan(plan), comm(comm), options(options), part(static_cast<size_t>(comm.rank() % plan.shard_ranks())) {}
+  Impl(const Plan& plan, Communicator& comm, const EngineOptions& o)
+      : plan(plan),
+        comm(comm),
+        options(o),
+        place(o.device != nullptr ? o.device : host_device()),
+        device(*place),
+        keeper(plan.options().offload ? device.host() : device),
+        calls(comm, device),
+        part(static_cast<size_t>(comm.rank() % plan.shard_ranks())) {}
   ~Impl();
 
   Status open();
@@ -58,9 +67,15 @@ class Engine::Impl {
   Status make_unit(size_t u);
   Status gather_segment(int u, size_t s);
   Status reduce_segment(int u, size_t s);
+  Status reduce_across(int u, size_t s);
   Status reduce_across(int u);
-  void add_sum(int u);
-  void scale_grads();
+  Status add_sum(int u);
+  Status scale_grads();
+  /// What the caller or the optimizer has changed so far of all that is gathered.
+  Status mark_changed();
+  /// Of a device: the error after which its communicators refuse work; on the host the works have told.
+  Status line_error() const;
+  Expected<Event> make_event();
   void note(const Communication& c);
   /// Beside the steps of collectives, where the communicator is traced: since `begin` on trace_clock().
   void span(std::string track, std::string_view what, int u, uint64_t begin);
@@ -84,22 +99,36 @@ class Engine::Impl {
   std::byte* grad_buffer(int u) { return grad_buffers[static_cast<size_t>(unit(u).grad_buffer)].get(); }
   int& holder_of(int u) { return holder[static_cast<size_t>(unit(u).data_buffer)]; }
   int& writer_of(int u) { return writer[static_cast<size_t>(unit(u).grad_buffer)]; }
+  /// Calls are put into streams and the host goes on.
+  bool streams() const { return device.memory() != rondo::Memory::kHost; }
+  bool offloads() const { return plan.options().offload; }
   bool sharded() const { return plan.shard_ranks() > 1; }
   bool replicated() const { return plan.options().nranks > plan.shard_ranks(); }
-  CallOptions call(TypeRow* row) const {
+  uint32_t promises() const { return options.deterministic ? RONDO_PROMISE_RANK_ORDER : 0; }
+  CallOptions call(TypeRow* row, uint32_t promises) const {
     CallOptions o;
     if (row->input != row->output || row->wire != row->input) o.row = row;
-    if (options.deterministic) o.promises = RONDO_PROMISE_RANK_ORDER;
+    o.promises = promises;
+    o.stream = device.stream(Line::kCommunication);
     return o;
   }
   const Plan plan;
   Communicator& comm;
   EngineOptions options;
+  const std::shared_ptr<Device> place;
+  Device& device;  // of buffers
+  Device& keeper;  // of what the rank owns
+  HostCalls calls;
   const size_t part;
   std::unique_ptr<Communicator> shard_group, replica_group;  // where they are not comm itself
   Communicator* shards = nullptr;
   Communicator* replicas = nullptr;
+  std::optional<HostCalls> shard_calls;
   std::vector<Block> data_buffers, grad_buffers;
+  std::vector<Event> released;                      // by data buffer: what was computed on it is done
+  Event handed_over;                                // gradients, from the compute line to the other
+  Block staging;                                    // offload: the part that is on its way, in the communication line
+  Block lanes;                                      // of sums of squares
   std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
   std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()
   std::vector<UnitState> states;

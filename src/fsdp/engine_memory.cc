@@ -1,19 +1,10 @@
 // What an engine allocates, once, and which parts of tensors its rank owns.
 #include <algorithm>
-#include <cstring>
 
 #include "fsdp/engine_impl.h"
 #include "fsdp/pass.h"
 
 namespace rondo::fsdp {
-
-Expected<Block> allocate(uint64_t bytes) {
-  const uint64_t whole = std::max<uint64_t>(64, (bytes + 63) / 64 * 64);
-  Block block(static_cast<std::byte*>(::aligned_alloc(64, whole)));
-  if (block == nullptr) return Status(StatusCode::kSystem, fmt::format("no memory for {} bytes of a unit", bytes));
-  std::memset(block.get(), 0, whole);
-  return block;
-}
 
 // Nothing may write to buffers that are gone.
 Engine::Impl::~Impl() {
@@ -21,6 +12,13 @@ Engine::Impl::~Impl() {
     for (Work& w : s.gathers) (void)w.wait();
     for (Work& w : s.reductions) (void)w.wait();
   }
+  (void)device.synchronize(Line::kCommunication);
+  (void)device.synchronize(Line::kCompute);
+}
+
+Expected<Event> Engine::Impl::make_event() {
+  RONDO_TRY_ASSIGN(Device::Event * made, device.make_event());
+  return Event(made, DestroyEvent{&device});
 }
 
 Status Engine::Impl::agree() {
@@ -31,7 +29,7 @@ Status Engine::Impl::agree() {
   uint64_t mine = plan.hash();
   for (const char c : text) mine = (mine ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   std::vector<uint64_t> all(static_cast<size_t>(comm.size()));
-  RONDO_TRY(comm.all_gather(&mine, all.data(), 1, Dtype::kUint64));
+  RONDO_TRY(calls.all_gather(&mine, all.data(), 1, Dtype::kUint64));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
       return Status(StatusCode::kMismatch,
@@ -49,6 +47,7 @@ Status Engine::Impl::make_groups() {
     RONDO_TRY_ASSIGN(shard_group, comm.split(comm.rank() / n, comm.rank()));
     shards = shard_group.get();
   }
+  shard_calls.emplace(*shards, device);
   if (replicated() && sharded()) {
     RONDO_TRY_ASSIGN(replica_group, comm.split(comm.rank() % n, comm.rank()));
     replicas = replica_group.get();
@@ -60,17 +59,37 @@ Status Engine::Impl::open() {
   if (comm.size() != plan.options().nranks)
     return misuse(fmt::format("comm has {} ranks, the plan is for {}", comm.size(), plan.options().nranks));
   RONDO_TRY(check_optimizer(options.optimizer));
+  auto place_name = [](int ordinal) {
+    return ordinal < 0 ? std::string("host memory") : fmt::format("CUDA device {}", ordinal);
+  };
+  if (const int at = device_of(comm); at != device.ordinal())
+    return misuse(
+        fmt::format("options.device is {}, and comm's buffers lie in {}: make the communicator with Config::"
+                    "memory and device, and the engine with cuda_device() of the same device",
+                    place_name(device.ordinal()), place_name(at)));
+  if (offloads() && !streams())
+    return misuse(
+        "the plan has offload, and the engine's buffers are host memory already: there is nothing to move; "
+        "build the plan without it");
   RONDO_TRY(agree());
   RONDO_TRY(make_groups());
   for (int b = 0; b < plan.num_data_buffers(); ++b) {
-    RONDO_TRY_ASSIGN(Block block, allocate(plan.data_buffer_bytes(b)));
+    RONDO_TRY_ASSIGN(Block block, allocate(device, plan.data_buffer_bytes(b)));
     data_buffers.push_back(std::move(block));
+    RONDO_TRY_ASSIGN(Event event, make_event());
+    released.push_back(std::move(event));
     bytes += plan.data_buffer_bytes(b);
   }
   for (int b = 0; b < plan.num_grad_buffers(); ++b) {
-    RONDO_TRY_ASSIGN(Block block, allocate(plan.grad_buffer_bytes(b)));
+    RONDO_TRY_ASSIGN(Block block, allocate(device, plan.grad_buffer_bytes(b)));
     grad_buffers.push_back(std::move(block));
     bytes += plan.grad_buffer_bytes(b);
+  }
+  RONDO_TRY_ASSIGN(handed_over, make_event());
+  if (offloads()) {
+    const uint64_t need = plan.memory(comm.rank()).staging;
+    RONDO_TRY_ASSIGN(staging, allocate(device, need));
+    bytes += need;
   }
   holder.assign(data_buffers.size(), -1);
   writer.assign(grad_buffers.size(), -1);
@@ -83,6 +102,9 @@ Status Engine::Impl::open() {
 
 Status Engine::Impl::make_unit(size_t u) {
   const UnitPlan& p = plan.units()[u];
+  RONDO_TRY_ASSIGN(states[u].gathered, make_event());
+  RONDO_TRY_ASSIGN(states[u].reduced, make_event());
+  RONDO_TRY_ASSIGN(states[u].changed, make_event());
   for (const Segment& s : p.segments) {
     if (s.trainable && s.master != Dtype::kFloat32)
       return Status(StatusCode::kUnsupported, fmt::format("rank {}: unit '{}': what is trained must be owned as float, "
@@ -92,17 +114,17 @@ Status Engine::Impl::make_unit(size_t u) {
     const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
     const bool one_type = s.param == s.master;
     auto own = [&](Block* block, std::byte** at, uint64_t need) -> Status {
-      RONDO_TRY_ASSIGN(*block, allocate(need));
+      RONDO_TRY_ASSIGN(*block, allocate(keeper, need));
       *at = block->get();
       bytes += need;
       return {};
     };
-    if (p.resident && one_type)
+    if (p.resident && one_type && !offloads())
       o.master = data_buffers[static_cast<size_t>(p.data_buffer)].get() + s.data_offset_bytes +
                  s.offsets[part] * dtype_bytes(s.param);
     else RONDO_TRY(own(&o.own_master, &o.master, size));
     if (s.trainable) {
-      if (sharded() || !one_type || !p.keeps_grads) RONDO_TRY(own(&o.own_grad, &o.grad, size));
+      if (sharded() || !one_type || !p.keeps_grads || offloads()) RONDO_TRY(own(&o.own_grad, &o.grad, size));
       else o.grad = grad_buffers[static_cast<size_t>(p.grad_buffer)].get() + s.grad_offset_bytes;
       for (int i = 0; i < optimizer_states(options.optimizer); ++i) {
         std::byte* at;

@@ -17,9 +17,9 @@ const std::byte* own_part(const std::vector<Part>& parts, size_t unit, size_t se
 }
 
 // Segments one after the other, each whole, into to (rank 0 alone).
-Status collect(Engine& engine, const std::vector<Part>& parts, size_t u, std::byte* to) {
+Status collect(Engine& engine, HostCalls& calls, const std::vector<Part>& parts, size_t u, std::byte* to) {
   const UnitPlan& unit = engine.plan().units()[u];
-  Communicator& comm = engine.communicator();
+  const Communicator& comm = engine.communicator();
   for (size_t i = 0; i < unit.segments.size(); ++i) {
     const Segment& s = unit.segments[i];
     const uint32_t size = dtype_bytes(s.master);
@@ -27,9 +27,9 @@ Status collect(Engine& engine, const std::vector<Part>& parts, size_t u, std::by
       const uint64_t count = s.counts[static_cast<size_t>(r)], offset = s.offsets[static_cast<size_t>(r)];
       if (count == 0) continue;
       const std::byte* mine = r == comm.rank() ? own_part(parts, u, i, unit) : nullptr;
-      if (r == 0 && comm.rank() == 0) std::copy(mine, mine + count * size, to + offset * size);
-      if (r > 0 && comm.rank() == 0) RONDO_TRY(comm.recv(to + offset * size, count, s.master, r));
-      if (r > 0 && comm.rank() == r) RONDO_TRY(comm.send(mine, count, s.master, 0));
+      if (r == 0 && comm.rank() == 0) RONDO_TRY(engine.keeper().read(to + offset * size, mine, count * size));
+      if (r > 0 && comm.rank() == 0) RONDO_TRY(calls.recv(to + offset * size, count, s.master, r));
+      if (r > 0 && comm.rank() == r) RONDO_TRY(calls.send(mine, count, s.master, 0));
     }
     if (to != nullptr) to += s.num_elems * size;
   }
@@ -60,22 +60,23 @@ uint64_t unit_bytes(const UnitPlan& unit) {
 
 Status export_full(Engine& engine, const Sink& sink) {
   const std::vector<UnitPlan>& units = engine.plan().units();
+  HostCalls calls(engine.communicator(), engine.device());
   const bool first = engine.communicator().rank() == 0;
   uint64_t most = 1;
   for (const UnitPlan& unit : units) most = std::max(most, unit_bytes(unit));
   std::unique_ptr<std::byte[]> whole(first ? new (std::nothrow) std::byte[most] : nullptr);
   const bool room = !first || whole != nullptr;
-  RONDO_TRY(agree(engine.communicator(),
-                  room ? Status() : Status(StatusCode::kSystem, "no memory for the largest unit, whole")));
+  RONDO_TRY(agree(calls, room ? Status() : Status(StatusCode::kSystem, "no memory for the largest unit, whole")));
   const std::vector<Part> parts = engine.parts();
   for (size_t u = 0; u < units.size(); ++u) {
-    RONDO_TRY(collect(engine, parts, u, whole.get()));
-    RONDO_TRY(agree(engine.communicator(), first ? hand_out(units[u], whole.get(), sink) : Status()));
+    RONDO_TRY(collect(engine, calls, parts, u, whole.get()));
+    RONDO_TRY(agree(calls, first ? hand_out(units[u], whole.get(), sink) : Status()));
   }
   return {};
 }
 
 Status save_full(Engine& engine, const std::string& path) {
+  HostCalls calls(engine.communicator(), engine.device());
   const bool first = engine.communicator().rank() == 0;
   Safetensors plain;
   plain.metadata["format"] = "pt";
@@ -93,13 +94,13 @@ Status save_full(Engine& engine, const std::string& path) {
     file = std::make_unique<WholeFile>(std::move(created));
     return file->write_at(0, header.data(), header.size());
   };
-  RONDO_TRY(agree(engine.communicator(), open()));
+  RONDO_TRY(agree(calls, open()));
   std::map<std::string, uint64_t> begin;
   for (const TensorEntry& t : plain.tensors) begin[t.name] = t.begin;
   RONDO_TRY(export_full(engine, [&](const std::string& name, const Tensor&, const void* data, uint64_t size_bytes) {
     return file->write_at(begin.at(name), data, size_bytes);
   }));
-  return agree(engine.communicator(), first ? file->finish() : Status());
+  return agree(calls, first ? file->finish() : Status());
 }
 
 }  // namespace rondo::fsdp

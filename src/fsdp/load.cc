@@ -21,7 +21,12 @@ Status wrong(const std::string& path, const std::string& why) {
 class Loading {
  public:
   Loading(Engine& engine, const std::string& path, const LoadOptions& options)
-      : engine_(engine), plan_(engine.plan()), comm_(engine.communicator()), path_(path), options_(options) {}
+      : engine_(engine),
+        plan_(engine.plan()),
+        comm_(engine.communicator()),
+        calls_(engine.communicator(), engine.device()),
+        path_(path),
+        options_(options) {}
 
   Expected<Loaded> run();
 
@@ -32,10 +37,12 @@ class Loading {
   Expected<const StoredTensor*> find(const UnitPlan& unit, const Tensor& t);
   Status verify_share() const;
   Status read();
+  Status read_values(Reader& reader, const StoredTensor& stored, uint64_t first_elem, uint64_t num_elems, void* to);
 
   Engine& engine_;
   const Plan& plan_;
   Communicator& comm_;
+  HostCalls calls_;
   const std::string& path_;
   const LoadOptions& options_;
   Contents contents_;
@@ -44,11 +51,11 @@ class Loading {
 };
 
 Expected<Loaded> Loading::run() {
-  RONDO_TRY(agree(comm_, open()));
-  if (options_.verify) RONDO_TRY(agree(comm_, verify_share()));
+  RONDO_TRY(agree(calls_, open()));
+  if (options_.verify) RONDO_TRY(agree(calls_, verify_share()));
   const Status mine = read();
   const Status gathered = engine_.masters_changed();  // collective, so also where reading has failed
-  RONDO_TRY(agree(comm_, mine.ok() ? gathered : mine));
+  RONDO_TRY(agree(calls_, mine.ok() ? gathered : mine));
   if (has_optimizer_) engine_.set_optimizer_steps(contents_.optimizer_steps);
   return Loaded{contents_.items, has_optimizer_};
 }
@@ -137,13 +144,27 @@ Status Loading::read() {
     const auto u = static_cast<size_t>(part.unit);
     const Tensor& t = plan_.units()[u].tensors[part.tensor];
     const StoredTensor& stored = *stored_.at({u, part.tensor});
-    const uint64_t row = plan_.units()[u].placed[part.tensor].num_elems / rows_of(t.shape);
-    const uint64_t first = part.first / row, rows = part.num_elems / row;
-    RONDO_TRY(reader.read(stored, first, rows, part.master));
+    RONDO_TRY(read_values(reader, stored, part.first, part.num_elems, part.master));
     for (int k = 0; has_optimizer_ && t.trainable && k < optimizer_states(optimizer); ++k) {
       const std::string name = stored.name + "." + optimizer_state_name(optimizer, k);
-      RONDO_TRY(reader.read(contents_.states.at(name), first, rows, part.states[static_cast<size_t>(k)]));
+      RONDO_TRY(read_values(reader, contents_.states.at(name), part.first, part.num_elems,
+                            part.states[static_cast<size_t>(k)]));
     }
+  }
+  return {};
+}
+
+// To where they are to lie; to a device piece by piece.
+Status Loading::read_values(Reader& reader, const StoredTensor& stored, uint64_t first_elem, uint64_t num_elems,
+                            void* to) {
+  const uint64_t size = dtype_bytes(stored.dtype), first = first_elem * size, bytes = num_elems * size;
+  Device& keeper = engine_.keeper();
+  if (keeper.memory() == rondo::Memory::kHost) return reader.read_bytes(stored, first, bytes, to);
+  std::vector<std::byte> piece(std::min(kPieceBytes, bytes));
+  for (uint64_t at = 0, n = 0; at < bytes; at += n) {
+    n = std::min<uint64_t>(piece.size(), bytes - at);
+    RONDO_TRY(reader.read_bytes(stored, first + at, n, piece.data()));
+    RONDO_TRY(keeper.write(static_cast<std::byte*>(to) + at, piece.data(), n));
   }
   return {};
 }

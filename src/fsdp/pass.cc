@@ -200,8 +200,9 @@ Status Engine::Pass::step(const std::function<Status()>& instead) {
   if (kind_ != PassKind::kTrain) return impl_.misuse("the optimizer steps only after a pass of kind kTrain");
   if (impl_.options.clip_norm > 0) RONDO_TRY(engine_.clip_grad_norm(impl_.options.clip_norm));
   if (instead) {
-    impl_.scale_grads();
+    RONDO_TRY(impl_.scale_grads());
     RONDO_TRY(instead());
+    RONDO_TRY(impl_.mark_changed());
     ++impl_.steps;
   }
   for (; next_ < actions_.size(); ++next_) {

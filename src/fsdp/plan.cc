@@ -96,13 +96,15 @@ Memory Plan::memory(Rank r) const {
     for (const Segment& s : u.segments) {
       const uint64_t owned = s.counts[part], bytes = owned * dtype_bytes(s.master);
       const bool one_type = s.param == s.master;
-      if (!u.resident || !one_type) m.master += bytes;  // else it is its part of the buffer
+      if (!u.resident || !one_type || options_.offload) m.master += bytes;  // else it is its part of the buffer
+      if (options_.offload && (s.trainable || !one_type)) m.staging = std::max(m.staging, bytes);
       if (!s.trainable) continue;
-      if (options_.shard_ranks > 1 || !one_type || !u.keeps_grads)
+      if (options_.shard_ranks > 1 || !one_type || !u.keeps_grads || options_.offload)
         m.grads += bytes;  // else they stay where they are made
       m.optimizer += owned * options_.optimizer_bytes;
     }
   }
+  if (options_.offload) m.host = m.master + m.grads + m.optimizer;
   for (const uint64_t b : data_buffer_bytes_) m.data_buffers += b;
   for (const uint64_t b : grad_buffer_bytes_) m.grad_buffers += b;
   return m;

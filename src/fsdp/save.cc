@@ -53,6 +53,7 @@ class Saving {
       : engine_(engine),
         plan_(engine.plan()),
         comm_(engine.communicator()),
+        calls_(engine.communicator(), engine.device()),
         folder_(std::move(folder)),
         options_(options) {
     const OptimizerConfig& optimizer = engine.optimizer();
@@ -66,6 +67,7 @@ class Saving {
   Status check() const;
   Status write_mine(std::vector<Record>* mine);
   Expected<Record> write_file(const std::string& path, const std::vector<Piece>& pieces) const;
+  Status write_values(Writer& writer, const void* data, uint64_t size_bytes, Sha256* hash) const;
   Contents describe(const std::vector<Record>& records) const;
   Status finish(const std::vector<Record>& records);
   std::string beside() const { return folder_ + kBeside; }
@@ -73,6 +75,7 @@ class Saving {
   Engine& engine_;
   const Plan& plan_;
   Communicator& comm_;
+  HostCalls calls_;
   const std::string folder_;
   const SaveOptions& options_;
   std::vector<std::string> states_;
@@ -90,13 +93,13 @@ Status Saving::check() const {
 }
 
 Status Saving::run() {
-  RONDO_TRY(agree(comm_, check()));
+  RONDO_TRY(agree(calls_, check()));
   const bool first = comm_.rank() == 0;
   std::vector<Record> mine(2), all(2 * static_cast<size_t>(comm_.size()));
-  Status s = agree(comm_, first ? begin_folder(folder_, !states_.empty()) : Status());
-  if (s.ok()) s = agree(comm_, write_mine(&mine));
-  if (s.ok()) s = comm_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
-  if (s.ok()) s = agree(comm_, first ? finish(all) : Status());
+  Status s = agree(calls_, first ? begin_folder(folder_, !states_.empty()) : Status());
+  if (s.ok()) s = agree(calls_, write_mine(&mine));
+  if (s.ok()) s = calls_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
+  if (s.ok()) s = agree(calls_, first ? finish(all) : Status());
   // Once replaced, what stands beside is the old checkpoint: after an error a crash may bring either of them back.
   if (!s.ok() && first && !replaced_) (void)remove_checkpoint(beside());
   return s;
@@ -146,13 +149,26 @@ Expected<Record> Saving::write_file(const std::string& path, const std::vector<P
   RONDO_TRY(writer.write(header.data(), header.size(), &hash));
   Record record{header.size(), {}};
   for (const TensorEntry& t : file.tensors) {
-    RONDO_TRY(writer.write(by_name.at(t.name)->data, t.end - t.begin, &hash));
+    RONDO_TRY(write_values(writer, by_name.at(t.name)->data, t.end - t.begin, &hash));
     record.size_bytes += t.end - t.begin;
   }
   RONDO_TRY(writer.finish());
   const std::string digest = hash.finish();
   std::memcpy(record.sha256, digest.data(), sizeof record.sha256);
   return record;
+}
+
+// Straight from where they lie; from a device piece by piece.
+Status Saving::write_values(Writer& writer, const void* data, uint64_t size_bytes, Sha256* hash) const {
+  Device& keeper = engine_.keeper();
+  if (keeper.memory() == rondo::Memory::kHost) return writer.write(data, size_bytes, hash);
+  std::vector<std::byte> piece(std::min(kPieceBytes, size_bytes));
+  for (uint64_t at = 0, n = 0; at < size_bytes; at += n) {
+    n = std::min<uint64_t>(piece.size(), size_bytes - at);
+    RONDO_TRY(keeper.read(piece.data(), static_cast<const std::byte*>(data) + at, n));
+    RONDO_TRY(writer.write(piece.data(), n, hash));
+  }
+  return {};
 }
 
 // What lies where follows from the plan; only sizes and checksums come from the ranks.

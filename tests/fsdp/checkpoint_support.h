@@ -102,7 +102,9 @@ void with_engines(World world, const Setting& s, Fn fn, const rondo::testing::Sp
       [&](Communicator& comm) {
         const auto plan = Plan::build(s.net.model(), s.plan);
         ASSERT_TRUE(plan.ok()) << plan.status().to_string();
-        auto made = Engine::create(*plan, comm, {.optimizer = s.optimizer, .deterministic = true});
+        auto made = Engine::create(
+            *plan, comm,
+            {.optimizer = s.optimizer, .deterministic = true, .device = s.device ? s.device(comm) : nullptr});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         fn(**made, comm.rank());
       },
@@ -111,6 +113,7 @@ void with_engines(World world, const Setting& s, Fn fn, const rondo::testing::Sp
 
 /// Every bit that the engine owns: parameters, and what the optimizer keeps.
 inline void expect_equal(Engine& engine, const Alone& alone) {
+  ASSERT_TRUE(engine.device().synchronize(Line::kCompute).ok());  // the memory of played devices is the host's
   const auto num_states = static_cast<size_t>(optimizer_states(engine.optimizer()));
   for (const Part& p : engine.parts()) {
     const UnitPlan& u = engine.plan().units()[static_cast<size_t>(p.unit)];

@@ -2,98 +2,11 @@
 // where units are left out, come in another order, or fail.
 #pragma once
 
-#include "fsdp/training.h"
+#include "fsdp/hooks.h"
 
 namespace rondo::fsdp::testing {
 
-inline float* floats(void* p) { return static_cast<float*>(p); }
-
-/// What a framework's hooks would do, in variants.
-struct Hooks {
-  bool recompute = false;       // forward again within backward
-  bool overlapping = false;     // a unit's backward begins before that of the one above it has ended
-  std::vector<int> order = {};  // of layers in forward, by unit; empty: as they are
-  bool adopt = false;
-  bool own_optimizer = false;  // SGD without momentum, by parts()
-  bool dawdling = false;       // ranks take their time, each its own
-  bool detached = false;       // what a rank leaves out is left out of backward only
-  bool late_forward = false;   // the last layer's forward once more, after its backward
-};
-
-inline Status forward_of(Engine& e, const TinyNet& net, Pass& pass, int layer, int rank, int unit,
-                         bool detached = false) {
-  if (net.skipped(rank, layer)) {
-    pass.skip_layer(layer);
-    if (!detached) return {};
-    RONDO_TRY(e.begin(Act::kForward, unit));
-    return e.end(Act::kForward, unit);
-  }
-  RONDO_TRY(e.begin(Act::kForward, unit));
-  pass.forward_layer(layer, floats(e.data(unit, 0)), floats(e.data(unit, 1)));
-  return e.end(Act::kForward, unit);
-}
-
-inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64_t data, int rank) {
-  Pass pass(net, data);
-  std::mt19937 random(static_cast<uint32_t>(data));
-  auto pause = [&] {
-    if (hooks.dawdling) dawdle(random);
-  };
-  const int first = net.first();
-  auto unit_of = [&](int layer) {
-    return hooks.order.empty() ? first + layer : hooks.order[static_cast<size_t>(layer)];
-  };
-  if (net.root) RONDO_TRY(e.begin(Act::kForward, 0));
-  for (int l = 0; l < net.layers; ++l) {
-    RONDO_TRY(forward_of(e, net, pass, l, rank, unit_of(l), hooks.detached));
-    pause();
-  }
-  if (net.root) {
-    RONDO_TRY(e.end(Act::kForward, 0));
-    RONDO_TRY(e.begin(Act::kBackward, 0));
-  }
-  pass.start_backward(net.root ? floats(e.data(0, 0)) : nullptr);
-  if (net.root) pass.backward_head(floats(e.grad(0, 0)));
-  int open = -1;
-  for (int l = net.layers - 1; l >= 0; --l) {
-    if (net.skipped(rank, l)) continue;
-    const int u = unit_of(l);
-    RONDO_TRY(e.begin(Act::kBackward, u));
-    if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
-    if (hooks.recompute) RONDO_TRY(forward_of(e, net, pass, l, rank, u));
-    pause();
-    pass.backward_layer(l, floats(e.data(u, 0)), floats(e.grad(u, 0)), floats(e.grad(u, 1)));
-    if (hooks.overlapping) open = u;
-    else RONDO_TRY(e.end(Act::kBackward, u));
-    if (!hooks.late_forward || l + 1 < net.layers) continue;
-    RONDO_TRY(e.begin(Act::kForward, u));
-    RONDO_TRY(e.end(Act::kForward, u));
-  }
-  if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
-  return net.root ? e.end(Act::kBackward, 0) : Status();
-}
-
-inline Step by_hooks(const Hooks& hooks) {
-  return [hooks](Engine& e, const TinyNet& net, int step, int micro_batches, int rank) -> Status {
-    for (int m = 0; m < micro_batches; ++m) {
-      RONDO_TRY(e.begin_pass(m + 1 == micro_batches ? PassKind::kTrain : PassKind::kAccumulate));
-      RONDO_TRY(one_pass(e, net, hooks, static_cast<uint64_t>((step * 100 + m) * 100 + rank), rank));
-      RONDO_TRY(e.end_pass());
-    }
-    if (hooks.adopt && step == 1) RONDO_TRY(e.adopt_order());
-    if (!hooks.own_optimizer) return e.step();
-    return e.step([&]() -> Status {
-      for (const Part& p : e.parts())
-        for (uint64_t i = 0; i < p.num_elems; ++i) static_cast<float*>(p.master)[i] -= e.optimizer().lr * p.grad[i];
-      return {};
-    });
-  };
-}
-
 class FsdpPass : public ::testing::TestWithParam<World> {};
-
-constexpr Strategy kStrategies[] = {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardGradients,
-                                    Strategy::kShardAll};
 
 TEST_P(FsdpPass, DoesWhatTheListSays) {
   for (const int n : {1, 2, 3, 8})
@@ -205,7 +118,7 @@ TEST_P(FsdpPass, AUnitAroundOthersStaysUntilItsBackward) {
       fill(e);
       for (int step = 1; step <= 2; ++step) {
         e.clear_log();
-        Pass pass(net, static_cast<uint64_t>(step * 10000 + comm.rank()));
+        PassOn pass(e, net, static_cast<uint64_t>(step * 10000 + comm.rank()));
         ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
         ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 0).ok());
         ASSERT_TRUE(e.begin(Act::kForward, 1).ok());
@@ -352,7 +265,7 @@ TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
       for (int i = 0; i < 2; ++i) {
         e.clear_log();
         ASSERT_TRUE(e.begin_pass(PassKind::kForwardOnly).ok());
-        Pass pass(net, 1);
+        PassOn pass(e, net, 1);
         ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
         for (int l = 0; l < net.layers; ++l) ASSERT_TRUE(forward_of(e, net, pass, l, comm.rank(), l + 1).ok());
         ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 1).ok());  // once more: on the spot, and given back
@@ -374,7 +287,7 @@ TEST_P(FsdpPass, ACancelledPassLeavesTheEngineUsable) {
     s.plan = {.nranks = 2, .strategy = strategy};
     s.as_planned = false;
     s.by = [](Engine& e, const TinyNet& net, int step, int micro_batches, int rank) -> Status {
-      Pass pass(net, 5);
+      PassOn pass(e, net, 5);
       RONDO_TRY(e.begin_pass(PassKind::kTrain));
       RONDO_TRY(e.begin(Act::kForward, 0));
       RONDO_TRY(forward_of(e, net, pass, 0, rank, 1));
@@ -385,7 +298,7 @@ TEST_P(FsdpPass, ACancelledPassLeavesTheEngineUsable) {
       for (int l = 0; l < net.layers; ++l) RONDO_TRY(forward_of(e, net, pass, l, rank, l + 1));
       RONDO_TRY(e.end(Act::kForward, 0));
       RONDO_TRY(e.begin(Act::kBackward, net.layers));
-      floats(e.grad(net.layers, 0))[0] = 1e9f;
+      compute(e, [at = floats(e.grad(net.layers, 0))] { at[0] = 1e9f; });
       RONDO_TRY(e.end(Act::kBackward, net.layers));
       RONDO_TRY(e.begin(Act::kBackward, net.layers - 1));
       RONDO_TRY(e.cancel_pass());

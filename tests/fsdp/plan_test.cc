@@ -257,6 +257,38 @@ TEST(Memory, ShardsShrinkWithRanksAndBuffersDoNot) {
 }
 
 // What all ranks own is each parameter once, whatever the strategy shards.
+// What ranks own is the host's; whole parameters and gradients, and what is on its way, stay on the device.
+TEST(Memory, OffloadMovesWhatRanksOwn) {
+  for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardAll})
+    for (const bool narrow : {false, true}) {
+      Options o{.nranks = 4, .strategy = strategy};
+      if (narrow) o.param_dtype = Dtype::kBfloat16;
+      const Plan here = built(layers(3), o);
+      o.offload = true;
+      const Plan there = built(layers(3), o);
+      const Memory on_device = here.memory(1), m = there.memory(1);
+      uint64_t elems = 0, most = 0;
+      for (const UnitPlan& u : there.units()) {
+        const uint64_t owned = u.segments[0].counts[strategy == Strategy::kReplicate ? 0 : 1];
+        elems += owned;
+        most = std::max(most, owned);
+      }
+      EXPECT_EQ(m.master, elems * 4);
+      EXPECT_EQ(m.grads, elems * 4);
+      EXPECT_EQ(m.optimizer, elems * 8);
+      EXPECT_EQ(m.host, elems * 16);
+      EXPECT_EQ(m.staging, most * 4);
+      EXPECT_EQ(m.device(), m.data_buffers + m.grad_buffers + m.staging);
+      EXPECT_EQ(m.data_buffers, on_device.data_buffers);
+      EXPECT_EQ(on_device.host + on_device.staging, 0u);
+      EXPECT_NE(here.hash(), there.hash());
+      EXPECT_NE(there.describe().find("in host memory"), std::string::npos);
+      EXPECT_EQ(here.describe().find("in host memory"), std::string::npos);
+      ASSERT_TRUE(check_actions(there, there.step()).ok());
+      EXPECT_EQ(count(there.step(), Act::kGather), strategy == Strategy::kShardAll ? 6 : 3);
+    }
+}
+
 TEST(Memory, EveryParameterHasOneOwner) {
   for (const Strategy strategy : {Strategy::kShardOptimizer, Strategy::kShardGradients, Strategy::kShardAll})
     for (const int n : {1, 2, 3, 5, 8}) {

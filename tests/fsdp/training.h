@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <thread>
 
+#include "cuda/driver.h"
 #include "fsdp/tiny_net.h"
 #include "rondo/fsdp/engine.h"
 #include "support/spawn.h"
@@ -103,6 +106,9 @@ struct Setting {
   Step by = {};                   // train_step, unless set
   float clip_norm = 0;
   bool as_planned = true;  // the log equals the plan's
+  rondo::Memory memory = rondo::Memory::kHost;
+  /// A rank's device, where it is not the host.
+  std::function<std::shared_ptr<Device>(Communicator& comm)> device = {};
 };
 
 inline void fill(Engine& engine) {
@@ -120,9 +126,53 @@ inline void dawdle(std::mt19937& random) {
   for (uint32_t n = random() % 64; n > 0; --n) std::this_thread::yield();
 }
 
+/// Runs it where the engine's rank computes: at once, or in the compute line of a device that is played on the host.
+inline void compute(Engine& engine, std::function<void()> work) {
+  if (engine.device().memory() == rondo::Memory::kHost) return work();
+  const auto run = [](void* boxed) {
+    const std::unique_ptr<std::function<void()>> mine(static_cast<std::function<void()>*>(boxed));
+    (*mine)();
+  };
+  const auto stream = static_cast<cuda::Stream>(engine.device().stream(Line::kCompute));
+  auto boxed = std::make_unique<std::function<void()>>(std::move(work));
+  EXPECT_EQ(cuda::driver()->launch_host_function(stream, run, boxed.release()), cuda::kSuccess);
+}
+
+/// Runs it where what the rank owns is changed.
+inline void change_parts(Engine& engine, std::function<void()> work) {
+  if (engine.keeper().memory() == rondo::Memory::kHost) work();
+  else compute(engine, std::move(work));
+}
+
+/// A Pass whose parts run as compute() says.
+class PassOn {
+ public:
+  PassOn(Engine& engine, const TinyNet& net, uint64_t data)
+      : engine_(engine), pass_(std::make_shared<Pass>(net, data)) {}
+  void forward_layer(int layer, const float* w, const float* b) {
+    compute(engine_, [pass = pass_, layer, w, b] { pass->forward_layer(layer, w, b); });
+  }
+  void skip_layer(int layer) {
+    compute(engine_, [pass = pass_, layer] { pass->skip_layer(layer); });
+  }
+  void start_backward(const float* v) {
+    compute(engine_, [pass = pass_, v] { pass->start_backward(v); });
+  }
+  void backward_layer(int layer, const float* w, float* dw, float* db) {
+    compute(engine_, [pass = pass_, layer, w, dw, db] { pass->backward_layer(layer, w, dw, db); });
+  }
+  void backward_head(float* dv) {
+    compute(engine_, [pass = pass_, dv] { pass->backward_head(dv); });
+  }
+
+ private:
+  Engine& engine_;
+  const std::shared_ptr<Pass> pass_;
+};
+
 inline Status train_step(Engine& engine, const TinyNet& net, int step, int micro_batches, int rank) {
   for (int m = 0; m < micro_batches; ++m) {
-    Pass pass(net, static_cast<uint64_t>((step * 100 + m) * 100 + rank));
+    PassOn pass(engine, net, static_cast<uint64_t>((step * 100 + m) * 100 + rank));
     auto at = [](void* p) { return static_cast<float*>(p); };
     const int last = net.first() + net.layers - 1;
     RONDO_TRY(engine.run(engine.plan().step(m + 1 == micro_batches), [&](Act act, int u) -> Status {
@@ -143,13 +193,17 @@ inline void expect_same_training(World world, const Setting& s, float tolerance 
   const Parameters alone = train_alone(s.net, s.optimizer, s.plan.nranks, s.micro_batches, s.steps);
   rondo::testing::SpawnOptions options;
   options.config.settings = s.communicator;
+  options.config.memory = s.memory;
   spawn(
       world, s.plan.nranks,
       [&](Communicator& comm) {
         const auto plan = Plan::build(s.net.model(), s.plan);
         ASSERT_TRUE(plan.ok()) << plan.status().to_string();
-        auto made =
-            Engine::create(*plan, comm, {.optimizer = s.optimizer, .deterministic = true, .clip_norm = s.clip_norm});
+        auto made = Engine::create(*plan, comm,
+                                   {.optimizer = s.optimizer,
+                                    .deterministic = true,
+                                    .clip_norm = s.clip_norm,
+                                    .device = s.device ? s.device(comm) : nullptr});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         Engine& engine = **made;
         const bool two_states = optimizer_states(s.optimizer) == 2;  // what the plan reckons with

@@ -2,7 +2,8 @@
 assembler said when it made the images (cmake/cuda.cmake keeps its words beside them).
 
 Prints a table. Fails when a kernel is missing, when one takes more registers than 512 threads of a block can have, or
-when a hot one (sums of float, half and bfloat16, copies, optimizers) keeps anything in local memory. Exit status 77: no images.
+when a hot one (sums of float, half and bfloat16, copies, optimizers) keeps anything in local memory. Exit status 77: no
+images.
 
     cuda_resources_test.py FOLDER HAVE_CUDA WHY_NOT
 """
@@ -26,7 +27,8 @@ HOT |= INLINED
 OPTIMIZER = {f"rondo_optimizer_{rule}" for rule in ("sgd", "momentum", "adam", "adadelta")}
 OPTIMIZER |= {"rondo_floats_add", "rondo_floats_scale", "rondo_add_squares"}
 HOT |= OPTIMIZER
-EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock"}, "optimizer": OPTIMIZER}
+EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock"},
+            "optimizer": OPTIMIZER}
 OPS = ("sum", "prod", "max", "min")
 for image in (*DTYPES, "mixed"):
     EXPECTED[image] = {f"rondo_{what}_{image}_{op}" for what in ("interpret", "reduce") for op in OPS}

@@ -18,7 +18,11 @@
 // Every buffer has an owner. Using a unit whose parameters are not there, or a buffer that another unit has, is an
 // error that names both units; nothing is overwritten.
 //
-// Buffers are host memory. Communication goes on by the communicator's own thread while the caller computes.
+// Buffers lie on EngineOptions::device. On the host communication goes on by the communicator's own thread while the
+// caller computes, and what waits is the host. On a CUDA device nothing here waits: calls put work into streams and
+// return, wait_gather and wait_reduce order the caller's compute stream after the engine's. What the caller computes
+// belongs into that stream. The host meets the device where a number has to be known (grad_norm, clipping), where it
+// reads or fills what is owned, and with Options::offload in wait_reduce.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -29,6 +33,7 @@
 #include <vector>
 
 #include "rondo/communicator.h"
+#include "rondo/fsdp/device.h"
 #include "rondo/fsdp/optimizer.h"
 #include "rondo/fsdp/plan.h"
 
@@ -41,6 +46,8 @@ struct EngineOptions {
   bool deterministic = false;
   /// run() scales the gradients of a step so that their norm is at most this; 0: it does not.
   double clip_norm = 0;
+  /// Where its buffers lie; nullptr: the host. That of comm's buffers.
+  std::shared_ptr<Device> device = {};
 };
 
 /// What a rank has done since its step began, or in its last one, in the order of issue; as Plan::communications() says
@@ -53,12 +60,13 @@ struct Part {
   size_t tensor;  // of the unit; of tied ones the first
   uint64_t first, num_elems;
   Dtype dtype;
-  void* master;                     // what the optimizer changes
+  void* master;                     // what the optimizer changes; it and what follows lie on Engine::keeper()
   float* grad = nullptr;            // reduced, between a pass and the end of its step; nullptr: frozen
   std::vector<float*> states = {};  // the optimizer's, as optimizer_state_name counts them
 };
 
-/// Since the engine was made, or reset_stats. What is waited for is exposed: it was not hidden behind computing.
+/// Since the engine was made, or reset_stats. What is waited for is exposed: it was not hidden behind computing. Times
+/// are those of the host, which does not wait for a device.
 struct Stats {
   uint64_t gathers = 0, reductions = 0;  // of units
   uint64_t payload_bytes = 0;            // this rank's part of all collectives, as the log counts them
@@ -68,25 +76,28 @@ struct Stats {
 class RONDO_API Engine {
  public:
   /// Collective over comm's ranks, which must outlive the engine; the ranks compare their plans. Errors:
-  /// kInvalidArgument (comm has another size than the plan, the optimizer), kMismatch (another plan), kUnsupported
-  /// (masters that are trained must be float), kSystem (memory), those of split.
+  /// kInvalidArgument (comm has another size than the plan or lies elsewhere than the device, the optimizer, offload
+  /// without a device), kMismatch (another plan), kUnsupported (masters that are trained must be float), kSystem and
+  /// kExhausted (memory), those of split.
   static Expected<std::unique_ptr<Engine>> create(const Plan& plan, Communicator& comm, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Fills what this rank owns: elements first .. first + n - 1 of a tensor, in its own type. Called once for each
-  /// tensor of which this rank owns a part; of tied ones for the first.
+  /// tensor of which this rank owns a part; of tied ones for the first. `to` is host memory; what lies on a device
+  /// passes through a copy of that part.
   using Fill = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, void* to)>;
   Status init(const Fill& fill);
   /// Reads what this rank owns, likewise.
   using Read = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, const void* from)>;
   Status read_owned(const Read& read) const;
 
-  /// All that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine.
+  /// All that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine. On a device
+  /// they are to be used in its compute line; with offload the call waits until nothing reads them.
   std::vector<Part> parts();
-  /// To be called after masters were written by way of parts(): gathers them where parameters are always here.
-  /// Collective.
+  /// To be called after masters were written by way of parts(), in the compute line: gathers them where parameters are
+  /// always here. Collective.
   Status masters_changed();
   /// Steps of the optimizer so far: those of a checkpoint go on from there.
   int64_t optimizer_steps() const;
@@ -149,6 +160,10 @@ class RONDO_API Engine {
 
   const Plan& plan() const;
   Communicator& communicator() const;
+  /// Where its buffers lie.
+  Device& device() const;
+  /// Where parts() lie: device(), or with offload its host memory.
+  Device& keeper() const;
   const OptimizerConfig& optimizer() const;
   /// Of the following steps, as a schedule has it. Errors: kInvalidArgument, as check_optimizer.
   Status set_learning_rate(float lr);
@@ -159,7 +174,7 @@ class RONDO_API Engine {
   Stats stats() const;
   void reset_stats();
   /// Bytes that it has allocated: those of plan().memory(), and, once micro-batches have added up at their owners, one
-  /// more set of those units' owned gradients.
+  /// more set of those units' owned gradients. grad_norm takes 256 KiB more.
   uint64_t owned_bytes() const;
 
  private:

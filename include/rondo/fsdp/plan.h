@@ -85,6 +85,9 @@ struct Options {
   int data_buffers = 0, grad_buffers = 0;
   /// What the optimizer keeps for each element it changes. 8: two moments in fp32, as of Adam.
   uint32_t optimizer_bytes = 8;
+  /// What ranks own, reduced gradients and optimizer state among it, is kept in host memory, where the optimizer runs;
+  /// whole parameters and gradients lie on the device. For engines on a device alone.
+  bool offload = false;
 };
 
 /// Where a tensor lies in its segment.
@@ -151,7 +154,10 @@ struct Memory {
   uint64_t grads = 0;   // reduced gradients of what it owns, in the master's type
   uint64_t optimizer = 0;
   uint64_t data_buffers = 0, grad_buffers = 0;
-  uint64_t total() const { return master + grads + optimizer + data_buffers + grad_buffers; }
+  uint64_t staging = 0;  // offload: where a part is cast, or waits for its way to the host
+  uint64_t host = 0;     // of all of these, what offload keeps in host memory
+  uint64_t total() const { return master + grads + optimizer + data_buffers + grad_buffers + staging; }
+  uint64_t device() const { return total() - host; }
 };
 
 class RONDO_API Plan {

@@ -1,8 +1,8 @@
 // The kernels that are compiled into the library, as images (fatbins) that the driver loads.
 //
-// An image holds the kernels of one dtype, or those of mixed types, or the copies, or the optimizers, for every architecture that was
-// compiled for and as PTX for those to come. So a process loads what it uses: find_image says where a kernel is,
-// without a look into any image. Names are those of lower.h.
+// An image holds the kernels of one dtype, or those of mixed types, or the copies, or the optimizers, for every
+// architecture that was compiled for and as PTX for those to come. So a process loads what it uses: find_image says
+// where a kernel is, without a look into any image. Names are those of lower.h and optimizer_kernels.h.
 //
 // A library built without nvcc has no images.
 // Thread safety: constant data.

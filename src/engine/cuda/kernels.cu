@@ -4,8 +4,8 @@
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
 //   RONDO_IMAGE_COPY                                               copies
 //   RONDO_IMAGE_OPTIMIZER                                          optimizers
-// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h), and those of optimizer_kernels.h. One
-// argument each, by value.
+// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h), and of
+// optimizer_kernels.h. One argument each, by value.
 //
 // 512 threads and at most one block of them on a multiprocessor at a time leave 128 registers to a thread.
 #include "engine/cuda/clock_exchange.h"

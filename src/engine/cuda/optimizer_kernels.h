@@ -13,7 +13,7 @@
 
 namespace rondo {
 
-/// The one argument of each of these kernels. All pointers are of the device; those that a kernel does not use are null.
+/// The one argument of each of these kernels. Pointers are the device's; those that a kernel does not use are null.
 struct OptimizerArgs {
   float* params;       // of rondo_floats_*: what is changed
   const float* grads;  // what is read

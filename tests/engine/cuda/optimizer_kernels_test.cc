@@ -1,5 +1,5 @@
-// The optimizer's kernels, on host threads: the bits of the host's loops, for every rule, any number of elements, aligned
-// and not, by any grid.
+// The optimizer's kernels, on host threads: the bits of the host's loops, for every rule, any number of elements,
+// aligned and not, by any grid.
 // labels: unit tsan
 // links: host_kernels
 #include "engine/cuda/optimizer_kernels.h"

@@ -1,0 +1,35 @@
+// The host as the place where sharded training keeps its buffers (rondo/fsdp/device.h): all is done when a call
+// returns.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include "rondo/fsdp/device.h"
+
+namespace rondo {
+
+class HostTraining : public fsdp::Device {
+ public:
+  Memory memory() const final { return Memory::kHost; }
+  int ordinal() const final { return -1; }
+  Device& host() final { return *this; }
+  void* stream(fsdp::Line) const final { return nullptr; }
+  Expected<std::byte*> allocate(uint64_t bytes) override;
+  void free(std::byte* memory) override;
+  Expected<Event*> make_event() final { return static_cast<Event*>(nullptr); }
+  void destroy(Event*) final {}
+  Status record(Event*, fsdp::Line) final { return {}; }
+  Status wait(fsdp::Line, Event*) final { return {}; }
+  Status await(Event*) final { return {}; }
+  Status synchronize(fsdp::Line) final { return {}; }
+  Status zero(void* at, uint64_t bytes) final;
+  Status copy(fsdp::Line, void* to, const void* from, uint64_t bytes) final;
+  Status read(void* to_host, const void* from, uint64_t bytes) final;
+  Status write(void* to, const void* from_host, uint64_t bytes) final;
+  Status step(const fsdp::StepCall& call) final;
+  Status add(uint64_t num_elems, float* to, const float* from) final;
+  Status scale(uint64_t num_elems, float factor, float* x) final;
+  Status add_squares(uint64_t num_elems, const float* x, double* lanes) final;
+};
+
+}  // namespace rondo

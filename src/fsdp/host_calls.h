@@ -1,0 +1,49 @@
+// Collectives on values of the host, by communicators of any memory: those of a device take them through a little
+// memory there.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <memory>
+
+#include "rondo/communicator.h"
+#include "rondo/fsdp/device.h"
+
+namespace rondo::fsdp {
+
+struct Freed {
+  Device* device = nullptr;
+  void operator()(std::byte* p) const { device->free(p); }
+};
+using Block = std::unique_ptr<std::byte, Freed>;
+
+/// Zeros, on a cache line. Errors: those of Device::allocate.
+Expected<Block> allocate(Device& device, uint64_t bytes);
+
+class HostCalls {
+ public:
+  /// device: where comm's buffers lie. Both must outlive it.
+  HostCalls(Communicator& comm, Device& device) : comm_(comm), device_(device) {}
+  Communicator& comm() const { return comm_; }
+
+  Status all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype);
+  Status broadcast(void* values, uint64_t count_elems, Dtype dtype, Rank root);
+  Status all_reduce(void* values, uint64_t count_elems, Dtype dtype, Op op, uint32_t promises);
+  /// Of values that lie on the host or on the device; through at most 4 MiB of the device.
+  Status send(const std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
+  /// To the host.
+  Status recv(std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
+
+ private:
+  bool direct() const { return device_.memory() == rondo::Memory::kHost; }
+  Expected<std::byte*> room(uint64_t bytes);
+  template <class Call>
+  Status run(uint32_t promises, const Call& call);
+
+  Communicator& comm_;
+  Device& device_;
+  Block room_;
+  uint64_t room_bytes_ = 0;
+};
+
+}  // namespace rondo::fsdp

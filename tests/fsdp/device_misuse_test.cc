@@ -1,0 +1,125 @@
+// What a device, a communicator and a plan that do not belong together are told; and a device that fails.
+// labels: unit
+// timeout: 60
+// links: host_kernels
+#include "fsdp/played_device.h"
+
+namespace rondo::fsdp::testing {
+namespace {
+
+using rondo::testing::EmulatedCuda;
+using rondo::testing::FakeMachine;
+
+void expect_refused(const Expected<std::unique_ptr<Engine>>& made, std::initializer_list<const char*> words) {
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument) << made.status().to_string();
+  for (const char* w : words)
+    EXPECT_NE(made.status().message().find(w), std::string::npos) << w << ": " << made.status().to_string();
+}
+
+TEST(FsdpDeviceMisuse, DeviceAndCommunicatorLieApart) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  const TinyNet net;
+  const auto plan = Plan::build(net.model(), {.nranks = 2});
+  ASSERT_TRUE(plan.ok());
+  rondo::testing::SpawnOptions on_devices;
+  on_devices.config = rondo::testing::device_config();
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        expect_refused(Engine::create(*plan, comm, {}),
+                       {"rank", "options.device is host memory", "CUDA device", "cuda_device()"});
+        const auto other = cuda_device(1 - device_of(comm));
+        ASSERT_TRUE(other.ok());
+        expect_refused(Engine::create(*plan, comm, {.device = *other}), {"CUDA device 0", "CUDA device 1"});
+      },
+      on_devices);
+  spawn(World::kThreads, 2, [&](Communicator& comm) {
+    EXPECT_EQ(device_of(comm), -1);
+    const auto device = cuda_device(0);
+    ASSERT_TRUE(device.ok());
+    expect_refused(Engine::create(*plan, comm, {.device = *device}), {"CUDA device 0", "host memory"});
+  });
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+TEST(FsdpDeviceMisuse, OffloadFromTheHostHasNothingToMove) {
+  const TinyNet net;
+  const auto plan = Plan::build(net.model(), {.nranks = 1, .offload = true});
+  ASSERT_TRUE(plan.ok());
+  spawn(World::kThreads, 1, [&](Communicator& comm) {
+    expect_refused(Engine::create(*plan, comm, {}), {"offload", "nothing to move"});
+  });
+}
+
+TEST(FsdpDeviceMisuse, NoSuchDevice) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  for (const int ordinal : {-1, 2}) {
+    const auto made = cuda_device(ordinal);
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(made.status().message().find("2 CUDA devices"), std::string::npos) << made.status().to_string();
+  }
+}
+
+// Whatever of the device's memory, events or pinned memory cannot be had: an error, and nothing is left behind.
+TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  const TinyNet net;
+  for (const bool offload : {false, true}) {
+    const auto plan = Plan::build(net.model(), {.nranks = 1, .offload = offload});
+    ASSERT_TRUE(plan.ok());
+    rondo::testing::SpawnOptions options;
+    options.config = rondo::testing::device_config();
+    spawn(
+        World::kThreads, 1,
+        [&](Communicator& comm) {
+          int failed = 0;
+          for (const char* what : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate"})
+            for (const uint64_t nth : {1u, 3u, 5u}) {
+              auto device = std::make_shared<PlayedDevice>(comm, Delays{});
+              {
+                auto warm = Engine::create(*plan, comm, {.device = device});  // the communicator's own
+                ASSERT_TRUE(warm.ok()) << warm.status().to_string();
+              }
+              cuda.fake().fail(what, cuda::kErrorOutOfMemory, nth);
+              const auto made = Engine::create(*plan, comm, {.device = device});
+              failed += !made.ok();
+              if (!made.ok()) {
+                EXPECT_EQ(made.status().code(), StatusCode::kExhausted) << made.status().to_string();
+              }
+              cuda.fake().fail(what, cuda::kErrorOutOfMemory, 1'000'000'000);
+            }
+          EXPECT_GE(failed, 6);
+        },
+        options);
+    EXPECT_EQ(cuda.fake().leaks(), "");
+  }
+}
+
+// A fault of the device reaches the caller at the next call, and the engine can be destroyed.
+TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  const TinyNet net;
+  const auto plan = Plan::build(net.model(), {.nranks = 1});
+  ASSERT_TRUE(plan.ok());
+  rondo::testing::SpawnOptions options;
+  options.config = rondo::testing::device_config();
+  spawn(
+      World::kThreads, 1,
+      [&](Communicator& comm) {
+        auto made = Engine::create(*plan, comm, {.device = std::make_shared<PlayedDevice>(comm, Delays{})});
+        ASSERT_TRUE(made.ok()) << made.status().to_string();
+        fill(**made);
+        ASSERT_TRUE(train_step(**made, net, 1, 1, 0).ok());
+        ASSERT_TRUE((*made)->device().synchronize(Line::kCompute).ok());
+        cuda.fake().break_device(0, cuda::kErrorIllegalAddress);
+        const Status s = (*made)->gather(1);
+        EXPECT_EQ(s.code(), StatusCode::kSystem) << s.to_string();
+        EXPECT_NE(s.message().find("700"), std::string::npos) << s.to_string();
+      },
+      options);
+}
+
+}  // namespace
+}  // namespace rondo::fsdp::testing

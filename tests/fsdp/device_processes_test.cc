@@ -1,0 +1,26 @@
+// The engine on a device that processes share, played on the host: copies and flags in streams carry the data there.
+// labels: mp
+// timeout: 120
+// links: host_kernels
+#include "fsdp/hooks.h"
+#include "fsdp/played_device.h"
+
+namespace rondo::fsdp::testing {
+namespace {
+
+TEST(FsdpDeviceProcesses, TrainAsOneProcessDoes) {
+  for (const Strategy strategy : kStrategies)
+    for (const bool offload : {false, true}) {
+      rondo::testing::EmulatedCuda cuda(rondo::testing::FakeMachine::uniform(1));  // before processes are forked
+      Setting s;
+      s.plan = {.nranks = 2, .strategy = strategy, .offload = offload};
+      s.memory = rondo::Memory::kCuda;
+      s.communicator = "p2p_level = sys\n";
+      s.device = [](Communicator& comm) { return std::make_shared<PlayedDevice>(comm, Delays{500, 500}); };
+      s.by = by_hooks({});
+      expect_same_training(World::kProcesses, s);
+    }
+}
+
+}  // namespace
+}  // namespace rondo::fsdp::testing
