@@ -1,8 +1,10 @@
-"""Medians of paired ratios: both members of a pair come from the same round and the same placement of the CPUs."""
+"""Medians of what was measured in rounds, and of ratios whose members come from the same round and the same placement
+of the CPUs; with 95 % intervals."""
 
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from statistics import median
 
@@ -42,3 +44,33 @@ def ratio_of_pairs(pairs: list[float]) -> Ratio | None:
 
 def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median and the ends of its 95 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+def median_of(values: list[float]) -> Interval:
+    """By order statistics; the least and the largest below 6 values. Needs one value."""
+    ordered = sorted(values)
+    k = _ci_high_index(len(ordered))
+    return Interval(median(ordered), ordered[len(ordered) - 1 - k], ordered[k])
+
+
+def ratio_of_medians(rounds: list[tuple[float, float]], resamples: int = 4000) -> Interval:
+    """The median of the first members over that of the second ones, for differences near zero, whose ratios round by
+    round say nothing. Interval by bootstrap over rounds, the same for the same rounds. Where the second median is not
+    positive, the ratio is infinite."""
+
+    def ratio(drawn: list[tuple[float, float]]) -> float:
+        below = median(b for _, b in drawn)
+        return median(a for a, _ in drawn) / below if below > 0 else math.inf
+
+    draw = random.Random(1)
+    ratios = sorted(ratio(draw.choices(rounds, k=len(rounds))) for _ in range(resamples))
+    return Interval(ratio(rounds), ratios[int(0.025 * resamples)], ratios[math.ceil(0.975 * resamples) - 1])

@@ -1,12 +1,17 @@
 """One rank of PyTorch's side of bench/compare_fsdp: FSDP2 over Gloo with the architecture of
-examples/03_char_transformer. Reads numbers of steps, one a line, from stdin; answers with the seconds that they took.
-Arguments: dim layers context batch. Rank and meeting place come from the environment, as under torchrun."""
+examples/03_char_transformer. Reads lines "STEPS timed|watched" from stdin and answers each with one of five numbers:
+seconds, the last loss, seconds blocked in collectives (of watched bursts alone, in which they are wrapped), and CPU
+seconds of this process and of the threads in it that do not compute.
+Arguments: sharded|plain dim layers context batch. Plain is the same model without fully_shard, each process for itself,
+with the same optimizer over all parameters. Rank and meeting place come from the environment, as under torchrun."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -54,29 +59,66 @@ class Transformer(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
+class Watch:
+    """Adds up the time in the collectives of FSDP2, which on a CPU return when they are done."""
+
+    def __init__(self) -> None:
+        self.blocked_s = 0.0
+        names = ("all_gather_single", "reduce_scatter_single", "all_reduce")
+        self.plain = {name: getattr(dist, name) for name in names}
+
+    def timed(self, collective: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            start = time.monotonic()
+            work = collective(*args, **kwargs)
+            self.blocked_s += time.monotonic() - start
+            if work is not None:
+                raise RuntimeError("a collective of FSDP2 goes on after its call: its Work.wait must be timed too")
+            return None
+
+        return call
+
+    def __enter__(self) -> Watch:
+        for name, collective in self.plain.items():
+            setattr(dist, name, self.timed(collective))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, collective in self.plain.items():
+            setattr(dist, name, collective)
+
+
 def main() -> None:
-    dim, layers, context, batch = map(int, sys.argv[1:])
+    mode = sys.argv[1]
+    dim, layers, context, batch = map(int, sys.argv[2:])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     torch.manual_seed(1)
-    model = Transformer(dim, layers, context)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     ids = torch.randint(VOCABULARY, (batch, context))
     following = torch.randint(VOCABULARY, (batch, context))
+    model = Transformer(dim, layers, context)
+    if mode == "sharded":
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     for line in sys.stdin:
-        start = time.monotonic()
-        for _ in range(int(line)):
-            loss = model(ids, following)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            value = loss.item()
-        print(time.monotonic() - start, value, flush=True)
-    dist.destroy_process_group()
+        steps, kind = line.split()
+        watch = Watch()
+        with watch if kind == "watched" and mode == "sharded" else contextlib.nullcontext():
+            cpu, own, start = time.process_time(), time.thread_time(), time.monotonic()
+            for _ in range(int(steps)):
+                loss = model(ids, following)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                value = loss.item()
+            took, cpu = time.monotonic() - start, time.process_time() - cpu
+            others = cpu - (time.thread_time() - own)
+        print(took, value, watch.blocked_s, cpu, others, flush=True)
+    if mode == "sharded":
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
