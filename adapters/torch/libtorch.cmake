@@ -1,20 +1,35 @@
-# rondo_libtorch: libtorch for code that runs on the CPU. TorchConfig.cmake of a wheel that was built for CUDA asks for
-# CUDA's toolkit; the headers and the two libraries that such code needs do not. CMAKE_PREFIX_PATH may name the torch
-# package itself or, as torch.utils.cmake_prefix_path does, its share/cmake.
-set(hints)
-foreach(prefix IN LISTS CMAKE_PREFIX_PATH)
-  list(APPEND hints ${prefix} ${prefix}/../..)
+# rondo::libtorch: libtorch for code that runs on the CPU; RONDO_LIBTORCH_VERSION. Where there is none,
+# RONDO_LIBTORCH_MISSING says so, and there is no target. Used by the build and, installed, by find_package(rondo).
+#
+# TorchConfig.cmake of a wheel that was built for CUDA asks for CUDA's toolkit; the headers and the two libraries that
+# such code needs do not. CMAKE_PREFIX_PATH may name the torch package itself or, as torch.utils.cmake_prefix_path does,
+# its share/cmake.
+set(RONDO_LIBTORCH_MISSING)
+set(_rondo_hints)
+foreach(_rondo_prefix IN LISTS CMAKE_PREFIX_PATH)
+  list(APPEND _rondo_hints ${_rondo_prefix} ${_rondo_prefix}/../..)
 endforeach()
-find_path(RONDO_TORCH_INCLUDE torch/csrc/api/include/torch/torch.h HINTS ${hints} PATH_SUFFIXES include
+find_path(RONDO_TORCH_INCLUDE torch/csrc/api/include/torch/torch.h HINTS ${_rondo_hints} PATH_SUFFIXES include
           DOC "Folder of libtorch's headers")
-foreach(name torch_cpu c10)
-  find_library(RONDO_LIB_${name} ${name} HINTS ${hints} PATH_SUFFIXES lib)
-  if(NOT RONDO_LIB_${name} OR NOT RONDO_TORCH_INCLUDE)
-    message(FATAL_ERROR "RONDO_TORCH: no libtorch below CMAKE_PREFIX_PATH (${CMAKE_PREFIX_PATH}): give "
-                        "-D CMAKE_PREFIX_PATH=$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)')")
+find_library(RONDO_LIB_torch_cpu torch_cpu HINTS ${_rondo_hints} PATH_SUFFIXES lib)
+find_library(RONDO_LIB_c10 c10 HINTS ${_rondo_hints} PATH_SUFFIXES lib)
+if(NOT RONDO_LIB_torch_cpu OR NOT RONDO_LIB_c10 OR NOT RONDO_TORCH_INCLUDE)
+  set(RONDO_LIBTORCH_MISSING "no libtorch below CMAKE_PREFIX_PATH (${CMAKE_PREFIX_PATH}): add \
+$(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)') to it")
+  return()
+endif()
+set(RONDO_LIBTORCH_VERSION)
+foreach(_rondo_header headeronly/version.h csrc/api/include/torch/version.h)  # of 2.15, and before
+  if(NOT RONDO_LIBTORCH_VERSION AND EXISTS ${RONDO_TORCH_INCLUDE}/torch/${_rondo_header})
+    file(STRINGS ${RONDO_TORCH_INCLUDE}/torch/${_rondo_header} _rondo_parts
+         REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+    string(REGEX MATCHALL "[0-9]+" _rondo_parts "${_rondo_parts}")
+    list(JOIN _rondo_parts "." RONDO_LIBTORCH_VERSION)
   endif()
 endforeach()
-add_library(rondo_libtorch INTERFACE)
-target_include_directories(rondo_libtorch SYSTEM INTERFACE ${RONDO_TORCH_INCLUDE}
-                                                           ${RONDO_TORCH_INCLUDE}/torch/csrc/api/include)
-target_link_libraries(rondo_libtorch INTERFACE ${RONDO_LIB_torch_cpu} ${RONDO_LIB_c10})
+if(NOT TARGET rondo::libtorch)
+  add_library(rondo::libtorch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(rondo::libtorch SYSTEM INTERFACE ${RONDO_TORCH_INCLUDE}
+                                                              ${RONDO_TORCH_INCLUDE}/torch/csrc/api/include)
+  target_link_libraries(rondo::libtorch INTERFACE ${RONDO_LIB_torch_cpu} ${RONDO_LIB_c10})
+endif()
