@@ -4,7 +4,8 @@
 # missing (Debian 12).
 #   scripts/test.sh            all of it
 #   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its
-#                              tests and its example, and that torch binds to rondo's libnccl.so.2
+#                              tests, its examples and its installed package, and that torch binds to rondo's
+#                              libnccl.so.2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
@@ -15,7 +16,8 @@ if [ "${1:-}" = --torch ]; then
   echo "== build of the adapter (in the release build)"
   configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=ON \
     -D CMAKE_PREFIX_PATH="$("$TORCH_PYTHON" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-  build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer fsdp_checkpoint_test
+  build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer \
+    example_07_wrapping fsdp_checkpoint_test
   echo "== tests"
   ctest --preset release -L '^torch$'
   echo "== checkpoints, read by PyTorch and by rondo"

@@ -85,8 +85,7 @@ Values values_of(Model& model) {
 /// loss(model, step, micro_batch, rank).
 template <class Model, class Loss>
 Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nranks, int micro_batches, int steps,
-                   Loss loss, std::function<float(int)> rate = {}) {
-  fsdp::OptimizerConfig config = optimizer;
+                   Loss loss) {
   std::map<std::string, Tensor> parameters;  // tied ones once
   std::set<const void*> seen;
   for (auto& p : model->named_parameters())
@@ -94,7 +93,6 @@ Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nran
       parameters[p.key()] = p.value();
   std::map<std::string, std::vector<Tensor>> states;
   for (int step = 1; step <= steps; ++step) {
-    if (rate) config.lr = rate(step);
     std::map<std::string, Tensor> mean;
     for (int m = 0; m < micro_batches; ++m) {
       std::map<std::string, Tensor> sum;
@@ -110,7 +108,7 @@ Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nran
       auto& s = states[name];
       if (s.empty()) s = {::torch::zeros_like(p), ::torch::zeros_like(p)};
       float* both[2] = {s[0].template data_ptr<float>(), s[1].template data_ptr<float>()};
-      fsdp::optimizer_step(config, step, 1, static_cast<uint64_t>(p.numel()), p.template data_ptr<float>(),
+      fsdp::optimizer_step(optimizer, step, 1, static_cast<uint64_t>(p.numel()), p.template data_ptr<float>(),
                            mean[name].template data_ptr<float>(), both);
     }
   }
@@ -158,6 +156,23 @@ void spawn_ranks(int nranks, Fn fn) {
 
 inline fsdp::OptimizerConfig momentum(float lr = 0.02f) {
   return {.rule = fsdp::Rule::kSgd, .lr = lr, .momentum = 0.9f};
+}
+
+inline Options by_block(const fsdp::OptimizerConfig& optimizer = momentum()) {
+  return {.policy = wrap_types<BlockImpl>(), .engine = {.optimizer = optimizer, .deterministic = true}};
+}
+
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+inline void expect_words(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* w : words) EXPECT_NE(text.find(w), std::string::npos) << "'" << w << "' is not in: " << text;
 }
 
 }  // namespace rondo::torch::testing

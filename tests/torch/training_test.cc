@@ -1,4 +1,4 @@
-// Training through the adapter: the bits of one process, the plan's communications, torch's own optimizers, BatchNorm.
+// Training through the adapter: the bits of one process, the plan's communications, torch's own optimizers, clipping.
 #include "models.h"
 
 namespace rondo::torch::testing {
@@ -144,66 +144,6 @@ TEST(TorchTraining, ClippingLimitsTheNorm) {
     ASSERT_TRUE(comm.all_reduce(&moved, &all, 1, Dtype::kFloat64, Op::kSum).ok());
     EXPECT_NEAR(std::sqrt(all), 1e-3, 1e-5);
   });
-}
-
-// Ten patterns of 8 x 8 and noise on them.
-struct Digits {
-  Tensor images, labels;
-  Digits(int count, uint64_t seed) {
-    labels = ::torch::arange(count) % 10;
-    images = random({10, 1, 8, 8}, 3).sign().index_select(0, labels) + 0.8 * random({count, 1, 8, 8}, seed);
-  }
-};
-
-struct DigitsNetImpl : nn::Module {
-  DigitsNetImpl() {
-    register_module("features", features);
-    head = register_module("head", Linear(16 * 4 * 4, 10));
-    fill(*this);
-  }
-  Tensor forward(Tensor x) { return ::torch::log_softmax(head(features->forward(x).flatten(1)), 1); }
-  nn::Sequential features{nn::Conv2d(nn::Conv2dOptions(1, 8, 3).padding(1)),
-                          nn::BatchNorm2d(8),
-                          nn::ReLU(),
-                          nn::Conv2d(nn::Conv2dOptions(8, 16, 3).padding(1)),
-                          nn::BatchNorm2d(16),
-                          nn::ReLU(),
-                          nn::MaxPool2d(2)};
-  Linear head{nullptr};
-};
-RONDO_TORCH_MODULE(DigitsNet);
-
-TEST(TorchTraining, BatchNormAndAdadeltaWithAStepScheduleConverge) {
-  ::at::set_num_threads(1);
-  const fsdp::OptimizerConfig adadelta{.rule = fsdp::Rule::kAdadelta, .lr = 1, .eps = 1e-6f};
-  constexpr int kRanks = 2, kDigitSteps = 40;
-  auto rate = [](int step) { return step > 25 ? 0.5f : 1.0f; };
-  auto loss = [](auto& net, int step, int, int r) {
-    const Digits d(20, static_cast<uint64_t>(step * 10 + r));
-    return ::torch::nll_loss(net->forward(d.images), d.labels);
-  };
-  const Values alone = train_alone(DigitsNet(), adadelta, kRanks, 1, kDigitSteps, loss, rate);
-  for (const Policy& p : {wrap_types<nn::Conv2dImpl>(), min_params(500)})
-    spawn_ranks(kRanks, [&](Communicator& comm) {
-      DigitsNet net;
-      auto sharded = fully_shard(net, comm, {.policy = p, .engine = {.optimizer = adadelta, .deterministic = true}});
-      EXPECT_GE(sharded.plan().units().size(), 2u);
-      double first = 0, last = 0;
-      for (int step = 1; step <= kDigitSteps; ++step) {
-        const Digits d(20, static_cast<uint64_t>(step * 10 + comm.rank()));
-        const Tensor l = ::torch::nll_loss(sharded(d.images), d.labels);
-        (step == 1 ? first : last) = l.item<double>();
-        l.backward();
-        sharded.set_learning_rate(rate(step));
-        sharded.step();
-      }
-      EXPECT_LT(last, first / 10);
-      expect_values(sharded, alone, 1e-6);
-      net->eval();
-      const ::torch::NoGradGuard no_grad;
-      const Digits d(50, 4711);
-      EXPECT_GT(sharded(d.images).argmax(1).eq(d.labels).to(::torch::kFloat).mean().item<double>(), 0.9);
-    });
 }
 
 }  // namespace
