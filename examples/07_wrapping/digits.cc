@@ -1,5 +1,5 @@
-// A convolutional network with BatchNorm learns to read digits, with Adadelta and a rate that falls with each epoch: what
-// FSDP is first tried on. Its averages (buffers) are never shared out: each rank has those of its own images.
+// A convolutional network with BatchNorm learns to read digits, with Adadelta and a rate that falls with each epoch:
+// what FSDP is first tried on. Its averages (buffers) are never shared out: each rank has those of its own images.
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 

@@ -1,5 +1,5 @@
-// As T5 has it: encoder, decoder and the last layer share one embedding. What is tied must lie in one unit, so it goes to
-// the unit around its users, which stays from the start of forward to the end of backward.
+// As T5 has it: encoder, decoder and the last layer share one embedding. What is tied must lie in one unit, so it goes
+// to the unit around its users, which stays from the start of forward to the end of backward.
 //
 // The task: say a sequence backwards.
 #include <torch/nn/functional.h>

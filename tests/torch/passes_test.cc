@@ -1,5 +1,5 @@
-// A pass and what may happen to it: exceptions, views that leave a unit, forgotten gradients, evaluation, several forwards,
-// recomputation; first values; processes.
+// A pass and what may happen to it: exceptions, views that leave a unit, forgotten gradients, evaluation, several
+// forwards, recomputation; first values; processes.
 #include "models.h"
 
 namespace rondo::torch::testing {

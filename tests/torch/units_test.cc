@@ -1,5 +1,5 @@
-// What becomes a unit and what is in it: ties, free-form code, types; units that are frozen, unused, repeated, or called
-// outside of a pass.
+// What becomes a unit and what is in it: ties, free-form code, types; units that are frozen, unused, repeated, or
+// called outside of a pass.
 #include "models.h"
 
 namespace rondo::torch::testing {
