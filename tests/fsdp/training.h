@@ -109,6 +109,7 @@ struct Setting {
   rondo::Memory memory = rondo::Memory::kHost;
   /// A rank's device, where it is not the host.
   std::function<std::shared_ptr<Device>(Communicator& comm)> device = {};
+  rondo::TransportDecorator decorate = {};  // of every rank's transport; threads
 };
 
 inline void fill(Engine& engine) {
@@ -194,6 +195,7 @@ inline void expect_same_training(World world, const Setting& s, float tolerance 
   rondo::testing::SpawnOptions options;
   options.config.settings = s.communicator;
   options.config.memory = s.memory;
+  options.decorate = s.decorate;
   spawn(
       world, s.plan.nranks,
       [&](Communicator& comm) {

@@ -51,6 +51,15 @@ void FaultControl::at_message(Fault fault, uint64_t number, uint32_t delay_us) {
   due_message_.store(number, std::memory_order_release);
 }
 
+void FaultControl::delay_each(uint32_t most_us, uint32_t seed) {
+  random_.seed(seed);
+  most_us_.store(most_us, std::memory_order_release);
+}
+
+void FaultControl::delay_message() {
+  if (const uint32_t most = most_us_.load(std::memory_order_acquire); most != 0) usleep(random_() % most);
+}
+
 void FaultControl::at_opening(Fault fault, uint64_t number) {
   fault_ = fault;
   due_opening_.store(num_openings_ + number, std::memory_order_release);
@@ -207,6 +216,7 @@ bool FaultTransport::carry_message(Relay& relay) {
   const uint32_t line = relay.line(step);
   uint64_t flag = HostMem::load_acquire(&from.lines[line].flag);
   if (!same_step(flag, step)) return false;
+  control_->delay_message();
   const Fault fault = control_->count_message(relay.key.writer);
   if (control_->stopped_) return false;
   if (fault == Fault::kDelay) usleep(control_->delay_us_);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -58,6 +59,8 @@ class FaultControl {
   uint64_t num_messages() const { return num_messages_.load(std::memory_order_acquire); }
   /// At the message of that number, 1-based.
   void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
+  /// From now on each message comes late, by a time of its own below most_us; nothing is wrong with that.
+  void delay_each(uint32_t most_us, uint32_t seed);
   /// When this rank opens its n-th connection from now on, either end.
   void at_opening(Fault fault, uint64_t number);
   /// Now, in the calling thread.
@@ -71,6 +74,7 @@ class FaultControl {
   /// Counts it and says what is due at it.
   Fault count_message(Rank writer);
   Fault count_opening(Rank writer);
+  void delay_message();
   void fill_pool();
 
   FaultMoment* moment_;
@@ -78,6 +82,8 @@ class FaultControl {
   std::atomic<uint64_t> due_message_{0}, due_opening_{0};  // 0: never
   std::atomic<Fault> fault_{Fault::kNone};
   std::atomic<uint32_t> delay_us_{0};
+  std::atomic<uint32_t> most_us_{0};  // of each message; 0: none is late
+  std::mt19937 random_;               // used by the relay alone
   std::atomic<bool> stopped_{false};
   std::mutex hoard_mutex_;  // guards what follows
   std::shared_ptr<StagingPool> pool_;

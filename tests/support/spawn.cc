@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "support/fault_case.h"
 #include "support/shared.h"
 #include "support/spawn_processes.h"
 #include "support/test_hosts.h"
@@ -34,7 +35,8 @@ struct ThreadRun {
 
 std::vector<RankResult> run_threads(int nranks, const OwningRankFn& fn, const SpawnOptions& options) {
   ThreadRun run(nranks);
-  auto comms = Communicator::init_all(nranks, options.config);
+  auto comms = options.decorate ? init_all_with(options.decorate, nranks, options.config)
+                                : Communicator::init_all(nranks, options.config);
   if (!comms.ok()) {
     run.results[0].failures.push_back("init_all: " + comms.status().to_string());
     return std::move(run.results);

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/control_plane.h"
 #include "rondo/communicator.h"
 
 namespace rondo::testing {
@@ -61,6 +62,7 @@ struct RankResult {
 
 struct SpawnOptions {
   Config config;
+  TransportDecorator decorate = {};  // of every rank's transport; threads
   double deadline_s = 60;
   std::vector<Rank> may_die;                                 // processes: being killed is no failure of these ranks
   std::function<void(const std::vector<pid_t>&)> in_parent;  // processes: runs in the parent while the ranks run
