@@ -1,8 +1,8 @@
 // labels: unit tsan
 // timeout: 120
-// Which of the ranks is late, and with what, is left to chance: nobody computes on what has not come, nothing is gathered
-// into a buffer or written over gradients in use, and no gradients are reduced before they are computed. Each of these
-// would change the bits; ThreadSanitizer sees them besides.
+// Which of the ranks is late, and with what, is left to chance: nobody computes on what has not come, nothing is
+// gathered into a buffer or written over gradients in use, and no gradients are reduced before they are computed. Each
+// of these would change the bits; ThreadSanitizer sees them besides.
 #include "fsdp/hooks.h"
 #include "fsdp/training.h"
 #include "support/fault_transport.h"
