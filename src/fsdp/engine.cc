@@ -90,8 +90,10 @@ Status Engine::read_owned(const Read& read) const {
     }
     read(impl_->unit(p.unit).tensors[p.tensor], p.first, p.num_elems, direct ? p.master : copy.data());
   }
-  return {};
+  return impl_->settled();
 }
+
+Status Engine::settled() { return impl_->settled(); }
 
 void* Engine::data(int u, size_t tensor) {
   if (!impl_->check_unit(u).ok() || tensor >= impl_->unit(u).placed.size()) return nullptr;
@@ -122,8 +124,8 @@ Status Engine::gather(int u) {
   if (held < 0) impl_->held_since[static_cast<size_t>(impl_->unit(u).data_buffer)] = trace_clock();
   held = u;
   Device& device = impl_->device;
-  // No step of the optimizer stands between its use and this.
-  if (s.where == Where::kHere && impl_->unit(u).grad_buffer < 0)
+  // No step of the optimizer stands in the compute line between its use and this.
+  if (s.where == Where::kHere && (impl_->offloads() || impl_->unit(u).grad_buffer < 0))
     RONDO_TRY(device.record(s.changed.get(), Line::kCompute));
   s.where = Where::kComing;
   RONDO_TRY(device.wait(Line::kCommunication, impl_->released[static_cast<size_t>(impl_->unit(u).data_buffer)].get()));
@@ -172,6 +174,11 @@ Status Engine::begin_grads(int u) {
         fmt::format("gradients of {} cannot be written: those of {} are in the buffer, and their reduction "
                     "was not waited for",
                     impl_->name(u), impl_->name(has >= 0 ? has : u)));
+  if (s.has_sum && !s.whole_sum && impl_->sums_where_computed(u))
+    return impl_->misuse(
+        fmt::format("gradients of {} cannot be written a second time in a step: what is reduced lies where they are "
+                    "computed; leave the reductions of all micro-batches but the last away (Plan::step(false))",
+                    impl_->name(u)));
   if (has < 0) impl_->written_since[static_cast<size_t>(impl_->unit(u).grad_buffer)] = trace_clock();
   has = u;
   s.writing = true;

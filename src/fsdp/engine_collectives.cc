@@ -25,6 +25,11 @@ Status Engine::Impl::line_error() const {
   return replicas->error();
 }
 
+Status Engine::Impl::settled() {
+  if (last_reduction) RONDO_TRY(last_reduction->wait());
+  return line_error();
+}
+
 Status Engine::Impl::gather_segment(int u, size_t i) {
   const Segment& s = unit(u).segments[i];
   std::byte* const to = buffer(u) + s.data_offset_bytes;
@@ -66,25 +71,23 @@ Status Engine::Impl::reduce_segment(int u, size_t i) {
   std::byte* const home = st.has_sum ? o.sum.get() : o.grad;
   std::byte* const to = offloads() ? staging.get() : home;
   Work work;
-  Work* const done = streams() ? nullptr : &work;
   if (sharded()) {
-    RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, done));
+    RONDO_TRY(shards->reduce_scatter_v(from, to, s.counts.data(), s.offsets.data(), s.param, Op::kAvg, &how, &work));
     note({Act::kReduce, u, i, "reduce_scatter", false, owned * wire, s.num_elems * wire});
     if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   } else {
-    RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, done));
+    RONDO_TRY(replicas->all_reduce(from, to, s.num_elems, s.param, Op::kAvg, &how, &work));
     if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   }
-  if (!streams()) {
-    st.reductions.push_back(std::move(work));
-    return {};
-  }
-  if (sharded() && replicated()) RONDO_TRY(reduce_across(u, i));
+  if (streams() && sharded() && replicated()) RONDO_TRY(reduce_across(u, i, &work));
+  // The host waits for what it goes on with; of the rest it need only be able to tell how the last one ended.
+  if (streams() && !offloads()) last_reduction = std::move(work);
+  else st.reductions.push_back(std::move(work));
   return offloads() ? device.copy(Line::kCommunication, home, to, size) : Status();
 }
 
 // Hybrid: owners of the same part add what their groups have.
-Status Engine::Impl::reduce_across(int u, size_t i) {
+Status Engine::Impl::reduce_across(int u, size_t i, Work* work) {
   UnitState& st = state(u);
   const Segment& s = unit(u).segments[i];
   const uint64_t owned = s.counts[part];
@@ -93,11 +96,11 @@ Status Engine::Impl::reduce_across(int u, size_t i) {
   if (offloads()) at = staging.get();
   TypeRow row{s.master, s.reduce, Dtype::kFloat32, s.master};
   const CallOptions how = call(&row, promises());
-  return replicas->all_reduce(at, at, owned, s.master, Op::kAvg, &how);
+  return replicas->all_reduce(at, at, owned, s.master, Op::kAvg, &how, work);
 }
 
 Status Engine::Impl::reduce_across(int u) {
-  for (size_t i = 0; i < unit(u).segments.size(); ++i) RONDO_TRY(reduce_across(u, i));
+  for (size_t i = 0; i < unit(u).segments.size(); ++i) RONDO_TRY(reduce_across(u, i, nullptr));
   return {};
 }
 

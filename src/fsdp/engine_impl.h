@@ -67,7 +67,7 @@ class Engine::Impl {
   Status make_unit(size_t u);
   Status gather_segment(int u, size_t s);
   Status reduce_segment(int u, size_t s);
-  Status reduce_across(int u, size_t s);
+  Status reduce_across(int u, size_t s, Work* work);
   Status reduce_across(int u);
   Status add_sum(int u);
   Status scale_grads();
@@ -75,6 +75,8 @@ class Engine::Impl {
   Status mark_changed();
   /// Of a device: the error after which its communicators refuse work; on the host the works have told.
   Status line_error() const;
+  /// Of a device: waits for the reductions that were issued, and says how they ended.
+  Status settled();
   Expected<Event> make_event();
   void note(const Communication& c);
   /// Beside the steps of collectives, where the communicator is traced: since `begin` on trace_clock().
@@ -102,6 +104,12 @@ class Engine::Impl {
   /// Calls are put into streams and the host goes on.
   bool streams() const { return device.memory() != rondo::Memory::kHost; }
   bool offloads() const { return plan.options().offload; }
+  /// A unit's owners keep its reduced gradients in the gradient buffer itself.
+  bool sums_where_computed(int u) {
+    for (const Owned& o : state(u).owned)
+      if (o.grad != nullptr && o.own_grad == nullptr) return true;
+    return false;
+  }
   bool sharded() const { return plan.shard_ranks() > 1; }
   bool replicated() const { return plan.options().nranks > plan.shard_ranks(); }
   uint32_t promises() const { return options.deterministic ? RONDO_PROMISE_RANK_ORDER : 0; }
@@ -129,6 +137,7 @@ class Engine::Impl {
   Event handed_over;                                // gradients, from the compute line to the other
   Block staging;                                    // offload: the part that is on its way, in the communication line
   Block lanes;                                      // of sums of squares
+  std::optional<Work> last_reduction;               // of a device, where the host does not wait for it
   std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
   std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()
   std::vector<UnitState> states;

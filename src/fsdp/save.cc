@@ -107,6 +107,7 @@ Status Saving::run() {
 
 // Parameters first, then what the optimizer keeps: the same rows.
 Status Saving::write_mine(std::vector<Record>* mine) {
+  RONDO_TRY(engine_.settled());
   const std::vector<Part> parts = engine_.parts();
   std::map<std::pair<size_t, size_t>, const Part*> owned;
   for (const Part& p : parts) owned[{static_cast<size_t>(p.unit), p.tensor}] = &p;

@@ -62,6 +62,30 @@ TEST(FsdpDeviceMisuse, NoSuchDevice) {
   }
 }
 
+// Giving memory back to CUDA waits for the whole context: what is freed serves the next, as zeros.
+TEST(FsdpDeviceMisuse, FreedMemoryServesTheNext) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  {
+    const auto made = cuda_device(0);
+    ASSERT_TRUE(made.ok());
+    Device& device = **made;
+    const auto first = device.allocate(1000);
+    ASSERT_TRUE(first.ok());
+    const std::vector<char> ones(1000, 1);
+    ASSERT_TRUE(device.write(*first, ones.data(), ones.size()).ok());
+    device.free(*first);
+    const auto large = device.allocate(4000), second = device.allocate(900), third = device.allocate(900);
+    ASSERT_TRUE(large.ok() && second.ok() && third.ok());
+    EXPECT_EQ(*second, *first);
+    EXPECT_NE(*large, *first);
+    EXPECT_NE(*third, *first);
+    std::vector<char> read(900, 1);
+    ASSERT_TRUE(device.read(read.data(), *second, read.size()).ok());
+    EXPECT_EQ(read, std::vector<char>(900, 0));
+  }
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
 // Whatever of the device's memory, events or pinned memory cannot be had: an error, and nothing is left behind.
 TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
@@ -77,11 +101,12 @@ TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
           int failed = 0;
           for (const char* what : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate"})
             for (const uint64_t nth : {1u, 3u, 5u}) {
-              auto device = std::make_shared<PlayedDevice>(comm, Delays{});
               {
-                auto warm = Engine::create(*plan, comm, {.device = device});  // the communicator's own
+                auto other = std::make_shared<PlayedDevice>(comm, Delays{});  // with memory of its own
+                auto warm = Engine::create(*plan, comm, {.device = other});   // the communicator's own
                 ASSERT_TRUE(warm.ok()) << warm.status().to_string();
               }
+              auto device = std::make_shared<PlayedDevice>(comm, Delays{});
               cuda.fake().fail(what, cuda::kErrorOutOfMemory, nth);
               const auto made = Engine::create(*plan, comm, {.device = device});
               failed += !made.ok();
@@ -119,6 +144,37 @@ TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
         EXPECT_NE(s.message().find("700"), std::string::npos) << s.to_string();
       },
       options);
+}
+
+// A peer that does not come: what the host goes on with says so at once, what stays on the device when it is asked for.
+TEST(FsdpDeviceMisuse, AReductionThatFailsIsToldBeforeItsResultIsTrusted) {
+  for (const bool offload : {false, true}) {
+    EmulatedCuda cuda(FakeMachine::uniform(2));
+    const TinyNet net{.layers = 1, .root = false};
+    const auto plan = Plan::build(net.model(), {.nranks = 2, .offload = offload});
+    ASSERT_TRUE(plan.ok());
+    rondo::testing::SpawnOptions options;
+    options.config = rondo::testing::device_config();
+    options.config.deadline_s = 1;
+    spawn(
+        World::kThreads, 2,
+        [&](Communicator& comm) {
+          auto made = Engine::create(*plan, comm, {.device = std::make_shared<PlayedDevice>(comm, Delays{})});
+          ASSERT_TRUE(made.ok()) << made.status().to_string();
+          Engine& e = **made;
+          fill(e);
+          ASSERT_TRUE(train_step(e, net, 1, 1, comm.rank()).ok());
+          ASSERT_TRUE(e.settled().ok());
+          if (comm.rank() == 1) return;
+          ASSERT_TRUE(e.begin_grads(0).ok());
+          ASSERT_TRUE(e.reduce(0).ok());
+          const Status waited = e.wait_reduce(0);
+          EXPECT_EQ(waited.ok(), !offload) << waited.to_string();
+          EXPECT_FALSE(e.settled().ok());
+          EXPECT_FALSE(e.read_owned([](const Tensor&, uint64_t, uint64_t, const void*) {}).ok());
+        },
+        options);
+  }
 }
 
 }  // namespace

@@ -355,4 +355,53 @@ TEST_P(FsdpPass, MisuseIsNamed) {
   });
 }
 
+// Without a forward the list cannot know what comes: units that it has reduced as unused must not be lost in silence.
+TEST_P(FsdpPass, BackwardAfterItsReductionIsNamed) {
+  for (const bool own : {false, true})
+    spawn(GetParam(), 2, [own](Communicator& comm) {
+      const TinyNet net{.layers = 2, .root = true};
+      const auto plan = Plan::build(net.model(), {.nranks = 2, .strategy = Strategy::kShardOptimizer});
+      ASSERT_TRUE(plan.ok());
+      auto made = Engine::create(*plan, comm, {});
+      ASSERT_TRUE(made.ok());
+      Engine& e = **made;
+      fill(e);
+      ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
+      ASSERT_TRUE(e.begin(Act::kBackward, 0).ok());
+      for (const int u : {1, 2}) {
+        ASSERT_TRUE(e.begin(Act::kBackward, u).ok());
+        if (own) floats(e.grad(u, 0))[0] = 1;
+        ASSERT_TRUE(e.end(Act::kBackward, u).ok());
+      }
+      ASSERT_TRUE(e.end(Act::kBackward, 0).ok());
+      const Status s = e.end_pass();
+      EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << s.to_string();
+      EXPECT_NE(s.message().find("'layer"), std::string::npos) << s.to_string();
+      EXPECT_NE(s.message().find("after its gradients were reduced"), std::string::npos) << s.to_string();
+      EXPECT_TRUE(e.cancel_pass().ok());
+    });
+}
+
+// What is reduced lies where it was computed: another micro-batch would write over it.
+TEST_P(FsdpPass, ASecondReductionOfWholeGradientsIsRefused) {
+  spawn(GetParam(), 2, [](Communicator& comm) {
+    const TinyNet net{.layers = 1, .root = false};
+    const auto plan = Plan::build(net.model(), {.nranks = 2, .strategy = Strategy::kReplicate});
+    ASSERT_TRUE(plan.ok());
+    auto made = Engine::create(*plan, comm, {});
+    ASSERT_TRUE(made.ok());
+    Engine& e = **made;
+    fill(e);
+    ASSERT_TRUE(e.begin_grads(0).ok());
+    ASSERT_TRUE(e.reduce(0).ok());
+    ASSERT_TRUE(e.wait_reduce(0).ok());
+    const Status s = e.begin_grads(0);
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << s.to_string();
+    EXPECT_NE(s.message().find("second time in a step"), std::string::npos) << s.to_string();
+    EXPECT_TRUE(e.step(0).ok());
+    EXPECT_TRUE(e.finish_step().ok());
+    EXPECT_TRUE(e.begin_grads(0).ok());
+  });
+}
+
 }  // namespace rondo::fsdp::testing

@@ -256,7 +256,6 @@ TEST(Memory, ShardsShrinkWithRanksAndBuffersDoNot) {
   EXPECT_EQ(one.optimizer, 6u * 9600 * 8);
 }
 
-// What all ranks own is each parameter once, whatever the strategy shards.
 // What ranks own is the host's; whole parameters and gradients, and what is on its way, stay on the device.
 TEST(Memory, OffloadMovesWhatRanksOwn) {
   for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardAll})

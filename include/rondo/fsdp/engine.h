@@ -93,6 +93,10 @@ class RONDO_API Engine {
   using Read = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, const void* from)>;
   Status read_owned(const Read& read) const;
 
+  /// Of a device: waits for the reductions that were issued, and says how they ended; only then is what parts() show
+  /// known to be right. On the host the waits have said so.
+  Status settled();
+
   /// All that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine. On a device
   /// they are to be used in its compute line; with offload the call waits until nothing reads them.
   std::vector<Part> parts();

@@ -15,6 +15,10 @@ constexpr uint32_t kMostBlocks = 1024;  // beyond what any device holds at once 
 cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 cuda::Event event_of(fsdp::Device::Event* e) { return reinterpret_cast<cuda::OwnedEvent*>(e)->get(); }
 
+constexpr std::string_view kKernels[] = {"rondo_optimizer_sgd",      "rondo_optimizer_momentum", "rondo_optimizer_adam",
+                                         "rondo_optimizer_adadelta", "rondo_floats_add",         "rondo_floats_scale",
+                                         "rondo_add_squares"};
+
 std::string_view kernel_of(const fsdp::OptimizerConfig& c) {
   switch (c.rule) {
     case fsdp::Rule::kSgd: return c.momentum != 0 ? "rondo_optimizer_momentum" : "rondo_optimizer_sgd";
@@ -49,22 +53,43 @@ Expected<std::shared_ptr<CudaTraining>> CudaTraining::make(int ordinal, void* co
   RONDO_TRY_ASSIGN(auto communication, cuda::OwnedStream::make());
   std::shared_ptr<CudaTraining> made(
       new CudaTraining(std::move(context), static_cast<cuda::Stream>(compute_stream), std::move(communication)));
-  RONDO_TRY(made->kernels_->find("rondo_optimizer_adam").status());  // not in the middle of the first step
+  // Loading one may wait for all work of the context: not in the middle of a step.
+  for (const std::string_view kernel : kKernels) RONDO_TRY(made->kernels_->find(kernel).status());
   return made;
 }
 
 Expected<std::byte*> CudaTraining::allocate(uint64_t bytes) {
   const cuda::CurrentContext current(context_.get());
   RONDO_TRY(current.status());
-  RONDO_TRY_ASSIGN(auto made, cuda::DeviceMemory::make(std::max<uint64_t>(64, bytes)));
+  const uint64_t need = std::max<uint64_t>(64, bytes);
+  const auto fits = spare_.lower_bound(need);
+  if (fits == spare_.end() || fits->first > 2 * need) {
+    RONDO_TRY_ASSIGN(auto made, cuda::DeviceMemory::make(need));
+    return zeroed(std::move(made));
+  }
+  cuda::DeviceMemory again = std::move(fits->second);
+  spare_.erase(fits);
+  return zeroed(std::move(again));
+}
+
+Expected<std::byte*> CudaTraining::zeroed(cuda::DeviceMemory memory) {
   RONDO_TRY(
-      cuda::check(cuda::driver()->memset_d8_async(made.get(), 0, made.size_bytes(), compute_), "cuMemsetD8Async"));
+      cuda::check(cuda::driver()->memset_d8_async(memory.get(), 0, memory.size_bytes(), compute_), "cuMemsetD8Async"));
   RONDO_TRY(cuda::check(cuda::driver()->stream_synchronize(compute_), "cuStreamSynchronize"));
-  auto* const begin = made.as();
-  memory_.emplace(begin, std::move(made));
+  auto* const begin = memory.as();
+  memory_.emplace(begin, std::move(memory));
   return begin;
 }
-void CudaTraining::free(std::byte* memory) { memory_.erase(memory); }
+
+// CUDA waits for all work of the context when it gets memory back: for a peer's kernel too, where ranks are threads on
+// one device, which may be waiting for this rank.
+void CudaTraining::free(std::byte* memory) {
+  const auto it = memory_.find(memory);
+  if (it == memory_.end()) return;
+  const uint64_t bytes = it->second.size_bytes();
+  spare_.emplace(bytes, std::move(it->second));
+  memory_.erase(it);
+}
 
 Expected<fsdp::Device::Event*> CudaTraining::make_event() {
   const cuda::CurrentContext current(context_.get());
@@ -104,8 +129,9 @@ Status CudaTraining::copy(fsdp::Line line, void* to, const void* from, uint64_t 
 Status CudaTraining::read(void* to_host, const void* from, uint64_t bytes) {
   if (bytes == 0) return {};
   const cuda::CurrentContext current(context_.get());
-  RONDO_TRY(synchronize(fsdp::Line::kCompute));
-  return cuda::check(cuda::driver()->memcpy_device_to_host(to_host, at(from), bytes), "cuMemcpyDtoH");
+  // In this stream alone: cuMemcpyDtoH would wait for other streams of the context.
+  RONDO_TRY(cuda::check(cuda::driver()->memcpy_async(at(to_host), at(from), bytes, compute_), "cuMemcpyAsync"));
+  return synchronize(fsdp::Line::kCompute);
 }
 Status CudaTraining::write(void* to, const void* from_host, uint64_t bytes) {
   if (bytes == 0) return {};

@@ -4,6 +4,7 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <map>
 #include <string_view>
 #include <unordered_map>
 
@@ -61,6 +62,7 @@ class CudaTraining final : public fsdp::Device {
   cuda::Stream stream_of(fsdp::Line line) const {
     return line == fsdp::Line::kCompute ? compute_ : communication_.get();
   }
+  Expected<std::byte*> zeroed(cuda::DeviceMemory memory);
   Status launch(std::string_view kernel, OptimizerArgs& args, uint64_t threads_wanted);
 
   cuda::PrimaryContext context_;  // the first: all others belong to it
@@ -69,6 +71,7 @@ class CudaTraining final : public fsdp::Device {
   std::shared_ptr<KernelLoader> kernels_;
   PinnedTraining host_;
   std::unordered_map<std::byte*, cuda::DeviceMemory> memory_;
+  std::multimap<uint64_t, cuda::DeviceMemory> spare_;  // by size: freed, and kept for the next allocation
 };
 
 }  // namespace rondo

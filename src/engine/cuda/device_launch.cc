@@ -19,9 +19,6 @@ constexpr uint32_t kBlockThreads = 512;
 Status DeviceEngine::begin_in(cuda::Stream stream) {
   const cuda::Driver* d = cuda::driver();
   if (cuda::captures(stream)) {
-    // What replays wait for: the calls before the first capture.
-    if (any_ && !captured_ && !cuda::captures(last_stream_))
-      RONDO_TRY(cuda::check(d->event_record(serial_.get(), last_stream_), "cuEventRecord"));
     captured_ = true;
     RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent"));
     return cuda::check(d->stream_wait_event(stream, graph_serial_.get(), cuda::kEventWaitExternal),
