@@ -190,9 +190,10 @@ Status Engine::Pass::finish() {
     if (impl_.state(u).reducing) RONDO_TRY(engine_.wait_reduce(u));
   for (int u = 0; kind_ == PassKind::kTrain && u < static_cast<int>(uses_.size()); ++u)
     if (impl_.state(u).writing)
-      return impl_.misuse(fmt::format("the backward of {} began after its gradients were reduced, without the forward "
-                                      "that says in which order to wait: run forward in the pass, or adopt_order",
-                                      impl_.name(u)));
+      return impl_.misuse(
+          fmt::format("the backward of {} began after its gradients were reduced, without the forward "
+                      "that says in which order to wait: run forward in the pass, or adopt_order",
+                      impl_.name(u)));
   // What is still here would be stale after the next step.
   const Strategy s = impl_.plan.options().strategy;
   const bool gathers = s == Strategy::kShardAll || s == Strategy::kShardGradients;
