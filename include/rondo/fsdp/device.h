@@ -89,8 +89,8 @@ RONDO_API std::shared_ptr<Device> host_device();
 
 /// A CUDA device by CUDA's number. compute_stream: the CUDA stream in which the caller computes (nullptr: the default
 /// stream), which must outlive it; communication gets a stream of its own. Ranks that are threads on one device each
-/// need a stream that was made non-blocking: others wait for each other's kernels. Errors: kUnsupported (no driver, or no
-/// kernels for devices in this build), kInvalidArgument (no such device), kSystem.
+/// need a stream that was made non-blocking: others wait for each other's kernels. Errors: kUnsupported (no driver, or
+/// no kernels for devices in this build), kInvalidArgument (no such device), kSystem.
 RONDO_API Expected<std::shared_ptr<Device>> cuda_device(int ordinal, void* compute_stream = nullptr);
 
 }  // namespace rondo::fsdp
