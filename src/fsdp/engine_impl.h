@@ -136,7 +136,6 @@ class Engine::Impl {
   std::vector<Event> released;                      // by data buffer: what was computed on it is done
   Event handed_over;                                // gradients, from the compute line to the other
   Block staging;                                    // offload: the part that is on its way, in the communication line
-  Block lanes;                                      // of sums of squares
   std::optional<Work> last_reduction;               // of a device, where the host does not wait for it
   std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
   std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()
