@@ -131,8 +131,9 @@ Status Engine::Impl::mark_changed() {
 
 Expected<double> Engine::grad_norm() {
   Impl& e = *impl_;
-  RONDO_TRY_ASSIGN(const Block sums_of_lanes, allocate(e.keeper, kNormLanes * sizeof(double)));
-  auto* const lanes = reinterpret_cast<double*>(sums_of_lanes.get());
+  RONDO_TRY(e.make_lanes());
+  auto* const lanes = reinterpret_cast<double*>(e.lanes.get());
+  RONDO_TRY(e.keeper.zero(lanes, kNormLanes * sizeof(double)));
   uint64_t used = 0;
   for (size_t u = 0; u < e.states.size(); ++u)
     for (size_t i = 0; i < e.plan.units()[u].segments.size(); ++i) {

@@ -70,6 +70,7 @@ class Engine::Impl {
   Status reduce_across(int u, size_t s, Work* work);
   Status reduce_across(int u);
   Status add_sum(int u);
+  Status make_lanes();
   Status scale_grads();
   /// What the caller or the optimizer has changed so far of all that is gathered.
   Status mark_changed();
@@ -136,6 +137,7 @@ class Engine::Impl {
   std::vector<Event> released;                      // by data buffer: what was computed on it is done
   Event handed_over;                                // gradients, from the compute line to the other
   Block staging;                                    // offload: the part that is on its way, in the communication line
+  Block lanes;                                      // of sums of squares; no part of the plan
   std::optional<Work> last_reduction;               // of a device, where the host does not wait for it
   std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
   std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()

@@ -96,7 +96,15 @@ Status Engine::Impl::open() {
   held_since.resize(data_buffers.size());
   written_since.resize(grad_buffers.size());
   states.resize(plan.units().size());
+  if (options.clip_norm > 0) RONDO_TRY(make_lanes());  // not in the middle of a step
   for (size_t u = 0; u < states.size(); ++u) RONDO_TRY(make_unit(u));
+  return {};
+}
+
+// Kept: while a device works, memory is neither had nor given back without waiting for it.
+Status Engine::Impl::make_lanes() {
+  if (lanes != nullptr) return {};
+  RONDO_TRY_ASSIGN(lanes, allocate(keeper, kNormLanes * sizeof(double)));
   return {};
 }
 

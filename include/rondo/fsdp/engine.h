@@ -178,7 +178,7 @@ class RONDO_API Engine {
   Stats stats() const;
   void reset_stats();
   /// Bytes that it has allocated: those of plan().memory(), and, once micro-batches have added up at their owners, one
-  /// more set of those units' owned gradients. grad_norm takes 256 KiB while it runs.
+  /// more set of those units' owned gradients. Norms take 256 KiB beside, which are not counted.
   uint64_t owned_bytes() const;
 
  private:
