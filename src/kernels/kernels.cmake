@@ -7,7 +7,7 @@ if(RONDO_SANITIZE)
   # behaviour in it; addresses are checked in all, by calls, which compile sooner than checks in place.
   list(APPEND rondo_kernel_flags -O1)
   if(RONDO_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    list(APPEND rondo_kernel_flags "SHELL:-mllvm -asan-instrumentation-with-call-threshold=0")
+    list(APPEND rondo_kernel_flags -mllvm -asan-instrumentation-with-call-threshold=0)
   endif()
   set(rondo_kernel_flags_levels -fno-sanitize=undefined)
 else()
