@@ -14,8 +14,7 @@ namespace {
 class Script {
  public:
   Script(const Plan& plan, PassKind kind, const Order& order)
-      : plan_(plan),
-        o_(plan.options()),
+      : o_(plan.options()),
         units_(plan.units()),
         kind_(kind),
         gathers_(o_.strategy == Strategy::kShardGradients || o_.strategy == Strategy::kShardAll),
@@ -147,7 +146,6 @@ class Script {
     for (int u = 0; u < num_units; ++u) add(Act::kWaitGather, u);
   }
 
-  const Plan& plan_;
   const Options& o_;
   const std::vector<UnitPlan>& units_;
   const PassKind kind_;
