@@ -4,11 +4,8 @@
 set(rondo_kernel_flags -ffp-contract=off -fno-trapping-math)
 if(RONDO_SANITIZE)
   # The checks around every access make -O3 take minutes. All levels are one text, so one of them is enough for undefined
-  # behaviour in it; addresses are checked in all, by calls, which compile sooner than checks in place.
+  # behaviour in it; addresses are checked in all.
   list(APPEND rondo_kernel_flags -O1)
-  if(RONDO_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    list(APPEND rondo_kernel_flags -mllvm -asan-instrumentation-with-call-threshold=0)
-  endif()
   set(rondo_kernel_flags_levels -fno-sanitize=undefined)
 else()
   list(APPEND rondo_kernel_flags -O3)
