@@ -321,6 +321,7 @@ TEST_P(Errors, ADeadlineHoldsForAsynchronousWorkToo) {
 
 TEST_P(Errors, ARankThatLeftIsNamedSoon) {
   constexpr Rank kLeaver = 2;
+  Shared<SharedCounter> num_ended;
   spawn_owning(GetParam(), 3, [&](std::unique_ptr<Communicator> comm) {
     EXPECT_TRUE(works(*comm));
     if (comm->rank() == kLeaver) {
@@ -330,6 +331,8 @@ TEST_P(Errors, ARankThatLeftIsNamedSoon) {
     const Stopwatch watch;
     EXPECT_TRUE(fails_with(make(*comm, {}), StatusCode::kPeerLost, {rank_text(kLeaver)}));
     EXPECT_LT(watch.seconds(), kSanitized ? 10 : 2);
+    num_ended->add();
+    EXPECT_TRUE(num_ended->wait_at_least(2, 20));  // or the other may hear of this one's leaving first
   });
 }
 

@@ -35,6 +35,7 @@ void check(bool ok, const char* what, int line) {
 
 struct Shared {
   std::atomic<int> has_id{0};
+  mutable std::atomic<int> num_ready{0};  // ranks that are in no call that an abort would end
   ncclUniqueId id;
 };
 
@@ -218,6 +219,7 @@ void of_one_rank(int rank, const Shared& shared) {
   CHECK(ncclCommSplit(comm, 0, rank, &blocking, &again) == ncclInProgress);  // the parent's kind counts
   CHECK(settle(comm) == ncclSuccess && settle(blocking) == ncclSuccess);
   expect_works(blocking);
+  expect_works(comm);  // after it nobody is in a call of `blocking`, which an abort would end
   OK(ncclCommAbort(blocking));
   CHECK(ncclCommFinalize(comm) == ncclInProgress);
   CHECK(settle(comm) == ncclSuccess);
@@ -241,7 +243,9 @@ void of_one_blocking_rank(int rank, const Shared& shared) {
   OK(ncclCommDeregister(comm, handle));
   OK(ncclMemFree(memory));
   expect_works(comm);
-  if (rank == 0) {  // the others wait in a call, and hear of it
+  shared.num_ready.fetch_add(1);
+  if (rank == 0) {  // the others wait in a call, or come to it, and hear of it
+    while (shared.num_ready.load() < kRanks) std::this_thread::yield();
     OK(ncclCommAbort(comm));
     return;
   }
