@@ -149,7 +149,7 @@ CallShape call_shape(const PerfOperation& o, Dtype dtype, int nranks, uint64_t b
   return shape;
 }
 
-RankLayout rank_layout(const PerfOperation& o, const CallShape& shape, const RankView& view) {
+RankLayout rank_layout(const PerfOperation& o, const CallShape& shape, const RankRole& view) {
   const auto holds = [&](Holders h) {
     return h == Holders::kEverybody || (h == Holders::kRoot && view.root == view.rank);
   };
@@ -171,7 +171,7 @@ RankLayout rank_layout(const PerfOperation& o, const CallShape& shape, const Ran
   return layout;
 }
 
-std::vector<Segment> expected_segments(const PerfOperation& o, const CallShape& shape, const RankView& view) {
+std::vector<Segment> expected_segments(const PerfOperation& o, const CallShape& shape, const RankRole& view) {
   std::vector<Segment> segments;
   if (rank_layout(o, shape, view).out_elems == 0) return segments;
   const Rank sender = o.is_rooted() ? view.root : (view.rank + view.nranks - 1) % view.nranks;

@@ -81,12 +81,12 @@ struct RankLayout {
   uint64_t in_own = 0, out_own = 0;             // where this rank's own part begins
 };
 /// Who takes part in a call, seen by one rank.
-struct RankView {
+struct RankRole {
   Rank rank = 0;
   int nranks = 1;
   Rank root = 0;
 };
-RankLayout rank_layout(const PerfOperation& operation, const CallShape& shape, const RankView& view);
+RankLayout rank_layout(const PerfOperation& operation, const CallShape& shape, const RankRole& view);
 
 /// A stretch of one rank's input.
 struct Segment {
@@ -96,7 +96,7 @@ struct Segment {
 };
 /// What this rank's output holds after an operation that does not reduce, one segment after the other. O(nranks), of
 /// all_to_all_v O(nranks^2).
-std::vector<Segment> expected_segments(const PerfOperation& operation, const CallShape& shape, const RankView& view);
+std::vector<Segment> expected_segments(const PerfOperation& operation, const CallShape& shape, const RankRole& view);
 
 /// GB/s (10^9) of a call that took `seconds`.
 struct Bandwidth {

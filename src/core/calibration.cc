@@ -12,17 +12,13 @@
 #include <span>
 
 #include "algorithms/registry.h"
+#include "core/config_file.h"
 
 namespace rondo {
 namespace {
 
 Status bad_line(size_t line, std::string_view why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("line {}: {}", line, why));
-}
-
-std::string_view trim(std::string_view s) {
-  const size_t first = s.find_first_not_of(" \t\r");
-  return first == s.npos ? std::string_view() : s.substr(first, s.find_last_not_of(" \t\r") - first + 1);
 }
 
 template <class T>

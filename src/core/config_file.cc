@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-std::string_view trim(std::string_view s) {
-  const size_t first = s.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return s.substr(first, s.find_last_not_of(kBlanks) - first + 1);
-}
-
 // Without a comment: a "#" at the start or behind a blank.
 std::string_view strip_comment(std::string_view s) {
   for (size_t at = s.find('#'); at != std::string_view::npos; at = s.find('#', at + 1))
@@ -40,6 +34,12 @@ std::string as_key(std::string_view s) {
 }
 
 }  // namespace
+
+std::string_view trim(std::string_view s) {
+  const size_t first = s.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return s.substr(first, s.find_last_not_of(kBlanks) - first + 1);
+}
 
 Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string_view name) {
   if (text.size() > kMaxConfigBytes)

@@ -17,12 +17,12 @@
 namespace rondo {
 namespace {
 
-constexpr uint32_t kMagic = 0x52644964;
+constexpr uint32_t kHandoutMagic = 0x52644964;
 constexpr size_t kRequestBytes = 8;       // magic, rank
 constexpr size_t kAnswerHeaderBytes = 5;  // status code, bytes of what follows: the id, or a message
 constexpr size_t kMaxAnswerBytes = 4096;
 constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often there within a millisecond
-constexpr double kGraceS = 2;             // rank 0 knows who is missing and should speak first
+constexpr double kRootGraceS = 2;             // rank 0 knows who is missing and should speak first
 
 struct Asker {
   Fd fd;
@@ -101,7 +101,7 @@ std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
   wire::Reader r(bytes);
   const auto magic = r.get<uint32_t>();
   const auto rank = static_cast<Rank>(r.get<uint32_t>());
-  if (!r.finished() || magic != kMagic || rank < 1 || rank >= nranks) return std::nullopt;
+  if (!r.finished() || magic != kHandoutMagic || rank < 1 || rank >= nranks) return std::nullopt;
   return rank;
 }
 
@@ -147,8 +147,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
 
 Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience) {
   wire::Writer request;
-  request.put(kMagic).put(static_cast<uint32_t>(rank));
-  const Patience grace = patience.extended(kGraceS);
+  request.put(kHandoutMagic).put(static_cast<uint32_t>(rank));
+  const Patience grace = patience.extended(kRootGraceS);
   for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {
     bool refused = false;
     auto fd = connect_abstract(name, patience, &refused);

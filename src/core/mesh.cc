@@ -20,11 +20,6 @@ namespace {
 
 constexpr double kConnectS = 5;   // per address of a peer
 constexpr double kNewsS = 0.3;    // within which the root has heard of a death
-constexpr size_t kMaxStrangers = 128;  // beside the peers that are still to come
-constexpr int kMaxRefusalsLogged = 8;
-constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
-constexpr auto kStrangerPatience = std::chrono::seconds(5);
-constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);
 
 // Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {

@@ -12,6 +12,8 @@
 
 namespace rondo {
 
+constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two ranks
+
 /// Where this rank can be reached by its peers.
 struct MeshPort {
   Fd local;

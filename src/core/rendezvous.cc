@@ -9,9 +9,9 @@
 namespace rondo {
 namespace {
 
-constexpr double kConnectS = 5;    // per address: one of several may lead nowhere
+constexpr double kAddressS = 5;    // per address: one of several may lead nowhere
 constexpr double kHandshakeS = 10;
-constexpr double kGraceS = 2;      // the root, which knows who is missing, should speak before this side gives up
+constexpr double kVerdictGraceS = 2;      // the root, which knows who is missing, should speak before this side gives up
 constexpr int kRetryMs = 20;
 constexpr size_t kMaxTableBytes = 256 << 20;
 
@@ -27,7 +27,7 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& pa
   RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
   for (const IpAddress& address : id.addresses) {
     bool refused = false;
-    auto fd = connect_tcp(address, id.port, patience.at_most(kConnectS), &refused);
+    auto fd = connect_tcp(address, id.port, patience.at_most(kAddressS), &refused);
     if (fd.ok()) {
       auto session = authenticate_client(fd->get(), ClientHandshake(id.secret, Purpose::kRendezvous, rank, encrypted),
                                          patience.at_most(kHandshakeS));
@@ -103,7 +103,7 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
   encode(self, &join);
   root->queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
 
-  const Patience grace = patience.extended(kGraceS);
+  const Patience grace = patience.extended(kVerdictGraceS);
   for (;;) {
     const bool flushed = root->flush();
     root->drain();

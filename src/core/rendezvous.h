@@ -13,6 +13,7 @@
 // Thread safety: start_rendezvous and join_rendezvous from any thread; the root shares nothing with them but sockets.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,12 @@ namespace rondo {
 
 /// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none came.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
+
+/// What a listener grants those who have not proved yet that they belong to the job.
+constexpr size_t kMaxStrangers = 128;  // beside the ranks that are still to come
+constexpr int kMaxRefusalsLogged = 8;
+constexpr auto kStrangerPatience = std::chrono::seconds(5);
+constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);  // where more wait than that
 
 /// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
 std::string list_ranks(const std::vector<Rank>& ranks);

@@ -20,10 +20,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
 constexpr int kCrowdedPollMs = 20;
-constexpr auto kStrangerPatience = std::chrono::seconds(5);  // to authenticate and ask to join
-constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);
-constexpr size_t kMaxStrangers = 128;
-constexpr int kMaxRefusalsLogged = 8;
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
 

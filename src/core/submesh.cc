@@ -22,8 +22,6 @@
 namespace rondo {
 namespace {
 
-constexpr size_t kMaxPayloadBytes = size_t{1} << 30;
-
 Rank place_in(const std::vector<Rank>& members, Rank rank) {
   return static_cast<Rank>(std::find(members.begin(), members.end(), rank) - members.begin());
 }

@@ -8,11 +8,11 @@ namespace rondo {
 namespace {
 
 enum Query : uint8_t { kValidate = 0, kSet = 1, kGet = 3, kAdd = 4, kCheck = 5 };
-constexpr uint32_t kMagic = 0x3C85F7CE;
+constexpr uint32_t kStoreMagic = 0x3C85F7CE;
 constexpr uint8_t kReady = 0, kNotReady = 1;
 constexpr uint64_t kMaxValueBytes = 1 << 20;
-constexpr double kConnectS = 5;  // per address
-constexpr int kRetryMs = 50;
+constexpr double kStoreConnectS = 5;  // per address
+constexpr int kStoreRetryMs = 50;
 constexpr int kAskAgainMs = 10;
 
 wire::Writer& put_string(wire::Writer* w, std::string_view s) { return w->put(static_cast<uint64_t>(s.size())).raw(s); }
@@ -32,16 +32,16 @@ Expected<TorchStore> TorchStore::connect(const std::string& host, uint16_t port,
     Status last;
     for (const IpAddress& address : addresses) {
       bool refused = false;
-      auto fd = connect_tcp(address, port, patience.at_most(kConnectS), &refused);
+      auto fd = connect_tcp(address, port, patience.at_most(kStoreConnectS), &refused);
       if (fd.ok()) {
         wire::Writer hello;
-        hello.put<uint8_t>(kValidate).put(kMagic);
+        hello.put<uint8_t>(kValidate).put(kStoreMagic);
         RONDO_TRY(write_all(fd->get(), hello.bytes(), patience, "greeting torch's store"));
         return TorchStore(std::move(*fd));
       }
       last = fd.status();
     }
-    if (const Status s = patience.pause(kRetryMs, "connecting to torch's store"); !s.ok())
+    if (const Status s = patience.pause(kStoreRetryMs, "connecting to torch's store"); !s.ok())
       return Status(s.code(), fmt::format("{}; last: {}", s.message(), last.message()));
   }
 }

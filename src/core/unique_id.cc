@@ -11,8 +11,8 @@
 namespace rondo {
 namespace {
 
-constexpr std::string_view kMagic = "RNDO";
-constexpr uint8_t kVersion = 1;
+constexpr std::string_view kIdMagic = "RNDO";
+constexpr uint8_t kIdVersion = 1;
 constexpr uint8_t kFlagDerived = 1;
 constexpr size_t kSumOffset = 124;
 
@@ -51,7 +51,7 @@ uint64_t fnv1a(std::string_view bytes) {
 
 rondo_unique_id encode_id(const IdContents& contents) {
   wire::Writer w;
-  w.raw(kMagic).put(kVersion).put<uint8_t>(contents.derived ? kFlagDerived : 0).put(contents.port);
+  w.raw(kIdMagic).put(kIdVersion).put<uint8_t>(contents.derived ? kFlagDerived : 0).put(contents.port);
   w.raw({reinterpret_cast<const char*>(contents.secret.data()), contents.secret.size()}).put(contents.host_hash);
   const size_t n = std::min(contents.addresses.size(), IdContents::kMaxAddresses);
   w.put(static_cast<uint8_t>(n));
@@ -72,13 +72,13 @@ Expected<IdContents> decode_id(const rondo_unique_id& id) {
   const Status broken(StatusCode::kInvalidArgument,
                       "the unique id is damaged or was not made by rondo_get_unique_id: all ranks must get its 128 bytes");
   const std::string_view all(id.bytes, sizeof(id.bytes));
-  if (!all.starts_with(kMagic)) return broken;
+  if (!all.starts_with(kIdMagic)) return broken;
   if (wire::Reader(all.substr(kSumOffset)).get<uint32_t>() != static_cast<uint32_t>(fnv1a(all.substr(0, kSumOffset))))
     return broken;
-  wire::Reader r(all.substr(kMagic.size(), kSumOffset - kMagic.size()));
-  if (const auto version = r.get<uint8_t>(); version != kVersion)
+  wire::Reader r(all.substr(kIdMagic.size(), kSumOffset - kIdMagic.size()));
+  if (const auto version = r.get<uint8_t>(); version != kIdVersion)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the unique id has version {}, this library reads {}", version, kVersion));
+                  fmt::format("the unique id has version {}, this library reads {}", version, kIdVersion));
   IdContents c;
   c.derived = (r.get<uint8_t>() & kFlagDerived) != 0;
   c.port = r.get<uint16_t>();

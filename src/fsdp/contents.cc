@@ -14,10 +14,6 @@
 namespace rondo::fsdp {
 namespace {
 
-Status wrong(const std::string& path, const std::string& why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}", path, why));
-}
-
 Expected<Contents> read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifest;
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
@@ -31,12 +27,12 @@ Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const st
   const auto entry = info.find(t.name);
   if (entry == info.end() || !entry->is_object() || !entry->contains("saved_offsets") ||
       !(*entry)["saved_offsets"].is_array() || (*entry)["saved_offsets"].size() != t.shape.size())
-    return wrong(path, fmt::format("tensor '{}': its place in the whole tensor is not said", t.name));
+    return bad_checkpoint(path, fmt::format("tensor '{}': its place in the whole tensor is not said", t.name));
   uint64_t first = 0;
   size_t dimension = 0;
   for (const Json& offset : (*entry)["saved_offsets"]) {
     if (!offset.is_number_unsigned() || (dimension > 0 && offset.get<uint64_t>() != 0))
-      return wrong(path, fmt::format("tensor '{}': it is cut otherwise than between rows", t.name));
+      return bad_checkpoint(path, fmt::format("tensor '{}': it is cut otherwise than between rows", t.name));
     if (dimension++ == 0) first = offset.get<uint64_t>();
   }
   return first;
@@ -51,7 +47,7 @@ Status add_file(const std::string& path, Contents* c) {
   const auto text = header.metadata.find("DCP_SHARDING_INFO");
   const bool sharded = text != header.metadata.end();
   const Json info = sharded ? parse_json(text->second) : Json::object();
-  if (!info.is_object()) return wrong(path, "its DCP_SHARDING_INFO is no JSON object, or nested too deep");
+  if (!info.is_object()) return bad_checkpoint(path, "its DCP_SHARDING_INFO is no JSON object, or nested too deep");
   std::set<std::string_view> names;
   for (const TensorEntry& t : header.tensors) {
     names.insert(t.name);
@@ -60,13 +56,13 @@ Status add_file(const std::string& path, Contents* c) {
       RONDO_TRY_ASSIGN(first, first_row_of(info, t, path));
     }
     const uint64_t rows = rows_of(t.shape);
-    if (first > UINT64_MAX - rows) return wrong(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
+    if (first > UINT64_MAX - rows) return bad_checkpoint(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
     StoredTensor& whole = c->parameters.try_emplace(t.name, StoredTensor{t.name, t.dtype, t.shape, {}}).first->second;
     const bool same_rows =
         whole.shape.size() == t.shape.size() &&
         std::equal(whole.shape.begin() + !t.shape.empty(), whole.shape.end(), t.shape.begin() + !t.shape.empty());
     if (whole.dtype != t.dtype || !same_rows)
-      return wrong(path, fmt::format("tensor '{}': it has another type or shape than in '{}'", t.name,
+      return bad_checkpoint(path, fmt::format("tensor '{}': it has another type or shape than in '{}'", t.name,
                                      c->files[whole.parts.front().file].path));
     if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
     whole.parts.push_back({index, first, rows});
@@ -82,7 +78,7 @@ Expected<Contents> read_files(const std::string& what, std::vector<std::string> 
   Contents c;
   for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));
   for (auto& [name, t] : c.parameters) {
-    if (!tensor_bytes(t.dtype, t.shape)) return wrong(what, fmt::format("tensor '{}' is larger than memory", name));
+    if (!tensor_bytes(t.dtype, t.shape)) return bad_checkpoint(what, fmt::format("tensor '{}' is larger than memory", name));
     RONDO_TRY(check_rows(what, &t));
   }
   return c;
@@ -93,13 +89,13 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
   const Json json = parse_json(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    return wrong(path,
+    return bad_checkpoint(path,
                  "weight_map: expected an object of tensors and their files, in JSON that is not nested too deep");
   std::vector<std::string> files;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
                       file.get_ref<const std::string&>().find('/') == std::string::npos;
-    if (!good) return wrong(path, fmt::format("weight_map.{}: expected a file of this folder", name));
+    if (!good) return bad_checkpoint(path, fmt::format("weight_map.{}: expected a file of this folder", name));
     files.push_back(folder + "/" + file.get<std::string>());
   }
   RONDO_TRY_ASSIGN(Contents c, read_files(folder, std::move(files)));
@@ -107,7 +103,7 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
     const auto t = c.parameters.find(name);
     const std::string expected = folder + "/" + file.get<std::string>();
     if (t == c.parameters.end() || c.files[t->second.parts.front().file].path != expected)
-      return wrong(expected, fmt::format("tensor '{}' is not in it, and '{}' says so", name, path));
+      return bad_checkpoint(expected, fmt::format("tensor '{}' is not in it, and '{}' says so", name, path));
   }
   return c;
 }
@@ -124,6 +120,10 @@ std::vector<std::string> shards_in(const std::string& folder) {
 
 }  // namespace
 
+Status bad_checkpoint(const std::string& path, const std::string& why) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("'{}': {}", path, why));
+}
+
 Expected<Contents> inspect(const std::string& path) {
   struct stat s;
   if (::stat(path.c_str(), &s) != 0) return system_error("find checkpoint", path);
@@ -133,7 +133,7 @@ Expected<Contents> inspect(const std::string& path) {
   if (exists(index)) return read_index(path, index);
   if (exists(single)) return read_files(path, {single});
   if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
-  return wrong(path,
+  return bad_checkpoint(path,
                fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
                            "in it: it is no complete checkpoint",
                            kManifest));
@@ -142,10 +142,10 @@ Expected<Contents> inspect(const std::string& path) {
 Status verify_file(const StoredFile& stored) {
   RONDO_TRY_ASSIGN(const File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
-    return wrong(stored.path,
+    return bad_checkpoint(stored.path,
                  fmt::format("it has {} bytes, and was written with {}", file.size_bytes(), stored.size_bytes));
   RONDO_TRY_ASSIGN(const std::string now, sha256_of(file));
-  if (now != stored.sha256) return wrong(stored.path, "its bytes are not those that were written: SHA-256 differs");
+  if (now != stored.sha256) return bad_checkpoint(stored.path, "its bytes are not those that were written: SHA-256 differs");
   return {};
 }
 

@@ -19,6 +19,9 @@ namespace rondo::fsdp {
 constexpr const char* kManifest = "checkpoint.json";
 constexpr uint64_t kMostManifestBytes = 256'000'000;
 
+/// "'path': why", kInvalidArgument.
+Status bad_checkpoint(const std::string& path, const std::string& why);
+
 /// Paths of files are relative here. items is JSON, nested one level less than a manifest may be.
 std::string encode_manifest(const Contents& contents);
 /// Errors: kInvalidArgument, which name `what` and the place. Rows of a tensor without gaps, files that exist in the

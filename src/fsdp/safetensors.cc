@@ -16,11 +16,11 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr const char* kMetadata = "__metadata__";
 constexpr uint64_t kMostFileBytes = (uint64_t{1} << 63) - 1 - kLengthBytes - kMostHeaderBytes;  // of tensors
 
-Status wrong(const std::string& file, const std::string& why) {
+Status bad_file(const std::string& file, const std::string& why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no proper safetensors file: {}", file, why));
 }
-Status wrong(const std::string& file, const std::string& tensor, const std::string& why) {
-  return wrong(file, fmt::format("tensor '{}': {}", tensor, why));
+Status bad_file(const std::string& file, const std::string& tensor, const std::string& why) {
+  return bad_file(file, fmt::format("tensor '{}': {}", tensor, why));
 }
 
 std::string little_endian(uint64_t value) {
@@ -62,42 +62,42 @@ struct FindTwice final : Json::json_sax_t {
 Expected<Json> parse_header(std::string_view text, const std::string& file) {
   Json json = parse_json(text);
   if (!json.is_object())
-    return wrong(file, fmt::format("its header is no JSON object, or nested deeper than {}", kMostDepth));
+    return bad_file(file, fmt::format("its header is no JSON object, or nested deeper than {}", kMostDepth));
   FindTwice keys;
   (void)Json::sax_parse(text.begin(), text.end(), &keys);
-  if (!keys.twice.empty()) return wrong(file, keys.twice, "it stands there twice");
+  if (!keys.twice.empty()) return bad_file(file, keys.twice, "it stands there twice");
   return json;
 }
 
 Expected<TensorEntry> read_entry(const std::string& name, const Json& json, const std::string& file) {
   TensorEntry t{.name = name, .shape = {}};
-  if (!json.is_object()) return wrong(file, name, "expected an object with dtype, shape and data_offsets");
+  if (!json.is_object()) return bad_file(file, name, "expected an object with dtype, shape and data_offsets");
   const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
-  if (dtype == json.end() || !dtype->is_string()) return wrong(file, name, "its dtype is no string");
+  if (dtype == json.end() || !dtype->is_string()) return bad_file(file, name, "its dtype is no string");
   const auto known = safetensors_dtype(dtype->get_ref<const std::string&>());
-  if (!known) return wrong(file, name, fmt::format("rondo has no type '{}'", dtype->get_ref<const std::string&>()));
+  if (!known) return bad_file(file, name, fmt::format("rondo has no type '{}'", dtype->get_ref<const std::string&>()));
   t.dtype = *known;
   auto whole_numbers = [](const Json& array) {
     return array.is_array() &&
            std::all_of(array.begin(), array.end(), [](const Json& n) { return n.is_number_unsigned(); });
   };
-  if (shape == json.end() || !whole_numbers(*shape)) return wrong(file, name, "its shape is no list of whole numbers");
+  if (shape == json.end() || !whole_numbers(*shape)) return bad_file(file, name, "its shape is no list of whole numbers");
   for (const Json& n : *shape) t.shape.push_back(n.get<uint64_t>());
   if (offsets == json.end() || !whole_numbers(*offsets) || offsets->size() != 2)
-    return wrong(file, name, "its data_offsets are not two whole numbers");
+    return bad_file(file, name, "its data_offsets are not two whole numbers");
   t.begin = (*offsets)[0].get<uint64_t>(), t.end = (*offsets)[1].get<uint64_t>();
   const auto bytes = tensor_bytes(t.dtype, t.shape);
-  if (!bytes) return wrong(file, name, "its shape has more elements than memory has bytes");
+  if (!bytes) return bad_file(file, name, "its shape has more elements than memory has bytes");
   if (t.end < t.begin || t.end - t.begin != *bytes)
-    return wrong(file, name,
+    return bad_file(file, name,
                  fmt::format("data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes));
   return t;
 }
 
 Status read_metadata(const Json& json, const std::string& file, std::map<std::string, std::string>* to) {
-  if (!json.is_object()) return wrong(file, "__metadata__ is no object");
+  if (!json.is_object()) return bad_file(file, "__metadata__ is no object");
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return wrong(file, fmt::format("__metadata__ '{}' is no string", key));
+    if (!value.is_string()) return bad_file(file, fmt::format("__metadata__ '{}' is no string", key));
     (*to)[key] = value.get_ref<const std::string&>();
   }
   return {};
@@ -111,23 +111,23 @@ Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, 
   uint64_t at = 0;
   for (TensorEntry& t : *tensors) {
     if (t.begin != at)
-      return wrong(file, t.name, fmt::format("it begins at byte {}, what is before it ends at {}", t.begin, at));
+      return bad_file(file, t.name, fmt::format("it begins at byte {}, what is before it ends at {}", t.begin, at));
     at = t.end;
     if (at > data_bytes)
-      return wrong(file, t.name, fmt::format("it ends at byte {}, the file has {}: it is cut off", at, data_bytes));
+      return bad_file(file, t.name, fmt::format("it ends at byte {}, the file has {}: it is cut off", at, data_bytes));
     t.begin += data_begin, t.end += data_begin;
   }
-  if (at != data_bytes) return wrong(file, fmt::format("{} bytes at its end are no tensor's", data_bytes - at));
+  if (at != data_bytes) return bad_file(file, fmt::format("{} bytes at its end are no tensor's", data_bytes - at));
   return {};
 }
 
 Expected<uint64_t> header_bytes(std::string_view start, uint64_t file_bytes, const std::string& file) {
-  if (file_bytes < kLengthBytes || start.size() < kLengthBytes) return wrong(file, "it has less than 8 bytes");
+  if (file_bytes < kLengthBytes || start.size() < kLengthBytes) return bad_file(file, "it has less than 8 bytes");
   const uint64_t length = from_little_endian(start);
   if (length > file_bytes - kLengthBytes)
-    return wrong(file, fmt::format("its header should have {} bytes, the file has {}", length, file_bytes));
+    return bad_file(file, fmt::format("its header should have {} bytes, the file has {}", length, file_bytes));
   if (length > kMostHeaderBytes)
-    return wrong(file, fmt::format("its header has {} bytes, at most {} are read", length, kMostHeaderBytes));
+    return bad_file(file, fmt::format("its header has {} bytes, at most {} are read", length, kMostHeaderBytes));
   return length;
 }
 
@@ -200,7 +200,7 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
 
 Expected<Safetensors> decode_safetensors(std::string_view start, uint64_t file_bytes, const std::string& what) {
   RONDO_TRY_ASSIGN(const uint64_t length, header_bytes(start, file_bytes, what));
-  if (start.size() < kLengthBytes + length) return wrong(what, "its header is cut off");
+  if (start.size() < kLengthBytes + length) return bad_file(what, "its header is cut off");
   RONDO_TRY_ASSIGN(const Json json, parse_header(start.substr(kLengthBytes, length), what));
   Safetensors file;
   for (const auto& [name, value] : json.items()) {

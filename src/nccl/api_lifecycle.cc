@@ -15,13 +15,6 @@ namespace {
 
 constexpr int kMostRanks = 65535;
 
-UniqueId rondo_id(const ncclUniqueId& id) {
-  UniqueId own;
-  static_assert(sizeof own.bytes == sizeof id.internal);
-  std::memcpy(own.bytes, id.internal, sizeof own.bytes);
-  return own;
-}
-
 // With NCCL_COMM_ID all ranks meet at a place that everybody knows, and rank 0 listens there.
 Expected<UniqueId> id_at_place(bool open) {
   return Communicator::unique_id_at(process().environment().comm_id, "NCCL_COMM_ID", open);

@@ -130,12 +130,6 @@ Expected<UniqueId> shared_id(Comm& comm, const std::optional<UniqueId>& mine) {
   return bad_argument("no rank gave a unique id: the one that called ncclCommGetUniqueId passes it to ncclCommGrow");
 }
 
-UniqueId rondo_id(const ncclUniqueId& id) {
-  UniqueId own;
-  std::memcpy(own.bytes, id.internal, sizeof own.bytes);
-  return own;
-}
-
 uint64_t hash_of(const UniqueId& id) {
   ncclUniqueId same;
   std::memcpy(same.internal, id.bytes, sizeof same.internal);

@@ -19,12 +19,6 @@ namespace {
 constexpr size_t kLeastBytes = offsetof(ncclCollConfig_t, launchCompletionEvent);  // the struct of 2.31
 constexpr size_t kMostOptions = 1024;                                              // a longer list goes round
 
-std::string lower(std::string_view text) {
-  std::string s(text);
-  for (char& c : s) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return s;
-}
-
 Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
   const auto promise = [&](const char* name, uint32_t bit) -> Status {
     if (option.val.i != 0 && option.val.i != 1)

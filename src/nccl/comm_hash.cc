@@ -1,11 +1,19 @@
 #include "nccl/comm_hash.h"
 
 #include <atomic>
+#include <cstring>
 #include <string_view>
 
 #include "core/unique_id.h"
 
 namespace rondo::nccl {
+
+UniqueId rondo_id(const ncclUniqueId& id) {
+  UniqueId own;
+  static_assert(sizeof own.bytes == sizeof id.internal);
+  std::memcpy(own.bytes, id.internal, sizeof own.bytes);
+  return own;
+}
 
 uint64_t hash_of_id(const ncclUniqueId& id) { return fnv1a({id.internal, sizeof id.internal}); }
 

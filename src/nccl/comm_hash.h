@@ -1,12 +1,15 @@
-// Hashes that name a communicator: equal on all of its ranks, so that logs of several ranks can be read together.
+// Ids of a communicator, and hashes that name it: equal on all of its ranks, so that logs of several ranks can be read
+// together.
 #pragma once
 
 #include <cstdint>
 
 #include "nccl/abi.h"
+#include "rondo/communicator.h"
 
 namespace rondo::nccl {
 
+UniqueId rondo_id(const ncclUniqueId& id);
 uint64_t hash_of_id(const ncclUniqueId& id);
 /// The nth communicator that is made of a parent, with this colour.
 uint64_t hash_of_child(uint64_t parent, uint64_t nth, int colour);

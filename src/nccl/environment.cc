@@ -11,12 +11,6 @@
 namespace rondo::nccl {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string s(text);
-  for (char& c : s) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return s;
-}
-
 // What a variable does to `env`; the sentence why it is ignored, or nothing.
 using Obey = std::string (*)(std::string_view value, Environment& env);
 
@@ -104,6 +98,12 @@ constexpr Row kRows[] = {
 };
 
 }  // namespace
+
+std::string lower(std::string_view text) {
+  std::string s(text);
+  for (char& c : s) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return s;
+}
 
 const char* const kParameterKeys[] = {"NCCL_DEBUG",    "NCCL_DEBUG_FILE", "NCCL_COMM_ID",     "NCCL_SOCKET_IFNAME",
                                       "NCCL_ALGO",     "NCCL_PROTO",      "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE",

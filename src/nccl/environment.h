@@ -37,6 +37,8 @@ extern const char* const kParameterKeys[];
 /// `variables`: "NAME=value" strings, ending with nullptr, as in environ.
 Environment read_environment(const char* const* variables);
 
+/// NCCL's names are not case-sensitive.
+std::string lower(std::string_view text);
 /// The rondo algorithm that NCCL's name stands for ("Ring", "TREE"); empty when there is none.
 std::string_view algorithm_named(std::string_view nccl_name);
 

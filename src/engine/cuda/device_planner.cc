@@ -9,7 +9,6 @@
 namespace rondo {
 namespace {
 
-constexpr std::string_view kProtocolNames[] = {"simple", "ll", "ll128"};
 
 // The longest message that a protocol's slot, or the ring, takes in one piece.
 uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
@@ -109,7 +108,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
     // LL's lines order less than a flag behind data does (docs/cuda.md); the library's own algorithms need no more.
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
-    if (!a.direct && !wanted.empty() && wanted != kProtocolNames[static_cast<int>(p)] &&
+    if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
     found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes),
@@ -176,7 +175,7 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
   return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     kProtocolNames[static_cast<int>(c.protocol)], c.inlined.empty() ? "" : " inlined", c.num_channels,
+                     protocol_name(c.protocol), c.inlined.empty() ? "" : " inlined", c.num_channels,
                      c.message_bytes, c.forecast_ns / 1000);
 }
 

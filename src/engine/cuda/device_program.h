@@ -29,6 +29,9 @@ namespace rondo {
 /// only where a line's store arrives whole. kSimple: data in the ring, a flag behind them (protocol/fifo.h).
 enum class DeviceProtocol : uint8_t { kSimple, kLl, kLl128 };
 inline constexpr int kNumDeviceProtocols = 3;
+constexpr const char* protocol_name(DeviceProtocol p) {
+  return p == DeviceProtocol::kSimple ? "simple" : p == DeviceProtocol::kLl ? "ll" : "ll128";
+}
 
 /// Bits of DeviceStep::bits.
 enum DeviceStepBits : uint8_t {

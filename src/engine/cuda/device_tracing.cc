@@ -11,12 +11,11 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kCountBytes = 64;
-constexpr std::string_view kProtocolNames[] = {"simple", "ll", "ll128"};
 
 // As the host's program, but for what a device has of its own.
 TracedPlan describe_lowered(const Program& program, const DeviceProgram& header) {
   TracedPlan plan = describe_program(program);
-  plan.protocol = header.direct != 0 ? "direct" : kProtocolNames[static_cast<int>(header.protocol)];
+  plan.protocol = header.direct != 0 ? "direct" : protocol_name(header.protocol);
   plan.loop_elems = header.loop_elems;
   plan.num_loops = header.num_loops;
   // On a device each form of messages has a FIFO of its own, and credits travel in lines apart.

@@ -18,7 +18,6 @@
 namespace rondo::ucx {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
 // A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after that.

@@ -36,6 +36,8 @@
 
 namespace rondo::ucx {
 
+constexpr uint64_t kMs = 1'000'000;  // ns
+
 /// What the transport needs of the communicator's out-of-band channel.
 class RemotePeers {
  public:

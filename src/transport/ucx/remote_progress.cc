@@ -13,7 +13,6 @@
 namespace rondo::ucx {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a leaving rank has sent them
 constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
 constexpr uint32_t kIdlePasses = 1024;        // then the peers are told of every message that was read
