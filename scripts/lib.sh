@@ -25,12 +25,14 @@ need_packages() {
     { "${as_root[@]}" apt-get update -qq && "${install[@]}" "${missing[@]}" >/dev/null; }
 }
 
-# configure PRESET [ARGUMENT...]: cmake --preset, with ccache where it is installed; quiet unless it fails.
+# configure PRESET [ARGUMENT...]: cmake --preset, with ccache where it is installed, or in few large pieces where every
+# build is a whole one; quiet unless it fails.
 configure() {
-  local preset=$1 launcher=() log
+  local preset=$1 launcher=(-D RONDO_UNITY_BUILD=ON) log
   shift
   if command -v ccache >/dev/null; then
-    launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache -D CMAKE_C_COMPILER_LAUNCHER=ccache)
+    launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache -D CMAKE_C_COMPILER_LAUNCHER=ccache
+              -D CMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
   fi
   log=$(cmake --preset "$preset" "${launcher[@]}" "$@" 2>&1) || { printf '%s\n' "$log" >&2; return 1; }
 }
