@@ -1,6 +1,9 @@
 // One rank of bench/measure_overlap: a model of equal units whose computing takes about as long as their gathers. Steps
 // by turns: one after the other (every gather and reduction is waited for at once) and overlapped, as the plan has it.
 // From what the parts of the first took, fsdp::forecast says what the second should. Rank 0 prints one JSON object.
+//
+// The line between the ranks is whatever the environment's job has, or, with --link-mb-s, one that is injected between
+// two processes of this host.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -8,8 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "overlap/link.h"
 #include "rondo/fsdp/engine.h"
 #include "rondo/fsdp/forecast.h"
+#include "startup/ranks.h"
 
 using namespace rondo;
 using namespace rondo::fsdp;
@@ -151,23 +156,41 @@ Status measure(Communicator& comm, const Settings& s, nlohmann::json* out) {
   return {};
 }
 
+Status measure_and_print(Communicator& comm, const Settings& s) {
+  nlohmann::json out;
+  RONDO_TRY(measure(comm, s, &out));
+  if (comm.rank() == 0) std::printf("%s\n", out.dump().c_str());
+  return {};
+}
+
+Status with_the_jobs_ranks(const Settings& s) {
+  RONDO_TRY_ASSIGN(const auto comm, Communicator::init_env());
+  return measure_and_print(*comm, s);
+}
+
+bool over_an_injected_link(const Settings& s, double bytes_per_us, double latency_us) {
+  bench::Shared shared;
+  return bench::run_ranks(2, &shared, [&](bench::Crew& crew) {
+    crew.need(measure_and_print(*bench::make_linked_communicator(crew, bytes_per_us, latency_us), s));
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Settings s;
-  CLI::App app("One rank of bench/measure_overlap");
+  double link_mb_s = 0, link_us = 0;
+  CLI::App app("One rank of bench/measure_overlap; with --link-mb-s, both of them");
   app.add_option("--units", s.units)->check(CLI::Range(1, 1000));
   app.add_option("--rounds", s.rounds)->check(CLI::Range(1, 1000));
   app.add_option("--elems", s.elems, "of a unit; a multiple of 64")->check(CLI::Range(64, 1 << 28));
   app.add_option("--compute-per-gather", s.compute_per_gather, "forward of a unit takes so many times its gather");
+  auto* rate = app.add_option("--link-mb-s", link_mb_s, "two processes here, behind links of so many 10^6 bytes a second")
+                   ->check(CLI::Range(0.1, 1e6));
+  app.add_option("--link-us", link_us, "and so many us of latency")->check(CLI::Range(0.0, 1e6))->needs(rate);
   CLI11_PARSE(app, argc, argv);
-  nlohmann::json out;
-  auto comm = Communicator::init_env();
-  const Status status = comm.ok() ? measure(**comm, s, &out) : comm.status();
-  if (!status.ok()) {
-    std::fprintf(stderr, "bench_overlap: %s\n", status.to_string().c_str());
-    return 1;
-  }
-  if ((*comm)->rank() == 0) std::printf("%s\n", out.dump().c_str());
-  return 0;
+  if (link_mb_s > 0) return over_an_injected_link(s, link_mb_s, link_us) ? 0 : 1;
+  const Status status = with_the_jobs_ranks(s);
+  if (!status.ok()) std::fprintf(stderr, "bench_overlap: %s\n", status.to_string().c_str());
+  return status.ok() ? 0 : 1;
 }

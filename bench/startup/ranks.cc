@@ -48,7 +48,7 @@ void Crew::line_up() {
   }
 }
 
-std::unique_ptr<Communicator> Crew::make_communicator() {
+const UniqueId& Crew::agree_on_id() {
   ++ids_seen_;
   if (rank_ == 0) {
     auto id = Communicator::make_unique_id();
@@ -61,7 +61,11 @@ std::unique_ptr<Communicator> Crew::make_communicator() {
     sched_yield();
     if (shared_.failed != 0 || now_ms() > end_ms) need(Status(StatusCode::kTimeout, "rank 0 made no id"));
   }
-  auto comm = Communicator::init_rank(nranks_, shared_.id, rank_);
+  return shared_.id;
+}
+
+std::unique_ptr<Communicator> Crew::make_communicator() {
+  auto comm = Communicator::init_rank(nranks_, agree_on_id(), rank_);
   need(comm.status());
   return std::move(*comm);
 }

@@ -1,4 +1,4 @@
-// Ranks of the start-up benchmark: forked processes that line up in shared memory, so that what is timed begins when
+// Ranks of a benchmark: forked processes that line up in shared memory, so that what is timed begins when
 // all of them exist and ends when the last is ready.
 //
 // The program that forks must not have used rondo before. Every wait has a deadline; a rank that fails says why on
@@ -40,7 +40,9 @@ class Crew {
   Shared& shared() { return shared_; }
   /// A barrier that yields; the last to arrive notes the time.
   void line_up();
-  /// Rank 0 makes an id, the others wait for it; then all make a communicator.
+  /// Rank 0 makes an id, the others wait for it.
+  const UniqueId& agree_on_id();
+  /// A communicator under such an id.
   std::unique_ptr<Communicator> make_communicator();
   /// Says why on stderr and ends the process, if the status is not ok.
   void need(const Status& status);

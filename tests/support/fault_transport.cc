@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "protocol/memory.h"
+#include "support/pages.h"
 #include "support/shared.h"
 
 namespace rondo::testing {
@@ -19,23 +19,6 @@ namespace {
 constexpr double kReorderPatienceS = 0.02;
 
 constexpr uint64_t with_step(uint64_t flag, uint64_t step) { return (flag & ~kStepMask) | ((step + 1) & kStepMask); }
-
-// Memory of a private FIFO; zeros.
-class Pages {
- public:
-  explicit Pages(size_t bytes) : bytes_(bytes) {
-    at_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at_ == MAP_FAILED) std::abort();
-  }
-  ~Pages() { munmap(at_, bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  std::byte* at(size_t offset) const { return static_cast<std::byte*>(at_) + offset; }
-
- private:
-  void* at_;
-  size_t bytes_;
-};
 
 }  // namespace
 

@@ -1,0 +1,134 @@
+#include "support/link_transport.h"
+
+#include <linux/futex.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "protocol/memory.h"
+#include "support/pages.h"
+#include "support/shared.h"
+
+namespace rondo::testing {
+namespace {
+
+// Posting and looking are not fenced (protocol/spin.h): a wake-up may be missed, which costs so much.
+constexpr double kLongestSleepS = 500e-6;
+constexpr double kNever = 1e300;
+
+}  // namespace
+
+struct LinkTransport::Relay {
+  Relay(const ConnectionKey& k, const FifoView& real_view)
+      : key(k), real(real_view), pages(real.num_lines * sizeof(HeaderLine) + real.data_bytes), own(real) {
+    own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
+    if (real.data != nullptr) own.data = pages.at(real.num_lines * sizeof(HeaderLine));
+  }
+  size_t line(uint64_t step) const { return static_cast<size_t>(step & (real.num_lines - 1)); }
+  // All of a message but its flag, which is what makes it arrive; there is room, since the counters are the real ones.
+  uint64_t move(uint64_t step_on_line) {
+    const HeaderLine& from = own.lines[line(step_on_line)];
+    std::memcpy(real.lines[line(step_on_line)].payload, from.payload, kLinePayloadBytes);
+    DataPlace place;
+    if (real.data != nullptr) std::memcpy(&place, from.payload, sizeof place);
+    if (place.bytes > 0) std::memcpy(real.data + place.offset, own.data + place.offset, place.bytes);
+    return sizeof(HeaderLine) + place.bytes;
+  }
+
+  const ConnectionKey key;
+  const FifoView real;
+  const Pages pages;
+  FifoView own;              // the real counters: what has been read has arrived before
+  uint64_t step = 0;         // the next to arrive
+  std::deque<double> due_s;  // of `step` and those after it that are on the line
+};
+
+LinkTransport::LinkTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, const Line& line)
+    : ForwardingTransport(std::move(real)), rank_(rank), nranks_(nranks), line_(line), thread_([this] { run(); }) {}
+
+LinkTransport::~LinkTransport() {
+  ending_ = true;
+  thread_.join();
+}
+
+Expected<FifoView> LinkTransport::open_writer(const ConnectionKey& key) {
+  RONDO_TRY_ASSIGN(const FifoView view, real_->open_writer(key));
+  const std::lock_guard lock(mutex_);
+  relays_.push_back(std::make_unique<Relay>(key, view));
+  return relays_.back()->own;
+}
+
+void LinkTransport::run() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50000 by default, as long as a short latency
+  std::atomic_ref<uint32_t> asleep(posted_.asleep);
+  while (!ending_) {
+    const bool rung = asleep.exchange(1, std::memory_order_seq_cst) == 0;
+    const bool found = admit_posted();
+    if (rung && !found) ring_peers(nullptr);  // it was room that was given back
+    const double sleep_s = std::min(carry_due() - now_s(), kLongestSleepS);
+    if (found || sleep_s <= 0) continue;
+    const timespec t{.tv_sec = 0, .tv_nsec = static_cast<long>(sleep_s * 1e9)};
+    syscall(SYS_futex, &posted_.asleep, FUTEX_WAIT, 1, &t, nullptr, 0);
+  }
+  while (admit_posted()) {
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& relay : relays_)
+    while (!relay->due_s.empty()) publish(*relay);
+}
+
+bool LinkTransport::admit_posted() {
+  const std::lock_guard lock(mutex_);
+  bool found = false;
+  for (const auto& relay : relays_) {
+    for (;;) {
+      const uint64_t next = relay->step + relay->due_s.size();
+      if (relay->due_s.size() == relay->real.num_lines ||
+          !same_step(HostMem::load_acquire(&relay->own.lines[relay->line(next)].flag), next))
+        break;
+      const uint64_t bytes = relay->move(next) * (relay->key.group == 0 ? 1 : static_cast<uint64_t>(nranks_ - 1));
+      free_at_s_ = std::max(free_at_s_, now_s()) + static_cast<double>(bytes) / line_.bytes_per_us * 1e-6;
+      relay->due_s.push_back(free_at_s_ + line_.latency_us * 1e-6);
+      bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+      found = true;
+    }
+  }
+  return found;
+}
+
+double LinkTransport::carry_due() {
+  const std::lock_guard lock(mutex_);
+  double next_s = kNever;
+  for (const auto& relay : relays_) {
+    while (!relay->due_s.empty() && relay->due_s.front() <= now_s()) publish(*relay);
+    if (!relay->due_s.empty()) next_s = std::min(next_s, relay->due_s.front());
+  }
+  return next_s;
+}
+
+void LinkTransport::publish(Relay& relay) {
+  const size_t line = relay.line(relay.step);
+  HostMem::store_release(&relay.real.lines[line].flag, HostMem::load_relaxed(&relay.own.lines[line].flag));
+  relay.due_s.pop_front();
+  ++relay.step;
+  ring_peers(&relay.key);
+}
+
+void LinkTransport::ring_peers(const ConnectionKey* key) {
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && (key == nullptr || key->group != 0 || key->reader == r))
+      if (Doorbell* bell = real_->bell(r)) ring(*bell);
+}
+
+TransportDecorator behind_line(const Line& line) {
+  return [line](Rank rank, int nranks, std::unique_ptr<Transport> real) {
+    return std::make_unique<LinkTransport>(rank, nranks, std::move(real), line);
+  };
+}
+
+}  // namespace rondo::testing

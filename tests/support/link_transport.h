@@ -1,0 +1,73 @@
+// LinkTransport: the transport below it, over a line of a given rate and latency.
+//
+//   engine --private FIFO--> relay, when it is due --real FIFO--> peers        a connection that this rank writes
+//   engine <------------------------------------------ real FIFO -- peers     one that it reads: the peer delays
+//
+// All messages of a rank leave by one line, in the order in which the relay finds them: each takes its bytes' time
+// there, to every reader, and arrives a latency later. Other ranks' lines, and so the other direction, are their own.
+// What gives room back costs nothing. Nothing goes past the line: memory is neither mapped nor pulled.
+//
+// The relay, one thread of this transport, sleeps until a message is posted or due, so that it takes the time of moving
+// the bytes and little more from cores that compute.
+//
+// Thread safety: as Transport.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/control_plane.h"
+#include "support/forwarding_transport.h"
+
+namespace rondo::testing {
+
+struct Line {
+  double bytes_per_us = 0;  // more than 0
+  double latency_us = 0;
+};
+
+class LinkTransport final : public ForwardingTransport {
+ public:
+  LinkTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, const Line& line);
+  /// What is still under way arrives at once.
+  ~LinkTransport() override;
+
+  Expected<FifoView> open_writer(const ConnectionKey& key) override;
+  /// A peer's bell wakes this rank's relay, which passes it on.
+  Doorbell* bell(Rank r) override { return r == rank_ ? real_->bell(r) : &posted_; }
+  bool may_be_direct() const override { return false; }
+  bool can_pull() const override { return false; }
+
+  /// Bytes that have left by the line, header lines included.
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Relay;  // one connection
+  void run();
+  /// When the next message arrives, in s on now_s()'s clock; far away when there is none.
+  double carry_due();
+  bool admit_posted();
+  void publish(Relay& relay);
+  void ring_peers(const ConnectionKey* key);
+
+  const Rank rank_;
+  const int nranks_;
+  const Line line_;
+  std::mutex mutex_;  // guards relays_
+  std::vector<std::unique_ptr<Relay>> relays_;
+  double free_at_s_ = 0;  // the line; the relay's alone
+  std::atomic<uint64_t> bytes_sent_{0};
+  Doorbell posted_{};
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+/// For ChildOptions::decorate: every rank behind a line of its own.
+TransportDecorator behind_line(const Line& line);
+
+}  // namespace rondo::testing
