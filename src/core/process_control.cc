@@ -121,7 +121,10 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
-  if (transport->needs_progress()) spin.pauses = std::min(spin.pauses, kPassesOverWire);
+  if (transport->needs_progress()) {  // passes are what moves its messages
+    spin.pauses = std::min(spin.pauses, kPassesOverWire);
+    spin.callers_compete = false;
+  }
   if (spin.crowded) start_on_cpu(machines.local(rank));  // as many ranks on each core
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));

@@ -71,7 +71,7 @@ void ProgressThread::loop() {
 void ProgressThread::drive_until_idle() {
   using std::chrono_literals::operator""ms;
   ProgressWatch watch(queue_);
-  HostSpin spin(queue_.spin(), watch, queue_.bell());
+  HostSpin spin(queue_.spin().in_background(), watch, queue_.bell());
   while (!stop_ && queue_.outstanding() != 0) {
     if (queue_.contenders() != 0) {  // somebody waits, and drives; look again when he may have left
       std::unique_lock lock(mutex_);

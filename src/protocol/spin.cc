@@ -24,6 +24,7 @@ void ring_slow(Doorbell& bell) {
 SpinSettings spin_settings(int local_ranks, int cpus) {
   SpinSettings s;
   s.crowded = local_ranks > cpus;
+  s.callers_compete = 2 * local_ranks > cpus;
   if (s.crowded) s.pauses = 64;  // a peer on another core may be about to post; one on this core is yielded to at once
   return s;
 }

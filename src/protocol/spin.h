@@ -13,6 +13,7 @@
 // takes 22 to 29 us, nanosleep 82 us. So: pause briefly, yield for long, sleep last.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -61,6 +62,19 @@ struct SpinSettings {
   uint32_t pauses = 1000;    // before the first yield
   uint32_t yield_us = 5000;  // before the first sleep
   bool crowded = false;      // ranks outnumber cores
+  bool callers_compete = false;  // ranks' callers and progress threads together do
+
+  /// For a progress thread while its caller computes. One that is asleep when a message comes takes the core from the
+  /// computing thread at once, one that yields waits for its turn; so it sleeps soon where it has no core of its own.
+  SpinSettings in_background() const {
+    constexpr uint32_t kPauses = 64, kYieldUs = 100;
+    SpinSettings s = *this;
+    if (callers_compete) {
+      s.pauses = std::min(pauses, kPauses);
+      s.yield_us = std::min(yield_us, kYieldUs);
+    }
+    return s;
+  }
 };
 /// Settings for `local_ranks` ranks on the `cpus` that they may use.
 SpinSettings spin_settings(int local_ranks, int cpus);

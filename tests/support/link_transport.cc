@@ -25,25 +25,20 @@ constexpr double kNever = 1e300;
 
 struct LinkTransport::Relay {
   Relay(const ConnectionKey& k, const FifoView& real_view)
-      : key(k), real(real_view), pages(real.num_lines * sizeof(HeaderLine) + real.data_bytes), own(real) {
+      : key(k), real(real_view), pages(real.num_lines * sizeof(HeaderLine)), own(real) {
     own.lines = reinterpret_cast<HeaderLine*>(pages.at(0));
-    if (real.data != nullptr) own.data = pages.at(real.num_lines * sizeof(HeaderLine));
   }
   size_t line(uint64_t step) const { return static_cast<size_t>(step & (real.num_lines - 1)); }
-  // All of a message but its flag, which is what makes it arrive; there is room, since the counters are the real ones.
-  uint64_t move(uint64_t step_on_line) {
-    const HeaderLine& from = own.lines[line(step_on_line)];
-    std::memcpy(real.lines[line(step_on_line)].payload, from.payload, kLinePayloadBytes);
+  uint64_t bytes(uint64_t posted_step) const {
     DataPlace place;
-    if (real.data != nullptr) std::memcpy(&place, from.payload, sizeof place);
-    if (place.bytes > 0) std::memcpy(real.data + place.offset, own.data + place.offset, place.bytes);
+    if (real.data != nullptr) std::memcpy(&place, own.lines[line(posted_step)].payload, sizeof place);
     return sizeof(HeaderLine) + place.bytes;
   }
 
   const ConnectionKey key;
   const FifoView real;
   const Pages pages;
-  FifoView own;              // the real counters: what has been read has arrived before
+  FifoView own;              // data and counters are the real ones: only lines say what has arrived
   uint64_t step = 0;         // the next to arrive
   std::deque<double> due_s;  // of `step` and those after it that are on the line
 };
@@ -66,20 +61,18 @@ Expected<FifoView> LinkTransport::open_writer(const ConnectionKey& key) {
 void LinkTransport::run() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50000 by default, as long as a short latency
   std::atomic_ref<uint32_t> asleep(posted_.asleep);
-  while (!ending_) {
+  for (;;) {
+    const bool last = ending_;  // what was posted before is still carried
     const bool rung = asleep.exchange(1, std::memory_order_seq_cst) == 0;
     const bool found = admit_posted();
     if (rung && !found) ring_peers(nullptr);  // it was room that was given back
-    const double sleep_s = std::min(carry_due() - now_s(), kLongestSleepS);
+    const double due_s = carry_due();
+    if (last && !found && due_s == kNever) return;
+    const double sleep_s = std::min(due_s - now_s(), kLongestSleepS);
     if (found || sleep_s <= 0) continue;
     const timespec t{.tv_sec = 0, .tv_nsec = static_cast<long>(sleep_s * 1e9)};
     syscall(SYS_futex, &posted_.asleep, FUTEX_WAIT, 1, &t, nullptr, 0);
   }
-  while (admit_posted()) {
-  }
-  const std::lock_guard lock(mutex_);
-  for (const auto& relay : relays_)
-    while (!relay->due_s.empty()) publish(*relay);
 }
 
 bool LinkTransport::admit_posted() {
@@ -91,7 +84,7 @@ bool LinkTransport::admit_posted() {
       if (relay->due_s.size() == relay->real.num_lines ||
           !same_step(HostMem::load_acquire(&relay->own.lines[relay->line(next)].flag), next))
         break;
-      const uint64_t bytes = relay->move(next) * (relay->key.group == 0 ? 1 : static_cast<uint64_t>(nranks_ - 1));
+      const uint64_t bytes = relay->bytes(next) * (relay->key.group == 0 ? 1 : static_cast<uint64_t>(nranks_ - 1));
       free_at_s_ = std::max(free_at_s_, now_s()) + static_cast<double>(bytes) / line_.bytes_per_us * 1e-6;
       relay->due_s.push_back(free_at_s_ + line_.latency_us * 1e-6);
       bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
@@ -113,6 +106,7 @@ double LinkTransport::carry_due() {
 
 void LinkTransport::publish(Relay& relay) {
   const size_t line = relay.line(relay.step);
+  std::memcpy(relay.real.lines[line].payload, relay.own.lines[line].payload, kLinePayloadBytes);
   HostMem::store_release(&relay.real.lines[line].flag, HostMem::load_relaxed(&relay.own.lines[line].flag));
   relay.due_s.pop_front();
   ++relay.step;

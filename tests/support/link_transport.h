@@ -1,14 +1,15 @@
 // LinkTransport: the transport below it, over a line of a given rate and latency.
 //
-//   engine --private FIFO--> relay, when it is due --real FIFO--> peers        a connection that this rank writes
-//   engine <------------------------------------------ real FIFO -- peers     one that it reads: the peer delays
+//   engine --private lines--> relay, when it is due --real lines--> peers       a connection that this rank writes
+//   engine <------------------------------------------- real lines -- peers    one that it reads: the peer delays
 //
+// Data lie where they would without it, and are seen when their line is: as behind a network card, no core moves them.
 // All messages of a rank leave by one line, in the order in which the relay finds them: each takes its bytes' time
 // there, to every reader, and arrives a latency later. Other ranks' lines, and so the other direction, are their own.
 // What gives room back costs nothing. Nothing goes past the line: memory is neither mapped nor pulled.
 //
-// The relay, one thread of this transport, sleeps until a message is posted or due, so that it takes the time of moving
-// the bytes and little more from cores that compute.
+// The relay, one thread of this transport, sleeps until a message is posted or due, so that it takes little from cores
+// that compute.
 //
 // Thread safety: as Transport.
 #pragma once
@@ -34,7 +35,7 @@ struct Line {
 class LinkTransport final : public ForwardingTransport {
  public:
   LinkTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, const Line& line);
-  /// What is still under way arrives at once.
+  /// Ends when all that was posted has arrived.
   ~LinkTransport() override;
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;

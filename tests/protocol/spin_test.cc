@@ -1,0 +1,36 @@
+// How long a thread waits awake.
+#include "protocol/spin.h"
+
+#include <gtest/gtest.h>
+
+namespace rondo {
+namespace {
+
+TEST(Spin, ThreadsThatShareCoresWithCallersSleepSoon) {
+  const SpinSettings roomy = spin_settings(1, 2), full = spin_settings(2, 2), crowded = spin_settings(3, 2);
+  EXPECT_FALSE(roomy.crowded || roomy.callers_compete);
+  EXPECT_TRUE(!full.crowded && full.callers_compete);
+  EXPECT_TRUE(crowded.crowded && crowded.callers_compete);
+  EXPECT_EQ(roomy.in_background().yield_us, roomy.yield_us);
+  EXPECT_EQ(roomy.in_background().pauses, roomy.pauses);
+  EXPECT_LE(full.in_background().yield_us * 10, full.yield_us);
+  EXPECT_LT(full.in_background().pauses, full.pauses);
+}
+
+struct Patient : WaitObserver {
+  bool urgent() override { return false; }
+  bool give_up(uint64_t) override { return false; }
+};
+
+// Announced, so that its peers ring; nobody does, and the bounded sleep ends.
+TEST(Spin, ASleepIsAnnouncedAndEnds) {
+  Doorbell bell{};
+  Patient observer;
+  HostSpin spin(spin_settings(2, 2).in_background(), observer, &bell);
+  while (!spin.about_to_sleep()) ASSERT_TRUE(spin.idle());
+  EXPECT_EQ(bell.asleep, 1u);
+  EXPECT_TRUE(spin.idle());
+}
+
+}  // namespace
+}  // namespace rondo
