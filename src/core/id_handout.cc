@@ -22,7 +22,7 @@ constexpr size_t kRequestBytes = 8;       // magic, rank
 constexpr size_t kAnswerHeaderBytes = 5;  // status code, bytes of what follows: the id, or a message
 constexpr size_t kMaxAnswerBytes = 4096;
 constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often there within a millisecond
-constexpr double kRootGraceS = 2;             // rank 0 knows who is missing and should speak first
+constexpr double kRootGraceS = 2;                       // rank 0 knows who is missing and should speak first
 
 struct Asker {
   Fd fd;

@@ -9,9 +9,9 @@
 namespace rondo {
 namespace {
 
-constexpr double kAddressS = 5;    // per address: one of several may lead nowhere
+constexpr double kAddressS = 5;  // per address: one of several may lead nowhere
 constexpr double kHandshakeS = 10;
-constexpr double kVerdictGraceS = 2;      // the root, which knows who is missing, should speak before this side gives up
+constexpr double kVerdictGraceS = 2;  // the root, which knows who is missing, should speak before this side gives up
 constexpr int kRetryMs = 20;
 constexpr size_t kMaxTableBytes = 256 << 20;
 

@@ -56,14 +56,15 @@ Status add_file(const std::string& path, Contents* c) {
       RONDO_TRY_ASSIGN(first, first_row_of(info, t, path));
     }
     const uint64_t rows = rows_of(t.shape);
-    if (first > UINT64_MAX - rows) return bad_checkpoint(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
+    if (first > UINT64_MAX - rows)
+      return bad_checkpoint(path, fmt::format("tensor '{}': no tensor has so many rows", t.name));
     StoredTensor& whole = c->parameters.try_emplace(t.name, StoredTensor{t.name, t.dtype, t.shape, {}}).first->second;
     const bool same_rows =
         whole.shape.size() == t.shape.size() &&
         std::equal(whole.shape.begin() + !t.shape.empty(), whole.shape.end(), t.shape.begin() + !t.shape.empty());
     if (whole.dtype != t.dtype || !same_rows)
       return bad_checkpoint(path, fmt::format("tensor '{}': it has another type or shape than in '{}'", t.name,
-                                     c->files[whole.parts.front().file].path));
+                                              c->files[whole.parts.front().file].path));
     if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
     whole.parts.push_back({index, first, rows});
   }
@@ -78,7 +79,8 @@ Expected<Contents> read_files(const std::string& what, std::vector<std::string> 
   Contents c;
   for (const std::string& path : paths) RONDO_TRY(add_file(path, &c));
   for (auto& [name, t] : c.parameters) {
-    if (!tensor_bytes(t.dtype, t.shape)) return bad_checkpoint(what, fmt::format("tensor '{}' is larger than memory", name));
+    if (!tensor_bytes(t.dtype, t.shape))
+      return bad_checkpoint(what, fmt::format("tensor '{}' is larger than memory", name));
     RONDO_TRY(check_rows(what, &t));
   }
   return c;
@@ -89,8 +91,8 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
   const Json json = parse_json(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    return bad_checkpoint(path,
-                 "weight_map: expected an object of tensors and their files, in JSON that is not nested too deep");
+    return bad_checkpoint(
+        path, "weight_map: expected an object of tensors and their files, in JSON that is not nested too deep");
   std::vector<std::string> files;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
@@ -133,19 +135,20 @@ Expected<Contents> inspect(const std::string& path) {
   if (exists(index)) return read_index(path, index);
   if (exists(single)) return read_files(path, {single});
   if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
-  return bad_checkpoint(path,
-               fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
-                           "in it: it is no complete checkpoint",
-                           kManifest));
+  return bad_checkpoint(
+      path, fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
+                        "in it: it is no complete checkpoint",
+                        kManifest));
 }
 
 Status verify_file(const StoredFile& stored) {
   RONDO_TRY_ASSIGN(const File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
-    return bad_checkpoint(stored.path,
-                 fmt::format("it has {} bytes, and was written with {}", file.size_bytes(), stored.size_bytes));
+    return bad_checkpoint(
+        stored.path, fmt::format("it has {} bytes, and was written with {}", file.size_bytes(), stored.size_bytes));
   RONDO_TRY_ASSIGN(const std::string now, sha256_of(file));
-  if (now != stored.sha256) return bad_checkpoint(stored.path, "its bytes are not those that were written: SHA-256 differs");
+  if (now != stored.sha256)
+    return bad_checkpoint(stored.path, "its bytes are not those that were written: SHA-256 differs");
   return {};
 }
 

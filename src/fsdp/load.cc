@@ -75,11 +75,11 @@ Expected<const StoredTensor*> Loading::find(const UnitPlan& unit, const Tensor& 
     return bad_checkpoint(path_, fmt::format("there is no tensor '{}', which the plan has", full_name(unit, t)));
   const StoredTensor& s = it->second;
   if (s.shape != t.shape)
-    return bad_checkpoint(path_, fmt::format("tensor '{}' has shape [{}], in the plan [{}]", s.name, fmt::join(s.shape, ", "),
-                                    fmt::join(t.shape, ", ")));
+    return bad_checkpoint(path_, fmt::format("tensor '{}' has shape [{}], in the plan [{}]", s.name,
+                                             fmt::join(s.shape, ", "), fmt::join(t.shape, ", ")));
   if (s.dtype != t.dtype)
     return bad_checkpoint(path_, fmt::format("tensor '{}' is of {}, in the plan of {}", s.name, dtype_name(s.dtype),
-                                    dtype_name(t.dtype)));
+                                             dtype_name(t.dtype)));
   return &s;
 }
 
@@ -112,14 +112,15 @@ Status Loading::match_states() {
   const char* remedy = "load with optimizer = false to begin without its state";
   if (contents_.state_names != names)
     return bad_checkpoint(path_, fmt::format("its optimizer kept [{}], this one keeps [{}]: {}",
-                                    fmt::join(contents_.state_names, ", "), fmt::join(names, ", "), remedy));
+                                             fmt::join(contents_.state_names, ", "), fmt::join(names, ", "), remedy));
   for (const auto& [where, stored] : stored_) {
     const Tensor& t = plan_.units()[where.first].tensors[where.second];
     for (size_t k = 0; t.trainable && k < names.size(); ++k) {
       const auto it = contents_.states.find(stored->name + "." + names[k]);
       if (it == contents_.states.end() || it->second.shape != t.shape || it->second.dtype != Dtype::kFloat32)
-        return bad_checkpoint(path_, fmt::format("there is no '{}.{}' of its shape in float, which its optimizer needs: {}",
-                                        stored->name, names[k], remedy));
+        return bad_checkpoint(
+            path_, fmt::format("there is no '{}.{}' of its shape in float, which its optimizer needs: {}", stored->name,
+                               names[k], remedy));
     }
   }
   return {};

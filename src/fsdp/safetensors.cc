@@ -81,7 +81,8 @@ Expected<TensorEntry> read_entry(const std::string& name, const Json& json, cons
     return array.is_array() &&
            std::all_of(array.begin(), array.end(), [](const Json& n) { return n.is_number_unsigned(); });
   };
-  if (shape == json.end() || !whole_numbers(*shape)) return bad_file(file, name, "its shape is no list of whole numbers");
+  if (shape == json.end() || !whole_numbers(*shape))
+    return bad_file(file, name, "its shape is no list of whole numbers");
   for (const Json& n : *shape) t.shape.push_back(n.get<uint64_t>());
   if (offsets == json.end() || !whole_numbers(*offsets) || offsets->size() != 2)
     return bad_file(file, name, "its data_offsets are not two whole numbers");
@@ -90,7 +91,7 @@ Expected<TensorEntry> read_entry(const std::string& name, const Json& json, cons
   if (!bytes) return bad_file(file, name, "its shape has more elements than memory has bytes");
   if (t.end < t.begin || t.end - t.begin != *bytes)
     return bad_file(file, name,
-                 fmt::format("data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes));
+                    fmt::format("data_offsets {} .. {} are not the {} bytes of its shape", t.begin, t.end, *bytes));
   return t;
 }
 

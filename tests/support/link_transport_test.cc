@@ -22,17 +22,16 @@ constexpr Line kFast{.bytes_per_us = 1e4};
 template <class Call>
 double seconds_of(int nranks, const Line& line, Rank last, Call call) {
   std::atomic<double> begin_s{0}, end_s{0};
-  spawn_threads(
-      nranks,
-      [&](Communicator& comm) -> Status {
-        RONDO_TRY(call(comm));  // connections are made
-        RONDO_TRY(comm.barrier());
-        if (comm.rank() == 0) begin_s = now_s();
-        RONDO_TRY(call(comm));
-        if (comm.rank() == last) end_s = now_s();
-        return {};
-      },
-      {.decorate = behind_line(line)});
+  spawn_threads(nranks,
+                [&](Communicator& comm) -> Status {
+                  RONDO_TRY(call(comm));  // connections are made
+                  RONDO_TRY(comm.barrier());
+                  if (comm.rank() == 0) begin_s = now_s();
+                  RONDO_TRY(call(comm));
+                  if (comm.rank() == last) end_s = now_s();
+                  return {};
+                },
+                {.decorate = behind_line(line)});
   return end_s - begin_s;
 }
 
@@ -40,22 +39,21 @@ TEST(LinkTransport, EverythingArrivesAsItWasSent) {
   for (const int n : {1, 2, 3, 5})
     for (const uint64_t count : {0, 1, 7, 1009, 300007}) {
       SCOPED_TRACE(::testing::Message() << n << " ranks, " << count << " elements");
-      spawn_threads(
-          n,
-          [&](Communicator& comm) -> Status {
-            std::vector<int64_t> sum(count), all(count * static_cast<uint64_t>(n));
-            for (int round = 0; round < 3; ++round) {
-              std::iota(sum.begin(), sum.end(), comm.rank() + round);
-              RONDO_TRY(comm.all_gather(sum.data(), all.data(), count, Dtype::kInt64));
-              for (uint64_t i = 0; i < all.size(); ++i)
-                EXPECT_EQ(all[i], static_cast<int64_t>(i % count) + static_cast<int64_t>(i / count) + round);
-              RONDO_TRY(comm.all_reduce(sum.data(), sum.data(), count, Dtype::kInt64, Op::kSum));
-              for (uint64_t i = 0; i < count; ++i)
-                EXPECT_EQ(sum[i], n * (static_cast<int64_t>(i) + round) + n * (n - 1) / 2);
-            }
-            return {};
-          },
-          {.decorate = behind_line(kFast)});
+      spawn_threads(n,
+                    [&](Communicator& comm) -> Status {
+                      std::vector<int64_t> sum(count), all(count * static_cast<uint64_t>(n));
+                      for (int round = 0; round < 3; ++round) {
+                        std::iota(sum.begin(), sum.end(), comm.rank() + round);
+                        RONDO_TRY(comm.all_gather(sum.data(), all.data(), count, Dtype::kInt64));
+                        for (uint64_t i = 0; i < all.size(); ++i)
+                          EXPECT_EQ(all[i], static_cast<int64_t>(i % count) + static_cast<int64_t>(i / count) + round);
+                        RONDO_TRY(comm.all_reduce(sum.data(), sum.data(), count, Dtype::kInt64, Op::kSum));
+                        for (uint64_t i = 0; i < count; ++i)
+                          EXPECT_EQ(sum[i], n * (static_cast<int64_t>(i) + round) + n * (n - 1) / 2);
+                      }
+                      return {};
+                    },
+                    {.decorate = behind_line(kFast)});
     }
 }
 
@@ -106,16 +104,16 @@ TEST(LinkTransport, AllPayloadIsCounted) {
     links[static_cast<size_t>(rank)] = link.get();
     return link;
   };
-  spawn_threads(
-      2,
-      [&](Communicator& comm) -> Status {
-        std::vector<char> x(2 * kBytes);
-        RONDO_TRY(comm.all_gather(x.data() + static_cast<uint64_t>(comm.rank()) * kBytes, x.data(), kBytes, Dtype::kInt8));
-        RONDO_TRY(comm.barrier());  // whoever comes has what this rank sent
-        EXPECT_GE(links[static_cast<size_t>(comm.rank())].load()->bytes_sent(), kBytes);
-        return {};
-      },
-      {.decorate = decorate});
+  spawn_threads(2,
+                [&](Communicator& comm) -> Status {
+                  std::vector<char> x(2 * kBytes);
+                  RONDO_TRY(comm.all_gather(x.data() + static_cast<uint64_t>(comm.rank()) * kBytes, x.data(), kBytes,
+                                            Dtype::kInt8));
+                  RONDO_TRY(comm.barrier());  // whoever comes has what this rank sent
+                  EXPECT_GE(links[static_cast<size_t>(comm.rank())].load()->bytes_sent(), kBytes);
+                  return {};
+                },
+                {.decorate = decorate});
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 namespace rondo {
 namespace {
 
-
 // The longest message that a protocol's slot, or the ring, takes in one piece.
 uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
   switch (p) {
@@ -175,8 +174,8 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
   return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     protocol_name(c.protocol), c.inlined.empty() ? "" : " inlined", c.num_channels,
-                     c.message_bytes, c.forecast_ns / 1000);
+                     protocol_name(c.protocol), c.inlined.empty() ? "" : " inlined", c.num_channels, c.message_bytes,
+                     c.forecast_ns / 1000);
 }
 
 }  // namespace rondo
