@@ -129,6 +129,8 @@ void wait_until(State& st, Section& section, const char* what, const std::functi
 cuda::Result submit(cuda::Stream stream, Op op, const std::function<void(cuda::StreamHandle&)>& locked = {});
 /// Waits for everything that was submitted to a context's streams.
 void synchronize(State& st, cuda::ContextHandle& context);
+/// Marks an event's record done, and wakes who waits for it. Not in a section.
+void finish(State& st, Record& record);
 /// The live allocation that holds all of it; null: none.
 Allocation* find_memory(State& st, uintptr_t address, size_t bytes);
 void release_memory(State& st);
@@ -142,6 +144,7 @@ bool& in_callback();
 // What the table holds: one function for each of the driver's.
 #define RONDO_X(member, symbol, args) cuda::Result fake_##member args;
 using namespace rondo::cuda;  // NOLINT: the prototypes name the driver's types
+inline constexpr Result kErrorCaptureImplicit = 906;
 RONDO_CUDA_DRIVER(RONDO_X)
 #undef RONDO_X
 
