@@ -41,11 +41,13 @@ Status Engine::Pass::begin(Act act, int u) {
   if (!forward) backward_ = mine.in_backward = mine.backward_seen = true;
   if (forward) mine.forward_seen = true;
   if (!again || !forward) {
-    const size_t at = forward && backward_ ? actions_.size() : find(act, u);
+    // Forward again in backward is on the way to the unit's own: what others do before that comes before this, too.
+    const bool again_in_backward = forward && backward_;
+    const size_t at = find(again_in_backward ? Act::kBackward : act, u);
     mine.off_list = at == actions_.size();
     if (!mine.off_list) {
       RONDO_TRY(advance(at));
-      next_ = at + 1;
+      next_ = again_in_backward ? at : at + 1;
     }
     RONDO_TRY(fetch(u));
   }

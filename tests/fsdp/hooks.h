@@ -9,9 +9,10 @@ inline float* floats(void* p) { return static_cast<float*>(p); }
 
 /// What a framework's hooks would do, in variants.
 struct Hooks {
-  bool recompute = false;       // forward again within backward
-  bool overlapping = false;     // a unit's backward begins before that of the one above it has ended
-  std::vector<int> order = {};  // of layers in forward, by unit; empty: as they are
+  bool recompute = false;        // forward again within backward
+  bool recompute_first = false;  // forward again before backward begins, as recomputation by autograd has it
+  bool overlapping = false;      // a unit's backward begins before that of the one above it has ended
+  std::vector<int> order = {};   // of layers in forward, by unit; empty: as they are
   bool adopt = false;
   bool own_optimizer = false;  // SGD without momentum, by parts()
   bool dawdling = false;       // ranks take their time, each its own
@@ -57,6 +58,7 @@ inline Status one_pass(Engine& e, const TinyNet& net, const Hooks& hooks, uint64
   for (int l = net.layers - 1; l >= 0; --l) {
     if (net.skipped(rank, l)) continue;
     const int u = unit_of(l);
+    if (hooks.recompute_first) RONDO_TRY(forward_of(e, net, pass, l, rank, u));
     RONDO_TRY(e.begin(Act::kBackward, u));
     if (open >= 0) RONDO_TRY(e.end(Act::kBackward, open));
     if (hooks.recompute) RONDO_TRY(forward_of(e, net, pass, l, rank, u));

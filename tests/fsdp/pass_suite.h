@@ -77,6 +77,21 @@ TEST_P(FsdpPass, UnitsThatARankLeavesOutContributeZeros) {
     }
 }
 
+// A rank that repeats a unit's forward before its backward is no further in the list than one that has another unit
+// before it.
+TEST_P(FsdpPass, RecomputationBesideUnitsThatARankLeavesOut) {
+  for (const Strategy strategy : kStrategies)
+    for (const int ahead : {0, 1}) {
+      Setting s;
+      s.net.layers = 5;
+      s.net.skips = [](int rank, int layer) { return layer == 3 || layer == rank; };
+      s.plan = {.nranks = 3, .strategy = strategy, .forward_prefetch = ahead, .backward_prefetch = ahead};
+      s.optimizer.lr = 0.01f;
+      s.by = by_hooks({.recompute_first = true});
+      expect_same_training(GetParam(), s, 1e-6f);
+    }
+}
+
 // Where gradients stay whole their reductions come in the list's order, whatever a rank's backward has reached.
 TEST_P(FsdpPass, WhatBackwardDoesNotReachContributesZeros) {
   for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer}) {
