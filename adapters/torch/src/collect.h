@@ -25,6 +25,7 @@ struct Entry {
   size_t tensor;                         // of the unit in the plan
   bool is_tied;                          // to an entry before
   ::torch::Tensor here = {}, away = {};  // what it is made to be
+  ::torch::Tensor before = {};           // what it was, until all are taken over
 };
 
 /// A place of a Sequential that calls a unit.

@@ -1,5 +1,6 @@
 #include "core.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -11,12 +12,18 @@ namespace {
 
 bool in_backward() { return ::torch::autograd::get_current_graph_task_id() != -1; }
 
-[[noreturn]] void misuse(const std::string& why) { throw Error(Status(StatusCode::kInvalidArgument, why)); }
+// What is added to the version of a parameter while its buffer is not its own.
+constexpr uint32_t kElsewhere = 1u << 30;
 
 }  // namespace
 
 void check(const Status& status) {
   if (!status.ok()) throw Error(status);
+}
+
+void Core::misuse(const std::string& why) const {
+  const std::string rank = "rank " + std::to_string(engine_->communicator().rank()) + ": ";
+  throw Error(Status(StatusCode::kInvalidArgument, rank + why));
 }
 
 int Core::enter(const void* key) {
@@ -33,14 +40,12 @@ int Core::enter(const void* key) {
     calls_.push_back({.unit = unit, .begin = ++clock_, .is_pass = is_pass});
     if (phase_ == Phase::kBackward) call(i).end = clock_;
   }
-  if (phase_ == Phase::kBackward) end_calls_after(call(i).end, unit);
+  call(i).first_node = ::at::sequence_number::peek();
+  if (phase_ == Phase::kBackward) settle_calls_after(call(i).end, unit, false);
   if (unit < 0) return i;
-  const Status begun = engine_->begin(fsdp::Act::kForward, unit);
-  if (!begun.ok()) {
-    call(i).state = State::kDone;
-    if (is_pass) give_up();
-    throw Error(begun);
-  }
+  const Status begun = begin_use(fsdp::Act::kForward, unit);
+  if (!begun.ok()) give_up();
+  check(begun);
   bind(unit);
   return i;
 }
@@ -52,19 +57,32 @@ void Core::open_pass() {
     const bool alive = std::any_of(graphs_.begin(), graphs_.end(), [](const auto& g) { return !g.expired(); });
     if (phase_ == Phase::kBackward || !alive) give_up();
   }
-  ++depth_;
-  if (phase_ != Phase::kIdle) return;
+  if (phase_ != Phase::kIdle) {
+    ++depth_;
+    return;
+  }
+  if (::at::GradMode::is_enabled()) check_frozen();
   kind_ = !::at::GradMode::is_enabled() ? fsdp::PassKind::kForwardOnly
           : accumulates                 ? fsdp::PassKind::kAccumulate
                                         : fsdp::PassKind::kTrain;
-  const Status begun = engine_->begin_pass(kind_);
-  if (!begun.ok()) --depth_;
-  check(begun);
+  check(engine_->begin_pass(kind_));
+  ++depth_;
   ++pass_;
   phase_ = Phase::kForward;
   clock_ = 0;
   calls_.clear();
   graphs_.clear();
+}
+
+// The plan has no place for gradients of what was frozen.
+void Core::check_frozen() const {
+  for (const Entry& e : all_.entries) {
+    const fsdp::UnitPlan& unit = engine_->plan().units()[static_cast<size_t>(e.unit)];
+    if (e.param.requires_grad() && !unit.segments[unit.placed[e.tensor].segment].trainable)
+      misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
+             "' was frozen when it was sharded, and requires gradients now, for which there is no place: call "
+             "requires_grad_(true) before fully_shard, or requires_grad_(false) again");
+  }
 }
 
 // The last one without a graph that backward has not come to.
@@ -74,8 +92,12 @@ int Core::repeated_call(int unit) const {
   return -1;
 }
 
-void Core::leave(int i, const std::vector<::torch::Tensor>& outputs) {
+void Core::leave(uint64_t pass, int i, const std::vector<::torch::Tensor>& outputs) {
   if (i < 0) return;
+  if (pass != pass_)
+    misuse(
+        "a call of a unit or of the model ends, and its pass was given up after an error in it: do not catch "
+        "rondo::torch::Error within the model, but around the call of the sharded one");
   const bool forward = phase_ == Phase::kForward, records = ::at::GradMode::is_enabled();
   const bool trains = kind_ != fsdp::PassKind::kForwardOnly;
   if (const int u = call(i).unit; u >= 0 && !always_here_)
@@ -89,7 +111,7 @@ void Core::leave(int i, const std::vector<::torch::Tensor>& outputs) {
   const int unit = call(i).unit;
   if (unit >= 0) {
     unbind(unit);
-    check(engine_->end(fsdp::Act::kForward, unit));
+    check(end_use(fsdp::Act::kForward, unit));
   }
   if (trains && records) await_gradients(i, outputs);
   if (!call(i).is_pass) return;
@@ -99,28 +121,36 @@ void Core::leave(int i, const std::vector<::torch::Tensor>& outputs) {
   if (depth_ == 0 && !trains) finish_pass();
 }
 
+// What has changed in place by the time of backward has left the hooks of a view behind, not those of its base. What
+// was there before the call is no way to the unit's parameters, and its hooks would be there in the next pass.
 void Core::await_gradients(int i, const std::vector<::torch::Tensor>& outputs) {
-  bool any = false;
-  for (const auto& t : outputs) {
-    if (!t.defined() || !t.requires_grad()) continue;
-    any = true;
+  auto await = [&](const ::torch::Tensor& t) {
+    if (!t.defined() || t.grad_fn() == nullptr || t.grad_fn()->sequence_nr() < call(i).first_node) return;
     t.register_hook([self = weak_from_this(), pass = pass_, i](const ::torch::Tensor&) {
       const auto core = self.lock();
-      if (core == nullptr) misuse("backward of a model whose Training is gone: it must outlive backward");
+      if (core == nullptr)
+        throw Error(Status(StatusCode::kInvalidArgument,
+                           "backward of a model whose Training is gone: it must outlive backward"));
       core->on_gradient(pass, i);
     });
+  };
+  for (const auto& t : outputs) {
+    await(t);
+    if (t.defined() && t.is_view()) await(::torch::Tensor(t._base()));
   }
-  if (!any) call(i).state = State::kDone;  // frozen, and so is what it was given
 }
 
-void Core::fail(int i) noexcept {
-  if (i < 0 || phase_ == Phase::kIdle) return;
+// Where the model catches it and goes on, backward passes the call over.
+void Core::fail(uint64_t pass, int i) noexcept {
+  if (i < 0 || pass != pass_ || phase_ == Phase::kIdle) return;
   Call& c = call(i);
-  c.state = State::kDone;
+  const bool awaited = phase_ == Phase::kForward && kind_ != fsdp::PassKind::kForwardOnly;
+  c.state = !awaited ? State::kDone : ::at::GradMode::is_enabled() ? State::kAwaited : State::kNoGraph;
+  if (awaited) c.end = ++clock_;
   if (c.is_pass && --depth_ == 0) return give_up();
   if (c.unit < 0) return;
   unbind(c.unit);
-  (void)engine_->end(fsdp::Act::kForward, c.unit);  // the exception under way tells more
+  (void)end_use(fsdp::Act::kForward, c.unit);  // the exception under way tells more
 }
 
 void Core::on_gradient(uint64_t pass, int i) {
@@ -132,8 +162,7 @@ void Core::on_gradient(uint64_t pass, int i) {
         [self = shared_from_this()] { self->finish_pass(); });
   }
   if (call(i).state != State::kAwaited) return;  // another of its outputs
-  end_calls_after(call(i).end, call(i).unit);
-  pass_over_calls_after(i);
+  settle_calls_after(call(i).end, call(i).unit, true);
   begin_backward(i);
   // The same unit's later call: only now, so that its parameters stay.
   for (const int j : std::vector<int>(in_backward_))
@@ -145,14 +174,8 @@ void Core::begin_backward(int i) {
   c.state = State::kInBackward;
   in_backward_.push_back(i);
   if (c.unit < 0) return;
-  // One call of a unit takes all of its gradients: the one that backward leaves last, or is in already.
-  c.data_only = std::any_of(calls_.begin(), calls_.begin() + i,
-                            [&](const Call& e) {
-                              return e.unit == c.unit && (e.state == State::kAwaited || e.state == State::kNoGraph);
-                            }) ||
-                std::any_of(in_backward_.begin(), in_backward_.end(),
-                            [&](int j) { return j != i && call(j).unit == c.unit && !call(j).data_only; });
-  check(engine_->begin(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
+  c.data_only = !takes_gradients(i);
+  check(begin_use(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
   bind(c.unit);
   if (!c.data_only) attach_grads(c.unit);
 }
@@ -164,23 +187,32 @@ void Core::end_backward(int i) {
   if (c.unit < 0) return;
   if (!c.data_only) detach_grads(c.unit);
   unbind(c.unit);
-  check(engine_->end(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
+  check(end_use(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
 }
 
-void Core::end_calls_after(int64_t time, int but_of_unit) {
-  const std::vector<int> open = in_backward_;
-  for (auto i = open.rbegin(); i != open.rend(); ++i)
-    if (call(*i).begin > time && call(*i).unit != but_of_unit) end_backward(*i);
+// One call of a unit takes all of its gradients: the one that backward leaves last, or is in already.
+bool Core::takes_gradients(int i) const {
+  const int unit = calls_[static_cast<size_t>(i)].unit;
+  return std::none_of(calls_.begin(), calls_.begin() + i,
+                      [&](const Call& e) {
+                        return e.unit == unit && (e.state == State::kAwaited || e.state == State::kNoGraph);
+                      }) &&
+         std::none_of(in_backward_.begin(), in_backward_.end(), [&](int j) {
+           const Call& c = calls_[static_cast<size_t>(j)];
+           return j != i && c.unit == unit && !c.data_only;
+         });
 }
 
-// autograd goes backwards in time: later calls that have had no gradient get none. They contribute zeros here, where
-// other ranks contribute what they have.
-void Core::pass_over_calls_after(int i) {
-  for (int j = static_cast<int>(calls_.size()) - 1; j > i; --j) {
+// autograd goes backwards in time: later calls are done with, the last one first. Those that have had no gradient get
+// none, and contribute zeros here, where other ranks contribute what they have.
+void Core::settle_calls_after(int64_t time, int but_of_unit, bool repeats_are_over) {
+  for (int j = static_cast<int>(calls_.size()) - 1; j >= 0; --j) {
     const Call& c = call(j);
-    if (c.state != State::kAwaited || c.unit < 0 || c.unit == call(i).unit || c.begin < call(i).end) continue;
-    begin_backward(j);
-    end_backward(j);
+    if (c.begin <= time || c.unit == but_of_unit) continue;
+    if (c.state == State::kNoGraph && repeats_are_over && !takes_gradients(j)) call(j).state = State::kDone;
+    const bool passed_over = c.state == State::kAwaited || (c.state == State::kNoGraph && repeats_are_over);
+    if (passed_over && c.unit >= 0) begin_backward(j);
+    if (c.state == State::kInBackward) end_backward(j);
   }
 }
 
@@ -192,17 +224,22 @@ void Core::take_strays() {
     bool any = false;
     for (size_t e = first; e < last; ++e) any = any || all_.entries[e].param.grad().defined();
     if (!any) continue;
-    check(engine_->begin(fsdp::Act::kBackward, unit));
+    const Status begun = begin_use(fsdp::Act::kBackward, unit);
+    if (begun.code() == StatusCode::kInvalidArgument)
+      misuse("gradients of unit '" + name(unit) +
+             "' came after its backward was over, by way of a tensor that its call did not return: return it");
+    check(begun);
     attach_grads(unit);
     detach_grads(unit);
-    check(engine_->end(fsdp::Act::kBackward, unit));
+    check(end_use(fsdp::Act::kBackward, unit));
   }
 }
 
 void Core::finish_pass() {
-  end_calls_after(-1, -2);
+  settle_calls_after(-1, -2, true);
   take_strays();
   const Status ended = engine_->end_pass();
+  follow_buffers();
   if (!ended.ok()) give_up();
   phase_ = Phase::kIdle;
   check(ended);
@@ -217,7 +254,42 @@ void Core::give_up() noexcept {
   graphs_.clear();
   depth_ = 0;
   phase_ = Phase::kIdle;
+  ++pass_;
   (void)engine_->cancel_pass();  // what it could say, the next pass will
+  follow_buffers();
+}
+
+Status Core::begin_use(fsdp::Act act, int unit) {
+  Status begun = engine_->begin(act, unit);
+  follow_buffers();
+  return begun;
+}
+
+Status Core::end_use(fsdp::Act act, int unit) {
+  Status ended = engine_->end(act, unit);
+  follow_buffers();
+  return ended;
+}
+
+// Whatever the engine is told, it may give any buffer to another unit. O(units), and the parameters of those that came
+// or went.
+void Core::follow_buffers() {
+  for (size_t u = 0; u < here_.size(); ++u) {
+    const bool here = engine_->is_here(static_cast<int>(u));
+    if (here == here_[u]) continue;
+    here_[u] = here;
+    const auto [first, last] = ranges_[u];
+    for (size_t i = first; i < last; ++i) {
+      ::c10::VariableVersion version = all_.entries[i].param.unsafeGetTensorImpl()->version_counter();
+      const uint32_t now = version.current_version();
+      if (here != (now < kElsewhere)) version.set_version(here ? now - kElsewhere : now + kElsewhere);
+    }
+  }
+}
+
+// The values are no longer those of the graphs that there are.
+void Core::bump_versions() {
+  for (Entry& e : all_.entries) e.param.unsafeGetTensorImpl()->bump_version();
 }
 
 void Core::bind(int unit) {

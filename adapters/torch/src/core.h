@@ -13,6 +13,9 @@
 // A unit that is called several times is reduced once, with the first of its calls, which backward reaches last. A call
 // without a graph in a training pass may be one that backward will repeat (recomputation): it stands where it stood.
 //
+// autograd keeps what it reads as views of the parameters, which point into the engine's buffers. So the version of a
+// parameter is another one while its buffer is not its own, and torch refuses to compute with what is there then.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -37,16 +40,18 @@ T checked(Expected<T> expected) {
 class Core : public std::enable_shared_from_this<Core> {
  public:
   /// Throws Error, as all that follows.
-  static std::shared_ptr<Core> make(Collected collected, Communicator& comm, const Options& options);
+  static std::shared_ptr<Core> make(Expected<Collected> collected, Communicator& comm, const Options& options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
   /// The number of a call; -1: the key is no unit's. The core's own address is the key of a whole pass.
   int enter(const void* key);
-  void leave(int call, const std::vector<::torch::Tensor>& outputs);
+  /// Which pass is under way; none has the number of one that was given up.
+  uint64_t pass() const { return pass_; }
+  void leave(uint64_t pass, int call, const std::vector<::torch::Tensor>& outputs);
   /// In place of leave, after an exception. A pass that fails is given up.
-  void fail(int call) noexcept;
+  void fail(uint64_t pass, int call) noexcept;
   /// Ends whatever pass is under way, without its gradients.
   void give_up() noexcept;
 
@@ -72,31 +77,41 @@ class Core : public std::enable_shared_from_this<Core> {
     int64_t begin = 0, end = 0;
     State state = State::kRunning;
     bool is_pass = false;
-    bool data_only = false;  // an earlier call takes the gradients
+    bool data_only = false;   // an earlier call takes the gradients
+    uint64_t first_node = 0;  // autograd's, from its begin on
   };
 
   explicit Core(Collected collected) : all_(std::move(collected)) {}
   void set_up(Communicator& comm, const Options& options);
   void fill(Communicator& comm, const Options& options);
   void check_values(Communicator& comm, const Options& options) const;
+  void make_values(const Entry& e, const Options& options, ::torch::Tensor whole, std::string* failure);
+  void check_made(Communicator& comm, const std::string& failure) const;
   void compare(Communicator& comm, const std::vector<uint64_t>& sums);
+  void take_back();
   void call_links();
 
   Call& call(int i) { return calls_[static_cast<size_t>(i)]; }
   const std::string& name(int unit) const { return engine_->plan().units()[static_cast<size_t>(unit)].name; }
+  [[noreturn]] void misuse(const std::string& why) const;
   std::pair<size_t, size_t> entries_of(int unit) const { return ranges_[static_cast<size_t>(unit)]; }
 
   void open_pass();
+  void check_frozen() const;
   int repeated_call(int unit) const;
   void await_gradients(int i, const std::vector<::torch::Tensor>& outputs);
   void on_gradient(uint64_t pass, int i);
   void begin_backward(int i);
   void end_backward(int i);
-  void pass_over_calls_after(int i);
-  void end_calls_after(int64_t time, int but_of_unit);
+  bool takes_gradients(int i) const;
+  void settle_calls_after(int64_t time, int but_of_unit, bool repeats_are_over);
   void take_strays();
   void finish_pass();
 
+  Status begin_use(fsdp::Act act, int unit);
+  Status end_use(fsdp::Act act, int unit);
+  void follow_buffers();
+  void bump_versions();
   void bind(int unit);
   void unbind(int unit);
   void attach_grads(int unit);
@@ -120,6 +135,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<Call> calls_;
   std::vector<int> in_backward_;  // calls
   std::vector<int> bound_;        // uses under way, by unit
+  std::vector<bool> here_;        // its values are in its buffer, as versions tell; by unit
   std::vector<::c10::weak_intrusive_ptr<::torch::autograd::Node>>
       graphs_;  // of the pass's results: without them it has no backward
 };

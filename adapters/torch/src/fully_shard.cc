@@ -13,14 +13,16 @@
 namespace rondo::torch {
 namespace internal {
 
-Use::Use(std::shared_ptr<Core> core, const void* key) : core_(std::move(core)), call_(core_->enter(key)) {}
+Use::Use(std::shared_ptr<Core> core, const void* key) : core_(std::move(core)), call_(core_->enter(key)) {
+  pass_ = core_->pass();
+}
 Use::~Use() {
-  if (core_ != nullptr) core_->fail(call_);
+  if (core_ != nullptr) core_->fail(pass_, call_);
 }
 void Use::leave(const std::vector<::torch::Tensor>& outputs) {
   const std::shared_ptr<Core> core = std::move(core_);
   try {
-    core->leave(call_, outputs);
+    core->leave(pass_, call_, outputs);
   } catch (...) {
     core->give_up();
     throw;
@@ -100,11 +102,11 @@ Training::~Training() = default;
 
 std::shared_ptr<internal::Core> Training::shard(std::shared_ptr<::torch::nn::Module> module, Communicator& comm,
                                                 const Options& options) {
-  return internal::Core::make(internal::checked(internal::collect(module, options.policy)), comm, options);
+  return internal::Core::make(internal::collect(module, options.policy), comm, options);
 }
 
 Training shard_units(std::vector<UnitParameters> units, Communicator& comm, const Options& options) {
-  return Training(internal::Core::make(internal::checked(internal::collect(units)), comm, options));
+  return Training(internal::Core::make(internal::collect(units), comm, options));
 }
 
 void Training::step() { core_->step(); }

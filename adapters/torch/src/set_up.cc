@@ -1,5 +1,6 @@
 // How a core begins: the plan, first values, and what the module's parameters become.
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <cstring>
@@ -49,6 +50,10 @@ class CalledUnit : public ::torch::nn::Module {
   std::weak_ptr<Core> core_;
 };
 
+Status of_rank(const Communicator& comm, const Status& status) {
+  return Status(status.code(), "rank " + std::to_string(comm.rank()) + ": " + std::string(status.message()));
+}
+
 const ::torch::Tensor* first_parameter(const ::torch::nn::Module& module, ::torch::Tensor* found) {
   for (const auto& p : module.named_parameters(false))
     if (p.value().defined()) return &(*found = p.value());
@@ -71,17 +76,26 @@ std::shared_ptr<Core> find(const ::torch::nn::Module& module) {
   return p == nullptr ? nullptr : find(*p);
 }
 
-std::shared_ptr<Core> Core::make(Collected collected, Communicator& comm, const Options& options) {
-  std::shared_ptr<Core> core(new Core(std::move(collected)));
-  core->set_up(comm, options);
+std::shared_ptr<Core> Core::make(Expected<Collected> collected, Communicator& comm, const Options& options) {
+  if (!collected.ok()) throw Error(of_rank(comm, collected.status()));
+  std::shared_ptr<Core> core(new Core(std::move(*collected)));
+  try {
+    core->set_up(comm, options);
+  } catch (...) {
+    core->take_back();
+    throw;
+  }
   return core;
 }
 
 void Core::set_up(Communicator& comm, const Options& options) {
+  const ::c10::InferenceMode normal(false);  // parameters of inference mode cannot be trained
   fsdp::Options plan_options = options.plan;
   plan_options.nranks = comm.size();
   plan_options.optimizer_bytes = static_cast<uint32_t>(4 * fsdp::optimizer_states(options.engine.optimizer));
-  const fsdp::Plan plan = checked(fsdp::Plan::build(all_.model, plan_options));
+  Expected<fsdp::Plan> built = fsdp::Plan::build(all_.model, plan_options);
+  if (!built.ok()) throw Error(of_rank(comm, built.status()));
+  const fsdp::Plan plan = std::move(*built);
   engine_ = checked(fsdp::Engine::create(plan, comm, options.engine));
   ranges_.assign(plan.units().size(), {all_.entries.size(), 0});
   for (size_t i = 0; i < all_.entries.size(); ++i) {
@@ -89,9 +103,14 @@ void Core::set_up(Communicator& comm, const Options& options) {
     first = std::min(first, i), last = i + 1;
   }
   bound_.assign(plan.units().size(), 0);
-  for (const Entry& e : all_.entries)
+  for (const Entry& e : all_.entries) {
     if (find(e.param) != nullptr)
-      throw Error(Status(StatusCode::kInvalidArgument, "parameter '" + e.path + "' is sharded already"));
+      misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
+             "' is sharded already: use the Training that has it, or let that go first");
+    if (e.param.is_inference())
+      misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
+             "' was made in inference mode, and cannot be trained: make the model outside of it");
+  }
   fill(comm, options);
   check(engine_->masters_changed());
   always_here_ = plan.options().strategy == fsdp::Strategy::kReplicate ||
@@ -102,9 +121,23 @@ void Core::set_up(Communicator& comm, const Options& options) {
     bound_.assign(bound_.size(), 0);
     always_here_ = true;
   }
+  for (size_t u = 0; u < bound_.size(); ++u) here_.push_back(!engine_->is_here(static_cast<int>(u)));
+  follow_buffers();
   call_links();
   engine_->clear_log();
   engine_->reset_stats();
+  for (Entry& e : all_.entries) {
+    e.param.mutable_grad().reset();
+    e.before.reset();
+  }
+}
+
+// After a failure in the middle: what the module had.
+void Core::take_back() {
+  for (Entry& e : all_.entries) {
+    e.away.reset();
+    if (e.before.defined()) e.param.unsafeGetTensorImpl()->shallow_copy_from(e.before.getIntrusivePtr());
+  }
 }
 
 // All learn what one of them lacks, before any waits for the values of another.
@@ -113,14 +146,38 @@ void Core::check_values(Communicator& comm, const Options& options) const {
   const auto without =
       std::find_if(all_.entries.begin(), all_.entries.end(), [](const Entry& e) { return e.param.is_meta(); });
   const bool mine = !options.fill && without != all_.entries.end();
-  const std::string why = mine ? "parameter '" + without->path + "' has no values (meta device): give options.fill"
+  const std::string why = mine ? "parameter '" + without->path + "' of unit '" + name(without->unit) +
+                                     "' has no values (meta device): give options.fill"
                                : "another rank lacks values of parameters (meta device) and has no options.fill";
   int32_t lacks = mine && asked ? 1 : 0;
   check(comm.all_reduce(&lacks, &lacks, 1, Dtype::kInt32, Op::kMax));
-  if (lacks != 0) throw Error(Status(StatusCode::kInvalidArgument, why));
+  if (lacks != 0) misuse(why);
 }
 
-// Tensor by tensor: each is whole on all ranks only until its owners have taken their parts.
+// A rank that cannot make a value goes on with none, so that no other waits for it: check_made ends that.
+void Core::make_values(const Entry& e, const Options& options, ::torch::Tensor whole, std::string* failure) {
+  if (!failure->empty()) return;
+  const std::string what = "options.fill has thrown for parameter '" + e.path + "' of unit '" + name(e.unit) + "'";
+  try {
+    options.fill(e.path, std::move(whole));
+  } catch (const std::exception& thrown) {
+    *failure = what + ": " + thrown.what();
+  } catch (...) {
+    *failure = what;
+  }
+}
+
+void Core::check_made(Communicator& comm, const std::string& failure) const {
+  int32_t failed = failure.empty() ? 0 : comm.rank() + 1;
+  check(comm.all_reduce(&failed, &failed, 1, Dtype::kInt32, Op::kMax));
+  if (!failure.empty()) misuse(failure + "; the module is as it was");
+  if (failed != 0)
+    misuse("options.fill has thrown on rank " + std::to_string(failed - 1) +
+           ", whose error tells more; the module is as it was");
+}
+
+// Tensor by tensor: what is made is whole on all ranks only until its owners have taken their parts. What there was
+// before stays until nothing can fail any more.
 void Core::fill(Communicator& comm, const Options& options) {
   const ::at::NoGradGuard no_grad;
   const bool from_rank0 = options.init == Init::kFromRank0;
@@ -128,12 +185,14 @@ void Core::fill(Communicator& comm, const Options& options) {
   auto part = parts.begin();
   std::vector<uint64_t> sums;
   check_values(comm, options);
+  std::string failure;
+  for (Entry& e : all_.entries) e.before = e.param.detach();
   for (Entry& e : all_.entries) {
     if (!e.is_tied) {
-      const bool meta = e.param.is_meta();
-      ::torch::Tensor whole = meta ? ::at::empty(e.param.sizes(), e.param.options().device(::at::kCPU))
-                                   : e.param.detach().cpu().contiguous();
-      if (meta && (!from_rank0 || comm.rank() == 0)) options.fill(e.path, whole);
+      const bool makes = !from_rank0 || comm.rank() == 0, meta = e.param.is_meta();
+      ::torch::Tensor whole = meta || !makes ? ::at::empty(e.param.sizes(), e.param.options().device(::at::kCPU))
+                                             : e.param.detach().cpu().contiguous();
+      if (meta && makes) make_values(e, options, whole, &failure);
       if (from_rank0 && whole.numel() > 0)
         check(comm.broadcast(whole.const_data_ptr(), whole.mutable_data_ptr(), whole.nbytes(), Dtype::kUint8, 0));
       if (!from_rank0) sums.push_back(checksum(whole));
@@ -141,10 +200,10 @@ void Core::fill(Communicator& comm, const Options& options) {
       for (; part != parts.end() && part->unit == e.unit && part->tensor == e.tensor; ++part)
         std::memcpy(part->master, values + part->first * whole.element_size(), part->num_elems * whole.element_size());
     }
-    e.param.mutable_grad().reset();
     e.away = placeholder(e);
     e.param.unsafeGetTensorImpl()->shallow_copy_from(e.away.getIntrusivePtr());
   }
+  check_made(comm, failure);
   if (!from_rank0) compare(comm, sums);
 }
 
@@ -156,10 +215,9 @@ void Core::compare(Communicator& comm, const std::vector<uint64_t>& sums) {
     if (e.is_tied) continue;
     for (size_t r = 0; r < static_cast<size_t>(comm.size()); ++r)
       if (all[r * sums.size() + k] != sums[k])
-        throw Error(Status(StatusCode::kMismatch, "parameter '" + e.path + "' has other values on rank " +
-                                                      std::to_string(r) + " than on rank " +
-                                                      std::to_string(comm.rank()) +
-                                                      ": make them equal, or choose Init::kFromRank0"));
+        throw Error(of_rank(comm, Status(StatusCode::kMismatch, "parameter '" + e.path + "' has other values on rank " +
+                                                                    std::to_string(r) +
+                                                                    ": make them equal, or choose Init::kFromRank0")));
     ++k;
   }
 }
@@ -185,6 +243,7 @@ Core::~Core() {
 }
 
 ::torch::Tensor Core::view(void* data, const Entry& e) {
+  const ::c10::InferenceMode normal(false);  // a tensor of inference mode would stay one
   return ::at::for_blob(data, e.param.sizes())
       .context(new Owner(weak_from_this()), &forget)
       .options(options_of(e))
@@ -204,6 +263,7 @@ Core::~Core() {
 }
 
 std::vector<::torch::Tensor> Core::shards() {
+  const ::c10::InferenceMode normal(false);
   if (shards_.empty())
     for (const fsdp::Part& p : engine_->parts()) {
       if (p.grad == nullptr || p.num_elems == 0) continue;
@@ -218,7 +278,11 @@ std::vector<::torch::Tensor> Core::shards() {
   return all;
 }
 
-void Core::step() { check(engine_->step()); }
+void Core::step() {
+  const Status stepped = engine_->step();
+  bump_versions();
+  check(stepped);
+}
 
 // zero_grad may have taken the gradients from the shards.
 void Core::step(::torch::optim::Optimizer& optimizer) {
@@ -233,6 +297,7 @@ void Core::step(::torch::optim::Optimizer& optimizer) {
       return Status(StatusCode::kInvalidArgument, "the optimizer has thrown an exception");
     }
   });
+  bump_versions();
   if (!stepped.ok()) give_up();
   if (thrown) std::rethrow_exception(thrown);
   check(stepped);

@@ -49,6 +49,7 @@ class Use {
 
  private:
   std::shared_ptr<Core> core_;
+  uint64_t pass_ = 0;  // in which the call is one
   int call_ = -1;
 };
 
