@@ -33,26 +33,29 @@ Status Engine::Pass::begin(Act act, int u) {
   if (forward && !backward_) RONDO_TRY(check_enclosed(u));
   Use& mine = use(u);
   const bool again = mine.used();
-  if (forward) ++mine.forward;
-  else if (mine.backward_seen)
+  if (!forward && mine.backward_seen)
     return mine.in_backward ? Status()
                             : impl_.misuse(fmt::format("backward of {} comes twice in a pass", impl_.name(u)));
+  if (!again || !forward) RONDO_TRY(come_to(act, u));
   if (forward && !backward_) seen_.forward.push_back(u);
-  if (!forward) backward_ = mine.in_backward = mine.backward_seen = true;
-  if (forward) mine.forward_seen = true;
-  if (!again || !forward) {
-    // Forward again in backward is on the way to the unit's own: what others do before that comes before this, too.
-    const bool again_in_backward = forward && backward_;
-    const size_t at = find(again_in_backward ? Act::kBackward : act, u);
-    mine.off_list = at == actions_.size();
-    if (!mine.off_list) {
-      RONDO_TRY(advance(at));
-      next_ = again_in_backward ? at : at + 1;
-    }
-    RONDO_TRY(fetch(u));
-  }
+  if (forward) ++mine.forward, mine.forward_seen = true;
+  else backward_ = mine.in_backward = mine.backward_seen = true;
+  if (!again || !forward) RONDO_TRY(fetch(u));
   if (!forward) RONDO_TRY(take_grads(u));
   if (!again || !forward) (forward ? mine.forward_since : mine.backward_since) = trace_clock();
+  return {};
+}
+
+// What the list has before a use, while that is none yet: it may have the unit's buffer for another. Forward again in
+// backward is on the way to the unit's own: what others do before that comes before this, too.
+Status Engine::Pass::come_to(Act act, int u) {
+  const bool again_in_backward = act == Act::kForward && backward_;
+  const size_t at = find(again_in_backward ? Act::kBackward : act, u);
+  if (at < actions_.size()) {
+    RONDO_TRY(advance(at));
+    next_ = again_in_backward ? at : at + 1;
+  }
+  use(u).off_list = at == actions_.size();
   return {};
 }
 

@@ -50,6 +50,7 @@ class Engine::Pass {
 
   Use& use(int u) { return uses_[static_cast<size_t>(u)]; }
   size_t find(Act act, int u) const;
+  Status come_to(Act act, int u);
   Status advance(size_t to);
   Status advance_eagerly();
   Status perform(const Action& a);

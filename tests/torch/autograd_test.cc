@@ -3,6 +3,8 @@
 // model catches; how a failure of fully_shard leaves the module.
 #include <c10/core/InferenceMode.h>
 
+#include <random>
+
 #include "models.h"
 
 namespace rondo::torch::testing {
@@ -168,7 +170,9 @@ TEST(TorchAutograd, TheFirstEvaluationMayBeInInferenceMode) {
 
 // Ranks leave out other stages, or stop gradients at them, and repeat the others in backward.
 TEST(TorchAutograd, RecomputationBesideStagesThatARankLeavesOut) {
-  auto again = [](Stage& stage, const Tensor& x) { return recompute([stage](Tensor t) mutable { return stage(t); }, x); };
+  auto again = [](Stage& stage, const Tensor& x) {
+    return recompute([stage](Tensor t) mutable { return stage(t); }, x);
+  };
   expect_same(
       [again](std::vector<Stage>& s, Tensor x, int rank) {
         for (size_t i = 0; i < s.size(); ++i)
@@ -195,6 +199,48 @@ TEST(TorchAutograd, RepeatedCallsWhoseResultsAreDropped) {
           return at_the_start ? s[1](x) : x;
         });
       }
+}
+
+// Calls in any order, repeated, without a graph, recomputed, their results dropped on all ranks or on one.
+TEST(TorchAutograd, WaysAtRandom) {
+  enum How : uint8_t { kPlain, kRecomputed, kNoGraph, kSeveralRecomputed };
+  enum Drop : uint8_t { kNowhere, kEverywhere, kOnRank0 };
+  struct Use {
+    size_t stage;
+    How how;
+    Drop drop;
+  };
+  for (uint32_t seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const bool several = seed % 2 == 1;  // several units in one recomputation are dropped by all ranks or by none
+    std::vector<Use> uses;
+    for (uint32_t i = 3 + random() % 4; i > 0; --i) {
+      const size_t stage = random() % 4;
+      const uint32_t how = random() % 10, drop = random() % 10;
+      uses.push_back({stage,
+                      several   ? how < 4 ? kSeveralRecomputed : kPlain
+                      : how < 2 ? kRecomputed
+                      : how < 3 ? kNoGraph
+                                : kPlain,
+                      drop < 2   ? kEverywhere
+                      : drop < 4 ? several ? kNowhere : kOnRank0
+                                 : kNowhere});
+    }
+    expect_same([uses](std::vector<Stage>& s, Tensor x, int rank) {
+      for (const auto& [stage, how, drop] : uses) {
+        Stage a = s[stage], b = s[(stage + 1) % 4];
+        const ::at::AutoGradMode records(how != kNoGraph);
+        Tensor y = how == kRecomputed          ? recompute([a](Tensor t) mutable { return a(t); }, x)
+                   : how == kSeveralRecomputed ? recompute([a, b](Tensor t) mutable { return b(b(a(t))); }, x)
+                                               : a(x);
+        const ::at::AutoGradMode all(true);
+        const bool dropped = drop == kEverywhere || (drop == kOnRank0 && rank == 0);
+        x = x + ::torch::tanh(dropped ? y.detach() : y);
+      }
+      return x;
+    });
+  }
 }
 
 // Gradients stop before the first units on one rank; the outermost one is the last to be reduced on all.

@@ -14,6 +14,7 @@ bool in_backward() { return ::torch::autograd::get_current_graph_task_id() != -1
 
 // What is added to the version of a parameter while its buffer is not its own.
 constexpr uint32_t kElsewhere = 1u << 30;
+constexpr uint64_t kNone = ~uint64_t{0};  // of autograd's nodes
 
 }  // namespace
 
@@ -40,8 +41,8 @@ int Core::enter(const void* key) {
     calls_.push_back({.unit = unit, .begin = ++clock_, .is_pass = is_pass});
     if (phase_ == Phase::kBackward) call(i).end = clock_;
   }
+  if (phase_ == Phase::kBackward) settle_calls_after(i, call(i).first_node);
   call(i).first_node = ::at::sequence_number::peek();
-  if (phase_ == Phase::kBackward) settle_calls_after(call(i).end, unit, false);
   if (unit < 0) return i;
   const Status begun = begin_use(fsdp::Act::kForward, unit);
   if (!begun.ok()) give_up();
@@ -85,10 +86,12 @@ void Core::check_frozen() const {
   }
 }
 
-// The last one without a graph that backward has not come to.
+// The first without a graph since the node was made that calls it again now: what its forward had called.
 int Core::repeated_call(int unit) const {
-  for (size_t i = calls_.size(); i > 0; --i)
-    if (calls_[i - 1].unit == unit && calls_[i - 1].state == State::kNoGraph) return static_cast<int>(i) - 1;
+  const auto node = ::torch::autograd::get_current_node();
+  for (size_t i = 0; node != nullptr && i < calls_.size(); ++i)
+    if (calls_[i].unit == unit && calls_[i].state == State::kNoGraph && calls_[i].first_node > node->sequence_nr())
+      return static_cast<int>(i);
   return -1;
 }
 
@@ -162,7 +165,7 @@ void Core::on_gradient(uint64_t pass, int i) {
         [self = shared_from_this()] { self->finish_pass(); });
   }
   if (call(i).state != State::kAwaited) return;  // another of its outputs
-  settle_calls_after(call(i).end, call(i).unit, true);
+  settle_calls_after(i, kNone);
   begin_backward(i);
   // The same unit's later call: only now, so that its parameters stay.
   for (const int j : std::vector<int>(in_backward_))
@@ -204,15 +207,26 @@ bool Core::takes_gradients(int i) const {
 }
 
 // autograd goes backwards in time: later calls are done with, the last one first. Those that have had no gradient get
-// none, and contribute zeros here, where other ranks contribute what they have.
-void Core::settle_calls_after(int64_t time, int but_of_unit, bool repeats_are_over) {
-  for (int j = static_cast<int>(calls_.size()) - 1; j >= 0; --j) {
-    const Call& c = call(j);
-    if (c.begin <= time || c.unit == but_of_unit) continue;
-    if (c.state == State::kNoGraph && repeats_are_over && !takes_gradients(j)) call(j).state = State::kDone;
-    const bool passed_over = c.state == State::kAwaited || (c.state == State::kNoGraph && repeats_are_over);
-    if (passed_over && c.unit >= 0) begin_backward(j);
-    if (c.state == State::kInBackward) end_backward(j);
+// none, and contribute zeros here, where other ranks contribute what they have. Later calls of the same unit, with no
+// other between, go on: its parameters stay. So do calls that are still to be repeated, together with this one: they
+// were made without a graph, so that no node of autograd lies between.
+void Core::settle_calls_after(int this_call, uint64_t repeated_node) {
+  const int64_t time = this_call < 0 ? 0 : call(this_call).end;
+  const int unit = this_call < 0 ? -2 : call(this_call).unit;
+  auto passed_over = [&](const Call& c) {
+    const bool repeats_are_over = c.first_node != repeated_node;
+    return c.unit >= 0 && (c.state == State::kAwaited || (c.state == State::kNoGraph && repeats_are_over));
+  };
+  size_t first = 0;
+  while (first < calls_.size() && calls_[first].begin <= time) ++first;
+  for (; first < calls_.size(); ++first)
+    if (const Call& c = calls_[first]; c.unit != unit && (passed_over(c) || c.state == State::kInBackward)) break;
+  for (size_t j = calls_.size(); j > first; --j) {
+    const int i = static_cast<int>(j) - 1;
+    if (!passed_over(call(i)) && call(i).state != State::kInBackward) continue;
+    if (call(i).state == State::kNoGraph && !takes_gradients(i)) call(i).state = State::kDone;
+    if (passed_over(call(i))) begin_backward(i);
+    if (call(i).state == State::kInBackward) end_backward(i);
   }
 }
 
@@ -236,7 +250,7 @@ void Core::take_strays() {
 }
 
 void Core::finish_pass() {
-  settle_calls_after(-1, -2, true);
+  settle_calls_after(-1, kNone);
   take_strays();
   const Status ended = engine_->end_pass();
   follow_buffers();

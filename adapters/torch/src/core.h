@@ -104,7 +104,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void begin_backward(int i);
   void end_backward(int i);
   bool takes_gradients(int i) const;
-  void settle_calls_after(int64_t time, int but_of_unit, bool repeats_are_over);
+  void settle_calls_after(int this_call, uint64_t repeated_node);
   void take_strays();
   void finish_pass();
 
