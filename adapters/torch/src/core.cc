@@ -2,6 +2,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -34,7 +35,10 @@ int Core::enter(const void* key) {
   const int unit = is_pass ? all_.root : found->second;
   if (is_pass) open_pass();
   else if (phase_ == Phase::kIdle)
-    misuse("unit '" + name(unit) + "' is called outside of a pass: call the sharded model, or it within Training::run");
+    misuse(
+        "unit '" + name(unit) +
+        "' is called outside of a pass, or after an error that gave it up: call the sharded model, or the unit within "
+        "Training::run, and catch rondo::torch::Error around that");
   int i = phase_ == Phase::kBackward ? repeated_call(unit) : -1;
   if (i < 0) {
     i = static_cast<int>(calls_.size());
@@ -128,7 +132,9 @@ void Core::leave(uint64_t pass, int i, const std::vector<::torch::Tensor>& outpu
 // was there before the call is no way to the unit's parameters, and its hooks would be there in the next pass.
 void Core::await_gradients(int i, const std::vector<::torch::Tensor>& outputs) {
   auto await = [&](const ::torch::Tensor& t) {
-    if (!t.defined() || t.grad_fn() == nullptr || t.grad_fn()->sequence_nr() < call(i).first_node) return;
+    if (!t.defined() || t.grad_fn() == nullptr) return;
+    const auto& node = *t.grad_fn();  // numbered by thread
+    if (node.thread_id() == ::at::RecordFunction::currentThreadId() && node.sequence_nr() < call(i).first_node) return;
     t.register_hook([self = weak_from_this(), pass = pass_, i](const ::torch::Tensor&) {
       const auto core = self.lock();
       if (core == nullptr)

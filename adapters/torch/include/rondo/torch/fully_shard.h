@@ -54,8 +54,8 @@ struct Options {
   fsdp::Options plan = {};          // nranks is the communicator's
   fsdp::EngineOptions engine = {};  // the optimizer's among them
   Init init = Init::kFromRank0;
-  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one tensor is whole at
-  /// a time, and no more, so a model may be larger than memory. The name is that of named_parameters().
+  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one of them is whole
+  /// at a time, and no more, so a model may be larger than memory. The name is that of named_parameters().
   std::function<void(const std::string& name, ::torch::Tensor whole)> fill = {};
 };
 
@@ -137,7 +137,8 @@ class Sharded : public Training {
 /// Takes the module's parameters over. Collective over comm, which must outlive what is returned. Buffers (BatchNorm's
 /// averages) stay as they are on each rank. Parameters that are registered in several places (tied) belong to the
 /// outermost unit that has them, which must enclose the others. Throws: those of Plan::build and Engine::create, a path
-/// of the policy that does not exist, ties across units (both names), Init::kEqual and values that are not.
+/// of the policy that does not exist, ties across units (both names), Init::kEqual and values that are not, and what
+/// options.fill throws, on all ranks; the module is then as it was. Parameters that are frozen now stay so.
 template <class Impl>
 requires std::derived_from<Impl, ::torch::nn::Module> Sharded<Impl> fully_shard(std::shared_ptr<Impl> module,
                                                                                 Communicator& comm,
