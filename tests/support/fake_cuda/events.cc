@@ -11,8 +11,8 @@ EventHandle* find_event(State& st, Event event) {
   return it != st.events.end() ? it->second.get() : nullptr;
 }
 
-// Nodes of a graph that record an event, or wait for it, each time the graph is launched. What a launch has to do with the
-// event is settled when it is launched; launches of a graph follow one another, so the oldest is the next to run.
+// Nodes of a graph that record an event, or wait for it, each time the graph is launched. What a launch has to do with
+// the event is settled when it is launched; launches of a graph follow one another, so the oldest is the next to run.
 using Pending = std::deque<Shared<Record>>;
 
 Op external_record(Event event) {
