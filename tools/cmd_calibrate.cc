@@ -46,7 +46,7 @@ struct World {
   double budget_s;
 };
 
-[[noreturn]] void fail(const std::string& message) {
+[[noreturn]] void fail_calibrate(const std::string& message) {
   std::fprintf(stderr, "rondo calibrate: %s\n", message.c_str());
   throw CLI::RuntimeError(1);
 }
@@ -147,7 +147,7 @@ class WorldRank {
 int run_rank(const CalibrateArgs& args) {
   stay_on(args.cpus);
   auto comm = Communicator::init_env();
-  if (!comm.ok()) fail(std::string(comm.status().message()));
+  if (!comm.ok()) fail_calibrate(std::string(comm.status().message()));
   try {
     const std::string text = WorldRank(**comm, args.budget_s).run();
     if ((*comm)->rank() == 0 && !(std::ofstream(args.observations) << text << std::flush))
@@ -200,7 +200,7 @@ void read_observations(const std::string& path, Observations& to) {
     Observation& o = t.observation;
     words >> t.nranks >> t.ranks_per_core >> t.bytes >> t.row >> t.form >> o.measured_ns;
     for (double& count : o.counts) words >> count;
-    if (!words || !(o.measured_ns > 0)) fail("a world has written what cannot be read: " + line);
+    if (!words || !(o.measured_ns > 0)) fail_calibrate("a world has written what cannot be read: " + line);
     (t.ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
     to.timings.push_back(t);
   }
@@ -216,7 +216,7 @@ Observations measure(const std::vector<World>& worlds) {
                                                    fmt::format("{}", w.budget_s), "--cpus", std::to_string(w.cpus)});
     if (status == 0) read_observations(path, all);
     std::filesystem::remove(path);
-    if (status != 0) fail(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
+    if (status != 0) fail_calibrate(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
   }
   return all;
 }
@@ -275,16 +275,16 @@ void write(const std::string& path, const Calibration& c) {
   const std::filesystem::path to(path);
   if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), error);
   const std::string fresh = fmt::format("{}.{}", path, getpid());  // readers see the old file or the new one
-  if (!(std::ofstream(fresh) << format_calibration(c) << std::flush)) fail("cannot write " + fresh);
+  if (!(std::ofstream(fresh) << format_calibration(c) << std::flush)) fail_calibrate("cannot write " + fresh);
   std::filesystem::rename(fresh, to, error);
-  if (error) fail(fmt::format("cannot write {}: {}", path, error.message()));
+  if (error) fail_calibrate(fmt::format("cannot write {}: {}", path, error.message()));
   fmt::print("\nwritten to {}\n", path);
 }
 
 int run(const CalibrateArgs& args) {
   if (is_launched_rank()) return run_rank(args);
   const std::string path = args.output.empty() ? default_calibration_path() : args.output;
-  if (path.empty()) fail("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
+  if (path.empty()) fail_calibrate("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
   setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
   for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
   const Observations all = measure(worlds_for(static_cast<int>(own_cpus().size()), args.quick));

@@ -37,7 +37,7 @@ const Algorithm* default_algorithm(Collective collective) {
   return nullptr;
 }
 
-[[noreturn]] void fail(const std::string& message) {
+[[noreturn]] void fail_explain(const std::string& message) {
   std::fprintf(stderr, "rondo explain: %s\n", message.c_str());
   throw CLI::RuntimeError(2);
 }
@@ -45,32 +45,32 @@ const Algorithm* default_algorithm(Collective collective) {
 void run(ExplainArgs& args) {
   args.plugins.load("explain");
   if (args.list) return list_algorithms();
-  if (args.collective.empty()) fail("which collective? e.g. rondo explain all_reduce (or --list)");
+  if (args.collective.empty()) fail_explain("which collective? e.g. rondo explain all_reduce (or --list)");
   const std::optional<Collective> collective = parse_collective(args.collective);
-  if (!collective) fail("there is no collective '" + args.collective + "' (rondo explain --list)");
+  if (!collective) fail_explain("there is no collective '" + args.collective + "' (rondo explain --list)");
   std::replace(args.algo.begin(), args.algo.end(), '-', '_');
   if (is_point_to_point(*collective))
-    fail(std::string(collective_name(*collective)) + " is one message between two ranks: there is nothing to explain");
+    fail_explain(std::string(collective_name(*collective)) + " is one message between two ranks: there is nothing to explain");
   const Algorithm* algorithm =
       args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
   if (algorithm == nullptr)
-    fail("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
+    fail_explain("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
          std::string(collective_name(*collective)) + " (rondo explain --list)");
   args.options.hosts = args.nranks;
   if (!args.hosts.empty()) {
     const Expected<HostLayout> layout = HostLayout::parse(args.hosts);
-    if (!layout.ok()) fail(std::string(layout.status().message()));
+    if (!layout.ok()) fail_explain(std::string(layout.status().message()));
     if (layout->nranks() > kMaxExplainRanks)
-      fail("at most " + std::to_string(kMaxExplainRanks) + " ranks are explained");
+      fail_explain("at most " + std::to_string(kMaxExplainRanks) + " ranks are explained");
     args.options.hosts = *layout;
   }
   const int nranks = args.options.hosts.nranks();
   args.options.has_elements = args.num_elems >= 0;
   if (args.options.has_elements) args.options.num_elems = static_cast<uint64_t>(args.num_elems);
   if (args.options.root != 0 && !collective_is_rooted(*collective))
-    fail(std::string(collective_name(*collective)) + " has no root");
+    fail_explain(std::string(collective_name(*collective)) + " has no root");
   if (args.options.root >= nranks)
-    fail("the root, rank " + std::to_string(args.options.root) + ", is none of the " + std::to_string(nranks) +
+    fail_explain("the root, rank " + std::to_string(args.options.root) + ", is none of the " + std::to_string(nranks) +
          " ranks");
   if (args.full) args.options.fold_at = 0;
   std::fputs(explain(*algorithm, args.options).c_str(), stdout);

@@ -22,7 +22,7 @@ struct FsdpOptions {
   double line_gb_s = 0, line_us = 0, forward_us = 0;  // a forecast, where both are given
 };
 
-[[noreturn]] void fail(const std::string& what, const Status& why) {
+[[noreturn]] void fail_fsdp(const std::string& what, const Status& why) {
   fmt::print(stderr, "rondo fsdp plan: {}: {}\n", what, why.message());
   throw CLI::RuntimeError(1);
 }
@@ -30,13 +30,13 @@ struct FsdpOptions {
 std::optional<Dtype> dtype_of(const std::string& option, const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto dtype = dtype_from_name(name);
-  if (!dtype) fail(option, Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no element type", name)));
+  if (!dtype) fail_fsdp(option, Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no element type", name)));
   return dtype;
 }
 
 void print_forecast(const fsdp::Plan& plan, const FsdpOptions& o) {
   const auto f = fsdp::forecast(plan, plan.step(), fsdp::line_costs(plan, o.line_gb_s, o.line_us, o.forward_us));
-  if (!f.ok()) fail("forecast", f.status());
+  if (!f.ok()) fail_fsdp("forecast", f.status());
   fmt::print(
       "\ntime of a step, with units that compute {:g} us forward and {:g} us backward, and {:g} GB/s and {:g} us "
       "for each collective:\n",
@@ -49,13 +49,13 @@ void print_forecast(const fsdp::Plan& plan, const FsdpOptions& o) {
 void run(FsdpOptions o) {
   std::ifstream file(o.model, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open()) fail(o.model, Status(StatusCode::kSystem, "cannot be opened"));
+  if (!file.is_open()) fail_fsdp(o.model, Status(StatusCode::kSystem, "cannot be opened"));
   const auto model = read_model(text);
-  if (!model.ok()) fail(o.model, model.status());
+  if (!model.ok()) fail_fsdp(o.model, model.status());
   o.plan.param_dtype = dtype_of("--param-dtype", o.param_dtype);
   o.plan.reduce_dtype = dtype_of("--reduce-dtype", o.reduce_dtype);
   const auto plan = fsdp::Plan::build(*model, o.plan);
-  if (!plan.ok()) fail(o.model, plan.status());
+  if (!plan.ok()) fail_fsdp(o.model, plan.status());
   fmt::print("{}", plan->describe());
   if (o.line_gb_s > 0) print_forecast(*plan, o);
 }

@@ -17,7 +17,7 @@ struct CheckpointOptions {
   bool verify = false, rows = false;
 };
 
-[[noreturn]] void fail(const Status& why) {
+[[noreturn]] void fail_fsdp_checkpoint(const Status& why) {
   fmt::print(stderr, "rondo fsdp checkpoint: {}\n", why.message());
   throw CLI::RuntimeError(1);
 }
@@ -71,14 +71,14 @@ void print(const fsdp::Contents& c, const CheckpointOptions& o) {
 
 void run(const CheckpointOptions& o) {
   const auto contents = fsdp::inspect(o.path);
-  if (!contents.ok()) fail(contents.status());
+  if (!contents.ok()) fail_fsdp_checkpoint(contents.status());
   print(*contents, o);
   if (o.verify) {
-    if (const Status s = fsdp::verify(*contents); !s.ok()) fail(s);
+    if (const Status s = fsdp::verify(*contents); !s.ok()) fail_fsdp_checkpoint(s);
     fmt::print("\nall {} files have the bytes that were written\n", contents->files.size());
   }
   if (!o.full.empty()) {
-    if (const Status s = fsdp::consolidate(*contents, o.full); !s.ok()) fail(s);
+    if (const Status s = fsdp::consolidate(*contents, o.full); !s.ok()) fail_fsdp_checkpoint(s);
     fmt::print("\n{}: {} parameters\n", o.full, contents->parameters.size());
   }
 }

@@ -39,20 +39,20 @@ struct PerfArgs {
   Plugins plugins;
 };
 
-[[noreturn]] void fail(const std::string& message) {
+[[noreturn]] void fail_perf(const std::string& message) {
   std::fprintf(stderr, "rondo perf: %s\n", message.c_str());
   throw CLI::RuntimeError(2);
 }
 template <class T>
 T value_or_fail(Expected<T> value) {
-  if (!value.ok()) fail(std::string(value.status().message()));
+  if (!value.ok()) fail_perf(std::string(value.status().message()));
   return std::move(value.value());
 }
 
 std::optional<Dtype> one_type_or_fail(const std::string& flag, const std::string& name) {
   if (name.empty()) return std::nullopt;
   const std::vector<Dtype> types = value_or_fail(parse_dtypes(name));
-  if (types.size() != 1) fail(flag + " takes one type; -d takes several");
+  if (types.size() != 1) fail_perf(flag + " takes one type; -d takes several");
   return types[0];
 }
 
@@ -65,9 +65,9 @@ void finish_types(PerfArgs& args) {
   for (Dtype dtype : o.dtypes) {
     const TypeRow t = types_of(o, dtype);
     if (t != uniform_row(dtype) && !o.operation->collective)
-      fail(std::string(o.operation->name) + " carries one type: it has no --wire, --accumulator or --output");
+      fail_perf(std::string(o.operation->name) + " carries one type: it has no --wire, --accumulator or --output");
     if (!row_supported(t))
-      fail(
+      fail_perf(
           fmt::format("input {}, wire {}, accumulator {}, output {}: types that differ are float, bfloat16 or half for "
                       "input (-d) and --output, these or fp8 for --wire, and a float --accumulator",
                       dtype_name(t.input), dtype_name(t.wire), dtype_name(t.accumulator), dtype_name(t.output)));
@@ -79,15 +79,15 @@ void check_plan_options(const PerfOptions& o) {
   const std::string name(o.operation->name);
   const bool one_type = !o.wire && !o.accumulator && !o.output;
   if (!o.algorithm.empty() && (!o.operation->collective || !find_algorithm(*o.operation->collective, o.algorithm)))
-    fail("there is no algorithm '" + o.algorithm + "' for " + name + " (rondo explain --list)");
+    fail_perf("there is no algorithm '" + o.algorithm + "' for " + name + " (rondo explain --list)");
   if ((o.explain || o.show_plan) && (!o.operation->collective || o.operation->variable_counts || !one_type))
-    fail("--explain tells the plan of a collective with equal counts and one type");
+    fail_perf("--explain tells the plan of a collective with equal counts and one type");
 }
 
 void finish_options(PerfArgs& args) {
   PerfOptions& o = args.options;
   o.operation = find_perf_operation(args.operation);
-  if (o.operation == nullptr) fail("there is no collective '" + args.operation + "': " + perf_operation_names());
+  if (o.operation == nullptr) fail_perf("there is no collective '" + args.operation + "': " + perf_operation_names());
   o.min_bytes = value_or_fail(parse_bytes(args.min_bytes));
   o.max_bytes = args.max_bytes.empty() ? o.min_bytes : value_or_fail(parse_bytes(args.max_bytes));
   o.step_bytes = value_or_fail(parse_bytes(args.step_bytes));
@@ -98,11 +98,11 @@ void finish_options(PerfArgs& args) {
   std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
   check_plan_options(o);
   o.on_device = args.device == "cuda";
-  if (o.on_device && o.explain) fail("--explain measures host memory; -v prints the plans of devices");
-  if (o.json_stdout && !o.explain) fail("--json belongs to --explain; -J writes the table's JSON");
-  if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail("--explain measures one type and one operator");
-  if (o.ranks > 0 && o.threads > 0) fail("--ranks (processes) and --threads exclude one another");
-  if (o.blocking == 0 && o.aggregate > 1) fail("-z 0 and -m exclude one another: a group waits for its operations");
+  if (o.on_device && o.explain) fail_perf("--explain measures host memory; -v prints the plans of devices");
+  if (o.json_stdout && !o.explain) fail_perf("--json belongs to --explain; -J writes the table's JSON");
+  if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail_perf("--explain measures one type and one operator");
+  if (o.ranks > 0 && o.threads > 0) fail_perf("--ranks (processes) and --threads exclude one another");
+  if (o.blocking == 0 && o.aggregate > 1) fail_perf("-z 0 and -m exclude one another: a group waits for its operations");
 }
 
 /// A launcher's variables: this process is one rank of a world that already exists.

@@ -25,7 +25,7 @@ struct TopoOptions {
   bool gpus = false;
 };
 
-[[noreturn]] void fail(std::string_view what, const Status& why) {
+[[noreturn]] void fail_topo(std::string_view what, const Status& why) {
   fmt::print(stderr, "rondo topo: {}{}{}\n", what, what.empty() ? "" : ": ", why.message());
   throw CLI::RuntimeError(1);
 }
@@ -35,7 +35,7 @@ std::string read_file(const std::string& path) {
   std::string text;
   for (char buffer[4096]; file.read(buffer, sizeof buffer) || file.gcount() > 0;)
     text.append(buffer, static_cast<size_t>(file.gcount()));
-  if (!file.is_open() || file.bad()) fail(path, Status(StatusCode::kSystem, "cannot be read"));
+  if (!file.is_open() || file.bad()) fail_topo(path, Status(StatusCode::kSystem, "cannot be read"));
   return text;
 }
 
@@ -43,7 +43,7 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  if (!file) fail(path, Status(StatusCode::kSystem, "cannot be written"));
+  if (!file) fail_topo(path, Status(StatusCode::kSystem, "cannot be written"));
   fmt::print("wrote {}\n", path);
 }
 
@@ -57,7 +57,7 @@ HostSource source_of(const TopoOptions& o) {
 void add_gpus(const TopoOptions& o, HostTopology& host) {
   if (o.gpu_scene) {
     const auto scene = parse_scene(read_file(*o.gpu_scene));
-    if (!scene.ok()) fail(*o.gpu_scene, scene.status());
+    if (!scene.ok()) fail_topo(*o.gpu_scene, scene.status());
     return join_gpus(host, scene->machine);
   }
   if (!host.this_machine || cuda::driver() == nullptr) return;
@@ -71,7 +71,7 @@ std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host)
   const bool by_gpu = o.gpus || (o.ranks == 0 && !host.gpus.empty());
   if (by_gpu) gpus = usable_gpus(host);
   if (by_gpu && gpus.empty())
-    fail("--gpus", Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
+    fail_topo("--gpus", Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
   const auto usable = [&](const Core& c) {
     return std::any_of(c.pus.begin(), c.pus.end(), [&](int pu) { return host.pus[static_cast<size_t>(pu)].allowed; });
   };
@@ -85,7 +85,7 @@ std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host)
     gpus.resize(static_cast<size_t>(ranks));
   }
   auto places = place_ranks(host, {ranks, gpus});
-  if (!places.ok()) fail("", places.status());
+  if (!places.ok()) fail_topo("", places.status());
   return *places;
 }
 
@@ -93,11 +93,11 @@ void run(const TopoOptions& o) {
   const HostSource source = source_of(o);
   const std::string what = o.xml ? *o.xml : o.synthetic ? "--synthetic" : "";
   auto host = read_host(source);
-  if (!host.ok()) fail(what, host.status());
+  if (!host.ok()) fail_topo(what, host.status());
   add_gpus(o, *host);
   if (o.cpus) {
     const auto cpus = parse_cpu_list(*o.cpus);
-    if (!cpus.ok()) fail("--cpus", cpus.status());
+    if (!cpus.ok()) fail_topo("--cpus", cpus.status());
     restrict_pus(*host, *cpus);
   }
   const std::vector<Placement> places = places_of(o, *host);
@@ -108,7 +108,7 @@ void run(const TopoOptions& o) {
   if (o.svg) write_file(*o.svg, host_svg(*host, places, ring));
   if (!o.export_xml) return;
   const auto xml = host_xml(source);
-  if (!xml.ok()) fail(*o.export_xml, xml.status());
+  if (!xml.ok()) fail_topo(*o.export_xml, xml.status());
   write_file(*o.export_xml, *xml);
 }
 

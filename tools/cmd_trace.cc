@@ -20,24 +20,24 @@ struct TraceArgs {
   bool json_lines = false;
 };
 
-[[noreturn]] void fail(const std::string& message) {
+[[noreturn]] void fail_trace(const std::string& message) {
   std::fprintf(stderr, "rondo trace: %s\n", message.c_str());
   throw CLI::RuntimeError(2);
 }
 
 std::vector<TraceFile> read(const std::string& path) {
   auto files = read_traces(path);
-  if (!files.ok()) fail(std::string(files.status().message()));
+  if (!files.ok()) fail_trace(std::string(files.status().message()));
   return std::move(*files);
 }
 
 void run_export(const TraceArgs& args) {
   const std::vector<TraceFile> files = read(args.path);
   std::FILE* out = args.out == "-" ? stdout : std::fopen(args.out.c_str(), "w");
-  if (out == nullptr) fail(args.out + ": " + std::strerror(errno));
+  if (out == nullptr) fail_trace(args.out + ": " + std::strerror(errno));
   auto report = args.json_lines ? export_json_lines(files, out) : export_chrome(files, out);
-  if (out != stdout && std::fclose(out) != 0 && report.ok()) fail(args.out + ": " + std::strerror(errno));
-  if (!report.ok()) fail(args.out + ": " + std::string(report.status().message()));
+  if (out != stdout && std::fclose(out) != 0 && report.ok()) fail_trace(args.out + ": " + std::strerror(errno));
+  if (!report.ok()) fail_trace(args.out + ": " + std::string(report.status().message()));
   std::fprintf(stderr, "%zu files, %llu records, %llu records lost", files.size(),
                static_cast<unsigned long long>(report->steps), static_cast<unsigned long long>(report->lost));
   if (!args.json_lines)

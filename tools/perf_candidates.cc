@@ -43,7 +43,7 @@ std::byte* map_memory(uint64_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-uint64_t round_up(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096; }
+uint64_t buffer_bytes(uint64_t bytes) { return (std::max<uint64_t>(bytes, 1) + 4095) / 4096 * 4096; }
 
 }  // namespace
 
@@ -70,7 +70,7 @@ std::string candidate_name(const Candidate& c) {
 }
 
 CandidateBench::CandidateBench(Communicator& comm, uint64_t max_bytes, const CandidateBenchOptions& options)
-    : comm_(comm), options_(options), rank_(comm.rank()), nranks_(comm.size()), max_bytes_(round_up(max_bytes)) {
+    : comm_(comm), options_(options), rank_(comm.rank()), nranks_(comm.size()), max_bytes_(buffer_bytes(max_bytes)) {
   if (!options.registered) {
     in_ = map_memory(max_bytes_);
     out_ = map_memory(max_bytes_);

@@ -14,11 +14,11 @@
 namespace rondo::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of(const MeasuredCandidate& m) {
+OrderedJson json_of(const MeasuredCandidate& m) {
   const Candidate& c = m.candidate;
-  Json counts;
+  OrderedJson counts;
   for (size_t t = 0; t < kNumCostTerms; ++t)
     if (c.counts[t] != 0) counts[std::string(kCostTerms[t].name)] = c.counts[t];
   return {{"name", candidate_name(c)},
@@ -31,8 +31,8 @@ Json json_of(const MeasuredCandidate& m) {
           {"counts", counts}};
 }
 
-Json json_of(const MeasuredPoint& p) {
-  Json candidates = Json::array();
+OrderedJson json_of(const MeasuredPoint& p) {
+  OrderedJson candidates = OrderedJson::array();
   for (const MeasuredCandidate& m : p.candidates) candidates.push_back(json_of(m));
   return {{"bytes", p.bytes},
           {"chosen", candidate_name(p.candidates[0].candidate)},
@@ -55,7 +55,7 @@ class Explainer {
     o.burst_us = options_.burst_us;
     CandidateBench bench(comm_, options_.max_bytes, o);
     if (prints_ && !options_.json_stdout) header();
-    Json points = Json::array();
+    OrderedJson points = OrderedJson::array();
     const std::vector<uint64_t> sizes = sweep_bytes(options_).value();
     for (uint64_t bytes : sizes) {
       const MeasuredPoint point = bench.measure(*options_.operation->collective, bytes);
@@ -86,11 +86,11 @@ class Explainer {
     fmt::print("{:>12}    {:<30} {:>10} {:>10} {:>6}\n", "bytes", "candidate", "forecast", "measured", "ratio");
   }
 
-  void finish(Json points) const {
+  void finish(OrderedJson points) const {
     const size_t num = points.size();
     if (!options_.json_stdout)
       fmt::print("# the choice is at most 15 % slower than the best candidate at {} of {} sizes\n", within_, num);
-    const Json all{{"rondo_version", rondo_version()},
+    const OrderedJson all{{"rondo_version", rondo_version()},
                    {"collective", collective_name(*options_.operation->collective)},
                    {"num_ranks", comm_.size()},
                    {"ranks_are", run_.ranks_are},
@@ -124,7 +124,7 @@ int explain(const PerfOptions& options, Communicator& comm, const PerfRun& run) 
   }
 }
 
-Config config_of(const PerfOptions& options) {
+Config communicator_config(const PerfOptions& options) {
   Config config;
   config.deadline_s = options.timeout_s;
   return config;
@@ -151,7 +151,7 @@ std::string explain_text(const MeasuredPoint& point) {
 }
 
 int explain_threads(const PerfOptions& options, int nranks, const PerfRun& run) {
-  auto comms = Communicator::init_all(nranks, config_of(options));
+  auto comms = Communicator::init_all(nranks, communicator_config(options));
   if (!comms.ok()) return say(comms.status());
   std::vector<int> exits(comms->size());
   std::vector<std::thread> threads;
@@ -162,7 +162,7 @@ int explain_threads(const PerfOptions& options, int nranks, const PerfRun& run) 
 }
 
 int explain_env(const PerfOptions& options, const PerfRun& run) {
-  auto comm = Communicator::init_env(config_of(options));
+  auto comm = Communicator::init_env(communicator_config(options));
   if (!comm.ok()) return say(comm.status());
   return explain(options, **comm, run);
 }

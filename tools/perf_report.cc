@@ -17,7 +17,7 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace rondo::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 constexpr int kJsonLayout = 3;  // of nccl-tests
 
 std::string now_text() {
@@ -154,13 +154,13 @@ void Report::footer(const std::string& error) {
 }
 
 std::string Report::json() const {
-  Json env = Json::array();
+  OrderedJson env = OrderedJson::array();
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const bool secret = entry.starts_with("RONDO_UNIQUE_ID=") || entry.starts_with("RONDO_SECRET=");
     if (entry.starts_with("RONDO_") && !entry.starts_with("RONDO_PERF_") && !secret) env.push_back(*e);
   }
-  Json devices = Json::array();
+  OrderedJson devices = OrderedJson::array();
   for (size_t r = 0; r < run_.ranks.size(); ++r)
     devices.push_back({{"rank", r},
                        {"group", 0},
@@ -171,7 +171,7 @@ std::string Report::json() const {
                        {"device_info", run_.ranks[r].processor}});
   const bool factor = options_.step_factor > 1;
   const char* regime = options_.rotate > 1 ? "cold" : "hot";
-  Json config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
+  OrderedJson config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
                  {"ngpus", 0},
                  {"num_ranks", run_.nranks},
                  {"ranks_are", run_.ranks_are},
@@ -192,9 +192,9 @@ std::string Report::json() const {
                  {"last_level_cache_bytes", run_.cache_bytes},
                  {"devices", devices}};
   for (const auto& [key, name] : named_types(options_)) config["types"][key] = name;
-  Json results = Json::array();
+  OrderedJson results = OrderedJson::array();
   for (const ResultRow& row : rows_) {
-    Json result = {{"size", row.shape.bytes},
+    OrderedJson result = {{"size", row.shape.bytes},
                    {"count", row.shape.count_elems},
                    {"type", dtype_text(row)},
                    {"redop", op_text(row)},
@@ -202,17 +202,17 @@ std::string Report::json() const {
     for (const auto& [key, m] :
          {std::pair{"out_of_place", std::optional(row.out_of_place)}, {"in_place", row.in_place}}) {
       const Bandwidth b = bandwidth_of(options_, run_.nranks, row, m);
-      result[key] = {{"time", m ? Json(m->seconds * 1e6) : Json()},
-                     {"alg_bw", m ? Json(b.algorithm) : Json()},
-                     {"bus_bw", m ? Json(b.bus) : Json()},
-                     {"nwrong", m && m->num_wrong ? Json(*m->num_wrong) : Json()}};
+      result[key] = {{"time", m ? OrderedJson(m->seconds * 1e6) : OrderedJson()},
+                     {"alg_bw", m ? OrderedJson(b.algorithm) : OrderedJson()},
+                     {"bus_bw", m ? OrderedJson(b.bus) : OrderedJson()},
+                     {"nwrong", m && m->num_wrong ? OrderedJson(*m->num_wrong) : OrderedJson()}};
     }
     result["actual_iterations"] = options_.iters;
     result["regime"] = regime;
     if (!row.plan.empty()) result["plan"] = row.plan;
     results.push_back(result);
   }
-  const Json all = {{"version", kJsonLayout},
+  const OrderedJson all = {{"version", kJsonLayout},
                     {"start_time", start_time_},
                     {"args", run_.args},
                     {"env", env},
@@ -223,9 +223,9 @@ std::string Report::json() const {
                     {"results", results},
                     {"out_of_bounds", {{"count", num_wrong_}, {"okay", yes_no(num_wrong_ == 0)}}},
                     {"average_bus_bandwidth", {{"bandwidth", average_bus_bandwidth()}, {"okay", "unchecked"}}},
-                    {"errors", error_.empty() ? Json::array() : Json::array({error_})},
+                    {"errors", error_.empty() ? OrderedJson::array() : OrderedJson::array({error_})},
                     {"end_time", end_time_}};
-  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return all.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::optional<std::string> write_new_file(const std::string& path, const std::string& text) {

@@ -49,13 +49,17 @@ DeviceMemory::~DeviceMemory() {
   driver()->mem_free(handle_);
 }
 
-Expected<PinnedMemory> PinnedMemory::make(size_t bytes) {
+Expected<PinnedMemory> PinnedMemory::make_unset(size_t bytes) {
   RONDO_TRY_ASSIGN(const Here at, here());
   void* ptr = nullptr;
   RONDO_TRY(check(at.driver->mem_host_alloc(&ptr, bytes, kHostAllocPortable | kHostAllocMapped), "cuMemHostAlloc"));
   PinnedMemory memory(ptr, bytes, at.context);
   RONDO_TRY(check(at.driver->mem_host_get_device_pointer(&memory.on_device_, ptr, 0), "cuMemHostGetDevicePointer"));
-  std::memset(ptr, 0, bytes);
+  return memory;
+}
+Expected<PinnedMemory> PinnedMemory::make(size_t bytes) {
+  auto memory = make_unset(bytes);
+  if (memory.ok()) std::memset(memory->as(), 0, bytes);
   return memory;
 }
 PinnedMemory::~PinnedMemory() {

@@ -81,12 +81,14 @@ class DeviceMemory : Owned<DevicePtr> {
   size_t bytes_ = 0;
 };
 
-/// Pinned host memory that all devices see, zeroed.
+/// Pinned host memory that all devices see.
 class PinnedMemory : Owned<void*> {
  public:
   PinnedMemory() = default;
-  /// bytes > 0. Errors as DeviceMemory.
+  /// bytes > 0; zeroed. Errors as DeviceMemory.
   static Expected<PinnedMemory> make(size_t bytes);
+  /// Whose contents are undefined: for regions of which only a part may ever be used.
+  static Expected<PinnedMemory> make_unset(size_t bytes);
   ~PinnedMemory();
   PinnedMemory(PinnedMemory&&) noexcept = default;
   PinnedMemory& operator=(PinnedMemory&& o) noexcept {

@@ -64,6 +64,7 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
   rest.offset += bytes;
   rest.at += bytes;
   rest.bytes -= bytes;
+  if (on_host) std::memset(place.at, 0, bytes);  // as slabs of the device are
   return place;
 }
 

@@ -181,6 +181,7 @@ class CudaTransport final : public Transport {
   Status settle_links(const std::vector<std::string>& all);
   Status test_link(Rank peer);
   DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
+  /// Zeroed.
   Expected<Place> carve(uint64_t bytes, bool on_host);
   Expected<Rest> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);

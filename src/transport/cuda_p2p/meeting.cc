@@ -76,7 +76,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
     Status made;
     std::byte* own = nullptr;
     if (t->all_in_one_process() && host.name() == "inproc") {
-      if (auto memory = cuda::PinnedMemory::make(bytes); memory.ok()) {
+      if (auto memory = cuda::PinnedMemory::make_unset(bytes); memory.ok()) {
         own = memory->as();
         region.host_region = {0, reinterpret_cast<uint64_t>(own)};
         t->kept_->host.push_back(std::move(*memory));
