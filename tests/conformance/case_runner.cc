@@ -116,20 +116,25 @@ void CallBuffers::expected(void* to) const {
   }
 }
 
-std::string CallBuffers::judge() const {
+std::array<std::span<uint8_t>, 2> CallBuffers::used() const {
+  std::span<uint8_t> in;
+  if (in_ != nullptr && !in_place_) in = {in_, num_in_elems_ * dtype_bytes(c_.dtype)};
+  return {in, std::span(guarded_ - kGuardBytes, guarded_bytes_ + 2 * kGuardBytes)};
+}
+
+std::string CallBuffers::judge() {
   const uint64_t bytes = dtype_bytes(c_.dtype), num_elems = num_out_elems_;
-  std::vector<uint8_t> wanted(num_elems * bytes);
-  if (num_elems != 0) expected(wanted.data());  // a rank may hold no output
-  const uint64_t at = num_elems == 0 ? 0 : first_difference(c_.dtype, out_, wanted.data(), num_elems);
+  if (const uint64_t most = std::max(num_elems, num_in_elems_) * bytes; wanted_.size() < most) wanted_.resize(most);
+  if (num_elems != 0) expected(wanted_.data());  // a rank may hold no output
+  const uint64_t at = num_elems == 0 ? 0 : first_difference(c_.dtype, out_, wanted_.data(), num_elems);
   if (at != num_elems)
     return "element " + std::to_string(at) + " of " + std::to_string(num_elems) + " is " +
-           hex(out_ + at * bytes, bytes) + ", expected " + hex(wanted.data() + at * bytes, bytes);
+           hex(out_ + at * bytes, bytes) + ", expected " + hex(wanted_.data() + at * bytes, bytes);
   if (!all_bytes_are(guarded_ - kGuardBytes, kGuardBytes, kGuardByte)) return "bytes before the output were written";
   if (!all_bytes_are(guarded_ + guarded_bytes_, kGuardBytes, kGuardByte)) return "bytes after the output were written";
   if (in_place_ || num_in_elems_ == 0) return "";
-  wanted.resize(num_in_elems_ * bytes);
-  input_of(rank_, 0, num_in_elems_, wanted.data());
-  return std::memcmp(wanted.data(), in_, wanted.size()) == 0 ? "" : "the input was changed";
+  input_of(rank_, 0, num_in_elems_, wanted_.data());
+  return std::memcmp(wanted_.data(), in_, num_in_elems_ * bytes) == 0 ? "" : "the input was changed";
 }
 
 Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
@@ -164,14 +169,14 @@ Status issue(Communicator& comm, const DataTables& tables, const Case& c, const 
   return Status(StatusCode::kInternal, "no such collective");
 }
 
-Status OnDevice::upload() const {
-  return cuda::upload(nullptr, reinterpret_cast<cuda::DevicePtr>(device), host, bytes);
+Status OnDevice::upload(std::span<uint8_t> part) const {
+  return cuda::upload(nullptr, reinterpret_cast<cuda::DevicePtr>(there(part.data())), part.data(), part.size());
 }
-Status OnDevice::download() const {
+Status OnDevice::download(std::span<uint8_t> part) const {
   const cuda::Driver* d = cuda::driver();
   RONDO_TRY(cuda::check(d->stream_synchronize(static_cast<cuda::Stream>(stream)), "synchronize"));
   return cuda::check(
-      d->memcpy_device_to_host(const_cast<uint8_t*>(host), reinterpret_cast<cuda::DevicePtr>(device), bytes),
+      d->memcpy_device_to_host(part.data(), reinterpret_cast<cuda::DevicePtr>(there(part.data())), part.size()),
       "download");
 }
 
@@ -200,7 +205,7 @@ Status CaseRunner::open_on(void* device_memory, uint64_t buffer_bytes) {
   heap_ = std::make_unique<uint8_t[]>(2 * area_bytes);
   RONDO_TRY(cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
   RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
-  device_ = {heap_.get(), static_cast<uint8_t*>(device_memory), 2 * area_bytes, stream_.get()};
+  device_ = {heap_.get(), static_cast<uint8_t*>(device_memory), stream_.get()};
   buffers_ = CallBuffers(&tables_, comm_.rank(), heap_.get(), heap_.get() + area_bytes);
   return Status();
 }
@@ -212,13 +217,15 @@ Status CaseRunner::run(const Case& c) {
   }
   buffers_.begin(c);
   const bool on_device = device_.device != nullptr;
-  if (on_device) RONDO_TRY(device_.upload());
+  for (const std::span<uint8_t> part : buffers_.used())
+    if (on_device && !part.empty()) RONDO_TRY(device_.upload(part));
   Status status = issue(comm_, tables_, c, buffers_, nullptr, 0, on_device ? &device_ : nullptr);
   if (on_device && status.code() == StatusCode::kUnsupported) {
     ++num_refused_;
     return Status();
   }
-  if (on_device && status.ok()) status = device_.download();
+  for (const std::span<uint8_t> part : buffers_.used())
+    if (on_device && status.ok() && !part.empty()) status = device_.download(part);
   if (on_device && status.ok()) status = comm_.error();
   if (!status.ok()) return Status(status.code(), describe(c) + ": " + std::string(status.message()));
   const std::string wrong = buffers_.judge();

@@ -7,8 +7,11 @@
 // Thread safety: none; one runner for each rank.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "algorithms/registry.h"
 #include "conformance/data_tables.h"
@@ -44,7 +47,6 @@ enum class Memory { kHeap, kAlloc, kDevice };
 struct OnDevice {
   const uint8_t* host = nullptr;
   uint8_t* device = nullptr;
-  uint64_t bytes = 0;
   void* stream = nullptr;
 
   template <class T>
@@ -52,8 +54,8 @@ struct OnDevice {
     const auto* at = static_cast<const uint8_t*>(static_cast<const void*>(here));
     return at == nullptr ? nullptr : static_cast<T*>(static_cast<void*>(device + (at - host)));
   }
-  Status upload() const;    // waits
-  Status download() const;  // behind what stands in the stream; waits
+  Status upload(std::span<uint8_t> part) const;    // of the host's areas; waits
+  Status download(std::span<uint8_t> part) const;  // behind what stands in the stream; waits
 };
 
 /// The buffers of one call. `begin` prepares them, `judge` compares; in between the caller runs the collective.
@@ -70,7 +72,9 @@ class CallBuffers {
 
   void begin(const Case& c);
   /// Empty when everything is right.
-  std::string judge() const;
+  std::string judge();
+  /// What of the two areas this call's buffers and their guards take.
+  std::array<std::span<uint8_t>, 2> used() const;
   /// nullptr where this rank holds none.
   const void* in() const { return in_; }
   void* out() const { return out_; }
@@ -94,6 +98,7 @@ class CallBuffers {
   uint64_t guarded_bytes_ = 0;
   uint64_t num_in_elems_ = 0, num_out_elems_ = 0;  // that this rank holds
   bool in_place_ = false;
+  std::vector<uint8_t> wanted_;  // kept: fresh memory for each call is slow under ThreadSanitizer
 };
 
 /// Issues the case's call on these buffers; blocking when work is nullptr. A fitting premul scale is passed. The
