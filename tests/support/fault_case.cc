@@ -112,7 +112,7 @@ class Caller {
     if (case_.calls == Calls::kMessages) return exchange(wrong);
     for (CallBuffers& b : buffers_) b.begin(call_);
     RONDO_TRY(issue_all());
-    for (const CallBuffers& b : buffers_)
+    for (CallBuffers& b : buffers_)
       if (const std::string why = b.judge(); !why.empty()) *wrong += why + "; ";
     return {};
   }
