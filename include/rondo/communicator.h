@@ -59,6 +59,10 @@ struct CallOptions {
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
+  // Communicators of device memory: thread blocks of the call's launch, at most 1024; 0: the communicator's. A limit
+  // below what the algorithm needs at least is kept as far as it can be. Equal on all ranks; host memory has no blocks.
+  int min_blocks = 0;
+  int max_blocks = 0;
   bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
 };
 

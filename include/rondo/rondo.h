@@ -121,11 +121,13 @@ typedef struct rondo_call {
   uint64_t tag;            /* shown in traces and errors */
   rondo_memory
       premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
+  int min_blocks;    /* RONDO_MEMORY_CUDA: thread blocks of the call's launch, at least and at most, up to 1024 and */
+  int max_blocks;    /* within the communicator's; 0: the communicator's. Equal on all ranks */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
   {                                                                                                               \
     sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
-        RONDO_MEMORY_HOST                                                                                         \
+        RONDO_MEMORY_HOST, 0, 0                                                                                   \
   }
 
 /* "0.1.0" */

@@ -46,8 +46,9 @@ Status take_type(const char* field, rondo_dtype value, Dtype* type) {
 
 // rondo_call as CallOptions; `row` keeps the types that it names.
 Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
-  constexpr size_t kOldest = offsetof(rondo_call, premul_memory);  // the struct of release 0.1 ended here
-  if (c.size_bytes != sizeof(rondo_call) && c.size_bytes != kOldest)
+  // Where the structs of earlier releases ended.
+  constexpr size_t kOldest = offsetof(rondo_call, premul_memory), kWithoutBlocks = offsetof(rondo_call, max_blocks);
+  if (c.size_bytes != sizeof(rondo_call) && c.size_bytes != kOldest && c.size_bytes != kWithoutBlocks)
     return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +
                                                     ", not the size of this release's rondo_call (" +
                                                     std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
@@ -63,6 +64,10 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   options->stream = c.stream;
   options->promises = c.promises;
   options->tag = c.tag;
+  if (c.size_bytes > kWithoutBlocks) {
+    options->min_blocks = c.min_blocks;
+    options->max_blocks = c.max_blocks;
+  }
   return {};
 }
 

@@ -124,6 +124,10 @@ Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) con
   if ((options->promises & ~kKnownPromises) != 0)
     return Status(StatusCode::kUnsupported, fmt::format("rank {}: promises {:#x} are not known", rank_,
                                                         options->promises & ~kKnownPromises));
+  for (const auto& [name, blocks] : {std::pair("min_blocks", options->min_blocks), {"max_blocks", options->max_blocks}})
+    if (blocks < 0 || blocks > 1024) return bad(name, fmt::format("is {}: expected 1 to 1024, or 0", blocks));
+  if (options->max_blocks != 0 && options->min_blocks > options->max_blocks)
+    return bad("max_blocks", fmt::format("is {}, below min_blocks, {}", options->max_blocks, options->min_blocks));
   if (!(options->deadline_s >= 0)) return bad("deadline_s", fmt::format("is {}: not a time", options->deadline_s));
   return {};
 }
@@ -176,13 +180,17 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
                               "leave it null",
                               rank_));
   c.stream = options.stream;
+  if (device_ != nullptr) {
+    r.min_blocks = static_cast<uint16_t>(options.min_blocks);
+    r.max_blocks = static_cast<uint16_t>(options.max_blocks);
+  }
   if (options.deadline_s > 0) c.deadline_s = options.deadline_s;
   c.tag = options.tag;
   return {};
 }
 
 Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Work* work) {
-  CallArguments c{{call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, call.counts.get()},
+  CallArguments c{{call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, 0, 0, call.counts.get()},
                   call.in, call.out, settings_.deadline_s};
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));

@@ -61,11 +61,6 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
     if (process == processes.size()) processes.push_back(&d);
     places.push_back({0, process, static_cast<uint32_t>(device), 0});
   }
-  for (const RankPlace& a : places)
-    world.ranks_per_device = std::max(
-        world.ranks_per_device, static_cast<uint32_t>(std::count_if(places.begin(), places.end(), [&](const auto& b) {
-          return b.device == a.device && b.process == a.process;
-        })));
   LinkWishes wishes;
   wishes.stream_engine = engine_wish == 2;
   // One block of each multiprocessor is certain to be resident beside those of the other ranks; a ring has three lanes.

@@ -29,12 +29,15 @@ struct PlanRequest {
   uint64_t count_elems = 0;       // variable counts: their sum where all ranks know it, else 0
   const Algorithm* algorithm = nullptr;  // nullptr: free choice
   uint32_t promises = 0;
+  // Of a call on devices: thread blocks of its launch, within what the communicator has; 0: as many as it has.
+  uint16_t min_blocks = 0, max_blocks = 0;
   const VariableCounts* counts = nullptr;  // borrowed; nullptr: the same count everywhere
 
   TypeRow types() const { return row_at(row, dtype); }
   friend bool operator==(const PlanRequest& a, const PlanRequest& b) {
     return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.row == b.row && a.root == b.root &&
            a.count_elems == b.count_elems && a.algorithm == b.algorithm && a.promises == b.promises &&
+           a.min_blocks == b.min_blocks && a.max_blocks == b.max_blocks &&
            (a.counts == b.counts || (a.counts != nullptr && b.counts != nullptr && *a.counts == *b.counts));
   }
 };

@@ -93,6 +93,8 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
                                     NCCL_API_MAGIC));
   RONDO_TRY(check_range("minCTAs", c.minCTAs, 1, INT_MAX));
   RONDO_TRY(check_range("maxCTAs", c.maxCTAs, 1, INT_MAX));
+  if (c.minCTAs != NCCL_CONFIG_UNDEF_INT && c.maxCTAs != NCCL_CONFIG_UNDEF_INT && c.minCTAs > c.maxCTAs)
+    return bad_argument(fmt::format("config.minCTAs is {} and maxCTAs {}", c.minCTAs, c.maxCTAs));
   RONDO_TRY(check_range("nvlsCTAs", c.nvlsCTAs, 1, INT_MAX));
   RONDO_TRY(check_range("cgaClusterSize", c.cgaClusterSize, 0, 8));
   RONDO_TRY(check_range("CTAPolicy", c.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO));
@@ -107,6 +109,8 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
   if (c.algSelection != nullptr) own.selection = c.algSelection;
   own.force_selection = c.forceAlgSelection == 1;
   own.tag = c.userProfilerTag;
+  if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_blocks = std::min(c.minCTAs, kMostBlocks);
+  if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_blocks = std::min(c.maxCTAs, kMostBlocks);
   RONDO_TRY(read_options(c.ext, &own));
   return own;
 }

@@ -1,4 +1,4 @@
-// What a caller's ncclCollConfig_t asks of one collective: an algorithm, rondo's promises, a tag.
+// What a caller's ncclCollConfig_t asks of one collective: an algorithm, thread blocks, rondo's promises, a tag.
 //
 // Thread safety: values.
 #pragma once
@@ -20,6 +20,8 @@ struct CallConfig {
   std::optional<Dtype> accumulator;
   uint32_t promises = 0;  // RONDO_PROMISE_*
   uint64_t tag = 0;
+  int min_blocks = 0;  // minCTAs, maxCTAs; 0: the communicator's
+  int max_blocks = 0;
 };
 
 /// Errors: kInvalidArgument naming the field; kUnsupported (an option that host memory cannot serve).

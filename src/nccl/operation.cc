@@ -50,6 +50,8 @@ struct FilledOptions {
     if (o.config) {
       options.promises = o.config->promises;
       options.tag = o.config->tag;
+      options.min_blocks = o.config->min_blocks;
+      options.max_blocks = o.config->max_blocks;
       if (o.config->accumulator) {
         row = uniform_row(dtype);
         row.accumulator = *o.config->accumulator;

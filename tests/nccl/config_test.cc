@@ -140,6 +140,8 @@ TEST(NcclCallConfig, FieldsAreChecked) {
   EXPECT_TRUE(refused(with([](auto& c) { c.forceAlgSelection = 2; }), "forceAlgSelection"));
   EXPECT_TRUE(refused(with([](auto& c) { c.CTAPolicy = 4; }), "CTAPolicy"));
   EXPECT_TRUE(refused(with([](auto& c) { c.minCTAs = 0; }), "minCTAs"));
+  EXPECT_TRUE(refused(with([](auto& c) { c.minCTAs = 9, c.maxCTAs = 8; }), "maxCTAs"));
+  EXPECT_TRUE(with([](auto& c) { c.minCTAs = 100000; }).ok());
   const auto event = reinterpret_cast<cudaEvent_t>(0x10);
   EXPECT_TRUE(refused(with([&](auto& c) { c.launchCompletionEvent = event; }), "launchCompletionEvent"));
   // The struct of 2.31 ends before that field: what stands behind it is none of ours.

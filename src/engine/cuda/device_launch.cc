@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include "cuda/capture.h"
 #include "engine/cuda/device_engine.h"
@@ -202,11 +205,20 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
 }
 
 // The calls of each communicator in their order, as few launches as their kernels need; messages between two ranks come
-// last, all at once, since they may wait for one another.
+// last, all at once as far as they fit, since they may wait for one another. Those that do not fit are left for further
+// launches, by how far apart their ranks stand: a message stands at the same place in the order of both its ranks, so
+// the first that has not arrived anywhere is always under way on both.
 Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
   struct Pending {
     size_t index;
     bool done = false;
+  };
+  // From the sender to the receiver, round the ring of ranks; 0 for calls of all ranks.
+  auto distance = [&](size_t i) {
+    const PlanRequest& r = plans[i]->request;
+    const Rank own = entries[i].engine->rank_, n = entries[i].engine->nranks_;
+    if (r.collective == Collective::kSend) return (r.root - own + n) % n;
+    return r.collective == Collective::kRecv ? (own - r.root + n) % n : 0;
   };
   std::vector<Pending> pending;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -216,6 +228,37 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     end_operation(entries[i].request->op, {});
   }
   auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
+  std::stable_sort(pending.begin(), pending.end(),
+                   [&](const Pending& a, const Pending& b) { return distance(a.index) < distance(b.index); });
+  const auto direction = [&](size_t i) {
+    const PlanRequest& r = plans[i]->request;
+    return messages(i) ? 2 * r.root + (r.collective == Collective::kSend) : 0;
+  };
+  // How many blocks the messages of one distance take on a device, each engine and direction a unit of its own.
+  auto blocks_at = [&](Rank at, cuda::Context context) {
+    std::map<std::pair<const DeviceEngine*, Rank>, uint32_t> units;
+    for (const Pending& p : pending) {
+      const DeviceEngine* engine = entries[p.index].engine;
+      if (p.done || !messages(p.index) || distance(p.index) != at || engine->transport_.context() != context) continue;
+      uint32_t& blocks = units[{engine, direction(p.index)}];
+      blocks = std::max(blocks, plans[p.index]->num_lanes * plans[p.index]->num_channels);
+    }
+    return std::accumulate(units.begin(), units.end(), 0u, [](uint32_t sum, const auto& u) { return sum + u.second; });
+  };
+  // How many may be resident at once beside those of other processes: a share for each rank of a communicator.
+  auto room_of = [&](cuda::Context context) {
+    std::map<const OperationBoard*, std::set<const DeviceEngine*>> ranks;  // rank 0's board stands for a communicator
+    uint32_t share = UINT32_MAX;
+    size_t most = 0;
+    for (const Entry& e : entries) {
+      if (e.engine->transport_.context() != context) continue;
+      auto& engines = ranks[e.engine->transport_.board(0)];
+      engines.insert(e.engine);
+      most = std::max(most, engines.size());
+      share = std::min(share, e.engine->world_.resident_blocks);
+    }
+    return share * static_cast<uint32_t>(most);
+  };
   std::vector<Launch> launches;
   for (const bool point_to_point : {false, true})
     for (;;) {
@@ -225,14 +268,17 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
       Launch l;
       l.function = plans[first->index]->function;
       const cuda::Context context = entries[first->index].engine->transport_.context();
+      const uint32_t room = room_of(context);
+      Rank reached = distance(first->index);
       std::vector<std::pair<const DeviceEngine*, Rank>> units_of;  // each engine, and each of its peers, has a unit
       for (Pending& lead : pending) {
         if (lead.done || messages(lead.index) != point_to_point) continue;
         const DeviceEngine* engine = entries[lead.index].engine;
         if (engine->transport_.context() != context) continue;
-        const auto direction = [&](size_t i) {
-          return point_to_point ? 2 * plans[i]->request.root + (plans[i]->request.collective == Collective::kSend) : 0;
-        };
+        if (const Rank d = distance(lead.index); point_to_point && d != reached) {
+          if (l.blocks + blocks_at(d, context) > room) break;  // the next launch's
+          reached = d;
+        }
         const std::pair<const DeviceEngine*, Rank> unit{engine, direction(lead.index)};
         if (std::find(units_of.begin(), units_of.end(), unit) != units_of.end()) continue;
         units_of.push_back(unit);
@@ -252,13 +298,11 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
         }
         if (l.calls.size() != first_call) l.add_unit(lanes, channels, first_call);
       }
-      const DeviceWorld& world = l.members[0].entry->engine->world_;
-      const uint32_t room = world.resident_blocks * std::max(1u, world.ranks_per_device);
       if (l.blocks > room)
         return Status(
             StatusCode::kExhausted,
             fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
-                        "messages into a group, or set RONDO_DEVICE_CHANNELS lower",
+                        "communicators into a group, or set RONDO_DEVICE_CHANNELS lower",
                         l.members[0].entry->engine->rank_, l.blocks, room));
       l.context = context;
       launches.push_back(std::move(l));

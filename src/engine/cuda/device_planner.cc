@@ -52,19 +52,24 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   return static_cast<uint32_t>(most);
 }
 
-uint32_t DevicePlanner::most_blocks() const {
-  const int32_t wish = planner_.settings().device_max_blocks;
-  return wish > 0 ? std::min(world_.resident_blocks, static_cast<uint32_t>(wish)) : world_.resident_blocks;
+// `wish`: a call's own limit, 0: none.
+uint32_t DevicePlanner::most_blocks(uint32_t wish) const {
+  uint32_t most = world_.resident_blocks;
+  for (const uint32_t limit : {static_cast<uint32_t>(std::max(0, planner_.settings().device_max_blocks)), wish})
+    if (limit > 0) most = std::min(most, limit);
+  return most;
 }
 
-uint32_t DevicePlanner::most_channels(uint32_t lanes) const {
-  return std::min(world_.layout.max_channels, std::max(1u, most_blocks() / lanes));
+uint32_t DevicePlanner::most_channels(uint32_t lanes, uint32_t wish) const {
+  return std::min(world_.layout.max_channels, std::max(1u, most_blocks(wish) / lanes));
 }
 
-uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const {
+uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes,
+                                     const PlanRequest& request) const {
   const double wanted = bytes / static_cast<double>(least_bytes);
-  const uint32_t most = most_channels(lanes);
-  const auto least_blocks = static_cast<uint32_t>(std::max(1, planner_.settings().device_min_blocks));
+  const uint32_t most = most_channels(lanes, request.max_blocks);
+  const auto least_blocks =
+      static_cast<uint32_t>(std::max({1, planner_.settings().device_min_blocks, int32_t{request.min_blocks}}));
   const uint32_t least = std::min(most, (least_blocks + lanes - 1) / lanes);
   return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
 }
@@ -110,7 +115,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
     if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
-    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes),
+    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes, r),
                      longest_message(p, world_.layout), inlined, 0});
   }
 }
@@ -121,7 +126,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
   // A limit below the lanes of all of them is kept as far as it can be.
   uint32_t fewest = UINT32_MAX;
   for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
-  const uint32_t most = std::max(fewest, most_blocks());
+  const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));
   for (const Algorithm* a : usable)
     if (world_.engine == DeviceEngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
   if (found.empty() && !planner_.settings().protocol[0])
@@ -146,7 +151,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanReques
   staged.algorithm = nullptr;  // what a call demands is not what it falls back to
   RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
   for (DeviceCandidate& c : found) {
-    c.num_channels = std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root)));
+    c.num_channels = std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
     c.inlined.clear();  // the direct program is interpreted, and so is what stands in for it
   }
   return found;
@@ -160,9 +165,9 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   }
   c.protocol = bytes <= 32 * 1024 ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
-  // A rank may send to and receive from every other one at once.
-  const auto others = static_cast<uint32_t>(std::max(1, 2 * (nranks_ - 1)));
-  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), others);
+  // A rank may send to and receive from every other one, or itself, at once.
+  const auto others = static_cast<uint32_t>(std::max(2, 2 * (nranks_ - 1)));
+  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), others, {});
   return c;
 }
 

@@ -34,7 +34,6 @@ struct DeviceWorld {
   std::string engine_reason;
   DeviceLayout layout;
   uint32_t resident_blocks = 64;                   // of one rank's launch, so that all ranks that share its device fit
-  uint32_t ranks_per_device = 1;                   // of one process, the most anywhere
   bool wide_lines = false;                         // LL128 may be used on every link
   bool through_host = false;                       // some link is host memory
   uint64_t stream_slot_bytes = uint64_t{1} << 20;  // of the stream engine: its longest message
@@ -76,9 +75,9 @@ class DevicePlanner {
   void add_forms(const Algorithm& a, const PlanRequest& request, std::vector<DeviceCandidate>& found);
   double forecast(const DeviceCandidate& c, double whole_bytes) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
-  uint32_t most_blocks() const;
-  uint32_t most_channels(uint32_t lanes) const;
-  uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes) const;
+  uint32_t most_blocks(uint32_t wish) const;
+  uint32_t most_channels(uint32_t lanes, uint32_t wish) const;
+  uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes, const PlanRequest& request) const;
 
   const int nranks_;
   const DeviceWorld world_;

@@ -202,6 +202,103 @@ TEST(DeviceCallsTest, MessagesOfAllSizesBetweenAllRanks) {
   });
 }
 
+// Of every rank to every one, itself too: 14 units of blocks on a share of 3.
+struct AllMessages {
+  AllMessages(Communicator& comm, size_t size) : rank(comm.rank()), size(size) {
+    for (Rank p = 0; p < comm.size(); ++p) {
+      out.emplace_back(comm, size);
+      in.emplace_back(comm, size);
+    }
+  }
+  void set(int round) {
+    for (Rank p = 0; p < static_cast<Rank>(out.size()); ++p)
+      out[static_cast<size_t>(p)].set(std::vector<float>(size, value(rank, p, round)));
+  }
+  /// Of a distance that is a multiple of `step`.
+  Status issue(Communicator& comm, const CallOptions& options, int step) {
+    const int n = comm.size();
+    for (Rank p = 0; p < n; ++p) {
+      if ((p - rank + n) % n % step == 0)
+        RONDO_TRY(comm.send(out[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
+      if ((rank - p + n) % n % step == 0)
+        RONDO_TRY(comm.recv(in[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
+    }
+    return {};
+  }
+  void expect(int round, int step) {
+    const auto n = static_cast<int>(in.size());
+    for (Rank p = 0; p < n; ++p)
+      if ((rank - p + n) % n % step == 0)
+        EXPECT_EQ(in[static_cast<size_t>(p)].get(), std::vector<float>(size, value(p, rank, round))) << p;
+  }
+  static float value(Rank from, Rank to, int round) { return static_cast<float>(10000 * round + 100 * from + to); }
+  Rank rank;
+  size_t size;
+  std::vector<Floats> out, in;
+};
+
+FakeMachine small_device(int multiprocessors) {
+  FakeMachine machine = FakeMachine::uniform(1);
+  machine.devices[0].multiprocessors = multiprocessors;
+  machine.deadline_s = 5;
+  return machine;
+}
+
+TEST(DeviceCallsTest, MoreMessagesThanBlocks) {
+  EmulatedCuda cuda(small_device(7 * 3));
+  SpawnOptions options;
+  options.config = device_config("device_engine = interpreter");
+  options.config.deadline_s = 5;
+  spawn_threads(
+      7,
+      [&](Communicator& comm) -> Status {
+        use_device(comm);
+        Stream stream;
+        const CallOptions call = stream.options();
+        AllMessages messages(comm, 50'001);
+        for (int round = 0; round < 4; ++round)
+          for (const int step : {1, 2, 3}) {
+            messages.set(round);
+            // Ranks list them in orders of their own.
+            group_start();
+            RONDO_TRY(messages.issue(comm, call, step));
+            RONDO_TRY(group_end());
+            stream.wait();
+            messages.expect(round, step);
+          }
+        return comm.error();
+      },
+      options);
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+TEST(DeviceCallsTest, MoreMessagesThanBlocksOfRanksOfOneThread) {
+  constexpr int kRanks = 5;
+  EmulatedCuda cuda(small_device(kRanks * 3));
+  {
+    auto comms = Communicator::init_all(kRanks, device_config("device_engine = interpreter"));
+    ASSERT_TRUE(comms.ok()) << comms.status().to_string();
+    use_device(*(*comms)[0]);
+    Stream stream;
+    const CallOptions call = stream.options();
+    std::vector<AllMessages> messages;
+    for (auto& c : *comms) messages.emplace_back(*c, 3001);
+    for (int round = 0; round < 3; ++round) {
+      for (AllMessages& m : messages) m.set(round);
+      const uint64_t before = cuda.fake().calls("cuLaunchKernelEx");
+      group_start();
+      for (size_t r = 0; r < kRanks; ++r) ASSERT_TRUE(is_ok(messages[r].issue(*(*comms)[r], call, 1)));
+      ASSERT_TRUE(is_ok(group_end()));
+      stream.wait();
+      for (AllMessages& m : messages) m.expect(round, 1);
+      EXPECT_EQ(cuda.fake().calls("cuLaunchKernelEx") - before, 5u);  // 10 units of each of 5 ranks, 15 blocks
+    }
+    messages.clear();
+    while (!comms->empty()) comms->pop_back();
+  }
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
 TEST(DeviceCallsTest, PartsOfDifferentLengths) {
   on_devices(1, 3, [](Communicator& comm) -> Status {
     const auto r = static_cast<size_t>(comm.rank());
@@ -335,6 +432,90 @@ TEST(DeviceCallsTest, LimitsOfBlocksAreKept) {
         },
         options);
   }
+}
+
+std::atomic<uint32_t> blocks_launched{0};
+HostKernel float_sums = nullptr;
+void count_blocks(const void* args, uint32_t grid, uint32_t block_threads) {
+  blocks_launched = grid;
+  float_sums(args, grid, block_threads);
+}
+
+// Of a call, beside those of its communicator: the narrower limit holds.
+TEST(DeviceCallsTest, CallsLimitTheirBlocks) {
+  const struct {
+    const char* settings;
+    int least, most;
+    uint64_t count;
+    uint32_t blocks;
+  } cases[] = {{"", 0, 7, 1 << 20, 6},
+               {"", 0, 1, 1 << 20, 3},  // as few as the algorithm has
+               {"", 12, 0, 64, 12},
+               {"", 12, 12, 1 << 20, 12},
+               {"device_max_blocks = 6", 0, 9, 1 << 20, 6},
+               {"device_max_blocks = 6", 12, 0, 64, 6}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(fmt::format("{} {} {}", c.settings, c.least, c.most));
+    EmulatedCuda cuda(FakeMachine::uniform(2));
+    float_sums = find_host_kernel("rondo_interpret_float_sum");
+    cuda.fake().add_kernel("rondo_interpret_float_sum", {count_blocks, sizeof(LaunchArgs), true});
+    SpawnOptions options;
+    options.config = device_config(std::string("algo = ring\nproto = simple\ndevice_inline = off\n") + c.settings);
+    spawn_threads(
+        2,
+        [&](Communicator& comm) -> Status {
+          use_device(comm);
+          Floats a(comm, c.count);
+          Stream stream;
+          CallOptions call = stream.options();
+          uint32_t blocks = 0;
+          auto sum = [&]() -> Status {
+            a.set_simple(comm.rank());
+            RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
+            stream.wait();
+            EXPECT_TRUE(a.holds_simple_sum(2));
+            // No rank launches its next sum before the other one has looked.
+            const CallOptions options = stream.options();
+            RONDO_TRY(comm.barrier(&options));
+            stream.wait();
+            blocks = blocks_launched;
+            RONDO_TRY(comm.barrier(&options));
+            stream.wait();
+            return comm.error();
+          };
+          RONDO_TRY(sum());
+          const uint32_t free_choice = blocks;
+          call.min_blocks = c.least, call.max_blocks = c.most;
+          RONDO_TRY(sum());
+          EXPECT_EQ(blocks, c.blocks) << "a free choice has " << free_choice;
+          call.min_blocks = call.max_blocks = 0;
+          RONDO_TRY(sum());
+          EXPECT_EQ(blocks, free_choice);
+          return {};
+        },
+        options);
+  }
+}
+
+TEST(DeviceCallsTest, LimitsOfBlocksAreChecked) {
+  EmulatedCuda cuda(FakeMachine::uniform(1));
+  SpawnOptions options;
+  options.config = device_config("");
+  spawn_threads(
+      1,
+      [&](Communicator& comm) -> Status {
+        use_device(comm);
+        Floats a(comm, 10);
+        for (const auto& [least, most, name] : {std::tuple(-1, 0, "min_blocks"), {0, 1025, "max_blocks"}, {3, 2, "max_blocks"}}) {
+          CallOptions call;
+          call.min_blocks = least, call.max_blocks = most;
+          const Status s = comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call);
+          EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+          EXPECT_NE(s.message().find(name), std::string::npos) << s.message();
+        }
+        return comm.error();
+      },
+      options);
 }
 
 // Two communicators whose calls come in one order on both ranks, on two streams, and a device that holds one launch at a
