@@ -63,6 +63,10 @@ struct CallOptions {
   // below what the algorithm needs at least is kept as far as it can be. Equal on all ranks; host memory has no blocks.
   int min_blocks = 0;
   int max_blocks = 0;
+  // Communicators of device memory: a CUDA event, recorded when the kernel that the call is part of has begun with all
+  // its blocks (before CUDA 12.3, and where no kernel waits, when the stream has come to the call): what waits for it
+  // takes no place on the device that the call needs. Not recorded where there is nothing to move.
+  void* launch_event = nullptr;
   bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
 };
 

@@ -123,11 +123,12 @@ typedef struct rondo_call {
       premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
   int min_blocks;    /* RONDO_MEMORY_CUDA: thread blocks of the call's launch, at least and at most, up to 1024 and */
   int max_blocks;    /* within the communicator's; 0: the communicator's. Equal on all ranks */
+  void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the call's kernel has begun; NULL: none */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
   {                                                                                                               \
     sizeof(rondo_call), NULL, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, RONDO_DTYPE_DEFAULT, 0, 0, NULL, NULL, 0, \
-        RONDO_MEMORY_HOST, 0, 0                                                                                   \
+        RONDO_MEMORY_HOST, 0, 0, NULL                                                                             \
   }
 
 /* "0.1.0" */

@@ -67,6 +67,7 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   if (c.size_bytes > kWithoutBlocks) {
     options->min_blocks = c.min_blocks;
     options->max_blocks = c.max_blocks;
+    options->launch_event = c.launch_event;
   }
   return {};
 }

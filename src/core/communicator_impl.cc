@@ -179,7 +179,12 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
                   fmt::format("rank {}: stream is set, but this is a communicator of host memory; "
                               "leave it null",
                               rank_));
+  if (options.launch_event != nullptr && device_ == nullptr)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: launch_event is set, but a call on host memory launches no kernel; leave it null: "
+                              "a blocking call is complete when it (or its group) has returned", rank_));
   c.stream = options.stream;
+  c.launch_event = options.launch_event;
   if (device_ != nullptr) {
     r.min_blocks = static_cast<uint16_t>(options.min_blocks);
     r.max_blocks = static_cast<uint16_t>(options.max_blocks);
@@ -325,6 +330,7 @@ DeviceRequest CommunicatorImpl::device_request(const CallArguments& c, const std
   r.deadline_s = c.deadline_s;
   r.tag = c.tag;
   r.stream = static_cast<cuda::Stream>(c.stream);
+  r.launch_event = static_cast<cuda::Event>(c.launch_event);
   if (state != nullptr) r.op = std::shared_ptr<Operation>(state, &state->op);
   return r;
 }

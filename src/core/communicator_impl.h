@@ -52,6 +52,7 @@ struct CallArguments {
   uint64_t tag = 0;
   std::shared_ptr<const VariableCounts> counts = nullptr;  // what request.counts points to
   void* stream = nullptr;                                  // of device memory
+  void* launch_event = nullptr;                            // likewise
   const void* premul_at = nullptr;                         // in device memory; nullptr: premul
   alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
 };

@@ -100,15 +100,12 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
   RONDO_TRY(check_range("CTAPolicy", c.CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO));
   if (c.forceAlgSelection != 0 && c.forceAlgSelection != 1)
     return bad_argument(fmt::format("config.forceAlgSelection is {}: expected 0 or 1", c.forceAlgSelection));
-  // The last field came in 2.32: a struct of 2.31 ends before it.
-  if (c.size >= sizeof c && c.version >= 23200 && c.launchCompletionEvent != nullptr)
-    return bad_usage(
-        "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
-        "when the call (or its group) has returned, it is complete");
   CallConfig own;
   if (c.algSelection != nullptr) own.selection = c.algSelection;
   own.force_selection = c.forceAlgSelection == 1;
   own.tag = c.userProfilerTag;
+  // The last field came in 2.32: a struct of 2.31 ends before it.
+  if (c.size >= sizeof c && c.version >= 23200) own.launch_event = c.launchCompletionEvent;
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_blocks = std::min(c.minCTAs, kMostBlocks);
   if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_blocks = std::min(c.maxCTAs, kMostBlocks);
   RONDO_TRY(read_options(c.ext, &own));

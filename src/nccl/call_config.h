@@ -22,6 +22,7 @@ struct CallConfig {
   uint64_t tag = 0;
   int min_blocks = 0;  // minCTAs, maxCTAs; 0: the communicator's
   int max_blocks = 0;
+  cudaEvent_t launch_event = nullptr;  // launchCompletionEvent; host memory has no launch that could be complete
 };
 
 /// Errors: kInvalidArgument naming the field; kUnsupported (an option that host memory cannot serve).

@@ -52,6 +52,7 @@ struct FilledOptions {
       options.tag = o.config->tag;
       options.min_blocks = o.config->min_blocks;
       options.max_blocks = o.config->max_blocks;
+      options.launch_event = o.config->launch_event;
       if (o.config->accumulator) {
         row = uniform_row(dtype);
         row.accumulator = *o.config->accumulator;
@@ -125,6 +126,10 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   if (request.dtype < 0 || request.dtype >= kNumDtypes)
     return bad_argument(fmt::format("datatype is {}, which is no element type", request.dtype));
   if (place_of(*o.comm) == Memory::kHost) {
+    if (o.config && o.config->launch_event != nullptr)
+      return bad_usage(
+          "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
+          "when the call (or its group) has returned, it is complete");
     RONDO_TRY(check_place(request.in, "sendbuff"));
     RONDO_TRY(check_place(request.out, "recvbuff"));
   }

@@ -196,6 +196,17 @@ TEST_F(CApi, TheCallsFieldsAreCheckedByName) {
   c.stream = x;
   refused(call(c), RONDO_UNSUPPORTED, {"stream"});
   c = RONDO_CALL_INIT;
+  c.launch_event = x;
+  refused(call(c), RONDO_UNSUPPORTED, {"launch_event", "rank 0"});
+  c = RONDO_CALL_INIT;
+  c.min_blocks = 3, c.max_blocks = 2;
+  refused(call(c), RONDO_INVALID_ARGUMENT, {"max_blocks", "rank 0"});
+  // What stands behind an older struct is none of ours.
+  c.size_bytes = offsetof(rondo_call, max_blocks);
+  c.launch_event = x;
+  c.stream = x;
+  refused(call(c), RONDO_UNSUPPORTED, {"stream"});
+  c = RONDO_CALL_INIT;
   c.wire = RONDO_INT8;
   refused(call(c), RONDO_UNSUPPORTED, {"wire", "int8"});
   c = RONDO_CALL_INIT;

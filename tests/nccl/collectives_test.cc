@@ -311,5 +311,18 @@ TEST(NcclCallConfigs, EveryCollectiveTakesOne) {
   EXPECT_TRUE(succeeds(ncclCommDestroy(comm[0])));
 }
 
+TEST(NcclCallConfigs, HostMemoryHasNoLaunchThatCouldBeComplete) {
+  std::vector<ncclComm_t> comm(1);
+  ASSERT_TRUE(succeeds(ncclCommInitAll(comm.data(), 1, nullptr)));
+  int in = 3, out = 0;
+  ncclCollConfig_t config = new_call_config();
+  config.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(0x10);
+  EXPECT_TRUE(
+      returns(ncclInvalidUsage, ncclAllReduceConfig(&in, &out, 1, ncclInt32, ncclSum, comm[0], nullptr, &config)));
+  EXPECT_NE(std::string(ncclGetLastError(comm[0])).find("launchCompletionEvent"), std::string::npos);
+  EXPECT_EQ(out, 0);
+  EXPECT_TRUE(succeeds(ncclCommDestroy(comm[0])));
+}
+
 }  // namespace
 }  // namespace rondo::testing

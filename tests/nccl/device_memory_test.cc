@@ -111,6 +111,21 @@ TEST_F(NcclDeviceMemory, ConfigsSteerBlocks) {
   });
 }
 
+TEST_F(NcclDeviceMemory, CallsTellThatTheyHaveBegun) {
+  ranks(2, 2, [](int rank, ncclComm_t comm, cudaStream_t stream) {
+    Array a(std::vector<float>(1000, 1));
+    auto begun = cuda::OwnedEvent::make();
+    ASSERT_TRUE(begun.ok());
+    ncclCollConfig_t config = new_call_config();
+    config.minCTAs = config.maxCTAs = 3;
+    config.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(begun->get());
+    EXPECT_TRUE(succeeds(ncclAllReduceConfig(a.data, a.data, 1000, ncclFloat32, ncclSum, comm, stream, &config)));
+    wait(stream);
+    EXPECT_EQ(cuda::driver()->event_query(begun->get()), 0);
+    EXPECT_EQ(a.get(), std::vector<float>(1000, 2)) << rank;
+  });
+}
+
 TEST_F(NcclDeviceMemory, RanksThatShareADevice) {
   ranks(1, 3, [](int rank, ncclComm_t comm, cudaStream_t stream) {
     Array a(std::vector<float>(1000, static_cast<float>(rank + 1))), b(std::vector<float>(3000));

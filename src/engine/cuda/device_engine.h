@@ -50,6 +50,7 @@ struct DeviceRequest {
   double deadline_s = 0;            // of a wait; 0: none
   uint64_t tag = 0;
   cuda::Stream stream = nullptr;
+  cuda::Event launch_event = nullptr;   // the caller's; recorded when the call's kernel has begun
   std::shared_ptr<Operation> op;        // told how the call ends; may be null
   mutable uint64_t scratch_offset = 0;  // the engine's: calls of one group do not share scratch
 };
@@ -172,6 +173,11 @@ class DeviceEngine {
   Status write_end(bool writer, uint32_t index);
   Expected<bool> connect(DevicePlan& plan);
   static Status connect_all(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  /// From a message's sender to its receiver, round the ring of ranks; 0: a call of all ranks.
+  Rank distance_of(const PlanRequest& r) const {
+    if (!is_point_to_point(r.collective)) return 0;
+    return (r.collective == Collective::kSend ? r.root - rank_ + nranks_ : rank_ - r.root + nranks_) % nranks_;
+  }
   static Status launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
   static Status launch(Launch& launch);
   Status check_buffer(std::string_view name, const void* ptr) const;

@@ -167,7 +167,10 @@ Status DeviceEngine::launch(Launch& l) {
     args.trace = l.trace->on_device();
   }
   DeviceEngine& first = *l.members[0].entry->engine;
-  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured));
+  std::vector<cuda::Event> told;
+  for (const Launch::Member& m : l.members)
+    if (m.entry->request->launch_event != nullptr) told.push_back(m.entry->request->launch_event);
+  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, told));
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
   for (const cuda::Stream s : others)
     RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
@@ -213,13 +216,7 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     size_t index;
     bool done = false;
   };
-  // From the sender to the receiver, round the ring of ranks; 0 for calls of all ranks.
-  auto distance = [&](size_t i) {
-    const PlanRequest& r = plans[i]->request;
-    const Rank own = entries[i].engine->rank_, n = entries[i].engine->nranks_;
-    if (r.collective == Collective::kSend) return (r.root - own + n) % n;
-    return r.collective == Collective::kRecv ? (own - r.root + n) % n : 0;
-  };
+  auto distance = [&](size_t i) { return entries[i].engine->distance_of(plans[i]->request); };
   std::vector<Pending> pending;
   for (size_t i = 0; i < entries.size(); ++i) {
     pending.push_back({i});

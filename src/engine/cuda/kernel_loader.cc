@@ -45,13 +45,26 @@ KernelLoader::~KernelLoader() {
 }
 
 Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
-                                     bool captured) {
+                                     bool captured, std::span<const cuda::Event> told) {
   const cuda::Driver* d = cuda::driver();
   int version = 0;
   d->driver_version(&version);
   constexpr int kLaunchCompletion = 12030;
-  if (captured || version < kLaunchCompletion)
+  cuda::LaunchAttribute attribute{};
+  attribute.id = cuda::kLaunchCompletionEvent;
+  if (captured && told.size() > 1)
+    return Status(StatusCode::kUnsupported, fmt::format("{} calls of one captured launch have an event to record when it "
+                                                        "has begun: give it to one of them", told.size()));
+  if (captured || version < kLaunchCompletion) {
+    if (version < kLaunchCompletion) {
+      for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, config.stream), "cuEventRecord"));
+    } else if (!told.empty()) {
+      attribute.launch_completion_event.event = told[0];
+      config.attributes = &attribute;
+      config.num_attributes = 1;
+    }
     return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+  }
   const std::lock_guard lock(mutex_);
   cuda::OwnedEvent& begun = begun_[std::this_thread::get_id()];
   if (begun.context() == nullptr) {
@@ -59,12 +72,17 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   } else {
     RONDO_TRY(cuda::check(d->stream_wait_event(config.stream, begun.get(), 0), "cuStreamWaitEvent"));
   }
-  cuda::LaunchAttribute attribute{};
-  attribute.id = cuda::kLaunchCompletionEvent;
   attribute.launch_completion_event.event = begun.get();
   config.attributes = &attribute;
   config.num_attributes = 1;
-  return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+  RONDO_TRY(cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx"));
+  if (told.empty()) return {};
+  if (side_.context() == nullptr) {
+    RONDO_TRY_ASSIGN(side_, cuda::OwnedStream::make());
+  }
+  RONDO_TRY(cuda::check(d->stream_wait_event(side_.get(), begun.get(), 0), "cuStreamWaitEvent"));
+  for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, side_.get()), "cuEventRecord"));
+  return {};
 }
 
 Expected<cuda::Function> KernelLoader::find(std::string_view name) {

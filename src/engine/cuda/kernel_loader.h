@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -32,7 +33,10 @@ class KernelLoader {
   /// Launches a kernel whose blocks wait for other ranks'. It begins after the one that this thread launched before, on
   /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that order,
   /// and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver 12.3.)
-  Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured);
+  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it. Errors:
+  /// kSystem; kUnsupported (several of them in one captured launch).
+  Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
+                         std::span<const cuda::Event> told);
 
  private:
   explicit KernelLoader(cuda::Context context) : context_(context) {}
@@ -41,6 +45,7 @@ class KernelLoader {
   std::map<const void*, cuda::Module> modules_;  // by image
   std::map<std::string, cuda::Function, std::less<>> functions_;
   std::map<std::thread::id, cuda::OwnedEvent> begun_;  // the last launch of a thread has begun
+  cuda::OwnedStream side_;                             // where callers' events wait for that
 };
 
 }  // namespace rondo

@@ -153,6 +153,9 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
+    for (const Entry& e : s.entries)  // no kernel waits: what is told is that the stream has come to the calls
+      if (const cuda::Event told = e.request->launch_event; told != nullptr)
+        RONDO_TRY(cuda::check(d->event_record(told, s.stream), "cuEventRecord"));
     RONDO_TRY(s.engine->issue_calls(s.entries, s.plans, s.stream));
   }
   for (Share& s : shares) {
@@ -184,9 +187,8 @@ Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const
     if (is_point_to_point(plan.request.collective)) {
       const bool receives = plan.request.collective == Collective::kRecv;
       const Rank peer = plan.request.root;
-      const int distance = (receives ? rank_ - peer + nranks_ : peer - rank_ + nranks_) % nranks_;
       for (const StreamStep& step : plan.order)
-        messages.push_back({distance, numbers[{peer, receives}]++, receives, {&plan, &request, step}});
+        messages.push_back({distance_of(plan.request), numbers[{peer, receives}]++, receives, {&plan, &request, step}});
       continue;
     }
     std::vector<StreamItem> items;

@@ -497,6 +497,65 @@ TEST(DeviceCallsTest, CallsLimitTheirBlocks) {
   }
 }
 
+// The caller's event says that the kernel has begun, or that the stream has come to the call, while the other rank has
+// not even called; eagerly, in a group and in a graph.
+TEST(DeviceCallsTest, EventsTellThatACallHasBegun) {
+  for (const auto& [engine, version] : {std::pair("interpreter", 13000), {"interpreter", 12020}, {"stream", 13000}}) {
+    SCOPED_TRACE(fmt::format("{}, CUDA {}", engine, version));
+    FakeMachine machine = FakeMachine::uniform(2);
+    machine.driver_version = version;
+    EmulatedCuda cuda(machine);
+    SpawnOptions options;
+    options.config = device_config(std::string("device_engine = ") + engine);
+    std::atomic<int> seen{0};
+    spawn_threads(
+        2,
+        [&](Communicator& comm) -> Status {
+          use_device(comm);
+          const cuda::Driver* d = cuda::driver();
+          Floats a(comm, 2000);
+          Stream stream;
+          RONDO_TRY_ASSIGN(const cuda::OwnedEvent begun, cuda::OwnedEvent::make());
+          CallOptions call = stream.options();
+          auto sum = [&](const CallOptions& o) {
+            return comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &o);
+          };
+          a.set_simple(comm.rank());
+          RONDO_TRY(sum(call));  // makes the connections
+          stream.wait();
+          if (comm.rank() == 0) call.launch_event = begun.get();
+          for (const bool grouped : {false, true}) {
+            const int round = grouped ? 2 : 1;
+            a.set_simple(comm.rank());
+            while (comm.rank() == 1 && seen < round) std::this_thread::yield();
+            if (grouped) group_start();
+            RONDO_TRY(sum(call));
+            if (grouped) RONDO_TRY(group_end());
+            if (comm.rank() == 0) {
+              EXPECT_EQ(d->event_synchronize(begun.get()), 0);
+              EXPECT_NE(d->stream_query(stream.get()), 0) << "rank 1 has not called";
+              seen = round;
+            }
+            stream.wait();
+            EXPECT_TRUE(a.holds_simple_sum(2));
+          }
+          if (version < 12030) return comm.error();  // there a captured event is the stream's own work
+          EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
+          RONDO_TRY(sum(call));
+          cuda::Graph graph = nullptr;
+          EXPECT_EQ(cuda.fake().end_capture(stream.get(), &graph), 0);
+          a.set_simple(comm.rank());
+          EXPECT_EQ(cuda.fake().launch_graph(graph, stream.get()), 0);
+          stream.wait();
+          EXPECT_TRUE(a.holds_simple_sum(2));
+          EXPECT_EQ(cuda.fake().destroy_graph(graph), 0);
+          return comm.error();
+        },
+        options);
+    EXPECT_EQ(cuda.fake().leaks(), "");
+  }
+}
+
 TEST(DeviceCallsTest, LimitsOfBlocksAreChecked) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   SpawnOptions options;
