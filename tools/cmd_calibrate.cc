@@ -216,7 +216,8 @@ Observations measure(const std::vector<World>& worlds) {
                                                    fmt::format("{}", w.budget_s), "--cpus", std::to_string(w.cpus)});
     if (status == 0) read_observations(path, all);
     std::filesystem::remove(path);
-    if (status != 0) fail_calibrate(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
+    if (status != 0)
+      fail_calibrate(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
   }
   return all;
 }

@@ -50,12 +50,13 @@ void run(ExplainArgs& args) {
   if (!collective) fail_explain("there is no collective '" + args.collective + "' (rondo explain --list)");
   std::replace(args.algo.begin(), args.algo.end(), '-', '_');
   if (is_point_to_point(*collective))
-    fail_explain(std::string(collective_name(*collective)) + " is one message between two ranks: there is nothing to explain");
+    fail_explain(std::string(collective_name(*collective)) +
+                 " is one message between two ranks: there is nothing to explain");
   const Algorithm* algorithm =
       args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
   if (algorithm == nullptr)
     fail_explain("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
-         std::string(collective_name(*collective)) + " (rondo explain --list)");
+                 std::string(collective_name(*collective)) + " (rondo explain --list)");
   args.options.hosts = args.nranks;
   if (!args.hosts.empty()) {
     const Expected<HostLayout> layout = HostLayout::parse(args.hosts);
@@ -71,7 +72,7 @@ void run(ExplainArgs& args) {
     fail_explain(std::string(collective_name(*collective)) + " has no root");
   if (args.options.root >= nranks)
     fail_explain("the root, rank " + std::to_string(args.options.root) + ", is none of the " + std::to_string(nranks) +
-         " ranks");
+                 " ranks");
   if (args.full) args.options.fold_at = 0;
   std::fputs(explain(*algorithm, args.options).c_str(), stdout);
 }

@@ -102,7 +102,8 @@ void finish_options(PerfArgs& args) {
   if (o.json_stdout && !o.explain) fail_perf("--json belongs to --explain; -J writes the table's JSON");
   if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail_perf("--explain measures one type and one operator");
   if (o.ranks > 0 && o.threads > 0) fail_perf("--ranks (processes) and --threads exclude one another");
-  if (o.blocking == 0 && o.aggregate > 1) fail_perf("-z 0 and -m exclude one another: a group waits for its operations");
+  if (o.blocking == 0 && o.aggregate > 1)
+    fail_perf("-z 0 and -m exclude one another: a group waits for its operations");
 }
 
 /// A launcher's variables: this process is one rank of a world that already exists.

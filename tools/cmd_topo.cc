@@ -71,7 +71,8 @@ std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host)
   const bool by_gpu = o.gpus || (o.ranks == 0 && !host.gpus.empty());
   if (by_gpu) gpus = usable_gpus(host);
   if (by_gpu && gpus.empty())
-    fail_topo("--gpus", Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
+    fail_topo("--gpus",
+              Status(StatusCode::kInvalidArgument, "this host has no GPU (--gpu-scene adds those of a file)"));
   const auto usable = [&](const Core& c) {
     return std::any_of(c.pus.begin(), c.pus.end(), [&](int pu) { return host.pus[static_cast<size_t>(pu)].allowed; });
   };

@@ -17,7 +17,9 @@ constexpr uint64_t kPageBytes = 4096;
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 uint64_t sets_of(const PerfOptions& o) { return static_cast<uint64_t>(std::max({1, o.rotate, o.aggregate})); }
 /// One place of at most this many bytes.
-uint64_t stride(uint64_t bytes, uint64_t shift_bytes) { return whole_pages(std::max<uint64_t>(1, bytes + shift_bytes)); }
+uint64_t stride(uint64_t bytes, uint64_t shift_bytes) {
+  return whole_pages(std::max<uint64_t>(1, bytes + shift_bytes));
+}
 
 }  // namespace
 

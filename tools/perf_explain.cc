@@ -91,14 +91,14 @@ class Explainer {
     if (!options_.json_stdout)
       fmt::print("# the choice is at most 15 % slower than the best candidate at {} of {} sizes\n", within_, num);
     const OrderedJson all{{"rondo_version", rondo_version()},
-                   {"collective", collective_name(*options_.operation->collective)},
-                   {"num_ranks", comm_.size()},
-                   {"ranks_are", run_.ranks_are},
-                   {"ranks_per_core", comm_.impl().planner().settings().ranks_per_core},
-                   {"dtype", dtype_name(options_.dtypes[0])},
-                   {"constants", constants()},
-                   {"args", run_.args},
-                   {"points", std::move(points)}};
+                          {"collective", collective_name(*options_.operation->collective)},
+                          {"num_ranks", comm_.size()},
+                          {"ranks_are", run_.ranks_are},
+                          {"ranks_per_core", comm_.impl().planner().settings().ranks_per_core},
+                          {"dtype", dtype_name(options_.dtypes[0])},
+                          {"constants", constants()},
+                          {"args", run_.args},
+                          {"points", std::move(points)}};
     if (options_.json_stdout) fmt::print("{}\n", all.dump(1));
     if (options_.json_path.empty()) return;
     const auto name = write_new_file(options_.json_path, all.dump(1) + "\n");

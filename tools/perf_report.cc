@@ -172,33 +172,33 @@ std::string Report::json() const {
   const bool factor = options_.step_factor > 1;
   const char* regime = options_.rotate > 1 ? "cold" : "hot";
   OrderedJson config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
-                 {"ngpus", 0},
-                 {"num_ranks", run_.nranks},
-                 {"ranks_are", run_.ranks_are},
-                 {"minimum_bytes", options_.min_bytes},
-                 {"maximum_bytes", options_.max_bytes},
-                 {factor ? "step_factor" : "step_bytes", factor ? options_.step_factor : options_.step_bytes},
-                 {"warmup_iters", options_.warmup_iters},
-                 {"iterations", options_.iters},
-                 {"aggregated_iterations", options_.aggregate},
-                 {"validation", options_.check},
-                 {"graph", 0},
-                 {"blocking_collectives", yes_no(options_.blocking != 0)},
-                 {"average", options_.average},
-                 {"registered", options_.registered},
-                 {"unalign", options_.unalign_elems},
-                 {"rotate_sets", std::max(1, options_.rotate)},
-                 {"buffer_bytes", run_.buffer_bytes},
-                 {"last_level_cache_bytes", run_.cache_bytes},
-                 {"devices", devices}};
+                        {"ngpus", 0},
+                        {"num_ranks", run_.nranks},
+                        {"ranks_are", run_.ranks_are},
+                        {"minimum_bytes", options_.min_bytes},
+                        {"maximum_bytes", options_.max_bytes},
+                        {factor ? "step_factor" : "step_bytes", factor ? options_.step_factor : options_.step_bytes},
+                        {"warmup_iters", options_.warmup_iters},
+                        {"iterations", options_.iters},
+                        {"aggregated_iterations", options_.aggregate},
+                        {"validation", options_.check},
+                        {"graph", 0},
+                        {"blocking_collectives", yes_no(options_.blocking != 0)},
+                        {"average", options_.average},
+                        {"registered", options_.registered},
+                        {"unalign", options_.unalign_elems},
+                        {"rotate_sets", std::max(1, options_.rotate)},
+                        {"buffer_bytes", run_.buffer_bytes},
+                        {"last_level_cache_bytes", run_.cache_bytes},
+                        {"devices", devices}};
   for (const auto& [key, name] : named_types(options_)) config["types"][key] = name;
   OrderedJson results = OrderedJson::array();
   for (const ResultRow& row : rows_) {
     OrderedJson result = {{"size", row.shape.bytes},
-                   {"count", row.shape.count_elems},
-                   {"type", dtype_text(row)},
-                   {"redop", op_text(row)},
-                   {"root", std::to_string(row.root)}};
+                          {"count", row.shape.count_elems},
+                          {"type", dtype_text(row)},
+                          {"redop", op_text(row)},
+                          {"root", std::to_string(row.root)}};
     for (const auto& [key, m] :
          {std::pair{"out_of_place", std::optional(row.out_of_place)}, {"in_place", row.in_place}}) {
       const Bandwidth b = bandwidth_of(options_, run_.nranks, row, m);
@@ -213,18 +213,18 @@ std::string Report::json() const {
     results.push_back(result);
   }
   const OrderedJson all = {{"version", kJsonLayout},
-                    {"start_time", start_time_},
-                    {"args", run_.args},
-                    {"env", env},
-                    {"rondo_version", rondo_version()},
-                    {"collective", options_.operation->name},
-                    {"regime", regime},
-                    {"config", config},
-                    {"results", results},
-                    {"out_of_bounds", {{"count", num_wrong_}, {"okay", yes_no(num_wrong_ == 0)}}},
-                    {"average_bus_bandwidth", {{"bandwidth", average_bus_bandwidth()}, {"okay", "unchecked"}}},
-                    {"errors", error_.empty() ? OrderedJson::array() : OrderedJson::array({error_})},
-                    {"end_time", end_time_}};
+                           {"start_time", start_time_},
+                           {"args", run_.args},
+                           {"env", env},
+                           {"rondo_version", rondo_version()},
+                           {"collective", options_.operation->name},
+                           {"regime", regime},
+                           {"config", config},
+                           {"results", results},
+                           {"out_of_bounds", {{"count", num_wrong_}, {"okay", yes_no(num_wrong_ == 0)}}},
+                           {"average_bus_bandwidth", {{"bandwidth", average_bus_bandwidth()}, {"okay", "unchecked"}}},
+                           {"errors", error_.empty() ? OrderedJson::array() : OrderedJson::array({error_})},
+                           {"end_time", end_time_}};
   return all.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 

@@ -180,9 +180,11 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
                               "leave it null",
                               rank_));
   if (options.launch_event != nullptr && device_ == nullptr)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: launch_event is set, but a call on host memory launches no kernel; leave it null: "
-                              "a blocking call is complete when it (or its group) has returned", rank_));
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("rank {}: launch_event is set, but a call on host memory launches no kernel; leave it null: "
+                    "a blocking call is complete when it (or its group) has returned",
+                    rank_));
   c.stream = options.stream;
   c.launch_event = options.launch_event;
   if (device_ != nullptr) {
@@ -195,8 +197,11 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
 }
 
 Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Work* work) {
-  CallArguments c{{call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, 0, 0, call.counts.get()},
-                  call.in, call.out, settings_.deadline_s};
+  CallArguments c{
+      {call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, 0, 0, call.counts.get()},
+      call.in,
+      call.out,
+      settings_.deadline_s};
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.

@@ -151,7 +151,8 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanReques
   staged.algorithm = nullptr;  // what a call demands is not what it falls back to
   RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
   for (DeviceCandidate& c : found) {
-    c.num_channels = std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
+    c.num_channels =
+        std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
     c.inlined.clear();  // the direct program is interpreted, and so is what stands in for it
   }
   return found;

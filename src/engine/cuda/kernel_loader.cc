@@ -44,8 +44,8 @@ KernelLoader::~KernelLoader() {
   for (const auto& [image, module] : modules_) cuda::driver()->module_unload(module);
 }
 
-Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params,
-                                     bool captured, std::span<const cuda::Event> told) {
+Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
+                                     std::span<const cuda::Event> told) {
   const cuda::Driver* d = cuda::driver();
   int version = 0;
   d->driver_version(&version);
@@ -53,8 +53,10 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   cuda::LaunchAttribute attribute{};
   attribute.id = cuda::kLaunchCompletionEvent;
   if (captured && told.size() > 1)
-    return Status(StatusCode::kUnsupported, fmt::format("{} calls of one captured launch have an event to record when it "
-                                                        "has begun: give it to one of them", told.size()));
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{} calls of one captured launch have an event to record when it "
+                              "has begun: give it to one of them",
+                              told.size()));
   if (captured || version < kLaunchCompletion) {
     if (version < kLaunchCompletion) {
       for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, config.stream), "cuEventRecord"));

@@ -565,7 +565,8 @@ TEST(DeviceCallsTest, LimitsOfBlocksAreChecked) {
       [&](Communicator& comm) -> Status {
         use_device(comm);
         Floats a(comm, 10);
-        for (const auto& [least, most, name] : {std::tuple(-1, 0, "min_blocks"), {0, 1025, "max_blocks"}, {3, 2, "max_blocks"}}) {
+        for (const auto& [least, most, name] :
+             {std::tuple(-1, 0, "min_blocks"), {0, 1025, "max_blocks"}, {3, 2, "max_blocks"}}) {
           CallOptions call;
           call.min_blocks = least, call.max_blocks = most;
           const Status s = comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call);
