@@ -227,9 +227,10 @@ struct AllMessages {
   }
   void expect(int round, int step) {
     const auto n = static_cast<int>(in.size());
-    for (Rank p = 0; p < n; ++p)
-      if ((rank - p + n) % n % step == 0)
-        EXPECT_EQ(in[static_cast<size_t>(p)].get(), std::vector<float>(size, value(p, rank, round))) << p;
+    for (Rank p = 0; p < n; ++p) {
+      if ((rank - p + n) % n % step != 0) continue;
+      EXPECT_EQ(in[static_cast<size_t>(p)].get(), std::vector<float>(size, value(p, rank, round))) << p;
+    }
   }
   static float value(Rank from, Rank to, int round) { return static_cast<float>(10000 * round + 100 * from + to); }
   Rank rank;
