@@ -18,15 +18,16 @@ namespace {
 
 constexpr Line kFast{.bytes_per_us = 1e4};
 
-// Time from rank 0's entry to rank `last`'s return, of one call on all ranks behind lines.
+// At least the time of one call on all ranks behind lines, from the first one's entry to rank `last`'s return: it begins
+// before a barrier, which no rank leaves sooner.
 template <class Call>
 double seconds_of(int nranks, const Line& line, Rank last, Call call) {
   std::atomic<double> begin_s{0}, end_s{0};
   spawn_threads(nranks,
                 [&](Communicator& comm) -> Status {
                   RONDO_TRY(call(comm));  // connections are made
-                  RONDO_TRY(comm.barrier());
                   if (comm.rank() == 0) begin_s = now_s();
+                  RONDO_TRY(comm.barrier());
                   RONDO_TRY(call(comm));
                   if (comm.rank() == last) end_s = now_s();
                   return {};
