@@ -59,13 +59,16 @@ struct CallOptions {
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
-  // Communicators of device memory: thread blocks of the call's launch, at most 1024; 0: the communicator's. A limit
-  // below what the algorithm needs at least is kept as far as it can be. Equal on all ranks; host memory has no blocks.
+  // Communicators of device memory: thread blocks of a collective's launch, at most 1024; 0: the communicator's. Where two
+  // limits differ the lower most of all wins. One that is below what the algorithm needs is kept as far as it can be; a
+  // group's launch has as many as its widest call. Equal on all ranks. Host memory and the stream engine have no blocks.
   int min_blocks = 0;
   int max_blocks = 0;
   // Communicators of device memory: a CUDA event, recorded when the kernel that the call is part of has begun with all
   // its blocks (before CUDA 12.3, and where no kernel waits, when the stream has come to the call): what waits for it
-  // takes no place on the device that the call needs. Not recorded where there is nothing to move.
+  // takes no place on the device that the call needs. Made without timing, for this process, on the call's device. Not
+  // recorded where there is nothing to move. While the stream is captured: one event of a group, which is then part of
+  // the graph. The call's end does not say that it has been recorded.
   void* launch_event = nullptr;
   bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
 };

@@ -187,7 +187,7 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
                     rank_));
   c.stream = options.stream;
   c.launch_event = options.launch_event;
-  if (device_ != nullptr) {
+  if (device_ != nullptr && !is_point_to_point(r.collective)) {  // messages take what is left
     r.min_blocks = static_cast<uint16_t>(options.min_blocks);
     r.max_blocks = static_cast<uint16_t>(options.max_blocks);
   }

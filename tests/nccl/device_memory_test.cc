@@ -120,8 +120,8 @@ TEST_F(NcclDeviceMemory, CallsTellThatTheyHaveBegun) {
     config.minCTAs = config.maxCTAs = 3;
     config.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(begun->get());
     EXPECT_TRUE(succeeds(ncclAllReduceConfig(a.data, a.data, 1000, ncclFloat32, ncclSum, comm, stream, &config)));
+    EXPECT_EQ(cuda::driver()->event_synchronize(begun->get()), 0);
     wait(stream);
-    EXPECT_EQ(cuda::driver()->event_query(begun->get()), 0);
     EXPECT_EQ(a.get(), std::vector<float>(1000, 2)) << rank;
   });
 }

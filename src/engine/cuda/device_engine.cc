@@ -184,11 +184,16 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
     }
   }
   if (failed.ok()) {
-    if (entries[0].engine->world_.engine == DeviceEngineKind::kStream) {
-      failed = run_streams(entries, plans);
-    } else {
-      failed = launch_rounds(entries, plans);
+    // All ranks of a communicator have the same engine, so this order is theirs too.
+    std::vector<Entry> kernels, streams;
+    std::vector<std::shared_ptr<DevicePlan>> plans_of_kernels, plans_of_streams;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const bool by_streams = entries[i].engine->world_.engine == DeviceEngineKind::kStream;
+      (by_streams ? streams : kernels).push_back(entries[i]);
+      (by_streams ? plans_of_streams : plans_of_kernels).push_back(plans[i]);
     }
+    if (!kernels.empty()) failed = launch_rounds(kernels, plans_of_kernels);
+    if (failed.ok() && !streams.empty()) failed = run_streams(streams, plans_of_streams);
   }
   // A caller's mistake changes nothing; after anything else the ranks no longer agree on what runs.
   const StatusCode code = failed.code();

@@ -158,6 +158,7 @@ class DeviceEngine {
     uint32_t call = 0;
   };
   struct Launch;
+  class Rounds;
   DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
                CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
   Status start();
@@ -173,7 +174,7 @@ class DeviceEngine {
   Status write_end(bool writer, uint32_t index);
   Expected<bool> connect(DevicePlan& plan);
   static Status connect_all(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
-  /// From a message's sender to its receiver, round the ring of ranks; 0: a call of all ranks.
+  /// From a message's sender to its receiver, round the ring of ranks; 0 for one to itself, and for calls of all ranks.
   Rank distance_of(const PlanRequest& r) const {
     if (!is_point_to_point(r.collective)) return 0;
     return (r.collective == Collective::kSend ? r.root - rank_ + nranks_ : rank_ - r.root + nranks_) % nranks_;

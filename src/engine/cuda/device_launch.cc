@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <set>
+#include <tuple>
 
 #include "cuda/capture.h"
 #include "engine/cuda/device_engine.h"
@@ -92,6 +92,26 @@ struct DeviceEngine::Launch {
   std::vector<DeviceCall> calls;
   std::vector<Member> members;
   uint32_t blocks = 0;
+  std::set<const DeviceEngine*> engines;
+  std::vector<cuda::Event> told;  // of callers, each once
+  bool follows = false;           // waits until the launches before it on its device have ended
+  cuda::OwnedEvent ended;
+
+  /// One stream carries the launch; the others wait for it, as it does for them.
+  cuda::Stream stream() const { return members[0].entry->request->stream; }
+
+  /// What callers want to be told by. Errors: kUnsupported (a captured launch can tell one event only).
+  Status find_events() {
+    for (const Member& m : members)
+      if (const cuda::Event e = m.entry->request->launch_event;
+          e != nullptr && std::find(told.begin(), told.end(), e) == told.end())
+        told.push_back(e);
+    if (told.size() < 2 || !cuda::captures(stream())) return {};
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: {} calls of a captured group have each a launch_event of their own: one launch can "
+                              "record one",
+                              members[0].entry->engine->rank_, told.size()));
+  }
 
   /// Room for the records of the calls whose communicators are traced; nullptr: none is, or there is none to be had,
   /// which is said on stderr, since no call depends on it.
@@ -138,8 +158,7 @@ Status DeviceEngine::launch(Launch& l) {
     std::copy(l.units.begin(), l.units.end(), args.units);
     std::copy(l.calls.begin(), l.calls.end(), args.calls);
   }
-  // One stream carries the launch; the others wait for it, as it does for them.
-  const cuda::Stream stream = l.members[0].entry->request->stream;
+  const cuda::Stream stream = l.stream();
   std::vector<cuda::Stream> others;
   for (const Launch::Member& m : l.members) {
     const cuda::Stream s = m.entry->request->stream;
@@ -167,10 +186,7 @@ Status DeviceEngine::launch(Launch& l) {
     args.trace = l.trace->on_device();
   }
   DeviceEngine& first = *l.members[0].entry->engine;
-  std::vector<cuda::Event> told;
-  for (const Launch::Member& m : l.members)
-    if (m.entry->request->launch_event != nullptr) told.push_back(m.entry->request->launch_event);
-  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, told));
+  RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, l.told));
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
   for (const cuda::Stream s : others)
     RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
@@ -207,111 +223,186 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
   return c;
 }
 
-// The calls of each communicator in their order, as few launches as their kernels need; messages between two ranks come
-// last, all at once as far as they fit, since they may wait for one another. Those that do not fit are left for further
-// launches, by how far apart their ranks stand: a message stands at the same place in the order of both its ranks, so
-// the first that has not arrived anywhere is always under way on both.
-Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+// Which calls go into which launch: those of each communicator in their order, as few launches as their kernels need;
+// messages between two ranks come last, all at once as far as they fit, since they may wait for one another. What does
+// not fit beside the rest is left for further launches: communicators in the order of the group, messages by how far
+// apart their ranks stand. A message stands at the same place in the order of both its ranks, so that the first one that
+// has not arrived anywhere is under way on both.
+class DeviceEngine::Rounds {
+ public:
+  Rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans)
+      : entries_(entries), plans_(plans) {
+    std::vector<const OperationBoard*> communicators;  // rank 0's board stands for one
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
+        end_operation(entries[i].request->op, {});
+        continue;
+      }
+      const PlanRequest& r = plans[i]->request;
+      Pending p{i, is_point_to_point(r.collective), 0, 0};
+      const OperationBoard* board = entries[i].engine->transport_.board(0);
+      const auto it = std::find(communicators.begin(), communicators.end(), board);
+      p.place = p.message ? entries[i].engine->distance_of(r) : static_cast<int>(it - communicators.begin());
+      p.direction = p.message ? 2 * r.root + (r.collective == Collective::kSend) : 0;
+      if (it == communicators.end()) communicators.push_back(board);
+      pending_.push_back(p);
+    }
+    std::stable_sort(pending_.begin(), pending_.end(), [](const Pending& a, const Pending& b) {
+      return std::tie(a.message, a.place) < std::tie(b.message, b.place);
+    });
+  }
+
+  bool empty() const { return pending_.empty(); }
+
+  /// Errors: kExhausted.
+  Expected<Launch> next() {
+    const Pending first = pending_.front();
+    Launch l;
+    l.function = plans_[first.index]->function;
+    l.context = context_of(first);
+    l.engines = engines_at(first, l);
+    Pending reached = first;
+    std::vector<std::pair<const DeviceEngine*, Rank>> taken;  // each engine, and each of its directions, has a unit
+    const std::vector<Pending> leads = pending_;
+    for (const Pending& lead : leads) {
+      if (lead.message != first.message || context_of(lead) != l.context) continue;
+      if (lead.place != reached.place) {
+        std::set<const DeviceEngine*> engines = engines_at(lead, l);
+        engines.insert(l.engines.begin(), l.engines.end());
+        if (l.blocks + blocks_at(lead, l) > room_of(engines)) break;
+        l.engines = std::move(engines);
+        reached = lead;
+      }
+      const std::pair<const DeviceEngine*, Rank> unit{entries_[lead.index].engine, lead.direction};
+      if (std::find(taken.begin(), taken.end(), unit) != taken.end()) continue;
+      taken.push_back(unit);
+      const Unit u = unit_of(lead, l.function);
+      if (u.calls.empty()) continue;  // the next launch's
+      const auto first_call = static_cast<uint32_t>(l.calls.size());
+      for (const size_t i : u.calls) {
+        l.calls.push_back(unit.first->device_call(*entries_[i].request, *plans_[i]));
+        l.members.push_back({&entries_[i], plans_[i]});
+      }
+      l.add_unit(u.lanes, u.channels, first_call);
+      std::erase_if(pending_, [&](const Pending& p) {
+        return std::find(u.calls.begin(), u.calls.end(), p.index) != u.calls.end();
+      });
+    }
+    if (const uint32_t room = room_of(l.engines); l.blocks > room)
+      return Status(StatusCode::kExhausted,
+                    fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
+                                "communicators into a group, or set RONDO_DEVICE_CHANNELS lower",
+                                l.members[0].entry->engine->rank_, l.blocks, room));
+    return l;
+  }
+
+  /// How many blocks of these engines may be resident at once beside those of other processes: a share for each rank of a
+  /// communicator.
+  static uint32_t room_of(const std::set<const DeviceEngine*>& engines) {
+    std::map<const OperationBoard*, uint32_t> ranks;
+    uint32_t share = UINT32_MAX, most = 0;
+    for (const DeviceEngine* e : engines) {
+      most = std::max(most, ++ranks[e->transport_.board(0)]);
+      share = std::min(share, e->world_.resident_blocks);
+    }
+    return share * most;
+  }
+
+ private:
   struct Pending {
     size_t index;
-    bool done = false;
+    bool message;
+    int place;       // of a message its distance, of another call its communicator
+    Rank direction;  // of a message: the peer, and whether it sends
   };
-  auto distance = [&](size_t i) { return entries[i].engine->distance_of(plans[i]->request); };
-  std::vector<Pending> pending;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    pending.push_back({i});
-    if (plans[i]->program->num_loops != 0) continue;
-    pending.back().done = true;  // nothing to move, on any rank
-    end_operation(entries[i].request->op, {});
+  struct Unit {
+    std::vector<size_t> calls;
+    uint32_t lanes = 0, channels = 0;
+  };
+
+  cuda::Context context_of(const Pending& p) const { return entries_[p.index].engine->transport_.context(); }
+
+  // The calls of one engine and direction, in their order, as far as they need this kernel.
+  Unit unit_of(const Pending& lead, cuda::Function function) const {
+    Unit u;
+    for (const Pending& p : pending_) {
+      if (entries_[p.index].engine != entries_[lead.index].engine || p.message != lead.message ||
+          p.direction != lead.direction)
+        continue;
+      const DevicePlan& plan = *plans_[p.index];
+      if (plan.function != function) break;
+      u.calls.push_back(p.index);
+      u.lanes = std::max(u.lanes, plan.num_lanes);
+      u.channels = std::max(u.channels, plan.num_channels);
+    }
+    return u;
   }
-  auto messages = [&](size_t i) { return is_point_to_point(plans[i]->request.collective); };
-  std::stable_sort(pending.begin(), pending.end(),
-                   [&](const Pending& a, const Pending& b) { return distance(a.index) < distance(b.index); });
-  const auto direction = [&](size_t i) {
-    const PlanRequest& r = plans[i]->request;
-    return messages(i) ? 2 * r.root + (r.collective == Collective::kSend) : 0;
-  };
-  // How many blocks the messages of one distance take on a device, each engine and direction a unit of its own.
-  auto blocks_at = [&](Rank at, cuda::Context context) {
-    std::map<std::pair<const DeviceEngine*, Rank>, uint32_t> units;
-    for (const Pending& p : pending) {
-      const DeviceEngine* engine = entries[p.index].engine;
-      if (p.done || !messages(p.index) || distance(p.index) != at || engine->transport_.context() != context) continue;
-      uint32_t& blocks = units[{engine, direction(p.index)}];
-      blocks = std::max(blocks, plans[p.index]->num_lanes * plans[p.index]->num_channels);
-    }
-    return std::accumulate(units.begin(), units.end(), 0u, [](uint32_t sum, const auto& u) { return sum + u.second; });
-  };
-  // How many may be resident at once beside those of other processes: a share for each rank of a communicator.
-  auto room_of = [&](cuda::Context context) {
-    std::map<const OperationBoard*, std::set<const DeviceEngine*>> ranks;  // rank 0's board stands for a communicator
-    uint32_t share = UINT32_MAX;
-    size_t most = 0;
-    for (const Entry& e : entries) {
-      if (e.engine->transport_.context() != context) continue;
-      auto& engines = ranks[e.engine->transport_.board(0)];
-      engines.insert(e.engine);
-      most = std::max(most, engines.size());
-      share = std::min(share, e.engine->world_.resident_blocks);
-    }
-    return share * static_cast<uint32_t>(most);
-  };
+
+  // Calls `fn` with the first pending call of each unit that stands at the place of `at` on the launch's device.
+  template <class Fn>
+  void each_unit(const Pending& at, const Launch& l, Fn fn) const {
+    std::set<std::pair<const DeviceEngine*, Rank>> seen;
+    for (const Pending& p : pending_)
+      if (p.message == at.message && p.place == at.place && context_of(p) == l.context &&
+          seen.insert({entries_[p.index].engine, p.direction}).second)
+        fn(p);
+  }
+  uint32_t blocks_at(const Pending& at, const Launch& l) const {
+    uint32_t blocks = 0;
+    each_unit(at, l, [&](const Pending& p) {
+      const Unit u = unit_of(p, l.function);
+      blocks += u.lanes * u.channels;
+    });
+    return blocks;
+  }
+  std::set<const DeviceEngine*> engines_at(const Pending& at, const Launch& l) const {
+    std::set<const DeviceEngine*> engines;
+    each_unit(at, l, [&](const Pending& p) {
+      if (!unit_of(p, l.function).calls.empty()) engines.insert(entries_[p.index].engine);
+    });
+    return engines;
+  }
+
+  const std::span<const Entry> entries_;
+  const std::span<const std::shared_ptr<DevicePlan>> plans_;
+  std::vector<Pending> pending_;
+};
+
+Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
   std::vector<Launch> launches;
-  for (const bool point_to_point : {false, true})
-    for (;;) {
-      const auto first = std::find_if(pending.begin(), pending.end(),
-                                      [&](const Pending& p) { return !p.done && messages(p.index) == point_to_point; });
-      if (first == pending.end()) break;
-      Launch l;
-      l.function = plans[first->index]->function;
-      const cuda::Context context = entries[first->index].engine->transport_.context();
-      const uint32_t room = room_of(context);
-      Rank reached = distance(first->index);
-      std::vector<std::pair<const DeviceEngine*, Rank>> units_of;  // each engine, and each of its peers, has a unit
-      for (Pending& lead : pending) {
-        if (lead.done || messages(lead.index) != point_to_point) continue;
-        const DeviceEngine* engine = entries[lead.index].engine;
-        if (engine->transport_.context() != context) continue;
-        if (const Rank d = distance(lead.index); point_to_point && d != reached) {
-          if (l.blocks + blocks_at(d, context) > room) break;  // the next launch's
-          reached = d;
-        }
-        const std::pair<const DeviceEngine*, Rank> unit{engine, direction(lead.index)};
-        if (std::find(units_of.begin(), units_of.end(), unit) != units_of.end()) continue;
-        units_of.push_back(unit);
-        const auto first_call = static_cast<uint32_t>(l.calls.size());
-        uint32_t lanes = 0, channels = 0;
-        for (Pending& p : pending) {
-          const size_t i = p.index;
-          if (p.done || entries[i].engine != engine || messages(i) != point_to_point ||
-              (point_to_point && direction(i) != unit.second))
-            continue;
-          if (plans[i]->function != l.function) break;  // the next launch's
-          l.calls.push_back(engine->device_call(*entries[i].request, *plans[i]));
-          l.members.push_back({&entries[i], plans[i]});
-          lanes = std::max(lanes, plans[i]->num_lanes);
-          channels = std::max(channels, plans[i]->num_channels);
-          p.done = true;
-        }
-        if (l.calls.size() != first_call) l.add_unit(lanes, channels, first_call);
-      }
-      if (l.blocks > room)
-        return Status(
-            StatusCode::kExhausted,
-            fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
-                        "communicators into a group, or set RONDO_DEVICE_CHANNELS lower",
-                        l.members[0].entry->engine->rank_, l.blocks, room));
-      l.context = context;
-      launches.push_back(std::move(l));
-    }
+  for (Rounds rounds(entries, plans); !rounds.empty();) {
+    RONDO_TRY_ASSIGN(auto l, rounds.next());
+    launches.push_back(std::move(l));
+  }
+  for (Launch& l : launches) RONDO_TRY(l.find_events());
+  // Launches that do not fit beside those before them on their device begin when these have ended: they would take the
+  // room of another rank's.
+  std::map<cuda::Context, std::pair<uint32_t, std::set<const DeviceEngine*>>> beside;
+  for (Launch& l : launches) {
+    auto& [blocks, engines] = beside[l.context];
+    engines.insert(l.engines.begin(), l.engines.end());
+    blocks += l.blocks;
+    if (blocks <= Rounds::room_of(engines)) continue;
+    l.follows = true;
+    blocks = l.blocks;
+    engines = l.engines;
+  }
   // Memory for traces is taken before any of them waits on a device, since taking it may wait for one.
   for (Launch& l : launches) {
     cuda::CurrentContext current(l.context);
-    if (!cuda::captures(l.members[0].entry->request->stream)) l.trace = l.open_trace();
+    if (!cuda::captures(l.stream())) l.trace = l.open_trace();
   }
-  for (Launch& l : launches) {
+  const cuda::Driver* d = cuda::driver();
+  for (size_t i = 0; i < launches.size(); ++i) {
+    Launch& l = launches[i];
     cuda::CurrentContext current(l.context);
+    for (size_t before = 0; before < i && l.follows; ++before)
+      if (launches[before].context == l.context)
+        RONDO_TRY(cuda::check(d->stream_wait_event(l.stream(), launches[before].ended.get(), 0), "cuStreamWaitEvent"));
     RONDO_TRY(launch(l));
+    if (launches.size() == 1) break;
+    RONDO_TRY_ASSIGN(l.ended, cuda::OwnedEvent::make());
+    RONDO_TRY(cuda::check(d->event_record(l.ended.get(), l.stream()), "cuEventRecord"));
   }
   return {};
 }

@@ -166,9 +166,9 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   }
   c.protocol = bytes <= 32 * 1024 ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
-  // A rank may send to and receive from every other one, or itself, at once.
-  const auto others = static_cast<uint32_t>(std::max(2, 2 * (nranks_ - 1)));
-  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), others, {});
+  // A rank may send to and receive from everyone, itself too, at once.
+  const auto directions = static_cast<uint32_t>(2 * nranks_);
+  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), directions, {});
   return c;
 }
 

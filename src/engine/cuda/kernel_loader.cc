@@ -52,11 +52,7 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   constexpr int kLaunchCompletion = 12030;
   cuda::LaunchAttribute attribute{};
   attribute.id = cuda::kLaunchCompletionEvent;
-  if (captured && told.size() > 1)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("{} calls of one captured launch have an event to record when it "
-                              "has begun: give it to one of them",
-                              told.size()));
+  RONDO_CHECK(!captured || told.size() < 2);
   if (captured || version < kLaunchCompletion) {
     if (version < kLaunchCompletion) {
       for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, config.stream), "cuEventRecord"));
@@ -68,7 +64,10 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
     return cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
   }
   const std::lock_guard lock(mutex_);
-  cuda::OwnedEvent& begun = begun_[std::this_thread::get_id()];
+  auto& [begun, side] = begun_[std::this_thread::get_id()];
+  if (!told.empty() && side.context() == nullptr) {  // before the launch: making it may wait for the device
+    RONDO_TRY_ASSIGN(side, cuda::OwnedStream::make());
+  }
   if (begun.context() == nullptr) {
     RONDO_TRY_ASSIGN(begun, cuda::OwnedEvent::make());
   } else {
@@ -79,11 +78,8 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   config.num_attributes = 1;
   RONDO_TRY(cuda::check(d->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx"));
   if (told.empty()) return {};
-  if (side_.context() == nullptr) {
-    RONDO_TRY_ASSIGN(side_, cuda::OwnedStream::make());
-  }
-  RONDO_TRY(cuda::check(d->stream_wait_event(side_.get(), begun.get(), 0), "cuStreamWaitEvent"));
-  for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, side_.get()), "cuEventRecord"));
+  RONDO_TRY(cuda::check(d->stream_wait_event(side.get(), begun.get(), 0), "cuStreamWaitEvent"));
+  for (const cuda::Event e : told) RONDO_TRY(cuda::check(d->event_record(e, side.get()), "cuEventRecord"));
   return {};
 }
 

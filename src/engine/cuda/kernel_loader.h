@@ -33,8 +33,8 @@ class KernelLoader {
   /// Launches a kernel whose blocks wait for other ranks'. It begins after the one that this thread launched before, on
   /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that order,
   /// and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver 12.3.)
-  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it. Errors:
-  /// kSystem; kUnsupported (several of them in one captured launch).
+  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it; at most one
+  /// while the stream is captured. Errors: kSystem.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                          std::span<const cuda::Event> told);
 
@@ -44,8 +44,11 @@ class KernelLoader {
   std::mutex mutex_;
   std::map<const void*, cuda::Module> modules_;  // by image
   std::map<std::string, cuda::Function, std::less<>> functions_;
-  std::map<std::thread::id, cuda::OwnedEvent> begun_;  // the last launch of a thread has begun
-  cuda::OwnedStream side_;                             // where callers' events wait for that
+  struct Begun {
+    cuda::OwnedEvent last;   // the last launch of a thread has begun
+    cuda::OwnedStream side;  // where callers' events wait for that
+  };
+  std::map<std::thread::id, Begun> begun_;
 };
 
 }  // namespace rondo

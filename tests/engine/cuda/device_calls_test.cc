@@ -219,9 +219,9 @@ struct AllMessages {
     const int n = comm.size();
     for (Rank p = 0; p < n; ++p) {
       if ((p - rank + n) % n % step == 0)
-        RONDO_TRY(comm.send(out[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
+        RONDO_TRY(comm.send(out[static_cast<size_t>(p)].data(), length(rank, p), Dtype::kFloat32, p, &options));
       if ((rank - p + n) % n % step == 0)
-        RONDO_TRY(comm.recv(in[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
+        RONDO_TRY(comm.recv(in[static_cast<size_t>(p)].data(), length(p, rank), Dtype::kFloat32, p, &options));
     }
     return {};
   }
@@ -229,9 +229,12 @@ struct AllMessages {
     const auto n = static_cast<int>(in.size());
     for (Rank p = 0; p < n; ++p) {
       if ((rank - p + n) % n % step != 0) continue;
-      EXPECT_EQ(in[static_cast<size_t>(p)].get(), std::vector<float>(size, value(p, rank, round))) << p;
+      std::vector<float> got = in[static_cast<size_t>(p)].get();
+      got.resize(length(p, rank));
+      EXPECT_EQ(got, std::vector<float>(got.size(), value(p, rank, round))) << p;
     }
   }
+  size_t length(Rank from, Rank to) const { return size / static_cast<size_t>(1 + (from + 2 * to) % 3 * 40); }
   static float value(Rank from, Rank to, int round) { return static_cast<float>(10000 * round + 100 * from + to); }
   Rank rank;
   size_t size;
@@ -297,6 +300,81 @@ TEST(DeviceCallsTest, MoreMessagesThanBlocksOfRanksOfOneThread) {
     messages.clear();
     while (!comms->empty()) comms->pop_back();
   }
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+// A communicator of one rank is driven by streams, others by a kernel; a group holds both, in either order.
+TEST(DeviceCallsTest, GroupsOfBothEngines) {
+  EmulatedCuda cuda(FakeMachine::uniform(2));
+  SpawnOptions options;
+  options.config = device_config();
+  spawn_threads(
+      2,
+      [&](Communicator& comm) -> Status {
+        use_device(comm);
+        RONDO_TRY_ASSIGN(const auto alone, comm.split(comm.rank(), 0, device_config()));
+        EXPECT_NE(alone->explain_plan(Collective::kAllReduce, 700, Dtype::kFloat32, Op::kSum).find("by streams"),
+                  std::string::npos);
+        Floats a(comm, 2000), from(comm, 700), to(comm, 700);
+        Stream stream;
+        const CallOptions call = stream.options();
+        from.set_simple(comm.rank());
+        for (const bool alone_first : {false, true}) {
+          a.set_simple(comm.rank());
+          to.set(std::vector<float>(700, -1));
+          auto copy = [&] { return alone->all_reduce(from.data(), to.data(), 700, Dtype::kFloat32, Op::kSum, &call); };
+          group_start();
+          if (alone_first) RONDO_TRY(copy());
+          RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
+          if (!alone_first) RONDO_TRY(copy());
+          RONDO_TRY(group_end());
+          stream.wait();
+          EXPECT_TRUE(a.holds_simple_sum(2));
+          EXPECT_EQ(to.get(), from.get());
+        }
+        RONDO_TRY(alone->error());
+        return comm.error();
+      },
+      options);
+  EXPECT_EQ(cuda.fake().leaks(), "");
+}
+
+// Calls of two communicators that do not fit their device together, whose shares of it differ.
+TEST(DeviceCallsTest, CommunicatorsThatDoNotFitTogether) {
+  EmulatedCuda cuda(small_device(24));
+  SpawnOptions options;
+  options.config = device_config("device_channels = 2\nalgo = ring\nproto = simple\ndevice_min_blocks = 6");
+  options.config.deadline_s = 5;
+  std::atomic<uint64_t> launches{0};
+  std::barrier all_here(4);
+  spawn_threads(
+      4,
+      [&](Communicator& comm) -> Status {
+        use_device(comm);
+        RONDO_TRY_ASSIGN(const auto pair, comm.split(comm.rank() / 2, 0, options.config));
+        Floats a(comm, 20000), b(comm, 20000);
+        Stream one, other;
+        const CallOptions call = one.options(), beside = other.options();
+        for (int round = 0; round < 4; ++round) {
+          a.set_simple(comm.rank());
+          b.set_simple(pair->rank());
+          all_here.arrive_and_wait();
+          launches = cuda.fake().calls("cuLaunchKernelEx");
+          all_here.arrive_and_wait();
+          group_start();
+          RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
+          RONDO_TRY(pair->all_reduce(b.data(), b.data(), b.size(), Dtype::kFloat32, Op::kSum, round < 2 ? &call : &beside));
+          RONDO_TRY(group_end());
+          one.wait();
+          other.wait();
+          EXPECT_TRUE(a.holds_simple_sum(4));
+          EXPECT_TRUE(b.holds_simple_sum(2));
+        }
+        RONDO_TRY(pair->error());
+        return comm.error();
+      },
+      options);
+  EXPECT_EQ(cuda.fake().calls("cuLaunchKernelEx") - launches, 4u * 2u);
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
@@ -540,7 +618,33 @@ TEST(DeviceCallsTest, EventsTellThatACallHasBegun) {
             stream.wait();
             EXPECT_TRUE(a.holds_simple_sum(2));
           }
+          // The same event twice is one; two are more than a captured launch can record.
+          RONDO_TRY_ASSIGN(const cuda::OwnedEvent second, cuda::OwnedEvent::make());
+          auto group_of_two = [&](cuda::Event x, cuda::Event y) -> Status {
+            CallOptions told = call;
+            group_start();
+            told.launch_event = x;
+            Status s = sum(told);
+            told.launch_event = y;
+            if (s.ok()) s = sum(told);
+            const Status ended = group_end();
+            return s.ok() ? ended : s;
+          };
+          RONDO_TRY(group_of_two(begun.get(), second.get()));
+          stream.wait();
+          EXPECT_EQ(d->event_synchronize(begun.get()), 0);
+          EXPECT_EQ(d->event_synchronize(second.get()), 0);
           if (version < 12030) return comm.error();  // there a captured event is the stream's own work
+          if (engine == std::string("interpreter")) {
+            EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
+            EXPECT_TRUE(fails_with(group_of_two(begun.get(), second.get()), StatusCode::kUnsupported, {"launch_event"}));
+            RONDO_TRY(group_of_two(begun.get(), begun.get()));
+            cuda::Graph graph = nullptr;
+            EXPECT_EQ(cuda.fake().end_capture(stream.get(), &graph), 0);
+            EXPECT_EQ(cuda.fake().launch_graph(graph, stream.get()), 0);
+            stream.wait();
+            EXPECT_EQ(cuda.fake().destroy_graph(graph), 0);
+          }
           EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
           RONDO_TRY(sum(call));
           cuda::Graph graph = nullptr;
