@@ -100,6 +100,10 @@ struct DeviceEngine::Launch {
   /// One stream carries the launch; the others wait for it, as it does for them.
   cuda::Stream stream() const { return members[0].entry->request->stream; }
 
+  LaunchArgs args{};
+  cuda::PinnedMemory tables;
+  Status lay_out();
+
   /// What callers want to be told by. Errors: kUnsupported (a captured launch can tell one event only).
   Status find_events() {
     for (const Member& m : members)
@@ -107,10 +111,11 @@ struct DeviceEngine::Launch {
           e != nullptr && std::find(told.begin(), told.end(), e) == told.end())
         told.push_back(e);
     if (told.size() < 2 || !cuda::captures(stream())) return {};
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: {} calls of a captured group have each a launch_event of their own: one launch can "
-                              "record one",
-                              members[0].entry->engine->rank_, told.size()));
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("rank {}: {} calls of a captured group have each a launch_event of their own: one launch can "
+                    "record one",
+                    members[0].entry->engine->rank_, told.size()));
   }
 
   /// Room for the records of the calls whose communicators are traced; nullptr: none is, or there is none to be had,
@@ -141,23 +146,27 @@ std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
   return nullptr;
 }
 
+// What the kernel's one argument has no room for goes into memory that it reads.
+Status DeviceEngine::Launch::lay_out() {
+  args.num_units = static_cast<uint32_t>(units.size());
+  args.num_calls = static_cast<uint32_t>(calls.size());
+  if (units.size() <= LaunchArgs::kMaxUnits && calls.size() <= LaunchArgs::kMaxCalls) {
+    std::copy(units.begin(), units.end(), args.units);
+    std::copy(calls.begin(), calls.end(), args.calls);
+    return {};
+  }
+  const uint64_t units_bytes = round_up(units.size() * sizeof(DeviceUnit), 64);
+  RONDO_TRY_ASSIGN(tables, cuda::PinnedMemory::make(units_bytes + calls.size() * sizeof(DeviceCall)));
+  std::memcpy(tables.as(), units.data(), units.size() * sizeof(DeviceUnit));
+  std::memcpy(tables.as() + units_bytes, calls.data(), calls.size() * sizeof(DeviceCall));
+  args.more_units = reinterpret_cast<const DeviceUnit*>(tables.on_device());
+  args.more_calls = reinterpret_cast<const DeviceCall*>(tables.on_device() + units_bytes);
+  return {};
+}
+
 Status DeviceEngine::launch(Launch& l) {
   const cuda::Driver* d = cuda::driver();
-  LaunchArgs args{};
-  args.num_units = static_cast<uint32_t>(l.units.size());
-  args.num_calls = static_cast<uint32_t>(l.calls.size());
-  cuda::PinnedMemory tables;
-  if (l.units.size() > LaunchArgs::kMaxUnits || l.calls.size() > LaunchArgs::kMaxCalls) {
-    const uint64_t units = round_up(l.units.size() * sizeof(DeviceUnit), 64);
-    RONDO_TRY_ASSIGN(tables, cuda::PinnedMemory::make(units + l.calls.size() * sizeof(DeviceCall)));
-    std::memcpy(tables.as(), l.units.data(), l.units.size() * sizeof(DeviceUnit));
-    std::memcpy(tables.as() + units, l.calls.data(), l.calls.size() * sizeof(DeviceCall));
-    args.more_units = reinterpret_cast<const DeviceUnit*>(tables.on_device());
-    args.more_calls = reinterpret_cast<const DeviceCall*>(tables.on_device() + units);
-  } else {
-    std::copy(l.units.begin(), l.units.end(), args.units);
-    std::copy(l.calls.begin(), l.calls.end(), args.calls);
-  }
+  LaunchArgs& args = l.args;
   const cuda::Stream stream = l.stream();
   std::vector<cuda::Stream> others;
   for (const Launch::Member& m : l.members) {
@@ -190,11 +199,11 @@ Status DeviceEngine::launch(Launch& l) {
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
   for (const cuda::Stream s : others)
     RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
-  if (captured && tables.size_bytes() != 0)  // replays read it
-    first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(tables)));
+  if (captured && l.tables.size_bytes() != 0)  // replays read it
+    first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(l.tables)));
   for (const Launch::Member& m : l.members) {
     Left left{{}, l.trace, static_cast<uint32_t>(&m - l.members.data())};  // calls stand in the order of members
-    if (&m == &l.members[0]) left.tables = std::move(tables);
+    if (&m == &l.members[0]) left.tables = std::move(l.tables);
     RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(left)));
   }
   return {};
@@ -387,9 +396,11 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     blocks = l.blocks;
     engines = l.engines;
   }
-  // Memory for traces is taken before any of them waits on a device, since taking it may wait for one.
+  // Memory for tables and traces is taken before any of them waits on a device, since taking it may wait for one.
   for (Launch& l : launches) {
     cuda::CurrentContext current(l.context);
+    const cuda::OutsideCapture outside;
+    RONDO_TRY(l.lay_out());
     if (!cuda::captures(l.stream())) l.trace = l.open_trace();
   }
   const cuda::Driver* d = cuda::driver();

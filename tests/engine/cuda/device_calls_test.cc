@@ -363,7 +363,8 @@ TEST(DeviceCallsTest, CommunicatorsThatDoNotFitTogether) {
           all_here.arrive_and_wait();
           group_start();
           RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
-          RONDO_TRY(pair->all_reduce(b.data(), b.data(), b.size(), Dtype::kFloat32, Op::kSum, round < 2 ? &call : &beside));
+          RONDO_TRY(
+              pair->all_reduce(b.data(), b.data(), b.size(), Dtype::kFloat32, Op::kSum, round < 2 ? &call : &beside));
           RONDO_TRY(group_end());
           one.wait();
           other.wait();
@@ -637,7 +638,8 @@ TEST(DeviceCallsTest, EventsTellThatACallHasBegun) {
           if (version < 12030) return comm.error();  // there a captured event is the stream's own work
           if (engine == std::string("interpreter")) {
             EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
-            EXPECT_TRUE(fails_with(group_of_two(begun.get(), second.get()), StatusCode::kUnsupported, {"launch_event"}));
+            EXPECT_TRUE(
+                fails_with(group_of_two(begun.get(), second.get()), StatusCode::kUnsupported, {"launch_event"}));
             RONDO_TRY(group_of_two(begun.get(), begun.get()));
             cuda::Graph graph = nullptr;
             EXPECT_EQ(cuda.fake().end_capture(stream.get(), &graph), 0);
