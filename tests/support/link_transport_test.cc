@@ -18,8 +18,8 @@ namespace {
 
 constexpr Line kFast{.bytes_per_us = 1e4};
 
-// At least the time of one call on all ranks behind lines, from the first one's entry to rank `last`'s return: it begins
-// before a barrier, which no rank leaves sooner.
+// At least the time of one call on all ranks behind lines, from the first one's entry to rank `last`'s return: it
+// begins before a barrier, which no rank leaves sooner.
 template <class Call>
 double seconds_of(int nranks, const Line& line, Rank last, Call call) {
   std::atomic<double> begin_s{0}, end_s{0};

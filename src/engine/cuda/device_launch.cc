@@ -305,8 +305,8 @@ class DeviceEngine::Rounds {
     return l;
   }
 
-  /// How many blocks of these engines may be resident at once beside those of other processes: a share for each rank of a
-  /// communicator.
+  /// How many blocks of these engines may be resident at once beside those of other processes: a share for each rank of
+  /// a communicator.
   static uint32_t room_of(const std::set<const DeviceEngine*>& engines) {
     std::map<const OperationBoard*, uint32_t> ranks;
     uint32_t share = UINT32_MAX, most = 0;

@@ -33,8 +33,8 @@ class KernelLoader {
   /// Launches a kernel whose blocks wait for other ranks'. It begins after the one that this thread launched before, on
   /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that order,
   /// and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver 12.3.)
-  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it; at most one
-  /// while the stream is captured. Errors: kSystem.
+  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it; at most
+  /// one while the stream is captured. Errors: kSystem.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                          std::span<const cuda::Event> told);
 
