@@ -59,9 +59,9 @@ struct CallOptions {
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
-  // Communicators of device memory: thread blocks of a collective's launch, at most 1024; 0: the communicator's. Where two
-  // limits differ the lower most of all wins. One that is below what the algorithm needs is kept as far as it can be; a
-  // group's launch has as many as its widest call. Equal on all ranks. Host memory and the stream engine have no blocks.
+  // Communicators of device memory: thread blocks of a collective's launch, at most 1024; 0: the communicator's. The
+  // lowest upper limit is the strongest. One below what the algorithm needs is kept as far as it can be; a group's
+  // launch has as many as its widest call. Equal on all ranks. Host memory and the stream engine have no blocks.
   int min_blocks = 0;
   int max_blocks = 0;
   // Communicators of device memory: a CUDA event, recorded when the kernel that the call is part of has begun with all

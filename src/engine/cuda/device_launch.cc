@@ -235,8 +235,8 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
 // Which calls go into which launch: those of each communicator in their order, as few launches as their kernels need;
 // messages between two ranks come last, all at once as far as they fit, since they may wait for one another. What does
 // not fit beside the rest is left for further launches: communicators in the order of the group, messages by how far
-// apart their ranks stand. A message stands at the same place in the order of both its ranks, so that the first one that
-// has not arrived anywhere is under way on both.
+// apart their ranks stand. A message stands at the same place in the order of both its ranks, so that the first one
+// that has not arrived anywhere is under way on both.
 class DeviceEngine::Rounds {
  public:
   Rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans)
