@@ -129,7 +129,13 @@ class OperationQueue {
     else board_.post(op.sequence, op.shape(), op.tag);
   }
   void finish(const Operation& op) {
-    if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence);
+    if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence, all_finished());
+  }
+  /// The last collective up to which all are finished: they may finish out of order.
+  uint64_t all_finished() const {
+    for (const Operation* o : active_)
+      if (!is_point_to_point(o->program)) return o->sequence - 1;
+    return next_sequence_ - 1;
   }
   void sign_board();
   FlightCurrent look_at(const Operation& op);

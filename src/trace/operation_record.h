@@ -92,7 +92,7 @@ struct OperationBoard {
   static constexpr uint32_t kWaits = 8;
   static constexpr uint64_t kForGood = UINT64_MAX;
   alignas(64) uint64_t posted;    // sequence of the last operation posted
-  uint64_t finished;              // sequence of the last operation finished in order
+  uint64_t finished;              // sequence up to and with which all operations are finished
   uint64_t owner_pid;             // the process that writes here; 0: not known yet
   uint64_t owner_pid_namespace;   // in which that number means something
   uint64_t communicator;          // rank 0's board only: the communicator's number, not 0, the same for all ranks
@@ -134,11 +134,13 @@ struct OperationBoard {
     std::atomic_ref(r.sequence).store(sequence, std::memory_order_release);
     std::atomic_ref(posted).store(sequence, std::memory_order_release);
   }
-  void finish(uint64_t sequence) {
+  void finish(uint64_t sequence) { finish(sequence, sequence); }
+  /// all_finished: up to and with which all are, `sequence` among them or not.
+  void finish(uint64_t sequence, uint64_t all_finished) {
     OperationRecord& r = records[sequence % kRecords];
     if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) == sequence)
       std::atomic_ref(r.finished_ns).store(coarse_ns(), std::memory_order_relaxed);
-    std::atomic_ref(finished).store(sequence, std::memory_order_relaxed);
+    std::atomic_ref(finished).store(all_finished, std::memory_order_relaxed);
   }
 
   uint64_t last_posted() { return std::atomic_ref(posted).load(std::memory_order_acquire); }

@@ -1,5 +1,6 @@
-// A message that was sent before its sender left is received, however late the receiver looks: here it is sent between
-// the receiver's look for it and its look for losses, and the sender has destroyed its communicator by then.
+// Who has done its part is not lost when it leaves. A message that was sent before its sender left is received, however
+// late the receiver looks: here it is sent between the receiver's look for it and its look for losses, and the sender has
+// destroyed its communicator by then. And operations may finish in another order than they were issued in.
 // labels: unit tsan
 #include <gtest/gtest.h>
 
@@ -64,6 +65,69 @@ TEST(LateLook, FindsWhatWasSentBeforeTheSenderLeft) {
   sender.join();
   // And what has not been sent by then will not come.
   EXPECT_TRUE(fails_with(comms[1]->recv(&got, 1, Dtype::kFloat32, 0), StatusCode::kPeerLost, {"rank 0"}));
+}
+
+// Counts its looks for those who have left.
+class CountedLooks final : public ForwardingTransport {
+ public:
+  CountedLooks(std::unique_ptr<Transport> real, SharedCounter& looks) : ForwardingTransport(std::move(real)), looks_(looks) {}
+  bool departed(Rank r) override {
+    const bool gone = real_->departed(r);
+    if (gone) looks_.add();
+    return gone;
+  }
+
+ private:
+  SharedCounter& looks_;
+};
+
+// Rank 0 finishes its second operation, then its first, and leaves; rank 1 waits in the second one for rank 2.
+TEST(LateLook, WhoHasFinishedInAnotherOrderIsNotLost) {
+  SharedCounter looks, second_done, left;
+  Config config;
+  config.deadline_s = config.init_deadline_s = kPatienceS;
+  auto made = init_all_with(
+      [&](Rank rank, int, std::unique_ptr<Transport> real) -> std::unique_ptr<Transport> {
+        if (rank != 1) return real;
+        return std::make_unique<CountedLooks>(std::move(real), looks);
+      },
+      3, config);
+  ASSERT_TRUE(is_ok(made.status()));
+  auto& comms = *made;
+  float first[3] = {0, 0, 7}, given[3] = {1, 2, 3}, gathered[3] = {};
+  const auto broadcast = [&](Rank r, Work* work) {
+    return comms[static_cast<size_t>(r)]->broadcast(&first[r], &first[r], 1, Dtype::kFloat32, 2, nullptr, work);
+  };
+  const auto gather = [&](Rank r, Work* work) {
+    CallOptions options;
+    options.algorithm = "linear";
+    return comms[static_cast<size_t>(r)]->gather(&given[r], r == 1 ? gathered : nullptr, 1, Dtype::kFloat32, 1, &options,
+                                                 work);
+  };
+  std::thread rank0([&] {
+    Work one, two;
+    EXPECT_TRUE(is_ok(broadcast(0, &one)));
+    EXPECT_TRUE(is_ok(gather(0, &two)));
+    EXPECT_TRUE(is_ok(two.wait()));
+    EXPECT_EQ(one.test().code(), StatusCode::kInProgress);
+    second_done.add();
+    EXPECT_TRUE(is_ok(one.wait()));
+    comms[0].reset();
+    left.add();
+  });
+  std::thread rank2([&] {
+    EXPECT_TRUE(second_done.wait_at_least(1, kPatienceS));
+    EXPECT_TRUE(is_ok(broadcast(2, nullptr)));
+    EXPECT_TRUE(left.wait_at_least(1, kPatienceS));
+    EXPECT_TRUE(looks.wait_at_least(2, kPatienceS));
+    EXPECT_TRUE(is_ok(gather(2, nullptr)));
+  });
+  EXPECT_TRUE(is_ok(broadcast(1, nullptr)));
+  EXPECT_TRUE(is_ok(gather(1, nullptr)));
+  rank0.join();
+  rank2.join();
+  EXPECT_EQ(std::vector<float>(gathered, gathered + 3), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(first[0] + first[1], 14);
 }
 
 }  // namespace
