@@ -294,13 +294,19 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
 // The caller's event says that the kernel has begun, or that the stream has come to the call, while the other rank has
 // not even called; eagerly, in a group and in a graph.
 TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
-  for (const auto& [engine, version] : {std::pair("interpreter", 13000), {"interpreter", 12020}, {"stream", 13000}}) {
+  const struct {
+    std::string engine;
+    int version;
+  } cases[] = {{"interpreter", 13000}, {"interpreter", 12020}, {"stream", 13000}};
+  for (const auto& c : cases) {
+    const std::string& engine = c.engine;
+    const int version = c.version;
     SCOPED_TRACE(fmt::format("{}, CUDA {}", engine, version));
     FakeMachine machine = FakeMachine::uniform(2);
     machine.driver_version = version;
     EmulatedCuda cuda(machine);
     SpawnOptions options;
-    options.config = device_config(std::string("device_engine = ") + engine);
+    options.config = device_config("device_engine = " + engine);
     std::atomic<int> seen{0};
     spawn_threads(
         2,
@@ -350,7 +356,7 @@ TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
           EXPECT_EQ(d->event_synchronize(begun.get()), 0);
           EXPECT_EQ(d->event_synchronize(second.get()), 0);
           if (version < 12030) return comm.error();  // there a captured event is the stream's own work
-          if (engine == std::string("interpreter")) {
+          if (engine == "interpreter") {
             EXPECT_EQ(cuda.fake().begin_capture(stream.get(), cuda::kCaptureModeThreadLocal), 0);
             EXPECT_TRUE(
                 fails_with(group_of_two(begun.get(), second.get()), StatusCode::kUnsupported, {"launch_event"}));
