@@ -26,7 +26,14 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   if (skip >= s.src.num_elems) return advance(op, lane);  // an empty window: no message, on either end
   const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
   const uint32_t steps = p.steps_of_message(num_elems);
-  if (!ready(op, s, steps, p.ring_bytes_of_message(num_elems))) return false;
+  if (!ready(op, s, steps, p.ring_bytes_of_message(num_elems))) {
+    if (blocked_by_ == WaitReason::kData) offer_landing(op, s, skip, num_elems);
+    return false;
+  }
+  if (!op.lent.empty() && overwrites_lent(op, s, skip, num_elems)) [[unlikely]] {
+    blocked_by_ = WaitReason::kRoom;
+    return false;
+  }
   move(op, s, skip, num_elems, steps);
   return advance(op, lane);
 }
@@ -65,6 +72,22 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
       return false;
     }
   return true;
+}
+
+// A message that goes into a buffer as it is may be put there by the transport, as soon as nothing but it is missing.
+void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  if (s.recv.empty() || s.recv[0]->landing == nullptr || !s.copies || !s.has(kVerbDst)) return;
+  const uint32_t bytes = op.program->ring_bytes_of_message(num_elems);
+  for (WritePort* w : s.send)
+    if (!w->fifo.room_for(bytes, op.program->lap_bytes)) return;
+  std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
+  if (op.has_lent(dst, bytes)) return;
+  s.recv[0]->landing->ask(dst, bytes, make_flag(s.fingerprint, s.recv[0]->fifo.step()));
+}
+
+bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  return s.has(kVerbDst) && op.has_lent(at(op, s.dst_buffer, s.dst.first_elem + skip),
+                                        num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)]);
 }
 
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.
@@ -169,6 +192,17 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
+// Leaves a message where it is for the transport to send; false: it has to go into the ring.
+bool Executor::lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
+  constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
+  Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
+  if (loan == nullptr) return false;
+  loan->data = data;
+  loan->out.store(true, std::memory_order_relaxed);  // the line's flag publishes it
+  op.lent.push_back({loan, data, bytes});
+  return true;
+}
+
 void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
   const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
@@ -176,17 +210,25 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
+  // What lies in a buffer when this step is done can be sent from there.
+  const std::byte* stays = lines || p.mixed ? nullptr : s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip)
+                                                    : s.copies ? src : nullptr;
+  const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
   for (uint32_t k = 0; k < (copies_lines ? 0 : lines ? steps : 1); ++k) {
     uint32_t num_src = 0, num_dst = 0;
     for (const ReadPort* r : s.recv) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      sources_[num_src++] = lines ? r->fifo.line(k) : r->fifo.data();
+      const std::byte* landed = r->landed(s.fingerprint);
+      sources_[num_src++] = lines ? r->fifo.line(k) : landed != nullptr ? landed : r->fifo.data();
+      if (landed != nullptr) dst = nullptr;  // it is there
     }
     if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
     if (dst != nullptr) sinks_[num_dst++] = dst;
-    for (const WritePort* w : s.send) sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
+    for (const WritePort* w : s.send)
+      if (stays == nullptr || !lend(op, *w, stays, ring_bytes))
+        sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
     const uint64_t n = lines ? std::min(line_elems, num_elems - k * line_elems) : num_elems;
     if (n != 0) run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
     if (src != nullptr) src += line_elems * p.elem_bytes[static_cast<int>(s.src_buffer)];
@@ -195,7 +237,7 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (lines)
     for (WritePort* w : s.send) w->post(steps, s.fingerprint);
   else
-    for (WritePort* w : s.send) w->post_data(p.ring_bytes_of_message(num_elems), s.fingerprint);
+    for (WritePort* w : s.send) w->post_data(ring_bytes, s.fingerprint);
   for (ReadPort* r : s.recv) r->release(steps);
 }
 

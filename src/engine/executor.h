@@ -68,8 +68,11 @@ class Executor {
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
   void look_ahead(const ProgramStep& s);
+  void offer_landing(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
+  static bool lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
                   bool has_dst);

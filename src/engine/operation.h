@@ -2,11 +2,13 @@
 // its WorkState (asynchronous).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "engine/program.h"
+#include "protocol/lending.h"
 #include "rondo/status.h"
 #include "trace/step_trace.h"
 
@@ -48,6 +50,13 @@ struct Operation {
   // Where the peers' buffers stand; filled by entry credits of direct programs.
   std::vector<RemoteAddress> peer_in, peer_out;
   std::vector<std::byte> scratch;
+  // What it has lent, at the last look: it is not done before all of it has come back, and overwrites none of it.
+  struct Lent {
+    const Loan* loan;
+    const std::byte* data;
+    uint64_t bytes;
+  };
+  std::vector<Lent> lent;
   LaneWait waits[kMaxLanes];  // while the communicator is traced: how long each lane's next instruction has waited
 
   /// Forgets an earlier use, so that one Operation serves all blocking calls of a communicator.
@@ -56,11 +65,25 @@ struct Operation {
     peer_was_gone = false;
     mismatch_with = -1;
     reach_error = {};
+    lent.clear();
     planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }
   /// What all ranks must agree on. Ranks fall back at different times, so it stays what was planned.
   const OperationShape& shape() const { return (planned != nullptr ? planned : program)->operation; }
+  /// True when its lanes have finished and nobody reads what it has lent.
+  bool complete() { return lanes_left == 0 && (lent.empty() || repaid()); }
+  /// Forgets what has come back. True when that was all.
+  bool repaid() {
+    std::erase_if(lent, [](const Lent& l) { return !l.loan->out.load(std::memory_order_acquire); });
+    return lent.empty();
+  }
+  /// True when it has lent some of these bytes.
+  bool has_lent(const std::byte* at, uint64_t bytes) {
+    return !repaid() && std::any_of(lent.begin(), lent.end(), [&](const Lent& l) {
+      return at < l.data + l.bytes && l.data < at + bytes;
+    });
+  }
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {
     program = p;

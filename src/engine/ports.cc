@@ -30,6 +30,7 @@ Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool in
     if (Doorbell* bell = transport_.bell(r.peer)) port->reader_bells.push_back(bell);
   }
   port->fifo = {view, port->counters.data(), static_cast<uint32_t>(port->counters.size())};
+  port->loans = transport_.loans(key);
   slot = std::move(port);
   return slot.get();
 }
@@ -51,6 +52,7 @@ bool PortTable::try_connect(ReadPort& port) {
   const std::optional<FifoView> view = transport_.open_reader(port.key);
   if (!view) return false;
   port.fifo = {*view, transport_.counter_index(port.key, rank_)};
+  port.landing = transport_.landing(port.key);
   port.connected = true;
   return true;
 }

@@ -23,7 +23,14 @@ struct WritePort {
   std::vector<uint32_t> counters;       // the readers' counter indices
   std::vector<Doorbell*> reader_bells;  // who may sleep for what we post
   uint64_t reserved = 0;                // steps that queued operations will have made
+  Loan* loans = nullptr;                // by line; nullptr: all messages go through the ring
 
+  /// The loan of the next line; nullptr where it cannot be had.
+  Loan* loan() const {
+    if (loans == nullptr) [[likely]] return nullptr;
+    Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
+    return l.out.load(std::memory_order_acquire) ? nullptr : &l;  // its line has come round before the data came back
+  }
   /// Makes n steps visible, or one message of the ring. The last hop before the wire.
   void post(uint32_t n, uint32_t fingerprint) {
     fifo.post(n, fingerprint);
@@ -40,9 +47,15 @@ struct ReadPort {
   FifoReader<HostMem, HostGroup> fifo;
   Doorbell* writer_bell = nullptr;  // nullptr: it cannot be woken from here
   uint64_t reserved = 0;
-  bool connected = false;  // until then `fifo` looks at a line that never arrives
+  bool connected = false;      // until then `fifo` looks at a line that never arrives
+  Landing* landing = nullptr;  // nullptr: all messages come through the ring
 
+  /// Where the message that has arrived has landed; nullptr: in the ring.
+  std::byte* landed(uint32_t fingerprint) const {
+    return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
+  }
   void release(uint32_t n) {
+    if (landing != nullptr) [[unlikely]] landing->take_back();
     fifo.release(n);
     if (writer_bell != nullptr) [[likely]]
       ring(*writer_bell);

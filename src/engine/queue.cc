@@ -74,13 +74,14 @@ void OperationQueue::begin_alone(Operation& op) {
   begin(op);
   step_lanes(op);  // its first messages are out before anything is written down
   announce(op);
-  if (op.lanes_left == 0) complete(op, {});
+  if (op.complete()) complete(op, {});
 }
 
 bool OperationQueue::step_alone(Operation& op) {
   const bool moved = step_lanes(op);
-  if (op.lanes_left == 0 && !op.done.load(std::memory_order_relaxed)) complete(op, {});
-  return moved;
+  if (op.done.load(std::memory_order_relaxed) || !op.complete()) return moved;
+  complete(op, {});
+  return true;
 }
 
 bool OperationQueue::step_lanes(Operation& op) {
@@ -146,7 +147,7 @@ bool OperationQueue::start(size_t index) {
 
 bool OperationQueue::retire_if_done(size_t index) {
   Operation& op = *active_[index];
-  if (op.lanes_left != 0) return false;
+  if (!op.complete()) return false;
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(index));
   outstanding_.fetch_sub(1, std::memory_order_relaxed);
   complete(op, {});
@@ -195,6 +196,7 @@ void OperationQueue::fail(const Status& status) {
     if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
     failed_.store(true, std::memory_order_release);
+    transport_.let_go();
   }
   if (alone_ != nullptr) complete(*alone_, failure_);
   while (!active_.empty()) {

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "protocol/fifo.h"
+#include "protocol/lending.h"
 #include "protocol/spin.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
@@ -60,6 +61,14 @@ class Transport {
   virtual std::optional<FifoView> open_reader(const ConnectionKey& key) = 0;
   /// Which read counter of a connection belongs to `reader`.
   virtual uint32_t counter_index(const ConnectionKey& key, Rank reader) const = 0;
+
+  /// Of a connection that is open: where its writer may lend messages, by line; nullptr where it may not.
+  virtual Loan* loans(const ConnectionKey& key) { return nullptr; }
+  /// Likewise where its reader says what the next message's place is.
+  virtual Landing* landing(const ConnectionKey& key) { return nullptr; }
+  /// The operations under way end in an error: once this has returned, what they have lent is not read and nothing lands
+  /// any more. It may take a moment.
+  virtual void let_go() {}
 
   /// What rank r is doing, as it posted it; nullptr where r's memory cannot be read from here.
   virtual OperationBoard* board(Rank r) = 0;

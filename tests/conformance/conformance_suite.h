@@ -136,12 +136,13 @@ inline uint64_t largest_buffer_bytes(const std::vector<Case>& cases, int nranks)
 
 /// Runs the cases on a fresh communicator.
 inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases, const Config& config = {},
-                      double most_refused = 0) {
+                      double most_refused = 0, const TransportDecorator& decorate = {}) {
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
   const uint64_t buffer_bytes = largest_buffer_bytes(cases, nranks);
   SpawnOptions options;
   options.config = config;
   options.config.deadline_s = 60;
+  options.decorate = decorate;
   options.deadline_s = 240;
   spawn(
       world, nranks,

@@ -5,13 +5,17 @@
 #include "support/test_hosts.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "core/errors_suite.h"
 #include "support/shared.h"
+#include "trace/flight_record.h"
 
 namespace rondo::testing {
 
@@ -239,6 +243,97 @@ TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
       EXPECT_EQ(data[4], 9);
       comm.reset();
     });
+}
+
+// Sockets that hold little, and a peer that is stopped and reads nothing: what is lent stays on loan.
+class LentOnHosts : public Hosts {
+ protected:
+  static constexpr uint64_t kBytes = 512 * 1024;  // the connection's ring would have room for it
+
+  void SetUp() override {
+    Hosts::SetUp();
+    for (const char* name : {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"}) setenv(name, "16k", 1);
+  }
+  void TearDown() override {
+    for (const char* name : {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"}) unsetenv(name);
+  }
+
+  // Rank 1 stops; then rank 0 runs `sends`, which goes on where it says so; then rank 1 runs `receives`.
+  template <class Sends, class Receives>
+  void while_stopped(const Sends& sends, const Receives& receives) {
+    Shared<SharedCounter> moments;
+    SpawnOptions options;
+    options.in_parent = [&](const std::vector<pid_t>& ranks) {
+      EXPECT_TRUE(moments->wait_at_least(1, 30));
+      EXPECT_TRUE(stopped(ranks[1]));
+      moments->add();
+      EXPECT_TRUE(moments->wait_at_least(3, 30));
+      kill(ranks[1], SIGCONT);
+    };
+    spawn(
+        World::kHosts, 2,
+        [&](Communicator& comm) {
+          std::vector<char> data(kBytes);
+          ASSERT_TRUE(is_ok(comm.broadcast(data.data(), data.data(), kBytes, Dtype::kUint8, 0)));  // connects
+          if (comm.rank() == 1) {
+            moments->add();
+            kill(getpid(), SIGSTOP);
+            receives(comm);
+          } else {
+            ASSERT_TRUE(moments->wait_at_least(2, 30));
+            sends(comm, [&] { moments->add(); });
+          }
+        },
+        options);
+  }
+
+ private:
+  static bool stopped(pid_t pid) {
+    const Stopwatch watch;
+    while (process_state(static_cast<uint64_t>(pid), this_pid_namespace()) != "stopped")
+      if (watch.seconds() > 20) return false;
+    return true;
+  }
+};
+
+TEST_F(LentOnHosts, ASendIsDoneWhenItsBufferIsReadNoMore) {
+  while_stopped(
+      [](Communicator& comm, auto&& go_on) {
+        std::vector<char> data(kBytes, 'a');
+        Work work;
+        ASSERT_TRUE(is_ok(comm.send(data.data(), kBytes, Dtype::kUint8, 1, nullptr, &work)));
+        const Stopwatch watch;
+        while (watch.seconds() < 0.1) ASSERT_EQ(work.test().code(), StatusCode::kInProgress);
+        go_on();
+        ASSERT_TRUE(is_ok(work.wait()));
+        std::fill(data.begin(), data.end(), 'b');
+      },
+      [](Communicator& comm) {
+        std::vector<char> data(kBytes);
+        ASSERT_TRUE(is_ok(comm.recv(data.data(), kBytes, Dtype::kUint8, 0)));
+        EXPECT_EQ(std::count(data.begin(), data.end(), 'a'), static_cast<ptrdiff_t>(kBytes));
+      });
+}
+
+TEST_F(LentOnHosts, ASendThatFailsLeavesItsBufferToItsCaller) {
+  while_stopped(
+      [](Communicator& comm, auto&& go_on) {
+        void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ASSERT_NE(data, MAP_FAILED);
+        CallOptions options;
+        options.deadline_s = 0.3;
+        const Stopwatch watch;
+        EXPECT_TRUE(fails_with(comm.send(data, kBytes, Dtype::kUint8, 1, &options), StatusCode::kTimeout, {"rank 1"}));
+        EXPECT_LT(watch.seconds(), 2);
+        munmap(data, kBytes);
+        go_on();
+      },
+      [](Communicator& comm) {
+        std::vector<char> data(kBytes);
+        CallOptions options;
+        options.deadline_s = 5;
+        EXPECT_FALSE(comm.recv(data.data(), kBytes, Dtype::kUint8, 0, &options).ok());
+      });
 }
 
 }  // namespace rondo::testing

@@ -123,6 +123,8 @@ struct FaultTransport::Relay {
   const size_t room;            // counters of the private FIFO
   const Pages pages;
   FifoView own;
+  std::vector<Loan> loans;  // by line; none: it does not lend
+  Landing landing;
   uint64_t step = 0;  // the next to be carried
   struct Held {
     uint64_t step = 0, flag = 0;
@@ -151,7 +153,34 @@ FifoView FaultTransport::add(const ConnectionKey& key, const FifoView& real) {
   const uint32_t counters = !sent ? real_->counter_index(key, rank_) : key.group == 0 ? 1 : static_cast<uint32_t>(nranks_);
   const std::lock_guard lock(mutex_);
   relays_.push_back(std::make_unique<Relay>(key, real, sent, counters, nranks_));
+  if (control_->lends_ && real.data != nullptr && key.group == 0)
+    relays_.back()->loans = std::vector<Loan>(real.num_lines);
   return relays_.back()->own;
+}
+
+FaultTransport::Relay* FaultTransport::find_lending(const ConnectionKey& key, bool sent) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& relay : relays_)
+    if (relay->key == key && relay->sent == sent && !relay->loans.empty()) return relay.get();
+  return nullptr;
+}
+
+Loan* FaultTransport::loans(const ConnectionKey& key) {
+  Relay* relay = find_lending(key, true);
+  return relay != nullptr ? relay->loans.data() : nullptr;
+}
+
+Landing* FaultTransport::landing(const ConnectionKey& key) {
+  Relay* relay = find_lending(key, false);
+  return relay != nullptr ? &relay->landing : nullptr;
+}
+
+void FaultTransport::let_go() {
+  const std::lock_guard lock(mutex_);
+  has_let_go_ = true;
+  for (const auto& relay : relays_)
+    for (Loan& l : relay->loans)
+      if (l.out.exchange(false)) ++control_->num_let_go_;
 }
 
 Expected<FifoView> FaultTransport::open_writer(const ConnectionKey& key) {
@@ -208,7 +237,17 @@ bool FaultTransport::carry_message(Relay& relay) {
   if (from.data != nullptr) {
     DataPlace place;
     std::memcpy(&place, from.lines[line].payload, sizeof place);
-    std::memcpy(to.data + place.offset, from.data + place.offset, place.bytes);
+    Loan* loan = relay.sent && !relay.loans.empty() && relay.loans[line].out ? &relay.loans[line] : nullptr;
+    std::byte* landing =
+        !relay.sent && !relay.loans.empty() && !has_let_go_ ? relay.landing.take(place.bytes, flag) : nullptr;
+    std::memcpy(landing != nullptr ? landing : to.data + place.offset,
+                loan != nullptr ? loan->data : from.data + place.offset, place.bytes);
+    if (landing != nullptr) ++control_->num_landed_;
+    if (loan != nullptr) {
+      ++control_->num_lent_;
+      control_->delay_message();
+      loan->out.store(false, std::memory_order_release);
+    }
   }
   ++relay.step;
   if (fault == Fault::kFingerprint) flag ^= kStepMask + 1;

@@ -8,6 +8,9 @@
 // the messages of this rank in both directions. A message here is one step of a connection: a header line, with its
 // data where it has some. The peers cannot tell a relay from a rank that is a little slow.
 //
+// Told to, it takes messages on loan, reads them late, and puts those that come where their reader wants them, as a
+// transport does that shares no memory with its peers (protocol/lending.h).
+//
 // Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct and
 // pull algorithms the messages are their credits.
 //
@@ -61,6 +64,13 @@ class FaultControl {
   void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
   /// From now on each message comes late, by a time of its own below most_us; nothing is wrong with that.
   void delay_each(uint32_t most_us, uint32_t seed);
+  /// From now on connections that are opened lend. A loan is read when its message is carried, and comes back after a
+  /// further delay.
+  void lend() { lends_ = true; }
+  uint64_t num_lent() const { return num_lent_; }
+  uint64_t num_landed() const { return num_landed_; }
+  /// Loans that had not come back when the engine let go of them.
+  uint64_t num_let_go() const { return num_let_go_; }
   /// When this rank opens its n-th connection from now on, either end.
   void at_opening(Fault fault, uint64_t number);
   /// Now, in the calling thread.
@@ -85,6 +95,8 @@ class FaultControl {
   std::atomic<uint32_t> most_us_{0};  // of each message; 0: none is late
   std::mt19937 random_;               // used by the relay alone
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> lends_{false};
+  std::atomic<uint64_t> num_lent_{0}, num_landed_{0}, num_let_go_{0};
   std::mutex hoard_mutex_;  // guards what follows
   std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> hoard_;
@@ -98,6 +110,9 @@ class FaultTransport final : public ForwardingTransport {
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
+  Loan* loans(const ConnectionKey& key) override;
+  Landing* landing(const ConnectionKey& key) override;
+  void let_go() override;
 
  private:
   struct Relay;  // one connection
@@ -107,12 +122,14 @@ class FaultTransport final : public ForwardingTransport {
   bool carry_message(Relay& relay);
   bool carry_counters(Relay& relay);
   void ring_bell(Rank r);
+  Relay* find_lending(const ConnectionKey& key, bool sent);
 
   const Rank rank_;
   const int nranks_;
   const std::shared_ptr<FaultControl> control_;
   std::mutex mutex_;  // guards relays_
   std::vector<std::unique_ptr<Relay>> relays_;
+  bool has_let_go_ = false;
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };

@@ -23,6 +23,7 @@ constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
 // A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after that.
 constexpr uint64_t kLossNs = 300 * kMs;
 constexpr uint64_t kCloseNs = 1000 * kMs;
+constexpr uint64_t kRecallNs = 100 * kMs;  // when an operation fails: until what it has lent is sent
 
 // What each rank says before its address: whether it can take part.
 struct Hello {
@@ -201,6 +202,25 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
   }
   raise(rank_, why);
   return std::nullopt;
+}
+
+Loan* RemoteTransport::loans(const ConnectionKey& key) {
+  if (is_local(key) || key.group != kUnicast || !wire_->may_lend(key.reader)) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return fifos_->loans(key);
+}
+
+Landing* RemoteTransport::landing(const ConnectionKey& key) {
+  if (is_local(key) || key.writer == rank_) return nullptr;
+  const std::lock_guard lock(mutex_);
+  return fifos_->landing(key);
+}
+
+void RemoteTransport::let_go() {
+  const std::lock_guard lock(mutex_);
+  fifos_->carry(*wire_);  // others may still end well
+  fifos_->let_go();
+  wire_->recall(kRecallNs);
 }
 
 Doorbell* RemoteTransport::bell(Rank r) {

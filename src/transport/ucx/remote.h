@@ -73,6 +73,9 @@ class RemoteTransport final : public Transport, private Sink {
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override;
+  Loan* loans(const ConnectionKey& key) override;
+  Landing* landing(const ConnectionKey& key) override;
+  void let_go() override;
   OperationBoard* board(Rank r) override;
   PairBoard* pair_board(Rank r) override;
   Doorbell* bell(Rank r) override;
@@ -125,7 +128,7 @@ class RemoteTransport final : public Transport, private Sink {
   void leave();
   void poll_loop();
   void wake_poller();
-  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) override;
+  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
 
   const Rank rank_;

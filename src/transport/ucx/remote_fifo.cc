@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "protocol/memory.h"
+#include "rondo/schedule.h"
 #include "transport/round_up.h"
 
 namespace rondo::ucx {
@@ -77,8 +78,13 @@ Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std:
   RONDO_TRY_ASSIGN(const FifoView v, make(key, key.group == 0 ? 1 : static_cast<uint32_t>(nranks_)));
   if (key.reader == rank_) to_itself_[pack(key, rank_)] = v;
   for (const Rank reader : readers) {
-    outgoing_.push_back(std::make_unique<Outgoing>(Outgoing{key, reader, v, 0, {}}));
-    if (!key.inline_only) outgoing_.back()->headers.resize(v.num_lines);
+    outgoing_.push_back(std::make_unique<Outgoing>());
+    Outgoing& o = *outgoing_.back();
+    o.key = key;
+    o.reader = reader;
+    o.view = v;
+    if (!key.inline_only) o.headers.resize(v.num_lines);
+    if (!key.inline_only && key.group == kUnicast) o.loans = std::vector<Loan>(v.num_lines);
     by_reader_[pack(key, reader)] = outgoing_.back().get();
   }
   return v;
@@ -88,7 +94,10 @@ Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
   const auto found = replicas_.find(pack(key, key.writer));
   if (found != replicas_.end()) return found->second.get();
   RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
-  return replicas_.emplace(pack(key, key.writer), std::make_unique<Replica>(Replica{key, v})).first->second.get();
+  auto made = std::make_unique<Replica>();
+  made->key = key;
+  made->view = v;
+  return replicas_.emplace(pack(key, key.writer), std::move(made)).first->second.get();
 }
 
 Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& key) {
@@ -98,6 +107,17 @@ Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& 
   }
   RONDO_TRY_ASSIGN(Replica * r, replica(key));
   return std::optional(r->view);
+}
+
+Loan* RemoteFifos::loans(const ConnectionKey& key) {
+  const auto found = by_reader_.find(pack(key, key.reader));
+  if (key.group != kUnicast || key.reader == rank_ || found == by_reader_.end()) return nullptr;
+  return found->second->loans.empty() ? nullptr : found->second->loans.data();
+}
+
+Landing* RemoteFifos::landing(const ConnectionKey& key) {
+  const auto found = replicas_.find(pack(key, key.writer));
+  return found == replicas_.end() || key.inline_only ? nullptr : &found->second->landing;
 }
 
 bool RemoteFifos::carry_lines(Outgoing& o, Wire& wire) {
@@ -121,6 +141,8 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
+    Loan* loan = o.loans.empty() ? nullptr : &o.loans[line_of(o.view, o.step)];
+    if (loan != nullptr && !loan->out.load(std::memory_order_relaxed)) loan = nullptr;
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
@@ -128,7 +150,7 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
     h.header.session = wire.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
-    wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
+    wire.send(o.reader, h, loan != nullptr ? loan->data : o.view.data + place.offset, place.bytes, loan);
     ++o.step;
     ++sent_[static_cast<size_t>(o.reader)];
     any = true;
@@ -158,13 +180,16 @@ bool RemoteFifos::has_unsent() const {
   return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& o) { return posted(o->view, o->step); });
 }
 
-Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
+Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes,
+                                        bool at_once) {
   if (header.inline_only != 0) return impossible(header, bytes);
-  RONDO_TRY_ASSIGN(const Replica* r, replica(key_from(header)));
+  RONDO_TRY_ASSIGN(Replica* r, replica(key_from(header)));
   DataPlace at;
   std::memcpy(&at, line.payload, sizeof at);
   if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
     return impossible(header, bytes);
+  if (at_once && !let_go_)
+    if (std::byte* landing = r->landing.take(at.bytes, line.flag)) return landing;
   return r->view.data + at.offset;
 }
 

@@ -12,7 +12,8 @@
 // lines, and all of them when nothing else moves: a writer may wait for any of them, since it is they that say where in
 // the ring there is room.
 //
-// A multicast FIFO has a replica for each reader.
+// A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
+// others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader, and lends nothing.
 //
 // Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
 #pragma once
@@ -52,6 +53,13 @@ class RemoteFifos {
   /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
 
+  /// Of connections that are open: what their ends lend, and where they want their messages; nullptr where they are to
+  /// use the ring.
+  Loan* loans(const ConnectionKey& key);
+  Landing* landing(const ConnectionKey& key);
+  /// Nothing lands any more.
+  void let_go() { let_go_ = true; }
+
   /// Sends what was posted and read since; true when there was something.
   bool carry(Wire& wire);
   /// Tells the writers all that was read; true when there was something.
@@ -61,7 +69,7 @@ class RemoteFifos {
   bool has_unsent() const;
 
   /// Where the data of a kData message belong. Errors: as arrived().
-  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes);
+  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once);
   /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot be.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
@@ -77,12 +85,14 @@ class RemoteFifos {
     FifoView view;
     uint64_t step = 0;                // the next to be sent
     std::vector<DataHeader> headers;  // by line: UCX reads them when it gets to it
+    std::vector<Loan> loans;          // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {
     ConnectionKey key;
     FifoView view;
     uint64_t told = 0;  // the writer knows that so many steps were read
+    Landing landing;
   };
   struct Rest {
     uint64_t offset = 0, bytes = 0;
@@ -104,6 +114,7 @@ class RemoteFifos {
   std::vector<StagingPool::Range> taken_;
   Rest small_, data_;
   uint64_t bytes_ = 0;
+  bool let_go_ = false;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key

@@ -47,8 +47,8 @@ void RemoteTransport::rest() {
   if (something_left) wake_poller();
 }
 
-std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
-  const auto at = fifos_->place(header, line, bytes);
+std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) {
+  const auto at = fifos_->place(header, line, bytes, at_once);
   if (at.ok()) return *at;
   fail_here(at.status());
   return nullptr;

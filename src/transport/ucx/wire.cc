@@ -77,30 +77,51 @@ Wire::~Wire() {
   for (Incoming* i : incoming_) delete i;
 }
 
+// Lets UCX work until it is settled; false: not within the limit.
+bool Wire::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
+  const uint64_t since = monotonic_ns();
+  while (!is_settled()) {
+    if (monotonic_ns() - since > limit_ns) return false;
+    lib_.ucp_worker_progress(worker_);
+  }
+  return true;
+}
+
+void Wire::close_endpoint(Endpoint& e) {
+  if (e.handle == nullptr) return;
+  ucp_request_param_t p{};
+  p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  p.flags = e.near ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
+  void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
+  e.handle = nullptr;
+  if (UCS_PTR_IS_PTR(request)) closing_requests_.push_back(request);
+}
+
 bool Wire::close(uint64_t limit_ns) {
   closing_ = true;
-  const uint64_t since = monotonic_ns();
-  std::vector<void*> requests;
-  if (flushing_ != nullptr) requests.push_back(std::exchange(flushing_, nullptr));
-  for (Endpoint& e : endpoints_) {
-    if (e.handle == nullptr) continue;
-    ucp_request_param_t p{};
-    p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    p.flags = e.near ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
-    void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
-    e.handle = nullptr;
-    if (UCS_PTR_IS_PTR(request)) requests.push_back(request);
-  }
-  while (!requests.empty()) {
-    lib_.ucp_worker_progress(worker_);
-    std::erase_if(requests, [this](void* r) {
+  if (flushing_ != nullptr) closing_requests_.push_back(std::exchange(flushing_, nullptr));
+  for (Endpoint& e : endpoints_) close_endpoint(e);
+  return settled(limit_ns, [this] {
+    std::erase_if(closing_requests_, [this](void* r) {
       if (lib_.ucp_request_check_status(r) == UCS_INPROGRESS) return false;
       lib_.ucp_request_free(r);
       return true;
     });
-    if (monotonic_ns() - since > limit_ns) return false;
+    return closing_requests_.empty();
+  });
+}
+
+void Wire::recall(uint64_t limit_ns) {
+  auto all_back = [this] {
+    return std::all_of(endpoints_.begin(), endpoints_.end(), [](const Endpoint& e) { return e.on_loan == 0; });
+  };
+  if (settled(limit_ns, all_back)) return;
+  for (Endpoint& e : endpoints_) {
+    if (e.on_loan == 0) continue;
+    e.cut = true;
+    close_endpoint(e);
   }
-  return true;
+  settled(limit_ns, all_back);
 }
 
 bool Wire::flush() {
@@ -122,7 +143,7 @@ void Wire::set_peers(std::vector<std::string> addresses, const std::vector<Rank>
 }
 
 void Wire::fail(Endpoint& e, ucs_status_t s) {
-  if (e.failed) return;
+  if (e.failed || e.cut) return;
   e.failed = true;
   e.failed_ns = monotonic_ns();
   e.why = s;
@@ -138,7 +159,7 @@ std::vector<PeerLoss> Wire::losses(uint64_t before_ns) const {
 
 ucp_ep_h Wire::endpoint(Rank to) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
-  if (e.handle != nullptr || e.failed) return e.handle;
+  if (e.handle != nullptr || e.failed || e.cut) return e.handle;
   ucp_ep_params_t p{};
   p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                  UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
@@ -157,34 +178,53 @@ ucp_ep_h Wire::endpoint(Rank to) {
   return e.handle;
 }
 
-void Wire::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy) {
+void Wire::give_back(Loan* loan) {
+  if (loan != nullptr) loan->out.store(false, std::memory_order_release);
+}
+
+void Wire::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
+                Loan* loan) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   ucp_ep_h ep = endpoint(to);
   if (ep == nullptr || e.failed) {
     delete copy;
+    give_back(loan);
     return;
   }
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
-  if (copy == nullptr) {
-    p.user_data = &e;
-    p.cb.send = [](void* request, ucs_status_t s, void* to) {
-      auto* endpoint = static_cast<Endpoint*>(to);
-      endpoint->wire->sent(request, s, *endpoint);
-    };
-  } else {
+  if (copy != nullptr) {
     p.user_data = copy;
     p.cb.send = [](void* request, ucs_status_t s, void* what) {
       const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
       done->to->wire->sent(request, s, *done->to);
+    };
+  } else if (loan != nullptr) {
+    loan->carrier = &e;
+    p.user_data = loan;
+    p.cb.send = [](void* request, ucs_status_t s, void* what) {
+      auto* lent = static_cast<Loan*>(what);
+      auto* endpoint = static_cast<Endpoint*>(lent->carrier);
+      --endpoint->on_loan;
+      give_back(lent);
+      endpoint->wire->sent(request, s, *endpoint);
+    };
+    ++e.on_loan;
+  } else {
+    p.user_data = &e;
+    p.cb.send = [](void* request, ucs_status_t s, void* to) {
+      auto* endpoint = static_cast<Endpoint*>(to);
+      endpoint->wire->sent(request, s, *endpoint);
     };
   }
   ++pending_;
   const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
   if (UCS_PTR_IS_PTR(request)) return;
   --pending_;
+  if (loan != nullptr) --e.on_loan;
   delete copy;
+  give_back(loan);
   if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
 }
 
@@ -194,9 +234,10 @@ void Wire::sent(void* request, ucs_status_t s, Endpoint& to) {
   if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
 }
 
-void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes) {
-  if (sealer_ != nullptr) post_copy(to, header, sizeof header, data, bytes);
-  else post(to, &header, sizeof header, data, bytes, nullptr);
+void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Loan* loan) {
+  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, loan);
+  post_copy(to, header, sizeof header, data, bytes);
+  give_back(loan);
 }
 
 void Wire::send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {
@@ -217,7 +258,7 @@ void Wire::post_copy(Rank to, const DataHeader& header, size_t header_bytes, con
   auto* copy = new Copy{
       &endpoints_[static_cast<size_t>(to)], header,
       sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes) : std::string(static_cast<const char*>(data), bytes)};
-  post(to, &copy->header, header_bytes, copy->data.data(), copy->data.size(), copy);
+  post(to, &copy->header, header_bytes, copy->data.data(), copy->data.size(), copy, nullptr);
 }
 
 bool Wire::progress() {
@@ -261,7 +302,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
   const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
   if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     if (line != nullptr && bytes != 0) {
-      std::byte* to = sink_.place(h.header, *line, bytes);
+      std::byte* to = sink_.place(h.header, *line, bytes, true);
       if (to == nullptr) return UCS_OK;
       std::memcpy(to, data, bytes);
     }
@@ -269,7 +310,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     return UCS_OK;
   }
   auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes) : nullptr;
+  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, false) : nullptr;
   if (to == nullptr) {
     incoming->elsewhere.resize(bytes);
     to = incoming->elsewhere.data();

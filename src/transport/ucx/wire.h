@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "protocol/fifo.h"
+#include "protocol/lending.h"
 #include "rondo/types.h"
 #include "transport/transport.h"
 #include "transport/ucx/context.h"
@@ -57,7 +59,8 @@ static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 class Sink {
  public:
   /// Where `bytes` of data of a kData message belong; nullptr: nowhere, the message is dropped, and the sink knows why.
-  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
+  /// `at_once`: they are here; otherwise they will be fetched, and the place has to stay.
+  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) = 0;
   /// A whole message. kData: what belongs at place() is there.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
 
@@ -83,8 +86,8 @@ class Wire {
   void seal_with(std::unique_ptr<Sealer> sealer) { sealer_ = std::move(sealer); }
 
   /// Sends a header and data that stay as they are until the peer has answered for them: `line` and `data` are read
-  /// whenever UCX gets to it.
-  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes);
+  /// whenever UCX gets to it. Of a loan, `data` are read until it is out no more.
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Loan* loan = nullptr);
   void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
@@ -94,7 +97,12 @@ class Wire {
   /// Messages that UCX has not taken off our hands.
   uint64_t pending() const { return pending_; }
   bool connected(Rank to) const { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }
-  bool lost(Rank r) const { return endpoints_[static_cast<size_t>(r)].failed; }
+  /// Nothing that is sent there arrives.
+  bool lost(Rank r) const { return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut; }
+  /// True for ranks to which data may be lent: their connections can be cut, if the data are wanted back.
+  bool may_lend(Rank to) const { return !endpoints_[static_cast<size_t>(to)].near; }
+  /// All loans come back: what has not been sent within `limit_ns` never will be, and its connection is cut.
+  void recall(uint64_t limit_ns);
   /// The ranks whose endpoints have failed before `before_ns` of monotonic_ns(), with UCX's words.
   std::vector<PeerLoss> losses(uint64_t before_ns) const;
   /// True when the kernel, or a device, has all that was sent. Ask again until then.
@@ -115,6 +123,8 @@ class Wire {
     ucp_ep_h handle = nullptr;
     bool failed = false;
     bool near = false;
+    bool cut = false;         // by ourselves
+    uint32_t on_loan = 0;     // messages
     uint64_t failed_ns = 0;
     ucs_status_t why = UCS_OK;
   };
@@ -124,7 +134,11 @@ class Wire {
       : rank_(rank), sink_(sink), context_(std::move(context)), lib_(context_->library()) {}
   Status open(int nranks);
   ucp_ep_h endpoint(Rank to);
-  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy);
+  void close_endpoint(Endpoint& e);
+  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
+            Loan* loan);
+  static void give_back(Loan* loan);
+  bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
   void post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes);
   bool unseal(Rank from, std::string_view header, const void* data, size_t bytes);
   void sent(void* request, ucs_status_t s, Endpoint& to);
@@ -149,6 +163,7 @@ class Wire {
   uint64_t pending_ = 0;
   uint64_t arrivals_ = 0;
   void* flushing_ = nullptr;
+  std::vector<void*> closing_requests_;  // of endpoints
   bool closing_ = false;
 };
 

@@ -1,0 +1,61 @@
+// Messages that go round the ring of a FIFO. Where writer and reader share no memory, the ring only hands a message to
+// the transport, in the same process, so it may be left out on either side:
+//
+//   Loan     the writer leaves the data where its caller has them; the transport sends from there, and gives them back
+//   Landing  the reader says where the message that it waits for belongs; the transport puts it there
+//
+// The message has its line, its place in the ring and its credit as always: whether it was lent or has landed is nobody
+// else's business, and may differ from one message to the next.
+//
+// Thread safety: one thread at a time on the engine's side of each, one on the transport's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace rondo {
+
+/// Of one line of a FifoWriter. The engine fills it and sets `out` before it posts the line; the transport clears `out`
+/// when it reads the data no more.
+struct Loan {
+  const std::byte* data = nullptr;
+  void* carrier = nullptr;  // the transport's
+  std::atomic<bool> out = false;
+};
+
+/// Of one FifoReader: the message that its owner waits for.
+class Landing {
+ public:
+  // The engine's side.
+  /// The message with this flag, if it has so many bytes, belongs at `at`. Until it is taken back, or has landed, `at`
+  /// is the transport's.
+  void ask(std::byte* at, uint32_t bytes, uint64_t flag) {
+    if (wanted_.load(std::memory_order_relaxed) == flag) return;
+    at_ = at;
+    bytes_ = bytes;
+    wanted_.store(flag, std::memory_order_release);
+  }
+  /// Of a message that has arrived: where it has landed; nullptr: it lies in the ring.
+  std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
+  /// Of a message that has arrived: nothing lands there any more.
+  void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
+
+  // The transport's side.
+  /// Where a message that is here belongs; nullptr: nobody has said. Its line is to be stored after its data.
+  std::byte* take(uint32_t bytes, uint64_t flag) {
+    if (wanted_.load(std::memory_order_acquire) != flag || bytes_ != bytes) return nullptr;
+    if (!wanted_.compare_exchange_strong(flag, kNone, std::memory_order_acquire)) return nullptr;
+    landed_ = flag;
+    return at_;
+  }
+
+ private:
+  static constexpr uint64_t kNone = 0;  // no message's flag: a fingerprint is never 0
+  std::byte* at_ = nullptr;
+  uint32_t bytes_ = 0;
+  std::atomic<uint64_t> wanted_ = kNone;
+  uint64_t landed_ = kNone;  // the last one
+};
+
+}  // namespace rondo

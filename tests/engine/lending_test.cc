@@ -1,0 +1,81 @@
+// Messages that are sent from the callers' buffers, and put into them: read as late, and put there as early, as a
+// transport may. Results are those of messages that are copied; nothing is read after a call has returned, nothing is
+// written that is still to be sent, and a call that fails leaves nobody with the caller's memory.
+// labels: unit tsan
+// timeout: 180
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "conformance/conformance_suite.h"
+#include "support/fault_transport.h"
+#include "support/simple_calls.h"
+
+namespace rondo::testing {
+namespace {
+
+// The controls of a communicator's ranks, which all lend.
+class Lenders {
+ public:
+  explicit Lenders(int nranks, uint32_t most_us) {
+    for (int r = 0; r < nranks; ++r) {
+      controls_.push_back(std::make_shared<FaultControl>(&nothing_));
+      controls_.back()->lend();
+      if (most_us != 0) controls_.back()->delay_each(most_us, static_cast<uint32_t>(r));
+    }
+  }
+  TransportDecorator decorator() {
+    return [this](Rank rank, int nranks, std::unique_ptr<Transport> real) {
+      return std::make_unique<FaultTransport>(rank, nranks, std::move(real), controls_[static_cast<size_t>(rank)]);
+    };
+  }
+  FaultControl& operator[](Rank r) { return *controls_[static_cast<size_t>(r)]; }
+  uint64_t total(uint64_t (FaultControl::*count)() const) const {
+    uint64_t n = 0;
+    for (const auto& c : controls_) n += (c.get()->*count)();
+    return n;
+  }
+
+ private:
+  FaultMoment nothing_;
+  std::vector<std::shared_ptr<FaultControl>> controls_;
+};
+
+// Every algorithm, in place too, in short messages and long ones. The runner fills its buffers anew as soon as a call has
+// returned.
+TEST(Lending, EveryAlgorithmGivesTheSameBits) {
+  for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4, 5, 8}) {
+    Lenders lenders(nranks, 20);
+    for (const uint64_t bytes : {30'000, 500'000})
+      run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, bytes), {}, 0, lenders.decorator());
+    if (nranks == 1) continue;
+    EXPECT_GT(lenders.total(&FaultControl::num_lent), 100u) << nranks;
+    EXPECT_GT(lenders.total(&FaultControl::num_landed), 100u) << nranks;
+  }
+}
+
+// What has been lent is back when the call has failed: the relay has stopped, so nothing comes back by itself.
+TEST(Lending, AFailedCallLeavesNobodyWithItsBuffers) {
+  constexpr uint64_t kElems = 300'000;
+  Lenders lenders(2, 0);
+  SpawnOptions options;
+  options.decorate = lenders.decorator();
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        std::vector<float> in(kElems, 1), out(2 * kElems);
+        CallOptions call;
+        call.algorithm = "ring";
+        ASSERT_TRUE(is_ok(comm.all_gather(in.data(), out.data(), kElems, Dtype::kFloat32, &call)));
+        if (comm.rank() == 0) lenders[0].now(Fault::kStop);
+        call.deadline_s = 0.2;
+        const Status s = comm.all_gather(in.data(), out.data(), kElems, Dtype::kFloat32, &call);
+        EXPECT_FALSE(s.ok());
+      },
+      options);
+  EXPECT_GT(lenders[0].num_let_go(), 0u);
+}
+
+}  // namespace
+}  // namespace rondo::testing
