@@ -45,11 +45,10 @@ class Lenders {
 // Every algorithm, in place too, in short messages and long ones. The runner fills its buffers anew as soon as a call has
 // returned.
 TEST(Lending, EveryAlgorithmGivesTheSameBits) {
-  for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{1, 2, 3, 4, 5, 8}) {
+  for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     Lenders lenders(nranks, 20);
-    for (const uint64_t bytes : {30'000, 500'000})
+    for (const uint64_t bytes : {30'000, 200'000})
       run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, bytes), {}, 0, lenders.decorator());
-    if (nranks == 1) continue;
     EXPECT_GT(lenders.total(&FaultControl::num_lent), 100u) << nranks;
     EXPECT_GT(lenders.total(&FaultControl::num_landed), 100u) << nranks;
   }
