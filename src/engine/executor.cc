@@ -74,15 +74,34 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
   return true;
 }
 
-// A message that goes into a buffer as it is may be put there by the transport, as soon as nothing but it is missing.
+// A message that ends in a buffer, as it is or added to one operand, can be left to the transport when nothing but it is
+// missing.
 void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  if (s.recv.empty() || s.recv[0]->landing == nullptr || !s.copies || !s.has(kVerbDst)) return;
-  const uint32_t bytes = op.program->ring_bytes_of_message(num_elems);
+  if (s.recv.size() != 1 || s.recv[0]->landing == nullptr || !s.has(kVerbDst)) return;
+  const Program& p = *op.program;
+  const bool adds = !s.copies;
+  if (adds && (p.mixed || s.prescale || (s.is(kFlagFinal) && p.divide_by != 0))) return;
+  Landing& landing = *s.recv[0]->landing;
+  const uint64_t flag = make_flag(s.fingerprint, s.recv[0]->fifo.step());
+  if (landing.has_asked(flag)) return;
+  const uint32_t bytes = p.ring_bytes_of_message(num_elems);
   for (WritePort* w : s.send)
-    if (!w->fifo.room_for(bytes, op.program->lap_bytes)) return;
+    if (!w->fifo.room_for(bytes, p.lap_bytes)) return;
   std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
   if (op.has_lent(dst, bytes)) return;
-  s.recv[0]->landing->ask(dst, bytes, make_flag(s.fingerprint, s.recv[0]->fifo.step()));
+  if (!adds) return landing.ask(flag, bytes, dst, [=](const std::byte* data) { std::memcpy(dst, data, bytes); });
+  const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
+  landing.ask(flag, bytes, dst, [=, reduce = p.reduce, own_first = s.src_position == 0](const std::byte* data) {
+    const void* sources[] = {own_first ? own : data, own_first ? data : own};
+    void* sinks[] = {dst};
+    KernelArgs a;
+    a.src = sources;
+    a.dst = sinks;
+    a.num_src = 2;
+    a.num_dst = 1;
+    a.num_elems = num_elems;
+    reduce(a);
+  });
 }
 
 bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
@@ -209,20 +228,19 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   // What lies in a buffer when this step is done can be sent from there.
-  const std::byte* stays = lines || p.mixed ? nullptr : s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip)
-                                                    : s.copies ? src : nullptr;
+  const std::byte* stays = lines || p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
+  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
+  const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(s.fingerprint) : nullptr;
+  if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
   for (uint32_t k = 0; k < (copies_lines ? 0 : lines ? steps : 1); ++k) {
     uint32_t num_src = 0, num_dst = 0;
     for (const ReadPort* r : s.recv) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      const std::byte* landed = r->landed(s.fingerprint);
       sources_[num_src++] = lines ? r->fifo.line(k) : landed != nullptr ? landed : r->fifo.data();
-      if (landed != nullptr) dst = nullptr;  // it is there
     }
     if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
     if (dst != nullptr) sinks_[num_dst++] = dst;

@@ -51,7 +51,7 @@ struct ReadPort {
   Landing* landing = nullptr;  // nullptr: all messages come through the ring
 
   /// Where the message that has arrived has landed; nullptr: in the ring.
-  std::byte* landed(uint32_t fingerprint) const {
+  const std::byte* landed(uint32_t fingerprint) const {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
   void release(uint32_t n) {

@@ -2,7 +2,7 @@
 // the transport, in the same process, so it may be left out on either side:
 //
 //   Loan     the writer leaves the data where its caller has them; the transport sends from there, and gives them back
-//   Landing  the reader says where the message that it waits for belongs; the transport puts it there
+//   Landing  the reader says what is to become of the message that it waits for; the transport does it when it comes
 //
 // The message has its line, its place in the ring and its credit as always: whether it was lent or has landed is nobody
 // else's business, and may differ from one message to the next.
@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 namespace rondo {
 
@@ -27,33 +29,40 @@ struct Loan {
 /// Of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
+  /// Puts a message where it belongs, or adds it to what is there.
+  using Put = std::function<void(const std::byte* data)>;
+
   // The engine's side.
-  /// The message with this flag, if it has so many bytes, belongs at `at`. Until it is taken back, or has landed, `at`
-  /// is the transport's.
-  void ask(std::byte* at, uint32_t bytes, uint64_t flag) {
-    if (wanted_.load(std::memory_order_relaxed) == flag) return;
+  bool has_asked(uint64_t flag) const { return wanted_.load(std::memory_order_relaxed) == flag; }
+  /// The message with this flag, if it has so many bytes, is for `put`, which leaves it at `at`. Until it is taken back,
+  /// or has landed, what `put` touches is the transport's.
+  void ask(uint64_t flag, uint32_t bytes, const std::byte* at, Put put) {
     at_ = at;
     bytes_ = bytes;
+    put_ = std::move(put);
     wanted_.store(flag, std::memory_order_release);
   }
   /// Of a message that has arrived: where it has landed; nullptr: it lies in the ring.
-  std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
+  const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
   /// Of a message that has arrived: nothing lands there any more.
   void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
 
   // The transport's side.
-  /// Where a message that is here belongs; nullptr: nobody has said. Its line is to be stored after its data.
-  std::byte* take(uint32_t bytes, uint64_t flag) {
-    if (wanted_.load(std::memory_order_acquire) != flag || bytes_ != bytes) return nullptr;
-    if (!wanted_.compare_exchange_strong(flag, kNone, std::memory_order_acquire)) return nullptr;
+  /// A message that is here. True: it has landed; false: it belongs into the ring. Its line is to be stored after that.
+  bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
+    if (wanted_.load(std::memory_order_acquire) != flag || bytes_ != bytes) return false;
+    uint64_t expected = flag;
+    if (!wanted_.compare_exchange_strong(expected, kNone, std::memory_order_acquire)) return false;
+    put_(data);
     landed_ = flag;
-    return at_;
+    return true;
   }
 
  private:
   static constexpr uint64_t kNone = 0;  // no message's flag: a fingerprint is never 0
-  std::byte* at_ = nullptr;
+  const std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;
+  Put put_;
   std::atomic<uint64_t> wanted_ = kNone;
   uint64_t landed_ = kNone;  // the last one
 };

@@ -238,11 +238,9 @@ bool FaultTransport::carry_message(Relay& relay) {
     DataPlace place;
     std::memcpy(&place, from.lines[line].payload, sizeof place);
     Loan* loan = relay.sent && !relay.loans.empty() && relay.loans[line].out ? &relay.loans[line] : nullptr;
-    std::byte* landing =
-        !relay.sent && !relay.loans.empty() && !has_let_go_ ? relay.landing.take(place.bytes, flag) : nullptr;
-    std::memcpy(landing != nullptr ? landing : to.data + place.offset,
-                loan != nullptr ? loan->data : from.data + place.offset, place.bytes);
-    if (landing != nullptr) ++control_->num_landed_;
+    const std::byte* data = loan != nullptr ? loan->data : from.data + place.offset;
+    if (!relay.sent && !has_let_go_ && relay.landing.put(data, place.bytes, flag)) ++control_->num_landed_;
+    else std::memcpy(to.data + place.offset, data, place.bytes);
     if (loan != nullptr) {
       ++control_->num_lent_;
       control_->delay_message();

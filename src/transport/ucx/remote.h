@@ -128,7 +128,8 @@ class RemoteTransport final : public Transport, private Sink {
   void leave();
   void poll_loop();
   void wake_poller();
-  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) override;
+  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) override;
+  bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
 
   const Rank rank_;

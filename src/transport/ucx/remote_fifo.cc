@@ -180,17 +180,27 @@ bool RemoteFifos::has_unsent() const {
   return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& o) { return posted(o->view, o->step); });
 }
 
-Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes,
-                                        bool at_once) {
-  if (header.inline_only != 0) return impossible(header, bytes);
-  RONDO_TRY_ASSIGN(Replica* r, replica(key_from(header)));
+Expected<std::byte*> RemoteFifos::place_in(const Replica& r, const Header& header, const HeaderLine& line,
+                                           size_t bytes) const {
   DataPlace at;
   std::memcpy(&at, line.payload, sizeof at);
-  if (at.bytes != bytes || at.offset > r->view.data_bytes || bytes > r->view.data_bytes - at.offset)
+  if (at.bytes != bytes || at.offset > r.view.data_bytes || bytes > r.view.data_bytes - at.offset)
     return impossible(header, bytes);
-  if (at_once && !let_go_)
-    if (std::byte* landing = r->landing.take(at.bytes, line.flag)) return landing;
-  return r->view.data + at.offset;
+  return r.view.data + at.offset;
+}
+
+Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  if (header.inline_only != 0) return impossible(header, bytes);
+  RONDO_TRY_ASSIGN(const Replica* r, replica(key_from(header)));
+  return place_in(*r, header, line, bytes);
+}
+
+Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
+  if (header.inline_only != 0) return impossible(header, bytes);
+  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
+  RONDO_TRY_ASSIGN(std::byte * to, place_in(*r, header, line, bytes));
+  if (let_go_ || !r->landing.put(data, bytes, line.flag)) std::memcpy(to, data, bytes);
+  return {};
 }
 
 Status RemoteFifos::impossible(const Header& h, size_t bytes) const {

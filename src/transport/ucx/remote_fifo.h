@@ -69,7 +69,9 @@ class RemoteFifos {
   bool has_unsent() const;
 
   /// Where the data of a kData message belong. Errors: as arrived().
-  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once);
+  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes);
+  /// Takes them there, or to where their reader wants them.
+  Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
   /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot be.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
@@ -104,6 +106,7 @@ class RemoteFifos {
   ConnectionKey key_from(const Header& h) const {
     return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0};
   }
+  Expected<std::byte*> place_in(const Replica& r, const Header& header, const HeaderLine& line, size_t bytes) const;
   bool carry_lines(Outgoing& o, Wire& wire);
   bool carry_data(Outgoing& o, Wire& wire);
 

@@ -47,11 +47,17 @@ void RemoteTransport::rest() {
   if (something_left) wake_poller();
 }
 
-std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) {
-  const auto at = fifos_->place(header, line, bytes, at_once);
+std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  const auto at = fifos_->place(header, line, bytes);
   if (at.ok()) return *at;
   fail_here(at.status());
   return nullptr;
+}
+
+bool RemoteTransport::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
+  const Status s = fifos_->put(header, line, data, bytes);
+  if (!s.ok()) fail_here(s);
+  return s.ok();
 }
 
 // What comes cannot be taken: this rank aborts, and the others are to hear why.

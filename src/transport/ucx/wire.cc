@@ -301,16 +301,13 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
   ++arrivals_;
   const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
   if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
-    if (line != nullptr && bytes != 0) {
-      std::byte* to = sink_.place(h.header, *line, bytes, true);
-      if (to == nullptr) return UCS_OK;
-      std::memcpy(to, data, bytes);
-    }
+    if (line != nullptr && bytes != 0 && !sink_.put(h.header, *line, static_cast<const std::byte*>(data), bytes))
+      return UCS_OK;
     sink_.arrived(h.header, line, static_cast<const std::byte*>(data), bytes);
     return UCS_OK;
   }
   auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, false) : nullptr;
+  void* to = line != nullptr ? sink_.place(h.header, *line, bytes) : nullptr;
   if (to == nullptr) {
     incoming->elsewhere.resize(bytes);
     to = incoming->elsewhere.data();

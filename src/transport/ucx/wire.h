@@ -58,10 +58,12 @@ static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 
 class Sink {
  public:
-  /// Where `bytes` of data of a kData message belong; nullptr: nowhere, the message is dropped, and the sink knows why.
-  /// `at_once`: they are here; otherwise they will be fetched, and the place has to stay.
-  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes, bool at_once) = 0;
-  /// A whole message. kData: what belongs at place() is there.
+  /// Where `bytes` of data of a kData message, still to be fetched, belong; nullptr: nowhere, the message is dropped, and
+  /// the sink knows why.
+  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
+  /// The data of a kData message, which are here: takes them where they belong. False: nowhere, likewise.
+  virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
+  /// A whole message. kData: its data are where they belong.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
 
  protected:
