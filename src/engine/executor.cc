@@ -216,8 +216,7 @@ bool Executor::lend(Operation& op, const WritePort& to, const std::byte* data, u
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
   Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
   if (loan == nullptr) return false;
-  loan->data = data;
-  loan->out.store(true, std::memory_order_relaxed);  // the line's flag publishes it
+  loan->lend(data);
   op.lent.push_back({loan, data, bytes});
   return true;
 }

@@ -75,7 +75,7 @@ struct Operation {
   bool complete() { return lanes_left == 0 && (lent.empty() || repaid()); }
   /// Forgets what has come back. True when that was all.
   bool repaid() {
-    std::erase_if(lent, [](const Lent& l) { return !l.loan->out.load(std::memory_order_acquire); });
+    std::erase_if(lent, [](const Lent& l) { return !l.loan->is_out(); });
     return lent.empty();
   }
   /// True when it has lent some of these bytes.

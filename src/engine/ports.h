@@ -29,7 +29,7 @@ struct WritePort {
   Loan* loan() const {
     if (loans == nullptr) [[likely]] return nullptr;
     Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
-    return l.out.load(std::memory_order_acquire) ? nullptr : &l;  // its line has come round before the data came back
+    return l.is_out() ? nullptr : &l;  // its line has come round before the data came back
   }
   /// Makes n steps visible, or one message of the ring. The last hop before the wire.
   void post(uint32_t n, uint32_t fingerprint) {

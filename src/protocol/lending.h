@@ -18,12 +18,29 @@
 
 namespace rondo {
 
-/// Of one line of a FifoWriter. The engine fills it and sets `out` before it posts the line; the transport clears `out`
-/// when it reads the data no more.
-struct Loan {
-  const std::byte* data = nullptr;
-  void* carrier = nullptr;  // the transport's
-  std::atomic<bool> out = false;
+/// Of one line of a FifoWriter. The engine fills it before it posts the line; the transport gives it back once for each
+/// reader, when it reads the data no more.
+class Loan {
+ public:
+  // The engine's side.
+  void lend(const std::byte* data) {
+    data_ = data;
+    out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
+  }
+  bool is_out() const { return out_.load(std::memory_order_acquire) != 0; }
+
+  // The transport's side.
+  void set_readers(uint32_t readers) { readers_ = readers; }
+  /// Of a line that was posted and not yet given back for this reader; nullptr: its message lies in the ring.
+  const std::byte* data() const { return out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr; }
+  void give_back() { out_.fetch_sub(1, std::memory_order_release); }
+  /// For all readers: nobody will read it. True when it was out.
+  bool let_go() { return out_.exchange(0, std::memory_order_release) != 0; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  uint32_t readers_ = 1;
+  std::atomic<uint32_t> out_ = 0;
 };
 
 /// Of one FifoReader: the message that its owner waits for.

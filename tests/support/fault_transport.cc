@@ -153,7 +153,7 @@ FifoView FaultTransport::add(const ConnectionKey& key, const FifoView& real) {
   const uint32_t counters = !sent ? real_->counter_index(key, rank_) : key.group == 0 ? 1 : static_cast<uint32_t>(nranks_);
   const std::lock_guard lock(mutex_);
   relays_.push_back(std::make_unique<Relay>(key, real, sent, counters, nranks_));
-  if (control_->lends_ && real.data != nullptr && key.group == 0)
+  if (control_->lends_ && real.data != nullptr)
     relays_.back()->loans = std::vector<Loan>(real.num_lines);
   return relays_.back()->own;
 }
@@ -180,7 +180,7 @@ void FaultTransport::let_go() {
   has_let_go_ = true;
   for (const auto& relay : relays_)
     for (Loan& l : relay->loans)
-      if (l.out.exchange(false)) ++control_->num_let_go_;
+      if (l.let_go()) ++control_->num_let_go_;
 }
 
 Expected<FifoView> FaultTransport::open_writer(const ConnectionKey& key) {
@@ -237,14 +237,15 @@ bool FaultTransport::carry_message(Relay& relay) {
   if (from.data != nullptr) {
     DataPlace place;
     std::memcpy(&place, from.lines[line].payload, sizeof place);
-    Loan* loan = relay.sent && !relay.loans.empty() && relay.loans[line].out ? &relay.loans[line] : nullptr;
-    const std::byte* data = loan != nullptr ? loan->data : from.data + place.offset;
+    Loan* loan = relay.sent && !relay.loans.empty() ? &relay.loans[line] : nullptr;
+    const std::byte* lent = loan != nullptr ? loan->data() : nullptr;
+    const std::byte* data = lent != nullptr ? lent : from.data + place.offset;
     if (!relay.sent && !has_let_go_ && relay.landing.put(data, place.bytes, flag)) ++control_->num_landed_;
     else std::memcpy(to.data + place.offset, data, place.bytes);
-    if (loan != nullptr) {
+    if (lent != nullptr) {
       ++control_->num_lent_;
       control_->delay_message();
-      loan->out.store(false, std::memory_order_release);
+      loan->give_back();
     }
   }
   ++relay.step;

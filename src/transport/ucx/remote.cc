@@ -205,7 +205,10 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
 }
 
 Loan* RemoteTransport::loans(const ConnectionKey& key) {
-  if (is_local(key) || key.group != kUnicast || !wire_->may_lend(key.reader)) return nullptr;
+  std::vector<Rank> readers = readers_of(key);
+  std::erase(readers, rank_);
+  const bool may = std::all_of(readers.begin(), readers.end(), [this](Rank r) { return wire_->may_lend(r); });
+  if (is_local(key) || readers.empty() || !may) return nullptr;
   const std::lock_guard lock(mutex_);
   return fifos_->loans(key);
 }

@@ -77,14 +77,21 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
 Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std::vector<Rank>& readers) {
   RONDO_TRY_ASSIGN(const FifoView v, make(key, key.group == 0 ? 1 : static_cast<uint32_t>(nranks_)));
   if (key.reader == rank_) to_itself_[pack(key, rank_)] = v;
+  Loan* loans = nullptr;
+  if (!key.inline_only) {
+    std::vector<Loan>& made = loans_[pack(key, key.reader)] = std::vector<Loan>(v.num_lines);
+    for (Loan& l : made) l.set_readers(static_cast<uint32_t>(readers.size()));
+    loans = made.data();
+  }
   for (const Rank reader : readers) {
     outgoing_.push_back(std::make_unique<Outgoing>());
     Outgoing& o = *outgoing_.back();
     o.key = key;
     o.reader = reader;
     o.view = v;
+    o.loans = loans;
     if (!key.inline_only) o.headers.resize(v.num_lines);
-    if (!key.inline_only && key.group == kUnicast) o.loans = std::vector<Loan>(v.num_lines);
+    if (!key.inline_only) o.lent.resize(v.num_lines);
     by_reader_[pack(key, reader)] = outgoing_.back().get();
   }
   return v;
@@ -110,9 +117,8 @@ Expected<std::optional<FifoView>> RemoteFifos::open_reader(const ConnectionKey& 
 }
 
 Loan* RemoteFifos::loans(const ConnectionKey& key) {
-  const auto found = by_reader_.find(pack(key, key.reader));
-  if (key.group != kUnicast || key.reader == rank_ || found == by_reader_.end()) return nullptr;
-  return found->second->loans.empty() ? nullptr : found->second->loans.data();
+  const auto found = loans_.find(pack(key, key.reader));
+  return found != loans_.end() ? found->second.data() : nullptr;
 }
 
 Landing* RemoteFifos::landing(const ConnectionKey& key) {
@@ -141,8 +147,9 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
-    Loan* loan = o.loans.empty() ? nullptr : &o.loans[line_of(o.view, o.step)];
-    if (loan != nullptr && !loan->out.load(std::memory_order_relaxed)) loan = nullptr;
+    Lent& lent = o.lent[line_of(o.view, o.step)];
+    lent.loan = &o.loans[line_of(o.view, o.step)];
+    const std::byte* data = lent.loan->data();
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
@@ -150,7 +157,8 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
     h.header.session = wire.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
-    wire.send(o.reader, h, loan != nullptr ? loan->data : o.view.data + place.offset, place.bytes, loan);
+    if (data != nullptr) wire.send(o.reader, h, data, place.bytes, &lent);
+    else wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
     ++o.step;
     ++sent_[static_cast<size_t>(o.reader)];
     any = true;

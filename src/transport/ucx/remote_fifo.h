@@ -13,7 +13,7 @@
 // the ring there is room.
 //
 // A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
-// others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader, and lends nothing.
+// others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader.
 //
 // Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
 #pragma once
@@ -87,7 +87,8 @@ class RemoteFifos {
     FifoView view;
     uint64_t step = 0;                // the next to be sent
     std::vector<DataHeader> headers;  // by line: UCX reads them when it gets to it
-    std::vector<Loan> loans;          // by line
+    Loan* loans = nullptr;            // by line; shared by a multicast's readers
+    std::vector<Lent> lent;           // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {
@@ -119,6 +120,7 @@ class RemoteFifos {
   uint64_t bytes_ = 0;
   bool let_go_ = false;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::unordered_map<uint64_t, std::vector<Loan>> loans_;            // by packed key
   std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
   std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: where credits go

@@ -178,17 +178,13 @@ ucp_ep_h Wire::endpoint(Rank to) {
   return e.handle;
 }
 
-void Wire::give_back(Loan* loan) {
-  if (loan != nullptr) loan->out.store(false, std::memory_order_release);
-}
-
 void Wire::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
-                Loan* loan) {
+                Lent* lent) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   ucp_ep_h ep = endpoint(to);
   if (ep == nullptr || e.failed) {
     delete copy;
-    give_back(loan);
+    if (lent != nullptr) lent->loan->give_back();
     return;
   }
   ucp_request_param_t p{};
@@ -200,14 +196,14 @@ void Wire::post(Rank to, const void* header, size_t header_bytes, const void* da
       const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
       done->to->wire->sent(request, s, *done->to);
     };
-  } else if (loan != nullptr) {
-    loan->carrier = &e;
-    p.user_data = loan;
+  } else if (lent != nullptr) {
+    lent->endpoint = &e;
+    p.user_data = lent;
     p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      auto* lent = static_cast<Loan*>(what);
-      auto* endpoint = static_cast<Endpoint*>(lent->carrier);
+      const Lent& lent = *static_cast<Lent*>(what);
+      auto* endpoint = static_cast<Endpoint*>(lent.endpoint);
       --endpoint->on_loan;
-      give_back(lent);
+      lent.loan->give_back();
       endpoint->wire->sent(request, s, *endpoint);
     };
     ++e.on_loan;
@@ -222,9 +218,11 @@ void Wire::post(Rank to, const void* header, size_t header_bytes, const void* da
   const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
   if (UCS_PTR_IS_PTR(request)) return;
   --pending_;
-  if (loan != nullptr) --e.on_loan;
   delete copy;
-  give_back(loan);
+  if (lent != nullptr) {
+    --e.on_loan;
+    lent->loan->give_back();
+  }
   if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
 }
 
@@ -234,10 +232,10 @@ void Wire::sent(void* request, ucs_status_t s, Endpoint& to) {
   if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
 }
 
-void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Loan* loan) {
-  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, loan);
+void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent) {
+  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, lent);
   post_copy(to, header, sizeof header, data, bytes);
-  give_back(loan);
+  if (lent != nullptr) lent->loan->give_back();
 }
 
 void Wire::send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {

@@ -56,6 +56,12 @@ struct DataHeader {
 };
 static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
 
+/// A loan on its way to one reader; stays until the loan is given back.
+struct Lent {
+  Loan* loan = nullptr;
+  void* endpoint = nullptr;  // the wire's
+};
+
 class Sink {
  public:
   /// Where `bytes` of data of a kData message, still to be fetched, belong; nullptr: nowhere, the message is dropped, and
@@ -88,8 +94,8 @@ class Wire {
   void seal_with(std::unique_ptr<Sealer> sealer) { sealer_ = std::move(sealer); }
 
   /// Sends a header and data that stay as they are until the peer has answered for them: `line` and `data` are read
-  /// whenever UCX gets to it. Of a loan, `data` are read until it is out no more.
-  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Loan* loan = nullptr);
+  /// whenever UCX gets to it. What is lent is given back when `data` are read no more.
+  void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent = nullptr);
   void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
@@ -138,8 +144,7 @@ class Wire {
   ucp_ep_h endpoint(Rank to);
   void close_endpoint(Endpoint& e);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
-            Loan* loan);
-  static void give_back(Loan* loan);
+            Lent* lent);
   bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
   void post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes);
   bool unseal(Rank from, std::string_view header, const void* data, size_t bytes);
