@@ -50,10 +50,12 @@ class Landing {
   using Put = std::function<void(const std::byte* data)>;
 
   // The engine's side.
-  bool has_asked(uint64_t flag) const { return wanted_.load(std::memory_order_relaxed) == flag; }
+  /// To be asked for once: the transport may be at it.
+  bool has_asked(uint64_t flag) const { return asked_ == flag; }
   /// The message with this flag, if it has so many bytes, is for `put`, which leaves it at `at`. Until it is taken back,
   /// or has landed, what `put` touches is the transport's.
   void ask(uint64_t flag, uint32_t bytes, const std::byte* at, Put put) {
+    asked_ = flag;
     at_ = at;
     bytes_ = bytes;
     put_ = std::move(put);
@@ -77,6 +79,7 @@ class Landing {
 
  private:
   static constexpr uint64_t kNone = 0;  // no message's flag: a fingerprint is never 0
+  uint64_t asked_ = kNone;  // the last one
   const std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;
   Put put_;
