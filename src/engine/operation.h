@@ -80,9 +80,8 @@ struct Operation {
   }
   /// True when it has lent some of these bytes.
   bool has_lent(const std::byte* at, uint64_t bytes) {
-    return !repaid() && std::any_of(lent.begin(), lent.end(), [&](const Lent& l) {
-      return at < l.data + l.bytes && l.data < at + bytes;
-    });
+    return !repaid() && std::any_of(lent.begin(), lent.end(),
+                                    [&](const Lent& l) { return at < l.data + l.bytes && l.data < at + bytes; });
   }
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {

@@ -27,7 +27,8 @@ struct WritePort {
 
   /// The loan of the next line; nullptr where it cannot be had.
   Loan* loan() const {
-    if (loans == nullptr) [[likely]] return nullptr;
+    if (loans == nullptr) [[likely]]
+      return nullptr;
     Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
     return l.is_out() ? nullptr : &l;  // its line has come round before the data came back
   }
@@ -55,7 +56,8 @@ struct ReadPort {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
   void release(uint32_t n) {
-    if (landing != nullptr) [[unlikely]] landing->take_back();
+    if (landing != nullptr) [[unlikely]]
+      landing->take_back();
     fifo.release(n);
     if (writer_bell != nullptr) [[likely]]
       ring(*writer_bell);

@@ -79,7 +79,7 @@ class Landing {
 
  private:
   static constexpr uint64_t kNone = 0;  // no message's flag: a fingerprint is never 0
-  uint64_t asked_ = kNone;  // the last one
+  uint64_t asked_ = kNone;              // the last one
   const std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;
   Put put_;

@@ -153,8 +153,7 @@ FifoView FaultTransport::add(const ConnectionKey& key, const FifoView& real) {
   const uint32_t counters = !sent ? real_->counter_index(key, rank_) : key.group == 0 ? 1 : static_cast<uint32_t>(nranks_);
   const std::lock_guard lock(mutex_);
   relays_.push_back(std::make_unique<Relay>(key, real, sent, counters, nranks_));
-  if (control_->lends_ && real.data != nullptr)
-    relays_.back()->loans = std::vector<Loan>(real.num_lines);
+  if (control_->lends_ && real.data != nullptr) relays_.back()->loans = std::vector<Loan>(real.num_lines);
   return relays_.back()->own;
 }
 

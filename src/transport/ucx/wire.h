@@ -106,7 +106,9 @@ class Wire {
   uint64_t pending() const { return pending_; }
   bool connected(Rank to) const { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }
   /// Nothing that is sent there arrives.
-  bool lost(Rank r) const { return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut; }
+  bool lost(Rank r) const {
+    return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut;
+  }
   /// True for ranks to which data may be lent: their connections can be cut, if the data are wanted back.
   bool may_lend(Rank to) const { return !endpoints_[static_cast<size_t>(to)].near; }
   /// All loans come back: what has not been sent within `limit_ns` never will be, and its connection is cut.
@@ -131,8 +133,8 @@ class Wire {
     ucp_ep_h handle = nullptr;
     bool failed = false;
     bool near = false;
-    bool cut = false;         // by ourselves
-    uint32_t on_loan = 0;     // messages
+    bool cut = false;      // by ourselves
+    uint32_t on_loan = 0;  // messages
     uint64_t failed_ns = 0;
     ucs_status_t why = UCS_OK;
   };
@@ -143,8 +145,7 @@ class Wire {
   Status open(int nranks);
   ucp_ep_h endpoint(Rank to);
   void close_endpoint(Endpoint& e);
-  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
-            Lent* lent);
+  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy, Lent* lent);
   bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
   void post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes);
   bool unseal(Rank from, std::string_view header, const void* data, size_t bytes);
