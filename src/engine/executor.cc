@@ -4,6 +4,30 @@
 #include <cstring>
 
 namespace rondo {
+namespace {
+
+// dst := own + data, of which `data` lie where a transport found them, perhaps between two elements' borders: so they
+// go through a block that stays in the nearest cache.
+void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::byte* data, bool own_first,
+         std::byte* dst, uint32_t bytes) {
+  constexpr uint32_t kBlockBytes = 8192;
+  alignas(64) std::byte block[kBlockBytes];
+  for (uint32_t at = 0; at < bytes; at += kBlockBytes) {
+    const uint32_t n = std::min(kBlockBytes, bytes - at);
+    std::memcpy(block, data + at, n);
+    const void* sources[] = {own_first ? own + at : block, own_first ? block : own + at};
+    void* sinks[] = {dst + at};
+    KernelArgs a;
+    a.src = sources;
+    a.dst = sinks;
+    a.num_src = 2;
+    a.num_dst = 1;
+    a.num_elems = n / elem_bytes;
+    reduce(a);
+  }
+}
+
+}  // namespace
 
 bool Executor::step_lane(Operation& op, uint32_t lane) {
   const Program& p = *op.program;
@@ -74,8 +98,8 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
   return true;
 }
 
-// A message that ends in a buffer, as it is or added to one operand, can be left to the transport when nothing but it is
-// missing.
+// A message that ends in a buffer, as it is or added to one operand, can be left to the transport when nothing but it
+// is missing.
 void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   if (s.recv.size() != 1 || s.recv[0]->landing == nullptr || !s.has(kVerbDst)) return;
   const Program& p = *op.program;
@@ -91,17 +115,9 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   if (op.has_lent(dst, bytes)) return;
   if (!adds) return landing.ask(flag, bytes, dst, [=](const std::byte* data) { std::memcpy(dst, data, bytes); });
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
-  landing.ask(flag, bytes, dst, [=, reduce = p.reduce, own_first = s.src_position == 0](const std::byte* data) {
-    const void* sources[] = {own_first ? own : data, own_first ? data : own};
-    void* sinks[] = {dst};
-    KernelArgs a;
-    a.src = sources;
-    a.dst = sinks;
-    a.num_src = 2;
-    a.num_dst = 1;
-    a.num_elems = num_elems;
-    reduce(a);
-  });
+  landing.ask(flag, bytes, dst,
+              [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
+                  const std::byte* data) { add(reduce, elem_bytes, own, data, own_first, dst, bytes); });
 }
 
 bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {

@@ -18,8 +18,8 @@
 
 namespace rondo {
 
-/// Of one line of a FifoWriter. The engine fills it before it posts the line; the transport gives it back once for each
-/// reader, when it reads the data no more.
+/// Of one line of a FifoWriter. The engine fills it before it posts the line; the transport gives it back once for
+/// each reader, when it reads the data no more.
 class Loan {
  public:
   // The engine's side.
@@ -46,14 +46,14 @@ class Loan {
 /// Of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
-  /// Puts a message where it belongs, or adds it to what is there.
+  /// Puts a message where it belongs, or adds it to what is there. It may lie at any address.
   using Put = std::function<void(const std::byte* data)>;
 
   // The engine's side.
   /// To be asked for once: the transport may be at it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
-  /// The message with this flag, if it has so many bytes, is for `put`, which leaves it at `at`. Until it is taken back,
-  /// or has landed, what `put` touches is the transport's.
+  /// The message with this flag, if it has so many bytes, is for `put`, which leaves it at `at`. Until it is taken
+  /// back, or has landed, what `put` touches is the transport's.
   void ask(uint64_t flag, uint32_t bytes, const std::byte* at, Put put) {
     asked_ = flag;
     at_ = at;

@@ -66,8 +66,8 @@ class Transport {
   virtual Loan* loans(const ConnectionKey& key) { return nullptr; }
   /// Likewise where its reader says what the next message's place is.
   virtual Landing* landing(const ConnectionKey& key) { return nullptr; }
-  /// The operations under way end in an error: once this has returned, what they have lent is not read and nothing lands
-  /// any more. It may take a moment.
+  /// The operations under way end in an error: once this has returned, what they have lent is not read and nothing
+  /// lands any more. It may take a moment.
   virtual void let_go() {}
 
   /// What rank r is doing, as it posted it; nullptr where r's memory cannot be read from here.

@@ -42,8 +42,8 @@ class Lenders {
   std::vector<std::shared_ptr<FaultControl>> controls_;
 };
 
-// Every algorithm, in place too, in short messages and long ones. The runner fills its buffers anew as soon as a call has
-// returned.
+// Every algorithm, in place too, in short messages and long ones. The runner fills its buffers anew as soon as a call
+// has returned.
 TEST(Lending, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     Lenders lenders(nranks, 20);

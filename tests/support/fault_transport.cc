@@ -123,8 +123,17 @@ struct FaultTransport::Relay {
   const size_t room;            // counters of the private FIFO
   const Pages pages;
   FifoView own;
+  // From an odd address, as a network may leave a message.
+  bool land(const std::byte* data, uint32_t bytes, uint64_t flag) {
+    if (loans.empty()) return false;
+    arrived.resize(bytes + 1);
+    std::memcpy(arrived.data() + 1, data, bytes);
+    return landing.put(arrived.data() + 1, bytes, flag);
+  }
+
   std::vector<Loan> loans;  // by line; none: it does not lend
   Landing landing;
+  std::vector<std::byte> arrived;
   uint64_t step = 0;  // the next to be carried
   struct Held {
     uint64_t step = 0, flag = 0;
@@ -239,7 +248,7 @@ bool FaultTransport::carry_message(Relay& relay) {
     Loan* loan = relay.sent && !relay.loans.empty() ? &relay.loans[line] : nullptr;
     const std::byte* lent = loan != nullptr ? loan->data() : nullptr;
     const std::byte* data = lent != nullptr ? lent : from.data + place.offset;
-    if (!relay.sent && !has_let_go_ && relay.landing.put(data, place.bytes, flag)) ++control_->num_landed_;
+    if (!relay.sent && !has_let_go_ && relay.land(data, place.bytes, flag)) ++control_->num_landed_;
     else std::memcpy(to.data + place.offset, data, place.bytes);
     if (lent != nullptr) {
       ++control_->num_lent_;

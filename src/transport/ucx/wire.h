@@ -64,8 +64,8 @@ struct Lent {
 
 class Sink {
  public:
-  /// Where `bytes` of data of a kData message, still to be fetched, belong; nullptr: nowhere, the message is dropped, and
-  /// the sink knows why.
+  /// Where `bytes` of data of a kData message, still to be fetched, belong; nullptr: nowhere, the message is dropped,
+  /// and the sink knows why.
   virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
   /// The data of a kData message, which are here: takes them where they belong. False: nowhere, likewise.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
