@@ -170,7 +170,8 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
 // The first lane that waits for a peer; when there is none, one that waits for another lane, or stands in a step.
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
-  if (op.started && op.lanes_left == 0) return "it has done its part, but the network has not taken all that it sends";
+  if (op.lanes_left == 0 && !op.lent.empty())
+    return "it has done its part, but the network has not taken all that it sends";
   const Program& p = *op.program;
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;
