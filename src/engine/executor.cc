@@ -232,7 +232,7 @@ bool Executor::lend(Operation& op, const WritePort& to, const std::byte* data, u
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
   Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
   if (loan == nullptr) return false;
-  loan->lend(data);
+  loan->lend(data, to.fifo.step());
   op.lent.push_back({loan, data, bytes});
   return true;
 }

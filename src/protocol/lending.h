@@ -23,22 +23,27 @@ namespace rondo {
 class Loan {
  public:
   // The engine's side.
-  void lend(const std::byte* data) {
+  void lend(const std::byte* data, uint64_t step) {
     data_ = data;
+    step_ = step;
     out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
   }
   bool is_out() const { return out_.load(std::memory_order_acquire) != 0; }
 
   // The transport's side.
   void set_readers(uint32_t readers) { readers_ = readers; }
-  /// Of a line that was posted and not yet given back for this reader; nullptr: its message lies in the ring.
-  const std::byte* data() const { return out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr; }
+  /// Of a step that was posted and not yet given back for this reader; nullptr: its message lies in the ring. (What the
+  /// line carried a lap before may still be out.)
+  const std::byte* data(uint64_t step) const {
+    return step_ == step && out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr;
+  }
   void give_back() { out_.fetch_sub(1, std::memory_order_release); }
   /// For all readers: nobody will read it. True when it was out.
   bool let_go() { return out_.exchange(0, std::memory_order_release) != 0; }
 
  private:
   const std::byte* data_ = nullptr;
+  uint64_t step_ = 0;
   uint32_t readers_ = 1;
   std::atomic<uint32_t> out_ = 0;
 };

@@ -5,6 +5,7 @@
 // timeout: 180
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -52,6 +53,30 @@ TEST(Lending, EveryAlgorithmGivesTheSameBits) {
     EXPECT_GT(lenders.total(&FaultControl::num_lent), 100u) << nranks;
     EXPECT_GT(lenders.total(&FaultControl::num_landed), 100u) << nranks;
   }
+}
+
+// So many short messages in one call that lines are used again before what was lent in them has come back.
+TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
+  constexpr uint64_t kElems = 200'000;
+  Lenders lenders(2, 20);
+  SpawnOptions options;
+  options.decorate = lenders.decorator();
+  setenv("RONDO_MESSAGE_BYTES", "4096", 1);
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        std::vector<float> in(kElems), out(2 * kElems);
+        for (uint64_t i = 0; i < kElems; ++i) in[i] = static_cast<float>(i + static_cast<uint64_t>(comm.rank()));
+        CallOptions call;
+        call.algorithm = "ring";
+        ASSERT_TRUE(is_ok(comm.all_gather(in.data(), out.data(), kElems, Dtype::kFloat32, &call)));
+        uint64_t wrong = 0;
+        for (uint64_t i = 0; i < 2 * kElems; ++i) wrong += out[i] != static_cast<float>(i % kElems + i / kElems);
+        EXPECT_EQ(wrong, 0u);
+      },
+      options);
+  unsetenv("RONDO_MESSAGE_BYTES");
+  EXPECT_GT(lenders.total(&FaultControl::num_lent), 200u);
 }
 
 // What has been lent is back when the call has failed: the relay has stopped, so nothing comes back by itself.

@@ -43,6 +43,12 @@ void FaultControl::delay_message() {
   if (const uint32_t most = most_us_.load(std::memory_order_acquire); most != 0) usleep(random_() % most);
 }
 
+// Longer than a connection's lines take to come round, now and then.
+double FaultControl::some_delay_s() {
+  const uint32_t most = most_us_.load(std::memory_order_acquire);
+  return most == 0 ? 0 : random_() % 8 != 0 ? 0 : static_cast<double>(random_() % (200 * most)) * 1e-6;
+}
+
 void FaultControl::at_opening(Fault fault, uint64_t number) {
   fault_ = fault;
   due_opening_.store(num_openings_ + number, std::memory_order_release);
@@ -131,7 +137,8 @@ struct FaultTransport::Relay {
     return landing.put(arrived.data() + 1, bytes, flag);
   }
 
-  std::vector<Loan> loans;  // by line; none: it does not lend
+  std::vector<Loan> loans;                       // by line; none: it does not lend
+  std::vector<std::pair<Loan*, double>> late;    // and when they are to come back
   Landing landing;
   std::vector<std::byte> arrived;
   uint64_t step = 0;  // the next to be carried
@@ -189,6 +196,7 @@ void FaultTransport::let_go() {
   for (const auto& relay : relays_)
     for (Loan& l : relay->loans)
       if (l.let_go()) ++control_->num_let_go_;
+  for (const auto& relay : relays_) relay->late.clear();
 }
 
 Expected<FifoView> FaultTransport::open_writer(const ConnectionKey& key) {
@@ -219,6 +227,11 @@ bool FaultTransport::carry_all() {
   bool moved = false;
   for (const auto& relay : relays_) {
     while (!control_->stopped_ && carry_message(*relay)) moved = true;
+    std::erase_if(relay->late, [&](const auto& l) {
+      if (control_->stopped_ || (now_s() < l.second && !ending_)) return false;
+      l.first->give_back();
+      return true;
+    });
     if (!control_->stopped_ && carry_counters(*relay)) moved = true;
   }
   return moved;
@@ -246,14 +259,13 @@ bool FaultTransport::carry_message(Relay& relay) {
     DataPlace place;
     std::memcpy(&place, from.lines[line].payload, sizeof place);
     Loan* loan = relay.sent && !relay.loans.empty() ? &relay.loans[line] : nullptr;
-    const std::byte* lent = loan != nullptr ? loan->data() : nullptr;
+    const std::byte* lent = loan != nullptr ? loan->data(step) : nullptr;
     const std::byte* data = lent != nullptr ? lent : from.data + place.offset;
     if (!relay.sent && !has_let_go_ && relay.land(data, place.bytes, flag)) ++control_->num_landed_;
     else std::memcpy(to.data + place.offset, data, place.bytes);
     if (lent != nullptr) {
       ++control_->num_lent_;
-      control_->delay_message();
-      loan->give_back();
+      relay.late.emplace_back(loan, now_s() + control_->some_delay_s());
     }
   }
   ++relay.step;

@@ -64,8 +64,8 @@ class FaultControl {
   void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
   /// From now on each message comes late, by a time of its own below most_us; nothing is wrong with that.
   void delay_each(uint32_t most_us, uint32_t seed);
-  /// From now on connections that are opened lend. A loan is read when its message is carried, and comes back after a
-  /// further delay.
+  /// From now on connections that are opened lend. A loan is read when its message is carried, and comes back at
+  /// once or much later.
   void lend() { lends_ = true; }
   uint64_t num_lent() const { return num_lent_; }
   uint64_t num_landed() const { return num_landed_; }
@@ -85,6 +85,7 @@ class FaultControl {
   Fault count_message(Rank writer);
   Fault count_opening(Rank writer);
   void delay_message();
+  double some_delay_s();
   void fill_pool();
 
   FaultMoment* moment_;

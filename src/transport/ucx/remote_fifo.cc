@@ -149,7 +149,7 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
     Lent& lent = o.lent[line_of(o.view, o.step)];
     lent.loan = &o.loans[line_of(o.view, o.step)];
-    const std::byte* data = lent.loan->data();
+    const std::byte* data = lent.loan->data(o.step);
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
