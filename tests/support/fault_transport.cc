@@ -137,8 +137,8 @@ struct FaultTransport::Relay {
     return landing.put(arrived.data() + 1, bytes, flag);
   }
 
-  std::vector<Loan> loans;                       // by line; none: it does not lend
-  std::vector<std::pair<Loan*, double>> late;    // and when they are to come back
+  std::vector<Loan> loans;                     // by line; none: it does not lend
+  std::vector<std::pair<Loan*, double>> late;  // and when they are to come back
   Landing landing;
   std::vector<std::byte> arrived;
   uint64_t step = 0;  // the next to be carried
