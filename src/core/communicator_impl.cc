@@ -76,11 +76,11 @@ CommunicatorImpl::~CommunicatorImpl() {
 
 void CommunicatorImpl::lock() {
   if (queue_.drive()) [[likely]] return;
-  queue_.contenders().fetch_add(1);
+  queue_.contend();
   for (uint32_t i = 0; !queue_.drive(); ++i)
     if (i < 100) cpu_pause();
     else sched_yield();
-  queue_.contenders().fetch_sub(1);
+  queue_.stop_contending();
 }
 
 Status CommunicatorImpl::bad(std::string_view argument, std::string_view why) const {

@@ -99,7 +99,7 @@ Status Engine::run(std::span<const BatchEntry> batch) {
   BatchWatch watch(queues);
   SpinSettings settings = queues[0]->spin();
   HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
-  for (OperationQueue* q : queues) q->contenders().fetch_add(1);
+  for (OperationQueue* q : queues) q->contend();
   constexpr uint32_t kPassesPerCheck = 1 << 14;  // other operations may move while one is stuck
   for (uint32_t pass = 1; !all_done(batch); ++pass) {
     bool moved = false;
@@ -113,7 +113,7 @@ Status Engine::run(std::span<const BatchEntry> batch) {
     if (pass % kPassesPerCheck == 0) watch.give_up(0);
   }
   for (OperationQueue* q : queues) {
-    q->contenders().fetch_sub(1);
+    q->stop_contending();
     q->rest();
   }
   return first_error(batch);

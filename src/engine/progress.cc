@@ -1,6 +1,5 @@
 #include "engine/progress.h"
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -34,10 +33,14 @@ class ProgressWatch final : public WaitObserver {
 ProgressThread::ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding)
     : queue_(queue), binding_(binding), thread_([this] {
         bind();
+        take_short_turns();
         loop();
-      }) {}
+      }) {
+  queue_.set_helper(this);
+}
 
 ProgressThread::~ProgressThread() {
+  queue_.set_helper(nullptr);
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -47,8 +50,11 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::kick() {
-  std::lock_guard lock(mutex_);  // so that a thread about to sleep sees what was admitted
-  work_.notify_one();
+  {
+    std::lock_guard lock(mutex_);  // so that a thread about to sleep sees what was admitted
+    work_.notify_one();
+  }
+  ring(*queue_.bell());  // it may be waiting for an earlier operation's messages
 }
 
 void ProgressThread::bind() {
@@ -62,22 +68,16 @@ void ProgressThread::loop() {
   while (!stop_) {
     {
       std::unique_lock lock(mutex_);
-      work_.wait(lock, [this] { return stop_ || (queue_.outstanding() != 0 && queue_.contenders() == 0); });
+      work_.wait(lock, [this] { return stop_ || queue_.needs_helper(); });
     }
-    drive_until_idle();
+    drive_while_needed();
   }
 }
 
-void ProgressThread::drive_until_idle() {
-  using std::chrono_literals::operator""ms;
+void ProgressThread::drive_while_needed() {
   ProgressWatch watch(queue_);
   HostSpin spin(queue_.spin().in_background(), watch, queue_.bell());
-  while (!stop_ && queue_.outstanding() != 0) {
-    if (queue_.contenders() != 0) {  // somebody waits, and drives; look again when he may have left
-      std::unique_lock lock(mutex_);
-      work_.wait_for(lock, 1ms);
-      continue;
-    }
+  while (!stop_ && queue_.needs_helper()) {
     bool moved = false;
     if (queue_.drive()) {
       moved = queue_.step();
@@ -86,7 +86,7 @@ void ProgressThread::drive_until_idle() {
     if (moved) spin.moved();
     else spin.idle();
   }
-  queue_.rest();
+  if (!queue_.contended()) queue_.rest();
 }
 
 }  // namespace rondo

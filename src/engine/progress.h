@@ -17,19 +17,19 @@
 
 namespace rondo {
 
-class ProgressThread {
+class ProgressThread final : public QueueHelper {
  public:
   explicit ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding = {});
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
-  /// Something has been admitted.
-  void kick();
+  /// Something has been admitted, or left behind by a thread that waited.
+  void kick() override;
 
  private:
   void loop();
   void bind();
-  void drive_until_idle();
+  void drive_while_needed();
   OperationQueue& queue_;
   const std::optional<Binding> binding_;
   std::mutex mutex_;

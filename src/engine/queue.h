@@ -9,7 +9,8 @@
 // shared connections); others wait. Once an operation has failed, the communicator refuses all further work with that
 // error, since its ranks no longer agree on what is on the wire.
 //
-// Thread safety: drive(), leave(), failed(), contended() from any thread; the rest is the driver's.
+// Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
+// thread; the rest is the driver's.
 #pragma once
 
 #include <atomic>
@@ -28,6 +29,16 @@ class QueueObserver {
   virtual void flight_wanted() = 0;
  protected:
   ~QueueObserver() = default;
+};
+
+/// A thread that drives while nobody waits.
+class QueueHelper {
+ public:
+  /// The last thread that waited has gone, and has left operations outstanding.
+  virtual void kick() = 0;
+
+ protected:
+  ~QueueHelper() = default;
 };
 
 class OperationQueue {
@@ -59,8 +70,16 @@ class OperationQueue {
   }
   /// Whether programs may run in their `once` form, which looks at nothing but its own messages.
   bool may_run_once() const { return !carries_; }
-  /// Counts threads that want the role, so that the progress thread gives way.
-  std::atomic<int>& contenders() { return contenders_; }
+  /// A thread that waits wants the role: the helper gives way until it has gone.
+  void contend() { contenders_.fetch_add(1); }
+  void stop_contending() {
+    if (contenders_.fetch_sub(1) != 1 || outstanding() == 0) return;
+    if (QueueHelper* helper = helper_.load(std::memory_order_acquire)) helper->kick();
+  }
+  bool contended() const { return contenders_.load() != 0; }
+  bool needs_helper() const { return outstanding() != 0 && !contended(); }
+  /// Before the first operation that is to be helped; nullptr when none is left.
+  void set_helper(QueueHelper* helper) { helper_.store(helper, std::memory_order_release); }
   /// Operations admitted and not done.
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
@@ -168,6 +187,7 @@ class OperationQueue {
   Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
+  std::atomic<QueueHelper*> helper_{nullptr};
   std::atomic<int> outstanding_{0};
   const ClockPair made_ = read_clock_pair();  // with a later pair: how long a tick is
   QueueObserver* observer_ = nullptr;

@@ -119,6 +119,9 @@ class HostSpin {
 
 uint64_t monotonic_ns();
 
+/// The calling thread asks the scheduler for turns of 0.1 ms, so that it gets one soon after it wakes though others
+/// compute on all cores. Linux has them from 6.12 on, for threads of the ordinary policies; elsewhere nothing changes.
+void take_short_turns();
 /// Moves the calling thread to the `index`-th processor of those that it may use, and lets it go again: its mask stays as
 /// it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would last.
 void start_on_cpu(int index);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -53,6 +54,32 @@ TEST_P(Async, TestTurnsFromInProgressToDone) {
     while (work.test().code() == StatusCode::kInProgress && watch.seconds() < 20) std::this_thread::yield();
     ASSERT_TRUE(is_ok(work.test()));
     EXPECT_EQ(call.judge(), "");
+  });
+}
+
+// A thread that waited for one call computes on, and the next call goes on without it.
+TEST_P(Async, WhatAWaitLeavesBehindGoesOn) {
+  spawn(GetParam(), 2, [](Communicator& comm) {
+    for (int round = 0; round < 5; ++round) {
+      auto calls = make_calls(comm, {5, 300000});
+      Work first, second;
+      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      group_start();
+      ASSERT_TRUE(is_ok(calls[0]->start(comm, &first)));
+      if (comm.rank() == 0) {
+        ASSERT_TRUE(is_ok(calls[1]->start(comm, &second)));
+      }
+      ASSERT_TRUE(is_ok(group_end()));
+      ASSERT_TRUE(is_ok(first.wait()));
+      if (comm.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ASSERT_TRUE(is_ok(calls[1]->start(comm, &second)));
+      }
+      const Stopwatch watch;
+      while (second.test().code() == StatusCode::kInProgress && watch.seconds() < 10) std::this_thread::yield();
+      ASSERT_TRUE(is_ok(second.test())) << "round " << round << ", rank " << comm.rank();
+      EXPECT_EQ(calls[1]->judge(), "");
+    }
   });
 }
 

@@ -2,6 +2,10 @@
 #include "protocol/spin.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
 
 namespace rondo {
 namespace {
@@ -30,6 +34,24 @@ TEST(Spin, ASleepIsAnnouncedAndEnds) {
   while (!spin.about_to_sleep()) ASSERT_TRUE(spin.idle());
   EXPECT_EQ(bell.asleep, 1u);
   EXPECT_TRUE(spin.idle());
+}
+
+uint64_t turn_ns() {
+  uint64_t attributes[7] = {};  // the fourth: the runtime
+  return syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) == 0 ? attributes[3] : 0;
+}
+
+TEST(Spin, ShortTurnsAreTheThreadsOwn) {
+  const uint64_t before = turn_ns();
+  uint64_t in_thread = 0;
+  std::thread([&] {
+    take_short_turns();
+    in_thread = turn_ns();
+  }).join();
+  EXPECT_EQ(turn_ns(), before);
+  // A kernel without them says 0, or what it had.
+  if (before > 100000) EXPECT_EQ(in_thread, 100000u);
+  else EXPECT_LE(in_thread, 100000u);
 }
 
 }  // namespace

@@ -59,6 +59,7 @@ Expected<FifoView> LinkTransport::open_writer(const ConnectionKey& key) {
 }
 
 void LinkTransport::run() {
+  take_short_turns();
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50000 by default, as long as a short latency
   std::atomic_ref<uint32_t> asleep(posted_.asleep);
   for (;;) {
@@ -69,9 +70,11 @@ void LinkTransport::run() {
     const double due_s = carry_due();
     if (last && !found && due_s == kNever) return;
     const double sleep_s = std::min(due_s - now_s(), kLongestSleepS);
-    if (found || sleep_s <= 0) continue;
+    if (sleep_s <= 0 || (found && due_s == kNever)) continue;
     const timespec t{.tv_sec = 0, .tv_nsec = static_cast<long>(sleep_s * 1e9)};
-    syscall(SYS_futex, &posted_.asleep, FUTEX_WAIT, 1, &t, nullptr, 0);
+    // While the line is busy, what is posted queues: it is admitted when something that goes before it has arrived.
+    if (due_s == kNever) syscall(SYS_futex, &posted_.asleep, FUTEX_WAIT, 1, &t, nullptr, 0);
+    else nanosleep(&t, nullptr);
   }
 }
 

@@ -8,8 +8,8 @@
 // there, to every reader, and arrives a latency later. Other ranks' lines, and so the other direction, are their own.
 // What gives room back costs nothing. Nothing goes past the line: memory is neither mapped nor pulled.
 //
-// The relay, one thread of this transport, sleeps until a message is posted or due, so that it takes little from cores
-// that compute.
+// The relay, one thread of this transport, sleeps until a message is due, or posted to an idle line, so that it takes
+// little from cores that compute: a network card would take nothing but the interrupt.
 //
 // Thread safety: as Transport.
 #pragma once
