@@ -51,7 +51,8 @@ void visit_cpu(int cpu, const cpu_set_t& mask) {
 
 void take_short_turns() {
   SchedulingAttributes a{};
-  if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || (a.policy != SCHED_OTHER && a.policy != SCHED_BATCH)) return;
+  if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || (a.policy != SCHED_OTHER && a.policy != SCHED_BATCH))
+    return;
   a.size = sizeof a;
   a.runtime_ns = 100000;
   syscall(SYS_sched_setattr, 0, &a, 0);
