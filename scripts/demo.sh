@@ -25,7 +25,7 @@ printf '\n== the ring, 3 ranks, 6 elements\n'
 
 printf '\n== a character transformer, fully sharded among 4 processes (about a minute)\n'
 rm -rf build/demo/trace
-build/demo/examples/example_04_plain_model --ranks 4 --steps 300 --plot build/demo/loss.svg --trace build/demo/trace
+build/demo/examples/example_04_plain_model --ranks 4 --steps 800 --plot build/demo/loss.svg --trace build/demo/trace
 "$rondo" trace export build/demo/trace -o build/demo/timeline.json
 printf '\n%s\n%s\n' "the loss of all steps:  build/demo/loss.svg" \
   "the timeline:           build/demo/timeline.json, for https://ui.perfetto.dev"

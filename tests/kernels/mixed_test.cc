@@ -4,6 +4,7 @@
 // wire type, and what overflows it. Bytes around every sink must stay as they were.
 // labels: unit
 // timeout: 300
+// optimised
 #include <gtest/gtest.h>
 
 #include <array>

@@ -2,6 +2,7 @@
 // buffers, in place, streaming. Bytes around every sink must stay as they were.
 // labels: unit
 // timeout: 300
+// optimised
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,6 @@
 // Ring and tree order: cheapest by brute force for up to 8 ranks, on machines and on meshes of random links; on
 // machines of any size each slow link crossed as seldom as can be; the same whatever the ranks are called.
+// optimised
 #include <gtest/gtest.h>
 
 #include <algorithm>
