@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def build(build_dir: Path, *targets: str) -> None:
     if not (build_dir / "CMakeCache.txt").exists():
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        options = ["-DCMAKE_BUILD_TYPE=Release"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DRONDO_UNITY_BUILD=ON"]
         options += [f"-DRONDO_{part}=OFF" for part in ("BUILD_TESTS", "BUILD_TOOLS", "CUDA")]  # none of it is measured
         argv = ["cmake", "-S", str(ROOT), "-B", str(build_dir), *generator, *options]
         subprocess.run(argv, check=True, stdout=sys.stderr)
