@@ -112,7 +112,8 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   for (WritePort* w : s.send)
     if (!w->fifo.room_for(bytes, p.lap_bytes)) return;
   std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
-  if (op.has_lent(dst, bytes)) return;
+  if (op.has_lent(dst, bytes) || op.may_land_on(dst, bytes)) return;
+  op.asked.push_back({&landing, flag, dst, bytes});
   if (!adds) return landing.ask(flag, bytes, dst, [=](const std::byte* data) { std::memcpy(dst, data, bytes); });
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
   landing.ask(flag, bytes, dst,
@@ -231,9 +232,9 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
 bool Executor::lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
   Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
-  if (loan == nullptr) return false;
+  if (loan == nullptr || (!op.asked.empty() && op.may_land_on(data, bytes))) return false;
   loan->lend(data, to.fifo.step());
-  op.lent.push_back({loan, data, bytes});
+  op.lent.push_back({loan, to.fifo.step(), data, bytes});
   return true;
 }
 

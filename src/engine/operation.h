@@ -53,10 +53,19 @@ struct Operation {
   // What it has lent, at the last look: it is not done before all of it has come back, and overwrites none of it.
   struct Lent {
     const Loan* loan;
+    uint64_t step;
     const std::byte* data;
     uint64_t bytes;
   };
   std::vector<Lent> lent;
+  // Where messages may land, at the last look: it lends none of it, as a reader's answer may land while others read.
+  struct Asked {
+    const Landing* landing;
+    uint64_t flag;
+    const std::byte* at;
+    uint64_t bytes;
+  };
+  std::vector<Asked> asked;
   LaneWait waits[kMaxLanes];  // while the communicator is traced: how long each lane's next instruction has waited
 
   /// Forgets an earlier use, so that one Operation serves all blocking calls of a communicator.
@@ -66,6 +75,7 @@ struct Operation {
     mismatch_with = -1;
     reach_error = {};
     lent.clear();
+    asked.clear();
     planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }
@@ -75,13 +85,19 @@ struct Operation {
   bool complete() { return lanes_left == 0 && (lent.empty() || repaid()); }
   /// Forgets what has come back. True when that was all.
   bool repaid() {
-    std::erase_if(lent, [](const Lent& l) { return !l.loan->is_out(); });
+    std::erase_if(lent, [](const Lent& l) { return !l.loan->is_out(l.step); });
     return lent.empty();
   }
   /// True when it has lent some of these bytes.
   bool has_lent(const std::byte* at, uint64_t bytes) {
     return !repaid() && std::any_of(lent.begin(), lent.end(),
                                     [&](const Lent& l) { return at < l.data + l.bytes && l.data < at + bytes; });
+  }
+  /// True when a message may land on some of these bytes.
+  bool may_land_on(const std::byte* at, uint64_t bytes) {
+    std::erase_if(asked, [](const Asked& a) { return !a.landing->waits_for(a.flag); });
+    return std::any_of(asked.begin(), asked.end(),
+                       [&](const Asked& a) { return at < a.at + a.bytes && a.at < at + bytes; });
   }
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {

@@ -29,6 +29,8 @@ class Loan {
     out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
   }
   bool is_out() const { return out_.load(std::memory_order_acquire) != 0; }
+  /// What was lent for that step, that is.
+  bool is_out(uint64_t step) const { return step_ == step && is_out(); }
 
   // The transport's side.
   void set_readers(uint32_t readers) { readers_ = readers; }
@@ -38,7 +40,7 @@ class Loan {
     return step_ == step && out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr;
   }
   void give_back() { out_.fetch_sub(1, std::memory_order_release); }
-  /// For all readers: nobody will read it. True when it was out.
+  /// For all readers: nobody will read it, and nobody gives it back after that. True when it was out.
   bool let_go() { return out_.exchange(0, std::memory_order_release) != 0; }
 
  private:
@@ -66,6 +68,8 @@ class Landing {
     put_ = std::move(put);
     wanted_.store(flag, std::memory_order_release);
   }
+  /// True while the message with this flag may still land.
+  bool waits_for(uint64_t flag) const { return wanted_.load(std::memory_order_relaxed) == flag; }
   /// Of a message that has arrived: where it has landed; nullptr: it lies in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
   /// Of a message that has arrived: nothing lands there any more.

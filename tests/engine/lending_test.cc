@@ -51,6 +51,7 @@ TEST(Lending, EveryAlgorithmGivesTheSameBits) {
     for (const uint64_t bytes : {30'000, 200'000})
       run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, bytes), {}, 0, lenders.decorator());
     EXPECT_GT(lenders.total(&FaultControl::num_lent), 100u) << nranks;
+    EXPECT_EQ(lenders.total(&FaultControl::num_changed), 0u) << nranks;
     EXPECT_GT(lenders.total(&FaultControl::num_landed), 100u) << nranks;
   }
 }
@@ -77,6 +78,7 @@ TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
       options);
   unsetenv("RONDO_MESSAGE_BYTES");
   EXPECT_GT(lenders.total(&FaultControl::num_lent), 200u);
+  EXPECT_EQ(lenders.total(&FaultControl::num_changed), 0u);
 }
 
 // What has been lent is back when the call has failed: the relay has stopped, so nothing comes back by itself.

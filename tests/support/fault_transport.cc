@@ -138,7 +138,13 @@ struct FaultTransport::Relay {
   }
 
   std::vector<Loan> loans;                     // by line; none: it does not lend
-  std::vector<std::pair<Loan*, double>> late;  // and when they are to come back
+  struct Late {
+    Loan* loan;
+    double due_s;
+    const std::byte* data;
+    std::vector<std::byte> as_sent;
+  };
+  std::vector<Late> late;
   Landing landing;
   std::vector<std::byte> arrived;
   uint64_t step = 0;  // the next to be carried
@@ -193,6 +199,9 @@ Landing* FaultTransport::landing(const ConnectionKey& key) {
 void FaultTransport::let_go() {
   const std::lock_guard lock(mutex_);
   has_let_go_ = true;
+  for (const auto& relay : relays_)  // what has been posted is sent
+    while (!control_->stopped_ && carry_message(*relay)) {
+    }
   for (const auto& relay : relays_)
     for (Loan& l : relay->loans)
       if (l.let_go()) ++control_->num_let_go_;
@@ -228,8 +237,9 @@ bool FaultTransport::carry_all() {
   for (const auto& relay : relays_) {
     while (!control_->stopped_ && carry_message(*relay)) moved = true;
     std::erase_if(relay->late, [&](const auto& l) {
-      if (control_->stopped_ || (now_s() < l.second && !ending_)) return false;
-      l.first->give_back();
+      if (control_->stopped_ || (now_s() < l.due_s && !ending_)) return false;
+      if (std::memcmp(l.data, l.as_sent.data(), l.as_sent.size()) != 0) ++control_->num_changed_;
+      l.loan->give_back();
       return true;
     });
     if (!control_->stopped_ && carry_counters(*relay)) moved = true;
@@ -265,7 +275,7 @@ bool FaultTransport::carry_message(Relay& relay) {
     else std::memcpy(to.data + place.offset, data, place.bytes);
     if (lent != nullptr) {
       ++control_->num_lent_;
-      relay.late.emplace_back(loan, now_s() + control_->some_delay_s());
+      relay.late.push_back({loan, now_s() + control_->some_delay_s(), lent, {lent, lent + place.bytes}});
     }
   }
   ++relay.step;

@@ -64,10 +64,12 @@ class FaultControl {
   void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
   /// From now on each message comes late, by a time of its own below most_us; nothing is wrong with that.
   void delay_each(uint32_t most_us, uint32_t seed);
-  /// From now on connections that are opened lend. A loan is read when its message is carried, and comes back at
-  /// once or much later.
+  /// From now on connections that are opened lend. A loan is read when its message is carried, and again when it comes
+  /// back, at once or much later.
   void lend() { lends_ = true; }
   uint64_t num_lent() const { return num_lent_; }
+  /// Loans that were not, when they came back, what they had been.
+  uint64_t num_changed() const { return num_changed_; }
   uint64_t num_landed() const { return num_landed_; }
   /// Loans that had not come back when the engine let go of them.
   uint64_t num_let_go() const { return num_let_go_; }
@@ -97,7 +99,7 @@ class FaultControl {
   std::mt19937 random_;               // used by the relay alone
   std::atomic<bool> stopped_{false};
   std::atomic<bool> lends_{false};
-  std::atomic<uint64_t> num_lent_{0}, num_landed_{0}, num_let_go_{0};
+  std::atomic<uint64_t> num_lent_{0}, num_changed_{0}, num_landed_{0}, num_let_go_{0};
   std::mutex hoard_mutex_;  // guards what follows
   std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> hoard_;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "rondo/schedule.h"
@@ -23,7 +24,8 @@ constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
 // A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after that.
 constexpr uint64_t kLossNs = 300 * kMs;
 constexpr uint64_t kCloseNs = 1000 * kMs;
-constexpr uint64_t kRecallNs = 100 * kMs;  // when an operation fails: until what it has lent is sent
+// When an operation fails: until what it has lent is sent, since it was last seen to move and in all.
+constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 
 // What each rank says before its address: whether it can take part.
 struct Hello {
@@ -223,7 +225,8 @@ void RemoteTransport::let_go() {
   const std::lock_guard lock(mutex_);
   fifos_->carry(*wire_);  // others may still end well
   fifos_->let_go();
-  wire_->recall(kRecallNs);
+  if (!wire_->recall(kRecallQuietNs, kRecallNs))
+    std::fprintf(stderr, "rondo: rank %d: UCX may still read buffers of a call that has failed\n", rank_);
 }
 
 Doorbell* RemoteTransport::bell(Rank r) {

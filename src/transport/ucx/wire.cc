@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 namespace rondo::ucx {
 namespace {
 
 constexpr unsigned kMessageId = 1;  // UCX's number of our one kind of active message
+constexpr uint64_t kCutNs = 10'000'000'000;  // until an endpoint that was closed by force has given up all requests
 
 }  // namespace
 
@@ -111,17 +113,24 @@ bool Wire::close(uint64_t limit_ns) {
   });
 }
 
-void Wire::recall(uint64_t limit_ns) {
-  auto all_back = [this] {
-    return std::all_of(endpoints_.begin(), endpoints_.end(), [](const Endpoint& e) { return e.on_loan == 0; });
+bool Wire::recall(uint64_t quiet_ns, uint64_t limit_ns) {
+  auto num_out = [this] {
+    return std::accumulate(endpoints_.begin(), endpoints_.end(), uint64_t{0},
+                           [](uint64_t n, const Endpoint& e) { return n + e.on_loan; });
   };
-  if (settled(limit_ns, all_back)) return;
+  auto all_back = [&] { return num_out() == 0; };
+  const uint64_t since = monotonic_ns();
+  for (uint64_t left = num_out(), before = left + 1; left != 0 && left < before && monotonic_ns() - since < limit_ns;) {
+    before = left;
+    settled(quiet_ns, [&] { return num_out() < before; });
+    left = num_out();
+  }
   for (Endpoint& e : endpoints_) {
     if (e.on_loan == 0) continue;
     e.cut = true;
     close_endpoint(e);
   }
-  settled(limit_ns, all_back);
+  return settled(kCutNs, all_back);
 }
 
 bool Wire::flush() {
@@ -204,6 +213,7 @@ void Wire::post(Rank to, const void* header, size_t header_bytes, const void* da
       auto* endpoint = static_cast<Endpoint*>(lent.endpoint);
       --endpoint->on_loan;
       lent.loan->give_back();
+      ++endpoint->wire->moves_;
       endpoint->wire->sent(request, s, *endpoint);
     };
     ++e.on_loan;
@@ -261,10 +271,10 @@ void Wire::post_copy(Rank to, const DataHeader& header, size_t header_bytes, con
 
 bool Wire::progress() {
   constexpr int kMostRounds = 32;
-  const uint64_t before = arrivals_;
+  const uint64_t before = moves_;
   for (int i = 0; i < kMostRounds && lib_.ucp_worker_progress(worker_) != 0; ++i) {
   }
-  return arrivals_ != before;
+  return moves_ != before;
 }
 
 bool Wire::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
@@ -296,7 +306,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     data = unsealed_.data();
     bytes = unsealed_.size();
   }
-  ++arrivals_;
+  ++moves_;
   const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
   if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
     if (line != nullptr && bytes != 0 && !sink_.put(h.header, *line, static_cast<const std::byte*>(data), bytes))
@@ -317,7 +327,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     auto* done = static_cast<Incoming*>(what);
     Wire* wire = done->wire;
     std::erase(wire->incoming_, done);
-    ++wire->arrivals_;
+    ++wire->moves_;
     if (wire->closing_) s = UCS_ERR_CANCELED;
     const bool has_line = done->header.header.kind == Kind::kData;
     const bool kept = !has_line || done->elsewhere.empty();

@@ -109,10 +109,13 @@ class Wire {
   bool lost(Rank r) const {
     return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut;
   }
-  /// True for ranks to which data may be lent: their connections can be cut, if the data are wanted back.
-  bool may_lend(Rank to) const { return !endpoints_[static_cast<size_t>(to)].near; }
-  /// All loans come back: what has not been sent within `limit_ns` never will be, and its connection is cut.
-  void recall(uint64_t limit_ns);
+  /// True for ranks to which data may be lent: their connections can be cut, if the data are wanted back. RDMA takes
+  /// them from the ring, which is registered; to register what callers have, perhaps memory that is only read, is slow
+  /// or fails.
+  bool may_lend(Rank to) const { return !endpoints_[static_cast<size_t>(to)].near && !context_->has_rdma(); }
+  /// All loans come back. Connections whose loans stay out are cut: when none comes back for `quiet_ns`, or not all
+  /// within `limit_ns`. False: UCX keeps some in spite of that.
+  bool recall(uint64_t quiet_ns, uint64_t limit_ns);
   /// The ranks whose endpoints have failed before `before_ns` of monotonic_ns(), with UCX's words.
   std::vector<PeerLoss> losses(uint64_t before_ns) const;
   /// True when the kernel, or a device, has all that was sent. Ask again until then.
@@ -169,7 +172,7 @@ class Wire {
   std::vector<Endpoint> endpoints_;     // by rank
   std::vector<Incoming*> incoming_;     // rendezvous under way
   uint64_t pending_ = 0;
-  uint64_t arrivals_ = 0;
+  uint64_t moves_ = 0;  // messages that came, and loans that came back
   void* flushing_ = nullptr;
   std::vector<void*> closing_requests_;  // of endpoints
   bool closing_ = false;
