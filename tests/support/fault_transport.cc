@@ -137,7 +137,7 @@ struct FaultTransport::Relay {
     return landing.put(arrived.data() + 1, bytes, flag);
   }
 
-  std::vector<Loan> loans;                     // by line; none: it does not lend
+  std::vector<Loan> loans;  // by line; none: it does not lend
   struct Late {
     Loan* loan;
     double due_s;
