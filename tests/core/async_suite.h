@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -59,20 +59,29 @@ TEST_P(Async, TestTurnsFromInProgressToDone) {
 
 // A thread that waited for one call computes on, and the next call goes on without it.
 TEST_P(Async, WhatAWaitLeavesBehindGoesOn) {
-  spawn(GetParam(), 2, [](Communicator& comm) {
+  Shared<std::atomic<int>> stage;  // of rank 0: each round it is about to wait, and has waited
+  spawn(GetParam(), 2, [&](Communicator& comm) {
+    auto reached = [&](int at) {
+      const Stopwatch watch;
+      while (*stage < at && watch.seconds() < 20) std::this_thread::yield();
+      return *stage >= at;
+    };
     for (int round = 0; round < 5; ++round) {
       auto calls = make_calls(comm, {5, 300000});
       Work first, second;
-      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      group_start();
-      ASSERT_TRUE(is_ok(calls[0]->start(comm, &first)));
       if (comm.rank() == 0) {
+        group_start();
+        ASSERT_TRUE(is_ok(calls[0]->start(comm, &first)));
         ASSERT_TRUE(is_ok(calls[1]->start(comm, &second)));
-      }
-      ASSERT_TRUE(is_ok(group_end()));
-      ASSERT_TRUE(is_ok(first.wait()));
-      if (comm.rank() == 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ASSERT_TRUE(is_ok(group_end()));
+        ++*stage;
+        ASSERT_TRUE(is_ok(first.wait()));
+        ++*stage;
+      } else {
+        ASSERT_TRUE(reached(2 * round + 1));
+        ASSERT_TRUE(is_ok(calls[0]->start(comm, &first)));
+        ASSERT_TRUE(is_ok(first.wait()));
+        ASSERT_TRUE(reached(2 * round + 2));
         ASSERT_TRUE(is_ok(calls[1]->start(comm, &second)));
       }
       const Stopwatch watch;
