@@ -310,7 +310,7 @@ void CommunicatorImpl::abort() {
 }
 
 Status CommunicatorImpl::take_device(int ordinal) {
-  RONDO_TRY_ASSIGN(device_, DeviceSide::create(rank_, nranks_, ordinal, *transport_, settings_, kernels_for(settings_),
+  RONDO_TRY_ASSIGN(device_, DeviceSide::create(rank_, hosts(), ordinal, *transport_, settings_, kernels_for(settings_),
                                                [this](std::string_view mine, std::vector<std::string>* all) {
                                                  return control_->gather(mine, all);
                                                }));

@@ -117,12 +117,13 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
 
 }  // namespace
 
-Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, int ordinal, Transport& host,
+Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLayout& hosts, int ordinal, Transport& host,
                                                          const Settings& settings, const KernelTable& host_kernels,
                                                          const CudaTransport::Gather& gather) {
   std::unique_ptr<DeviceSide> side(new DeviceSide(ordinal));
   CudaTransport::Options options;
   options.ordinal = ordinal;
+  options.host_number = hosts.host(rank);
   options.may_peer = settings.device_peers != 0;
   options.wishes = {settings.device_channels, settings.device_engine, settings.device_direct};
   // An error here is a description without devices: the self-tests decide then.
@@ -131,17 +132,18 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, int nranks, 
   auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
   const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings' table has checked it
   RONDO_TRY_ASSIGN(side->transport_,
-                   CudaTransport::create(rank, nranks, host, options, gather, [&](const auto& a, const auto& b) {
+                   CudaTransport::create(rank, hosts.nranks(), host, options, gather, [&](const auto& a, const auto& b) {
                      return choose_link(machine, link_wishes, a, b);
                    }));
   CudaTransport& t = *side->transport_;
   // Rank 0's wishes count for all; all ranks see the same devices.
-  RONDO_TRY_ASSIGN(const DeviceWorld world,
+  RONDO_TRY_ASSIGN(DeviceWorld world,
                    device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
+  world.relayed = t.is_relayed_somewhere();
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
   auto engine =
-      DeviceEngine::create(rank, nranks, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
+      DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
   // Whoever has none says so, or the others would wait for it in their first call.
   std::vector<std::string> all;
   RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));

@@ -18,7 +18,7 @@ namespace rondo {
 class DeviceSide {
  public:
   /// Collective over all ranks; `host` must outlive it. Errors: of any rank, naming it.
-  static Expected<std::unique_ptr<DeviceSide>> create(Rank rank, int nranks, int ordinal, Transport& host,
+  static Expected<std::unique_ptr<DeviceSide>> create(Rank rank, const HostLayout& hosts, int ordinal, Transport& host,
                                                       const Settings& settings, const KernelTable& host_kernels,
                                                       const CudaTransport::Gather& gather);
   int ordinal() const { return ordinal_; }

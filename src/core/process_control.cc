@@ -110,11 +110,6 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   std::memcpy(&first, blobs[0].data(), sizeof(Settings));
   const HostLayout machines = bootstrap->hosts();
   RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, first.corrections, machines));
-  if (options.device && (!machines.one_host() || agreed.settings.ucx_alone != 0))
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("rank {}: buffers on devices are served on one host only, {}", rank,
-                              machines.one_host() ? "and RONDO_TRANSPORT=ucx takes the place of what serves them"
-                                                  : "and its peers are on several"));
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);

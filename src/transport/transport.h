@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocol/fifo.h"
 #include "protocol/lending.h"
@@ -30,6 +31,7 @@ struct ConnectionKey {
   uint16_t tag = 0;
   uint16_t group = 0;
   bool inline_only = false;  // header lines alone: the Inline protocol
+  uint8_t channel = 0;       // of a relayed connection, from 1 on (relay.h)
   friend bool operator==(const ConnectionKey&, const ConnectionKey&) = default;
 };
 
@@ -48,6 +50,14 @@ struct PeerLoss {
   Rank rank;
   std::string how;
 };
+
+/// The ranks that share memory with this one, as a transport among them.
+struct Mates {
+  class Transport* transport = nullptr;  // nullptr: this rank is alone
+  std::vector<int> index;                // by rank: its place in `transport`; -1: no common memory
+};
+
+class Relay;
 
 class Transport {
  public:
@@ -110,6 +120,10 @@ class Transport {
   virtual bool progress() { return false; }
   /// The driver goes; what is under way must arrive all the same.
   virtual void rest() {}
+  /// Where some ranks share no memory with this one: those that do, and what carries devices' messages to the others
+  /// (relay.h). Else nothing: all ranks share memory through this transport.
+  virtual std::optional<Mates> mates() { return std::nullopt; }
+  virtual Relay* relay() { return nullptr; }
   /// A number, not 0, that all ranks know and that names the communicator; 0: rank 0's board has one.
   virtual uint64_t agreed_id() const { return 0; }
   /// Bytes of staging memory that this rank has set up so far.

@@ -36,6 +36,8 @@ class ForwardingTransport : public Transport {
   void keep(std::shared_ptr<void> what) override { real_->keep(std::move(what)); }
   uint64_t staging_bytes() const override { return real_->staging_bytes(); }
   uint64_t agreed_id() const override { return real_->agreed_id(); }
+  std::optional<Mates> mates() override { return real_->mates(); }
+  Relay* relay() override { return real_->relay(); }
   bool needs_progress() const override { return real_->needs_progress(); }
   bool progress() override { return real_->progress(); }
   void rest() override { real_->rest(); }

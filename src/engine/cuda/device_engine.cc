@@ -10,25 +10,26 @@
 
 namespace rondo {
 
-DeviceEngine::DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
+DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
                            CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s)
     : rank_(rank),
-      nranks_(nranks),
+      nranks_(hosts.nranks()),
       world_(world),
       connect_deadline_s_(connect_deadline_s),
       transport_(transport),
       ports_(rank, transport),
       host_kernels_(host_kernels),
-      planner_(rank, nranks, settings, ports_, host_kernels),
-      device_planner_(nranks, world, planner_),
+      planner_(rank, hosts, settings, ports_, host_kernels),
+      device_planner_(nranks_, world, planner_),
       kernels_(KernelLoader::of(transport.context())) {}
 
-Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, int nranks, const DeviceWorld& world,
+Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, const HostLayout& hosts,
+                                                             const DeviceWorld& world,
                                                              const PlannerSettings& settings, CudaTransport& transport,
                                                              const KernelTable& host_kernels,
                                                              double connect_deadline_s) {
   std::unique_ptr<DeviceEngine> e(
-      new DeviceEngine(rank, nranks, world, settings, transport, host_kernels, connect_deadline_s));
+      new DeviceEngine(rank, hosts, world, settings, transport, host_kernels, connect_deadline_s));
   RONDO_TRY(e->start());
   return e;
 }

@@ -92,7 +92,7 @@ class DeviceEngine {
     DeviceEngine* engine;
     const DeviceRequest* request;
   };
-  static Expected<std::unique_ptr<DeviceEngine>> create(Rank rank, int nranks, const DeviceWorld& world,
+  static Expected<std::unique_ptr<DeviceEngine>> create(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
                                                         const PlannerSettings& settings, CudaTransport& transport,
                                                         const KernelTable& host_kernels, double connect_deadline_s);
   ~DeviceEngine();
@@ -159,7 +159,7 @@ class DeviceEngine {
   };
   struct Launch;
   class Rounds;
-  DeviceEngine(Rank rank, int nranks, const DeviceWorld& world, const PlannerSettings& settings,
+  DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
                CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
   Status start();
   Expected<std::shared_ptr<DevicePlan>> plan(const PlanRequest& request);
@@ -203,6 +203,7 @@ class DeviceEngine {
   void take_failure(Status status);
   std::vector<FlightCurrent> calls_under_way() const;
   Status look();
+  void ask_for_boards() const;
   Status lost_peer() const;
   Status lost_peer_soon() const;
   void fail(Status status);
@@ -243,6 +244,7 @@ class DeviceEngine {
   Status failure_;
   FailureHook failure_hook_;
   DeviceTracing tracing_;
+  bool replayed_ = false;  // calls were captured: they may run at any time, and nobody says when
   bool stop_ = false, look_now_ = false;
   std::atomic<bool> failed_{false};
   std::thread watcher_;

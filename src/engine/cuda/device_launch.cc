@@ -46,6 +46,8 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
     RONDO_TRY(cuda::check(d->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
                           "cuEventRecordWithFlags"));
     const std::lock_guard lock(watch_mutex_);
+    replayed_ = true;
+    transport_.attend(true);
     end_operation(request.op, {});  // it runs whenever the graph does
     watch_changed_.notify_all();
     return {};
@@ -75,7 +77,10 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
   RONDO_TRY(cuda::check(d->event_record(o.event.get(), stream), "cuEventRecord"));
   const bool first = outstanding_.empty();
   outstanding_.push_back(std::move(o));
-  if (first) watch_changed_.notify_all();
+  if (first) {
+    transport_.attend(true);
+    watch_changed_.notify_all();
+  }
   return {};
 }
 

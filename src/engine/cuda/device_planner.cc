@@ -74,17 +74,22 @@ uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_
   return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
 }
 
-double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes) const {
+double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const {
   const Cost cost = cost_of(*c.algorithm, planner_.hosts());
   const auto p = static_cast<size_t>(c.protocol);
   const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
+  double across = 0;  // over the link of the busiest host, beside what goes on inside
+  if (world_.relayed) {
+    const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
+    across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
+  }
   if (world_.engine == DeviceEngineKind::kStream)
-    return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns +
+    return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
            sent * whole_bytes / world_.link_gigabytes_per_s;
   // What is read or written in place crosses the link once, without a ring on the way.
   const double moved = c.algorithm->direct ? 1.0 : sent;
   const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
-  return costs_.launch_ns + static_cast<double>(cost.steps) * hop +
+  return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
          moved * whole_bytes / (world_.link_gigabytes_per_s * costs_.efficiency[p]);
 }
 
@@ -109,6 +114,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
+    if (p != DeviceProtocol::kSimple && world_.relayed) continue;  // a relay cannot see when they are full
     if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
     // LL's lines order less than a flag behind data does (docs/cuda.md); the library's own algorithms need no more.
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
@@ -139,7 +145,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
                               collective_name(request.collective)));
   const double whole = static_cast<double>(whole_elems(request.collective, request.count_elems, nranks_)) *
                        dtype_bytes(request.types().wire);
-  for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole);
+  for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole, request.root);
   std::stable_sort(found.begin(), found.end(),
                    [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
   return found;
@@ -164,7 +170,7 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
     c.message_bytes = world_.stream_slot_bytes;
     return c;
   }
-  c.protocol = bytes <= 32 * 1024 ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
+  c.protocol = bytes <= 32 * 1024 && !world_.relayed ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
   // A rank may send to and receive from everyone, itself too, at once.
   const auto directions = static_cast<uint32_t>(2 * nranks_);

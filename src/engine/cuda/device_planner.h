@@ -3,6 +3,8 @@
 //
 // The forecast is a latency per step and a bandwidth (DeviceCosts), from the algorithm's row in the registry:
 //     launch + steps x hop(protocol) + bytes sent / (bandwidth x efficiency(protocol))
+// and between hosts
+//     + crossings x crossing + bytes that leave the busiest host / network
 // The constants are documented figures of one hop; none was fitted on a device yet (docs/gpu-status.md).
 //
 // Thread safety: belongs to whoever holds the communicator's device engine.
@@ -36,6 +38,7 @@ struct DeviceWorld {
   uint32_t resident_blocks = 64;                   // of one rank's launch, so that all ranks that share its device fit
   bool wide_lines = false;                         // LL128 may be used on every link
   bool through_host = false;                       // some link is host memory
+  bool relayed = false;                            // some link is another transport's: between hosts
   uint64_t stream_slot_bytes = uint64_t{1} << 20;  // of the stream engine: its longest message
   double link_gigabytes_per_s = 25;                // the slowest link
 };
@@ -47,6 +50,8 @@ struct DeviceCosts {
   double host_hop_ns[kNumDeviceProtocols] = {5700, 1000, 2500};
   double efficiency[kNumDeviceProtocols] = {1.0, 0.5, 0.92};
   double stream_step_ns = 9000;  // stream engine: a message's copy or kernel and its flags
+  double crossing_ns = 15'000;   // to another host: through pinned memory, UCX and pinned memory
+  double network_gigabytes_per_s = 12.5;  // of a host: 100 Gbit/s
 };
 
 struct DeviceCandidate {
@@ -73,7 +78,7 @@ class DevicePlanner {
 
  private:
   void add_forms(const Algorithm& a, const PlanRequest& request, std::vector<DeviceCandidate>& found);
-  double forecast(const DeviceCandidate& c, double whole_bytes) const;
+  double forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
   uint32_t most_blocks(uint32_t wish) const;
   uint32_t most_channels(uint32_t lanes, uint32_t wish) const;

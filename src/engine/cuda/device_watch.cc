@@ -70,6 +70,7 @@ bool DeviceEngine::retire() {
     outstanding_.pop_front();
     any = true;
   }
+  if (any && outstanding_.empty() && !replayed_) transport_.attend(false);
   return any;
 }
 
@@ -177,22 +178,32 @@ Status DeviceEngine::report() const {
                             where, which));
 }
 
+// What ranks on other hosts do is asked for when a call is late, so that its deadline can tell; the caller holds the lock.
+void DeviceEngine::ask_for_boards() const {
+  if (!world_.relayed || outstanding_.empty()) return;
+  const Outstanding& o = outstanding_.front();
+  if (o.deadline_ns == 0 || monotonic_ns() - o.issued_ns < o.deadline_ns / 2) return;
+  for (Rank r = 0; r < nranks_; ++r) (void)transport_.board(r);
+}
+
 // What can be seen to be wrong while calls are under way.
 Status DeviceEngine::look() {
   if (const auto by = transport_.aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
   const std::lock_guard lock(watch_mutex_);
   RONDO_TRY(report());
+  ask_for_boards();
   if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
   // Streams have no clock of their own.
   const Outstanding& o = outstanding_.front();
   const uint64_t now = monotonic_ns();
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
   std::string late;
-  for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && o.sequence != 0 &&
-        std::atomic_ref<uint64_t>(transport_.board(r)->posted).load(std::memory_order_acquire) < o.sequence)
+  for (Rank r = 0; r < nranks_; ++r) {
+    OperationBoard* const board = r != rank_ && o.sequence != 0 ? transport_.board(r) : nullptr;
+    if (board != nullptr && std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire) < o.sequence)
       late += who_waits(o, r);
+  }
   return Status(StatusCode::kTimeout,
                 fmt::format("rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued{}", rank_,
                             collective_name(o.shape.collective), o.sequence, o.shape.count_elems,

@@ -29,7 +29,7 @@ class MemOps {
     RONDO_TRY(add(cuda::kMemOpWaitValue32, flag, 1, cuda::kWaitGeq));
     return add(cuda::kMemOpWriteValue32, flag, 0, 0);
   }
-  Status set(cuda::DevicePtr flag) { return add(cuda::kMemOpWriteValue32, flag, 1, 0); }
+  Status set(cuda::DevicePtr flag, uint32_t to = 1) { return add(cuda::kMemOpWriteValue32, flag, to, 0); }
   Status flush() {
     if (ops_.empty()) return {};
     const Status s =
@@ -257,6 +257,9 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
       if (!failed.ok()) return;
       const uint32_t c = slot_of(key, reader), slot = sent[c]++ % kStreamSlots;
       failed = ops.wait_and_reset(flag(slots_[c], slot, false));
+      if (failed.ok() && slots_[c].slots.crosses)
+        failed = ops.set(slots_[c].slots.flags_on_device + slot * sizeof(SlotFlags) + offsetof(SlotFlags, bytes),
+                         static_cast<uint32_t>(bytes));
       outs.emplace_back(slots_[c].slots.data + slot * world_.stream_slot_bytes, flag(slots_[c], slot, true));
     });
     RONDO_TRY(failed);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cuda/driver.h"
+#include "transport/relay.h"
 #include "transport/transport.h"
 
 namespace rondo {
@@ -25,15 +26,6 @@ struct HalfEntry {
   uint64_t key;  // 0: free
   uint32_t slab, counters_slab;
   uint64_t inbox_offset, counters_offset;
-};
-
-/// One message slot of the stream engine. Streams wait until a word is 1 and reset it to 0 themselves, so that a
-/// captured graph can be replayed: no value changes from one use to the next.
-struct alignas(64) SlotFlags {
-  uint32_t full;  // set by the writer's stream, awaited by the reader's
-  uint32_t pad0[15];
-  uint32_t empty;  // set by the reader's stream (and once at the beginning), awaited by the writer's
-  uint32_t pad1[15];
 };
 
 struct DeviceBoard {

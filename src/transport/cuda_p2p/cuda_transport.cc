@@ -129,16 +129,20 @@ const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
 
 // A connection lies on the host when one of its readers, or its writer, cannot reach the other's device.
 bool CudaTransport::through_host(const ConnectionKey& key) const {
-  if (key.group != kUnicast) return host_rest_.at != nullptr;  // equal on all ranks, whoever reads
+  if (key.group != kUnicast) return through_host_ || crosses(key);  // equal on all ranks, whoever reads
   const Rank other = key.writer == rank_ ? key.reader : key.writer;
   return links_[static_cast<size_t>(other)].way == DeviceLink::Way::kHost;
+}
+
+uint64_t CudaTransport::half_name(const DeviceKey& connection, bool as_writer) {
+  const auto& [key, form] = connection;
+  return as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
 }
 
 Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
-  const uint64_t name =
-      as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
+  const uint64_t name = half_name(connection, as_writer);
   if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
   const bool on_host = through_host(key);
   Place inbox, counters;
@@ -157,6 +161,11 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const DeviceKey& connection) {
   const auto& [key, form] = connection;
   const bool unicast = key.group == kUnicast;
+  if (crosses(key)) {
+    RONDO_TRY_ASSIGN(const auto relayed, relayed_ends(connection));
+    // Writer and readers of a multicast that share a host look into the same memory, as below.
+    if (unicast || !is_here(key.writer) || !relayed) return relayed;
+  }
   if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
   if (unicast && key.reader == rank_) RONDO_TRY(make_half(connection, false));  // a rank may send to itself
   const HalfEntry* const out = find(key.writer, pack(key, form, Half::kOutbox, key.reader));
@@ -174,6 +183,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
                                                                                 uint32_t count, uint64_t slot_bytes) {
   // A multicast is a connection to each reader here.
+  if (!is_here(key.writer) || !is_here(reader)) return relayed_slots(key, reader, count, slot_bytes);
   const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
@@ -200,13 +210,15 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
 }
 
 void CudaTransport::release_streams() {
-  for (Rank r = 0; r < nranks_; ++r) {
-    DeviceBoard& board = board_of(r);
-    for (uint32_t i = 0; i < board.max_slots; ++i) {
-      std::atomic_ref<uint32_t>(board.slots()[i].full).store(1, std::memory_order_relaxed);
-      std::atomic_ref<uint32_t>(board.slots()[i].empty).store(1, std::memory_order_relaxed);
-    }
-  }
+  auto release = [](SlotFlags& flags) {
+    std::atomic_ref<uint32_t>(flags.full).store(1, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(flags.empty).store(1, std::memory_order_relaxed);
+  };
+  for (DeviceBoard* const board : boards_)
+    for (uint32_t i = 0; board != nullptr && i < board->max_slots; ++i) release(board->slots()[i]);
+  const std::lock_guard lock(kept_mutex_);
+  for (const RelayedStream& s : relayed_streams_)
+    for (SlotFlags& flags : s.flags) release(flags);
 }
 
 Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {

@@ -9,6 +9,10 @@
 // which that fails, or which the topology forbids, get their connections in pinned host memory that both reach, and
 // describe_links() says so.
 //
+// Where ranks stand on several hosts all of this holds among those of one host. What crosses goes through pinned memory
+// of each end, and the host transport's relay carries it between the two (transport/relay.h). A multicast to all ranks
+// lies in pinned memory that the writer's host shares, and has a copy of its own on every rank of the others.
+//
 // A rank's memory goes back when no rank can touch it any more (Transport::keep).
 //
 // Thread safety: as Transport; the caller's device context is current in all calls but raise_abort, aborted_by, departed.
@@ -17,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,13 +32,14 @@
 #include "transport/cuda_p2p/layout.h"
 #include "transport/cuda_p2p/regions.h"
 #include "transport/process_name.h"
+#include "transport/relay.h"
 #include "transport/transport.h"
 
 namespace rondo {
 
 /// How two ranks' devices reach each other; src/topology says which it should be, the self-test whether it is.
 struct DeviceLink {
-  enum class Way : uint8_t { kSameDevice, kPeer, kHost };
+  enum class Way : uint8_t { kSameDevice, kPeer, kHost, kRelay };
   Way way = Way::kHost;
   bool same_process = false;
   bool whole_lines = false;  // 128-byte line stores arrive whole: LL128
@@ -52,6 +58,7 @@ class CudaTransport final : public Transport {
   };
   struct Options {
     int ordinal = 0;       // CUDA's number of this rank's device
+    int host_number = 0;   // which of the communicator's hosts this rank is on
     bool may_peer = true;  // false: everything that is not on one device goes through host memory
     Wishes wishes;
   };
@@ -61,12 +68,13 @@ class CudaTransport final : public Transport {
     cuda::Uuid uuid{};
     char pci_bus_id[20] = {};
     char name[64] = {};
+    int32_t host_number = 0;
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
     int32_t capability = 0;  // 90: sm_90
     Wishes wishes;
     bool same_process(const DeviceOfRank& o) const {
-      return process.pid == o.process.pid && process.start_ticks == o.process.start_ticks &&
+      return host_number == o.host_number && process.pid == o.process.pid && process.start_ticks == o.process.start_ticks &&
              process.pid_namespace == o.process.pid_namespace;
     }
     bool same_device(const DeviceOfRank& o) const;
@@ -84,7 +92,8 @@ class CudaTransport final : public Transport {
   const std::vector<DeviceOfRank>& devices() const { return devices_; }
   const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
   /// Of all pairs of ranks, not only this rank's; equal on all ranks.
-  bool through_host_somewhere() const { return through_host_; }
+  bool through_host_somewhere() const { return through_host_ || across_hosts_; }
+  bool is_relayed_somewhere() const { return across_hosts_; }
   bool wide_lines_everywhere() const { return wide_lines_; }
   double slowest_gigabytes_per_s() const { return slowest_; }
   /// One line for each other rank: way, reason, expected bandwidth.
@@ -122,12 +131,17 @@ class CudaTransport final : public Transport {
     std::byte* data = nullptr;   // count slots of slot_bytes
     SlotFlags* flags = nullptr;  // count of them, host address
     cuda::DevicePtr flags_on_device = 0;
+    bool crosses = false;  // to or from another host: a writer says how long its messages are (SlotFlags::bytes)
   };
   /// Made by the reader at its first mention; nothing for the writer while the reader has not made it.
   Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint32_t count,
                                                     uint64_t slot_bytes);
   /// Host: sets every flag that a stream may wait for, again and again until the caller's streams are done.
   void release_streams();
+  /// Whether calls may be under way from now on: what crosses between hosts moves only while this is so.
+  void attend(bool on) {
+    if (Relay* const relay = across_hosts_ ? host_.relay() : nullptr; relay != nullptr) relay->attend(on);
+  }
 
   /// Device memory of this rank that lives as long as any rank may touch it. Zeroed.
   Expected<std::byte*> take_memory(uint64_t bytes);
@@ -136,7 +150,7 @@ class CudaTransport final : public Transport {
   Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
   std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
-    return key.group == kUnicast ? 0 : static_cast<uint32_t>(reader);
+    return key.group == kUnicast || !is_here(key.writer) ? 0 : static_cast<uint32_t>(reader);
   }
   OperationBoard* board(Rank r) override { return host_.board(r); }
   PairBoard* pair_board(Rank r) override { return host_.pair_board(r); }
@@ -180,12 +194,29 @@ class CudaTransport final : public Transport {
   Status test_links(std::string* mine, const ChooseLink& choose);
   Status settle_links(const std::vector<std::string>& all);
   Status test_link(Rank peer);
+  bool is_here(Rank r) const { return mates_.index.empty() || mates_.index[static_cast<size_t>(r)] >= 0; }
+  bool crosses(const ConnectionKey& key) const {
+    return key.group == kUnicast     ? !is_here(key.writer) || !is_here(key.reader)
+           : key.group == kGroupHost ? mates_apart_
+                                     : across_hosts_;
+  }
+  /// Of a rank that is here.
+  std::byte* resolve_here(Rank r, const RemoteAddress& address) const;
+  bool shares_with_processes() const { return shared_ != nullptr && shared_->name() != "inproc"; }
+  /// Pinned memory of this rank that its mates reach. The contents are undefined.
+  Expected<std::byte*> share_on_host(uint64_t bytes, RemoteAddress* address);
+  Expected<std::optional<Ends>> relayed_ends(const DeviceKey& connection);
+  Expected<std::optional<StreamSlots>> relayed_slots(const ConnectionKey& key, Rank reader, uint32_t count,
+                                                     uint64_t slot_bytes);
+  Expected<std::byte*> take_pinned(uint64_t bytes);
   DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
   /// Zeroed.
   Expected<Place> carve(uint64_t bytes, bool on_host);
   Expected<Rest> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
+  /// Of this rank's half of a connection, on its board.
+  static uint64_t half_name(const DeviceKey& connection, bool as_writer);
   Status publish(uint64_t key, const Place* inbox, const Place* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
   bool through_host(const ConnectionKey& key) const;
@@ -200,20 +231,37 @@ class CudaTransport final : public Transport {
   cuda::PrimaryContext context_;
   cuda::OwnedStream setup_;
   std::shared_ptr<Kept> kept_;
-  mutable std::mutex kept_mutex_;  // guards kept_->device: alloc and free beside calls
+  mutable std::mutex kept_mutex_;  // guards kept_->device (alloc and free beside calls) and relayed_streams_
   std::vector<DeviceOfRank> devices_;
-  std::vector<DeviceBoard*> boards_;  // by rank, as mapped here
+  const Mates mates_;                 // empty: all ranks
+  Transport* const shared_;           // among the mates; nullptr: there are none
+  std::vector<DeviceBoard*> boards_;  // by rank, as mapped here; nullptr: on another host
   std::vector<cuda::DevicePtr> boards_on_device_;
   std::vector<cuda::RegisteredMemory> registered_;
   std::vector<DeviceLink> links_;
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
   std::vector<cuda::DevicePtr> opened_;           // by IPC: closed in the end
   std::unique_ptr<SharedRegions> regions_;        // once the links are settled
-  Rest device_rest_, host_rest_;
+  Rest device_rest_, host_rest_, pinned_rest_;
+  struct Relayed {  // an end of a connection that crosses
+    DeviceKey connection;
+    Ends ends;
+    bool ready = false;
+  };
+  struct RelayedStream {
+    ConnectionKey key;  // with its reader, also of a multicast
+    StreamSlots slots;
+    std::span<SlotFlags> flags;
+    bool ready = false;
+  };
+  std::vector<Relayed> relayed_;
+  std::vector<RelayedStream> relayed_streams_;
   std::vector<uint64_t> made_;  // keys of this rank's halves
   uint32_t num_slabs_ = 0, num_halves_ = 0, num_slots_ = 0;
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
+  bool across_hosts_ = false;  // some ranks share no memory
+  bool mates_apart_ = false;   // nor do those of one host (RONDO_TRANSPORT=ucx)
   bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;
 };

@@ -48,6 +48,8 @@ CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Optio
       host_(host),
       options_(options),
       kept_(std::make_shared<Kept>()),
+      mates_(host.mates().value_or(Mates())),
+      shared_(mates_.index.empty() ? &host : mates_.transport),
       reached_(static_cast<size_t>(nranks)) {}
 
 Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
@@ -69,33 +71,20 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   RONDO_TRY(t->test_links(&mine, choose));
   RONDO_TRY(gather(mine, &all));
   RONDO_TRY(t->settle_links(all));
-  if (t->through_host_) {
-    // Where a link needs the host, everybody has host memory: alloc is collective between processes.
+  if (t->through_host_somewhere()) {
+    // Where a link needs the host, everybody has host memory: alloc is collective between processes. Between hosts it
+    // is for multicasts alone.
     Tested region;
-    const uint64_t bytes = kHostBytesPerLink * static_cast<uint64_t>(nranks);
-    Status made;
-    std::byte* own = nullptr;
-    if (t->all_in_one_process() && host.name() == "inproc") {
-      if (auto memory = cuda::PinnedMemory::make_unset(bytes); memory.ok()) {
-        own = memory->as();
-        region.host_region = {0, reinterpret_cast<uint64_t>(own)};
-        t->kept_->host.push_back(std::move(*memory));
-      } else {
-        made = memory.status();
-      }
-    } else if (auto memory = host.alloc(bytes); memory.ok()) {
-      own = static_cast<std::byte*>(*memory);
-      region.host_region = host.describe(own, bytes);
-    } else {
-      made = memory.status();
-    }
-    set_error(made, &region);
+    const uint64_t bytes = kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1);
+    const auto made = t->share_on_host(bytes, &region.host_region);
+    std::byte* const own = made.ok() ? *made : nullptr;
+    set_error(made.status(), &region);
     RONDO_TRY(gather(bytes_of(region), &all));
     std::vector<std::byte*> regions;
     for (Rank r = 0; r < nranks; ++r) {
       RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
-      regions.push_back(host.resolve(r, theirs.host_region));
-      if (t->all_in_one_process() && host.name() == "inproc") continue;
+      regions.push_back(t->is_here(r) ? t->resolve_here(r, theirs.host_region) : nullptr);
+      if (!t->is_here(r) || !t->shares_with_processes()) continue;
       RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
       t->registered_.push_back(std::move(pinned));
     }
@@ -105,6 +94,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
     entry.address = reinterpret_cast<uint64_t>(own);
     std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
     for (Rank r = 0; r < nranks; ++r) {
+      if (!t->is_here(r)) continue;
       auto& slabs = t->reached_[static_cast<size_t>(r)];
       slabs.resize(2);
       slabs[1] = regions[static_cast<size_t>(r)];
@@ -122,6 +112,26 @@ CudaTransport::~CudaTransport() {
   for (const cuda::DevicePtr p : opened_) d->ipc_close_mem_handle(p);
   registered_.clear();
   host_.keep(std::move(kept_));
+}
+
+// Threads of one process share pinned memory that lives as long as their world, as does a rank that is alone on its host;
+// processes share what their transport maps in all of them.
+Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
+  if (shares_with_processes()) {
+    RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));
+    *address = shared_->describe(memory, bytes);
+    return static_cast<std::byte*>(memory);
+  }
+  RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make_unset(bytes));
+  std::byte* const own = memory.as();
+  kept_->host.push_back(std::move(memory));
+  *address = {0, reinterpret_cast<uint64_t>(own)};
+  return own;
+}
+
+std::byte* CudaTransport::resolve_here(Rank r, const RemoteAddress& address) const {
+  if (shared_ == nullptr) return reinterpret_cast<std::byte*>(address.offset_bytes);
+  return shared_->resolve(mates_.index.empty() ? r : mates_.index[static_cast<size_t>(r)], address);
 }
 
 Status CudaTransport::open_device() {
@@ -146,6 +156,7 @@ Status CudaTransport::make_board(std::string* mine) {
   cuda::CurrentContext current(context_.get());
   Hello hello;
   hello.device.process = ProcessName::self();
+  hello.device.host_number = options_.host_number;
   hello.device.ordinal = options_.ordinal;
   hello.device.wishes = options_.wishes;
   const cuda::Device device = context_.device();
@@ -160,20 +171,9 @@ Status CudaTransport::make_board(std::string* mine) {
   RONDO_TRY(cuda::check(d->device_attribute(&minor, cuda::kAttrComputeMinor, device), "cuDeviceGetAttribute"));
   hello.device.capability = 10 * major + minor;
 
-  // Threads of one process share pinned memory that lives as long as their world; processes share what the host
-  // transport maps in all of them.
   const uint64_t bytes = round_up(DeviceBoard::bytes_for(nranks_), 4096);
-  std::byte* board = nullptr;
-  if (host_.name() == "inproc") {
-    RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make(bytes));
-    board = memory.as();
-    kept_->host.push_back(std::move(memory));
-    hello.board = {0, reinterpret_cast<uint64_t>(board)};
-  } else {
-    RONDO_TRY_ASSIGN(void* const memory, host_.alloc(bytes));
-    board = static_cast<std::byte*>(memory);
-    hello.board = host_.describe(board, bytes);
-  }
+  RONDO_TRY_ASSIGN(std::byte* const board, share_on_host(bytes, &hello.board));
+  if (!shares_with_processes()) std::memset(board, 0, bytes);
   boards_.assign(static_cast<size_t>(nranks_), nullptr);
   boards_[static_cast<size_t>(rank_)] = reinterpret_cast<DeviceBoard*>(board);
   DeviceBoard& b = board_of(rank_);
@@ -195,9 +195,11 @@ Status CudaTransport::read_boards(const std::vector<std::string>& all) {
   for (Rank r = 0; r < nranks_; ++r) {
     RONDO_TRY_ASSIGN(const Hello hello, read_said<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
     devices_.push_back(hello.device);
-    std::byte* const board = host_.resolve(r, hello.board);
+    across_hosts_ = across_hosts_ || !is_here(r);
+    mates_apart_ = mates_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
+    std::byte* const board = is_here(r) ? resolve_here(r, hello.board) : nullptr;
     boards_[static_cast<size_t>(r)] = reinterpret_cast<DeviceBoard*>(board);
-    if (host_.name() == "inproc") {
+    if (board == nullptr || !shares_with_processes()) {
       boards_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(board));
       continue;
     }
@@ -221,14 +223,20 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
   for (Rank r = 0; r < nranks_; ++r) {
     const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
     DeviceLink link;
-    if (choose != nullptr) link = choose(own, theirs);
+    if (choose != nullptr && is_here(r)) link = choose(own, theirs);
     else link.way = own.same_device(theirs) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
     link.same_process = own.same_process(theirs);
     if (!options_.may_peer && !own.same_device(theirs)) {
       link.way = DeviceLink::Way::kHost;
       link.reason = "peer access is turned off (RONDO_P2P=0)";
     }
-    if (r != rank_ && link.way != DeviceLink::Way::kHost) {
+    if (!is_here(r)) {
+      link = {};
+      link.way = DeviceLink::Way::kRelay;
+      link.reason = "shares no memory with this rank";
+    }
+    const bool maps = link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
+    if (r != rank_ && maps) {
       if (const Status s = test_link(r); !s.ok()) {
         link.way = DeviceLink::Way::kHost;
         link.reason = fmt::format("its memory cannot be written from here: {}", s.message());
@@ -258,12 +266,13 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
     if (results.size() != static_cast<size_t>(nranks_))
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
     DeviceLink& link = links_[static_cast<size_t>(r)];
-    if (results[static_cast<size_t>(rank_)] == 0 && link.way != DeviceLink::Way::kHost) {
+    const auto maps = [&link] { return link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer; };
+    if (results[static_cast<size_t>(rank_)] == 0 && maps()) {
       link.way = DeviceLink::Way::kHost;
       link.reason = fmt::format("rank {} cannot write this rank's memory", r);
     }
     // What it wrote has to have arrived: not every bridge that drops writes says so.
-    if (r != rank_ && link.way != DeviceLink::Way::kHost) {
+    if (r != rank_ && maps()) {
       unsigned char expected[kTestBytes], found[kTestBytes];
       test_pattern(r, rank_, expected);
       RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
@@ -281,7 +290,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
     for (const char ok : results) through_host_ |= ok == 0;
   }
   // The host's memory is slower and pinned: fewer and shorter messages fill such links.
-  if (through_host_) layout_ = {4, 64 * 1024};
+  if (through_host_somewhere()) layout_ = {4, 64 * 1024};
   if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
   SharedRegions::World world;
   world.rank = rank_;
@@ -297,7 +306,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
 // other devices it depends on how they were allocated, which only their owner knows; other processes must open them.
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
-  if (through_host_ || devices_[0].wishes.direct == 0) return Reach::kNothing;
+  if (through_host_somewhere() || devices_[0].wishes.direct == 0) return Reach::kNothing;
   if (!all_in_one_process()) return Reach::kAgreed;
   const bool one_device =
       std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
@@ -322,9 +331,10 @@ std::string CudaTransport::describe_links() const {
   for (Rank r = 0; r < nranks_; ++r) {
     if (r == rank_) continue;
     const DeviceLink& l = links_[static_cast<size_t>(r)];
-    constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory"};
+    constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory",
+                                          "through pinned memory and UCX"};
     text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
-                        l.same_process ? "" : ", another process", l.reason.empty() ? "" : ": " + l.reason);
+                        l.same_process || l.way == DeviceLink::Way::kRelay ? "" : ", another process", l.reason.empty() ? "" : ": " + l.reason);
     if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
     text += '\n';
   }

@@ -99,6 +99,7 @@ Status RemoteTransport::meet(const Options& options) {
   Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
+    slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
     RONDO_TRY_ASSIGN(wire_, Wire::create(rank_, nranks_, *this));
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
@@ -149,8 +150,7 @@ Status RemoteTransport::meet(const Options& options) {
 RemoteTransport::~RemoteTransport() {
   if (getpid() != pid_) {  // a forked child: the parent's connections, and a thread that is not there
     if (poller_.joinable()) poller_.detach();
-    (void)wire_.release();
-    (void)fifos_.release();
+    keep_for_good();
     return;
   }
   if (poller_.joinable()) {
@@ -159,14 +159,19 @@ RemoteTransport::~RemoteTransport() {
     wake_poller();
     poller_.join();
   }
-  if (wire_ != nullptr && !wire_->close(kCloseNs)) {  // it points to the FIFOs' memory: both stay for good
-    (void)wire_.release();
-    (void)fifos_.release();
-  }
+  if (wire_ != nullptr && !wire_->close(kCloseNs)) keep_for_good();
   wire_.reset();
   fifos_.reset();
   if (wake_fd_ >= 0) close(wake_fd_);
   for (const auto& [at, bytes] : allocated_) munmap(at, bytes);
+}
+
+// The wire points to the FIFOs' memory, and to what devices send from.
+void RemoteTransport::keep_for_good() {
+  (void)wire_.release();
+  (void)fifos_.release();
+  (void)slots_.release();
+  (void)new std::vector<std::shared_ptr<void>>(std::move(kept_));
 }
 
 Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
@@ -247,6 +252,62 @@ bool RemoteTransport::fresh(Rank r) {
     wire_->send_copy(r, h, nullptr, 0);
   }
   return remote.mirror.ended() || (remote.boards_came_ns != 0 && now - remote.boards_came_ns < kBoardsHoldNs);
+}
+
+std::optional<Mates> RemoteTransport::mates() {
+  Mates m{local_.get(), here_};
+  for (Rank r = 0; r < nranks_ && local_ == nullptr; ++r) m.index[static_cast<size_t>(r)] = r == rank_ ? 0 : -1;
+  return m;
+}
+
+void RemoteTransport::send_from(const ConnectionKey& key, std::span<const FifoView> channels,
+                                std::span<const Rank> readers) {
+  const std::lock_guard lock(mutex_);
+  ConnectionKey k = key;
+  for (const FifoView& view : channels) {
+    ++k.channel;
+    fifos_->adopt_writer(k, view, readers);
+  }
+}
+
+void RemoteTransport::receive_into(const ConnectionKey& key, std::span<const FifoView> channels) {
+  const std::lock_guard lock(mutex_);
+  ConnectionKey k = key;
+  for (const FifoView& view : channels) {
+    ++k.channel;
+    fifos_->adopt_reader(k, view);
+  }
+  say_received(key);
+}
+
+void RemoteTransport::send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                                 uint64_t slot_bytes) {
+  const std::lock_guard lock(mutex_);
+  slots_->add(key, data, flags, slot_bytes);
+}
+
+void RemoteTransport::receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                                    uint64_t slot_bytes) {
+  const std::lock_guard lock(mutex_);
+  slots_->add(key, data, flags, slot_bytes);
+  say_received(key);
+}
+
+void RemoteTransport::say_received(const ConnectionKey& key) {
+  wire_->send_copy(key.writer, header_of(Kind::kOpened, key, 0), nullptr, 0);
+  wire_->progress();
+}
+
+bool RemoteTransport::is_received(const ConnectionKey& key, Rank reader) {
+  const std::lock_guard lock(mutex_);
+  if (received_.contains(pack(key, reader))) return true;
+  move();
+  return received_.contains(pack(key, reader));
+}
+
+void RemoteTransport::attend(bool on) {
+  attended_.store(on, std::memory_order_release);
+  if (on) wake_poller();
 }
 
 OperationBoard* RemoteTransport::board(Rank r) {

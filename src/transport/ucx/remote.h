@@ -10,6 +10,8 @@
 // Whoever drives the engine moves the messages too: progress(), in every pass. While nobody does, a poller thread
 // listens, so what has been sent arrives, and departures and aborts are heard.
 //
+// Devices post into memory of their own and tell nobody (transport/relay.h): while they may, the poller looks all the time.
+//
 // Who is gone is known from the bootstrap's sockets and from UCX itself, whichever is first. A rank that departs waits until
 // its peers have all that it sent them (5 s at most).
 //
@@ -23,13 +25,16 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "rondo/host_layout.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
+#include "transport/relay.h"
 #include "transport/ucx/board_mirror.h"
 #ifdef RONDO_HAVE_UCX
+#include "transport/ucx/relayed_slots.h"
 #include "transport/ucx/remote_fifo.h"
 #include "transport/ucx/wire.h"
 #endif
@@ -57,7 +62,7 @@ class RemotePeers {
 
 #ifdef RONDO_HAVE_UCX
 
-class RemoteTransport final : public Transport, private Sink {
+class RemoteTransport final : public Transport, private Sink, private Relay {
  public:
   struct Options {
     bool ucx_alone = false;  // ranks of one host use it too
@@ -97,8 +102,20 @@ class RemoteTransport final : public Transport, private Sink {
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;
+  std::optional<Mates> mates() override;
+  Relay* relay() override { return this; }
 
  private:
+  // Relay.
+  void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) override;
+  void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) override;
+  void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
+  void receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                     uint64_t slot_bytes) override;
+  bool is_received(const ConnectionKey& key, Rank reader) override;
+  void attend(bool on) override;
+  void say_received(const ConnectionKey& key);
+
   /// What is known of another rank.
   struct Remote {
     std::atomic<bool> departed = false;
@@ -121,11 +138,13 @@ class RemoteTransport final : public Transport, private Sink {
   void take_abort(Rank by, std::string reason);
   void tell_abort();
   void fail_here(const Status& why);
+  Status strange(const Header& h) const;
   bool move();
   bool answer_leavers();
   bool fresh(Rank r);
   void note_end(Rank r, const std::byte* bytes, size_t num_bytes);
   void leave();
+  void keep_for_good();
   void poll_loop();
   void wake_poller();
   std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) override;
@@ -144,6 +163,8 @@ class RemoteTransport final : public Transport, private Sink {
 
   std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
+  std::unique_ptr<RelayedSlots> slots_;
+  std::unordered_set<uint64_t> received_;  // packed keys of relayed connections whose readers have named their memory
   std::unique_ptr<Wire> wire_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // this rank's own, from within a message
@@ -156,7 +177,8 @@ class RemoteTransport final : public Transport, private Sink {
   std::vector<std::pair<void*, uint64_t>> allocated_;
   std::vector<std::shared_ptr<void>> kept_;
 
-  std::atomic<bool> driven_ = false;  // somebody calls progress()
+  std::atomic<bool> driven_ = false;    // somebody calls progress()
+  std::atomic<bool> attended_ = false;  // devices may post
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
   int wake_fd_ = -1;

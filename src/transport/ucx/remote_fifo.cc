@@ -17,22 +17,6 @@ namespace {
 constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once
 constexpr uint32_t kMostLines = 16;               // in one message
 
-// Of one rank's connections `other` is the one at the far end: reader or writer.
-uint64_t pack(const ConnectionKey& k, Rank other) {
-  return static_cast<uint64_t>(other) << 40 | static_cast<uint64_t>(k.tag) << 24 | static_cast<uint64_t>(k.group) << 8 |
-         static_cast<uint64_t>(k.inline_only);
-}
-
-Header header_of(Kind kind, const ConnectionKey& k, uint64_t step) {
-  Header h;
-  h.kind = kind;
-  h.tag = k.tag;
-  h.group = k.group;
-  h.inline_only = k.inline_only;
-  h.step = step;
-  return h;
-}
-
 uint32_t line_of(const FifoView& v, uint64_t step) { return static_cast<uint32_t>(step & (v.num_lines - 1)); }
 
 bool posted(const FifoView& v, uint64_t step) {
@@ -40,6 +24,17 @@ bool posted(const FifoView& v, uint64_t step) {
 }
 
 }  // namespace
+
+Header header_of(Kind kind, const ConnectionKey& k, uint64_t step) {
+  Header h;
+  h.kind = kind;
+  h.tag = k.tag;
+  h.group = k.group;
+  h.inline_only = k.inline_only;
+  h.channel = k.channel;
+  h.step = step;
+  return h;
+}
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
@@ -83,23 +78,39 @@ Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std:
     for (Loan& l : made) l.set_readers(static_cast<uint32_t>(readers.size()));
     loans = made.data();
   }
-  for (const Rank reader : readers) {
-    outgoing_.push_back(std::make_unique<Outgoing>());
-    Outgoing& o = *outgoing_.back();
-    o.key = key;
-    o.reader = reader;
-    o.view = v;
-    o.loans = loans;
-    if (!key.inline_only) o.headers.resize(v.num_lines);
-    if (!key.inline_only) o.lent.resize(v.num_lines);
-    by_reader_[pack(key, reader)] = outgoing_.back().get();
-  }
+  for (const Rank reader : readers) add_outgoing(key, reader, v, loans);
   return v;
+}
+
+void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans) {
+  outgoing_.push_back(std::make_unique<Outgoing>());
+  Outgoing& o = *outgoing_.back();
+  o.key = key;
+  o.reader = reader;
+  o.view = view;
+  o.loans = loans;
+  if (!key.inline_only) o.headers.resize(view.num_lines);
+  if (loans != nullptr) o.lent.resize(view.num_lines);
+  by_reader_[pack(key, reader)] = &o;
+}
+
+void RemoteFifos::adopt_writer(const ConnectionKey& key, const FifoView& view, std::span<const Rank> readers) {
+  for (const Rank reader : readers) add_outgoing(key, reader, view, nullptr);
+}
+
+void RemoteFifos::adopt_reader(const ConnectionKey& key, const FifoView& view) {
+  auto r = std::make_unique<Replica>();
+  r->key = key;
+  r->view = view;
+  replicas_[pack(key, key.writer)] = std::move(r);
 }
 
 Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
   const auto found = replicas_.find(pack(key, key.writer));
   if (found != replicas_.end()) return found->second.get();
+  if (key.channel != 0)
+    return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends before there is memory for it (tag {})",
+                                                     rank_, key.writer, key.tag));
   RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
   auto made = std::make_unique<Replica>();
   made->key = key;
@@ -147,9 +158,13 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
-    Lent& lent = o.lent[line_of(o.view, o.step)];
-    lent.loan = &o.loans[line_of(o.view, o.step)];
-    const std::byte* data = lent.loan->data(o.step);
+    Lent* lent = nullptr;
+    const std::byte* lent_data = nullptr;
+    if (o.loans != nullptr) {
+      lent = &o.lent[line_of(o.view, o.step)];
+      lent->loan = &o.loans[line_of(o.view, o.step)];
+      lent_data = lent->loan->data(o.step);
+    }
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
@@ -157,7 +172,7 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
     h.header.session = wire.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
-    if (data != nullptr) wire.send(o.reader, h, data, place.bytes, &lent);
+    if (lent_data != nullptr) wire.send(o.reader, h, lent_data, place.bytes, lent);
     else wire.send(o.reader, h, o.view.data + place.offset, place.bytes);
     ++o.step;
     ++sent_[static_cast<size_t>(o.reader)];
@@ -218,8 +233,8 @@ Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
 
 Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   if (header.kind == Kind::kCredit) {
-    const ConnectionKey key{rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
-                            header.inline_only != 0};
+    const ConnectionKey key{rank_,        header.group == 0 ? header.from : -1, header.tag,
+                            header.group, header.inline_only != 0,              static_cast<uint8_t>(header.channel)};
     const auto found = by_reader_.find(pack(key, header.from));
     if (found == by_reader_.end()) return impossible(header, bytes);
     uint64_t& steps = found->second->view.counters[found->second->counter()].steps;

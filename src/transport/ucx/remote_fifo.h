@@ -15,6 +15,8 @@
 // A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
 // others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader.
 //
+// A relayed connection (transport/relay.h) is one whose memory both ends have brought.
+//
 // Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
 #pragma once
 
@@ -23,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +36,14 @@
 #include "transport/ucx/wire.h"
 
 namespace rondo::ucx {
+
+/// Of one rank's connections `other` is the one at the far end: reader or writer.
+constexpr uint64_t pack(const ConnectionKey& k, Rank other) {
+  return static_cast<uint64_t>(other) << 40 | static_cast<uint64_t>(k.tag) << 24 | static_cast<uint64_t>(k.group) << 8 |
+         static_cast<uint64_t>(k.channel) << 1 | static_cast<uint64_t>(k.inline_only);
+}
+/// What a message says of its connection.
+Header header_of(Kind kind, const ConnectionKey& k, uint64_t step);
 
 class RemoteFifos {
  public:
@@ -52,6 +63,10 @@ class RemoteFifos {
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
+
+  /// Relayed connections: `view` is sent from, or stored into, from now on.
+  void adopt_writer(const ConnectionKey& key, const FifoView& view, std::span<const Rank> readers);
+  void adopt_reader(const ConnectionKey& key, const FifoView& view);
 
   /// Of connections that are open: what their ends lend, and where they want their messages; nullptr where they are to
   /// use the ring.
@@ -77,6 +92,8 @@ class RemoteFifos {
 
   /// Messages sent to a rank, and received from it.
   uint64_t sent(Rank to) const { return sent_[static_cast<size_t>(to)]; }
+  void count_sent(Rank to) { ++sent_[static_cast<size_t>(to)]; }
+  void count_received(Rank from) { ++received_[static_cast<size_t>(from)]; }
   uint64_t received(Rank from) const { return received_[static_cast<size_t>(from)]; }
   uint64_t bytes() const { return bytes_; }
 
@@ -87,7 +104,7 @@ class RemoteFifos {
     FifoView view;
     uint64_t step = 0;                // the next to be sent
     std::vector<DataHeader> headers;  // by line: UCX reads them when it gets to it
-    Loan* loans = nullptr;            // by line; shared by a multicast's readers
+    Loan* loans = nullptr;            // by line; shared by a multicast's readers. nullptr: the ring alone
     std::vector<Lent> lent;           // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
@@ -100,12 +117,13 @@ class RemoteFifos {
   struct Rest {
     uint64_t offset = 0, bytes = 0;
   };
+  void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans);
   Expected<FifoView> make(const ConnectionKey& key, uint32_t num_counters);
   Expected<std::byte*> carve(StagingPool::Use use, uint64_t bytes);
   Expected<Replica*> replica(const ConnectionKey& key);
   Status impossible(const Header& h, size_t bytes) const;
   ConnectionKey key_from(const Header& h) const {
-    return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0};
+    return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0, static_cast<uint8_t>(h.channel)};
   }
   Expected<std::byte*> place_in(const Replica& r, const Header& header, const HeaderLine& line, size_t bytes) const;
   bool carry_lines(Outgoing& o, Wire& wire);

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 
 #include "transport/ucx/remote.h"
 
@@ -17,11 +19,16 @@ constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a lea
 constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
 constexpr uint32_t kIdlePasses = 1024;        // then the peers are told of every message that was read
 constexpr int kGiveWayMs = 2;                 // the poller looks that often whether somebody drives
+// While devices may post: looks without a pause after the last message, and the pause between two later ones.
+constexpr int kIdleLooks = 2000;
+constexpr auto kNap = std::chrono::microseconds(20);
 
 }  // namespace
 
 bool RemoteTransport::move() {
   bool moved = fifos_->carry(*wire_);
+  // Who gives up lets its streams go by setting all their flags: these carry nothing.
+  if (aborted_by_.load(std::memory_order_acquire) < 0) moved |= slots_->carry(*wire_);
   moved |= wire_->progress();
   moved |= answer_leavers();
   if (std::exchange(abort_untold_, false)) tell_abort();
@@ -48,6 +55,11 @@ void RemoteTransport::rest() {
 }
 
 std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
+  if (header.kind == Kind::kSlot) {
+    std::byte* const to = slots_->place(header, bytes);
+    if (to == nullptr) fail_here(strange(header));
+    return to;
+  }
   const auto at = fifos_->place(header, line, bytes);
   if (at.ok()) return *at;
   fail_here(at.status());
@@ -55,9 +67,20 @@ std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, 
 }
 
 bool RemoteTransport::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
+  if (header.kind == Kind::kSlot) {
+    std::byte* const to = slots_->place(header, bytes);
+    if (to != nullptr) std::memcpy(to, data, bytes);
+    else fail_here(strange(header));
+    return to != nullptr;
+  }
   const Status s = fifos_->put(header, line, data, bytes);
   if (!s.ok()) fail_here(s);
   return s.ok();
+}
+
+Status RemoteTransport::strange(const Header& h) const {
+  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends to a slot that is not there (tag {}, slot {})",
+                                                   rank_, h.from, h.tag, h.step));
 }
 
 // What comes cannot be taken: this rank aborts, and the others are to hear why.
@@ -91,6 +114,15 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       wire_->send_copy(header.from, h, both.data(), both.size());
       break;
     }
+    case Kind::kOpened:
+      received_.insert(pack({rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
+                             header.inline_only != 0, static_cast<uint8_t>(header.channel)},
+                            header.from));
+      break;
+    case Kind::kSlot: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
+    case Kind::kSlotEmpty:
+      if (!slots_->arrived(header)) fail_here(strange(header));
+      break;
     case Kind::kBoards:
       if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.boards_came_ns = monotonic_ns();
       break;
@@ -165,7 +197,7 @@ void RemoteTransport::wake_poller() {
 void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
-  int busy = 0;
+  int busy = 0, idle = 0;
   pollfd fds[2] = {{wake_fd_, POLLIN, 0}, {wire_->event_fd(), POLLIN, 0}};
   while (!stop_) {
     uint64_t woken;
@@ -176,13 +208,18 @@ void RemoteTransport::poll_loop() {
       continue;
     }
     bool quiet = false, moved = false;
+    const bool attended = attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
       while (move() || fifos_->tell(*wire_)) moved = true;
       quiet = wire_->arm();
     }
     // UCX is busy as long as it likes over a link that carries nothing.
     busy = moved || quiet ? 0 : busy + 1;
-    if (quiet) ::poll(fds, 2, 100);
+    if (attended) {  // devices do not say when they post
+      idle = moved ? 0 : idle + 1;
+      if (idle < kIdleLooks) sched_yield();
+      else std::this_thread::sleep_for(kNap);
+    } else if (quiet) ::poll(fds, 2, 100);
     else if (busy < kMostBusy) sched_yield();
     else ::poll(fds, 1, kGiveWayMs);
   }

@@ -298,7 +298,7 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
   std::memcpy(static_cast<void*>(&h), header, header_bytes);
   const bool known = h.header.session == session_ && h.header.from >= 0 &&
                      static_cast<size_t>(h.header.from) < endpoints_.size() && h.header.from != rank_ &&
-                     (h.header.kind == Kind::kData) == (header_bytes == sizeof h);
+                     has_line(h.header.kind) == (header_bytes == sizeof h);
   if (!known || closing_) return UCS_OK;
   if (sealer_ != nullptr) {
     if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // nobody here sends sealed data so
@@ -329,10 +329,10 @@ ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, 
     std::erase(wire->incoming_, done);
     ++wire->moves_;
     if (wire->closing_) s = UCS_ERR_CANCELED;
-    const bool has_line = done->header.header.kind == Kind::kData;
-    const bool kept = !has_line || done->elsewhere.empty();
+    const bool lined = has_line(done->header.header.kind);
+    const bool kept = !lined || done->elsewhere.empty();
     if (s == UCS_OK && kept)
-      wire->sink_.arrived(done->header.header, has_line ? &done->header.line : nullptr,
+      wire->sink_.arrived(done->header.header, lined ? &done->header.line : nullptr,
                           reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
     else if (s != UCS_OK) wire->fail(wire->endpoints_[static_cast<size_t>(done->header.header.from)], s);
     delete done;

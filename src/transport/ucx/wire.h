@@ -33,11 +33,16 @@ enum class Kind : uint8_t {
   kData,     // a message of a Simple connection: its line, and data for the ring
   kCredit,   // a read counter
   kAbort,    // data: the reason
-  kLeaving,  // step: how many messages of kLines and kData the sender has sent to the receiver
+  kLeaving,  // step: how many messages of kLines, kData and kSlot the sender has sent to the receiver
   kLeft,     // the answer when they have all come
   kBoardsAsked,
   kBoards,  // data: an OperationBoard and a PairBoard
+  kOpened,  // of a relayed connection: its reader has named its memory
+  kSlot,    // step: a relayed slot's number; data: what it holds
+  kSlotEmpty,
 };
+/// Whose data are too long for one copy too many: with a line, whether it says anything or not.
+constexpr bool has_line(Kind k) { return k == Kind::kData || k == Kind::kSlot; }
 
 /// Stands before every message. One layout on all hosts: ranks are of one build, which Settings::abi checks.
 struct Header {
@@ -48,7 +53,8 @@ struct Header {
   Kind kind = Kind::kLines;
   uint8_t inline_only = 0;
   uint16_t num_lines = 0;
-  uint32_t pad = 0;
+  uint16_t channel = 0;  // of a relayed connection
+  uint16_t pad = 0;
 };
 struct DataHeader {
   Header header;
@@ -64,12 +70,12 @@ struct Lent {
 
 class Sink {
  public:
-  /// Where `bytes` of data of a kData message, still to be fetched, belong; nullptr: nowhere, the message is dropped,
+  /// Where `bytes` of data of a kData or kSlot message, still to be fetched, belong; nullptr: nowhere, the message is dropped,
   /// and the sink knows why.
   virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
-  /// The data of a kData message, which are here: takes them where they belong. False: nowhere, likewise.
+  /// The data of a kData or kSlot message, which are here: takes them where they belong. False: nowhere, likewise.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
-  /// A whole message. kData: its data are where they belong.
+  /// A whole message. kData, kSlot: its data are where they belong.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
 
  protected:

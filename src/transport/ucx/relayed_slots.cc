@@ -1,0 +1,74 @@
+#include "transport/ucx/relayed_slots.h"
+
+#ifdef RONDO_HAVE_UCX
+
+#include <algorithm>
+#include <atomic>
+
+namespace rondo::ucx {
+namespace {
+
+// Streams set a word and wait until it is reset, or the other way round: nobody else changes it meanwhile.
+bool take(uint32_t& flag) {
+  const std::atomic_ref<uint32_t> f(flag);
+  if (f.load(std::memory_order_acquire) == 0) return false;
+  f.store(0, std::memory_order_relaxed);
+  return true;
+}
+void set(uint32_t& flag) { std::atomic_ref<uint32_t>(flag).store(1, std::memory_order_release); }
+
+}  // namespace
+
+void RelayedSlots::add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) {
+  connections_.push_back({key, data, flags, slot_bytes, std::vector<DataHeader>(flags.size())});
+}
+
+bool RelayedSlots::carry(Wire& wire) {
+  bool any = false;
+  for (Connection& c : connections_) {
+    const bool writes = c.key.writer == rank_;
+    for (size_t i = 0; i < c.flags.size(); ++i) {
+      if (!take(writes ? c.flags[i].full : c.flags[i].empty)) continue;
+      any = true;
+      if (!writes) {
+        wire.send_copy(c.key.writer, header_of(Kind::kSlotEmpty, c.key, i), nullptr, 0);
+        continue;
+      }
+      Header& h = c.headers[i].header;
+      h = header_of(Kind::kSlot, c.key, i);
+      h.session = wire.session();
+      h.from = rank_;
+      wire.send(c.key.reader, c.headers[i], c.data + i * c.slot_bytes, c.flags[i].bytes);
+      fifos_.count_sent(c.key.reader);
+    }
+  }
+  return any;
+}
+
+RelayedSlots::Connection* RelayedSlots::find(const Header& h, bool as_writer) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const Connection& c) {
+    const ConnectionKey& k = c.key;
+    return k.tag == h.tag && k.group == h.group && k.channel == h.channel &&
+           (as_writer ? k.writer == rank_ && k.reader == h.from : k.reader == rank_ && k.writer == h.from);
+  });
+  return found != connections_.end() && h.step < found->flags.size() ? &*found : nullptr;
+}
+
+std::byte* RelayedSlots::place(const Header& header, size_t bytes) {
+  Connection* c = find(header, false);
+  return c != nullptr && bytes <= c->slot_bytes ? c->data + header.step * c->slot_bytes : nullptr;
+}
+
+bool RelayedSlots::arrived(const Header& header) {
+  const bool as_writer = header.kind == Kind::kSlotEmpty;
+  Connection* c = find(header, as_writer);
+  if (c == nullptr) return false;
+  SlotFlags& flags = c->flags[header.step];
+  set(as_writer ? flags.empty : flags.full);
+  if (!as_writer) fifos_.count_received(header.from);
+  return true;
+}
+
+}  // namespace rondo::ucx
+
+#endif
