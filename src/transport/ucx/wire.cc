@@ -272,7 +272,7 @@ void Wire::post_copy(Rank to, const DataHeader& header, size_t header_bytes, con
 bool Wire::progress() {
   constexpr int kMostRounds = 32;
   const uint64_t before = moves_;
-  for (int i = 0; i < kMostRounds && lib_.ucp_worker_progress(worker_) != 0; ++i) {
+  for (int i = 0; i < kMostRounds && moves_ == before && lib_.ucp_worker_progress(worker_) != 0; ++i) {
   }
   return moves_ != before;
 }
