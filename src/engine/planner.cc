@@ -34,16 +34,18 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
 
 // One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
 // second level cache beside the caller's data (docs/architecture.md, "Staging"). Between hosts messages in a row are a
-// little shorter, so that each fits one of the kernel's TCP segments with what stands before it: 64 KiB at most, and
-// what is over would travel by itself. They are as many as that makes, and of one length.
+// little shorter, so that each fills two of the kernel's TCP segments with what stands before it: 64 KiB each at most,
+// and what is over would travel by itself. (One segment a message costs a tenth more: more calls of the kernel. Three
+// gain nothing, and keep whoever passes them on waiting.)
 std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
-  constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024, kLongBetweenHosts = 63 * 1024;
-  if (settings_.message_bytes != 0) return {std::clamp<uint64_t>(settings_.message_bytes, 64, kLong)};
+  constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024, kSegment = 63 * 1024, kSegments = 2;
+  if (settings_.message_bytes != 0)
+    return {std::clamp<uint64_t>(settings_.message_bytes, 64, hosts_.one_host() ? kLong : 2 * kLong)};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
   const auto whole = static_cast<uint64_t>(chunk_bytes);
-  const uint64_t messages = (whole + kLongBetweenHosts - 1) / kLongBetweenHosts;
-  return {kShort, round_up((whole + messages - 1) / messages, uint64_t{64})};
+  const uint64_t segments = (whole + kSegment - 1) / kSegment;
+  return {kShort, round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments)};
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {

@@ -13,6 +13,7 @@
 // Thread safety: one maker; any readers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,12 +30,15 @@ namespace rondo {
 /// Sizes of a segment, equal on all ranks.
 struct SegmentLayout {
   static constexpr uint32_t kLinesPerConnection = 64;
-  static constexpr uint32_t kMostMessageBytes = 64 * 1024;
+  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // between hosts; on one host they are half as long
   explicit SegmentLayout(int nranks);
   int nranks;
   uint32_t max_connections;
   uint32_t data_lines;  // of a Simple connection
-  uint32_t data_bytes() const { return data_lines * kMostMessageBytes; }  // its ring
+  /// Its ring: as many messages as it has lines on one host, and those that must find room of the longest.
+  uint32_t data_bytes() const {
+    return std::max(data_lines * kMostMessageBytes / 2, (kRingMessages + 1) * kMostMessageBytes);
+  }
   uint64_t marks_offset, directory_offset, total_bytes;  // of what exists before the first connection
 };
 
