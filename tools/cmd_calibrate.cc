@@ -3,6 +3,8 @@
 // Small worlds of processes (perf_launch.h) run this program again (--observations): each of them times every candidate
 // of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times
 // into a file. The parent fits the constants to all of them (perf_fit.h).
+//
+// With --network the ranks are those of a launcher, on several hosts (calibrate_network.cc).
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include <memory>
 #include <sstream>
 
+#include "calibrate.h"
 #include "commands.h"
 #include "core/calibration.h"
 #include "perf_bench.h"
@@ -33,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 
 struct CalibrateArgs {
   std::string output;
-  bool quick = false;
+  bool quick = false, network = false;
   // of a world's ranks
   std::string observations;  // where rank 0 writes
   double budget_s = 0;
@@ -45,11 +48,6 @@ struct World {
   int nranks, cpus;
   double budget_s;
 };
-
-[[noreturn]] void fail_calibrate(const std::string& message) {
-  std::fprintf(stderr, "rondo calibrate: %s\n", message.c_str());
-  throw CLI::RuntimeError(1);
-}
 
 std::vector<int> own_cpus() {
   cpu_set_t set;
@@ -271,7 +269,37 @@ void print_found(const Calibration& found, const Observations& o) {
   line("shared cores", o.crowded, built_in.crowded, found.costs.crowded);
 }
 
-void write(const std::string& path, const Calibration& c) {
+int run(const CalibrateArgs& args) {
+  if (is_launched_rank()) return run_rank(args);
+  const std::string path = args.output.empty() ? default_calibration_path() : args.output;
+  if (path.empty()) fail_calibrate("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
+  if (args.network) return calibrate_network(path);
+  setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
+  for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
+  const Observations all = measure(worlds_for(static_cast<int>(own_cpus().size()), args.quick));
+  Calibration found;
+  found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
+  found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
+  found.corrections = corrections_of(all.timings, found.costs);
+  print_found(found, all);
+  write_calibration(path, std::move(found));
+  return 0;
+}
+
+}  // namespace
+
+void fail_calibrate(const std::string& message) {
+  std::fprintf(stderr, "rondo calibrate: %s\n", message.c_str());
+  throw CLI::RuntimeError(1);
+}
+
+void write_calibration(const std::string& path, Calibration c) {
+  c.cpu = processor_name();
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
+  c.date = date;
   std::error_code error;
   const std::filesystem::path to(path);
   if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), error);
@@ -282,30 +310,6 @@ void write(const std::string& path, const Calibration& c) {
   fmt::print("\nwritten to {}\n", path);
 }
 
-int run(const CalibrateArgs& args) {
-  if (is_launched_rank()) return run_rank(args);
-  const std::string path = args.output.empty() ? default_calibration_path() : args.output;
-  if (path.empty()) fail_calibrate("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
-  setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
-  for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
-  const Observations all = measure(worlds_for(static_cast<int>(own_cpus().size()), args.quick));
-  Calibration found;
-  found.cpu = processor_name();
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char date[32];
-  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
-  found.date = date;
-  found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
-  found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
-  found.corrections = corrections_of(all.timings, found.costs);
-  print_found(found, all);
-  write(path, found);
-  return 0;
-}
-
-}  // namespace
-
 void add_calibrate_command(CLI::App& app) {
   auto args = std::make_shared<CalibrateArgs>();
   CLI::App* command = app.add_subcommand(
@@ -315,6 +319,9 @@ void add_calibrate_command(CLI::App& app) {
       ->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
       ->type_name("FILE");
   command->add_flag("--quick", args->quick, "At most 15 seconds, fewer timings");
+  command->add_flag("--network", args->network,
+                    "As ranks of torchrun, mpirun or srun on several hosts: measures what lies between them, and leaves "
+                    "the other constants of the file as they are");
   const std::string hidden;  // CLI11 shows no group of this name
   command->add_option("--observations", args->observations)->group(hidden);
   command->add_option("--budget", args->budget_s)->group(hidden);
@@ -322,7 +329,8 @@ void add_calibrate_command(CLI::App& app) {
   command->footer(
       "Leave the machine to it while it runs. Processes that are started later read the file (RONDO_CALIBRATION names\n"
       "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they "
-      "are.\n");
+      "are.\n"
+      "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, the ranks of the job that is to come at best.\n");
   command->callback([args] {
     if (const int status = run(*args); status != 0) throw CLI::RuntimeError(status);
   });

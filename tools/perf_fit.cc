@@ -35,10 +35,10 @@ class Equations {
   }
 
   /// By coordinate descent, which converges since the matrix is positive definite.
-  void solve(CostVector& multiples) const {
+  void solve(CostVector& multiples, size_t first) const {
     for (int sweep = 0; sweep < 5000; ++sweep) {
       double most_change = 0;
-      for (size_t a = 0; a < kNumCostTerms; ++a) {
+      for (size_t a = first; a < kNumCostTerms; ++a) {
         double rest = right_[a];
         for (size_t b = 0; b < kNumCostTerms; ++b)
           if (b != a) rest -= left_[a][b] * multiples[b];
@@ -58,11 +58,11 @@ class Equations {
 
 }  // namespace
 
-CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior) {
+CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior, CostTerm first) {
   CostVector multiples, constants = prior;
   multiples.fill(1);
   for (int round = 0; round < 30; ++round) {
-    Equations(observations, prior, constants).solve(multiples);
+    Equations(observations, prior, constants).solve(multiples, static_cast<size_t>(first));
     for (size_t t = 0; t < kNumCostTerms; ++t) constants[t] = multiples[t] * prior[t];
   }
   return constants;

@@ -58,6 +58,17 @@ TEST(Fit, WhatWasNotMeasuredStays) {
   EXPECT_EQ(fit_constants({}, prior), prior);
 }
 
+TEST(Fit, ConstantsThatAreKnownStay) {
+  CostVector prior, truth;
+  prior.fill(100);
+  truth.fill(100);
+  for (size_t t = 4; t < 7; ++t) truth[t] = 300;
+  const std::vector<Observation> all = observations_of(truth, 7, 200);
+  const CostVector found = fit_constants(all, prior, CostTerm{4});
+  for (size_t t = 0; t < 4; ++t) EXPECT_DOUBLE_EQ(found[t], 100) << t;
+  for (size_t t = 4; t < 7; ++t) EXPECT_NEAR(found[t] / truth[t], 1, 0.1) << t;
+}
+
 TEST(Fit, NoConstantFallsToZero) {
   CostVector prior, truth{};
   prior.fill(100);
