@@ -47,10 +47,11 @@ Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout&
     return std::unique_ptr<Transport>(std::move(shm));
   }
 #ifdef RONDO_HAVE_UCX
-  RONDO_TRY_ASSIGN(
-      auto remote,
-      ucx::RemoteTransport::create(
-          rank, hosts, {.ucx_alone = settings.ucx_alone != 0, .encrypted = settings.encrypted != 0}, control));
+  RONDO_TRY_ASSIGN(auto remote, ucx::RemoteTransport::create(rank, hosts,
+                                                             {.ucx_alone = settings.ucx_alone != 0,
+                                                              .encrypted = settings.encrypted != 0,
+                                                              .rails = settings.rails},
+                                                             control));
   return std::unique_ptr<Transport>(std::move(remote));
 #else
   return Status(StatusCode::kInternal, fmt::format("rank {}: agree() lets no build without UCX come here", rank));
@@ -109,7 +110,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   Settings first;
   std::memcpy(&first, blobs[0].data(), sizeof(Settings));
   const HostLayout machines = bootstrap->hosts();
-  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all, first.corrections, machines));
+  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, all, first.corrections, machines));
+  std::memcpy(agreed.settings.rails, mine.rails, sizeof mine.rails);  // devices may have other names on other hosts
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);

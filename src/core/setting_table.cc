@@ -28,6 +28,8 @@ constexpr SettingRow kRows[] = {
      "longest message of the simple protocol; on one host at most 65536"},
     {"transport", Kind::kChoice, 0, 0, "auto|ucx", "auto: shared memory on one host, UCX between hosts",
      "ucx: ranks of one host use UCX too"},
+    {"rails", Kind::kText, 0, 0, "", "UCX's choice",
+     "network devices to send over at once, as UCX names them: eth0,eth1; as many on every rank"},
     {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
     {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
     {"hosts", Kind::kText, 0, 0, "", "where they are",

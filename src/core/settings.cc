@@ -33,7 +33,7 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
   if (!fits) ("..." + std::string(summary.substr(summary.size() - kEnd + 3))).copy(s.algorithms + kRoom - kEnd, kEnd);
 }
 
-void read_transport_settings(const SettingValues& values, Settings& s) {
+Status read_transport_settings(const SettingValues& values, Settings& s) {
   s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
   s.planner.device_min_blocks =
       static_cast<int32_t>(values.number_or("device_min_blocks", s.planner.device_min_blocks));
@@ -51,6 +51,13 @@ void read_transport_settings(const SettingValues& values, Settings& s) {
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("device_direct") != nullptr) s.device_direct = values.text("device_direct") != "off";
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
+  if (values.find("rails") == nullptr) return {};
+  const std::string rails = values.text("rails");
+  if (rails.size() >= sizeof s.rails)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_RAILS: {} characters are too many: {} fit", rails.size(), sizeof s.rails - 1));
+  copy_name(rails, s.rails);
+  return {};
 }
 
 Status read_hosts(const SettingValues& values, Settings& s) {
@@ -100,7 +107,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
   s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
-  read_transport_settings(values, s);
+  RONDO_TRY(read_transport_settings(values, s));
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   RONDO_TRY_ASSIGN(const CostsInForce costs, costs_in_force(nullptr, true));
   s.planner.costs = costs.costs;
@@ -148,7 +155,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
       static_cast<uint64_t>(values.number_or("message_bytes", static_cast<double>(s.planner.message_bytes)));
   if (values.find("cma") != nullptr) s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
-  read_transport_settings(values, s);
+  RONDO_TRY(read_transport_settings(values, s));
   if (const SettingValue* simd = values.find("simd")) s.simd = static_cast<int32_t>(*simd_level_from_name(simd->text));
   return s;
 }

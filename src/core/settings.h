@@ -45,6 +45,7 @@ struct RankSettings {
 /// The same with what is long and what rank 0 alone tells the others.
 struct Settings : RankSettings {
   CostCorrections corrections;
+  char rails[256] = {};  // RONDO_RAILS: of each rank its own
   PlannerSettings for_planner() const { return {planner, corrections}; }
 };
 

@@ -43,6 +43,9 @@ pid_t hold_namespace() {
 
 std::string quiet(const std::string& command) { return "{ " + command + "; } >/dev/null 2>&1"; }
 
+std::string device(int network) { return "eth" + std::to_string(network); }
+std::string port_of(int host, int network) { return (network == 0 ? "port" : "other") + std::to_string(host); }
+
 void end(pid_t process) {
   if (process <= 0) return;
   kill(process, SIGKILL);
@@ -63,9 +66,9 @@ bool TestHosts::run_in(pid_t holder, const std::string& command) const {
 }
 
 // The kernel tells of a cable's other end a moment later, and UCX looks for interfaces that are up once only.
-bool TestHosts::wait_until_up(int host) const {
+bool TestHosts::wait_until_up(int host, int network) const {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  while (!run_in(holders_[static_cast<size_t>(host)], "ip link show eth0 | grep -q 'state UP'")) {
+  while (!run_in(holders_[static_cast<size_t>(host)], "ip link show " + device(network) + " | grep -q 'state UP'")) {
     if (std::chrono::steady_clock::now() > end) return false;
     poll(nullptr, 0, 2);
   }
@@ -77,6 +80,25 @@ std::string TestHosts::shell_prefix(int host) const {
          " unshare -m -u sh -c 'mount -t sysfs sysfs /sys && echo host" + std::to_string(host) +
          " >/proc/sys/kernel/hostname && exec \"$@\"' sh ";
 }
+
+// A switch, and a cable from each host to it.
+bool TestHosts::join(int network) {
+  const pid_t hub = holders_.back();
+  const std::string bridge = "br" + std::to_string(network), subnet = network == 0 ? "10.77.0." : "10.78.0.";
+  bool ok = run_in(hub, "ip link add " + bridge + " type bridge") && run_in(hub, "ip link set " + bridge + " up");
+  for (int h = 0; h < num_hosts() && ok; ++h) {
+    const pid_t host = holders_[static_cast<size_t>(h)];
+    const std::string port = port_of(h, network), dev = device(network);
+    ok = run_in(host, "ip link add " + dev + " type veth peer name " + port + " netns " + std::to_string(hub)) &&
+         run_in(hub, "ip link set " + port + " master " + bridge + " up") &&
+         run_in(host, "ip addr add " + subnet + std::to_string(h + 1) + "/24 dev " + dev) &&
+         run_in(host, "ip link set " + dev + " up") && run_in(host, "ip link set lo up");
+  }
+  for (int h = 0; h < num_hosts() && ok; ++h) ok = wait_until_up(h, network);
+  return ok;
+}
+
+bool TestHosts::add_network() { return join(1); }
 
 std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) {
   if (std::system((quiet("command -v nsenter") + " && " + quiet("command -v ip")).c_str()) != 0) {
@@ -92,17 +114,7 @@ std::unique_ptr<TestHosts> TestHosts::make(int num_hosts, std::string* why_not) 
     }
     hosts->holders_.push_back(holder);
   }
-  const pid_t hub = hosts->holders_.back();
-  bool ok = hosts->run_in(hub, "ip link add br0 type bridge") && hosts->run_in(hub, "ip link set br0 up");
-  for (int h = 0; h < num_hosts && ok; ++h) {
-    const pid_t host = hosts->holders_[static_cast<size_t>(h)];
-    const std::string port = "port" + std::to_string(h);
-    ok = hosts->run_in(host, "ip link add eth0 type veth peer name " + port + " netns " + std::to_string(hub)) &&
-         hosts->run_in(hub, "ip link set " + port + " master br0 up") &&
-         hosts->run_in(host, "ip addr add " + address(h) + "/24 dev eth0") &&
-         hosts->run_in(host, "ip link set eth0 up") && hosts->run_in(host, "ip link set lo up");
-  }
-  for (int h = 0; h < num_hosts && ok; ++h) ok = hosts->wait_until_up(h);
+  const bool ok = hosts->join(0);
   if (ok) return hosts;
   *why_not = "veth pairs or bridges cannot be made here";
   return nullptr;
@@ -119,12 +131,12 @@ bool TestHosts::enter(int host) const {
          mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0;
 }
 
-bool TestHosts::unplug(int host) const {
-  return run_in(holders_.back(), "ip link set port" + std::to_string(host) + " nomaster");
+bool TestHosts::unplug(int host, int network) const {
+  return run_in(holders_.back(), "ip link set " + port_of(host, network) + " nomaster");
 }
 
-bool TestHosts::plug_in(int host) const {
-  return run_in(holders_.back(), "ip link set port" + std::to_string(host) + " master br0");
+bool TestHosts::plug_in(int host, int network) const {
+  return run_in(holders_.back(), "ip link set " + port_of(host, network) + " master br" + std::to_string(network));
 }
 
 bool TestHosts::limit(double megabits_per_s) const {

@@ -28,6 +28,8 @@ class TestHosts {
   TestHosts(const TestHosts&) = delete;
   TestHosts& operator=(const TestHosts&) = delete;
 
+  /// A second network beside the first: eth1 10.78.0.1 of host 0 and so on, on a switch of its own. False: it could not.
+  bool add_network();
   int num_hosts() const { return static_cast<int>(holders_.size()) - 1; }
   /// Makes the calling process one of the host's. For good, so only in a forked child. False: it could not.
   bool enter(int host) const;
@@ -36,8 +38,9 @@ class TestHosts {
   /// What to put before a program and its arguments to run it on the host, whose name it then sees: "host0".
   std::string shell_prefix(int host) const;
   /// Takes the host's cable out of the switch: what is under way is lost, and nobody is told. False: it could not.
-  bool unplug(int host) const;
-  bool plug_in(int host) const;
+  /// network: 1 for the second one's.
+  bool unplug(int host, int network = 0) const;
+  bool plug_in(int host, int network = 0) const;
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
   /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. All are
@@ -49,7 +52,8 @@ class TestHosts {
  private:
   TestHosts() = default;
   bool run_in(pid_t holder, const std::string& command) const;
-  bool wait_until_up(int host) const;
+  bool join(int network);
+  bool wait_until_up(int host, int network) const;
   std::vector<pid_t> holders_;  // one process in each host's namespace, and the last in the switch's
   pid_t relay_ = 0;
 };

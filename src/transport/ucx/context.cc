@@ -3,26 +3,34 @@
 #ifdef RONDO_HAVE_UCX
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
+#include <set>
 #include <string_view>
 
 namespace rondo::ucx {
 namespace {
 
 std::mutex context_mutex;
-std::weak_ptr<Context> context_in_use;  // guarded by context_mutex
+std::map<std::string, std::weak_ptr<Context>> contexts_in_use;  // by device; guarded by context_mutex
 
 Status ucx_error(const Library& lib, const char* what, ucs_status_t s) {
   return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib.ucs_status_string(s)));
 }
 
-Expected<ucp_context_h> make(const Library& lib) {
+Expected<ucp_context_h> make(const Library& lib, const std::string& device) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t s = lib.ucp_config_read(nullptr, nullptr, &config); s != UCS_OK)
     return ucx_error(lib, "reading its settings (UCX_*)", s);
+  if (!device.empty())
+    if (const ucs_status_t s = lib.ucp_config_modify(config, "NET_DEVICES", device.c_str()); s != UCS_OK) {
+      lib.ucp_config_release(config);
+      return ucx_error(lib, "choosing a device (RONDO_RAILS)", s);
+    }
   ucp_params_t p{};
   p.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   p.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -36,13 +44,24 @@ Expected<ucp_context_h> make(const Library& lib) {
 
 }  // namespace
 
-Expected<std::shared_ptr<Context>> Context::acquire() {
+Expected<std::shared_ptr<Context>> Context::acquire(const std::string& device) {
   RONDO_TRY_ASSIGN(const Library* lib, ucx::library());
+  if (!device.empty()) {  // UCX itself would go on without it
+    RONDO_TRY_ASSIGN(const auto any, acquire());
+    std::set<std::string> devices;
+    for (const std::string& r : any->resources()) devices.insert(r.substr(r.find('/') + 1));
+    if (!devices.contains(device))
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("RONDO_RAILS names {}, and UCX has no such device here: it has {} (UCX_NET_DEVICES "
+                                "and UCX_TLS choose among them)",
+                                device, fmt::join(devices, ", ")));
+  }
   const std::lock_guard lock(context_mutex);
-  if (auto in_use = context_in_use.lock()) return in_use;
-  RONDO_TRY_ASSIGN(const ucp_context_h handle, make(*lib));
+  std::weak_ptr<Context>& in_use = contexts_in_use[device];
+  if (auto found = in_use.lock()) return found;
+  RONDO_TRY_ASSIGN(const ucp_context_h handle, make(*lib, device));
   std::shared_ptr<Context> made(new Context(*lib, handle));
-  context_in_use = made;
+  in_use = made;
   return made;
 }
 

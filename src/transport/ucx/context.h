@@ -1,4 +1,5 @@
-// The process's UCP context: what UCX found on this machine, shared by all communicators while one holds it.
+// The process's UCP contexts: what UCX found on this machine, or one network device of it; each is shared by all
+// communicators while one holds it.
 //
 // UCX_TLS, UCX_NET_DEVICES and all other variables of UCX count as they do everywhere.
 //
@@ -17,8 +18,9 @@ namespace rondo::ucx {
 
 class Context {
  public:
-  /// The process's context, made if nobody holds it. Errors: kUnsupported (no UCX), kSystem with UCX's text.
-  static Expected<std::shared_ptr<Context>> acquire();
+  /// The process's context over a network device as UCX names it, or over whatever UCX chooses; made if nobody holds it.
+  /// Errors: kUnsupported (no UCX), kSystem with UCX's text, kInvalidArgument (no such device).
+  static Expected<std::shared_ptr<Context>> acquire(const std::string& device = {});
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

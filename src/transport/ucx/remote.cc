@@ -100,7 +100,8 @@ Status RemoteTransport::meet(const Options& options) {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
-    RONDO_TRY_ASSIGN(wire_, Wire::create(rank_, nranks_, *this));
+    RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
+    RONDO_TRY_ASSIGN(wire_, Wire::create(rank_, nranks_, *this, rails));
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
     return {};
@@ -119,7 +120,7 @@ Status RemoteTransport::meet(const Options& options) {
     if (r == 0) first = h;
     blobs[r].erase(0, sizeof h);
   }
-  wire_->set_peers(std::move(blobs), peers_.ranks_here(), first.session);
+  RONDO_TRY(wire_->set_peers(blobs, peers_.ranks_here(), first.session));
   Status sealed;
   if (options.encrypted) {
     auto sealer = Sealer::create(first.key, rank_, nranks_);

@@ -67,6 +67,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   struct Options {
     bool ucx_alone = false;  // ranks of one host use it too
     bool encrypted = false;  // all that UCX carries
+    std::string rails = {};  // this rank's network devices, with commas between them; empty: UCX's choice
   };
   /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `peers` must outlive
   /// the transport. An error of one rank is returned to all of them, with its rank.

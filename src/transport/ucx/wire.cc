@@ -3,349 +3,154 @@
 #ifdef RONDO_HAVE_UCX
 
 #include <fmt/format.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cerrno>
 #include <cstring>
-#include <numeric>
-#include <utility>
 
 namespace rondo::ucx {
-namespace {
 
-constexpr unsigned kMessageId = 1;  // UCX's number of our one kind of active message
-constexpr uint64_t kCutNs = 10'000'000'000;  // until an endpoint that was closed by force has given up all requests
+Expected<std::vector<std::string>> parse_rails(const std::string& names) {
+  std::vector<std::string> rails;
+  for (size_t at = 0; at <= names.size() && !names.empty();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    std::string name = names.substr(at, end - at);
+    at = end + 1;
+    const bool again = std::find(rails.begin(), rails.end(), name) != rails.end();
+    if (name.empty() || again || rails.size() == kMostRails)
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("RONDO_RAILS={}: {}; names of network devices, each once, with commas between them "
+                                "(rondo info shows them)",
+                                names, name.empty() ? "a name is empty" : again ? name + " comes twice"
+                                                    : fmt::format("more than {} names", kMostRails)));
+    rails.push_back(std::move(name));
+  }
+  return rails;
+}
 
-}  // namespace
-
-struct Wire::Copy {
-  Endpoint* to;
-  DataHeader header;
-  std::string data;
-};
-
-// A message whose data are being fetched into their place.
-struct Wire::Incoming {
-  Wire* wire;
-  DataHeader header;
-  size_t bytes;
-  std::string elsewhere;  // where it has no place: it is fetched all the same
-};
-
-Expected<std::unique_ptr<Wire>> Wire::create(Rank rank, int nranks, Sink& sink) {
-  RONDO_TRY_ASSIGN(std::shared_ptr<Context> context, Context::acquire());
-  std::unique_ptr<Wire> wire(new Wire(rank, sink, std::move(context)));
-  RONDO_TRY(wire->open(nranks));
+Expected<std::unique_ptr<Wire>> Wire::create(Rank rank, int nranks, Sink& sink,
+                                             const std::vector<std::string>& devices) {
+  std::unique_ptr<Wire> wire(new Wire(nranks));
+  for (size_t i = 0; i < std::max<size_t>(1, devices.size()); ++i) {
+    RONDO_TRY_ASSIGN(auto rail, Rail::create(rank, nranks, sink, devices.empty() ? std::string() : devices[i]));
+    wire->rails_.push_back(std::move(rail));
+  }
+  if (wire->rails_.size() == 1) {
+    wire->event_fd_ = wire->rails_[0]->event_fd();
+    return wire;
+  }
+  wire->event_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wire->event_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("epoll_create1: {}", strerror(errno)));
+  for (const auto& rail : wire->rails_) {
+    epoll_event e{};
+    e.events = EPOLLIN;
+    if (epoll_ctl(wire->event_fd_, EPOLL_CTL_ADD, rail->event_fd(), &e) != 0)
+      return Status(StatusCode::kSystem, fmt::format("epoll_ctl: {}", strerror(errno)));
+  }
   return wire;
 }
 
-Status Wire::open(int nranks) {
-  auto failed = [this](const char* what, ucs_status_t s) {
-    return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib_.ucs_status_string(s)));
-  };
-  ucp_worker_params_t p{};
-  p.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  p.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  if (const auto s = lib_.ucp_worker_create(context_->handle(), &p, &worker_); s != UCS_OK)
-    return failed("making a worker", s);
-  if (const auto s = lib_.ucp_worker_get_efd(worker_, &event_fd_); s != UCS_OK)
-    return failed("asking for its event descriptor", s);
-  ucp_am_handler_param_t h{};
-  h.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  h.id = kMessageId;
-  h.arg = this;
-  h.cb = [](void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-            const ucp_am_recv_param_t* param) {
-    return static_cast<Wire*>(self)->receive(header, header_bytes, data, bytes, *param);
-  };
-  if (const auto s = lib_.ucp_worker_set_am_recv_handler(worker_, &h); s != UCS_OK)
-    return failed("setting its handler", s);
-  ucp_address_t* address = nullptr;
-  size_t bytes = 0;
-  if (const auto s = lib_.ucp_worker_get_address(worker_, &address, &bytes); s != UCS_OK)
-    return failed("asking for its address", s);
-  address_.assign(reinterpret_cast<const char*>(address), bytes);
-  lib_.ucp_worker_release_address(worker_, address);
-  endpoints_.resize(static_cast<size_t>(nranks));
-  for (size_t r = 0; r < endpoints_.size(); ++r) {
-    endpoints_[r].wire = this;
-    endpoints_[r].rank = static_cast<Rank>(r);
+Wire::~Wire() {
+  if (rails_.size() > 1 && event_fd_ >= 0) ::close(event_fd_);
+}
+
+// Each rail's, its length before it.
+std::string Wire::address() const {
+  std::string all;
+  for (const auto& rail : rails_) {
+    const auto bytes = static_cast<uint32_t>(rail->address().size());
+    all.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+    all += rail->address();
   }
+  return all;
+}
+
+Status Wire::set_peers(const std::vector<std::string>& addresses, const std::vector<Rank>& near, uint64_t session) {
+  std::vector<std::vector<std::string>> of_rails(rails_.size());
+  size_t first_ranks = 0;  // how many rails rank 0 has
+  for (size_t r = 0; r < addresses.size(); ++r) {
+    std::vector<std::string> parts;
+    for (std::string_view rest = addresses[r]; !rest.empty();) {
+      uint32_t bytes = 0;
+      std::memcpy(&bytes, rest.data(), std::min(sizeof bytes, rest.size()));
+      rest.remove_prefix(std::min(sizeof bytes, rest.size()));
+      parts.emplace_back(rest.substr(0, bytes));
+      rest.remove_prefix(std::min<size_t>(bytes, rest.size()));
+    }
+    if (r == 0) first_ranks = parts.size();
+    if (parts.size() != first_ranks)
+      return Status(StatusCode::kMismatch,
+                    fmt::format("rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
+                                "on all ranks",
+                                r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks));
+    for (size_t i = 0; i < std::min(parts.size(), of_rails.size()); ++i) of_rails[i].push_back(std::move(parts[i]));
+  }
+  for (size_t i = 0; i < rails_.size(); ++i) rails_[i]->set_peers(std::move(of_rails[i]), near, session);
   return {};
 }
 
-Wire::~Wire() {
-  if (worker_ != nullptr) lib_.ucp_worker_destroy(worker_);
-  for (Incoming* i : incoming_) delete i;
+void Wire::seal_with(std::unique_ptr<Sealer> sealer) {
+  const std::shared_ptr<Sealer> shared = std::move(sealer);  // one count of messages: its nonces must not come twice
+  for (const auto& rail : rails_) rail->seal_with(shared);
 }
 
-// Lets UCX work until it is settled; false: not within the limit.
-bool Wire::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
-  const uint64_t since = monotonic_ns();
-  while (!is_settled()) {
-    if (monotonic_ns() - since > limit_ns) return false;
-    lib_.ucp_worker_progress(worker_);
-  }
-  return true;
-}
-
-void Wire::close_endpoint(Endpoint& e) {
-  if (e.handle == nullptr) return;
-  ucp_request_param_t p{};
-  p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  p.flags = e.near ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
-  void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
-  e.handle = nullptr;
-  if (UCS_PTR_IS_PTR(request)) closing_requests_.push_back(request);
-}
-
-bool Wire::close(uint64_t limit_ns) {
-  closing_ = true;
-  if (flushing_ != nullptr) closing_requests_.push_back(std::exchange(flushing_, nullptr));
-  for (Endpoint& e : endpoints_) close_endpoint(e);
-  return settled(limit_ns, [this] {
-    std::erase_if(closing_requests_, [this](void* r) {
-      if (lib_.ucp_request_check_status(r) == UCS_INPROGRESS) return false;
-      lib_.ucp_request_free(r);
-      return true;
-    });
-    return closing_requests_.empty();
-  });
-}
-
-bool Wire::recall(uint64_t quiet_ns, uint64_t limit_ns) {
-  auto num_out = [this] {
-    return std::accumulate(endpoints_.begin(), endpoints_.end(), uint64_t{0},
-                           [](uint64_t n, const Endpoint& e) { return n + e.on_loan; });
-  };
-  auto all_back = [&] { return num_out() == 0; };
-  const uint64_t since = monotonic_ns();
-  for (uint64_t left = num_out(), before = left + 1; left != 0 && left < before && monotonic_ns() - since < limit_ns;) {
-    before = left;
-    settled(quiet_ns, [&] { return num_out() < before; });
-    left = num_out();
-  }
-  for (Endpoint& e : endpoints_) {
-    if (e.on_loan == 0) continue;
-    e.cut = true;
-    close_endpoint(e);
-  }
-  return settled(kCutNs, all_back);
-}
-
-bool Wire::flush() {
-  if (flushing_ == nullptr) {
-    ucp_request_param_t p{};
-    void* request = lib_.ucp_worker_flush_nbx(worker_, &p);
-    if (!UCS_PTR_IS_PTR(request)) return true;
-    flushing_ = request;
-  }
-  if (lib_.ucp_request_check_status(flushing_) == UCS_INPROGRESS) return false;
-  lib_.ucp_request_free(std::exchange(flushing_, nullptr));
-  return true;
-}
-
-void Wire::set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session) {
-  for (const Rank r : near) endpoints_[static_cast<size_t>(r)].near = true;
-  addresses_ = std::move(addresses);
-  session_ = session;
-}
-
-void Wire::fail(Endpoint& e, ucs_status_t s) {
-  if (e.failed || e.cut) return;
-  e.failed = true;
-  e.failed_ns = monotonic_ns();
-  e.why = s;
-}
-
-std::vector<PeerLoss> Wire::losses(uint64_t before_ns) const {
-  std::vector<PeerLoss> found;
-  for (const Endpoint& e : endpoints_)
-    if (e.failed && e.failed_ns < before_ns)
-      found.push_back({e.rank, fmt::format("rank {} was lost: UCX says: {}", e.rank, lib_.ucs_status_string(e.why))});
-  return found;
-}
-
-ucp_ep_h Wire::endpoint(Rank to) {
-  Endpoint& e = endpoints_[static_cast<size_t>(to)];
-  if (e.handle != nullptr || e.failed || e.cut) return e.handle;
-  ucp_ep_params_t p{};
-  p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                 UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
-  p.address = reinterpret_cast<const ucp_address_t*>(addresses_[static_cast<size_t>(to)].data());
-  p.err_mode = e.near ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
-  p.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t s) {
-    auto* endpoint = static_cast<Endpoint*>(self);
-    endpoint->wire->fail(*endpoint, s);
-  };
-  p.err_handler.arg = &e;
-  p.user_data = &e;
-  if (const auto s = lib_.ucp_ep_create(worker_, &p, &e.handle); s != UCS_OK) {
-    e.handle = nullptr;
-    fail(e, s);
-  }
-  return e.handle;
-}
-
-void Wire::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
-                Lent* lent) {
-  Endpoint& e = endpoints_[static_cast<size_t>(to)];
-  ucp_ep_h ep = endpoint(to);
-  if (ep == nullptr || e.failed) {
-    delete copy;
-    if (lent != nullptr) lent->loan->give_back();
-    return;
-  }
-  ucp_request_param_t p{};
-  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
-  if (copy != nullptr) {
-    p.user_data = copy;
-    p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
-      done->to->wire->sent(request, s, *done->to);
-    };
-  } else if (lent != nullptr) {
-    lent->endpoint = &e;
-    p.user_data = lent;
-    p.cb.send = [](void* request, ucs_status_t s, void* what) {
-      const Lent& lent = *static_cast<Lent*>(what);
-      auto* endpoint = static_cast<Endpoint*>(lent.endpoint);
-      --endpoint->on_loan;
-      lent.loan->give_back();
-      ++endpoint->wire->moves_;
-      endpoint->wire->sent(request, s, *endpoint);
-    };
-    ++e.on_loan;
-  } else {
-    p.user_data = &e;
-    p.cb.send = [](void* request, ucs_status_t s, void* to) {
-      auto* endpoint = static_cast<Endpoint*>(to);
-      endpoint->wire->sent(request, s, *endpoint);
-    };
-  }
-  ++pending_;
-  const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
-  if (UCS_PTR_IS_PTR(request)) return;
-  --pending_;
-  delete copy;
-  if (lent != nullptr) {
-    --e.on_loan;
-    lent->loan->give_back();
-  }
-  if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
-}
-
-void Wire::sent(void* request, ucs_status_t s, Endpoint& to) {
-  --pending_;
-  lib_.ucp_request_free(request);
-  if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
-}
-
-void Wire::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent) {
-  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, lent);
-  post_copy(to, header, sizeof header, data, bytes);
-  if (lent != nullptr) lent->loan->give_back();
-}
-
-void Wire::send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {
-  // Few lines travel at once, and a header is read until they are gone: so it is copied, like all that is short.
-  send_copy(to, header, lines, bytes);
-}
-
-void Wire::send_copy(Rank to, Header header, const void* data, size_t bytes) {
-  header.session = session_;
-  header.from = rank_;
-  DataHeader h;
-  h.header = header;
-  post_copy(to, h, sizeof h.header, data, bytes);
-}
-
-void Wire::post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes) {
-  const std::string_view seen(reinterpret_cast<const char*>(&header), header_bytes);
-  auto* copy = new Copy{
-      &endpoints_[static_cast<size_t>(to)], header,
-      sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes) : std::string(static_cast<const char*>(data), bytes)};
-  post(to, &copy->header, header_bytes, copy->data.data(), copy->data.size(), copy, nullptr);
+Rail& Wire::rail_to(Rank to) {
+  const size_t n = rails_.size();
+  if (n == 1) return *rails_[0];
+  uint32_t& turn = turn_[static_cast<size_t>(to)];
+  size_t best = turn % n;
+  for (size_t i = 1; i < n; ++i)
+    if (const size_t other = (turn + i) % n; rails_[other]->pending(to) < rails_[best]->pending(to)) best = other;
+  turn = static_cast<uint32_t>((best + 1) % n);
+  return *rails_[best];
 }
 
 bool Wire::progress() {
-  constexpr int kMostRounds = 32;
-  const uint64_t before = moves_;
-  for (int i = 0; i < kMostRounds && moves_ == before && lib_.ucp_worker_progress(worker_) != 0; ++i) {
-  }
-  return moves_ != before;
+  bool any = false;
+  for (const auto& rail : rails_) any |= rail->progress();
+  return any;
 }
-
-bool Wire::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
-
-// What is forged or comes twice is as if it had not come. Once said is enough: who forges, forges often.
-bool Wire::unseal(Rank from, std::string_view header, const void* data, size_t bytes) {
-  unsealed_.resize(bytes < Sealer::kExtraBytes ? 0 : bytes - Sealer::kExtraBytes);
-  if (sealer_->open(from, header, static_cast<const std::byte*>(data), bytes,
-                    reinterpret_cast<std::byte*>(unsealed_.data())))
-    return true;
-  if (!std::exchange(told_of_forgery_, true))
-    std::fprintf(stderr, "rondo: rank %d drops what claims to be of rank %d: it is altered, or comes twice\n", rank_,
-                 from);
-  return false;
+uint64_t Wire::pending() const {
+  uint64_t sum = 0;
+  for (const auto& rail : rails_) sum += rail->pending();
+  return sum;
 }
-
-ucs_status_t Wire::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
-                           const ucp_am_recv_param_t& param) {
-  DataHeader h;
-  if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // a stray
-  std::memcpy(static_cast<void*>(&h), header, header_bytes);
-  const bool known = h.header.session == session_ && h.header.from >= 0 &&
-                     static_cast<size_t>(h.header.from) < endpoints_.size() && h.header.from != rank_ &&
-                     has_line(h.header.kind) == (header_bytes == sizeof h);
-  if (!known || closing_) return UCS_OK;
-  if (sealer_ != nullptr) {
-    if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // nobody here sends sealed data so
-    if (!unseal(h.header.from, {static_cast<const char*>(header), header_bytes}, data, bytes)) return UCS_OK;
-    data = unsealed_.data();
-    bytes = unsealed_.size();
-  }
-  ++moves_;
-  const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
-  if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
-    if (line != nullptr && bytes != 0 && !sink_.put(h.header, *line, static_cast<const std::byte*>(data), bytes))
-      return UCS_OK;
-    sink_.arrived(h.header, line, static_cast<const std::byte*>(data), bytes);
-    return UCS_OK;
-  }
-  auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes) : nullptr;
-  if (to == nullptr) {
-    incoming->elsewhere.resize(bytes);
-    to = incoming->elsewhere.data();
-  }
-  ucp_request_param_t p{};
-  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  p.user_data = incoming;
-  p.cb.recv_am = [](void* request, ucs_status_t s, size_t, void* what) {
-    auto* done = static_cast<Incoming*>(what);
-    Wire* wire = done->wire;
-    std::erase(wire->incoming_, done);
-    ++wire->moves_;
-    if (wire->closing_) s = UCS_ERR_CANCELED;
-    const bool lined = has_line(done->header.header.kind);
-    const bool kept = !lined || done->elsewhere.empty();
-    if (s == UCS_OK && kept)
-      wire->sink_.arrived(done->header.header, lined ? &done->header.line : nullptr,
-                          reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
-    else if (s != UCS_OK) wire->fail(wire->endpoints_[static_cast<size_t>(done->header.header.from)], s);
-    delete done;
-    wire->lib_.ucp_request_free(request);
-  };
-  incoming_.push_back(incoming);
-  const ucs_status_ptr_t request = lib_.ucp_am_recv_data_nbx(worker_, data, to, bytes, &p);
-  if (UCS_PTR_IS_ERR(request)) {
-    std::erase(incoming_, incoming);
-    fail(endpoints_[static_cast<size_t>(h.header.from)], UCS_PTR_STATUS(request));
-    delete incoming;
-  }
-  return UCS_OK;
+bool Wire::connected(Rank to) const {
+  return std::any_of(rails_.begin(), rails_.end(), [to](const auto& rail) { return rail->connected(to); });
+}
+bool Wire::lost(Rank r) const {
+  return std::any_of(rails_.begin(), rails_.end(), [r](const auto& rail) { return rail->lost(r); });
+}
+bool Wire::may_lend(Rank to) const {
+  return std::all_of(rails_.begin(), rails_.end(), [to](const auto& rail) { return rail->may_lend(to); });
+}
+bool Wire::recall(uint64_t quiet_ns, uint64_t limit_ns) {
+  bool all = true;
+  for (const auto& rail : rails_) all &= rail->recall(quiet_ns, limit_ns);
+  return all;
+}
+std::vector<PeerLoss> Wire::losses(uint64_t before_ns) const {
+  std::vector<PeerLoss> all;
+  for (const auto& rail : rails_)
+    for (PeerLoss& l : rail->losses(before_ns)) all.push_back(std::move(l));
+  return all;
+}
+bool Wire::flush() {
+  bool all = true;
+  for (const auto& rail : rails_) all &= rail->flush();
+  return all;
+}
+bool Wire::close(uint64_t limit_ns) {
+  bool all = true;
+  for (const auto& rail : rails_) all &= rail->close(limit_ns);
+  return all;
+}
+bool Wire::arm() {
+  bool all = true;
+  for (const auto& rail : rails_) all &= rail->arm();
+  return all;
 }
 
 }  // namespace rondo::ucx

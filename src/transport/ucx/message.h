@@ -1,0 +1,69 @@
+// What travels between ranks that share no memory, and who takes it: shared by the wire, its rails and those who use them.
+//
+// A message is a header of up to 128 bytes and data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/fifo.h"
+#include "protocol/lending.h"
+#include "rondo/types.h"
+
+namespace rondo::ucx {
+
+enum class Kind : uint8_t {
+  kLines,    // header lines of an Inline connection; data: the lines
+  kData,     // a message of a Simple connection: its line, and data for the ring
+  kCredit,   // a read counter
+  kAbort,    // data: the reason
+  kLeaving,  // step: how many messages of kLines, kData and kSlot the sender has sent to the receiver
+  kLeft,     // the answer when they have all come
+  kBoardsAsked,
+  kBoards,  // data: an OperationBoard and a PairBoard
+  kOpened,  // of a relayed connection: its reader has named its memory
+  kSlot,    // step: a relayed slot's number; data: what it holds
+  kSlotEmpty,
+};
+/// Whose data are too long for one copy too many: with a line, whether it says anything or not.
+constexpr bool has_line(Kind k) { return k == Kind::kData || k == Kind::kSlot; }
+
+/// Stands before every message. One layout on all hosts: ranks are of one build, which Settings::abi checks.
+struct Header {
+  uint64_t session = 0;  // of the communicator: what strays in is dropped
+  uint64_t step = 0;
+  int32_t from = 0;
+  uint16_t tag = 0, group = 0;  // of the connection
+  Kind kind = Kind::kLines;
+  uint8_t inline_only = 0;
+  uint16_t num_lines = 0;
+  uint16_t channel = 0;  // of a relayed connection
+  uint16_t pad = 0;
+};
+struct DataHeader {
+  Header header;
+  HeaderLine line;
+};
+static_assert(sizeof(DataHeader) == 128 && offsetof(DataHeader, line) == 64);
+
+/// A loan on its way to one reader; stays until the loan is given back.
+struct Lent {
+  Loan* loan = nullptr;
+  void* endpoint = nullptr;  // the rail's
+};
+
+class Sink {
+ public:
+  /// Where `bytes` of data of a kData or kSlot message, still to be fetched, belong; nullptr: nowhere, the message is dropped,
+  /// and the sink knows why.
+  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
+  /// The data of a kData or kSlot message, which are here: takes them where they belong. False: nowhere, likewise.
+  virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
+  /// A whole message. kData, kSlot: its data are where they belong.
+  virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
+
+ protected:
+  ~Sink() = default;
+};
+
+}  // namespace rondo::ucx
