@@ -13,6 +13,9 @@ import tempfile
 from pathlib import Path
 
 
+CONGESTION_CONTROL = "cubic"
+
+
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
@@ -45,15 +48,30 @@ class Hosts:
 
     def _make(self) -> None:
         _ip("netns", "add", self._switch)
-        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", self._switch, "link", "set", "br0", "up")
-        for i, name in enumerate(self.names):
+        for name in self.names:
             _ip("netns", "add", name)
-            _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self._switch)
-            _ip("-n", self._switch, "link", "set", f"port{i}", "master", "br0", "up")
-            _ip("-n", name, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "link", "set", "lo", "up")
+        self._join("br0", "eth0", "port", self.addresses)
+
+    def _join(self, bridge: str, device: str, port: str, addresses: list[str]) -> None:
+        _ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+        _ip("-n", self._switch, "link", "set", bridge, "up")
+        for i, name in enumerate(self.names):
+            end = ("type", "veth", "peer", "name", f"{port}{i}", "netns", self._switch)
+            _ip("-n", name, "link", "add", device, *end)
+            _ip("-n", self._switch, "link", "set", f"{port}{i}", "master", bridge, "up")
+            _ip("-n", name, "addr", "add", f"{addresses[i]}/24", "dev", device)
+            _ip("-n", name, "link", "set", device, "up")
+            # Linux's own default, whatever this machine's is: BBR, for one, paces by timers, which costs whoever sends
+            # in bursts a quarter of the time.
+            subnet = addresses[i].rsplit(".", 1)[0] + ".0/24"
+            _ip("-n", name, "route", "replace", subnet, "dev", device, "src", addresses[i], "congctl", CONGESTION_CONTROL)
+
+    def add_network(self, megabits_per_s: float) -> None:
+        """A second card in each host, eth1, on a switch of its own; both cards carry no more than this."""
+        self._join("br1", "eth1", "other", [f"10.80.0.{i + 1}" for i in range(len(self.names))])
+        for device, port in (("eth0", "port"), ("eth1", "other")):
+            self.limit(megabits_per_s, device, port)
 
     def inside(self, host: int, *argv: str) -> list[str]:
         """The command line that runs argv on the host, with a host name of its own, and memory: UCX would find that the
@@ -61,20 +79,20 @@ class Hosts:
         named = f'hostname {self.names[host]}; exec "$@"'
         return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--ipc", "sh", "-c", named, "sh", *argv]
 
-    def limit(self, megabits_per_s: float) -> None:
+    def limit(self, megabits_per_s: float, device: str = "eth0", port: str = "port") -> None:
         """Both directions of every host's link carry no more than this."""
         shape = ["root", "tbf", "rate", f"{megabits_per_s}mbit", "burst", "256kb", "latency", "100ms"]
         for i in range(len(self.names)):
-            self._tc(i, "replace", *shape)
+            self._tc(i, "replace", *shape, device=device, port=port)
 
     def no_limit(self) -> None:
         for i in range(len(self.names)):
             self._tc(i, "del", "root")
 
-    def _tc(self, host: int, what: str, *arguments: str) -> None:
+    def _tc(self, host: int, what: str, *arguments: str, device: str = "eth0", port: str = "port") -> None:
         """For both ends of the host's cable."""
-        for namespace, device in ((self.names[host], "eth0"), (self._switch, f"port{host}")):
-            argv = ["ip", "netns", "exec", namespace, "tc", "qdisc", what, "dev", device, *arguments]
+        for namespace, end in ((self.names[host], device), (self._switch, f"{port}{host}")):
+            argv = ["ip", "netns", "exec", namespace, "tc", "qdisc", what, "dev", end, *arguments]
             subprocess.run(argv, check=True)
 
     def delay(self, delay_ms: float) -> None:

@@ -59,7 +59,23 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
     return false;
   }
   move(op, s, skip, num_elems, steps);
-  return advance(op, lane);
+  advance(op, lane);
+  if (!s.recv.empty() && s.recv[0]->landing != nullptr) expect_next(op, lane);
+  return true;
+}
+
+// The lane's next message may come before the lane is tried again: then it has a place already.
+void Executor::expect_next(Operation& op, uint32_t lane) {
+  const Program& p = *op.program;
+  const LaneState& at = op.lanes[lane];
+  if (at.loop == p.num_loops) return;
+  const ProgramStep& s = p.lanes[lane][at.pc];
+  const uint64_t skip = at.loop * p.loop_elems;
+  if (s.recv.size() != 1 || s.is(kFlagDirect) || s.is(kFlagCredit) || skip >= s.src.num_elems) return;
+  const uint64_t num_elems = std::min(p.loop_elems, s.src.num_elems - skip);
+  if (!ready(op, s, p.steps_of_message(num_elems), p.ring_bytes_of_message(num_elems)) &&
+      blocked_by_ == WaitReason::kData)
+    offer_landing(op, s, skip, num_elems);
 }
 
 bool Executor::advance(Operation& op, uint32_t lane) {

@@ -68,6 +68,7 @@ class Executor {
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
   void look_ahead(const ProgramStep& s);
+  void expect_next(Operation& op, uint32_t lane);
   void offer_landing(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
