@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -64,15 +65,16 @@ TEST_F(Hosts, AKilledRankIsNamedByAllWithinASecond) {
   }
 }
 
-// Nobody is told that a cable is out: the deadline ends it, and names who does not answer.
-TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
+// What cuts host 1 off, while the ranks wait: a call of all ranks ends within its deadline of 1 s and a little more, and
+// names a rank of the other host.
+void is_cut_off(const std::function<bool()>& cut) {
   std::string why;
   Shared<SharedCounter> num_ready, num_ended;
   SpawnOptions options;
   options.deadline_s = 60;
   options.in_parent = [&](const std::vector<pid_t>&) {
     EXPECT_TRUE(num_ready->wait_at_least(4, 30));
-    EXPECT_TRUE(test_hosts().unplug(1));
+    EXPECT_TRUE(cut());
     num_ready->add();
   };
   spawn(
@@ -94,7 +96,18 @@ TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
         EXPECT_LT(watch.seconds(), 2);
       },
       options);
+}
+
+// Nobody is told that a cable is out.
+TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
+  is_cut_off([] { return test_hosts().unplug(1); });
   EXPECT_TRUE(test_hosts().plug_in(1));
+}
+
+// The kernel of one host knows, the other's does not.
+TEST_F(Hosts, ARouteThatLeadsNowhereEndsAtTheDeadline) {
+  is_cut_off([] { return test_hosts().blackhole(1, 0); });
+  EXPECT_TRUE(test_hosts().no_blackhole(1, 0));
 }
 
 // Both ranks of a host at once, as a host goes; whoever is left names one of them.

@@ -139,6 +139,14 @@ bool TestHosts::plug_in(int host, int network) const {
   return run_in(holders_.back(), "ip link set " + port_of(host, network) + " master br" + std::to_string(network));
 }
 
+bool TestHosts::blackhole(int host, int to) const {
+  return run_in(holders_[static_cast<size_t>(host)], "ip route add blackhole " + address(to) + "/32");
+}
+
+bool TestHosts::no_blackhole(int host, int to) const {
+  return run_in(holders_[static_cast<size_t>(host)], "ip route del blackhole " + address(to) + "/32");
+}
+
 bool TestHosts::limit(double megabits_per_s) const {
   const std::string shape = " root tbf rate " + std::to_string(megabits_per_s) + "mbit burst 256kb latency 100ms";
   bool ok = true;

@@ -41,6 +41,9 @@ class TestHosts {
   /// network: 1 for the second one's.
   bool unplug(int host, int network = 0) const;
   bool plug_in(int host, int network = 0) const;
+  /// The host's way to another one leads nowhere, which its own kernel knows. False: it could not.
+  bool blackhole(int host, int to) const;
+  bool no_blackhole(int host, int to) const;
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
   /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. All are
