@@ -16,7 +16,7 @@ namespace rondo::tools {
 namespace {
 
 constexpr Collective kTimed[] = {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
-                                    Collective::kBroadcast};
+                                 Collective::kBroadcast};
 constexpr uint64_t kTimedBytes[] = {256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
 constexpr size_t kFirst = static_cast<size_t>(kFirstHostTerm);
 
@@ -41,7 +41,8 @@ Calibration known_before(const std::string& path) {
   auto before = parse_calibration(text.str());
   if (!before.ok()) fail_calibrate(fmt::format("{}: {}", path, before.status().message()));
   const bool usable = before->version == kCalibrationVersion && before->cpu == processor_name();
-  if (!usable) std::printf("%s is of another version or processor: the built-in constants stand in for it\n", path.c_str());
+  if (!usable)
+    std::printf("%s is of another version or processor: the built-in constants stand in for it\n", path.c_str());
   return usable ? std::move(*before) : Calibration();
 }
 
@@ -53,9 +54,10 @@ int calibrate_network(const std::string& path) {
   Communicator& comm = **made;
   const HostLayout hosts = comm.impl().hosts();
   if (hosts.one_host())
-    fail_calibrate(fmt::format("--network: the job's {} on one host; start them on several: mpirun -np 2 --host a,b "
-                               "rondo calibrate --network",
-                               comm.size() == 1 ? "one rank is" : fmt::format("{} ranks are", comm.size())));
+    fail_calibrate(
+        fmt::format("--network: the job's {} on one host; start them on several: mpirun -np 2 --host a,b "
+                    "rondo calibrate --network",
+                    comm.size() == 1 ? "one rank is" : fmt::format("{} ranks are", comm.size())));
   try {
     Calibration found = comm.rank() == 0 ? known_before(path) : Calibration();
     if (comm.rank() == 0)

@@ -319,9 +319,10 @@ void add_calibrate_command(CLI::App& app) {
       ->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
       ->type_name("FILE");
   command->add_flag("--quick", args->quick, "At most 15 seconds, fewer timings");
-  command->add_flag("--network", args->network,
-                    "As ranks of torchrun, mpirun or srun on several hosts: measures what lies between them, and leaves "
-                    "the other constants of the file as they are");
+  command->add_flag(
+      "--network", args->network,
+      "As ranks of torchrun, mpirun or srun on several hosts: measures what lies between them, and leaves "
+      "the other constants of the file as they are");
   const std::string hidden;  // CLI11 shows no group of this name
   command->add_option("--observations", args->observations)->group(hidden);
   command->add_option("--budget", args->budget_s)->group(hidden);
@@ -330,7 +331,8 @@ void add_calibrate_command(CLI::App& app) {
       "Leave the machine to it while it runs. Processes that are started later read the file (RONDO_CALIBRATION names\n"
       "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they "
       "are.\n"
-      "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, the ranks of the job that is to come at best.\n");
+      "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, the ranks of the job that is to come at "
+      "best.\n");
   command->callback([args] {
     if (const int status = run(*args); status != 0) throw CLI::RuntimeError(status);
   });

@@ -37,8 +37,8 @@ struct MeasuredPoint {
 
   size_t best() const;  // the candidate with the least median
   /// The choice's time over the best candidate's, less 1. Of many candidates the one with the least time is there by
-  /// luck too; so it is found in every other burst and compared with the choice in the remaining ones (medians of ratios of
-  /// bursts beside one another), then the other way round. Not negative.
+  /// luck too; so it is found in every other burst and compared with the choice in the remaining ones (medians of
+  /// ratios of bursts beside one another), then the other way round. Not negative.
   double regret() const;
 };
 

@@ -18,8 +18,8 @@ struct Observation {
 /// The constants, none below 1/50 of `prior`, with which the forecasts come closest to the measurements: least
 /// squares of relative errors, in which an error above 15 % counts less (Huber's weights), with a weak pull towards
 /// `prior`. So what no observation counts stays as it was, and constants that only occur together share their sum in
-/// the prior's ratio. Constants that are 0 in `prior` stay 0, and so do those before `first` as they are. O(iterations *
-/// terms^2), deterministic.
+/// the prior's ratio. Constants that are 0 in `prior` stay 0, and so do those before `first` as they are. O(iterations
+/// * terms^2), deterministic.
 CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior,
                          CostTerm first = CostTerm{0});
 

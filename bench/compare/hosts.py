@@ -65,7 +65,8 @@ class Hosts:
             # Linux's own default, whatever this machine's is: BBR, for one, paces by timers, which costs whoever sends
             # in bursts a quarter of the time.
             subnet = addresses[i].rsplit(".", 1)[0] + ".0/24"
-            _ip("-n", name, "route", "replace", subnet, "dev", device, "src", addresses[i], "congctl", CONGESTION_CONTROL)
+            route = ["route", "replace", subnet, "dev", device, "src", addresses[i]]
+            _ip("-n", name, *route, "congctl", CONGESTION_CONTROL)
 
     def add_network(self, megabits_per_s: float) -> None:
         """A second card in each host, eth1, on a switch of its own; both cards carry no more than this."""

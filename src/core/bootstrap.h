@@ -76,8 +76,9 @@ class Bootstrap {
   Status barrier();
   /// The same among the ranks of this host alone, whatever the others do; empty for ranks of other hosts.
   Status all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all);
-  /// Collective over the ranks of this host: (*all)[r] becomes duplicates of the descriptors that rank r of this host passed, close-on-exec, owned
-  /// by the caller; empty for this rank itself and for ranks on other hosts. On an error nothing is handed out.
+  /// Collective over the ranks of this host: (*all)[r] becomes duplicates of the descriptors that rank r of this host
+  /// passed, close-on-exec, owned by the caller; empty for this rank itself and for ranks on other hosts. On an error
+  /// nothing is handed out.
   Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all);
 
   /// True when `peer` runs on this host and in this network namespace (so descriptors can be exchanged).
@@ -100,10 +101,10 @@ class Bootstrap {
   /// Nothing while `peer` has not said goodbye; then the note that it left. Never blocks.
   std::optional<std::string> parting_note(Rank peer);
 
-  /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank passes
-  /// the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one another
-  /// connected sockets over the links that stand; across hosts they meet at a rendezvous of members[0]. Errors: those of
-  /// all_gather, and kSystem naming the rank that could not make its sockets.
+  /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank
+  /// passes the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one
+  /// another connected sockets over the links that stand; across hosts they meet at a rendezvous of members[0]. Errors:
+  /// those of all_gather, and kSystem naming the rank that could not make its sockets.
   Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
   /// Asked at least every 50 ms while a collective call waits; an error ends the call. Set before the first call.
   void set_interrupt(std::function<Status()> interrupt);

@@ -1,6 +1,6 @@
 // The inside of a Bootstrap: the links of the mesh, and what is spoken over them. bootstrap.cc has the collective calls
-// and the watch for deaths, submesh.cc makes a mesh of some of the ranks, survivors.cc lets those that live agree on who
-// they are.
+// and the watch for deaths, submesh.cc makes a mesh of some of the ranks, survivors.cc lets those that live agree on
+// who they are.
 //
 // Thread safety: as Bootstrap.
 #pragma once

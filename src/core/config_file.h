@@ -31,8 +31,8 @@ constexpr size_t kMaxConfigLineBytes = 4096;
 /// Without the blanks at either end.
 std::string_view trim(std::string_view s);
 
-/// All entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line that is none of the above,
-/// for a key that stands twice, and for more than kMaxConfigBytes. O(bytes * log lines).
+/// All entries in their order. Errors: kInvalidArgument "<name>:<line>: ..." for the first line that is none of the
+/// above, for a key that stands twice, and for more than kMaxConfigBytes. O(bytes * log lines).
 Expected<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string_view name);
 
 }  // namespace rondo

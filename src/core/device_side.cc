@@ -117,8 +117,9 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
 
 }  // namespace
 
-Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLayout& hosts, int ordinal, Transport& host,
-                                                         const Settings& settings, const KernelTable& host_kernels,
+Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLayout& hosts, int ordinal,
+                                                         Transport& host, const Settings& settings,
+                                                         const KernelTable& host_kernels,
                                                          const CudaTransport::Gather& gather) {
   std::unique_ptr<DeviceSide> side(new DeviceSide(ordinal));
   CudaTransport::Options options;
@@ -131,10 +132,10 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLa
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
   auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
   const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings' table has checked it
-  RONDO_TRY_ASSIGN(side->transport_,
-                   CudaTransport::create(rank, hosts.nranks(), host, options, gather, [&](const auto& a, const auto& b) {
-                     return choose_link(machine, link_wishes, a, b);
-                   }));
+  RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
+                                                           [&](const auto& a, const auto& b) {
+                                                             return choose_link(machine, link_wishes, a, b);
+                                                           }));
   CudaTransport& t = *side->transport_;
   // Rank 0's wishes count for all; all ranks see the same devices.
   RONDO_TRY_ASSIGN(DeviceWorld world,

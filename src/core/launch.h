@@ -10,8 +10,8 @@
 //
 // With RONDO_STORE the ranks of any of them meet through a file instead (core/file_store.h).
 //
-// A derived id holds an address that everybody knows (MASTER_ADDR and a port) and a secret from RONDO_SECRET or, weaker,
-// from the job's name. See docs/launch.md.
+// A derived id holds an address that everybody knows (MASTER_ADDR and a port) and a secret from RONDO_SECRET or,
+// weaker, from the job's name. See docs/launch.md.
 //
 // Thread safety: reads the environment; everything else is free of shared state.
 #pragma once

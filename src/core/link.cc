@@ -198,7 +198,8 @@ void Link::drain_locked(Until until) {
       }
     }
     if (n <= 0) return end_locked(n == 0 ? "the connection was closed" : errno_text(errno));
-    // This process may open no more descriptors. The peer lives, and its frame comes without them: an empty one says so.
+    // This process may open no more descriptors. The peer lives, and its frame comes without them: an empty one says
+    // so.
     if (dropped) {
       arrived_descriptors_.resize(num_before);
       arrived_descriptors_.emplace_back();

@@ -55,8 +55,8 @@ class Link {
   static constexpr size_t kMaxDescriptorsPerFrame = 200;  // the kernel allows 253 (SCM_MAX_FD)
   enum class End { kNone, kLeft, kLost };
 
-  /// max_payload_bytes: a frame that announces more ends the link. `session`: of an encrypted connection, which passes no
-  /// descriptors; it may hold what has come already.
+  /// max_payload_bytes: a frame that announces more ends the link. `session`: of an encrypted connection, which passes
+  /// no descriptors; it may hold what has come already.
   Link(Fd fd, bool passes_descriptors, size_t max_payload_bytes, std::unique_ptr<TlsSession> session = nullptr);
   ~Link() { close(); }
 

@@ -16,7 +16,8 @@
 namespace rondo {
 
 /// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, ucx otherwise.
-/// Errors: kMismatch (settings, version), kUnsupported (several hosts, no UCX), those of the Bootstrap and the transport.
+/// Errors: kMismatch (settings, version), kUnsupported (several hosts, no UCX), those of the Bootstrap and the
+/// transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
 /// Communicator::init_rank.

@@ -25,7 +25,8 @@
 
 namespace rondo {
 
-/// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none came.
+/// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none
+/// came.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
 
 /// What a listener grants those who have not proved yet that they belong to the job.

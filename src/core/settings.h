@@ -49,8 +49,8 @@ struct Settings : RankSettings {
   PlannerSettings for_planner() const { return {planner, corrections}; }
 };
 
-/// From the sources of core/setting_table.h, `config` being the strongest. Errors: kInvalidArgument naming the variable,
-/// or file:line and key. Unknown ones are reported on stderr.
+/// From the sources of core/setting_table.h, `config` being the strongest. Errors: kInvalidArgument naming the
+/// variable, or file:line and key. Unknown ones are reported on stderr.
 Expected<Settings> read_settings(const Config& config);
 
 /// The same before anything is made of them.

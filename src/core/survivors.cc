@@ -137,7 +137,8 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
   }
 }
 
-// What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's then.
+// What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's
+// then.
 std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   links_[peer]->drain();
   std::list<Frame>& kept = views_[peer];

@@ -180,8 +180,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(con
 }
 
 // Those who exclude the same ranks gather; when all others that have not left are there, it is decided once, under the
-// lock, by whoever sees that first, and the others take it. A rank that has given up may call again with another list while
-// the others still wait in the old gathering: only callers of the same attempt must have the same list.
+// lock, by whoever sees that first, and the others take it. A rank that has given up may call again with another list
+// while the others still wait in the old gathering: only callers of the same attempt must have the same list.
 Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, const std::vector<Rank>& excluded,
                                                                  std::string settings, const Wait& wait) {
   std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// ThreadControl: the control plane of ranks that were made together as threads of this process (init_all), and how their
-// communicators are made. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
+// ThreadControl: the control plane of ranks that were made together as threads of this process (init_all), and how
+// their communicators are made. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
 //
 // Thread safety: ThreadMeeting from any thread; ThreadControl as ControlPlane.
 #pragma once

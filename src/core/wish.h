@@ -1,5 +1,5 @@
-// Wish: what a rank asks of the others when it makes a communicator of theirs, as all ranks of it hear it before anything
-// is made. So a rank that cannot take part says why, and one that calls something else is named.
+// Wish: what a rank asks of the others when it makes a communicator of theirs, as all ranks of it hear it before
+// anything is made. So a rank that cannot take part says why, and one that calls something else is named.
 #pragma once
 
 #include <string>

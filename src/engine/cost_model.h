@@ -18,7 +18,8 @@
 namespace rondo {
 
 // X(enumerator, name, unit, built in: a core each, shared cores, what it counts). The built-in values are those of one
-// machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` finds a machine's own.
+// machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` finds a machine's
+// own.
 #define RONDO_COST_TERMS(X)                                                                                       \
   X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                      \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank") \

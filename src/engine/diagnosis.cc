@@ -117,8 +117,8 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   return died && (!finished(died->rank) || waited_ns >= kStillnessNs) ? died : left;
 }
 
-// Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place of
-// this operation, and at the last place that the other rank has reached (an operation without elements leaves no
+// Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place
+// of this operation, and at the last place that the other rank has reached (an operation without elements leaves no
 // message behind that could tell).
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
   if (is_point_to_point(op.program)) {

@@ -131,7 +131,8 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
   }
   if (!a.direct) return true;
   if (!hosts_.one_host()) return false;  // nobody reaches into another host's memory
-  // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their own.
+  // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their
+  // own.
   const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
   return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());

@@ -5,9 +5,9 @@
 // nobody waits.
 //
 // Operations start in order. (Sends and receives too: on a rank; they have a count of their own, as they are no part of
-// the order that all ranks share.) One that touches no memory of those before it may start while they run (it takes turns on
-// shared connections); others wait. Once an operation has failed, the communicator refuses all further work with that
-// error, since its ranks no longer agree on what is on the wire.
+// the order that all ranks share.) One that touches no memory of those before it may start while they run (it takes
+// turns on shared connections); others wait. Once an operation has failed, the communicator refuses all further work
+// with that error, since its ranks no longer agree on what is on the wire.
 //
 // Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
 // thread; the rest is the driver's.

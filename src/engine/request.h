@@ -1,5 +1,5 @@
-// PlanRequest: the shape of a call, as far as a plan depends on it. All of it is equal on all ranks, or belongs to a pair
-// of ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
+// PlanRequest: the shape of a call, as far as a plan depends on it. All of it is equal on all ranks, or belongs to a
+// pair of ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,14 @@
-// Relay: connections between hosts whose memory somebody else brings: FIFOs in pinned memory, which devices post into and
-// read from without the engine's knowledge.
+// Relay: connections between hosts whose memory somebody else brings: FIFOs in pinned memory, which devices post into
+// and read from without the engine's knowledge.
 //
 //   device --posts--> FIFO here ==messages==> FIFO there --reads--> device
 //          <--room--  counter   <==credits===  counter  <--frees--
 //
-// Both ends name a connection by its key, in which a channel is set (ConnectionKey::channel > 0), and each brings memory
-// of its own; the relay keeps the two alike. Nothing is sent before the reader has named its memory.
+// Both ends name a connection by its key, in which a channel is set (ConnectionKey::channel > 0), and each brings
+// memory of its own; the relay keeps the two alike. Nothing is sent before the reader has named its memory.
 //
-// Slots of the stream engine are carried likewise (SlotFlags): what is full here becomes full there, what is empty there
-// becomes empty here.
+// Slots of the stream engine are carried likewise (SlotFlags): what is full here becomes full there, what is empty
+// there becomes empty here.
 //
 // Thread safety: any thread. Memory that was named must stay until the transport has ended (Transport::keep).
 #pragma once
@@ -39,11 +39,13 @@ class Relay {
  public:
   virtual ~Relay() = default;
   /// This rank writes: what is posted into `channels` (channel c + 1 of the key) goes to `readers`. Once for each key.
-  virtual void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) = 0;
+  virtual void send_from(const ConnectionKey& key, std::span<const FifoView> channels,
+                         std::span<const Rank> readers) = 0;
   /// This rank reads: it goes there. `channels` have one read counter each. Once for each key.
   virtual void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) = 0;
   /// The same for slots of `slot_bytes` each; a multicast is a connection to each reader.
-  virtual void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) = 0;
+  virtual void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
+                          uint64_t slot_bytes) = 0;
   virtual void receive_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags,
                              uint64_t slot_bytes) = 0;
   /// True once `reader` has named its memory. Ask again: never blocks.

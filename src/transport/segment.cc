@@ -36,7 +36,8 @@ void populate(const FifoView& v, int advice) {
 }  // namespace
 
 // A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that messages are read from
-// the shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very many.
+// the shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very
+// many.
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);

@@ -108,8 +108,8 @@ class Child {
   int out_ = -1;
 };
 
-/// A child for each rank, whose body gets the unique id of all. They are forked before the id is made, whose thread would
-/// else be at work meanwhile: AddressSanitizer's allocator does not survive a fork beside a busy thread.
+/// A child for each rank, whose body gets the unique id of all. They are forked before the id is made, whose thread
+/// would else be at work meanwhile: AddressSanitizer's allocator does not survive a fork beside a busy thread.
 inline std::vector<Child> fork_ranks(int nranks, const std::function<std::string(Rank, const rondo_unique_id&)>& body) {
   std::vector<Child> children;
   int ends[2];

@@ -20,8 +20,8 @@ class FaultMatrix : public ::testing::TestWithParam<FaultCase> {
 
 TEST_P(FaultMatrix, EndsInAStatusAndTheSurvivorsGoOn) { run_fault_case(GetParam()); }
 
-/// All rows, and the messages between two ranks, as cases of `fault`. Moments, ways of calling, sizes, victims and roots
-/// take turns; `salt` says where they begin.
+/// All rows, and the messages between two ranks, as cases of `fault`. Moments, ways of calling, sizes, victims and
+/// roots take turns; `salt` says where they begin.
 inline std::vector<FaultCase> cases_of_every_row(World world, Fault fault, const std::vector<Moment>& moments,
                                                  size_t salt) {
   constexpr Calls kCalls[] = {Calls::kBlocking, Calls::kBlocking, Calls::kAsync, Calls::kGrouped};

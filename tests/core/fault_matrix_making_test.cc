@@ -270,7 +270,8 @@ void judge(const MakingCase& c, const MakingRun& run) {
       const char* call = code == StatusCode::kOk || c.stage == Stage::kFinalize       ? "all_reduce"
                          : newcomer                                                        ? "init"
                                                                                          : stage_name(c.stage);
-      // Who could not take part in a meeting leaves it at its own deadline at the latest, and is then seen to have left.
+      // Who could not take part in a meeting leaves it at its own deadline at the latest, and is then seen to have
+      // left.
       const bool leaves_late = c.fault == Fault::kDescriptors && (c.stage == Stage::kGrow || c.stage == Stage::kInit);
       // The ranks of a split may not hear why one of them gave up: then the first that closed its end is named.
       const bool gives_up = c.fault == Fault::kDescriptors && c.stage == Stage::kSplit && r != c.victim;

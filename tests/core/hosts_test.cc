@@ -65,8 +65,8 @@ TEST_F(Hosts, AKilledRankIsNamedByAllWithinASecond) {
   }
 }
 
-// What cuts host 1 off, while the ranks wait: a call of all ranks ends within its deadline of 1 s and a little more, and
-// names a rank of the other host.
+// What cuts host 1 off, while the ranks wait: a call of all ranks ends within its deadline of 1 s and a little more,
+// and names a rank of the other host.
 void is_cut_off(const std::function<bool()>& cut) {
   std::string why;
   Shared<SharedCounter> num_ready, num_ended;

@@ -126,8 +126,7 @@ TEST_F(Rails, OneCableOfTwoEndsTheCallWithItsPeersName) {
         CallOptions call;
         call.deadline_s = 1;
         const Stopwatch watch;
-        const Status s =
-            (*both)->all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kSum, &call);
+        const Status s = (*both)->all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kSum, &call);
         EXPECT_FALSE(s.ok());
         EXPECT_NE(s.message().find("rank " + std::to_string(1 - comm.rank())), std::string::npos) << s.to_string();
         EXPECT_LT(watch.seconds(), 2.5);

@@ -1,5 +1,5 @@
-// Communicators made by splitting: who is in them, in which order, many of them, of one another, gone in any order; what
-// every rank sees when one of them does not take part; and the end of a communicator's work.
+// Communicators made by splitting: who is in them, in which order, many of them, of one another, gone in any order;
+// what every rank sees when one of them does not take part; and the end of a communicator's work.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -220,7 +220,8 @@ TEST_P(Stress, RandomOperations) {
 }
 
 /// Communicators that come and go. In a round the world splits at random; each part splits again into one of the same
-/// ranks in another order; two threads of every rank work on the two at once; then all go, in an order of each rank's own.
+/// ranks in another order; two threads of every rank work on the two at once; then all go, in an order of each rank's
+/// own.
 class StressTree {
  public:
   StressTree(Communicator& world, uint64_t seed)

@@ -72,7 +72,8 @@ inline GpuMachine linked_devices(int n) {
   return machine;
 }
 
-/// Of communicators of device memory whose devices reach each other, whatever lies between them; `settings`: further lines.
+/// Of communicators of device memory whose devices reach each other, whatever lies between them; `settings`: further
+/// lines.
 inline Config device_config(const std::string& settings = {}) {
   Config config;
   config.memory = rondo::Memory::kCuda;

@@ -1,5 +1,5 @@
-// One case of the fault matrix: some ranks call one operation after the other, one rank goes wrong at a chosen moment, and
-// everything that must follow is judged: how each survivor's call ended and what its text says, when, that the
+// One case of the fault matrix: some ranks call one operation after the other, one rank goes wrong at a chosen moment,
+// and everything that must follow is judged: how each survivor's call ended and what its text says, when, that the
 // communicator refuses work from there on, that the survivors shrink to the same communicator and sum on it, and that
 // nothing is left behind.
 //
@@ -46,7 +46,8 @@ struct FaultCase {
 };
 
 inline constexpr int kFaultRanks = 4;
-/// How long the calls of a case may take where its end is the deadline; three times as long when the machine is too busy.
+/// How long the calls of a case may take where its end is the deadline; three times as long when the machine is too
+/// busy.
 inline constexpr double kFaultDeadlineS = 0.4;
 
 /// For GoogleTest: letters, digits, underscores.

@@ -11,8 +11,8 @@
 // Told to, it takes messages on loan, reads them late, and puts those that come where their reader wants them, as a
 // transport does that shares no memory with its peers (protocol/lending.h).
 //
-// Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct and
-// pull algorithms the messages are their credits.
+// Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct
+// and pull algorithms the messages are their credits.
 //
 // Thread safety: FaultControl from any thread; FaultTransport as Transport.
 #pragma once

@@ -61,8 +61,9 @@ inline Mappings shared_mappings() {
   return m;
 }
 
-/// What this process holds now; and what of it is there after all that was made since should be gone. Some things end by
-/// themselves a little later (the thread of a rendezvous), so it looks for up to five seconds. Empty: nothing is left.
+/// What this process holds now; and what of it is there after all that was made since should be gone. Some things end
+/// by themselves a little later (the thread of a rendezvous), so it looks for up to five seconds. Empty: nothing is
+/// left.
 struct Holdings {
   std::set<std::string> descriptors = open_descriptors();
   size_t threads = num_threads();

@@ -2,8 +2,8 @@
 // UCX alone, or as processes on several test hosts (shm on a host, ucx between them).
 //
 // The function's Status, and every failed EXPECT in it, is reported to GoogleTest with the rank, from processes too
-// (the text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads cannot
-// be killed, so they are named and the test program ends. Processes die with the test program.
+// (the text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads
+// cannot be killed, so they are named and the test program ends. Processes die with the test program.
 //
 // A program that spawns processes must not have made a communicator itself: state that a fork copies is not state that
 // a fork shares. Hence one test program for threads and one for processes.

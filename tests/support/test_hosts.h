@@ -28,7 +28,8 @@ class TestHosts {
   TestHosts(const TestHosts&) = delete;
   TestHosts& operator=(const TestHosts&) = delete;
 
-  /// A second network beside the first: eth1 10.78.0.1 of host 0 and so on, on a switch of its own. False: it could not.
+  /// A second network beside the first: eth1 10.78.0.1 of host 0 and so on, on a switch of its own. False: it could
+  /// not.
   bool add_network();
   int num_hosts() const { return static_cast<int>(holders_.size()) - 1; }
   /// Makes the calling process one of the host's. For good, so only in a forked child. False: it could not.

@@ -10,8 +10,9 @@
 
 namespace rondo {
 
-DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
-                           CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s)
+DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
+                           const PlannerSettings& settings, CudaTransport& transport, const KernelTable& host_kernels,
+                           double connect_deadline_s)
     : rank_(rank),
       nranks_(hosts.nranks()),
       world_(world),
@@ -24,9 +25,8 @@ DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld
       kernels_(KernelLoader::of(transport.context())) {}
 
 Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, const HostLayout& hosts,
-                                                             const DeviceWorld& world,
-                                                             const PlannerSettings& settings, CudaTransport& transport,
-                                                             const KernelTable& host_kernels,
+                                                             const DeviceWorld& world, const PlannerSettings& settings,
+                                                             CudaTransport& transport, const KernelTable& host_kernels,
                                                              double connect_deadline_s) {
   std::unique_ptr<DeviceEngine> e(
       new DeviceEngine(rank, hosts, world, settings, transport, host_kernels, connect_deadline_s));

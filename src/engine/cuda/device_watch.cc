@@ -178,7 +178,8 @@ Status DeviceEngine::report() const {
                             where, which));
 }
 
-// What ranks on other hosts do is asked for when a call is late, so that its deadline can tell; the caller holds the lock.
+// What ranks on other hosts do is asked for when a call is late, so that its deadline can tell. The caller holds the
+// lock.
 void DeviceEngine::ask_for_boards() const {
   if (!world_.relayed || outstanding_.empty()) return;
   const Outstanding& o = outstanding_.front();

@@ -1,5 +1,5 @@
-// KernelLoader: the kernels of this library on one device, loaded from their images at first use; and the order in which
-// a thread's launches of kernels that wait begin there.
+// KernelLoader: the kernels of this library on one device, loaded from their images at first use; and the order in
+// which a thread's launches of kernels that wait begin there.
 //
 // Thread safety: any thread; the device's context is current.
 #pragma once
@@ -31,10 +31,10 @@ class KernelLoader {
   Expected<cuda::Function> find(std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks'. It begins after the one that this thread launched before, on
-  /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that order,
-  /// and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver 12.3.)
-  /// `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it; at most
-  /// one while the stream is captured. Errors: kSystem.
+  /// whatever stream: then calls that come in one order on all ranks also find their place on the devices in that
+  /// order, and none holds the place of one that it waits for. (Not while the stream is captured, nor before driver
+  /// 12.3.) `told` are recorded when all its blocks have begun; before driver 12.3, when the stream has come to it; at
+  /// most one while the stream is captured. Errors: kSystem.
   Status launch_in_order(cuda::LaunchConfig& config, cuda::Function function, void** params, bool captured,
                          std::span<const cuda::Event> told);
 

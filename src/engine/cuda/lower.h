@@ -32,7 +32,8 @@ struct DeviceShape {
 /// too: then it stands for two connections.
 enum class DeviceEnd : uint8_t { kCredit /* lines alone */, kSimple /* lines and a ring */, kLl, kLl128 };
 
-/// Gives ends of connections their places in a channel's tables (DeviceComm::reads, ::writes), the same in all channels.
+/// Gives ends of connections their places in a channel's tables (DeviceComm::reads, ::writes), the same in all
+/// channels.
 class PortIndex {
  public:
   virtual ~PortIndex() = default;

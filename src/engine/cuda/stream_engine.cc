@@ -1,11 +1,11 @@
 // The stream engine: a rank's instructions as copies, flags and reduction kernels in the caller's stream. Nothing waits
-// on the device's processors: a stream that waits for a flag holds none of them, so processes that share a device do not
-// starve one another.
+// on the device's processors: a stream that waits for a flag holds none of them, so processes that share a device do
+// not starve one another.
 //
-// A message goes into one of kStreamSlots slots of the reader's memory: message m of a call into slot m mod kStreamSlots.
-// Its writer's stream waits until `empty` is 1 and resets it, copies, sets `full`; its reader's waits until `full` is 1 and
-// resets it, reads, sets `empty`. After a call all slots are empty again, so every call begins with slot 0, and no
-// value differs from one call, or replay of a graph, to the next.
+// A message goes into one of kStreamSlots slots of the reader's memory: message m of a call into slot m mod
+// kStreamSlots. Its writer's stream waits until `empty` is 1 and resets it, copies, sets `full`; its reader's waits
+// until `full` is 1 and resets it, reads, sets `empty`. After a call all slots are empty again, so every call begins
+// with slot 0, and no value differs from one call, or replay of a graph, to the next.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -169,8 +169,8 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   return {};
 }
 
-// The collectives one after the other; then all messages between two ranks, by distance and then by their number in their
-// connection, so that no rank sends more than its peer can have taken (stream_order.h).
+// The collectives one after the other; then all messages between two ranks, by distance and then by their number in
+// their connection, so that no rank sends more than its peer can have taken (stream_order.h).
 Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
                                  cuda::Stream stream) {
   struct Keyed {

@@ -1,9 +1,11 @@
-// The order in which the stream engine issues a rank's instructions: one row for all lanes, since a rank has one stream.
+// The order in which the stream engine issues a rank's instructions: one row for all lanes, since a rank has one
+// stream.
 //
 // Run one after the other, lanes could wait for each other across ranks for ever. So all ranks play the schedule of all
-// ranks through, in rounds, with connections of kStreamSlots messages, and each issues its own instructions in the order
-// in which they came: that they came in this order on all ranks shows that no rank waits for what comes later. Messages
-// whose sizes only their two ends know (all_to_all_v, send and recv) need no such play: they go by distance, sends first.
+// ranks through, in rounds, with connections of kStreamSlots messages, and each issues its own instructions in the
+// order in which they came: that they came in this order on all ranks shows that no rank waits for what comes later.
+// Messages whose sizes only their two ends know (all_to_all_v, send and recv) need no such play: they go by distance,
+// sends first.
 //
 // Pure functions.
 #pragma once

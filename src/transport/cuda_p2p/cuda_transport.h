@@ -1,12 +1,12 @@
-// cuda_p2p: connections whose memory lies on devices, for ranks that are threads or processes of one host, on devices of
-// their own or on the same one. It stands beside the communicator's host transport, which goes on to carry what does not
-// touch data: boards, aborts, deaths.
+// cuda_p2p: connections whose memory lies on devices, for ranks that are threads or processes of one host, on devices
+// of their own or on the same one. It stands beside the communicator's host transport, which goes on to carry what does
+// not touch data: boards, aborts, deaths.
 //
 // Where a connection's parts lie stands in layout.h. A reader makes the inbox of a unicast, a writer its counters, each
 // at its first mention, in its own staging memory, and shows it on its board; the connection is ready when each has
 // found the other's half. Peers of another process open the memory by IPC handle, peers of the same process have it
-// mapped already. When the communicator is made every rank writes into every other's memory and reads it back: pairs for
-// which that fails, or which the topology forbids, get their connections in pinned host memory that both reach, and
+// mapped already. When the communicator is made every rank writes into every other's memory and reads it back: pairs
+// for which that fails, or which the topology forbids, get their connections in pinned host memory that both reach, and
 // describe_links() says so.
 //
 // Where ranks stand on several hosts all of this holds among those of one host. What crosses goes through pinned memory
@@ -15,7 +15,8 @@
 //
 // A rank's memory goes back when no rank can touch it any more (Transport::keep).
 //
-// Thread safety: as Transport; the caller's device context is current in all calls but raise_abort, aborted_by, departed.
+// Thread safety: as Transport; the caller's device context is current in all calls but raise_abort, aborted_by,
+// departed.
 #pragma once
 
 #include <functional>
@@ -74,8 +75,8 @@ class CudaTransport final : public Transport {
     int32_t capability = 0;  // 90: sm_90
     Wishes wishes;
     bool same_process(const DeviceOfRank& o) const {
-      return host_number == o.host_number && process.pid == o.process.pid && process.start_ticks == o.process.start_ticks &&
-             process.pid_namespace == o.process.pid_namespace;
+      return host_number == o.host_number && process.pid == o.process.pid &&
+             process.start_ticks == o.process.start_ticks && process.pid_namespace == o.process.pid_namespace;
     }
     bool same_device(const DeviceOfRank& o) const;
   };

@@ -114,8 +114,8 @@ CudaTransport::~CudaTransport() {
   host_.keep(std::move(kept_));
 }
 
-// Threads of one process share pinned memory that lives as long as their world, as does a rank that is alone on its host;
-// processes share what their transport maps in all of them.
+// Threads of one process share pinned memory that lives as long as their world, as does a rank that is alone on its
+// host; processes share what their transport maps in all of them.
 Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
   if (shares_with_processes()) {
     RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));
@@ -266,7 +266,9 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
     if (results.size() != static_cast<size_t>(nranks_))
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
     DeviceLink& link = links_[static_cast<size_t>(r)];
-    const auto maps = [&link] { return link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer; };
+    const auto maps = [&link] {
+      return link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
+    };
     if (results[static_cast<size_t>(rank_)] == 0 && maps()) {
       link.way = DeviceLink::Way::kHost;
       link.reason = fmt::format("rank {} cannot write this rank's memory", r);
@@ -334,7 +336,8 @@ std::string CudaTransport::describe_links() const {
     constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory",
                                           "through pinned memory and UCX"};
     text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
-                        l.same_process || l.way == DeviceLink::Way::kRelay ? "" : ", another process", l.reason.empty() ? "" : ": " + l.reason);
+                        l.same_process || l.way == DeviceLink::Way::kRelay ? "" : ", another process",
+                        l.reason.empty() ? "" : ": " + l.reason);
     if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
     text += '\n';
   }

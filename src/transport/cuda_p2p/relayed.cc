@@ -35,12 +35,12 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const D
   Relay* const relay = host_.relay();
   const bool lines = form == ConnectionForm::kLines;
   if (relay == nullptr || (!lines && form != ConnectionForm::kRing))
-    return Status(StatusCode::kInternal, fmt::format("rank {}: words and wide lines cannot be carried between hosts", rank_));
+    return Status(StatusCode::kInternal,
+                  fmt::format("rank {}: words and wide lines cannot be carried between hosts", rank_));
   ConnectionKey name = key;
   name.inline_only = lines;
-  auto found = std::find_if(relayed_.begin(), relayed_.end(), [&](const Relayed& r) {
-    return r.connection.key == key && r.connection.form == form;
-  });
+  auto found = std::find_if(relayed_.begin(), relayed_.end(),
+                            [&](const Relayed& r) { return r.connection.key == key && r.connection.form == form; });
   std::vector<Rank> readers;
   for (Rank r = 0; r < nranks_ && writes; ++r)
     if (key.group == kUnicast ? r == key.reader

@@ -16,8 +16,8 @@
 
 namespace rondo::ucx {
 
-/// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that, and
-/// whoever has not heard of an abort, why it leaves.
+/// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that,
+/// and whoever has not heard of an abort, why it leaves.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
   int64_t aborted_by = -1;

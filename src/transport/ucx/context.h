@@ -18,7 +18,8 @@ namespace rondo::ucx {
 
 class Context {
  public:
-  /// The process's context over a network device as UCX names it, or over whatever UCX chooses; made if nobody holds it.
+  /// The process's context over a network device as UCX names it, or over whatever UCX chooses; made if nobody
+  /// holds it.
   /// Errors: kUnsupported (no UCX), kSystem with UCX's text, kInvalidArgument (no such device).
   static Expected<std::shared_ptr<Context>> acquire(const std::string& device = {});
   ~Context();

@@ -22,14 +22,31 @@
 
 namespace rondo::ucx {
 
-#define RONDO_UCX_FUNCTIONS(X)                                                                             \
-  X(ucp_get_version_string)                                                                                \
-  X(ucp_init_version)                                                                                      \
-  X(ucp_cleanup) X(ucp_context_print_info) X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_worker_create)   \
-      X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_progress) \
-          X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_set_am_recv_handler) X(ucp_ep_create)       \
-              X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_am_recv_data_nbx) X(ucp_request_free)           \
-                  X(ucp_worker_flush_nbx) X(ucp_request_check_status)
+// clang-format off
+#define RONDO_UCX_FUNCTIONS(X) \
+  X(ucp_get_version_string) \
+  X(ucp_init_version) \
+  X(ucp_cleanup) \
+  X(ucp_context_print_info) \
+  X(ucp_config_read) \
+  X(ucp_config_modify) \
+  X(ucp_config_release) \
+  X(ucp_worker_create) \
+  X(ucp_worker_destroy) \
+  X(ucp_worker_get_address) \
+  X(ucp_worker_release_address) \
+  X(ucp_worker_progress) \
+  X(ucp_worker_get_efd) \
+  X(ucp_worker_arm) \
+  X(ucp_worker_set_am_recv_handler) \
+  X(ucp_ep_create) \
+  X(ucp_ep_close_nbx) \
+  X(ucp_am_send_nbx) \
+  X(ucp_am_recv_data_nbx) \
+  X(ucp_request_free) \
+  X(ucp_worker_flush_nbx) \
+  X(ucp_request_check_status)
+// clang-format on
 
 /// UCX's functions under their own names; ucp.h says what they do.
 struct Library {

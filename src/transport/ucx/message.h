@@ -1,4 +1,5 @@
-// What travels between ranks that share no memory, and who takes it: shared by the wire, its rails and those who use them.
+// What travels between ranks that share no memory, and who takes it: shared by the wire, its rails and those who use
+// them.
 //
 // A message is a header of up to 128 bytes and data.
 #pragma once
@@ -54,8 +55,8 @@ struct Lent {
 
 class Sink {
  public:
-  /// Where `bytes` of data of a kData or kSlot message, still to be fetched, belong; nullptr: nowhere, the message is dropped,
-  /// and the sink knows why.
+  /// Where `bytes` of data of a kData or kSlot message, still to be fetched, belong; nullptr: nowhere, the message is
+  /// dropped, and the sink knows why.
   virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
   /// The data of a kData or kSlot message, which are here: takes them where they belong. False: nowhere, likewise.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;

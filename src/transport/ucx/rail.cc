@@ -13,7 +13,7 @@
 namespace rondo::ucx {
 namespace {
 
-constexpr unsigned kMessageId = 1;  // UCX's number of our one kind of active message
+constexpr unsigned kMessageId = 1;           // UCX's number of our one kind of active message
 constexpr uint64_t kCutNs = 10'000'000'000;  // until an endpoint that was closed by force has given up all requests
 
 }  // namespace

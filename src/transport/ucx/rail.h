@@ -1,8 +1,8 @@
 // Rail: one UCP worker of a Wire, over whatever devices UCX chooses or over one of them.
 //
 // Messages are UCX's active messages: eager over TCP, as UCX chooses where a device reads memory by itself. Messages
-// between two ranks arrive once each, and intact; nothing here relies on their order. An endpoint is made when it is first
-// needed. Its failure is kept as the loss of that rank, with UCX's words.
+// between two ranks arrive once each, and intact; nothing here relies on their order. An endpoint is made when it is
+// first needed. Its failure is kept as the loss of that rank, with UCX's words.
 //
 // Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
 #pragma once
@@ -37,8 +37,8 @@ class Rail {
 
   /// What the peers need to reach this rank.
   const std::string& address() const { return address_; }
-  /// By rank. `session`: equal on all of them. `near`: ranks of this host, whose deaths others notice: UCX's shared memory
-  /// cannot, and would not be used where it has to.
+  /// By rank. `session`: equal on all of them. `near`: ranks of this host, whose deaths others notice: UCX's shared
+  /// memory cannot, and would not be used where it has to.
   void set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session);
   /// From now on all data are sealed, and what was not sealed with this key is dropped. Before the first message.
   void seal_with(std::shared_ptr<Sealer> sealer) { sealer_ = std::move(sealer); }
@@ -49,8 +49,8 @@ class Rail {
   void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes);
   /// Sends a copy.
   void send_copy(Rank to, Header header, const void* data, size_t bytes);
-  /// Lets UCX work for a bounded while. True when a message has come; that UCX is busy says nothing, since over a dead link
-  /// it never rests.
+  /// Lets UCX work for a bounded while. True when a message has come; that UCX is busy says nothing, since over a dead
+  /// link it never rests.
   bool progress();
   /// Messages that UCX has not taken off our hands.
   uint64_t pending() const { return pending_; }
@@ -72,8 +72,9 @@ class Rail {
   std::vector<PeerLoss> losses(uint64_t before_ns) const;
   /// True when the kernel, or a device, has all that was sent. Ask again until then.
   bool flush();
-  /// Closes all endpoints, those that have not failed after what they have under way, within `limit_ns`. False: UCX still
-  /// reads or writes memory of ours, so neither this nor that may ever be freed. No message is told to the sink any more.
+  /// Closes all endpoints, those that have not failed after what they have under way, within `limit_ns`. False: UCX
+  /// still reads or writes memory of ours, so neither this nor that may ever be freed. No message is told to the sink
+  /// any more.
   bool close(uint64_t limit_ns);
 
   /// A descriptor that becomes readable when there is news, once arm() has said true; false: there is some already.
@@ -120,7 +121,7 @@ class Rail {
   std::string address_;
   uint64_t session_ = 0;
   std::shared_ptr<Sealer> sealer_;  // of all rails
-  std::string unsealed_;  // the data of the message at hand
+  std::string unsealed_;            // the data of the message at hand
   bool told_of_forgery_ = false;
   std::vector<std::string> addresses_;  // by rank
   std::vector<Endpoint> endpoints_;     // by rank

@@ -21,7 +21,8 @@ namespace {
 
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
-// A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after that.
+// A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after
+// that.
 constexpr uint64_t kLossNs = 300 * kMs;
 constexpr uint64_t kCloseNs = 1000 * kMs;
 // When an operation fails: until what it has lent is sent, since it was last seen to move and in all.

@@ -10,10 +10,11 @@
 // Whoever drives the engine moves the messages too: progress(), in every pass. While nobody does, a poller thread
 // listens, so what has been sent arrives, and departures and aborts are heard.
 //
-// Devices post into memory of their own and tell nobody (transport/relay.h): while they may, the poller looks all the time.
+// Devices post into memory of their own and tell nobody (transport/relay.h): while they may, the poller looks all the
+// time.
 //
-// Who is gone is known from the bootstrap's sockets and from UCX itself, whichever is first. A rank that departs waits until
-// its peers have all that it sent them (5 s at most).
+// Who is gone is known from the bootstrap's sockets and from UCX itself, whichever is first. A rank that departs waits
+// until its peers have all that it sent them (5 s at most).
 //
 // Thread safety: as Transport.
 #pragma once
@@ -29,9 +30,9 @@
 #include <vector>
 
 #include "rondo/host_layout.h"
+#include "transport/relay.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
-#include "transport/relay.h"
 #include "transport/ucx/board_mirror.h"
 #ifdef RONDO_HAVE_UCX
 #include "transport/ucx/relayed_slots.h"

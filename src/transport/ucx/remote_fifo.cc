@@ -233,8 +233,12 @@ Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
 
 Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   if (header.kind == Kind::kCredit) {
-    const ConnectionKey key{rank_,        header.group == 0 ? header.from : -1, header.tag,
-                            header.group, header.inline_only != 0,              static_cast<uint8_t>(header.channel)};
+    const ConnectionKey key{rank_,
+                            header.group == 0 ? header.from : -1,
+                            header.tag,
+                            header.group,
+                            header.inline_only != 0,
+                            static_cast<uint8_t>(header.channel)};
     const auto found = by_reader_.find(pack(key, header.from));
     if (found == by_reader_.end()) return impossible(header, bytes);
     uint64_t& steps = found->second->view.counters[found->second->counter()].steps;

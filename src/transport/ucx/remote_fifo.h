@@ -87,7 +87,8 @@ class RemoteFifos {
   Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes);
   /// Takes them there, or to where their reader wants them.
   Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
-  /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot be.
+  /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot
+  /// be.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
   /// Messages sent to a rank, and received from it.

@@ -79,8 +79,9 @@ bool RemoteTransport::put(const Header& header, const HeaderLine& line, const st
 }
 
 Status RemoteTransport::strange(const Header& h) const {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends to a slot that is not there (tag {}, slot {})",
-                                                   rank_, h.from, h.tag, h.step));
+  return Status(StatusCode::kInternal,
+                fmt::format("rank {}: rank {} sends to a slot that is not there (tag {}, slot {})", rank_, h.from,
+                            h.tag, h.step));
 }
 
 // What comes cannot be taken: this rank aborts, and the others are to hear why.
@@ -208,7 +209,8 @@ void RemoteTransport::poll_loop() {
       continue;
     }
     bool quiet = false, moved = false;
-    const bool attended = attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
+    const bool attended =
+        attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
       while (move() || fifos_->tell(*wire_)) moved = true;
       quiet = wire_->arm();

@@ -23,8 +23,10 @@ Expected<std::vector<std::string>> parse_rails(const std::string& names) {
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("RONDO_RAILS={}: {}; names of network devices, each once, with commas between them "
                                 "(rondo info shows them)",
-                                names, name.empty() ? "a name is empty" : again ? name + " comes twice"
-                                                    : fmt::format("more than {} names", kMostRails)));
+                                names,
+                                name.empty() ? "a name is empty"
+                                : again      ? name + " comes twice"
+                                             : fmt::format("more than {} names", kMostRails)));
     rails.push_back(std::move(name));
   }
   return rails;
@@ -81,10 +83,11 @@ Status Wire::set_peers(const std::vector<std::string>& addresses, const std::vec
     }
     if (r == 0) first_ranks = parts.size();
     if (parts.size() != first_ranks)
-      return Status(StatusCode::kMismatch,
-                    fmt::format("rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
-                                "on all ranks",
-                                r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks));
+      return Status(
+          StatusCode::kMismatch,
+          fmt::format("rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
+                      "on all ranks",
+                      r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks));
     for (size_t i = 0; i < std::min(parts.size(), of_rails.size()); ++i) of_rails[i].push_back(std::move(parts[i]));
   }
   for (size_t i = 0; i < rails_.size(); ++i) rails_[i]->set_peers(std::move(of_rails[i]), near, session);
