@@ -29,7 +29,8 @@ Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
 // A writer's end is ready when its readers on other hosts have named their memory: nothing is made when messages come,
 // in a thread that must not wait for the device.
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const DeviceKey& connection) {
-  const auto& [key, form] = connection;
+  const ConnectionKey& key = connection.key;
+  const ConnectionForm form = connection.form;
   const bool writes = key.writer == rank_;
   if (!writes && is_here(key.writer)) return std::optional<Ends>(Ends());  // a mate's multicast: it lies there
   Relay* const relay = host_.relay();
