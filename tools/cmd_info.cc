@@ -31,9 +31,9 @@
 #include "topology/host_reader.h"
 #include "topology/nvml.h"
 #include "topology/probe.h"
+#include "transport/net/ucx_context.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
-#include "transport/ucx/context.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -76,7 +76,7 @@ void show_build() {
   line("hwloc", have_hwloc() ? "there: rondo topo shows the whole host"
                              : "none, so no rondo topo and no RONDO_BIND: " + why_no_hwloc());
   line("CUDA, NVML", "opened at run time where the machine has them: see devices");
-  line("UCX", ucx::describe());
+  line("UCX", net::describe());
 }
 
 void show_processor() {
@@ -269,7 +269,8 @@ void show_transports() {
   line("staging memory",
        fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
                    bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
-  line("ucx", "ranks as processes on several hosts: shm on each, UCX between them (below)");
+  line("shm+tcp", "ranks as processes on several hosts: shm on each, sockets between them: always available");
+  line("shm+ucx", "the same with UCX between them: what it may use stands above");
 }
 
 std::string limit_text(__rlimit_resource resource, bool bytes) {

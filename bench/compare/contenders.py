@@ -128,6 +128,7 @@ def _between_hosts() -> list[Contender]:
     return [
         Contender("rondo", "rondo"),
         *(Contender(f"rondo-{a}", "rondo", program_args=("--algorithm", a)) for a in own),
+        Contender("rondo-ucx", "rondo", env={"RONDO_TRANSPORT": "shm+ucx"}),
         Contender("rondo-one-rail", "rondo", env={"RONDO_RAILS": "eth0"}),
         Contender("rondo-two-rails", "rondo", env={"RONDO_RAILS": "eth0,eth1"}),
         _openmpi("ompi-tcp", ("pml", "ob1"), ("btl", "self,vader,tcp"), yields),

@@ -116,8 +116,8 @@ class RONDO_API Communicator {
 
   Rank rank() const;
   int size() const;
-  /// What its ranks talk through: "inproc" (threads), "shm" (processes of a host), "ucx", "shm+ucx" (several hosts, and
-  /// shared memory on each), "cuda_p2p". O(1).
+  /// What its ranks talk through: "inproc" (threads), "shm" (processes of a host), "shm+tcp", "shm+ucx" (several hosts,
+  /// and shared memory on each), "tcp", "ucx" (also on one host), "cuda_p2p". O(1).
   std::string_view transport() const;
 
   /// in, out: count_elems. Blocks when work is nullptr. Errors: kInvalidArgument, kMismatch, kTimeout, kPeerLost,

@@ -1,7 +1,9 @@
 // The collective calls of a Bootstrap, and how it notices deaths.
 #include <fmt/format.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -78,6 +80,16 @@ Status Bootstrap::Impl::watch() {
     if (pidfds_[peer]) RONDO_TRY(add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent));
   }
   return {};
+}
+
+std::string Bootstrap::Impl::address_of(Rank peer) const {
+  sockaddr_storage at{};
+  socklen_t bytes = sizeof at;
+  if (!links_[peer] || ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
+  char host[NI_MAXHOST] = "127.0.0.1";
+  if (at.ss_family == AF_UNIX) return host;
+  const auto* address = reinterpret_cast<const sockaddr*>(&at);
+  return ::getnameinfo(address, bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0 ? host : std::string();
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
@@ -393,6 +405,7 @@ HostLayout Bootstrap::hosts() const {
 }
 bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
 bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
+std::string Bootstrap::address_of(Rank peer) const { return impl_->address_of(peer); }
 std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
 void Bootstrap::set_interrupt(std::function<Status()> interrupt) { impl_->set_interrupt(std::move(interrupt)); }

@@ -40,6 +40,7 @@ class Bootstrap::Impl {
 
   Rank rank() const { return rank_; }
   const std::vector<PeerInfo>& peers() const { return peers_; }
+  std::string address_of(Rank peer) const;
 
  private:
   struct Exchange {

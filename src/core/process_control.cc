@@ -42,20 +42,18 @@ constexpr uint32_t kPassesOverWire = 1;
 Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
                                                     ProcessControl& control) {
   const int nranks = hosts.nranks();
-  if (static_cast<int>(control.ranks_here().size()) == nranks && settings.ucx_alone == 0) {
+  if (static_cast<int>(control.ranks_here().size()) == nranks && !is_alone(settings.transport)) {
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.peers_here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
-#ifdef RONDO_HAVE_UCX
-  RONDO_TRY_ASSIGN(auto remote, ucx::RemoteTransport::create(rank, hosts,
-                                                             {.ucx_alone = settings.ucx_alone != 0,
-                                                              .encrypted = settings.encrypted != 0,
-                                                              .rails = settings.rails},
-                                                             control));
+  RONDO_TRY_ASSIGN(auto remote,
+                   net::RemoteTransport::create(rank, hosts,
+                                                {.net = uses_ucx(settings.transport) ? net::Net::kUcx : net::Net::kTcp,
+                                                 .alone = is_alone(settings.transport),
+                                                 .encrypted = settings.encrypted != 0,
+                                                 .rails = settings.rails},
+                                                control));
   return std::unique_ptr<Transport>(std::move(remote));
-#else
-  return Status(StatusCode::kInternal, fmt::format("rank {}: agree() lets no build without UCX come here", rank));
-#endif
 }
 
 }  // namespace

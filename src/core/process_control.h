@@ -10,13 +10,13 @@
 
 #include "core/bootstrap.h"
 #include "core/control_plane.h"
+#include "transport/net/remote.h"
 #include "transport/shm/shm.h"
-#include "transport/ucx/remote.h"
 
 namespace rondo {
 
-/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, ucx otherwise.
-/// Errors: kMismatch (settings, version), kUnsupported (several hosts, no UCX), those of the Bootstrap and the
+/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, over the
+/// network otherwise. Errors: kMismatch (settings, version), kUnsupported (no UCX), those of the Bootstrap and the
 /// transport.
 Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
                                                                       const ChildOptions& options);
@@ -52,7 +52,7 @@ class HostPeers final : public LocalPeers {
   std::vector<Rank> ranks_;  // ascending
 };
 
-class ProcessControl final : public ControlPlane, public ucx::RemotePeers {
+class ProcessControl final : public ControlPlane, public net::RemotePeers {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
       : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
@@ -69,6 +69,7 @@ class ProcessControl final : public ControlPlane, public ucx::RemotePeers {
 
   const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
   LocalPeers& peers_here() override { return here_; }
+  std::string address_of(Rank r) override { return bootstrap_->address_of(r); }
   std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
   void part(std::string note) override { note_ = std::move(note); }
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {

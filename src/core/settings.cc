@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "algorithms/registry.h"
 #include "core/calibration.h"
@@ -33,6 +34,16 @@ void name_own_algorithms(std::string_view summary, Settings& s) {
   if (!fits) ("..." + std::string(summary.substr(summary.size() - kEnd + 3))).copy(s.algorithms + kRoom - kEnd, kEnd);
 }
 
+#ifdef RONDO_HAVE_UCX
+// Where devices move data by themselves, or somebody tells UCX what to use. (The devices' folder may be there, and
+// empty.)
+bool prefers_ucx() {
+  if (std::getenv("UCX_TLS") != nullptr || std::getenv("UCX_NET_DEVICES") != nullptr) return true;
+  std::error_code ignored;
+  return std::filesystem::directory_iterator("/sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
+}
+#endif
+
 Status read_transport_settings(const SettingValues& values, Settings& s) {
   s.device_channels = static_cast<int32_t>(values.number_or("device_channels", s.device_channels));
   s.planner.device_min_blocks =
@@ -46,8 +57,13 @@ Status read_transport_settings(const SettingValues& values, Settings& s) {
   if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
 #ifdef RONDO_HAVE_UCX
   s.has_ucx = 1;
+  s.prefers_ucx = prefers_ucx() ? 1 : 0;
 #endif
-  if (values.find("transport") != nullptr) s.ucx_alone = values.text("transport") == "ucx";
+  if (values.find("transport") != nullptr) {
+    const auto* const named =
+        std::find(std::begin(kTransportChoices), std::end(kTransportChoices), values.text("transport"));
+    s.transport = static_cast<TransportChoice>(named - std::begin(kTransportChoices));
+  }
   if (values.find("p2p_level") != nullptr) copy_name(values.text("p2p_level"), s.device_p2p_level);
   if (values.find("device_direct") != nullptr) s.device_direct = values.text("device_direct") != "off";
   if (values.find("p2p") != nullptr) s.device_peers = values.text("p2p") != "0";
@@ -92,6 +108,8 @@ Expected<HostLayout> hosts_of(const std::vector<RankSettings>& all, const HostLa
   }
   return HostLayout::of(keys);
 }
+
+std::string_view name_of(TransportChoice t) { return kTransportChoices[static_cast<size_t>(t)]; }
 
 std::string or_unset(std::string_view s) { return s.empty() ? "not set" : std::string(s); }
 
@@ -187,20 +205,19 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
       return conflict("RONDO_ALGO", p.algorithm, q.algorithm);
     if (q.protocol[0] != 0 && std::string_view(p.protocol) != q.protocol)
       return conflict("RONDO_PROTO", p.protocol, q.protocol);
-    if (first.ucx_alone != other.ucx_alone)
-      return conflict("RONDO_TRANSPORT", first.ucx_alone != 0 ? "ucx" : "auto", other.ucx_alone != 0 ? "ucx" : "auto");
+    if (first.transport != other.transport)
+      return conflict("RONDO_TRANSPORT", name_of(first.transport), name_of(other.transport));
     if (first.encrypted != other.encrypted)
       return conflict("RONDO_ENCRYPT", first.encrypted != 0 ? "on" : "off", other.encrypted != 0 ? "on" : "off");
     if (q.message_bytes != 0 && p.message_bytes != q.message_bytes)
       return conflict("RONDO_MESSAGE_BYTES", std::to_string(p.message_bytes), std::to_string(q.message_bytes));
   }
-  if (!machines.one_host() || first.ucx_alone != 0)
-    for (size_t r = 0; r < all.size(); ++r)
-      if (all[r].has_ucx == 0)
-        return Status(StatusCode::kUnsupported,
-                      fmt::format("rank {}: {}, and rank {}'s build of rondo has no UCX (install libucx-dev, build again)",
-                                  rank, machines.one_host() ? "RONDO_TRANSPORT is ucx" : "the ranks are on several hosts",
-                                  r));
+  for (size_t r = 0; r < all.size() && uses_ucx(first.transport); ++r)
+    if (all[r].has_ucx == 0)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("rank {}: RONDO_TRANSPORT is {}, and rank {}'s build of rondo has no UCX (install "
+                                "libucx-dev, build again)",
+                                rank, name_of(first.transport), r));
   std::vector<int32_t> pretended;
   RONDO_TRY_ASSIGN(const HostLayout hosts, hosts_of(all, machines, &pretended));
   RONDO_TRY(prove_own_algorithms(hosts));
@@ -208,6 +225,10 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
   mine.pretended_host = pretended[static_cast<size_t>(rank)];
   mine.hosts[0] = 0;
   mine.planner = first.planner;
+  if (mine.transport == TransportChoice::kAuto) {
+    const bool ucx = std::all_of(all.begin(), all.end(), [](const auto& s) { return s.prefers_ucx != 0; });
+    mine.transport = ucx ? TransportChoice::kShmUcx : TransportChoice::kShmTcp;
+  }
   mine.planner.hosts_pretended = hosts == machines ? 0 : 1;
   mine.planner.ranks_per_core = 1;
   for (int h = 0; h < machines.num_hosts(); ++h) {

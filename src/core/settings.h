@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/setting_table.h"
@@ -19,6 +20,12 @@ namespace rondo {
 
 /// One rank's settings: trivially copyable, since ranks exchange them as bytes.
 /// What every rank says of itself: plain bytes, as they travel.
+/// RONDO_TRANSPORT: what ranks of several hosts talk over, and whether ranks of one host do as well.
+enum class TransportChoice : int32_t { kAuto, kShmUcx, kShmTcp, kUcx, kTcp };
+constexpr std::string_view kTransportChoices[] = {"auto", "shm+ucx", "shm+tcp", "ucx", "tcp"};
+constexpr bool uses_ucx(TransportChoice t) { return t == TransportChoice::kShmUcx || t == TransportChoice::kUcx; }
+constexpr bool is_alone(TransportChoice t) { return t == TransportChoice::kTcp || t == TransportChoice::kUcx; }
+
 struct RankSettings {
   uint64_t abi = 2;  // of this struct and of the shared segments; ranks must be of one build
   char version[16] = {};
@@ -26,8 +33,9 @@ struct RankSettings {
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
   int32_t simd = -1;           // RONDO_SIMD; -1: the best
   uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
-  int32_t ucx_alone = 0;       // RONDO_TRANSPORT
+  TransportChoice transport = TransportChoice::kAuto;  // RONDO_TRANSPORT; once the ranks have agreed no longer kAuto
   int32_t has_ucx = 0;         // this rank's build
+  int32_t prefers_ucx = 0;     // this rank's host has devices, or its environment settings, for UCX
   int32_t encrypted = 0;       // RONDO_ENCRYPT, or what ncclSetEncryption said
   int32_t device_channels = 0;    // RONDO_DEVICE_CHANNELS; 0: free choice
   int32_t device_engine = 0;      // RONDO_DEVICE_ENGINE: 0 free choice, 1 interpreter, 2 stream

@@ -130,7 +130,7 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
   if (op.has_lent(dst, bytes) || op.may_land_on(dst, bytes)) return;
   op.asked.push_back({&landing, flag, dst, bytes});
-  if (!adds) return landing.ask(flag, bytes, dst, [=](const std::byte* data) { std::memcpy(dst, data, bytes); });
+  if (!adds) return landing.ask(flag, bytes, dst);
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
   landing.ask(flag, bytes, dst,
               [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](

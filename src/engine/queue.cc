@@ -87,11 +87,24 @@ bool OperationQueue::step_alone(Operation& op) {
 bool OperationQueue::step_lanes(Operation& op) {
   bool moved = false;
   executor_.forget_missing();
-  for (uint32_t i = 0; i < op.program->lanes.size(); ++i)
-    if (!op.program->lanes[i].empty() && op.lanes[i].loop < op.program->num_loops) moved |= executor_.step(op, i);
+  for (uint32_t i = 0; i < op.program->lanes.size(); ++i) {
+    if (op.program->lanes[i].empty()) continue;
+    while (op.lanes[i].loop < op.program->num_loops && executor_.step(op, i)) {
+      moved = true;
+      // What a transport has brought before it was asked for is taken at once, or it would always be one ahead, and
+      // never be brought to where it belongs.
+      if (!carries_ || !receives_next(op, i)) [[likely]]
+        break;
+    }
+  }
   if (carries_) [[unlikely]]
     moved |= transport_.progress();
   return moved;
+}
+
+bool OperationQueue::receives_next(const Operation& op, uint32_t lane) {
+  const LaneState& at = op.lanes[lane];
+  return at.loop < op.program->num_loops && !op.program->lanes[lane][at.pc].recv.empty();
 }
 
 uint64_t OperationQueue::next_in_pair(const Operation& op) {

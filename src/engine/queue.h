@@ -134,6 +134,7 @@ class OperationQueue {
   bool retire_if_done(size_t index);
   void reserve_turns(Operation& op);
   bool step_lanes(Operation& op);
+  static bool receives_next(const Operation& op, uint32_t lane);
   void number(Operation& op) {
     op.sequence = is_point_to_point(op.program) ? next_in_pair(op) : next_sequence_++;
     op.announced = false;

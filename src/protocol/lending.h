@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -53,45 +54,68 @@ class Loan {
 /// Of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
-  /// Puts a message where it belongs, or adds it to what is there. It may lie at any address.
-  using Put = std::function<void(const std::byte* data)>;
+  /// Adds a message to what is there. It may lie at any address.
+  using Add = std::function<void(const std::byte* data)>;
 
   // The engine's side.
   /// To be asked for once: the transport may be at it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
-  /// The message with this flag, if it has so many bytes, is for `put`, which leaves it at `at`. Until it is taken
-  /// back, or has landed, what `put` touches is the transport's.
-  void ask(uint64_t flag, uint32_t bytes, const std::byte* at, Put put) {
+  /// The message with this flag, if it has so many bytes, belongs at `at`: as it is, or as `add` leaves it there. Until
+  /// it is taken back, or has landed, what lies there, and what `add` reads, is the transport's.
+  void ask(uint64_t flag, uint32_t bytes, std::byte* at, Add add = nullptr) {
     asked_ = flag;
     at_ = at;
     bytes_ = bytes;
-    put_ = std::move(put);
+    add_ = std::move(add);
     wanted_.store(flag, std::memory_order_release);
   }
   /// True while the message with this flag may still land.
-  bool waits_for(uint64_t flag) const { return wanted_.load(std::memory_order_relaxed) == flag; }
+  bool waits_for(uint64_t flag) const {
+    const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
+    return wanted == flag || (wanted == kLanding && asked_ == flag);
+  }
   /// Of a message that has arrived: where it has landed; nullptr: it lies in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
   /// Of a message that has arrived: nothing lands there any more.
   void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
 
-  // The transport's side.
-  /// A message that is here. True: it has landed; false: it belongs into the ring. Its line is to be stored after that.
+  // The transport's side. A message's line is to be stored after it has landed.
+  /// A message that is here. True: it has landed; false: it belongs into the ring.
   bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
-    if (wanted_.load(std::memory_order_acquire) != flag || bytes_ != bytes) return false;
-    uint64_t expected = flag;
-    if (!wanted_.compare_exchange_strong(expected, kNone, std::memory_order_acquire)) return false;
-    put_(data);
-    landed_ = flag;
+    if (!begin(bytes, flag)) return false;
+    if (add_ != nullptr) add_(data);
+    else std::memcpy(at_, data, bytes);
+    finish();
     return true;
   }
+  /// Where a message that is still to be received may be received at once, followed by finish() or drop(); nullptr: it
+  /// is wanted elsewhere.
+  std::byte* claim(uint64_t bytes, uint64_t flag) {
+    // What is to be added is put() when it is here. (Whoever asks has stored add_ before.)
+    if (wanted_.load(std::memory_order_acquire) != flag || add_ != nullptr || !begin(bytes, flag)) return nullptr;
+    return at_;
+  }
+  /// It is all there.
+  void finish() {
+    landed_ = asked_;
+    wanted_.store(kNone, std::memory_order_release);
+  }
+  /// It will not come.
+  void drop() { wanted_.store(kNone, std::memory_order_release); }
 
  private:
-  static constexpr uint64_t kNone = 0;  // no message's flag: a fingerprint is never 0
-  uint64_t asked_ = kNone;              // the last one
-  const std::byte* at_ = nullptr;
+  bool begin(uint64_t bytes, uint64_t flag) {
+    uint64_t expected = flag;  // a peer may send any
+    return flag > kLanding && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
+           wanted_.compare_exchange_strong(expected, kLanding, std::memory_order_acquire);
+  }
+
+  // No message's flags: a fingerprint is never 0.
+  static constexpr uint64_t kNone = 0, kLanding = 1;
+  uint64_t asked_ = kNone;  // the last one
+  std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;
-  Put put_;
+  Add add_;  // empty: as it is
   std::atomic<uint64_t> wanted_ = kNone;
   uint64_t landed_ = kNone;  // the last one
 };

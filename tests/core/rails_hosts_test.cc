@@ -1,5 +1,6 @@
 // Several network cards: ranks on hosts that two networks join, and send over both (RONDO_RAILS).
 // labels: mp
+// again with: RONDO_TRANSPORT=shm+ucx
 // timeout: 180
 // alone
 #include <gtest/gtest.h>

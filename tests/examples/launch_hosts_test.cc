@@ -66,7 +66,7 @@ TEST_P(LaunchExampleOnHosts, ByTheLaunchersVariables) {
   const PlayedSsh ssh;
   expect_says(run_command("MASTER_ADDR=" + TestHosts::address(0) + " RONDO_SECRET=ours " +
                           across_hosts(GetParam(), ssh) + " '" RONDO_EXAMPLE_LAUNCH "'"),
-              {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+ucx", "hosts 2x2",
+              {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+tcp", "hosts 2x2",
                "every element of every rank is 10"});
 }
 
@@ -74,7 +74,7 @@ TEST_P(LaunchExampleOnHosts, WithCommunicatorsOfMpis) {
   if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const PlayedSsh ssh;
   expect_says(run_command(across_hosts(GetParam(), ssh) + " '" + mpi_program("mpi_comm", GetParam()) + "'"),
-              {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+ucx", "hosts 2x2",
+              {"rank 1 of 4: host0", "rank 2 of 4: host1", "through: shm+tcp", "hosts 2x2",
                "every element of every rank is 10", "host of rank 0: 2 ranks", "host of rank 2: 2 ranks"});
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "support/fault_case.h"
@@ -98,9 +99,10 @@ TestHosts* hosts_or_why(std::string* why_not) {
 
 std::string why_no_world(World w) {
   std::string why;
-  if (w == World::kThreads || w == World::kProcesses) return why;
 #ifndef RONDO_HAVE_UCX
-  return "this build has no UCX";
+  const char* const transport = std::getenv("RONDO_TRANSPORT");
+  if (w == World::kUcx || (w == World::kHosts && transport != nullptr && std::string_view(transport) == "shm+ucx"))
+    return "this build has no UCX";
 #endif
   if (w == World::kHosts) hosts_or_why(&why);
   return why;
@@ -116,6 +118,7 @@ std::vector<RankResult> internal::run(World world, int nranks, const OwningRankF
   IdPipes id_pipes(nranks);
   Config config = options.config;
   if (world == World::kUcx) config.settings += "transport = ucx\n";
+  if (world == World::kTcp) config.settings += "transport = tcp\n";
   if (world == World::kHosts) test_hosts();  // the ranks' processes inherit them
   return run_processes_bare(
       nranks,

@@ -26,9 +26,10 @@
 
 namespace rondo::testing {
 
-enum class World { kThreads, kProcesses, kUcx, kHosts };
+enum class World { kThreads, kProcesses, kUcx, kTcp, kHosts };
 inline const char* world_name(World w) {
-  constexpr const char* kNames[] = {"threads", "processes", "processes_over_ucx", "ranks_on_hosts"};
+  constexpr const char* kNames[] = {"threads", "processes", "processes_over_ucx", "processes_over_tcp",
+                                    "ranks_on_hosts"};
   return kNames[static_cast<int>(w)];
 }
 

@@ -147,6 +147,16 @@ bool TestHosts::no_blackhole(int host, int to) const {
   return run_in(holders_[static_cast<size_t>(host)], "ip route del blackhole " + address(to) + "/32");
 }
 
+bool TestHosts::socket_bytes(uint64_t bytes) const {
+  const std::string most = std::to_string(bytes), usual = std::to_string(std::min<uint64_t>(bytes, 128 * 1024));
+  bool ok = true;
+  for (size_t i = 0; i + 1 < holders_.size(); ++i)
+    ok = run_in(holders_[i], "sysctl -qw 'net.ipv4.tcp_wmem=4096 " + usual + " " + most + "' 'net.ipv4.tcp_rmem=4096 " +
+                                 usual + " " + most + "'") &&
+         ok;
+  return ok;
+}
+
 bool TestHosts::limit(double megabits_per_s) const {
   const std::string shape = " root tbf rate " + std::to_string(megabits_per_s) + "mbit burst 256kb latency 100ms";
   bool ok = true;

@@ -45,6 +45,8 @@ class TestHosts {
   /// The host's way to another one leads nowhere, which its own kernel knows. False: it could not.
   bool blackhole(int host, int to) const;
   bool no_blackhole(int host, int to) const;
+  /// The most that the kernels of the hosts hold of a connection, in either direction. False: it could not.
+  bool socket_bytes(uint64_t bytes) const;
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
   /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. All are

@@ -111,6 +111,15 @@ Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) c
                             r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
 }
 
+// Rank 0's board has the number where the host's transport has none; boards that nobody has signed stand for
+// themselves.
+uint64_t DeviceEngine::communicator() const {
+  if (const uint64_t agreed = transport_.agreed_id(); agreed != 0) return agreed;
+  OperationBoard* const first = transport_.board(0);
+  const uint64_t id = std::atomic_ref(first->communicator).load(std::memory_order_relaxed);
+  return id != 0 ? id : reinterpret_cast<uint64_t>(first);
+}
+
 Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const {
   if (ptr == nullptr) return {};
   unsigned type = 0;

@@ -184,6 +184,8 @@ class DeviceEngine {
   Status check_buffer(std::string_view name, const void* ptr) const;
   Status reserve_scratch(uint64_t bytes);
   static Status reserve_scratch(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  /// Equal for its ranks in this process, and for no other communicator.
+  uint64_t communicator() const;
   /// Puts the call behind the communicator's earlier ones, and says where its successors find it.
   Status begin_in(cuda::Stream stream);
   Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan, Left left);
@@ -244,6 +246,7 @@ class DeviceEngine {
   Status failure_;
   FailureHook failure_hook_;
   DeviceTracing tracing_;
+  bool issuing_ = false;   // a call is on its way to the device, and is not in outstanding_ yet
   bool replayed_ = false;  // calls were captured: they may run at any time, and nobody says when
   bool stop_ = false, look_now_ = false;
   std::atomic<bool> failed_{false};

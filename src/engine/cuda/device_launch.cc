@@ -21,6 +21,12 @@ constexpr uint32_t kBlockThreads = 512;
 
 Status DeviceEngine::begin_in(cuda::Stream stream) {
   const cuda::Driver* d = cuda::driver();
+  {  // a long call fills the driver's queue, and what is to empty it may be messages of its first part
+    const std::lock_guard lock(watch_mutex_);
+    issuing_ = true;
+    transport_.attend(true);
+    watch_changed_.notify_all();
+  }
   if (cuda::captures(stream)) {
     captured_ = true;
     RONDO_TRY(cuda::check(d->stream_wait_event(stream, serial_.get(), cuda::kEventWaitExternal), "cuStreamWaitEvent"));
@@ -47,7 +53,7 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
                           "cuEventRecordWithFlags"));
     const std::lock_guard lock(watch_mutex_);
     replayed_ = true;
-    transport_.attend(true);
+    issuing_ = false;
     end_operation(request.op, {});  // it runs whenever the graph does
     watch_changed_.notify_all();
     return {};
@@ -75,12 +81,9 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
     free_events_.pop_back();
   }
   RONDO_TRY(cuda::check(d->event_record(o.event.get(), stream), "cuEventRecord"));
-  const bool first = outstanding_.empty();
   outstanding_.push_back(std::move(o));
-  if (first) {
-    transport_.attend(true);
-    watch_changed_.notify_all();
-  }
+  issuing_ = false;
+  watch_changed_.notify_all();
   return {};
 }
 
@@ -246,7 +249,7 @@ class DeviceEngine::Rounds {
  public:
   Rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans)
       : entries_(entries), plans_(plans) {
-    std::vector<const OperationBoard*> communicators;  // rank 0's board stands for one
+    std::vector<uint64_t> communicators;
     for (size_t i = 0; i < entries.size(); ++i) {
       if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
         end_operation(entries[i].request->op, {});
@@ -254,11 +257,11 @@ class DeviceEngine::Rounds {
       }
       const PlanRequest& r = plans[i]->request;
       Pending p{i, is_point_to_point(r.collective), 0, 0};
-      const OperationBoard* board = entries[i].engine->transport_.board(0);
-      const auto it = std::find(communicators.begin(), communicators.end(), board);
+      const uint64_t communicator = entries[i].engine->communicator();
+      const auto it = std::find(communicators.begin(), communicators.end(), communicator);
       p.place = p.message ? entries[i].engine->distance_of(r) : static_cast<int>(it - communicators.begin());
       p.direction = p.message ? 2 * r.root + (r.collective == Collective::kSend) : 0;
-      if (it == communicators.end()) communicators.push_back(board);
+      if (it == communicators.end()) communicators.push_back(communicator);
       pending_.push_back(p);
     }
     std::stable_sort(pending_.begin(), pending_.end(), [](const Pending& a, const Pending& b) {
@@ -313,10 +316,10 @@ class DeviceEngine::Rounds {
   /// How many blocks of these engines may be resident at once beside those of other processes: a share for each rank of
   /// a communicator.
   static uint32_t room_of(const std::set<const DeviceEngine*>& engines) {
-    std::map<const OperationBoard*, uint32_t> ranks;
+    std::map<uint64_t, uint32_t> ranks;
     uint32_t share = UINT32_MAX, most = 0;
     for (const DeviceEngine* e : engines) {
-      most = std::max(most, ++ranks[e->transport_.board(0)]);
+      most = std::max(most, ++ranks[e->communicator()]);
       share = std::min(share, e->world_.resident_blocks);
     }
     return share * most;

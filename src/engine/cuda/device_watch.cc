@@ -26,14 +26,16 @@ void DeviceEngine::watch() {
   std::unique_lock lock(watch_mutex_);
   while (!stop_) {
     if (!look_now_)
-      watch_changed_.wait_for(lock, outstanding_.empty() ? std::chrono::microseconds(kIdleLook) : kBusyLook);
+      watch_changed_.wait_for(lock,
+                              outstanding_.empty() && !issuing_ ? std::chrono::microseconds(kIdleLook) : kBusyLook);
     look_now_ = false;
     if (stop_) break;
     const bool retired = retire();
     if (retired) watch_changed_.notify_all();
     if (failed_.load(std::memory_order_relaxed)) {
       // Streams that wait for flags are let go until none is left under way.
-      if (!outstanding_.empty() && world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
+      if ((issuing_ || !outstanding_.empty()) && world_.engine == DeviceEngineKind::kStream)
+        transport_.release_streams();
       continue;
     }
     lock.unlock();
@@ -70,7 +72,7 @@ bool DeviceEngine::retire() {
     outstanding_.pop_front();
     any = true;
   }
-  if (any && outstanding_.empty() && !replayed_) transport_.attend(false);
+  if (any && outstanding_.empty() && !issuing_ && !replayed_) transport_.attend(false);
   return any;
 }
 

@@ -39,7 +39,7 @@ Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_h
   entry.address = memory.get();
   entry.on_host = 0;
   // Peers of this process do not need the handle; whether others can open it, they will see.
-  if (host_.name() != "inproc")
+  if (shares_with_processes())
     RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
   std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
   std::byte* const at = memory.as();

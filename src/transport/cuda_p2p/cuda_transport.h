@@ -69,13 +69,14 @@ class CudaTransport final : public Transport {
     cuda::Uuid uuid{};
     char pci_bus_id[20] = {};
     char name[64] = {};
-    int32_t host_number = 0;
+    uint64_t process_mark = 0;  // random; a child of fork has its parent's
+    int32_t host_number = 0;    // perhaps pretended
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
     int32_t capability = 0;  // 90: sm_90
     Wishes wishes;
     bool same_process(const DeviceOfRank& o) const {
-      return host_number == o.host_number && process.pid == o.process.pid &&
+      return process_mark == o.process_mark && process.pid == o.process.pid &&
              process.start_ticks == o.process.start_ticks && process.pid_namespace == o.process.pid_namespace;
     }
     bool same_device(const DeviceOfRank& o) const;
@@ -160,6 +161,7 @@ class CudaTransport final : public Transport {
   std::optional<Rank> aborted_by() override { return host_.aborted_by(); }
   std::string abort_reason(Rank by) override { return host_.abort_reason(by); }
   bool departed(Rank r) override { return host_.departed(r); }
+  uint64_t agreed_id() const override { return host_.agreed_id(); }
   std::optional<PeerLoss> find_lost() override { return host_.find_lost(); }
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;

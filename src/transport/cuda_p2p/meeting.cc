@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "transport/cuda_p2p/cuda_transport.h"
 #include "transport/cuda_p2p/said.h"
@@ -14,6 +15,17 @@ namespace {
 
 constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
 constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer that is reached through the host
+
+constexpr uint64_t kMulticasts = 4;  // of a rank, for which that memory suffices in any case
+
+// No two processes have the same, whatever their hosts' numbers are.
+uint64_t process_mark() {
+  static const uint64_t mark = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return mark;
+}
 
 struct Hello {  // what a rank says first; its error, if it has one, ends the making on all ranks
   CudaTransport::DeviceOfRank device;
@@ -75,7 +87,8 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
     // Where a link needs the host, everybody has host memory: alloc is collective between processes. Between hosts it
     // is for multicasts alone.
     Tested region;
-    const uint64_t bytes = kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1);
+    const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1),
+                                    kMulticasts * t->layout_.inbox_bytes(ConnectionForm::kRing));
     const auto made = t->share_on_host(bytes, &region.host_region);
     std::byte* const own = made.ok() ? *made : nullptr;
     set_error(made.status(), &region);
@@ -156,6 +169,7 @@ Status CudaTransport::make_board(std::string* mine) {
   cuda::CurrentContext current(context_.get());
   Hello hello;
   hello.device.process = ProcessName::self();
+  hello.device.process_mark = process_mark();
   hello.device.host_number = options_.host_number;
   hello.device.ordinal = options_.ordinal;
   hello.device.wishes = options_.wishes;

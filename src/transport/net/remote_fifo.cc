@@ -1,6 +1,4 @@
-#include "transport/ucx/remote_fifo.h"
-
-#ifdef RONDO_HAVE_UCX
+#include "transport/net/remote_fifo.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +9,7 @@
 #include "rondo/schedule.h"
 #include "transport/round_up.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once
@@ -146,7 +144,7 @@ bool RemoteFifos::carry_lines(Outgoing& o, Wire& wire) {
     while (n < most && posted(o.view, o.step + n)) ++n;
     Header h = header_of(Kind::kLines, o.key, o.step);
     h.num_lines = static_cast<uint16_t>(n);
-    wire.send_lines(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
+    wire.send_copy(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
     o.step += n;
     sent_[static_cast<size_t>(o.reader)] += n;
     any = true;
@@ -182,9 +180,9 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
 }
 
 bool RemoteFifos::carry(Wire& wire) {
-  bool any = false;
+  bool any = tell(wire, kQuarter);  // so that data that go to the same rank take the credit along
   for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, wire) : carry_data(*o, wire);
-  return tell(wire, kQuarter) || any;
+  return any;
 }
 
 bool RemoteFifos::tell(Wire& wire, uint32_t least_steps) {
@@ -212,17 +210,21 @@ Expected<std::byte*> RemoteFifos::place_in(const Replica& r, const Header& heade
   return r.view.data + at.offset;
 }
 
-Expected<std::byte*> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes) {
+Expected<Place> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) {
   if (header.inline_only != 0) return impossible(header, bytes);
-  RONDO_TRY_ASSIGN(const Replica* r, replica(key_from(header)));
-  return place_in(*r, header, line, bytes);
+  RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
+  RONDO_TRY_ASSIGN(std::byte * in_ring, place_in(*r, header, line, bytes));
+  if (!may_land || let_go_) return Place{in_ring};
+  std::byte* const wanted = r->landing.claim(bytes, line.flag);
+  return wanted != nullptr ? Place{wanted, &r->landing} : Place{in_ring};
 }
 
 Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
   if (header.inline_only != 0) return impossible(header, bytes);
   RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   RONDO_TRY_ASSIGN(std::byte * to, place_in(*r, header, line, bytes));
-  if (let_go_ || !r->landing.put(data, bytes, line.flag)) std::memcpy(to, data, bytes);
+  const bool landed = !let_go_ && r->landing.put(data, bytes, line.flag);
+  if (!landed && data != to) std::memcpy(to, data, bytes);
   return {};
 }
 
@@ -256,7 +258,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     HostMem::store_release(&to.flag, flag);
   };
   if (header.kind == Kind::kData) {
-    if (line == nullptr || header.inline_only != 0) return impossible(header, bytes);
+    if (line == nullptr || header.inline_only != 0 || bytes == 0) return impossible(header, bytes);
     store(reinterpret_cast<const std::byte*>(line), header.step);
     ++received_[static_cast<size_t>(header.from)];
     return {};
@@ -269,6 +271,4 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
   return {};
 }
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

@@ -20,7 +20,7 @@
 
 #include "rondo/status.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 // clang-format off
 #define RONDO_UCX_FUNCTIONS(X) \
@@ -59,6 +59,6 @@ struct Library {
 /// The library, loaded at the first call and kept. Errors: kUnsupported, with the loader's reason and the remedy.
 Expected<const Library*> library();
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net
 
 #endif

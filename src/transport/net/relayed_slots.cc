@@ -1,11 +1,9 @@
-#include "transport/ucx/relayed_slots.h"
-
-#ifdef RONDO_HAVE_UCX
+#include "transport/net/relayed_slots.h"
 
 #include <algorithm>
 #include <atomic>
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 // Streams set a word and wait until it is reset, or the other way round: nobody else changes it meanwhile.
@@ -69,6 +67,4 @@ bool RelayedSlots::arrived(const Header& header) {
   return true;
 }
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

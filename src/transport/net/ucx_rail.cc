@@ -1,4 +1,4 @@
-#include "transport/ucx/rail.h"
+#include "transport/net/ucx_rail.h"
 
 #ifdef RONDO_HAVE_UCX
 
@@ -10,7 +10,7 @@
 #include <numeric>
 #include <utility>
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 constexpr unsigned kMessageId = 1;           // UCX's number of our one kind of active message
@@ -18,28 +18,22 @@ constexpr uint64_t kCutNs = 10'000'000'000;  // until an endpoint that was close
 
 }  // namespace
 
-struct Rail::Copy {
-  Endpoint* to;
-  DataHeader header;
-  std::string data;
-};
-
 // A message whose data are being fetched into their place.
-struct Rail::Incoming {
-  Rail* rail;
+struct UcxRail::Incoming {
+  UcxRail* rail;
   DataHeader header;
   size_t bytes;
   std::string elsewhere;  // where it has no place: it is fetched all the same
 };
 
-Expected<std::unique_ptr<Rail>> Rail::create(Rank rank, int nranks, Sink& sink, const std::string& device) {
+Expected<std::unique_ptr<UcxRail>> UcxRail::create(Rank rank, int nranks, Sink& sink, const std::string& device) {
   RONDO_TRY_ASSIGN(std::shared_ptr<Context> context, Context::acquire(device));
-  std::unique_ptr<Rail> rail(new Rail(rank, sink, device, std::move(context)));
+  std::unique_ptr<UcxRail> rail(new UcxRail(rank, sink, device, std::move(context)));
   RONDO_TRY(rail->open(nranks));
   return rail;
 }
 
-Status Rail::open(int nranks) {
+Status UcxRail::open(int nranks) {
   auto failed = [this](const char* what, ucs_status_t s) {
     return Status(StatusCode::kSystem, fmt::format("UCX: {}: {}", what, lib_.ucs_status_string(s)));
   };
@@ -56,7 +50,7 @@ Status Rail::open(int nranks) {
   h.arg = this;
   h.cb = [](void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
             const ucp_am_recv_param_t* param) {
-    return static_cast<Rail*>(self)->receive(header, header_bytes, data, bytes, *param);
+    return static_cast<UcxRail*>(self)->receive(header, header_bytes, data, bytes, *param);
   };
   if (const auto s = lib_.ucp_worker_set_am_recv_handler(worker_, &h); s != UCS_OK)
     return failed("setting its handler", s);
@@ -74,13 +68,13 @@ Status Rail::open(int nranks) {
   return {};
 }
 
-Rail::~Rail() {
+UcxRail::~UcxRail() {
   if (worker_ != nullptr) lib_.ucp_worker_destroy(worker_);
   for (Incoming* i : incoming_) delete i;
 }
 
 // Lets UCX work until it is settled; false: not within the limit.
-bool Rail::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
+bool UcxRail::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
   const uint64_t since = monotonic_ns();
   while (!is_settled()) {
     if (monotonic_ns() - since > limit_ns) return false;
@@ -89,17 +83,17 @@ bool Rail::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
   return true;
 }
 
-void Rail::close_endpoint(Endpoint& e) {
+void UcxRail::close_endpoint(Endpoint& e) {
   if (e.handle == nullptr) return;
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  p.flags = e.near ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
+  p.flags = near(e.rank) ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
   void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
   e.handle = nullptr;
   if (UCS_PTR_IS_PTR(request)) closing_requests_.push_back(request);
 }
 
-bool Rail::close(uint64_t limit_ns) {
+bool UcxRail::close(uint64_t limit_ns) {
   closing_ = true;
   if (flushing_ != nullptr) closing_requests_.push_back(std::exchange(flushing_, nullptr));
   for (Endpoint& e : endpoints_) close_endpoint(e);
@@ -113,7 +107,7 @@ bool Rail::close(uint64_t limit_ns) {
   });
 }
 
-bool Rail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
+bool UcxRail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
   auto num_out = [this] {
     return std::accumulate(endpoints_.begin(), endpoints_.end(), uint64_t{0},
                            [](uint64_t n, const Endpoint& e) { return n + e.on_loan; });
@@ -133,7 +127,7 @@ bool Rail::recall(uint64_t quiet_ns, uint64_t limit_ns) {
   return settled(kCutNs, all_back);
 }
 
-bool Rail::flush() {
+bool UcxRail::flush() {
   if (flushing_ == nullptr) {
     ucp_request_param_t p{};
     void* request = lib_.ucp_worker_flush_nbx(worker_, &p);
@@ -145,36 +139,30 @@ bool Rail::flush() {
   return true;
 }
 
-void Rail::set_peers(std::vector<std::string> addresses, const std::vector<Rank>& near, uint64_t session) {
-  for (const Rank r : near) endpoints_[static_cast<size_t>(r)].near = true;
-  addresses_ = std::move(addresses);
-  session_ = session;
-}
-
-void Rail::fail(Endpoint& e, ucs_status_t s) {
+void UcxRail::fail(Endpoint& e, ucs_status_t s) {
   if (e.failed || e.cut) return;
   e.failed = true;
   e.failed_ns = monotonic_ns();
   e.why = s;
 }
 
-std::vector<PeerLoss> Rail::losses(uint64_t before_ns) const {
+std::vector<PeerLoss> UcxRail::losses(uint64_t before_ns) const {
   std::vector<PeerLoss> found;
   for (const Endpoint& e : endpoints_)
     if (e.failed && e.failed_ns < before_ns)
-      found.push_back({e.rank, fmt::format("rank {} was lost: UCX says{}: {}", e.rank,
-                                           device_.empty() ? "" : " of " + device_, lib_.ucs_status_string(e.why))});
+      found.push_back(loss(e.rank, fmt::format("UCX says{}: {}", device_.empty() ? "" : " of " + device_,
+                                               lib_.ucs_status_string(e.why))));
   return found;
 }
 
-ucp_ep_h Rail::endpoint(Rank to) {
+ucp_ep_h UcxRail::endpoint(Rank to) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   if (e.handle != nullptr || e.failed || e.cut) return e.handle;
   ucp_ep_params_t p{};
   p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                  UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_USER_DATA;
-  p.address = reinterpret_cast<const ucp_address_t*>(addresses_[static_cast<size_t>(to)].data());
-  p.err_mode = e.near ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
+  p.address = reinterpret_cast<const ucp_address_t*>(routes_[static_cast<size_t>(to)].address.data());
+  p.err_mode = near(to) ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   p.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t s) {
     auto* endpoint = static_cast<Endpoint*>(self);
     endpoint->rail->fail(*endpoint, s);
@@ -188,12 +176,11 @@ ucp_ep_h Rail::endpoint(Rank to) {
   return e.handle;
 }
 
-void Rail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes, Copy* copy,
-                Lent* lent) {
+void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
+                   std::unique_ptr<Copy> copy, Lent* lent) {
   Endpoint& e = endpoints_[static_cast<size_t>(to)];
   ucp_ep_h ep = endpoint(to);
   if (ep == nullptr || e.failed) {
-    delete copy;
     if (lent != nullptr) lent->loan->give_back();
     return;
   }
@@ -201,10 +188,12 @@ void Rail::post(Rank to, const void* header, size_t header_bytes, const void* da
   p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   p.flags = context_->has_rdma() && copy == nullptr ? 0 : UCP_AM_SEND_FLAG_EAGER;
   if (copy != nullptr) {
-    p.user_data = copy;
+    copy->endpoint = &e;
+    p.user_data = copy.get();
     p.cb.send = [](void* request, ucs_status_t s, void* what) {
       const std::unique_ptr<Copy> done(static_cast<Copy*>(what));
-      done->to->rail->sent(request, s, *done->to);
+      auto* endpoint = static_cast<Endpoint*>(done->endpoint);
+      endpoint->rail->sent(request, s, *endpoint);
     };
   } else if (lent != nullptr) {
     lent->endpoint = &e;
@@ -228,10 +217,12 @@ void Rail::post(Rank to, const void* header, size_t header_bytes, const void* da
   ++pending_;
   ++e.pending;
   const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
-  if (UCS_PTR_IS_PTR(request)) return;
+  if (UCS_PTR_IS_PTR(request)) {
+    (void)copy.release();  // the callback's
+    return;
+  }
   --pending_;
   --e.pending;
-  delete copy;
   if (lent != nullptr) {
     --e.on_loan;
     lent->loan->give_back();
@@ -239,41 +230,14 @@ void Rail::post(Rank to, const void* header, size_t header_bytes, const void* da
   if (UCS_PTR_IS_ERR(request)) fail(e, UCS_PTR_STATUS(request));
 }
 
-void Rail::sent(void* request, ucs_status_t s, Endpoint& to) {
+void UcxRail::sent(void* request, ucs_status_t s, Endpoint& to) {
   --pending_;
   --to.pending;
   lib_.ucp_request_free(request);
   if (s != UCS_OK && s != UCS_ERR_CANCELED) fail(to, s);  // a message is missing from now on
 }
 
-void Rail::send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent) {
-  if (sealer_ == nullptr) return post(to, &header, sizeof header, data, bytes, nullptr, lent);
-  post_copy(to, header, sizeof header, data, bytes);
-  if (lent != nullptr) lent->loan->give_back();
-}
-
-void Rail::send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {
-  // Few lines travel at once, and a header is read until they are gone: so it is copied, like all that is short.
-  send_copy(to, header, lines, bytes);
-}
-
-void Rail::send_copy(Rank to, Header header, const void* data, size_t bytes) {
-  header.session = session_;
-  header.from = rank_;
-  DataHeader h;
-  h.header = header;
-  post_copy(to, h, sizeof h.header, data, bytes);
-}
-
-void Rail::post_copy(Rank to, const DataHeader& header, size_t header_bytes, const void* data, size_t bytes) {
-  const std::string_view seen(reinterpret_cast<const char*>(&header), header_bytes);
-  auto* copy = new Copy{
-      &endpoints_[static_cast<size_t>(to)], header,
-      sealer_ != nullptr ? sealer_->seal(to, seen, data, bytes) : std::string(static_cast<const char*>(data), bytes)};
-  post(to, &copy->header, header_bytes, copy->data.data(), copy->data.size(), copy, nullptr);
-}
-
-bool Rail::progress() {
+bool UcxRail::progress() {
   constexpr int kMostRounds = 32;
   const uint64_t before = moves_;
   for (int i = 0; i < kMostRounds && moves_ == before && lib_.ucp_worker_progress(worker_) != 0; ++i) {
@@ -281,34 +245,19 @@ bool Rail::progress() {
   return moves_ != before;
 }
 
-bool Rail::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
+bool UcxRail::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
 
-// What is forged or comes twice is as if it had not come. Once said is enough: who forges, forges often.
-bool Rail::unseal(Rank from, std::string_view header, const void* data, size_t bytes) {
-  unsealed_.resize(bytes < Sealer::kExtraBytes ? 0 : bytes - Sealer::kExtraBytes);
-  if (sealer_->open(from, header, static_cast<const std::byte*>(data), bytes,
-                    reinterpret_cast<std::byte*>(unsealed_.data())))
-    return true;
-  if (!std::exchange(told_of_forgery_, true))
-    std::fprintf(stderr, "rondo: rank %d drops what claims to be of rank %d: it is altered, or comes twice\n", rank_,
-                 from);
-  return false;
-}
-
-ucs_status_t Rail::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
-                           const ucp_am_recv_param_t& param) {
+ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t& param) {
   DataHeader h;
   if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // a stray
   std::memcpy(static_cast<void*>(&h), header, header_bytes);
-  const bool known = h.header.session == session_ && h.header.from >= 0 &&
-                     static_cast<size_t>(h.header.from) < endpoints_.size() && h.header.from != rank_ &&
-                     has_line(h.header.kind) == (header_bytes == sizeof h);
-  if (!known || closing_) return UCS_OK;
-  if (sealer_ != nullptr) {
+  if (closing_ || !plausible(h, header_bytes)) return UCS_OK;
+  if (is_sealed()) {
     if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // nobody here sends sealed data so
     if (!unseal(h.header.from, {static_cast<const char*>(header), header_bytes}, data, bytes)) return UCS_OK;
-    data = unsealed_.data();
-    bytes = unsealed_.size();
+    data = const_cast<char*>(unsealed().data());
+    bytes = unsealed().size();
   }
   ++moves_;
   const HeaderLine* line = header_bytes == sizeof h ? &h.line : nullptr;
@@ -319,7 +268,7 @@ ucs_status_t Rail::receive(const void* header, size_t header_bytes, void* data, 
     return UCS_OK;
   }
   auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes) : nullptr;
+  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, false).at : nullptr;
   if (to == nullptr) {
     incoming->elsewhere.resize(bytes);
     to = incoming->elsewhere.data();
@@ -329,7 +278,7 @@ ucs_status_t Rail::receive(const void* header, size_t header_bytes, void* data, 
   p.user_data = incoming;
   p.cb.recv_am = [](void* request, ucs_status_t s, size_t, void* what) {
     auto* done = static_cast<Incoming*>(what);
-    Rail* rail = done->rail;
+    UcxRail* rail = done->rail;
     std::erase(rail->incoming_, done);
     ++rail->moves_;
     if (rail->closing_) s = UCS_ERR_CANCELED;
@@ -352,6 +301,6 @@ ucs_status_t Rail::receive(const void* header, size_t header_bytes, void* data, 
   return UCS_OK;
 }
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net
 
 #endif

@@ -8,17 +8,16 @@
 #include <chrono>
 #include <cstring>
 
-#include "transport/ucx/remote.h"
+#include "transport/net/remote.h"
 
-#ifdef RONDO_HAVE_UCX
-
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a leaving rank has sent them
 constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
 constexpr uint32_t kIdlePasses = 1024;        // then the peers are told of every message that was read
-constexpr int kGiveWayMs = 2;                 // the poller looks that often whether somebody drives
+constexpr int kMovesAtOnce = 64;
+constexpr int kGiveWayMs = 2;  // the poller looks that often whether somebody drives
 // While devices may post: looks without a pause after the last message, and the pause between two later ones.
 constexpr int kIdleLooks = 2000;
 constexpr auto kNap = std::chrono::microseconds(20);
@@ -54,23 +53,23 @@ void RemoteTransport::rest() {
   if (something_left) wake_poller();
 }
 
-std::byte* RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes) {
+Place RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) {
   if (header.kind == Kind::kSlot) {
     std::byte* const to = slots_->place(header, bytes);
     if (to == nullptr) fail_here(strange(header));
-    return to;
+    return {to};
   }
-  const auto at = fifos_->place(header, line, bytes);
+  const auto at = fifos_->place(header, line, bytes, may_land);
   if (at.ok()) return *at;
   fail_here(at.status());
-  return nullptr;
+  return {};
 }
 
 bool RemoteTransport::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
   if (header.kind == Kind::kSlot) {
     std::byte* const to = slots_->place(header, bytes);
-    if (to != nullptr) std::memcpy(to, data, bytes);
-    else fail_here(strange(header));
+    if (to == nullptr) fail_here(strange(header));
+    else if (data != to) std::memcpy(to, data, bytes);
     return to != nullptr;
   }
   const Status s = fifos_->put(header, line, data, bytes);
@@ -160,6 +159,7 @@ void RemoteTransport::leave() {
     const std::string bytes = note.encode();
     peers_.part(bytes);
     fifos_->carry(*wire_);
+    if (!aborted) slots_->carry(*wire_);
     for (Rank r = 0; r < nranks_ && !aborted; ++r) {
       if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
       if (!wire_->connected(r) && fifos_->received(r) == 0) continue;
@@ -212,10 +212,13 @@ void RemoteTransport::poll_loop() {
     const bool attended =
         attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
-      while (move() || fifos_->tell(*wire_)) moved = true;
-      quiet = wire_->arm();
+      // Others want the lock, too.
+      int moves = 0;
+      while (moves < kMovesAtOnce && (move() || fifos_->tell(*wire_))) ++moves;
+      moved = moves != 0;
+      quiet = moves < kMovesAtOnce && wire_->arm();
     }
-    // UCX is busy as long as it likes over a link that carries nothing.
+    // The network is busy as long as it likes over a link that carries nothing.
     busy = moved || quiet ? 0 : busy + 1;
     if (attended) {  // devices do not say when they post
       idle = moved ? 0 : idle + 1;
@@ -227,6 +230,4 @@ void RemoteTransport::poll_loop() {
   }
 }
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

@@ -1,12 +1,12 @@
 // Sealed messages: what is sealed for a rank opens there, once, unaltered, and nowhere else.
-#include "transport/ucx/sealer.h"
+#include "transport/net/sealer.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 constexpr Sealer::Key kKey = {1, 2, 3};
@@ -44,6 +44,8 @@ TEST(Sealer, RefusesWhatWasAlteredOrIsNotMeantForIt) {
   EXPECT_FALSE(open(*b, 1, "header", sealed).ok) << "another writer";
   EXPECT_FALSE(open(*b, 7, "header", sealed).ok) << "no such rank";
   EXPECT_FALSE(open(*b, 0, "headeR", sealed).ok) << "another header";
+  auto on_rail_1 = Sealer::create(kKey, 2, 3, 1);
+  EXPECT_FALSE(open(*on_rail_1, 0, "header", sealed).ok) << "another rail";
   for (size_t i = 0; i < sealed.size(); ++i) {
     std::string altered = sealed;
     altered[i] = static_cast<char>(altered[i] ^ 4);
@@ -70,4 +72,4 @@ TEST(Sealer, OpensEachOnceInAnyOrderWithinTheWindow) {
 }
 
 }  // namespace
-}  // namespace rondo::ucx
+}  // namespace rondo::net

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "transport/ucx/library.h"
+#include "transport/net/ucx_library.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 class Context {
  public:
@@ -44,14 +44,14 @@ class Context {
 /// UCX's version, then what it found: for people. Or why there is none.
 std::string describe();
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net
 
 #else
 
 #include <string>
 
-namespace rondo::ucx {
-inline std::string describe() { return "not built in: ranks of one host only"; }
-}  // namespace rondo::ucx
+namespace rondo::net {
+inline std::string describe() { return "not built in: TCP between hosts"; }
+}  // namespace rondo::net
 
 #endif

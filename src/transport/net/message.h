@@ -11,7 +11,7 @@
 #include "protocol/lending.h"
 #include "rondo/types.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 enum class Kind : uint8_t {
   kLines,    // header lines of an Inline connection; data: the lines
@@ -53,12 +53,19 @@ struct Lent {
   void* endpoint = nullptr;  // the rail's
 };
 
+/// Where the data of a message are to be received.
+struct Place {
+  std::byte* at = nullptr;     // nullptr: nowhere, the message is dropped
+  Landing* landing = nullptr;  // claimed: to be finished or dropped
+};
+
 class Sink {
  public:
-  /// Where `bytes` of data of a kData or kSlot message, still to be fetched, belong; nullptr: nowhere, the message is
-  /// dropped, and the sink knows why.
-  virtual std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) = 0;
-  /// The data of a kData or kSlot message, which are here: takes them where they belong. False: nowhere, likewise.
+  /// Of a kData or kSlot message of `bytes` bytes of data that are still to come. `may_land`: also in a caller's
+  /// buffer. Nowhere: the sink knows why.
+  virtual Place place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) = 0;
+  /// The data of a kData or kSlot message, which are here, perhaps where place() has said: takes them where they
+  /// belong. False: nowhere, likewise.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
   /// A whole message. kData, kSlot: its data are where they belong.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
@@ -67,4 +74,4 @@ class Sink {
   ~Sink() = default;
 };
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net

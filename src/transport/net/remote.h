@@ -1,9 +1,10 @@
-// ucx: ranks on several hosts. What two ranks of one host say to each other goes through shared memory (shm); all else
-// is carried by UCX (InfiniBand, RoCE, TCP, or shared memory where the caller asks for UCX alone).
+// Ranks on several hosts. What two ranks of one host say to each other goes through shared memory (shm); all else is
+// carried by a network (net): by UCX (InfiniBand, RoCE and whatever else it has) or by TCP sockets of our own. Where
+// the caller asks for that, ranks of one host use the network too.
 //
 //   rank 0 --shm-- rank 1        host A
 //      \   \     /   |
-//       `---ucx-----.|           messages of private FIFOs, remote_fifo.h
+//       `---net-----.|           messages of private FIFOs, remote_fifo.h
 //      /   /     \   |
 //   rank 2 --shm-- rank 3        host B
 //
@@ -13,8 +14,8 @@
 // Devices post into memory of their own and tell nobody (transport/relay.h): while they may, the poller looks all the
 // time.
 //
-// Who is gone is known from the bootstrap's sockets and from UCX itself, whichever is first. A rank that departs waits
-// until its peers have all that it sent them (5 s at most).
+// Who is gone is known from the bootstrap's sockets and from the network itself, whichever is first. A rank that
+// departs waits until its peers have all that it sent them (5 s at most).
 //
 // Thread safety: as Transport.
 #pragma once
@@ -30,17 +31,15 @@
 #include <vector>
 
 #include "rondo/host_layout.h"
+#include "transport/net/board_mirror.h"
+#include "transport/net/relayed_slots.h"
+#include "transport/net/remote_fifo.h"
+#include "transport/net/wire.h"
 #include "transport/relay.h"
 #include "transport/shm/shm.h"
 #include "transport/transport.h"
-#include "transport/ucx/board_mirror.h"
-#ifdef RONDO_HAVE_UCX
-#include "transport/ucx/relayed_slots.h"
-#include "transport/ucx/remote_fifo.h"
-#include "transport/ucx/wire.h"
-#endif
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
@@ -53,6 +52,8 @@ class RemotePeers {
   /// The ranks of this host, ascending, and the channel among them, in that order.
   virtual const std::vector<Rank>& ranks_here() const = 0;
   virtual LocalPeers& peers_here() = 0;
+  /// The numeric IP address at which this rank reaches rank r.
+  virtual std::string address_of(Rank r) = 0;
   /// A peer whose process or host is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
   /// Nothing while rank r has not left on purpose; then what it said last with part().
@@ -61,21 +62,22 @@ class RemotePeers {
   virtual void part(std::string note) = 0;
 };
 
-#ifdef RONDO_HAVE_UCX
-
 class RemoteTransport final : public Transport, private Sink, private Relay {
  public:
   struct Options {
-    bool ucx_alone = false;  // ranks of one host use it too
-    bool encrypted = false;  // all that UCX carries
-    std::string rails = {};  // this rank's network devices, with commas between them; empty: UCX's choice
+    Net net = Net::kTcp;
+    bool alone = false;      // ranks of one host use it too
+    bool encrypted = false;  // all that the net carries
+    std::string rails = {};  // this rank's network devices, with commas between them; empty: whichever there are
   };
   /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `peers` must outlive
   /// the transport. An error of one rank is returned to all of them, with its rank.
   static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
                                                            RemotePeers& peers);
   ~RemoteTransport() override;
-  std::string_view name() const override { return local_ != nullptr ? "shm+ucx" : "ucx"; }
+  std::string_view name() const override {
+    return net_ == Net::kUcx ? (local_ != nullptr ? "shm+ucx" : "ucx") : local_ != nullptr ? "shm+tcp" : "tcp";
+  }
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
   std::optional<FifoView> open_reader(const ConnectionKey& key) override;
@@ -121,14 +123,14 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   /// What is known of another rank.
   struct Remote {
     std::atomic<bool> departed = false;
-    std::atomic<bool> heard = false;  // data have come from it through UCX
+    std::atomic<bool> heard = false;  // data have come from it over the network
     uint64_t will_have_sent = 0;      // told when it leaves
     bool leaving = false;             // it waits for our answer
     bool has_all = false;             // it has what we sent
     uint64_t boards_asked_ns = 0, boards_came_ns = 0;
     BoardMirror mirror;
   };
-  RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers);
+  RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers);
   Status meet(const Options& options);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
@@ -149,7 +151,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void keep_for_good();
   void poll_loop();
   void wake_poller();
-  std::byte* place(const Header& header, const HeaderLine& line, size_t bytes) override;
+  Place place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) override;
   bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
 
@@ -157,8 +159,9 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   const int nranks_;
   const HostLayout hosts_;
   RemotePeers& peers_;
+  const Net net_;
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
-  std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or UCX alone
+  std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or the network alone
   Doorbell own_bell_{};
   OperationBoard own_board_{};
   PairBoard own_pair_board_{};
@@ -187,6 +190,4 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::thread poller_;
 };
 
-#endif
-
-}  // namespace rondo::ucx
+}  // namespace rondo::net

@@ -1,4 +1,4 @@
-#include "transport/ucx/context.h"
+#include "transport/net/ucx_context.h"
 
 #ifdef RONDO_HAVE_UCX
 
@@ -12,7 +12,7 @@
 #include <set>
 #include <string_view>
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 std::mutex context_mutex;
@@ -45,7 +45,7 @@ Expected<ucp_context_h> make(const Library& lib, const std::string& device) {
 }  // namespace
 
 Expected<std::shared_ptr<Context>> Context::acquire(const std::string& device) {
-  RONDO_TRY_ASSIGN(const Library* lib, ucx::library());
+  RONDO_TRY_ASSIGN(const Library* lib, net::library());
   if (!device.empty()) {  // UCX itself would go on without it
     RONDO_TRY_ASSIGN(const auto any, acquire());
     std::set<std::string> devices;
@@ -104,6 +104,6 @@ std::string describe() {
   return text;
 }
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net
 
 #endif

@@ -1,11 +1,16 @@
-#include "transport/ucx/sealer.h"
+#include "transport/net/sealer.h"
 
 #include <openssl/evp.h>
 
 #include <algorithm>
 #include <cstring>
 
-namespace rondo::ucx {
+namespace rondo::net {
+namespace {
+
+constexpr unsigned kCounterBits = 40;
+
+}  // namespace
 
 bool Sealer::Seen::is_new(uint64_t counter) const {
   return counter >= next || (counter + kWindow >= next && !recent[counter % kWindow]);
@@ -18,16 +23,16 @@ void Sealer::Seen::note(uint64_t counter) {
   next = std::max(next, counter + 1);
 }
 
-Sealer::Sealer(Rank rank, int nranks)
-    : rank_(rank), sent_(static_cast<size_t>(nranks)), seen_(static_cast<size_t>(nranks)) {}
+Sealer::Sealer(Rank rank, int nranks, uint8_t rail)
+    : rank_(rank), rail_(rail), sent_(static_cast<size_t>(nranks)), seen_(static_cast<size_t>(nranks)) {}
 
 Sealer::~Sealer() {
   EVP_CIPHER_CTX_free(encrypt_);
   EVP_CIPHER_CTX_free(decrypt_);
 }
 
-std::unique_ptr<Sealer> Sealer::create(const Key& key, Rank rank, int nranks) {
-  std::unique_ptr<Sealer> s(new Sealer(rank, nranks));
+std::unique_ptr<Sealer> Sealer::create(const Key& key, Rank rank, int nranks, uint8_t rail) {
+  std::unique_ptr<Sealer> s(new Sealer(rank, nranks, rail));
   s->encrypt_ = EVP_CIPHER_CTX_new();
   s->decrypt_ = EVP_CIPHER_CTX_new();
   const bool ok = s->encrypt_ != nullptr && s->decrypt_ != nullptr &&
@@ -36,12 +41,13 @@ std::unique_ptr<Sealer> Sealer::create(const Key& key, Rank rank, int nranks) {
   return ok ? std::move(s) : nullptr;
 }
 
-// 24 bits for each rank, 48 for the counter: more messages than can be sent.
-Sealer::Nonce Sealer::nonce_of(Rank from, Rank to, uint64_t counter) {
+// 24 bits for each rank, 8 for the rail, 40 for the counter: more messages than can be sent.
+Sealer::Nonce Sealer::nonce_of(Rank from, Rank to, uint64_t counter) const {
   Nonce n;
   for (size_t i = 0; i < 3; ++i) n[i] = static_cast<uint8_t>(from >> (8 * i));
   for (size_t i = 0; i < 3; ++i) n[3 + i] = static_cast<uint8_t>(to >> (8 * i));
-  for (size_t i = 0; i < 6; ++i) n[6 + i] = static_cast<uint8_t>(counter >> (8 * i));
+  for (size_t i = 0; i < kCounterBits / 8; ++i) n[6 + i] = static_cast<uint8_t>(counter >> (8 * i));
+  n[11] = rail_;
   return n;
 }
 
@@ -71,7 +77,7 @@ bool Sealer::open(Rank from, std::string_view header, const std::byte* sealed, s
   std::memcpy(tag, in + data_bytes + 8, kTagBytes);
   auto& seen = seen_[static_cast<size_t>(from)];
   if (seen == nullptr) seen = std::make_unique<Seen>();
-  if (counter >> 48 != 0 || !seen->is_new(counter)) return false;
+  if (counter >> kCounterBits != 0 || !seen->is_new(counter)) return false;
   const Nonce nonce = nonce_of(from, rank_, counter);
   int n = 0;
   EVP_DecryptInit_ex(decrypt_, nullptr, nullptr, nullptr, nonce.data());
@@ -86,4 +92,4 @@ bool Sealer::open(Rank from, std::string_view header, const std::byte* sealed, s
   return true;
 }
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net

@@ -1,6 +1,4 @@
-#include "transport/ucx/remote.h"
-
-#ifdef RONDO_HAVE_UCX
+#include "transport/net/remote.h"
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -16,13 +14,13 @@
 #include "rondo/schedule.h"
 #include "transport/round_up.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
-// A rank that leaves closes its connections a moment before its goodbye comes another way: UCX's word counts after
-// that.
+// A rank that leaves closes its connections a moment before its goodbye comes another way: the network's word counts
+// after that.
 constexpr uint64_t kLossNs = 300 * kMs;
 constexpr uint64_t kCloseNs = 1000 * kMs;
 // When an operation fails: until what it has lent is sent, since it was last seen to move and in all.
@@ -54,13 +52,18 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
                                                                    const Options& options, RemotePeers& peers) {
-  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, peers));
+  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, options.net, peers));
   RONDO_TRY(t->meet(options));
   return t;
 }
 
-RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, RemotePeers& peers)
-    : rank_(rank), nranks_(hosts.nranks()), hosts_(hosts), peers_(peers), here_(static_cast<size_t>(nranks_), -1) {
+RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers)
+    : rank_(rank),
+      nranks_(hosts.nranks()),
+      hosts_(hosts),
+      peers_(peers),
+      net_(net),
+      here_(static_cast<size_t>(nranks_), -1) {
   const std::vector<Rank>& here = peers.ranks_here();
   for (size_t i = 0; i < here.size(); ++i) here_[static_cast<size_t>(here[i])] = static_cast<int>(i);
 }
@@ -102,7 +105,7 @@ Status RemoteTransport::meet(const Options& options) {
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
     RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
-    RONDO_TRY_ASSIGN(wire_, Wire::create(rank_, nranks_, *this, rails));
+    RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, rails));
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
     return {};
@@ -121,16 +124,17 @@ Status RemoteTransport::meet(const Options& options) {
     if (r == 0) first = h;
     blobs[r].erase(0, sizeof h);
   }
-  RONDO_TRY(wire_->set_peers(blobs, peers_.ranks_here(), first.session));
+  std::vector<PeerRoute> routes;
+  for (Rank r = 0; r < nranks_; ++r)
+    routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? peers_.address_of(r) : std::string(),
+                      index_here(r) >= 0});
+  RONDO_TRY(wire_->set_peers(routes, first.session));
   Status sealed;
-  if (options.encrypted) {
-    auto sealer = Sealer::create(first.key, rank_, nranks_);
-    if (sealer != nullptr) wire_->seal_with(std::move(sealer));
-    else sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
-  }
+  if (options.encrypted && !wire_->seal_with(first.key, rank_, nranks_))
+    sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
 
   Status local = sealed;
-  if (const auto& here = peers_.ranks_here(); !options.ucx_alone && here.size() > 1) {
+  if (const auto& here = peers_.ranks_here(); !options.alone && here.size() > 1) {
     auto shm = ShmTransport::create(index_here(rank_), static_cast<int>(here.size()), peers_.peers_here());
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
@@ -233,7 +237,7 @@ void RemoteTransport::let_go() {
   fifos_->carry(*wire_);  // others may still end well
   fifos_->let_go();
   if (!wire_->recall(kRecallQuietNs, kRecallNs))
-    std::fprintf(stderr, "rondo: rank %d: UCX may still read buffers of a call that has failed\n", rank_);
+    std::fprintf(stderr, "rondo: rank %d: the network may still read buffers of a call that has failed\n", rank_);
 }
 
 Doorbell* RemoteTransport::bell(Rank r) {
@@ -252,6 +256,7 @@ bool RemoteTransport::fresh(Rank r) {
     Header h;
     h.kind = Kind::kBoardsAsked;
     wire_->send_copy(r, h, nullptr, 0);
+    wire_->progress();
   }
   return remote.mirror.ended() || (remote.boards_came_ns != 0 && now - remote.boards_came_ns < kBoardsHoldNs);
 }
@@ -363,7 +368,7 @@ bool RemoteTransport::departed(Rank r) {
   if (r == rank_) return false;
   const Remote& remote = *remotes_[static_cast<size_t>(r)];
   if (remote.departed.load(std::memory_order_acquire)) return true;
-  // What came through UCX is not known to be all before it says so.
+  // What came over the network is not known to be all before it says so.
   if (shares_memory(r)) return !remote.heard.load(std::memory_order_acquire) && local_->departed(index_here(r));
   const auto note = peers_.parting_note(r);
   if (!note) return false;
@@ -416,6 +421,4 @@ Status RemoteTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, u
   return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
 }
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

@@ -20,8 +20,6 @@
 // Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
 #pragma once
 
-#ifdef RONDO_HAVE_UCX
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,12 +28,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "transport/net/wire.h"
 #include "transport/pool.h"
 #include "transport/segment.h"
 #include "transport/transport.h"
-#include "transport/ucx/wire.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 /// Of one rank's connections `other` is the one at the far end: reader or writer.
 constexpr uint64_t pack(const ConnectionKey& k, Rank other) {
@@ -83,8 +81,8 @@ class RemoteFifos {
   /// True when carry() would send.
   bool has_unsent() const;
 
-  /// Where the data of a kData message belong. Errors: as arrived().
-  Expected<std::byte*> place(const Header& header, const HeaderLine& line, size_t bytes);
+  /// Where the data of a kData message are to be received. Errors: as arrived().
+  Expected<Place> place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land);
   /// Takes them there, or to where their reader wants them.
   Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
   /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot
@@ -104,7 +102,7 @@ class RemoteFifos {
     Rank reader;
     FifoView view;
     uint64_t step = 0;                // the next to be sent
-    std::vector<DataHeader> headers;  // by line: UCX reads them when it gets to it
+    std::vector<DataHeader> headers;  // by line: they are read until they are out
     Loan* loans = nullptr;            // by line; shared by a multicast's readers. nullptr: the ring alone
     std::vector<Lent> lent;           // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
@@ -146,6 +144,4 @@ class RemoteFifos {
   std::vector<uint64_t> sent_, received_;
 };
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

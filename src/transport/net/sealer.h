@@ -1,10 +1,10 @@
-// Sealer: what UCX carries between hosts, encrypted and authenticated with AES-128-GCM, where that is asked for.
+// Sealer: what a rail carries between hosts, encrypted and authenticated with AES-128-GCM, where that is asked for.
 //
 //   sealed = ciphertext of the data | counter u64 | tag, 16 bytes
 //
 // The header before it stays readable, and is authenticated with it. Every pair of ranks counts its messages in each
-// direction; rank numbers and counter are the nonce, so that one key of all ranks serves, and a message that comes
-// twice is known. Messages may overtake one another by up to kWindow.
+// direction over each rail; ranks' and rail's numbers and the counter are the nonce, so that one key serves all, and a
+// message that comes twice is known. Messages may overtake one another by up to kWindow.
 //
 // Source: NIST SP 800-38D; the window is that of IPsec (RFC 4303, section 3.4.3). Thread safety: none.
 #pragma once
@@ -21,7 +21,7 @@
 
 struct evp_cipher_ctx_st;
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 class Sealer {
  public:
@@ -30,7 +30,7 @@ class Sealer {
   using Key = std::array<uint8_t, kKeyBytes>;
 
   /// nullptr where libcrypto has no such cipher, or no memory.
-  static std::unique_ptr<Sealer> create(const Key& key, Rank rank, int nranks);
+  static std::unique_ptr<Sealer> create(const Key& key, Rank rank, int nranks, uint8_t rail = 0);
   ~Sealer();
   Sealer(const Sealer&) = delete;
   Sealer& operator=(const Sealer&) = delete;
@@ -49,15 +49,16 @@ class Sealer {
     bool is_new(uint64_t counter) const;
     void note(uint64_t counter);
   };
-  Sealer(Rank rank, int nranks);
+  Sealer(Rank rank, int nranks, uint8_t rail);
   using Nonce = std::array<uint8_t, 12>;
-  static Nonce nonce_of(Rank from, Rank to, uint64_t counter);
+  Nonce nonce_of(Rank from, Rank to, uint64_t counter) const;
 
   const Rank rank_;
+  const uint8_t rail_;
   evp_cipher_ctx_st* encrypt_ = nullptr;
   evp_cipher_ctx_st* decrypt_ = nullptr;
   std::vector<uint64_t> sent_;               // by rank
   std::vector<std::unique_ptr<Seen>> seen_;  // by rank, made when something comes
 };
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net

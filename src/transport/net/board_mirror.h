@@ -14,7 +14,7 @@
 #include "trace/operation_record.h"
 #include "trace/pair_record.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 /// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that,
 /// and whoever has not heard of an abort, why it leaves.
@@ -46,4 +46,4 @@ class BoardMirror {
   bool ended_ = false;
 };
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net

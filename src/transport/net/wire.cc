@@ -1,6 +1,4 @@
-#include "transport/ucx/wire.h"
-
-#ifdef RONDO_HAVE_UCX
+#include "transport/net/wire.h"
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -10,7 +8,12 @@
 #include <cerrno>
 #include <cstring>
 
-namespace rondo::ucx {
+#include "transport/net/tcp_rail.h"
+#ifdef RONDO_HAVE_UCX
+#include "transport/net/ucx_rail.h"
+#endif
+
+namespace rondo::net {
 
 Expected<std::vector<std::string>> parse_rails(const std::string& names) {
   std::vector<std::string> rails;
@@ -32,11 +35,33 @@ Expected<std::vector<std::string>> parse_rails(const std::string& names) {
   return rails;
 }
 
-Expected<std::unique_ptr<Wire>> Wire::create(Rank rank, int nranks, Sink& sink,
+namespace {
+
+uint64_t left_of(uint64_t limit_ns, uint64_t since_ns) {
+  const uint64_t gone = monotonic_ns() - since_ns;
+  return gone < limit_ns ? limit_ns - gone : 0;
+}
+
+Expected<std::unique_ptr<Rail>> make_rail(Net net, Rank rank, int nranks, Sink& sink, const std::string& device) {
+  if (net == Net::kTcp) {
+    RONDO_TRY_ASSIGN(auto rail, TcpRail::create(rank, nranks, sink, device));
+    return std::unique_ptr<Rail>(std::move(rail));
+  }
+#ifdef RONDO_HAVE_UCX
+  RONDO_TRY_ASSIGN(auto rail, UcxRail::create(rank, nranks, sink, device));
+  return std::unique_ptr<Rail>(std::move(rail));
+#else
+  return Status(StatusCode::kUnsupported, "this build of rondo has no UCX (install libucx-dev, build again)");
+#endif
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Wire>> Wire::create(Net net, Rank rank, int nranks, Sink& sink,
                                              const std::vector<std::string>& devices) {
   std::unique_ptr<Wire> wire(new Wire(nranks));
   for (size_t i = 0; i < std::max<size_t>(1, devices.size()); ++i) {
-    RONDO_TRY_ASSIGN(auto rail, Rail::create(rank, nranks, sink, devices.empty() ? std::string() : devices[i]));
+    RONDO_TRY_ASSIGN(auto rail, make_rail(net, rank, nranks, sink, devices.empty() ? std::string() : devices[i]));
     wire->rails_.push_back(std::move(rail));
   }
   if (wire->rails_.size() == 1) {
@@ -69,12 +94,12 @@ std::string Wire::address() const {
   return all;
 }
 
-Status Wire::set_peers(const std::vector<std::string>& addresses, const std::vector<Rank>& near, uint64_t session) {
-  std::vector<std::vector<std::string>> of_rails(rails_.size());
+Status Wire::set_peers(const std::vector<PeerRoute>& routes, uint64_t session) {
+  std::vector<std::vector<PeerRoute>> of_rails(rails_.size());
   size_t first_ranks = 0;  // how many rails rank 0 has
-  for (size_t r = 0; r < addresses.size(); ++r) {
+  for (size_t r = 0; r < routes.size(); ++r) {
     std::vector<std::string> parts;
-    for (std::string_view rest = addresses[r]; !rest.empty();) {
+    for (std::string_view rest = routes[r].address; !rest.empty();) {
       uint32_t bytes = 0;
       std::memcpy(&bytes, rest.data(), std::min(sizeof bytes, rest.size()));
       rest.remove_prefix(std::min(sizeof bytes, rest.size()));
@@ -88,15 +113,21 @@ Status Wire::set_peers(const std::vector<std::string>& addresses, const std::vec
           fmt::format("rank {} has {} rail{} and rank 0 has {}: RONDO_RAILS must name as many network devices "
                       "on all ranks",
                       r, parts.size(), parts.size() == 1 ? "" : "s", first_ranks));
-    for (size_t i = 0; i < std::min(parts.size(), of_rails.size()); ++i) of_rails[i].push_back(std::move(parts[i]));
+    for (size_t i = 0; i < std::min(parts.size(), of_rails.size()); ++i)
+      of_rails[i].push_back({std::move(parts[i]), routes[r].host, routes[r].near});
   }
-  for (size_t i = 0; i < rails_.size(); ++i) rails_[i]->set_peers(std::move(of_rails[i]), near, session);
+  for (size_t i = 0; i < rails_.size(); ++i) rails_[i]->set_peers(std::move(of_rails[i]), session);
   return {};
 }
 
-void Wire::seal_with(std::unique_ptr<Sealer> sealer) {
-  const std::shared_ptr<Sealer> shared = std::move(sealer);  // one count of messages: its nonces must not come twice
-  for (const auto& rail : rails_) rail->seal_with(shared);
+// What overtakes on another rail must not look old, so each counts its own messages.
+bool Wire::seal_with(const Sealer::Key& key, Rank rank, int nranks) {
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    auto sealer = Sealer::create(key, rank, nranks, static_cast<uint8_t>(i));
+    if (sealer == nullptr) return false;
+    rails_[i]->seal_with(std::move(sealer));
+  }
+  return true;
 }
 
 Rail& Wire::rail_to(Rank to) {
@@ -131,7 +162,8 @@ bool Wire::may_lend(Rank to) const {
 }
 bool Wire::recall(uint64_t quiet_ns, uint64_t limit_ns) {
   bool all = true;
-  for (const auto& rail : rails_) all &= rail->recall(quiet_ns, limit_ns);
+  const uint64_t since = monotonic_ns();
+  for (const auto& rail : rails_) all &= rail->recall(quiet_ns, left_of(limit_ns, since));
   return all;
 }
 std::vector<PeerLoss> Wire::losses(uint64_t before_ns) const {
@@ -147,7 +179,8 @@ bool Wire::flush() {
 }
 bool Wire::close(uint64_t limit_ns) {
   bool all = true;
-  for (const auto& rail : rails_) all &= rail->close(limit_ns);
+  const uint64_t since = monotonic_ns();
+  for (const auto& rail : rails_) all &= rail->close(left_of(limit_ns, since));
   return all;
 }
 bool Wire::arm() {
@@ -156,6 +189,4 @@ bool Wire::arm() {
   return all;
 }
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

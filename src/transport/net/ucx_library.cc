@@ -1,4 +1,4 @@
-#include "transport/ucx/library.h"
+#include "transport/net/ucx_library.h"
 
 #ifdef RONDO_HAVE_UCX
 
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <mutex>
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 // The signals whose handlers UCX replaces unless UCX_ERROR_SIGNALS says otherwise, as they were.
@@ -74,6 +74,6 @@ Expected<const Library*> library() {
   return &loaded;
 }
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net
 
 #endif

@@ -9,16 +9,14 @@
 // Thread safety: the owner's lock, but for the flags, which streams set too.
 #pragma once
 
-#ifdef RONDO_HAVE_UCX
-
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "transport/net/remote_fifo.h"
 #include "transport/relay.h"
-#include "transport/ucx/remote_fifo.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 class RelayedSlots {
  public:
@@ -37,7 +35,7 @@ class RelayedSlots {
     std::byte* data;
     std::span<SlotFlags> flags;
     uint64_t slot_bytes;
-    std::vector<DataHeader> headers;  // by slot: UCX reads them when it gets to it
+    std::vector<DataHeader> headers;  // by slot: they are read until they are out
   };
   Connection* find(const Header& header, bool as_writer);
   const Rank rank_;
@@ -45,6 +43,4 @@ class RelayedSlots {
   std::vector<Connection> connections_;
 };
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

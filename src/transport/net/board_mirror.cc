@@ -1,4 +1,4 @@
-#include "transport/ucx/board_mirror.h"
+#include "transport/net/board_mirror.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 
 #include "protocol/spin.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 namespace {
 
 uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
@@ -102,4 +102,4 @@ void BoardMirror::end(const PartingNote& note) {
   store_word(board_.posted, note.posted);
 }
 
-}  // namespace rondo::ucx
+}  // namespace rondo::net

@@ -3,30 +3,32 @@
 //   rank 0   rail eth0 ======= rail eth0   rank 1       a message takes the rail to its peer on which the fewest are
 //            rail eth1 ======= rail eth1                under way, the rails by turns where these are as many
 //
-// Without names there is one rail, and UCX chooses its devices. Rail i of a rank talks to rail i of its peers, whatever
-// its device is called there. A peer that is lost on one rail is lost.
+// Without names there is one rail, over whatever devices there are. Rail i of a rank talks to rail i of its peers,
+// whatever its device is called there. A peer that is lost on one rail is lost.
 //
 // Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
 #pragma once
-
-#ifdef RONDO_HAVE_UCX
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "transport/ucx/rail.h"
+#include "transport/net/ucx_rail.h"
 
-namespace rondo::ucx {
+namespace rondo::net {
 
 /// "eth0,eth1" as names. Errors: kInvalidArgument (an empty name, one that comes twice, more than kMostRails).
 constexpr size_t kMostRails = 16;
 Expected<std::vector<std::string>> parse_rails(const std::string& names);
 
+/// What carries messages between ranks that share no memory.
+enum class Net : uint8_t { kTcp, kUcx };
+
 class Wire {
  public:
-  /// `devices`: one rail over each; none: one rail. Errors: those of Context, kSystem.
-  static Expected<std::unique_ptr<Wire>> create(Rank rank, int nranks, Sink& sink,
+  /// `devices`: one rail over each; none: one rail over whatever there is. Errors: those of the rails, kUnsupported (no
+  /// UCX).
+  static Expected<std::unique_ptr<Wire>> create(Net net, Rank rank, int nranks, Sink& sink,
                                                 const std::vector<std::string>& devices);
   /// close() must have said true before, if anything was sent.
   ~Wire();
@@ -35,16 +37,15 @@ class Wire {
 
   /// What the peers need to reach this rank.
   std::string address() const;
-  /// As Rail::set_peers. Errors: kMismatch (a peer has another number of rails), the same on all ranks.
-  Status set_peers(const std::vector<std::string>& addresses, const std::vector<Rank>& near, uint64_t session);
-  void seal_with(std::unique_ptr<Sealer> sealer);
+  /// By rank: what address() says there is split among the rails. Errors: kMismatch (a peer has another number of
+  /// rails), the same on all ranks.
+  Status set_peers(const std::vector<PeerRoute>& routes, uint64_t session);
+  /// From now on all data are sealed, as Rail::seal_with. False: libcrypto cannot.
+  bool seal_with(const Sealer::Key& key, Rank rank, int nranks);
 
   // What follows is as Rail has it, of all rails.
   void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent = nullptr) {
     rail_to(to).send(to, header, data, bytes, lent);
-  }
-  void send_lines(Rank to, const Header& header, const HeaderLine* lines, size_t bytes) {
-    rail_to(to).send_lines(to, header, lines, bytes);
   }
   void send_copy(Rank to, const Header& header, const void* data, size_t bytes) {
     rails_[0]->send_copy(to, header, data, bytes);
@@ -70,6 +71,4 @@ class Wire {
   int event_fd_ = -1;           // of several rails: an epoll descriptor over theirs
 };
 
-}  // namespace rondo::ucx
-
-#endif
+}  // namespace rondo::net

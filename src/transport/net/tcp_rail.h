@@ -1,0 +1,121 @@
+// TcpRail: a rail over TCP sockets, one connection for each pair of ranks that talk, made when they first do.
+//
+//   connection:  hello | frame, header, data | frame, header, data | ...
+//
+// A message is written from where it lies and read to where it belongs: of a long one the kernel copies each byte once
+// on either side, and nobody else does. While one is being read, the same call to the kernel also fetches the next
+// one's header, so that a stream of long messages takes one call each, and they need not wait for one another.
+//
+// Whoever sends first connects. Where both do at once there are two connections, and both ranks go on with the lower
+// rank's. Who connects says in the hello which communicator, and which rank of it, it is, and wants; whoever does not
+// know that is turned away.
+//
+// Thread safety: as Rail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transport/net/rail.h"
+
+namespace rondo::net {
+
+class TcpRail final : public Rail {
+ public:
+  /// Listens. `device`: a network interface by its name, whose address is used for all connections; empty: all there
+  /// are. Errors: kInvalidArgument (no such interface, or none with an address), kSystem.
+  static Expected<std::unique_ptr<TcpRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device);
+  ~TcpRail() override;
+
+  bool progress() override;
+  using Rail::pending;
+  uint32_t pending(Rank to) const override;
+  bool connected(Rank to) const override { return peers_[static_cast<size_t>(to)].out != nullptr; }
+  bool lost(Rank r) const override { return peers_[static_cast<size_t>(r)].failed; }
+  bool may_lend(Rank) const override { return true; }
+  bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
+  std::vector<PeerLoss> losses(uint64_t before_ns) const override;
+  bool flush() override;
+  bool close(uint64_t limit_ns) override;
+  bool arm() override;
+
+ private:
+  /// Before every message.
+  struct Frame {
+    uint32_t header_bytes = 0;
+    uint32_t bytes = 0;  // of data
+  };
+  struct Outgoing {
+    Frame frame;
+    const void* header = nullptr;  // nullptr: neither frame nor header, a hello
+    const std::byte* data = nullptr;
+    std::unique_ptr<Copy> copy;
+    Lent* lent = nullptr;
+    size_t written = 0;  // of frame, header and data
+    size_t total() const { return (header != nullptr ? sizeof frame + frame.header_bytes : 0) + frame.bytes; }
+  };
+  struct Incoming {
+    DataHeader header;
+    uint32_t header_bytes = 0;
+    size_t bytes = 0, got = 0;
+    Place place;
+    std::string elsewhere;  // where it has no place: it is read all the same
+    bool wanted = true;     // by somebody
+  };
+  struct Connection {
+    int fd = -1;
+    Rank peer = -1;  // not known before its hello
+    uint64_t since_ns = 0;
+    bool reads_long = false;    // the last message was long: so may be the next
+    bool watches_room = false;  // for writing
+    bool broken = false;
+    std::deque<Outgoing> queue;
+    std::vector<std::byte> buffer;  // what came and was not looked at: [begin, end)
+    size_t begin = 0, end = 0;
+    bool in_message = false;
+    Incoming message;
+  };
+  struct Peer {
+    Connection* out = nullptr;  // what is sent goes there
+    bool failed = false;
+    uint64_t failed_ns = 0;
+    std::string how;
+  };
+
+  TcpRail(Rank rank, int nranks, Sink& sink, std::string device)
+      : Rail(rank, sink, std::move(device)), peers_(static_cast<size_t>(nranks)) {}
+  Status open();
+  void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
+            std::unique_ptr<Copy> copy, Lent* lent) override;
+  Connection* connect(Rank to);
+  void add(std::unique_ptr<Connection> c);
+  void accept_all();
+  void greet(Connection& c, Rank to);
+  bool take_hello(Connection& c);
+  void write(Connection& c);
+  void finish_front(Connection& c);
+  void read(Connection& c);
+  ptrdiff_t fill(Connection& c);
+  bool more(Connection& c);
+  bool begin_message(Connection& c);
+  void end_message(Connection& c);
+  void fail(Connection& c, std::string_view how);
+  void drop(Connection& c);
+  void keep_out_of_buffers(Connection& c);
+  void sweep();
+
+  std::string local_;  // the interface's address, numeric
+  int listener_ = -1;
+  std::vector<Peer> peers_;  // by rank
+  std::vector<std::unique_ptr<Connection>> connections_;
+  uint32_t passes_ = 0;
+  bool any_broken_ = false;
+  bool told_of_stranger_ = false;
+};
+
+}  // namespace rondo::net
