@@ -1,5 +1,5 @@
-// What a TcpRail needs of sockets and addresses. All sockets are non-blocking and close themselves in programs that this
-// one starts.
+// What a TcpRail needs of sockets and addresses. All sockets are non-blocking and close themselves in programs that
+// this one starts.
 #pragma once
 
 #include <sys/socket.h>
