@@ -39,17 +39,17 @@ namespace {
 // yield costs less, and ranks that share cores, also with other hosts' as in the tests, get on.
 constexpr uint32_t kPassesOverWire = 1;
 
-Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
-                                                    ProcessControl& control) {
+Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, TransportChoice transport,
+                                                    const Settings& settings, ProcessControl& control) {
   const int nranks = hosts.nranks();
-  if (static_cast<int>(control.ranks_here().size()) == nranks && !is_alone(settings.transport)) {
+  if (static_cast<int>(control.ranks_here().size()) == nranks && !is_alone(transport)) {
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.peers_here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
                    net::RemoteTransport::create(rank, hosts,
-                                                {.net = uses_ucx(settings.transport) ? net::Net::kUcx : net::Net::kTcp,
-                                                 .alone = is_alone(settings.transport),
+                                                {.net = uses_ucx(transport) ? net::Net::kUcx : net::Net::kTcp,
+                                                 .alone = is_alone(transport),
                                                  .encrypted = settings.encrypted != 0,
                                                  .rails = settings.rails},
                                                 control));
@@ -113,7 +113,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
-  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
+                   make_transport(rank, agreed.hosts, agreed.transport, agreed.settings, *control));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
   if (transport->needs_progress()) {  // passes are what moves its messages

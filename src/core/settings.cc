@@ -225,17 +225,18 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
   mine.pretended_host = pretended[static_cast<size_t>(rank)];
   mine.hosts[0] = 0;
   mine.planner = first.planner;
-  if (mine.transport == TransportChoice::kAuto) {
-    const bool ucx = std::all_of(all.begin(), all.end(), [](const auto& s) { return s.prefers_ucx != 0; });
-    mine.transport = ucx ? TransportChoice::kShmUcx : TransportChoice::kShmTcp;
-  }
   mine.planner.hosts_pretended = hosts == machines ? 0 : 1;
   mine.planner.ranks_per_core = 1;
   for (int h = 0; h < machines.num_hosts(); ++h) {
     const int cpus = count_cpus(all, machines, h);
     mine.planner.ranks_per_core = std::max(mine.planner.ranks_per_core, (machines.num_ranks(h) + cpus - 1) / cpus);
   }
-  return Agreement{mine, hosts};
+  TransportChoice transport = first.transport;
+  if (transport == TransportChoice::kAuto) {
+    const bool ucx = std::all_of(all.begin(), all.end(), [](const auto& s) { return s.prefers_ucx != 0; });
+    transport = ucx ? TransportChoice::kShmUcx : TransportChoice::kShmTcp;
+  }
+  return Agreement{mine, hosts, transport};
 }
 
 }  // namespace rondo

@@ -33,7 +33,7 @@ struct RankSettings {
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
   int32_t simd = -1;           // RONDO_SIMD; -1: the best
   uint64_t may_pull = 1;       // RONDO_CMA: this rank's memory may be read by the others
-  TransportChoice transport = TransportChoice::kAuto;  // RONDO_TRANSPORT; once the ranks have agreed no longer kAuto
+  TransportChoice transport = TransportChoice::kAuto;  // RONDO_TRANSPORT
   int32_t has_ucx = 0;         // this rank's build
   int32_t prefers_ucx = 0;     // this rank's host has devices, or its environment settings, for UCX
   int32_t encrypted = 0;       // RONDO_ENCRYPT, or what ncclSetEncryption said
@@ -74,6 +74,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
 struct Agreement {
   Settings settings;
   HostLayout hosts;
+  TransportChoice transport;  // no longer kAuto
 };
 /// `all` is by rank; `machines`: where the ranks are in truth. Errors: kMismatch naming the two ranks and both values
 /// where a rank sets something else than rank 0; kInvalidArgument (RONDO_HOSTS does not fit the number of ranks).

@@ -180,18 +180,40 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
 }
 
 bool RemoteFifos::carry(Wire& wire) {
-  bool any = tell(wire, kQuarter);  // so that data that go to the same rank take the credit along
+  bool any = tell_in_time(wire);
   for (const auto& o : outgoing_) any |= o->key.inline_only ? carry_lines(*o, wire) : carry_data(*o, wire);
   return any;
 }
 
-bool RemoteFifos::tell(Wire& wire, uint32_t least_steps) {
+void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
+  wire.send_copy(r.key.writer, header_of(Kind::kCredit, r.key, read), nullptr, 0);
+  r.told = read;
+}
+
+// A quarter of the lines: with data that go to the same rank, which then take the credit along for nothing, and alone
+// where messages are long. Of short ones a credit would cost as much as a message: half of the lines.
+bool RemoteFifos::tell_in_time(Wire& wire) {
+  constexpr uint64_t kLongBytes = 32 * 1024;
+  has_data_for_.assign(has_data_for_.size(), false);
+  for (const auto& o : outgoing_)
+    if (posted(o->view, o->step)) has_data_for_[static_cast<size_t>(o->reader)] = true;
   bool any = false;
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
-    if (read - r->told < (least_steps == kQuarter ? r->view.num_lines / 4 : least_steps)) continue;
-    wire.send_copy(r->key.writer, header_of(Kind::kCredit, r->key, read), nullptr, 0);
-    r->told = read;
+    const bool soon = r->last_bytes >= kLongBytes || has_data_for_[static_cast<size_t>(r->key.writer)];
+    if (read - r->told < r->view.num_lines / (soon ? 4 : 2)) continue;
+    tell(*r, read, wire);
+    any = true;
+  }
+  return any;
+}
+
+bool RemoteFifos::tell(Wire& wire) {
+  bool any = false;
+  for (auto& [key, r] : replicas_) {
+    const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
+    if (read == r->told) continue;
+    tell(*r, read, wire);
     any = true;
   }
   return any;
@@ -259,6 +281,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
   };
   if (header.kind == Kind::kData) {
     if (line == nullptr || header.inline_only != 0 || bytes == 0) return impossible(header, bytes);
+    r->last_bytes = bytes;
     store(reinterpret_cast<const std::byte*>(line), header.step);
     ++received_[static_cast<size_t>(header.from)];
     return {};

@@ -9,8 +9,8 @@
 // reader, or its first message.
 //
 // A message is sent from the ring, and stays there until its credit has come. Credits are told every quarter of the
-// lines, and all of them when nothing else moves: a writer may wait for any of them, since it is they that say where in
-// the ring there is room.
+// lines (half, where messages are short and nothing goes the same way), and all of them when nothing else moves: a
+// writer may wait for any of them, since it is they that say where in the ring there is room.
 //
 // A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
 // others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader.
@@ -51,7 +51,8 @@ class RemoteFifos {
         layout_(nranks),
         pool_(std::move(pool)),
         sent_(static_cast<size_t>(nranks)),
-        received_(static_cast<size_t>(nranks)) {}
+        received_(static_cast<size_t>(nranks)),
+        has_data_for_(static_cast<size_t>(nranks)) {}
   /// The wire must be at rest: its messages point here.
   ~RemoteFifos() { pool_->give_back(taken_); }
   RemoteFifos(const RemoteFifos&) = delete;
@@ -76,8 +77,7 @@ class RemoteFifos {
   /// Sends what was posted and read since; true when there was something.
   bool carry(Wire& wire);
   /// Tells the writers all that was read; true when there was something.
-  bool tell(Wire& wire, uint32_t least_steps = 1);
-  static constexpr uint32_t kQuarter = 0;  // of the lines
+  bool tell(Wire& wire);
   /// True when carry() would send.
   bool has_unsent() const;
 
@@ -110,7 +110,8 @@ class RemoteFifos {
   struct Replica {
     ConnectionKey key;
     FifoView view;
-    uint64_t told = 0;  // the writer knows that so many steps were read
+    uint64_t told = 0;        // the writer knows that so many steps were read
+    uint64_t last_bytes = 0;  // of data
     Landing landing;
   };
   struct Rest {
@@ -125,6 +126,8 @@ class RemoteFifos {
     return {h.from, h.group == 0 ? rank_ : -1, h.tag, h.group, h.inline_only != 0, static_cast<uint8_t>(h.channel)};
   }
   Expected<std::byte*> place_in(const Replica& r, const Header& header, const HeaderLine& line, size_t bytes) const;
+  bool tell_in_time(Wire& wire);
+  void tell(Replica& r, uint64_t read, Wire& wire);
   bool carry_lines(Outgoing& o, Wire& wire);
   bool carry_data(Outgoing& o, Wire& wire);
 
@@ -142,6 +145,7 @@ class RemoteFifos {
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
   std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: where credits go
   std::vector<uint64_t> sent_, received_;
+  std::vector<bool> has_data_for_;  // by rank: in this pass
 };
 
 }  // namespace rondo::net

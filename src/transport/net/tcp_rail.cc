@@ -306,8 +306,13 @@ bool TcpRail::begin_message(Connection& c) {
   m.wanted = plausible(m.header, m.header_bytes, c.peer);
   c.begin += sizeof f + f.header_bytes;
   c.in_message = true;
-  const bool has_place = m.wanted && !is_sealed() && m.header_bytes == sizeof(DataHeader) && m.bytes != 0;
-  if (has_place) {
+  if (c.end - c.begin >= m.bytes) {  // all of it is here, and is taken from here
+    m.place.at = c.buffer.data() + c.begin;
+    m.got = m.bytes;
+    c.begin += m.bytes;
+    return true;
+  }
+  if (m.wanted && !is_sealed() && m.header_bytes == sizeof(DataHeader)) {
     m.place = sink_.place(m.header.header, m.header.line, m.bytes, true);
     m.wanted = m.place.at != nullptr;
   }
