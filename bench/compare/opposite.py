@@ -12,16 +12,19 @@ from .hosts import Hosts
 SECONDS = 1.0  # about how long a run takes
 
 
-def _run(
-    hosts: Hosts, server: int, port: int, test: str, message_bytes: int, messages: int
-) -> list[subprocess.Popen[str]]:
-    common = ["ucx_perftest", "-t", test, "-s", str(message_bytes), "-n", str(messages), "-w", "20"]
-    common += ["-p", str(port), "-f", "-v"]
+def _start(hosts: Hosts, test: str, message_bytes: int, messages: int) -> list[tuple[subprocess.Popen[str], ...]]:
+    """Client and server of either direction. Both servers listen before the first client starts: one run must not be
+    over when the other begins."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    serve = subprocess.Popen(hosts.inside(server, *common), **pipes)
-    time.sleep(0.2)  # it has no way to say that it listens
-    client = subprocess.Popen(hosts.inside(1 - server, *common, hosts.addresses[server]), **pipes)
-    return [client, serve]
+
+    def argv(server: int) -> list[str]:
+        common = ["ucx_perftest", "-t", test, "-s", str(message_bytes), "-n", str(messages), "-w", "20"]
+        return [*common, "-p", str(13400 + server), "-f", "-v"]
+
+    servers = [subprocess.Popen(hosts.inside(s, *argv(s)), **pipes) for s in (0, 1)]
+    time.sleep(0.3)  # they have no way to say that they listen
+    clients = [subprocess.Popen(hosts.inside(1 - s, *argv(s), hosts.addresses[s]), **pipes) for s in (0, 1)]
+    return list(zip(clients, servers, strict=True))
 
 
 def _megabytes_per_s(csv: str) -> float | None:
@@ -35,8 +38,8 @@ def _megabytes_per_s(csv: str) -> float | None:
 
 def opposite_us(hosts: Hosts, test: str, message_bytes: int, limit_s: float = 60) -> float | None:
     """Microseconds a message of the slower of two opposite runs; None when one failed."""
-    messages = max(30, int(SECONDS * 600e6 / message_bytes))
-    runs = [_run(hosts, server, 13400 + server, test, message_bytes, messages) for server in (0, 1)]
+    messages = max(30, int(SECONDS * 3e9 / message_bytes))
+    runs = _start(hosts, test, message_bytes, messages)
     rates = []
     for processes in runs:
         try:
