@@ -6,16 +6,12 @@
 namespace rondo {
 namespace {
 
-// dst := own + data, of which `data` lie where a transport found them, perhaps between two elements' borders: so they
+// dst := own + data, of which `data` lie where a transport found them: where that is between two elements' borders they
 // go through a block that stays in the nearest cache.
 void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::byte* data, bool own_first,
          std::byte* dst, uint32_t bytes) {
-  constexpr uint32_t kBlockBytes = 8192;
-  alignas(64) std::byte block[kBlockBytes];
-  for (uint32_t at = 0; at < bytes; at += kBlockBytes) {
-    const uint32_t n = std::min(kBlockBytes, bytes - at);
-    std::memcpy(block, data + at, n);
-    const void* sources[] = {own_first ? own + at : block, own_first ? block : own + at};
+  auto add_block = [&](const std::byte* theirs, uint32_t at, uint32_t n) {
+    const void* sources[] = {own_first ? own + at : theirs, own_first ? theirs : own + at};
     void* sinks[] = {dst + at};
     KernelArgs a;
     a.src = sources;
@@ -24,6 +20,14 @@ void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::by
     a.num_dst = 1;
     a.num_elems = n / elem_bytes;
     reduce(a);
+  };
+  if (reinterpret_cast<uintptr_t>(data) % elem_bytes == 0) return add_block(data, 0, bytes);
+  constexpr uint32_t kBlockBytes = 8192;
+  alignas(64) std::byte block[kBlockBytes];
+  for (uint32_t at = 0; at < bytes; at += kBlockBytes) {
+    const uint32_t n = std::min(kBlockBytes, bytes - at);
+    std::memcpy(block, data + at, n);
+    add_block(block, at, n);
   }
 }
 
@@ -132,9 +136,12 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   op.asked.push_back({&landing, flag, dst, bytes});
   if (!adds) return landing.ask(flag, bytes, dst);
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
-  landing.ask(flag, bytes, dst,
-              [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
-                  const std::byte* data) { add(reduce, elem_bytes, own, data, own_first, dst, bytes); });
+  landing.ask(
+      flag, bytes, dst,
+      [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
+          const std::byte* data, uint32_t offset, uint32_t num_bytes) {
+        add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
+      });
 }
 
 bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {

@@ -32,20 +32,34 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   return it->second;
 }
 
+namespace {
+constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;
+}
+
 // One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
-// second level cache beside the caller's data (docs/architecture.md, "Staging"). Between hosts messages in a row are a
-// little shorter, so that each fills two of the kernel's TCP segments with what stands before it: 64 KiB each at most,
-// and what is over would travel by itself. (One segment a message costs a tenth more: more calls of the kernel. Three
-// gain nothing, and keep whoever passes them on waiting.)
+// second level cache beside the caller's data (docs/architecture.md, "Staging").
 std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
-  constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024, kSegment = 63 * 1024, kSegments = 2;
   if (settings_.message_bytes != 0)
-    return {std::clamp<uint64_t>(settings_.message_bytes, 64, hosts_.one_host() ? kLong : 2 * kLong)};
+    return {std::clamp<uint64_t>(settings_.message_bytes, 64,
+                                 hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
+  return {kShort, long_message(chunk_bytes, nranks_ > 2)};
+}
+
+// Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
+// whoever passes them on. Where it takes no long ones they are a little shorter than two of the kernel's TCP segments,
+// 64 KiB each at most, so that what stands before them fits too: what is over would travel by itself.
+uint64_t Planner::long_message(double chunk_bytes, bool passed_on) const {
+  constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
   const uint64_t segments = (whole + kSegment - 1) / kSegment;
-  return {kShort, round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments)};
+  const uint64_t two_segments =
+      round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
+  const uint64_t most = ports_.transport().longest_message_bytes();
+  if (most <= kSegments * kLong) return two_segments;
+  const uint64_t messages = std::max((whole + most - 1) / most, passed_on ? kOverlap : 1);
+  return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
@@ -257,8 +271,12 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   shape.operation = operation_shape(request, 0);
   shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
-  shape.message_bytes = bytes <= kMaxInlineBytes ? kMaxInlineBytes : bytes <= 256 * 1024 ? message_sizes(0).front()
-                                                              : message_sizes(static_cast<double>(bytes)).front();
+  const auto length = static_cast<double>(bytes);
+  shape.message_bytes = bytes <= kMaxInlineBytes                       ? kMaxInlineBytes
+                        : settings_.message_bytes != 0                 ? message_sizes(length).front()
+                        : !hosts_.same_host(rank_, request.root)       ? std::max(kLong, long_message(length, false))
+                        : bytes <= 256 * 1024                          ? kLong
+                                                                       : kShort;
   RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
                                          ports_, kernels_));
   plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);

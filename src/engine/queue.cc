@@ -97,7 +97,8 @@ bool OperationQueue::step_lanes(Operation& op) {
         break;
     }
   }
-  if (carries_) [[unlikely]]
+  // Of an operation that is through rest() sends the last.
+  if (carries_ && (op.lanes_left != 0 || !op.lent.empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
 }

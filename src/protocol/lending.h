@@ -54,8 +54,8 @@ class Loan {
 /// Of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
-  /// Adds a message to what is there. It may lie at any address.
-  using Add = std::function<void(const std::byte* data)>;
+  /// Adds a piece of a message to what is there: `bytes` of it from `offset` on. It may lie at any address.
+  using Add = std::function<void(const std::byte* data, uint32_t offset, uint32_t bytes)>;
 
   // The engine's side.
   /// To be asked for once: the transport may be at it.
@@ -83,17 +83,19 @@ class Landing {
   /// A message that is here. True: it has landed; false: it belongs into the ring.
   bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
     if (!begin(bytes, flag)) return false;
-    if (add_ != nullptr) add_(data);
+    if (add_ != nullptr) add_(data, 0, bytes_);
     else std::memcpy(at_, data, bytes);
     finish();
     return true;
   }
-  /// Where a message that is still to be received may be received at once, followed by finish() or drop(); nullptr: it
-  /// is wanted elsewhere.
-  std::byte* claim(uint64_t bytes, uint64_t flag) {
-    // What is to be added is put() when it is here. (Whoever asks has stored add_ before.)
-    if (wanted_.load(std::memory_order_acquire) != flag || add_ != nullptr || !begin(bytes, flag)) return nullptr;
-    return at_;
+  /// True: a message that is still to be received is taken here as it comes, followed by finish() or drop(). As it is,
+  /// at place(), or where that is nullptr with add(), in pieces of kPieceBytes or a multiple, but for the last. False: it
+  /// belongs into the ring.
+  static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
+  bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
+  std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }
+  void add(const std::byte* data, uint64_t offset, uint64_t bytes) {
+    add_(data, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
   }
   /// It is all there.
   void finish() {

@@ -114,6 +114,8 @@ class Transport {
   /// Holds what this rank has lent to its peers until no rank of the communicator can touch it any more, or its process
   /// has ended. It is given back in whichever thread finds that out.
   virtual void keep(std::shared_ptr<void> what) = 0;
+  /// The longest message that its connections take; equal on all ranks.
+  virtual uint32_t longest_message_bytes() const { return 128 * 1024; }
   /// True when messages travel only while somebody calls progress(): then the driver does, in every pass.
   virtual bool needs_progress() const { return false; }
   /// Carries what was posted and what has come. True when something moved. Never blocks.

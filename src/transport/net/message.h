@@ -53,17 +53,24 @@ struct Lent {
   void* endpoint = nullptr;  // the rail's
 };
 
+/// Whether a message may land in a caller's buffer.
+enum class MayLand : uint8_t {
+  kNo,
+  kWhereAsked,  // else it belongs into the ring
+  kSoon,        // and may be left where it is for a moment: its reader is about to ask
+};
+
 /// Where the data of a message are to be received.
 struct Place {
-  std::byte* at = nullptr;     // nullptr: nowhere, the message is dropped
+  std::byte* at = nullptr;     // nullptr: piece by piece in the landing; without one nowhere: the message is dropped
   Landing* landing = nullptr;  // claimed: to be finished or dropped
+  bool later = false;          // to be asked again
 };
 
 class Sink {
  public:
-  /// Of a kData or kSlot message of `bytes` bytes of data that are still to come. `may_land`: also in a caller's
-  /// buffer. Nowhere: the sink knows why.
-  virtual Place place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) = 0;
+  /// Of a kData or kSlot message of `bytes` bytes of data that are still to come. Nowhere: the sink knows why.
+  virtual Place place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) = 0;
   /// The data of a kData or kSlot message, which are here, perhaps where place() has said: takes them where they
   /// belong. False: nowhere, likewise.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;

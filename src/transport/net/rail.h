@@ -45,6 +45,8 @@ class Rail {
   /// Works for a bounded while. True when a message has come: that the network is busy says nothing, since over a dead
   /// link it may never rest.
   virtual bool progress() = 0;
+  /// The half of it that sends.
+  virtual void push() = 0;
   /// Messages that have not been taken off our hands.
   uint64_t pending() const { return pending_; }
   /// The same of one peer.

@@ -48,6 +48,17 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
   return Status(static_cast<StatusCode>(h->error), fmt::format("rank {}: {}", r, blob.substr(sizeof *h)));
 }
 
+// TCP is given as much at once as it may be: every call to the kernel costs, and the less there is in one the more
+// packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share memory
+// they pass messages on there, in rings that should stay in a core's cache; and rings of many long messages, for many
+// peers, would fill the pool.
+uint32_t longest_message(Net net, const HostLayout& hosts) {
+  constexpr uint32_t kLongBytes = 1024 * 1024;
+  constexpr int kMostRanks = 32;
+  const bool alone = hosts.nranks() == hosts.num_hosts();  // each on its host
+  return net == Net::kTcp && alone && hosts.nranks() <= kMostRanks ? kLongBytes : SegmentLayout::kMostMessageBytes;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
@@ -102,7 +113,7 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
 Status RemoteTransport::meet(const Options& options) {
   Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
-    fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
+    fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, longest_message(net_, hosts_), std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
     RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
     RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, rails));

@@ -103,6 +103,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
   uint64_t agreed_id() const override { return session_; }
+  uint32_t longest_message_bytes() const override { return fifos_->longest_message_bytes(); }
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;
@@ -143,6 +144,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void tell_abort();
   void fail_here(const Status& why);
   Status strange(const Header& h) const;
+  bool carry();
   bool move();
   bool answer_leavers();
   bool fresh(Rank r);
@@ -151,7 +153,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void keep_for_good();
   void poll_loop();
   void wake_poller();
-  Place place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) override;
+  Place place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
   bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
 

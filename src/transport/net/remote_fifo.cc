@@ -61,7 +61,7 @@ Expected<FifoView> RemoteFifos::make(const ConnectionKey& key, uint32_t num_coun
   v.lines = reinterpret_cast<HeaderLine*>(small);
   v.counters = reinterpret_cast<ReadCounter*>(small + lines);
   if (!key.inline_only) {
-    v.data_bytes = layout_.data_bytes();
+    v.data_bytes = std::max(layout_.data_bytes(), (kRingMessages + 1) * longest_message_bytes_);
     RONDO_TRY_ASSIGN(v.data, carve(StagingPool::Use::kData, v.data_bytes));
   }
   return v;
@@ -232,13 +232,16 @@ Expected<std::byte*> RemoteFifos::place_in(const Replica& r, const Header& heade
   return r.view.data + at.offset;
 }
 
-Expected<Place> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) {
+Expected<Place> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
   if (header.inline_only != 0) return impossible(header, bytes);
   RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   RONDO_TRY_ASSIGN(std::byte * in_ring, place_in(*r, header, line, bytes));
-  if (!may_land || let_go_) return Place{in_ring};
-  std::byte* const wanted = r->landing.claim(bytes, line.flag);
-  return wanted != nullptr ? Place{wanted, &r->landing} : Place{in_ring};
+  const bool landed_before = r->lands;
+  r->lands = may_land != MayLand::kNo && !let_go_ && r->landing.claim(bytes, line.flag);
+  if (r->lands) return Place{r->landing.place(), &r->landing};
+  if (!landed_before || let_go_ || may_land != MayLand::kSoon) return Place{in_ring};
+  r->lands = true;  // asked again, it may
+  return Place{nullptr, nullptr, true};
 }
 
 Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {

@@ -45,10 +45,11 @@ Header header_of(Kind kind, const ConnectionKey& k, uint64_t step);
 
 class RemoteFifos {
  public:
-  RemoteFifos(Rank rank, int nranks, std::shared_ptr<StagingPool> pool)
+  RemoteFifos(Rank rank, int nranks, uint32_t longest_message_bytes, std::shared_ptr<StagingPool> pool)
       : rank_(rank),
         nranks_(nranks),
         layout_(nranks),
+        longest_message_bytes_(longest_message_bytes),
         pool_(std::move(pool)),
         sent_(static_cast<size_t>(nranks)),
         received_(static_cast<size_t>(nranks)),
@@ -58,6 +59,7 @@ class RemoteFifos {
   RemoteFifos(const RemoteFifos&) = delete;
   RemoteFifos& operator=(const RemoteFifos&) = delete;
 
+  uint32_t longest_message_bytes() const { return longest_message_bytes_; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
@@ -82,7 +84,7 @@ class RemoteFifos {
   bool has_unsent() const;
 
   /// Where the data of a kData message are to be received. Errors: as arrived().
-  Expected<Place> place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land);
+  Expected<Place> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
   /// Takes them there, or to where their reader wants them.
   Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
   /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot
@@ -112,6 +114,7 @@ class RemoteFifos {
     FifoView view;
     uint64_t told = 0;        // the writer knows that so many steps were read
     uint64_t last_bytes = 0;  // of data
+    bool lands = false;       // its last long message did
     Landing landing;
   };
   struct Rest {
@@ -134,6 +137,7 @@ class RemoteFifos {
   const Rank rank_;
   const int nranks_;
   const SegmentLayout layout_;
+  const uint32_t longest_message_bytes_;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
   Rest small_, data_;

@@ -24,10 +24,15 @@ constexpr auto kNap = std::chrono::microseconds(20);
 
 }  // namespace
 
-bool RemoteTransport::move() {
-  bool moved = fifos_->carry(*wire_);
+bool RemoteTransport::carry() {
+  bool any = fifos_->carry(*wire_);
   // Who gives up lets its streams go by setting all their flags: these carry nothing.
-  if (aborted_by_.load(std::memory_order_acquire) < 0) moved |= slots_->carry(*wire_);
+  if (aborted_by_.load(std::memory_order_acquire) < 0) any |= slots_->carry(*wire_);
+  return any;
+}
+
+bool RemoteTransport::move() {
+  bool moved = carry();
   moved |= wire_->progress();
   moved |= answer_leavers();
   if (std::exchange(abort_untold_, false)) tell_abort();
@@ -47,13 +52,14 @@ void RemoteTransport::rest() {
   driven_.store(false, std::memory_order_relaxed);
   bool something_left = true;
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
-    move();
+    carry();
+    wire_->push();
     something_left = wire_->pending() != 0 || fifos_->has_unsent();
   }
   if (something_left) wake_poller();
 }
 
-Place RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, bool may_land) {
+Place RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
   if (header.kind == Kind::kSlot) {
     std::byte* const to = slots_->place(header, bytes);
     if (to == nullptr) fail_here(strange(header));

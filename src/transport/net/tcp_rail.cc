@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -23,10 +24,14 @@ namespace {
 constexpr uint64_t kMagic = 0x6c6961726f646e72;  // "rndorail"
 constexpr size_t kBufferBytes = 16 * 1024;       // what is read ahead of short messages
 constexpr size_t kLongBytes = 32 * 1024;         // from here on nothing but a header is read ahead
+constexpr size_t kShareBytes = 48 * 1024;        // from here on messages share a connection with what comes
+constexpr size_t kBlockBytes = 128 * 1024;       // read at once of what is added: two of the kernel's segments
+constexpr uint32_t kMostLooks = 64;              // until a long message goes to the ring that nobody asks for
 constexpr size_t kMostBytes = 64 << 20;          // of a message's data
 constexpr size_t kMostAtOnce = 16;               // messages that one call writes
 constexpr size_t kFewConnections = 4;            // are asked one by one, without the kernel's list
-constexpr uint32_t kListPasses = 32;             // after so many passes the list is asked all the same
+constexpr uint32_t kLivelyPasses = 1024;         // for so many passes after something came on them
+constexpr uint32_t kListPasses = 8;              // after so many passes the list is asked all the same
 constexpr size_t kMostStrangers = 64;            // connections that have not said who they are
 constexpr uint64_t kHelloNs = 10'000'000'000;    // until they must have
 
@@ -80,6 +85,7 @@ TcpRail::~TcpRail() {
 void TcpRail::add(std::unique_ptr<Connection> c) {
   tune_socket(c->fd);
   c->since_ns = monotonic_ns();
+  c->last_pass = passes_;
   c->buffer.resize(kBufferBytes);
   epoll_event e{};
   e.events = EPOLLIN;
@@ -121,7 +127,7 @@ TcpRail::Connection* TcpRail::connect(Rank to) {
     return nullptr;
   }
   add(std::move(c));
-  peer.out = made;
+  peer.ours = made;
   greet(*made, to);
   return made;
 }
@@ -167,7 +173,7 @@ bool TcpRail::take_hello(Connection& c) {
   Greeting h;
   std::memcpy(&h, c.buffer.data() + c.begin, sizeof h);
   if (h.magic != kMagic || h.session != session() || h.to != rank_ || h.from < 0 || h.from == rank_ ||
-      static_cast<size_t>(h.from) >= peers_.size()) {
+      static_cast<size_t>(h.from) >= peers_.size() || peers_[static_cast<size_t>(h.from)].theirs != nullptr) {
     if (!std::exchange(told_of_stranger_, true))
       std::fprintf(stderr, "rondo: rank %d turns a connection away that does not know its communicator\n", rank_);
     drop(c);
@@ -175,15 +181,15 @@ bool TcpRail::take_hello(Connection& c) {
   }
   c.begin += sizeof h;
   c.peer = h.from;
-  Peer& peer = peers_[static_cast<size_t>(c.peer)];
-  if (peer.out == nullptr || c.peer < rank_) peer.out = &c;  // what waits on another connection still goes there
+  peers_[static_cast<size_t>(c.peer)].theirs = &c;
   return true;
 }
 
 void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
                    std::unique_ptr<Copy> copy, Lent* lent) {
   Peer& peer = peers_[static_cast<size_t>(to)];
-  Connection* c = peer.failed ? nullptr : peer.out != nullptr ? peer.out : connect(to);
+  const bool shares = bytes >= kShareBytes && to < rank_ && peer.theirs != nullptr;
+  Connection* c = peer.failed ? nullptr : shares ? peer.theirs : peer.ours != nullptr ? peer.ours : connect(to);
   if (c == nullptr || c->broken) {
     if (lent != nullptr) lent->loan->give_back();
     return;
@@ -198,8 +204,11 @@ void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void*
 }
 
 uint32_t TcpRail::pending(Rank to) const {
-  const Connection* out = peers_[static_cast<size_t>(to)].out;
-  return out != nullptr ? static_cast<uint32_t>(out->queue.size()) : 0;
+  const Peer& peer = peers_[static_cast<size_t>(to)];
+  size_t n = 0;
+  for (const Connection* c : {peer.ours, peer.theirs})
+    if (c != nullptr) n += c->queue.size();
+  return static_cast<uint32_t>(n);
 }
 
 void TcpRail::finish_front(Connection& c) {
@@ -215,6 +224,11 @@ void TcpRail::finish_front(Connection& c) {
 // As much as the kernel takes. What was posted since the last time goes in one call: a credit costs next to nothing
 // where there are data to be sent.
 void TcpRail::write(Connection& c) {
+  if (c.is_full) {  // not for a little room: what goes in small parts costs both sides more
+    pollfd room{c.fd, POLLOUT, 0};
+    if (::poll(&room, 1, 0) == 0) return;
+    c.is_full = false;
+  }
   while (!c.queue.empty()) {
     std::array<iovec, 3 * kMostAtOnce> parts;
     size_t n = 0, total = 0;
@@ -241,6 +255,7 @@ void TcpRail::write(Connection& c) {
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) fail(c, error_text(errno));
+      c.is_full = true;
       return;
     }
     const bool all = static_cast<size_t>(written) == total;
@@ -252,7 +267,10 @@ void TcpRail::write(Connection& c) {
       if (o.written < o.total()) break;
       finish_front(c);
     }
-    if (!all) return;
+    if (!all) {
+      c.is_full = true;
+      return;
+    }
   }
 }
 
@@ -271,8 +289,17 @@ ptrdiff_t TcpRail::fill(Connection& c) {
   if (c.in_message ? m.bytes >= kLongBytes : c.reads_long) ahead = std::min(ahead, kHead - std::min(kHead, held));
   iovec parts[2];
   size_t n = 0;
-  const size_t wanted = c.in_message ? m.bytes - m.got : 0;
-  if (wanted != 0) parts[n++] = {m.place.at + m.got, wanted};
+  size_t wanted = c.in_message ? m.bytes - m.got : 0;
+  if (wanted != 0 && m.in_pieces()) {
+    const size_t waiting = m.got - m.added;
+    if (wanted > kBlockBytes - waiting) {
+      wanted = kBlockBytes - waiting;
+      ahead = 0;  // more of this message comes first
+    }
+    parts[n++] = {c.block.get() + waiting, wanted};
+  } else if (wanted != 0) {
+    parts[n++] = {m.place.at + m.got, wanted};
+  }
   if (ahead != 0) parts[n++] = {c.buffer.data() + c.end, ahead};
   msghdr h{};
   h.msg_iov = parts;
@@ -280,9 +307,22 @@ ptrdiff_t TcpRail::fill(Connection& c) {
   const ssize_t came = recvmsg(c.fd, &h, 0);
   if (came <= 0) return came;
   const size_t to_message = std::min(static_cast<size_t>(came), wanted);
-  m.got += to_message;
+  take(c, to_message);
   c.end += static_cast<size_t>(came) - to_message;
   return came;
+}
+
+// So many more bytes of the message are where they were to be read to: in the block those of whole pieces are added.
+void TcpRail::take(Connection& c, size_t bytes) {
+  Incoming& m = c.message;
+  m.got += bytes;
+  if (!m.in_pieces()) return;
+  const size_t waiting = m.got - m.added;
+  const size_t ripe = m.got == m.bytes ? waiting : waiting / Landing::kPieceBytes * Landing::kPieceBytes;
+  if (ripe == 0) return;
+  m.place.landing->add(c.block.get(), m.added, ripe);
+  m.added += ripe;
+  std::memmove(c.block.get(), c.block.get() + ripe, waiting - ripe);
 }
 
 // Looks at the buffer. True when there is a message to be read, or one that needs no more.
@@ -301,7 +341,7 @@ bool TcpRail::begin_message(Connection& c) {
   std::memcpy(static_cast<void*>(&m.header), c.buffer.data() + c.begin + sizeof f, f.header_bytes);
   m.header_bytes = f.header_bytes;
   m.bytes = f.bytes;
-  m.got = 0;
+  m.got = m.added = 0;
   m.place = {};
   m.wanted = plausible(m.header, m.header_bytes, c.peer);
   c.begin += sizeof f + f.header_bytes;
@@ -313,16 +353,29 @@ bool TcpRail::begin_message(Connection& c) {
     return true;
   }
   if (m.wanted && !is_sealed() && m.header_bytes == sizeof(DataHeader)) {
-    m.place = sink_.place(m.header.header, m.header.line, m.bytes, true);
-    m.wanted = m.place.at != nullptr;
+    // A peer may be ahead of this rank, which then asks a moment later, and saves a way through the ring.
+    const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
+    m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
+    c.waits = m.place.later;
+    c.looks = c.waits ? c.looks + 1 : 0;
+    if (c.waits) {
+      c.begin -= sizeof f + f.header_bytes;
+      c.in_message = false;
+      return false;
+    }
+    m.wanted = m.place.at != nullptr || m.place.landing != nullptr;
   }
-  if (m.place.at == nullptr) {
+  if (m.place.landing != nullptr && m.in_pieces()) {
+    if (c.block == nullptr) c.block = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
+  } else if (m.place.at == nullptr) {
     m.elsewhere.resize(m.bytes);
     m.place.at = reinterpret_cast<std::byte*>(m.elsewhere.data());
   }
-  m.got = std::min(m.bytes, c.end - c.begin);
-  std::memcpy(m.place.at, c.buffer.data() + c.begin, m.got);
-  c.begin += m.got;
+  static_assert(kBufferBytes <= kBlockBytes);
+  const size_t here = std::min(m.bytes, c.end - c.begin);
+  std::memcpy(m.in_pieces() ? c.block.get() : m.place.at, c.buffer.data() + c.begin, here);
+  take(c, here);
+  c.begin += here;
   return true;
 }
 
@@ -348,7 +401,10 @@ void TcpRail::end_message(Connection& c) {
 // True when something came.
 bool TcpRail::more(Connection& c) {
   const ptrdiff_t came = fill(c);
-  if (came > 0) return true;
+  if (came > 0) {
+    c.last_pass = passes_;
+    return true;
+  }
   if (came == 0) fail(c, "it closed the connection");
   else if (errno != EAGAIN && errno != EINTR) fail(c, error_text(errno));
   return false;
@@ -363,20 +419,28 @@ void TcpRail::read(Connection& c) {
       if (c.message.got == c.message.bytes) end_message(c);
     } else if (c.broken || (c.peer < 0 && take_hello(c))) {
       continue;
-    } else if (c.broken || !more(c)) {
+    } else if (std::exchange(c.waits, false) || c.broken || !more(c)) {
       return;
     }
   }
 }
 
+void TcpRail::push() {
+  for (size_t i = 0; i < connections_.size(); ++i)
+    if (Connection& c = *connections_[i]; !c.queue.empty()) write(c);
+}
+
 bool TcpRail::progress() {
   if (std::exchange(any_broken_, false)) sweep();
   const uint64_t before = moves_;
-  const bool by_list = connections_.empty() || connections_.size() > kFewConnections || ++passes_ % kListPasses == 0;
+  ++passes_;
+  auto is_lively = [this](const auto& c) { return passes_ - c->last_pass < kLivelyPasses; };
+  const auto lively = static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), is_lively));
+  const bool by_list = lively == 0 || lively > kFewConnections || passes_ % kListPasses == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {  // it may grow meanwhile
     Connection& c = *connections_[i];
     if (!c.queue.empty()) write(c);
-    if (!c.broken && (!by_list || c.begin != c.end)) read(c);
+    if (!c.broken && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
   }
   if (!by_list) return moves_ != before;
   epoll_event news[16];
@@ -392,7 +456,9 @@ bool TcpRail::progress() {
 void TcpRail::drop(Connection& c) {
   if (c.broken) return;
   c.broken = any_broken_ = true;
-  ::shutdown(c.fd, SHUT_RDWR);  // also for a copy that a fork has left in another process
+  // Also for a copy that a fork has left in another process.
+  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
+  ::shutdown(c.fd, SHUT_RDWR);
   ::close(std::exchange(c.fd, -1));
   while (!c.queue.empty()) finish_front(c);
   keep_out_of_buffers(c);
@@ -403,7 +469,8 @@ void TcpRail::fail(Connection& c, std::string_view how) {
   drop(c);
   if (c.peer < 0) return;
   Peer& peer = peers_[static_cast<size_t>(c.peer)];
-  if (peer.out == &c) peer.out = nullptr;
+  if (peer.ours == &c) peer.ours = nullptr;
+  if (peer.theirs == &c) peer.theirs = nullptr;
   if (peer.failed) return;
   peer.failed = true;
   peer.failed_ns = monotonic_ns();

@@ -1,14 +1,22 @@
-// TcpRail: a rail over TCP sockets, one connection for each pair of ranks that talk, made when they first do.
+// TcpRail: a rail over TCP sockets, made when ranks first talk.
 //
 //   connection:  hello | frame, header, data | frame, header, data | ...
 //
 // A message is written from where it lies and read to where it belongs: of a long one the kernel copies each byte once
-// on either side, and nobody else does. While one is being read, the same call to the kernel also fetches the next
-// one's header, so that a stream of long messages takes one call each, and they need not wait for one another.
+// on either side, and nobody else does. What is to be added there is read in blocks, which are added while they are in
+// the core's cache and the rest is still to come. While a message is being read, the same call to the kernel also
+// fetches the next one's header, so that a stream of long messages takes one call each, and they need not wait for one
+// another.
 //
-// Whoever sends first connects. Where both do at once there are two connections, and both ranks go on with the lower
-// rank's. Who connects says in the hello which communicator, and which rank of it, it is, and wants; whoever does not
-// know that is turned away.
+// Each rank of a pair makes a connection when it first sends, so that there are two:
+//
+//   short messages    on the sender's own, where nothing comes the other way: while a call to the kernel writes, it
+//                     keeps what comes on the same connection waiting
+//   long ones         on the lower rank's, once it is there: data that go both ways carry the acknowledgements, so that
+//                     the kernel has fewer packets to see to
+//
+// Who connects says in the hello which communicator, and which rank of it, it is, and wants; whoever does not know that
+// is turned away.
 //
 // Thread safety: as Rail.
 #pragma once
@@ -33,9 +41,13 @@ class TcpRail final : public Rail {
   ~TcpRail() override;
 
   bool progress() override;
+  void push() override;
   using Rail::pending;
   uint32_t pending(Rank to) const override;
-  bool connected(Rank to) const override { return peers_[static_cast<size_t>(to)].out != nullptr; }
+  bool connected(Rank to) const override {
+    const Peer& peer = peers_[static_cast<size_t>(to)];
+    return peer.ours != nullptr || peer.theirs != nullptr;
+  }
   bool lost(Rank r) const override { return peers_[static_cast<size_t>(r)].failed; }
   bool may_lend(Rank) const override { return true; }
   bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
@@ -64,24 +76,32 @@ class TcpRail final : public Rail {
     uint32_t header_bytes = 0;
     size_t bytes = 0, got = 0;
     Place place;
+    size_t added = 0;       // in pieces: of `got`, the rest waits in the block
     std::string elsewhere;  // where it has no place: it is read all the same
     bool wanted = true;     // by somebody
+    bool in_pieces() const { return place.at == nullptr; }
   };
   struct Connection {
     int fd = -1;
     Rank peer = -1;  // not known before its hello
     uint64_t since_ns = 0;
+    uint32_t last_pass = 0;     // in which something came
     bool reads_long = false;    // the last message was long: so may be the next
     bool watches_room = false;  // for writing
+    bool is_full = false;       // the kernel did not take all of what was written last
     bool broken = false;
     std::deque<Outgoing> queue;
     std::vector<std::byte> buffer;  // what came and was not looked at: [begin, end)
     size_t begin = 0, end = 0;
+    std::unique_ptr<std::byte[]> block;  // of a message that is taken in pieces
     bool in_message = false;
     Incoming message;
+    uint32_t looks = 0;  // at the next message, while its reader does not ask for it
+    bool waits = false;  // for that
   };
   struct Peer {
-    Connection* out = nullptr;  // what is sent goes there
+    Connection* ours = nullptr;    // made by this rank
+    Connection* theirs = nullptr;  // made by the peer
     bool failed = false;
     uint64_t failed_ns = 0;
     std::string how;
@@ -103,6 +123,7 @@ class TcpRail final : public Rail {
   ptrdiff_t fill(Connection& c);
   bool more(Connection& c);
   bool begin_message(Connection& c);
+  static void take(Connection& c, size_t bytes);
   void end_message(Connection& c);
   void fail(Connection& c, std::string_view how);
   void drop(Connection& c);

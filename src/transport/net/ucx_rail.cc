@@ -268,7 +268,7 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
     return UCS_OK;
   }
   auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, false).at : nullptr;
+  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, MayLand::kNo).at : nullptr;
   if (to == nullptr) {
     incoming->elsewhere.resize(bytes);
     to = incoming->elsewhere.data();

@@ -26,6 +26,7 @@ class UcxRail final : public Rail {
   ~UcxRail() override;
 
   bool progress() override;
+  void push() override { (void)progress(); }
   using Rail::pending;
   uint32_t pending(Rank to) const override { return endpoints_[static_cast<size_t>(to)].pending; }
   bool connected(Rank to) const override { return endpoints_[static_cast<size_t>(to)].handle != nullptr; }

@@ -51,6 +51,9 @@ class Wire {
     rails_[0]->send_copy(to, header, data, bytes);
   }
   bool progress();
+  void push() {
+    for (const auto& rail : rails_) rail->push();
+  }
   uint64_t pending() const;
   bool connected(Rank to) const;
   bool lost(Rank r) const;

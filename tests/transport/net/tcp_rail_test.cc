@@ -32,10 +32,14 @@ std::string text_of(uint64_t number, size_t bytes) {
 // Receives messages by their step into strings, or where `landing` says.
 class Reader final : public Sink {
  public:
-  Place place(const Header& h, const HeaderLine&, size_t bytes, bool may_land) override {
-    EXPECT_TRUE(may_land);
+  Place place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
+    EXPECT_NE(may_land, MayLand::kNo);
     if (refuses) return {};
-    if (std::byte* const at = landing.claim(bytes, h.step)) return {at, &landing};
+    if (landing.claim(bytes, h.step)) return {landing.place(), &landing};
+    if (waits && may_land == MayLand::kSoon) {
+      ++looks;
+      return {nullptr, nullptr, true};
+    }
     std::string& s = strings[h.step];
     s.resize(bytes);
     return {reinterpret_cast<std::byte*>(s.data())};
@@ -54,6 +58,8 @@ class Reader final : public Sink {
   std::vector<uint64_t> order;
   Landing landing;
   bool refuses = false;
+  bool waits = false;  // for the landing to be asked for
+  int looks = 0;       // at what was to wait
 };
 
 class TcpRails : public ::testing::Test {
@@ -209,6 +215,55 @@ TEST_F(TcpRails, WhatIsAskedForLands) {
   EXPECT_EQ(reader(1).strings[103], "credit");
 }
 
+// What is to be added is taken while it comes, in pieces of whole cache lines, each once and in order, wherever in what
+// was read ahead it begins.
+TEST_F(TcpRails, WhatIsAddedLandsInPieces) {
+  for (const size_t before : {size_t{1}, size_t{77}, size_t{5000}}) {
+    const std::string data = text_of(before, 1'000'003);
+    std::string sum;
+    const uint64_t step = 100 + 10 * before;
+    size_t pieces = 0, crooked = 0;
+    reader(1).landing.ask(step, static_cast<uint32_t>(data.size()), reinterpret_cast<std::byte*>(sum.data()),
+                          [&](const std::byte* piece, uint32_t offset, uint32_t bytes) {
+                            if (offset != sum.size() || (bytes % 64 != 0 && offset + bytes != data.size())) ++crooked;
+                            sum.append(reinterpret_cast<const char*>(piece), bytes);
+                            ++pieces;
+                          });
+    const std::string ahead = text_of(step + 1, before);
+    send(0, 1, step + 1, ahead);
+    send(0, 1, step, data);
+    send_short(0, 1, step + 2, "behind");
+    reader(1).order.clear();
+    ASSERT_TRUE(until([&] { return reader(1).order.size() == 3; }));
+    EXPECT_EQ(crooked, 0u);
+    EXPECT_GT(pieces, 1u);
+    EXPECT_TRUE(sum == data);
+    EXPECT_EQ(reader(1).landing.find(step), reinterpret_cast<const std::byte*>(sum.data()));
+    EXPECT_EQ(reader(1).strings.count(step), 0u);
+    EXPECT_TRUE(reader(1).strings[step + 1] == ahead);
+    EXPECT_EQ(reader(1).strings[step + 2], "behind");
+  }
+}
+
+// A message whose reader is about to ask for it waits for that; not for ever, and what comes behind it still comes.
+TEST_F(TcpRails, LongMessagesWaitAMomentForTheirReader) {
+  reader(1).waits = true;
+  const std::string data = text_of(101, 300'000), unasked = text_of(102, 300'000);
+  std::string wanted(data.size(), '\0');
+  send(0, 1, 101, data);
+  int looks = 0;
+  ASSERT_TRUE(until([&] { return (looks = reader(1).looks) == 3; }));
+  EXPECT_TRUE(reader(1).order.empty());
+  reader(1).landing.ask(101, static_cast<uint32_t>(wanted.size()), reinterpret_cast<std::byte*>(wanted.data()));
+  ASSERT_TRUE(until([&] { return reader(1).order.size() == 1; }));
+  EXPECT_TRUE(wanted == data);
+  send(0, 1, 102, unasked);
+  send_short(0, 1, 103, "behind");
+  ASSERT_TRUE(until([&] { return reader(1).order.size() == 3; }));
+  EXPECT_TRUE(reader(1).strings[102] == unasked);
+  EXPECT_GT(reader(1).looks, 10);
+}
+
 // The caller gives up while half of its message has come, and none of what another one has lent is out: neither buffer
 // is touched any more, and the connection goes on.
 TEST_F(TcpRails, RecallLeavesBuffersAlone) {
@@ -234,6 +289,25 @@ TEST_F(TcpRails, RecallLeavesBuffersAlone) {
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 2; }));  // 101 is nobody's
   EXPECT_EQ(reader(1).strings[102], "after");
   EXPECT_TRUE(wanted == left);
+}
+
+// The same of a sum: what was added stays half a sum, and nothing is added any more.
+TEST_F(TcpRails, RecallEndsASum) {
+  const std::string data = text_of(100, 20'000'000);
+  uint64_t added = 0;
+  std::string sum(1, '\0');
+  reader(1).landing.ask(100, static_cast<uint32_t>(data.size()), reinterpret_cast<std::byte*>(sum.data()),
+                        [&](const std::byte*, uint32_t, uint32_t bytes) { added += bytes; });
+  send(0, 1, 100, data);
+  ASSERT_TRUE(until([&] { return added > 100'000; }));
+  EXPECT_TRUE(rail(1).recall(0, 0));
+  EXPECT_FALSE(reader(1).landing.waits_for(100));
+  const uint64_t before = added;
+  ASSERT_LT(before, data.size());
+  send(0, 1, 101, "after");
+  ASSERT_TRUE(until([&] { return !reader(1).order.empty(); }));
+  EXPECT_EQ(reader(1).order, std::vector<uint64_t>{101});
+  EXPECT_EQ(added, before);
 }
 
 TEST_F(TcpRails, WhatHasNoPlaceIsReadAndForgotten) {
