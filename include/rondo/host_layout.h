@@ -4,13 +4,15 @@
 //     3+2       0 1 2 | 3 4      hosts of three and of two ranks
 //     0,1,0,1   0 2 | 1 3        the host of each rank: dealt out by turns
 //
-// Hosts are numbered in the order of their first ranks. The layout is agreed when a communicator is made and equal on
+// Hosts are numbered in the order of their first ranks, or as they come in an order that was given (in_order). Within one
+// host ranks may stand in groups that are near to each other (places): on its packages, say. The layout is agreed when a communicator is made and equal on
 // all its ranks, so that plans may depend on it. An int is a layout, too: so many ranks on one host.
 //
 // Thread safety: a value.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +34,18 @@ class HostLayout {
   RONDO_API static Expected<HostLayout> parse(std::string_view text);
   /// Hosts of so many ranks each, one after the other.
   RONDO_API static HostLayout uniform(int num_hosts, int ranks_each);
-  /// What parse reads, in its shortest form.
+  /// What parse reads, in its shortest form. The order does not show.
   RONDO_API std::string text() const;
+
+  /// The same hosts, whose ranks stand in a row in this order; hosts are numbered as they come there. `order`: all ranks,
+  /// those of a host one behind the other. Errors: kInvalidArgument (it is none).
+  RONDO_API Expected<HostLayout> in_order(const std::vector<Rank>& order) const;
+  /// This layout of one host, and which of its ranks are near to each other.
+  RONDO_API HostLayout with_places(HostLayout places) const;
+  /// What rings and trees follow: the hosts, or within one host the groups that with_places has said; else the host.
+  const HostLayout& places() const { return places_ != nullptr ? *places_ : *this; }
+  /// True when rank_at() goes as it does without an order.
+  RONDO_API bool in_plain_order() const;
 
   int nranks() const { return nranks_; }
   int num_hosts() const { return one_host() ? 1 : static_cast<int>(first_.size()) - 1; }
@@ -44,7 +56,7 @@ class HostLayout {
   }
   /// Of the host with the most ranks.
   RONDO_API int most_ranks() const;
-  /// Ranks of a host count from 0, ascending.
+  /// Ranks of a host count from 0, ascending, or in the order that was given.
   Rank rank(int host, int local) const {
     return rank_at(one_host() ? local : first_[static_cast<size_t>(host)] + local);
   }
@@ -59,7 +71,8 @@ class HostLayout {
   /// By rank; empty where all are on one host.
   const std::vector<int32_t>& hosts() const { return host_; }
   friend bool operator==(const HostLayout& a, const HostLayout& b) {
-    return a.nranks_ == b.nranks_ && a.host_ == b.host_;
+    return a.nranks_ == b.nranks_ && a.host_ == b.host_ && a.ranks_ == b.ranks_ &&
+           (a.places_ == b.places_ || (a.places_ != nullptr && b.places_ != nullptr && *a.places_ == *b.places_));
   }
 
  private:
@@ -68,6 +81,7 @@ class HostLayout {
   std::vector<int32_t> host_, position_;  // by rank; all four are empty where there is one host
   std::vector<int32_t> ranks_;            // by position
   std::vector<int32_t> first_;            // by host: its first position; and the end
+  std::shared_ptr<const HostLayout> places_;
 };
 
 }  // namespace rondo

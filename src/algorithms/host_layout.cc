@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace rondo {
 namespace {
@@ -107,6 +108,50 @@ std::string HostLayout::text() const {
   if (alike) return fmt::format("{}x{}", num_hosts(), num_ranks(0));
   for (int h = 0; h < num_hosts(); ++h) text += fmt::format("{}{}", text.empty() ? "" : "+", num_ranks(h));
   return text;
+}
+
+Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const {
+  std::vector<bool> seen(static_cast<size_t>(nranks_));
+  std::vector<int> number(static_cast<size_t>(num_hosts()), -1);
+  HostLayout ordered = *this;
+  int last = -1, next = 0;
+  bool fits = order.size() == seen.size();
+  for (size_t i = 0; fits && i < order.size(); ++i) {
+    const Rank r = order[i];
+    fits = r >= 0 && r < nranks_ && !seen[static_cast<size_t>(r)];
+    if (!fits) break;
+    seen[static_cast<size_t>(r)] = true;
+    int& host_number = number[static_cast<size_t>(host(r))];
+    if (host_number < 0) host_number = next++;
+    else fits = host_number == last;
+    last = host_number;
+  }
+  if (!fits)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("an order of ranks on hosts {} names each rank once, and those of a host one behind the "
+                              "other",
+                              text()));
+  if (one_host()) return ordered;
+  for (int32_t& h : ordered.host_) h = number[static_cast<size_t>(h)];
+  ordered.ranks_.assign(order.begin(), order.end());
+  for (size_t i = 0; i < order.size(); ++i) ordered.position_[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  ordered.first_.assign(number.size() + 1, 0);
+  for (const int32_t h : ordered.host_) ++ordered.first_[static_cast<size_t>(h) + 1];
+  for (size_t h = 1; h < ordered.first_.size(); ++h) ordered.first_[h] += ordered.first_[h - 1];
+  return ordered;
+}
+
+HostLayout HostLayout::with_places(HostLayout places) const {
+  HostLayout l = *this;
+  l.places_ = std::make_shared<const HostLayout>(std::move(places));
+  return l;
+}
+
+bool HostLayout::in_plain_order() const {
+  HostLayout plain = *this;
+  plain.position_.clear();
+  plain.number();
+  return plain.ranks_ == ranks_;
 }
 
 int HostLayout::most_ranks() const {

@@ -413,17 +413,36 @@ std::string freeze_registry() {
   return r.summary;
 }
 
+namespace {
+
+// Of texts that know of hosts the library's own also follow places within one: they have no port groups, which are of
+// whole hosts.
+const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& hosts) {
+  if (!hosts.one_host() || algorithm.for_hosts || hosts.places().one_host()) return hosts;
+  const std::span<const Algorithm> ours = all_algorithms().first(kNumBuiltIn);
+  const bool is_ours = std::any_of(ours.begin(), ours.end(), [&](const Algorithm& a) {
+    return a.collective == algorithm.collective && a.name == algorithm.name;
+  });
+  return is_ours ? hosts.places() : hosts;
+}
+
+}  // namespace
+
 Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
-  return hosts.one_host() || algorithm.cost_on_hosts == nullptr ? algorithm.cost(hosts.nranks())
-                                                                : algorithm.cost_on_hosts(hosts);
+  const HostLayout& places = followed_by(algorithm, hosts);
+  if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
+  Cost cost = algorithm.cost_on_hosts(places);
+  if (hosts.one_host()) cost.crossings = -1;
+  return cost;
 }
 
 Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
   const int nranks = hosts.nranks();
   RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
   Recorder recorder(rank, nranks);
-  if (hosts.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
-  else algorithm.record_on_hosts(recorder, rank, hosts, root);
+  const HostLayout& places = followed_by(algorithm, hosts);
+  if (places.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
+  else algorithm.record_on_hosts(recorder, rank, places, root);
   if (!recorder.error().empty()) return Status(StatusCode::kInvalidArgument, recorder.error());
   return recorder.take();
 }

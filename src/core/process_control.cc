@@ -8,6 +8,8 @@
 
 #include "core/bind_rank.h"
 #include "core/communicator_impl.h"
+#include "core/own_algorithms.h"
+#include "core/rank_order.h"
 #include "topology/probe.h"
 
 namespace rondo {
@@ -110,6 +112,11 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   const HostLayout machines = bootstrap->hosts();
   RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, all, first.corrections, machines));
   std::memcpy(agreed.settings.rails, mine.rails, sizeof mine.rails);  // devices may have other names on other hosts
+  if (agreed.settings.planner.by_rank == 0 && agreed.settings.planner.hosts_pretended == 0) {
+    RONDO_TRY_ASSIGN(const HostLayout ordered, order_by_places(*bootstrap, all, machines));
+    if (!options.device) agreed.hosts = ordered;  // devices have places of their own
+    RONDO_TRY(prove_own_algorithms(agreed.hosts));
+  }
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);

@@ -49,6 +49,8 @@ constexpr SettingRow kRows[] = {
      "on: calls that a device kernel has inlined run by it instead of by the interpreter"},
     {"bind", Kind::kChoice, 0, 0, "none|core|numa", "none",
      "where a rank's threads are bound: nowhere, to a core of its own, to its NUMA node"},
+    {"order", Kind::kChoice, 0, 0, "places|rank", "places",
+     "how rings and trees go through the ranks of a host: by the places that these are bound to, or by rank"},
     {"p2p", Kind::kChoice, 0, 0, "0|1", "1",
      "0: devices do not touch one another's memory: through pinned host memory"},
     {"p2p_level", Kind::kChoice, 0, 0, "loc|nvl|pix|pxb|phb|node|sys", "pxb; sys for two devices of an AMD host",

@@ -123,6 +123,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
   copy_name(values.text("algo"), s.planner.algorithm);
   copy_name(values.text("proto"), s.planner.protocol);
   s.planner.message_bytes = static_cast<uint64_t>(values.number_or("message_bytes", 0));
+  s.planner.by_rank = values.text("order") == "rank" ? 1 : 0;
   s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
   RONDO_TRY(read_transport_settings(values, s));
@@ -171,6 +172,7 @@ Expected<Settings> override_settings(const Settings& parent, const Config& confi
   if (values.find("proto") != nullptr) copy_name(values.text("proto"), s.planner.protocol);
   s.planner.message_bytes =
       static_cast<uint64_t>(values.number_or("message_bytes", static_cast<double>(s.planner.message_bytes)));
+  if (values.find("order") != nullptr) s.planner.by_rank = values.text("order") == "rank" ? 1 : 0;
   if (values.find("cma") != nullptr) s.may_pull = values.text("cma") != "0";
   RONDO_TRY(read_hosts(values, s));
   RONDO_TRY(read_transport_settings(values, s));

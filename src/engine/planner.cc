@@ -283,6 +283,20 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   return {};
 }
 
+// Where rings and trees do not go by rank: how they go.
+std::string Planner::order_text() const {
+  const HostLayout& places = hosts_.places();
+  if (places.one_host() || (!hosts_.one_host() && places.in_plain_order())) return {};
+  constexpr int kMostShown = 16;
+  std::string text;
+  for (int i = 0; i < std::min(nranks_, kMostShown); ++i)
+    text += fmt::format("{}{}", i == 0                                                            ? ", by places "
+                                : places.same_host(places.rank_at(i - 1), places.rank_at(i)) ? " "
+                                                                                             : " | ",
+                        places.rank_at(i));
+  return text + (nranks_ > kMostShown ? " ..." : "");
+}
+
 Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
   auto plan = std::make_shared<Plan>();
   plan->request = request;
@@ -312,6 +326,7 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
                                    protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
   if (!hosts_.one_host())
     plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended != 0 ? " (pretended)" : "");
+  if (depends_on_hosts(*best.algorithm)) plan.reason += order_text();
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));

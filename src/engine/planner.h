@@ -32,6 +32,7 @@ struct PlannerChoice {
   int32_t device_inline = 0;      // RONDO_DEVICE_INLINE: 1: by kernels that have the text inlined, where there are any
   int32_t device_min_blocks = 1;  // RONDO_DEVICE_MIN_BLOCKS
   int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: as many as are resident
+  int32_t by_rank = 0;            // RONDO_ORDER: 1: rings and trees go by rank, wherever ranks are bound
   int32_t hosts_pretended = 0;    // the hosts that plans are made for are not where the ranks are (RONDO_HOSTS)
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
 };
@@ -125,6 +126,7 @@ class Planner {
   void correct(std::vector<Candidate>& found, const Volume& v) const;
   std::vector<uint64_t> message_sizes(double chunk_bytes) const;
   uint64_t long_message(double chunk_bytes, bool passed_on) const;
+  std::string order_text() const;
   /// Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 || !hosts_.one_host() ? kRingMessages : 32; }
 

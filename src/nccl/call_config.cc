@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "nccl/config.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
 #include "rondo/algorithm.h"

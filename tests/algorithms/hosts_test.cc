@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -88,6 +90,51 @@ TEST_P(OnHosts, IsWhatItIsWithoutHostsWhereThereIsOne) {
                 GetParam().cost_on_hosts(one).sent_num * GetParam().cost(n).sent_den)
           << n;
     }
+}
+
+HostLayout in_order(const HostLayout& layout, const std::vector<Rank>& order) {
+  const Expected<HostLayout> ordered = layout.in_order(order);
+  EXPECT_TRUE(ordered.ok()) << ordered.status().to_string();
+  return ordered.ok() ? *ordered : layout;
+}
+
+// Hosts, and the ranks of each, shuffled.
+HostLayout shuffled(const HostLayout& layout, std::mt19937& random) {
+  std::vector<int> hosts_in_order(static_cast<size_t>(layout.num_hosts()));
+  std::iota(hosts_in_order.begin(), hosts_in_order.end(), 0);
+  std::shuffle(hosts_in_order.begin(), hosts_in_order.end(), random);
+  std::vector<Rank> order;
+  for (const int h : hosts_in_order) {
+    std::vector<Rank> ranks;
+    for (int l = 0; l < layout.num_ranks(h); ++l) ranks.push_back(layout.rank(h, l));
+    std::shuffle(ranks.begin(), ranks.end(), random);
+    order.insert(order.end(), ranks.begin(), ranks.end());
+  }
+  return in_order(layout, order);
+}
+
+TEST_P(OnHosts, IsProvenInAnyOrder) {
+  std::mt19937 random(5);
+  for (const std::string_view text : {"2x2", "0,1,0,1", "3+2", "2+3+1", "0,1,2,0,1,0,0,0", "3x3", "1+4", "7+6"}) {
+    const HostLayout layout = shuffled(hosts(text), random);
+    const CheckReport report = check_roots(GetParam(), layout);
+    EXPECT_TRUE(report.ok) << text << ": " << report.reason;
+    if (GetParam().for_hosts) continue;
+    const CheckReport places = check_roots(GetParam(), HostLayout(layout.nranks()).with_places(layout));
+    EXPECT_TRUE(places.ok) << "places " << text << ": " << places.reason;
+    EXPECT_LE(places.fifo_depth, static_cast<int>(kRingMessages)) << text;
+    EXPECT_EQ(places.crossings, 0) << text << ": they are of one host";
+  }
+}
+
+TEST_P(OnHosts, MayRunAheadIntoEveryOtherWherePlacesAreFollowed) {
+  if (GetParam().for_hosts) return;
+  const HostLayout layout = HostLayout(4).with_places(in_order(hosts("0,1,0,1"), {3, 1, 0, 2}));
+  const Rank root = collective_is_rooted(GetParam().collective) ? 2 : 0;
+  for (const Algorithm& next : all_algorithms())
+    for (const CheckReport& report :
+         {check_pair(GetParam(), next, layout, {}, root), check_pair(next, GetParam(), layout, {}, 0, root)})
+      EXPECT_TRUE(report.ok) << label(next) << ": " << report.reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, OnHosts, ::testing::ValuesIn(rows_that_depend_on_hosts()),
@@ -191,6 +238,43 @@ TEST(HostLayout, NumbersRanksAndPositions) {
   EXPECT_EQ(order, (std::vector<Rank>{0, 3, 1, 2, 5, 4}));
   EXPECT_TRUE(layout.same_host(2, 5));
   EXPECT_FALSE(layout.same_host(2, 3));
+}
+
+// A rank's way round the ring, as it is recorded.
+std::vector<Rank> ring_of(const HostLayout& layout) {
+  std::vector<Rank> ring = {0};
+  while (static_cast<int>(ring.size()) < layout.nranks()) {
+    const RankSchedule s = record_rank(*find_algorithm(Collective::kAllGather, "ring"), ring.back(), layout);
+    ring.push_back(s.send_ports(s.lanes[0][0]).front().peer);
+  }
+  return ring;
+}
+
+TEST(HostLayout, AnOrderIsWhatRingsFollow) {
+  const HostLayout layout = in_order(hosts("0,1,1,0,2,1"), {5, 1, 2, 4, 3, 0});
+  EXPECT_EQ(layout.host(5), 0);
+  EXPECT_EQ(layout.host(4), 1);
+  EXPECT_EQ(layout.host(0), 2);
+  EXPECT_EQ(layout.num_ranks(0), 3);
+  for (int at = 0; at < layout.nranks(); ++at) EXPECT_EQ(layout.position(layout.rank_at(at)), at);
+  EXPECT_EQ(layout.local(2), 2);
+  EXPECT_EQ(layout.rank(2, 0), 3);
+  EXPECT_FALSE(layout.in_plain_order());
+  EXPECT_TRUE(hosts("0,1,1,0,2,1").in_plain_order());
+  EXPECT_NE(layout, hosts("0,1,1,0,2,1"));
+  EXPECT_EQ(ring_of(layout), (std::vector<Rank>{0, 5, 1, 2, 4, 3}));
+  EXPECT_EQ(ring_of(hosts("0,1,1,0,2,1")), (std::vector<Rank>{0, 3, 1, 2, 5, 4}));
+  const HostLayout places = HostLayout(4).with_places(hosts("0,1,0,1"));
+  EXPECT_TRUE(places.one_host());
+  EXPECT_EQ(ring_of(places), (std::vector<Rank>{0, 2, 1, 3}));
+  EXPECT_EQ(ring_of(4), (std::vector<Rank>{0, 1, 2, 3}));
+}
+
+TEST(HostLayout, RefusesWhatIsNoOrder) {
+  for (const std::vector<Rank>& order : {std::vector<Rank>{0, 1, 2, 3}, {0, 2, 1}, {0, 2, 1, 1}, {0, 2, 1, 4}, {0, 2, -1, 3}, {}})
+    EXPECT_EQ(hosts("0,1,0,1").in_order(order).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(hosts("0,1,0,1").in_order({3, 1, 0, 2}).ok());
+  EXPECT_EQ(*HostLayout(3).in_order({2, 0, 1}), HostLayout(3)) << "of one host only places tell";
 }
 
 TEST(HostLayout, OfOneHostNeedsNothing) {
