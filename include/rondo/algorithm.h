@@ -67,7 +67,7 @@ struct Algorithm {
 inline constexpr size_t kMaxAlgorithmName = 23;
 inline constexpr size_t kMaxAlgorithms = 255;
 /// Of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
-inline constexpr uint32_t kAlgorithmAbi = 2;
+inline constexpr uint32_t kAlgorithmAbi = 3;
 
 /// Adds a row for good, once it is proven for 1 to 8 ranks and all roots, alone and before and after every other row of
 /// 4 ranks; where it records otherwise on several hosts, on those, too. (For more ranks, and other hosts, it is proven

@@ -44,13 +44,13 @@ std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
                                  hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
-  return {kShort, long_message(chunk_bytes, nranks_ > 2)};
+  return {kShort, long_message(chunk_bytes)};
 }
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
 // whoever passes them on. Where it takes no long ones they are a little shorter than two of the kernel's TCP segments,
 // 64 KiB each at most, so that what stands before them fits too: what is over would travel by itself.
-uint64_t Planner::long_message(double chunk_bytes, bool passed_on) const {
+uint64_t Planner::long_message(double chunk_bytes) const {
   constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
   const uint64_t segments = (whole + kSegment - 1) / kSegment;
@@ -58,7 +58,7 @@ uint64_t Planner::long_message(double chunk_bytes, bool passed_on) const {
       round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
   const uint64_t most = ports_.transport().longest_message_bytes();
   if (most <= kSegments * kLong) return two_segments;
-  const uint64_t messages = std::max((whole + most - 1) / most, passed_on ? kOverlap : 1);
+  const uint64_t messages = std::max((whole + most - 1) / most, nranks_ > 2 ? kOverlap : 1);
   return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }
 
@@ -264,19 +264,21 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
                  shape, ports_, kernels_);
 }
 
-// A message between two ranks: no choice to make but the protocol, which both ends derive from its length.
+// A message between two ranks: no choice to make but the protocol, which both ends derive from its length. A long one goes
+// in pieces that are so short that its sender hears of the receiver before it is through: what they disagree on is named on
+// both ends.
 Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
   shape.operation = operation_shape(request, 0);
   shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
-  const auto length = static_cast<double>(bytes);
-  shape.message_bytes = bytes <= kMaxInlineBytes                       ? kMaxInlineBytes
-                        : settings_.message_bytes != 0                 ? message_sizes(length).front()
-                        : !hosts_.same_host(rank_, request.root)       ? std::max(kLong, long_message(length, false))
-                        : bytes <= 256 * 1024                          ? kLong
-                                                                       : kShort;
+  constexpr uint64_t kPiece = 48 * 1024;  // between hosts
+  shape.message_bytes = bytes <= kMaxInlineBytes                   ? kMaxInlineBytes
+                        : settings_.message_bytes != 0             ? message_sizes(0).front()
+                        : bytes <= 256 * 1024                      ? kLong
+                        : !hosts_.same_host(rank_, request.root)   ? kPiece
+                                                                   : kShort;
   RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
                                          ports_, kernels_));
   plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);
