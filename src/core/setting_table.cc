@@ -24,7 +24,7 @@ constexpr SettingRow kRows[] = {
     {"algo", Kind::kAlgorithm, 0, 0, "", "the planner's choice", "algorithm for every collective that has it"},
     {"proto", Kind::kChoice, 0, 0, "inline|simple|ll|ll128", "the planner's choice",
      "protocol, where the message size permits"},
-    {"message_bytes", Kind::kNumber, 64, 1048576, "", "the planner's choice",
+    {"message_bytes", Kind::kNumber, 64, 2097152, "", "the planner's choice",
      "longest message of the simple protocol; on one host at most 65536, between hosts what the transport takes"},
     {"transport", Kind::kChoice, 0, 0, "auto|shm+ucx|shm+tcp|ucx|tcp",
      "auto: shared memory on one host, UCX or TCP between hosts",

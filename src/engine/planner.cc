@@ -38,26 +38,28 @@ constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;
 
 // One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
 // second level cache beside the caller's data (docs/architecture.md, "Staging").
-std::vector<uint64_t> Planner::message_sizes(double chunk_bytes) const {
+std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
                                  hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
-  return {kShort, long_message(chunk_bytes)};
+  return {kShort, long_message(collective, chunk_bytes)};
 }
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
-// whoever passes them on. Where it takes no long ones they are a little shorter than two of the kernel's TCP segments,
-// 64 KiB each at most, so that what stands before them fits too: what is over would travel by itself.
-uint64_t Planner::long_message(double chunk_bytes) const {
+// whoever passes them on; and where they are added twice as many, so that sums go on their way while the rest comes. Where
+// the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each at most, so
+// that what stands before them fits too: what is over would travel by itself.
+uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
   const uint64_t segments = (whole + kSegment - 1) / kSegment;
   const uint64_t two_segments =
       round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
-  const uint64_t most = ports_.transport().longest_message_bytes();
-  if (most <= kSegments * kLong) return two_segments;
+  const uint64_t longest = ports_.transport().longest_message_bytes();
+  if (longest <= kSegments * kLong) return two_segments;
+  const uint64_t most = collective_reduces(collective) ? longest / 2 : longest;
   const uint64_t messages = std::max((whole + most - 1) / most, nranks_ > 2 ? kOverlap : 1);
   return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }
@@ -224,7 +226,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
     if (a.direct) add(Protocol::kSimple, 64 * 1024);
     else if (wanted(Protocol::kSimple) || !lines_possible)
-      for (uint64_t bytes : message_sizes(chunk)) add(Protocol::kSimple, bytes);
+      for (uint64_t bytes : message_sizes(a.collective, chunk)) add(Protocol::kSimple, bytes);
   }
   correct(found, volume);
   std::stable_sort(found.begin(), found.end(),
@@ -275,7 +277,7 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
   constexpr uint64_t kPiece = 48 * 1024;  // between hosts
   shape.message_bytes = bytes <= kMaxInlineBytes                   ? kMaxInlineBytes
-                        : settings_.message_bytes != 0             ? message_sizes(0).front()
+                        : settings_.message_bytes != 0             ? message_sizes(request.collective, 0).front()
                         : bytes <= 256 * 1024                      ? kLong
                         : !hosts_.same_host(rank_, request.root)   ? kPiece
                                                                    : kShort;

@@ -124,8 +124,8 @@ class Planner {
   Volume volume_of(const PlanRequest& request) const;
   void forecast(Candidate& c, const Volume& v, Rank root);
   void correct(std::vector<Candidate>& found, const Volume& v) const;
-  std::vector<uint64_t> message_sizes(double chunk_bytes) const;
-  uint64_t long_message(double chunk_bytes) const;
+  std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
+  uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
   /// Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 || !hosts_.one_host() ? kRingMessages : 32; }

@@ -53,7 +53,7 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 // they pass messages on there, in rings that should stay in a core's cache; and rings of many long messages, for many
 // peers, would fill the pool.
 uint32_t longest_message(Net net, const HostLayout& hosts) {
-  constexpr uint32_t kLongBytes = 1024 * 1024;
+  constexpr uint32_t kLongBytes = 2048 * 1024;
   constexpr int kMostRanks = 32;
   const bool alone = hosts.nranks() == hosts.num_hosts();  // each on its host
   return net == Net::kTcp && alone && hosts.nranks() <= kMostRanks ? kLongBytes : SegmentLayout::kMostMessageBytes;
