@@ -11,16 +11,14 @@ namespace {
 
 std::vector<cpu_set_t> masks_of(const std::vector<RankSettings>& all, const HostLayout& hosts, int host) {
   std::vector<cpu_set_t> masks;
-  for (int l = 0; l < hosts.num_ranks(host); ++l)
-    masks.push_back(all[static_cast<size_t>(hosts.rank(host, l))].cpus);
+  for (int l = 0; l < hosts.num_ranks(host); ++l) masks.push_back(all[static_cast<size_t>(hosts.rank(host, l))].cpus);
   return masks;
 }
 
 // Two ranks have but one order between them.
 bool may_have_order(const std::vector<cpu_set_t>& masks) {
-  return masks.size() > 2 && std::any_of(masks.begin(), masks.end(), [&](const cpu_set_t& m) {
-    return CPU_EQUAL(&m, &masks[0]) == 0;
-  });
+  return masks.size() > 2 &&
+         std::any_of(masks.begin(), masks.end(), [&](const cpu_set_t& m) { return CPU_EQUAL(&m, &masks[0]) == 0; });
 }
 
 // This rank's host: its ring and its groups, one behind the other, by the ranks' numbers on the host. Empty: none.

@@ -136,12 +136,11 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   op.asked.push_back({&landing, flag, dst, bytes});
   if (!adds) return landing.ask(flag, bytes, dst);
   const std::byte* own = at(op, s.src_buffer, s.src.first_elem + skip);
-  landing.ask(
-      flag, bytes, dst,
-      [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
-          const std::byte* data, uint32_t offset, uint32_t num_bytes) {
-        add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
-      });
+  landing.ask(flag, bytes, dst,
+              [=, reduce = p.reduce, elem_bytes = p.wire_bytes, own_first = s.src_position == 0](
+                  const std::byte* data, uint32_t offset, uint32_t num_bytes) {
+                add(reduce, elem_bytes, own + offset, data, own_first, dst + offset, num_bytes);
+              });
 }
 
 bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {

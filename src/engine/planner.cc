@@ -276,11 +276,11 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   shape.lap_messages = lap_messages();
   shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
   constexpr uint64_t kPiece = 48 * 1024;  // between hosts
-  shape.message_bytes = bytes <= kMaxInlineBytes                   ? kMaxInlineBytes
-                        : settings_.message_bytes != 0             ? message_sizes(request.collective, 0).front()
-                        : bytes <= 256 * 1024                      ? kLong
-                        : !hosts_.same_host(rank_, request.root)   ? kPiece
-                                                                   : kShort;
+  shape.message_bytes = bytes <= kMaxInlineBytes                 ? kMaxInlineBytes
+                        : settings_.message_bytes != 0           ? message_sizes(request.collective, 0).front()
+                        : bytes <= 256 * 1024                    ? kLong
+                        : !hosts_.same_host(rank_, request.root) ? kPiece
+                                                                 : kShort;
   RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
                                          ports_, kernels_));
   plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);
@@ -294,9 +294,10 @@ std::string Planner::order_text() const {
   constexpr int kMostShown = 16;
   std::string text;
   for (int i = 0; i < std::min(nranks_, kMostShown); ++i)
-    text += fmt::format("{}{}", i == 0                                                            ? ", by places "
-                                : places.same_host(places.rank_at(i - 1), places.rank_at(i)) ? " "
-                                                                                             : " | ",
+    text += fmt::format("{}{}",
+                        i == 0                                                       ? ", by places "
+                        : places.same_host(places.rank_at(i - 1), places.rank_at(i)) ? " "
+                                                                                     : " | ",
                         places.rank_at(i));
   return text + (nranks_ > kMostShown ? " ..." : "");
 }

@@ -57,9 +57,10 @@ std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const 
   const size_t n = order.ring.size();
   size_t borders = 0;
   for (size_t i = 0; i < n; ++i) borders += group_at(i) != group_at(i + n - 1) ? 1 : 0;
-  const auto groups = static_cast<size_t>(std::count_if(order.groups.begin(), order.groups.end(), [&, r = 0](int g) mutable {
-    return g == r++;  // named by its first rank
-  }));
+  const auto groups =
+      static_cast<size_t>(std::count_if(order.groups.begin(), order.groups.end(), [&, r = 0](int g) mutable {
+        return g == r++;  // named by its first rank
+      }));
   // One group, each rank a group of its own: all are alike. More borders than groups: the ring leaves one and comes back,
   // as it may where nearness is no tree.
   if (groups < 2 || groups == n || borders != groups) return std::nullopt;

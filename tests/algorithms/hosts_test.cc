@@ -271,7 +271,8 @@ TEST(HostLayout, AnOrderIsWhatRingsFollow) {
 }
 
 TEST(HostLayout, RefusesWhatIsNoOrder) {
-  for (const std::vector<Rank>& order : {std::vector<Rank>{0, 1, 2, 3}, {0, 2, 1}, {0, 2, 1, 1}, {0, 2, 1, 4}, {0, 2, -1, 3}, {}})
+  for (const std::vector<Rank>& order :
+       {std::vector<Rank>{0, 1, 2, 3}, {0, 2, 1}, {0, 2, 1, 1}, {0, 2, 1, 4}, {0, 2, -1, 3}, {}})
     EXPECT_EQ(hosts("0,1,0,1").in_order(order).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(hosts("0,1,0,1").in_order({3, 1, 0, 2}).ok());
   EXPECT_EQ(*HostLayout(3).in_order({2, 0, 1}), HostLayout(3)) << "of one host only places tell";

@@ -40,24 +40,23 @@ class RankOrder : public ::testing::Test {
   void in_processes(const std::vector<int>& cpu_of, const std::string& settings, Fn fn) {
     const int nranks = static_cast<int>(cpu_of.size());
     IdPipes pipes(nranks);
-    report(run_processes_bare(
-               nranks,
-               [&](Rank rank) -> Status {
-                 setenv("HWLOC_SYNTHETIC", "Package:2 Core:1 PU:1", 1);
-                 if (const int cpu = cpu_of[static_cast<size_t>(rank)]; cpu >= 0) {
-                   cpu_set_t one;
-                   CPU_ZERO(&one);
-                   CPU_SET(cpu, &one);
-                   EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-                 }
-                 RONDO_TRY_ASSIGN(const UniqueId id, pipes.exchange(rank));
-                 Config config;
-                 config.settings = settings.c_str();
-                 RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, config));
-                 fn(*comm);
-                 return {};
-               },
-               {}),
+    report(run_processes_bare(nranks,
+                              [&](Rank rank) -> Status {
+                                setenv("HWLOC_SYNTHETIC", "Package:2 Core:1 PU:1", 1);
+                                if (const int cpu = cpu_of[static_cast<size_t>(rank)]; cpu >= 0) {
+                                  cpu_set_t one;
+                                  CPU_ZERO(&one);
+                                  CPU_SET(cpu, &one);
+                                  EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+                                }
+                                RONDO_TRY_ASSIGN(const UniqueId id, pipes.exchange(rank));
+                                Config config;
+                                config.settings = settings.c_str();
+                                RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, config));
+                                fn(*comm);
+                                return {};
+                              },
+                              {}),
            {});
   }
   const std::vector<int> cpus_ = own_cpus();

@@ -89,7 +89,8 @@ TEST(LocalOrder, IsNoneWhereMasksSayLittle) {
   EXPECT_FALSE(local_order(host, masks_of({{0}, {4}}))) << "each rank is a group of its own";
   EXPECT_FALSE(local_order(host, masks_of({{0}, {4}, {1, 5}}))) << "a rank that may run on both packages";
   EXPECT_FALSE(local_order(host, masks_of({{0}, {4}, {100}}))) << "a CPU that is not there";
-  EXPECT_TRUE(local_order(host, masks_of({{0, 1, 2, 3}, {4, 5, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}}))) << "bound to packages";
+  EXPECT_TRUE(local_order(host, masks_of({{0, 1, 2, 3}, {4, 5, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}})))
+      << "bound to packages";
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+// How a TcpRail reads: frames and headers through a small buffer, data to where they belong.
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "transport/net/tcp_rail.h"
+#include "transport/net/tcp_socket.h"
+
+namespace rondo::net {
+namespace {
+
+constexpr size_t kLongBytes = 32 * 1024;    // from here on nothing but a header is read ahead
+constexpr size_t kBlockBytes = 128 * 1024;  // read at once of what is added: two of the kernel's segments
+constexpr uint32_t kMostLooks = 64;         // until a long message goes to the ring that nobody asks for
+constexpr size_t kMostBytes = 64 << 20;     // of a message's data
+
+}  // namespace
+
+// What the kernel has, to where it belongs: the message at hand to its place, the rest into the buffer. As recv().
+ptrdiff_t TcpRail::fill(Connection& c) {
+  if (c.begin == c.end) c.begin = c.end = 0;
+  constexpr size_t kHead = 2 * sizeof(Frame) + sizeof(Header) + sizeof(DataHeader);  // with a credit before it
+  if (c.begin != 0 && c.begin + kHead > c.buffer.size()) {
+    std::memmove(c.buffer.data(), c.buffer.data() + c.begin, c.end - c.begin);
+    c.end -= c.begin;
+    c.begin = 0;
+  }
+  const size_t held = c.end - c.begin;
+  size_t ahead = c.buffer.size() - c.end;
+  Incoming& m = c.message;
+  if (c.in_message ? m.bytes >= kLongBytes : c.reads_long) ahead = std::min(ahead, kHead - std::min(kHead, held));
+  iovec parts[2];
+  size_t n = 0;
+  size_t wanted = c.in_message ? m.bytes - m.got : 0;
+  if (wanted != 0 && m.in_pieces()) {
+    const size_t waiting = m.got - m.added;
+    if (wanted > kBlockBytes - waiting) {
+      wanted = kBlockBytes - waiting;
+      ahead = 0;  // more of this message comes first
+    }
+    parts[n++] = {c.block.get() + waiting, wanted};
+  } else if (wanted != 0) {
+    parts[n++] = {m.place.at + m.got, wanted};
+  }
+  if (ahead != 0) parts[n++] = {c.buffer.data() + c.end, ahead};
+  msghdr h{};
+  h.msg_iov = parts;
+  h.msg_iovlen = n;
+  const ssize_t came = recvmsg(c.fd, &h, 0);
+  if (came <= 0) return came;
+  const size_t to_message = std::min(static_cast<size_t>(came), wanted);
+  take(c, to_message);
+  c.end += static_cast<size_t>(came) - to_message;
+  return came;
+}
+
+// So many more bytes of the message are where they were to be read to: in the block those of whole pieces are added.
+void TcpRail::take(Connection& c, size_t bytes) {
+  Incoming& m = c.message;
+  m.got += bytes;
+  if (!m.in_pieces()) return;
+  const size_t waiting = m.got - m.added;
+  const size_t ripe = m.got == m.bytes ? waiting : waiting / Landing::kPieceBytes * Landing::kPieceBytes;
+  if (ripe == 0) return;
+  m.place.landing->add(c.block.get(), m.added, ripe);
+  m.added += ripe;
+  std::memmove(c.block.get(), c.block.get() + ripe, waiting - ripe);
+}
+
+// Looks at the buffer. True when there is a message to be read, or one that needs no more.
+bool TcpRail::begin_message(Connection& c) {
+  const size_t held = c.end - c.begin;
+  Frame f;
+  if (held < sizeof f) return false;
+  std::memcpy(&f, c.buffer.data() + c.begin, sizeof f);
+  if ((f.header_bytes != sizeof(Header) && f.header_bytes != sizeof(DataHeader)) || f.bytes > kMostBytes) {
+    fail(c, "it sends what makes no sense");
+    return false;
+  }
+  if (held < sizeof f + f.header_bytes) return false;
+  Incoming& m = c.message;
+  m.header = {};
+  std::memcpy(static_cast<void*>(&m.header), c.buffer.data() + c.begin + sizeof f, f.header_bytes);
+  m.header_bytes = f.header_bytes;
+  m.bytes = f.bytes;
+  m.got = m.added = 0;
+  m.place = {};
+  m.wanted = plausible(m.header, m.header_bytes, c.peer);
+  c.begin += sizeof f + f.header_bytes;
+  c.in_message = true;
+  if (c.end - c.begin >= m.bytes) {  // all of it is here, and is taken from here
+    m.place.at = c.buffer.data() + c.begin;
+    m.got = m.bytes;
+    c.begin += m.bytes;
+    return true;
+  }
+  if (m.wanted && !is_sealed() && m.header_bytes == sizeof(DataHeader)) {
+    // A peer may be ahead of this rank, which then asks a moment later, and saves a way through the ring.
+    const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
+    m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
+    c.waits = m.place.later;
+    c.looks = c.waits ? c.looks + 1 : 0;
+    if (c.waits) {
+      c.begin -= sizeof f + f.header_bytes;
+      c.in_message = false;
+      return false;
+    }
+    m.wanted = m.place.at != nullptr || m.place.landing != nullptr;
+  }
+  if (m.place.landing != nullptr && m.in_pieces()) {
+    if (c.block == nullptr) c.block = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
+  } else if (m.place.at == nullptr) {
+    m.elsewhere.resize(m.bytes);
+    m.place.at = reinterpret_cast<std::byte*>(m.elsewhere.data());
+  }
+  // What is here fits the block: it is in the buffer.
+  const size_t here = std::min(m.bytes, c.end - c.begin);
+  std::memcpy(m.in_pieces() ? c.block.get() : m.place.at, c.buffer.data() + c.begin, here);
+  take(c, here);
+  c.begin += here;
+  return true;
+}
+
+void TcpRail::end_message(Connection& c) {
+  Incoming& m = c.message;
+  c.in_message = false;
+  c.reads_long = m.bytes >= kLongBytes;
+  if (!m.wanted || closing_) return;
+  const bool lined = m.header_bytes == sizeof(DataHeader);
+  const std::byte* data = m.place.at;
+  size_t bytes = m.bytes;
+  if (is_sealed()) {
+    if (!unseal(c.peer, {reinterpret_cast<const char*>(&m.header), m.header_bytes}, data, bytes)) return;
+    data = reinterpret_cast<const std::byte*>(unsealed().data());
+    bytes = unsealed().size();
+  }
+  ++moves_;
+  if (m.place.landing != nullptr) m.place.landing->finish();
+  else if (lined && bytes != 0 && !sink_.put(m.header.header, m.header.line, data, bytes)) return;
+  sink_.arrived(m.header.header, lined ? &m.header.line : nullptr, data, bytes);
+}
+
+// True when something came.
+bool TcpRail::more(Connection& c) {
+  const ptrdiff_t came = fill(c);
+  if (came > 0) {
+    c.last_pass = passes_;
+    return true;
+  }
+  if (came == 0) fail(c, "it closed the connection");
+  else if (errno != EAGAIN && errno != EINTR) fail(c, error_text(errno));
+  return false;
+}
+
+// Up to one message: its reader may then say where the next one belongs.
+void TcpRail::read(Connection& c) {
+  for (const uint64_t before = moves_; !c.broken && moves_ == before;) {
+    const bool in_message = c.peer < 0 ? false : c.in_message || begin_message(c);
+    if (in_message) {
+      if (c.message.got < c.message.bytes && !more(c)) return;
+      if (c.message.got == c.message.bytes) end_message(c);
+    } else if (c.broken || (c.peer < 0 && take_hello(c))) {
+      continue;
+    } else if (std::exchange(c.waits, false) || c.broken || !more(c)) {
+      return;
+    }
+  }
+}
+
+}  // namespace rondo::net
