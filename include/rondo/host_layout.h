@@ -63,8 +63,8 @@ class HostLayout {
   int local(Rank rank) const { return one_host() ? rank : position(rank) - first_[static_cast<size_t>(host(rank))]; }
   bool same_host(Rank a, Rank b) const { return host(a) == host(b); }
 
-  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where the
-  /// ranks of a host follow one another already that is their own order.
+  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where no order
+  /// was given and the ranks of a host follow one another already, that is their own order.
   Rank rank_at(int position) const { return one_host() ? position : ranks_[static_cast<size_t>(position)]; }
   int position(Rank rank) const { return one_host() ? rank : position_[static_cast<size_t>(rank)]; }
 

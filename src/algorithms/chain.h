@@ -12,7 +12,7 @@
 // One chunk: loops are windows of it, so a long buffer streams through the chain and all links are busy at once.
 //
 // Steps: N-1. Bytes sent per rank: S, by the last one of the chain nothing.
-// Order of addition: x[root+1], x[root+2], ..., x[root].
+// Order of addition: x[root+1], x[root+2], ..., x[root], or as the chain goes on hosts and places.
 // Source: the pipelined chain, e.g. Patarasuk, Faraj and Yuan, "Pipelined broadcast on Ethernet switched clusters"
 // (2006).
 #pragma once

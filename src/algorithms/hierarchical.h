@@ -27,7 +27,7 @@
 // reduce-scatter and all-gather (M-1)/M S. Its ranks share that evenly where hosts have equally many.
 // Steps: all-reduce 4, in one crossing 3, reduce-scatter and all-gather 2; fewer where hosts have one rank.
 // Order of addition: the other hosts' sums, ascending, then the ranks of the chunk's host; in one crossing sums of
-// hosts, ascending. Inside a host ascending ranks.
+// hosts, ascending. Inside a host ranks in the layout's order: ascending, where none was given.
 // Source: two-level all-reduce, e.g. Jia et al., "Highly scalable deep learning training system with mixed-precision"
 // (2018); Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).
 #pragma once

@@ -98,6 +98,7 @@ Expected<HostLayout> HostLayout::parse(std::string_view text) {
 
 std::string HostLayout::text() const {
   if (one_host()) return std::to_string(nranks_);
+  if (!in_plain_order()) return of(std::vector<int>(host_.begin(), host_.end())).text();
   std::string text;
   if (!std::is_sorted(host_.begin(), host_.end())) {
     for (const int32_t h : host_) text += fmt::format("{}{}", text.empty() ? "" : ",", h);
@@ -147,12 +148,7 @@ HostLayout HostLayout::with_places(HostLayout places) const {
   return l;
 }
 
-bool HostLayout::in_plain_order() const {
-  HostLayout plain = *this;
-  plain.position_.clear();
-  plain.number();
-  return plain.ranks_ == ranks_;
-}
+bool HostLayout::in_plain_order() const { return of(std::vector<int>(host_.begin(), host_.end())).ranks_ == ranks_; }
 
 int HostLayout::most_ranks() const {
   int most = 0;

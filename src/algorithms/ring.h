@@ -23,7 +23,8 @@
 // crosses M times on its way round M hosts, however the ranks were dealt out. Chunks keep the numbers of their owners.
 //
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
-// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, so it depends on the partition.
+// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or as the ring goes on hosts and places, so it depends on the
+// partition.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 

@@ -19,7 +19,7 @@
 // meet, so its up lane does both.
 //
 // Steps: 2 depth, depth <= ceil(log2 N) + 1. Bytes sent per rank: at most 2 S (inner in one tree: S/2 up, 2 S/2 down;
-// leaf of the other: S/2 up). Order of addition: as the tree nests.
+// leaf of the other: S/2 up). Order of addition: as the tree nests; on hosts and places by the layout's order.
 // Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
 #pragma once
 

@@ -262,7 +262,11 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
-  return compile(record_rank(*c.algorithm, rank_, hosts_, collective_is_rooted(request.collective) ? request.root : 0),
+  // Who is promised bits gets those of ranks in their order, wherever these are bound.
+  const HostLayout by_rank = request.promises == 0 || order_text().empty() ? hosts_
+                             : hosts_.one_host()                           ? HostLayout(nranks_)
+                                                                           : HostLayout::of(hosts_.hosts());
+  return compile(record_rank(*c.algorithm, rank_, by_rank, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
 
@@ -331,7 +335,7 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
                                    protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
   if (!hosts_.one_host())
     plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended != 0 ? " (pretended)" : "");
-  if (depends_on_hosts(*best.algorithm)) plan.reason += order_text();
+  if (depends_on_hosts(*best.algorithm) && request.promises == 0) plan.reason += order_text();
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));

@@ -97,7 +97,7 @@ bool OperationQueue::step_lanes(Operation& op) {
         break;
     }
   }
-  // Of an operation that is through rest() sends the last.
+  // Of an operation that is through, rest() sends the last.
   if (carries_ && (op.lanes_left != 0 || !op.lent.empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
@@ -180,6 +180,7 @@ bool OperationQueue::step() {
     if (retire_if_done(i)) moved = true;
     else ++i;
   }
+  if (moved && active_.empty()) rest();  // whoever drives may go on with other queues
   return moved;
 }
 

@@ -22,7 +22,8 @@ struct LocalOrder {
 };
 
 /// `masks`: of each rank. A rank counts as being where the first of its CPUs is. Nothing where that says little: a rank
-/// may run on several packages, on no CPU of this host, or all are equally near. O(ring_order).
+/// may run on several packages, or on no CPU of this host; all are equally near, or each is a group of its own; or the ring
+/// enters a group twice, as it may where nearness is no tree. O(ring_order).
 std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const cpu_set_t> masks);
 
 }  // namespace rondo

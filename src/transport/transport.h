@@ -116,7 +116,8 @@ class Transport {
   virtual void keep(std::shared_ptr<void> what) = 0;
   /// The longest message that its connections take; equal on all ranks.
   virtual uint32_t longest_message_bytes() const { return 128 * 1024; }
-  /// True when messages travel only while somebody calls progress(): then the driver does, in every pass.
+  /// True when messages travel only while somebody calls progress(): then the driver does, in every pass, but for the
+  /// last of an operation, and rest() when it has nothing more to do.
   virtual bool needs_progress() const { return false; }
   /// Carries what was posted and what has come. True when something moved. Never blocks.
   virtual bool progress() { return false; }

@@ -1,7 +1,7 @@
 // Rail: one way from this rank to the ranks that share no memory with it. UcxRail goes through UCX, TcpRail through
 // sockets of our own. Messages between two ranks arrive once each, and intact; nothing here relies on their order.
 //
-// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
+// Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress() and push().
 #pragma once
 
 #include <memory>
@@ -45,8 +45,10 @@ class Rail {
   /// Works for a bounded while. True when a message has come: that the network is busy says nothing, since over a dead
   /// link it may never rest.
   virtual bool progress() = 0;
-  /// The half of it that sends.
+  /// Of progress() at least what sends.
   virtual void push() = 0;
+  /// Something has been read and not yet been looked at, of which event_fd() does not tell.
+  virtual bool has_unread() const { return false; }
   /// Messages that have not been taken off our hands.
   uint64_t pending() const { return pending_; }
   /// The same of one peer.

@@ -29,7 +29,8 @@ constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 // What each rank says before its address: whether it can take part.
 struct Hello {
   int32_t error = 0;
-  uint32_t pad = 0;
+  uint32_t shares_memory = 0;  // with a rank of its host
+  uint64_t pool_bytes = 0;
   uint64_t session = 0;  // rank 0's counts
   Sealer::Key key = {};  // as well, where data are to be sealed: the ranks say it over encrypted connections
 };
@@ -50,13 +51,14 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 // TCP is given as much at once as it may be: every call to the kernel costs, and the less there is in one the more
 // packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share memory
-// they pass messages on there, in rings that should stay in a core's cache; and rings of many long messages, for many
-// peers, would fill the pool.
-uint32_t longest_message(Net net, const HostLayout& hosts) {
+// they pass messages on there, in rings that should stay in a core's cache. And rings of many long messages must not fill
+// anybody's pool: eight times they have to fit, for all peers and both directions.
+uint32_t longest_message(Net net, const std::vector<Hello>& ranks) {
   constexpr uint32_t kLongBytes = 2048 * 1024;
-  constexpr int kMostRanks = 32;
-  const bool alone = hosts.nranks() == hosts.num_hosts();  // each on its host
-  return net == Net::kTcp && alone && hosts.nranks() <= kMostRanks ? kLongBytes : SegmentLayout::kMostMessageBytes;
+  const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;
+  const bool fits = std::all_of(ranks.begin(), ranks.end(),
+                                [&](const Hello& h) { return h.shares_memory == 0 && h.pool_bytes >= wanted; });
+  return net == Net::kTcp && fits ? kLongBytes : SegmentLayout::kMostMessageBytes;
 }
 
 }  // namespace
@@ -111,9 +113,12 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
 
 // Two exchanges: addresses, and who is ready. A rank that cannot go on takes part, so that all hear of it at once.
 Status RemoteTransport::meet(const Options& options) {
+  Hello mine;
+  mine.shares_memory = !options.alone && peers_.ranks_here().size() > 1 ? 1 : 0;
   Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
-    fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, longest_message(net_, hosts_), std::move(pool));
+    mine.pool_bytes = pool->bytes();
+    fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
     RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
     RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, rails));
@@ -121,20 +126,20 @@ Status RemoteTransport::meet(const Options& options) {
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
     return {};
   }();
-  Hello first;  // rank 0's
-  if (opened.ok() && (getrandom(&first.session, sizeof first.session, 0) != sizeof first.session ||
-                      getrandom(first.key.data(), first.key.size(), 0) != static_cast<ssize_t>(first.key.size())))
+  if (rank_ == 0 && opened.ok() &&
+      (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
+       getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
-  const std::string mine =
-      hello_of(opened, rank_ == 0 ? first : Hello(), opened.ok() ? wire_->address() : std::string());
+  const std::string said = hello_of(opened, mine, opened.ok() ? wire_->address() : std::string());
   std::vector<std::string> blobs;
-  RONDO_TRY(peers_.all_gather(mine.data(), mine.size(), &blobs));
+  RONDO_TRY(peers_.all_gather(said.data(), said.size(), &blobs));
+  std::vector<Hello> ranks(blobs.size());
   for (size_t r = 0; r < blobs.size(); ++r) {
-    Hello h;
-    RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
-    if (r == 0) first = h;
-    blobs[r].erase(0, sizeof h);
+    RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &ranks[r]));
+    blobs[r].erase(0, sizeof ranks[r]);
   }
+  const Hello& first = ranks[0];
+  fifos_->set_longest_message(longest_message(net_, ranks));
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
     routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? peers_.address_of(r) : std::string(),

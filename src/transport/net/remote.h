@@ -186,6 +186,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
 
   std::atomic<bool> driven_ = false;    // somebody calls progress()
   std::atomic<bool> attended_ = false;  // devices may post
+  std::atomic<bool> listens_ = false;   // the poller waits for news of the network; raised under the lock
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
   int wake_fd_ = -1;

@@ -45,11 +45,10 @@ Header header_of(Kind kind, const ConnectionKey& k, uint64_t step);
 
 class RemoteFifos {
  public:
-  RemoteFifos(Rank rank, int nranks, uint32_t longest_message_bytes, std::shared_ptr<StagingPool> pool)
+  RemoteFifos(Rank rank, int nranks, std::shared_ptr<StagingPool> pool)
       : rank_(rank),
         nranks_(nranks),
         layout_(nranks),
-        longest_message_bytes_(longest_message_bytes),
         pool_(std::move(pool)),
         sent_(static_cast<size_t>(nranks)),
         received_(static_cast<size_t>(nranks)),
@@ -60,6 +59,8 @@ class RemoteFifos {
   RemoteFifos& operator=(const RemoteFifos&) = delete;
 
   uint32_t longest_message_bytes() const { return longest_message_bytes_; }
+  /// Equal on all ranks; before the first connection.
+  void set_longest_message(uint32_t bytes) { longest_message_bytes_ = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
   /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
@@ -114,7 +115,7 @@ class RemoteFifos {
     FifoView view;
     uint64_t told = 0;        // the writer knows that so many steps were read
     uint64_t last_bytes = 0;  // of data
-    bool lands = false;       // its last long message did
+    bool lands = false;       // the last message that was to be placed did
     Landing landing;
   };
   struct Rest {
@@ -137,7 +138,7 @@ class RemoteFifos {
   const Rank rank_;
   const int nranks_;
   const SegmentLayout layout_;
-  const uint32_t longest_message_bytes_;
+  uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
   Rest small_, data_;

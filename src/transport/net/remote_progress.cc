@@ -54,6 +54,10 @@ void RemoteTransport::rest() {
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
     carry();
     wire_->push();
+    answer_leavers();
+    if (std::exchange(abort_untold_, false)) tell_abort();
+    // The poller looks again by itself, but where it waits for the network, which does not tell of what was read already.
+    if (listens_ && wire_->has_unread()) wake_poller();
     something_left = wire_->pending() != 0 || fifos_->has_unsent();
   }
   if (something_left) wake_poller();
@@ -223,6 +227,7 @@ void RemoteTransport::poll_loop() {
       while (moves < kMovesAtOnce && (move() || fifos_->tell(*wire_))) ++moves;
       moved = moves != 0;
       quiet = moves < kMovesAtOnce && wire_->arm();
+      listens_ = quiet && !attended;
     }
     // The network is busy as long as it likes over a link that carries nothing.
     busy = moved || quiet ? 0 : busy + 1;
@@ -230,8 +235,10 @@ void RemoteTransport::poll_loop() {
       idle = moved ? 0 : idle + 1;
       if (idle < kIdleLooks) sched_yield();
       else std::this_thread::sleep_for(kNap);
-    } else if (quiet) ::poll(fds, 2, 100);
-    else if (busy < kMostBusy) sched_yield();
+    } else if (quiet) {
+      ::poll(fds, 2, 100);
+      listens_ = false;
+    } else if (busy < kMostBusy) sched_yield();
     else ::poll(fds, 1, kGiveWayMs);
   }
 }

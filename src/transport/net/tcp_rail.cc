@@ -28,7 +28,7 @@ constexpr size_t kMostAtOnce = 16;               // messages that one call write
 constexpr size_t kFewConnections = 4;            // are asked one by one, without the kernel's list
 constexpr uint32_t kLivelyPasses = 1024;         // for so many passes after something came on them
 constexpr uint32_t kListPasses = 8;              // after so many passes the list is asked all the same
-constexpr size_t kMostStrangers = 64;            // connections that have not said who they are
+constexpr size_t kMostStrangers = 64;            // connections beyond one a rank that have not said who they are
 constexpr uint64_t kHelloNs = 10'000'000'000;    // until they must have
 
 /// The first bytes of a connection.
@@ -153,7 +153,7 @@ void TcpRail::accept_all() {
       if (now - c->since_ns > kHelloNs) drop(*c);
       else ++strangers;
     }
-    if (strangers >= kMostStrangers) {
+    if (strangers >= kMostStrangers + peers_.size()) {
       ::close(fd);
       continue;
     }
@@ -184,7 +184,7 @@ bool TcpRail::take_hello(Connection& c) {
 void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
                    std::unique_ptr<Copy> copy, Lent* lent) {
   Peer& peer = peers_[static_cast<size_t>(to)];
-  const bool shares = bytes >= kShareBytes && to < rank_ && peer.theirs != nullptr;
+  const bool shares = bytes >= kShareBytes && to < rank_ && peer.theirs != nullptr && !is_sealed();
   Connection* c = peer.failed ? nullptr : shares ? peer.theirs : peer.ours != nullptr ? peer.ours : connect(to);
   if (c == nullptr || c->broken) {
     if (lent != nullptr) lent->loan->give_back();
@@ -268,6 +268,11 @@ void TcpRail::write(Connection& c) {
       return;
     }
   }
+}
+
+bool TcpRail::has_unread() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& c) { return !c->broken && c->begin != c->end; });
 }
 
 void TcpRail::push() {

@@ -10,10 +10,12 @@
 //
 // Each rank of a pair makes a connection when it first sends, so that there are two:
 //
-//   short messages    on the sender's own, where nothing comes the other way: while a call to the kernel writes, it
+//   short messages    on the sender's own, where no short ones come the other way: while a call to the kernel writes, it
 //                     keeps what comes on the same connection waiting
 //   long ones         on the lower rank's, once it is there: data that go both ways carry the acknowledgements, so that
 //                     the kernel has fewer packets to see to
+//
+// Sealed ones all go on the sender's own, in order: what is too old counts as a copy (sealer.h).
 //
 // Who connects says in the hello which communicator, and which rank of it, it is, and wants; whoever does not know that
 // is turned away.
@@ -42,6 +44,7 @@ class TcpRail final : public Rail {
 
   bool progress() override;
   void push() override;
+  bool has_unread() const override;
   using Rail::pending;
   uint32_t pending(Rank to) const override;
   bool connected(Rank to) const override {

@@ -9,6 +9,7 @@
 // Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,9 @@ class Wire {
   bool progress();
   void push() {
     for (const auto& rail : rails_) rail->push();
+  }
+  bool has_unread() const {
+    return std::any_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->has_unread(); });
   }
   uint64_t pending() const;
   bool connected(Rank to) const;
