@@ -108,6 +108,33 @@ TEST_F(RankOrder, GoesByRankWhereAskedTo) {
   });
 }
 
+// Sums that round: of the ring's order, and of ranks in theirs.
+std::vector<float> ring_sum(Communicator& comm, uint32_t promises) {
+  std::vector<float> data(4000);
+  for (size_t i = 0; i < data.size(); ++i)
+    data[i] = 1.0f / static_cast<float>(i + 1 + 77 * static_cast<size_t>(comm.rank() * comm.rank() + 1));
+  CallOptions options;
+  options.algorithm = "ring";
+  options.promises = promises;
+  const Status s = comm.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kSum, &options);
+  EXPECT_TRUE(is_ok(s));
+  return data;
+}
+
+TEST_F(RankOrder, PromisedBitsAreThoseOfRanks) {
+  in_processes({0, 1, 0, 1}, "", [](Communicator& comm) {
+    auto by_rank = comm.split(0, comm.rank(), [] {
+      Config config;
+      config.settings = "order = rank";
+      return config;
+    }());
+    ASSERT_TRUE(is_ok(by_rank.status()));
+    const std::vector<float> expected = ring_sum(**by_rank, RONDO_PROMISE_SAME_BITS_PER_TRANSPORT);
+    EXPECT_EQ(ring_sum(comm, RONDO_PROMISE_SAME_BITS_PER_TRANSPORT), expected);
+    EXPECT_NE(ring_sum(comm, 0), expected) << "this test compares nothing";
+  });
+}
+
 TEST_F(RankOrder, GoesByRankWhereMasksSayNothing) {
   for (const std::vector<int>& cpu_of : {std::vector<int>{-1, -1, -1, -1}, {0, 0, 0, 0}, {0, 1, -1, 0}})
     in_processes(cpu_of, "algo = ring", [](Communicator& comm) {

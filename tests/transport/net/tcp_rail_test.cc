@@ -185,6 +185,21 @@ TEST_F(TcpRails, SealedOnesToo) {
   EXPECT_TRUE(reader(0).strings == sent);
 }
 
+// What overtakes by thousands would make long ones look like copies.
+TEST_F(TcpRails, SealedShortOnesDoNotOvertakeLongOnes) {
+  const Sealer::Key key = {3, 1, 4};
+  make("", &key);
+  send(0, 1, 100, "connects");
+  send(1, 0, 100, "connects");
+  ASSERT_TRUE(until([&] { return reader(0).order.size() == 1 && reader(1).order.size() == 1; }));
+  const std::string data = text_of(101, 10'000'000);
+  for (uint64_t step = 101; step < 104; ++step) send(1, 0, step, data);
+  constexpr uint64_t kShort = 5000;
+  for (uint64_t i = 0; i < kShort; ++i) send_short(1, 0, 1000 + i, "x");
+  ASSERT_TRUE(until([&] { return reader(0).order.size() == 4 + kShort; }));
+  for (uint64_t step = 101; step < 104; ++step) EXPECT_TRUE(reader(0).strings[step] == data);
+}
+
 TEST_F(TcpRails, OverAnInterfaceByItsName) {
   make("lo");
   EXPECT_NE(rail(0).address().find(" 127.0.0.1"), std::string::npos) << rail(0).address();
