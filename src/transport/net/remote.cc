@@ -117,7 +117,7 @@ Status RemoteTransport::meet(const Options& options) {
   mine.shares_memory = !options.alone && peers_.ranks_here().size() > 1 ? 1 : 0;
   Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
-    mine.pool_bytes = pool->bytes();
+    mine.pool_bytes = pool->usage().size_bytes;
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
     RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
