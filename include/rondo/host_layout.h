@@ -4,9 +4,10 @@
 //     3+2       0 1 2 | 3 4      hosts of three and of two ranks
 //     0,1,0,1   0 2 | 1 3        the host of each rank: dealt out by turns
 //
-// Hosts are numbered in the order of their first ranks, or as they come in an order that was given (in_order). Within one
-// host ranks may stand in groups that are near to each other (places): on its packages, say. The layout is agreed when a communicator is made and equal on
-// all its ranks, so that plans may depend on it. An int is a layout, too: so many ranks on one host.
+// Hosts are numbered in the order of their first ranks, or as they come in an order that was given (in_order). Within
+// one host ranks may stand in groups that are near to each other (places): on its packages, say. The layout is agreed
+// when a communicator is made and equal on all its ranks, so that plans may depend on it. An int is a layout, too: so
+// many ranks on one host.
 //
 // Thread safety: a value.
 #pragma once
@@ -37,8 +38,8 @@ class HostLayout {
   /// What parse reads, in its shortest form. The order does not show.
   RONDO_API std::string text() const;
 
-  /// The same hosts, whose ranks stand in a row in this order; hosts are numbered as they come there. `order`: all ranks,
-  /// those of a host one behind the other. Errors: kInvalidArgument (it is none).
+  /// The same hosts, whose ranks stand in a row in this order; hosts are numbered as they come there. `order`: all
+  /// ranks, those of a host one behind the other. Errors: kInvalidArgument (it is none).
   RONDO_API Expected<HostLayout> in_order(const std::vector<Rank>& order) const;
   /// This layout of one host, and which of its ranks are near to each other.
   RONDO_API HostLayout with_places(HostLayout places) const;
@@ -63,8 +64,8 @@ class HostLayout {
   int local(Rank rank) const { return one_host() ? rank : position(rank) - first_[static_cast<size_t>(host(rank))]; }
   bool same_host(Rank a, Rank b) const { return host(a) == host(b); }
 
-  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where no order
-  /// was given and the ranks of a host follow one another already, that is their own order.
+  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where no
+  /// order was given and the ranks of a host follow one another already, that is their own order.
   Rank rank_at(int position) const { return one_host() ? position : ranks_[static_cast<size_t>(position)]; }
   int position(Rank rank) const { return one_host() ? rank : position_[static_cast<size_t>(rank)]; }
 

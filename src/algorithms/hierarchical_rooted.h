@@ -11,8 +11,8 @@
 //
 // M hosts: steps: 1 across, and 1 for each of the two hosts that has more than one rank. Over the link of the root's
 // host (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's.
-// Order of addition: the other hosts' sums, ascending, then the root's host's ranks; inside a host in the layout's order:
-// ascending, where none was given.
+// Order of addition: the other hosts' sums, ascending, then the root's host's ranks; inside a host in the layout's
+// order: ascending, where none was given.
 // Source: Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).
 #pragma once
 

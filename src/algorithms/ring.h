@@ -16,15 +16,15 @@
 //
 // Three lanes, one for each role of a rank, so that a rank may start the next loop's chunk while an earlier one is
 // still on its way: "start" sends its own contribution, "reduce" adds what arrives, "gather" passes complete chunks on.
-// A connection has one writing and one reading lane; the tags tell the four kinds of message apart: kFirst (a rank's own
-// contribution), kPartial (a sum on its way), kComplete (fresh from its owner), kPassedOn.
+// A connection has one writing and one reading lane; the tags tell the four kinds of message apart: kFirst (a rank's
+// own contribution), kPartial (a sum on its way), kComplete (fresh from its owner), kPassedOn.
 //
 // Where ranks stand on several hosts the ring goes through one host after the other (host_ring.h), so that a message
 // crosses M times on its way round M hosts, however the ranks were dealt out. Chunks keep the numbers of their owners.
 //
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
-// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or as the ring goes on hosts and places, so it depends on the
-// partition.
+// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or as the ring goes on hosts and places, so it depends on
+// the partition.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 

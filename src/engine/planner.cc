@@ -48,9 +48,9 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 }
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
-// whoever passes them on; and where they are added twice as many, so that sums go on their way while the rest comes. Where
-// the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each at most, so
-// that what stands before them fits too: what is over would travel by itself.
+// whoever passes them on; and where they are added twice as many, so that sums go on their way while the rest comes.
+// Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
+// at most, so that what stands before them fits too: what is over would travel by itself.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
@@ -270,9 +270,9 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
                  shape, ports_, kernels_);
 }
 
-// A message between two ranks: no choice to make but the protocol, which both ends derive from its length. A long one goes
-// in pieces that are so short that its sender hears of the receiver before it is through: what they disagree on is named on
-// both ends.
+// A message between two ranks: no choice to make but the protocol, which both ends derive from its length. A long one
+// goes in pieces that are so short that its sender hears of the receiver before it is through: what they disagree on is
+// named on both ends.
 Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;

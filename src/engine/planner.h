@@ -127,8 +127,8 @@ class Planner {
   std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
   uint64_t long_message(Collective collective, double chunk_bytes) const;
   std::string order_text() const;
-  /// Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there. And
-  /// so with the longer messages between hosts.
+  /// Ranks that share a core share its caches: the fewer lines their messages go round in, the more of them stay there.
+  /// And so with the longer messages between hosts.
   uint32_t lap_messages() const { return settings_.ranks_per_core > 1 || !hosts_.one_host() ? kRingMessages : 32; }
 
   Rank rank_;

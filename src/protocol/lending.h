@@ -89,8 +89,8 @@ class Landing {
     return true;
   }
   /// True: a message that is still to be received is taken here as it comes, followed by finish() or drop(). As it is,
-  /// at place(), or where that is nullptr with add(), in pieces of kPieceBytes or a multiple, but for the last. False: it
-  /// belongs into the ring.
+  /// at place(), or where that is nullptr with add(), in pieces of kPieceBytes or a multiple, but for the last. False:
+  /// it belongs into the ring.
   static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
   bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
   std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }

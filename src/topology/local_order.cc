@@ -61,8 +61,8 @@ std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const 
       static_cast<size_t>(std::count_if(order.groups.begin(), order.groups.end(), [&, r = 0](int g) mutable {
         return g == r++;  // named by its first rank
       }));
-  // One group, each rank a group of its own: all are alike. More borders than groups: the ring leaves one and comes back,
-  // as it may where nearness is no tree.
+  // One group, each rank a group of its own: all are alike. More borders than groups: the ring leaves one and comes
+  // back, as it may where nearness is no tree.
   if (groups < 2 || groups == n || borders != groups) return std::nullopt;
   // From the border on at which rank 0's group begins; backwards, if rank 0 then begins it.
   const auto from_own_border = [&] {

@@ -50,9 +50,9 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 }
 
 // TCP is given as much at once as it may be: every call to the kernel costs, and the less there is in one the more
-// packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share memory
-// they pass messages on there, in rings that should stay in a core's cache. And rings of many long messages must not fill
-// anybody's pool: eight times they have to fit, for all peers and both directions.
+// packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share
+// memory they pass messages on there, in rings that should stay in a core's cache. And rings of many long messages must
+// not fill anybody's pool: eight times they have to fit, for all peers and both directions.
 uint32_t longest_message(Net net, const std::vector<Hello>& ranks) {
   constexpr uint32_t kLongBytes = 2048 * 1024;
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;

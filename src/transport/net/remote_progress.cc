@@ -56,7 +56,8 @@ void RemoteTransport::rest() {
     wire_->push();
     answer_leavers();
     if (std::exchange(abort_untold_, false)) tell_abort();
-    // The poller looks again by itself, but where it waits for the network, which does not tell of what was read already.
+    // The poller looks again by itself, but where it waits for the network, which does not tell of what was read
+    // already.
     if (listens_ && wire_->has_unread()) wake_poller();
     something_left = wire_->pending() != 0 || fifos_->has_unsent();
   }
