@@ -45,8 +45,8 @@ class HostLayout {
   RONDO_API HostLayout with_places(HostLayout places) const;
   /// What rings and trees follow: the hosts, or within one host the groups that with_places has said; else the host.
   const HostLayout& places() const { return places_ != nullptr ? *places_ : *this; }
-  /// True when rank_at() goes as it does without an order.
-  RONDO_API bool in_plain_order() const;
+  /// The same hosts without order or places: what parse() makes of text().
+  RONDO_API HostLayout by_rank() const;
 
   int nranks() const { return nranks_; }
   int num_hosts() const { return one_host() ? 1 : static_cast<int>(first_.size()) - 1; }

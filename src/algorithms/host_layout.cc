@@ -98,7 +98,7 @@ Expected<HostLayout> HostLayout::parse(std::string_view text) {
 
 std::string HostLayout::text() const {
   if (one_host()) return std::to_string(nranks_);
-  if (!in_plain_order()) return of(std::vector<int>(host_.begin(), host_.end())).text();
+  if (const HostLayout plain = by_rank(); plain.host_ != host_) return plain.text();
   std::string text;
   if (!std::is_sorted(host_.begin(), host_.end())) {
     for (const int32_t h : host_) text += fmt::format("{}{}", text.empty() ? "" : ",", h);
@@ -148,7 +148,9 @@ HostLayout HostLayout::with_places(HostLayout places) const {
   return l;
 }
 
-bool HostLayout::in_plain_order() const { return of(std::vector<int>(host_.begin(), host_.end())).ranks_ == ranks_; }
+HostLayout HostLayout::by_rank() const {
+  return one_host() ? HostLayout(nranks_) : of(std::vector<int>(host_.begin(), host_.end()));
+}
 
 int HostLayout::most_ranks() const {
   int most = 0;

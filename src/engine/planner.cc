@@ -8,11 +8,17 @@
 #include "transport/round_up.h"
 
 namespace rondo {
+namespace {
+
+constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // bytes of messages
+
+}  // namespace
 
 Planner::Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
                  const KernelTable& kernels)
     : rank_(rank),
       hosts_(hosts),
+      hosts_by_rank_(hosts.by_rank()),
       nranks_(hosts.nranks()),
       settings_(settings),
       measured_world_(
@@ -30,10 +36,6 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   const auto [it, fresh] = profiles_.try_emplace({&algorithm, root});
   if (fresh) it->second = profile_schedule(algorithm, hosts_, root, settings_.ranks_per_core);
   return it->second;
-}
-
-namespace {
-constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;
 }
 
 // One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
@@ -263,10 +265,8 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
   // Who is promised bits gets those of ranks in their order, wherever these are bound.
-  const HostLayout by_rank = request.promises == 0 || order_text().empty() ? hosts_
-                             : hosts_.one_host()                           ? HostLayout(nranks_)
-                                                                           : HostLayout::of(hosts_.hosts());
-  return compile(record_rank(*c.algorithm, rank_, by_rank, collective_is_rooted(request.collective) ? request.root : 0),
+  const HostLayout& layout = request.promises == 0 ? hosts_ : hosts_by_rank_;
+  return compile(record_rank(*c.algorithm, rank_, layout, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
 
@@ -293,8 +293,8 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
 
 // Where rings and trees do not go by rank: how they go.
 std::string Planner::order_text() const {
+  if (hosts_ == hosts_by_rank_) return {};
   const HostLayout& places = hosts_.places();
-  if (places.one_host() || (!hosts_.one_host() && places.in_plain_order())) return {};
   constexpr int kMostShown = 16;
   std::string text;
   for (int i = 0; i < std::min(nranks_, kMostShown); ++i)

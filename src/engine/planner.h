@@ -133,6 +133,7 @@ class Planner {
 
   Rank rank_;
   HostLayout hosts_;
+  HostLayout hosts_by_rank_;  // for calls that are promised bits
   int nranks_;
   PlannerSettings settings_;
   const size_t measured_world_;  // whose corrections count

@@ -88,12 +88,13 @@ class Landing {
     finish();
     return true;
   }
-  /// True: a message that is still to be received is taken here as it comes, followed by finish() or drop(). As it is,
-  /// at place(), or where that is nullptr with add(), in pieces of kPieceBytes or a multiple, but for the last. False:
-  /// it belongs into the ring.
   static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
+  /// True: a message that is still to be received is taken here as it comes, followed by finish() or drop(). False: it
+  /// belongs into the ring.
   bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
+  /// Of a claimed message: where it is received as it is; nullptr: it is taken by add().
   std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }
+  /// The claimed message's bytes from `offset` on, each once: a multiple of kPieceBytes, but for its last ones.
   void add(const std::byte* data, uint64_t offset, uint64_t bytes) {
     add_(data, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
   }

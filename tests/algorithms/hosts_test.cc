@@ -259,18 +259,20 @@ TEST(HostLayout, AnOrderIsWhatRingsFollow) {
   for (int at = 0; at < layout.nranks(); ++at) EXPECT_EQ(layout.position(layout.rank_at(at)), at);
   EXPECT_EQ(layout.local(2), 2);
   EXPECT_EQ(layout.rank(2, 0), 3);
-  EXPECT_FALSE(layout.in_plain_order());
-  EXPECT_TRUE(hosts("0,1,1,0,2,1").in_plain_order());
+  EXPECT_EQ(layout.by_rank(), hosts("0,1,1,0,2,1"));
   EXPECT_NE(layout, hosts("0,1,1,0,2,1"));
   EXPECT_EQ(layout.text(), "0,1,1,0,2,1") << "the order does not show";
   const HostLayout turned = in_order(hosts("2x2"), {2, 3, 0, 1});
-  EXPECT_FALSE(turned.in_plain_order());
+  EXPECT_NE(turned, turned.by_rank());
+  EXPECT_EQ(turned.by_rank(), hosts("2x2"));
   EXPECT_EQ(turned.text(), "2x2");
   EXPECT_EQ(turned.host(2), 0);
   EXPECT_EQ(ring_of(layout), (std::vector<Rank>{0, 5, 1, 2, 4, 3}));
   EXPECT_EQ(ring_of(hosts("0,1,1,0,2,1")), (std::vector<Rank>{0, 3, 1, 2, 5, 4}));
   const HostLayout places = HostLayout(4).with_places(hosts("0,1,0,1"));
   EXPECT_TRUE(places.one_host());
+  EXPECT_EQ(places.by_rank(), HostLayout(4));
+  EXPECT_NE(places, HostLayout(4));
   EXPECT_EQ(ring_of(places), (std::vector<Rank>{0, 2, 1, 3}));
   EXPECT_EQ(ring_of(4), (std::vector<Rank>{0, 1, 2, 3}));
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/cpu_masks.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
@@ -23,21 +24,6 @@ namespace rondo::testing {
 namespace {
 
 constexpr double kSoon = 10;  // seconds: a thread that was started has run
-
-std::vector<int> mask() {
-  cpu_set_t set;
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  return cpus;
-}
-void set_mask(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
-}
 
 // By mask, how many threads of this process have it.
 std::map<std::string, int> threads_by_mask() {
@@ -85,7 +71,7 @@ class BindRank : public ::testing::Test {
   void SetUp() override {
     if (!have_hwloc()) GTEST_SKIP() << why_no_hwloc();
   }
-  const std::vector<int> before_ = mask();
+  const std::vector<int> before_ = cpu_mask();
 };
 
 TEST_F(BindRank, NothingIsBoundUnasked) {
@@ -93,7 +79,7 @@ TEST_F(BindRank, NothingIsBoundUnasked) {
     auto comm = Communicator::init_rank(2, id, rank);
     ASSERT_TRUE(is_ok(comm.status()));
     all_reduce_later(**comm);
-    EXPECT_EQ(mask(), before_);
+    EXPECT_EQ(cpu_mask(), before_);
     EXPECT_EQ(threads_by_mask().size(), 1u);
   });
 }
@@ -107,16 +93,16 @@ TEST_F(BindRank, EachRankGetsACoreOfItsOwn) {
       auto comm = Communicator::init_rank(2, id, rank, with("core"));
       ASSERT_TRUE(is_ok(comm.status()));
       const Core& core = host->cores[host->cores.size() / 2 * static_cast<size_t>(rank)];
-      EXPECT_EQ(mask(), os_numbers(*host, core.pus));
+      EXPECT_EQ(cpu_mask(), os_numbers(*host, core.pus));
       all_reduce_later(**comm);
       // A part of it stays there, and so does another communicator of ranks that are bound already.
-      const std::vector<int> bound = mask();
+      const std::vector<int> bound = cpu_mask();
       auto part = (*comm)->split(0, 1 - rank);
       ASSERT_TRUE(is_ok(part.status()));
       all_reduce_later(**part);
-      EXPECT_EQ(mask(), bound);
+      EXPECT_EQ(cpu_mask(), bound);
     }
-    EXPECT_EQ(mask().size(), host->cores[0].pus.size()) << "it stays when the communicator ends";
+    EXPECT_EQ(cpu_mask().size(), host->cores[0].pus.size()) << "it stays when the communicator ends";
   });
 }
 
@@ -126,25 +112,25 @@ TEST_F(BindRank, TheProgressThreadToo) {
   in_two_processes([&](Rank rank, const UniqueId& id) {
     auto comm = Communicator::init_rank(2, id, rank, with("core"));
     ASSERT_TRUE(is_ok(comm.status()));
-    const std::string place = cpu_list_text(mask());
-    set_mask(before_);
+    const std::string place = cpu_list_text(cpu_mask());
+    set_cpu_mask(before_);
     EXPECT_EQ(threads_by_mask().count(place), 0u) << place;
     all_reduce_later(**comm);
     // It may begin a moment later than the call that makes it ends.
     for (const Stopwatch watch; watch.seconds() < kSoon && threads_by_mask().count(place) == 0;) sched_yield();
     EXPECT_EQ(threads_by_mask()[place], 1) << place;
-    EXPECT_EQ(mask(), before_);
+    EXPECT_EQ(cpu_mask(), before_);
   });
 }
 
 TEST_F(BindRank, ALaunchersMaskIsNeverWidened) {
   in_two_processes([&](Rank rank, const UniqueId& id) {
     const std::vector<int> mine = {before_[static_cast<size_t>(rank) % before_.size()]};
-    set_mask(mine);
+    set_cpu_mask(mine);
     auto comm = Communicator::init_rank(2, id, rank, with(rank == 0 ? "core" : "numa"));
     ASSERT_TRUE(is_ok(comm.status()));
     all_reduce_later(**comm);
-    EXPECT_EQ(mask(), mine);
+    EXPECT_EQ(cpu_mask(), mine);
   });
 }
 
@@ -152,7 +138,7 @@ TEST_F(BindRank, ToANumaNode) {
   in_two_processes([&](Rank rank, const UniqueId& id) {
     auto comm = Communicator::init_rank(2, id, rank, with(rank == 0 ? "numa" : "none"));
     ASSERT_TRUE(is_ok(comm.status()));
-    const std::vector<int> now = mask();
+    const std::vector<int> now = cpu_mask();
     EXPECT_TRUE(std::includes(before_.begin(), before_.end(), now.begin(), now.end()));
     EXPECT_TRUE(rank == 0 || now == before_) << "each rank's setting is its own";
   });
@@ -164,14 +150,14 @@ TEST_F(BindRank, OfThreadsMadeTogetherOnlyProgressThreads) {
                             [&](Rank) -> Status {
                               auto comms = Communicator::init_all(2, with("core"));
                               RONDO_TRY(comms.status());
-                              EXPECT_EQ(mask(), before_) << "it has no rank of its own";
+                              EXPECT_EQ(cpu_mask(), before_) << "it has no rank of its own";
                               SimpleAllReduce first(*(*comms)[0], 1000), second(*(*comms)[1], 1000);
                               Work a, b;
                               RONDO_TRY(first.start(*(*comms)[0], &a));
                               RONDO_TRY(second.start(*(*comms)[1], &b));
                               RONDO_TRY(a.wait());
                               RONDO_TRY(b.wait());
-                              EXPECT_EQ(mask(), before_);
+                              EXPECT_EQ(cpu_mask(), before_);
                               std::map<std::string, int> threads;
                               for (int i = 0; i < 1000000 && (threads = threads_by_mask()).size() < 3; ++i)
                                 sched_yield();

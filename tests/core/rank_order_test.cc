@@ -3,7 +3,6 @@
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <cstdlib>
 #include <set>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/cpu_masks.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
@@ -19,15 +19,6 @@
 
 namespace rondo::testing {
 namespace {
-
-std::vector<int> own_cpus() {
-  cpu_set_t set;
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  return cpus;
-}
 
 class RankOrder : public ::testing::Test {
  protected:
@@ -59,7 +50,7 @@ class RankOrder : public ::testing::Test {
                               {}),
            {});
   }
-  const std::vector<int> cpus_ = own_cpus();
+  const std::vector<int> cpus_ = cpu_mask();
 };
 
 std::string plan_of(Communicator& comm, uint64_t count_elems) {

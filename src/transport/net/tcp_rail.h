@@ -10,9 +10,8 @@
 //
 // Each rank of a pair makes a connection when it first sends, so that there are two:
 //
-//   short messages    on the sender's own, where no short ones come the other way: while a call to the kernel writes,
-//   it
-//                     keeps what comes on the same connection waiting
+//   short messages    on the sender's own, where no short ones come the other way: while a call to the kernel writes
+//                     there, it keeps what comes on the same connection waiting
 //   long ones         on the lower rank's, once it is there: data that go both ways carry the acknowledgements, so that
 //                     the kernel has fewer packets to see to
 //
