@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/round_up.h"
+
 namespace rondo {
 namespace {
 
@@ -62,6 +64,8 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
     blocked_by_ = WaitReason::kRoom;
     return false;
   }
+  if (!s.recv.empty() && !pull_lent(op, s, skip, num_elems)) [[unlikely]]
+    return false;
   move(op, s, skip, num_elems, steps);
   advance(op, lane);
   if (!s.recv.empty() && s.recv[0]->landing != nullptr) expect_next(op, lane);
@@ -144,8 +148,44 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
 }
 
 bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-  return s.has(kVerbDst) && op.has_lent(at(op, s.dst_buffer, s.dst.first_elem + skip),
-                                        num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)]);
+  if (!s.has(kVerbDst)) return false;
+  const std::byte* dst = at(op, s.dst_buffer, s.dst.first_elem + skip);
+  const uint64_t bytes = num_elems * op.program->elem_bytes[static_cast<int>(s.dst_buffer)];
+  if (!op.has_lent(dst, bytes)) return false;
+  op.bring_in(dst, bytes);  // its readers may wait for this very step
+  return op.has_lent(dst, bytes);
+}
+
+// Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there, others into
+// blocks that stay in a core's second level cache. False: a writer's memory cannot be read, because it is gone or for a
+// reason that the diagnosis then gives.
+bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  has_fetched_ = false;
+  const Program& p = *op.program;
+  for (size_t i = 0; i < s.recv.size(); ++i) {
+    const ReadPort& r = *s.recv[i];
+    const uint64_t address = r.pulls && p.protocol != Protocol::kInline ? r.fifo.lent_at() : 0;
+    if (address == 0) continue;
+    const uint32_t bytes = p.ring_bytes_of_message(num_elems);
+    if (!has_fetched_) {
+      has_fetched_ = true;
+      fetched_.assign(s.recv.size(), nullptr);
+      pulled_.reserve(round_up(uint64_t{bytes}, uint64_t{64}) * s.recv.size());
+    }
+    const bool as_it_is = s.copies && s.recv.size() == 1 && s.has(kVerbDst) && !p.mixed && !s.prescale &&
+                          !(s.is(kFlagFinal) && p.divide_by != 0);
+    std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
+                             : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
+    const Status read = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes);
+    if (!r.fifo.was_lent()) continue;
+    if (!read.ok()) {
+      op.reach_error = read;
+      return false;
+    }
+    op.reach_error = {};
+    fetched_[i] = to;
+  }
+  return true;
 }
 
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.
@@ -251,12 +291,20 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
 }
 
 // Leaves a message where it is for the transport to send; false: it has to go into the ring.
-bool Executor::lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
+bool Executor::lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
+  constexpr uint32_t kLeastPulledBytes = 32 * 1024;
+  // What is only gathered is not worth it: its readers copy either way, and write far from their caches.
+  if (to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective)) {
+    if (!op.asked.empty() && op.may_land_on(data, bytes)) return false;
+    to.lent_now = data;
+    op.lent.push_back({nullptr, &to, to.fifo.step(), data, bytes});
+    return true;
+  }
   Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
   if (loan == nullptr || (!op.asked.empty() && op.may_land_on(data, bytes))) return false;
   loan->lend(data, to.fifo.step());
-  op.lent.push_back({loan, to.fifo.step(), data, bytes});
+  op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
   return true;
 }
 
@@ -271,18 +319,23 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
   const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(s.fingerprint) : nullptr;
+  if (has_fetched_ && fetched_[0] == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
   for (uint32_t k = 0; k < (copies_lines ? 0 : lines ? steps : 1); ++k) {
     uint32_t num_src = 0, num_dst = 0;
-    for (const ReadPort* r : s.recv) {
+    for (size_t i = 0; i < s.recv.size(); ++i) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      sources_[num_src++] = lines ? r->fifo.line(k) : landed != nullptr ? landed : r->fifo.data();
+      const bool fetched = has_fetched_ && fetched_[i] != nullptr;
+      sources_[num_src++] = lines               ? s.recv[i]->fifo.line(k)
+                            : landed != nullptr ? landed
+                            : fetched           ? fetched_[i]
+                                                : s.recv[i]->fifo.data();
     }
     if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
     if (dst != nullptr) sinks_[num_dst++] = dst;
-    for (const WritePort* w : s.send)
+    for (WritePort* w : s.send)
       if (stays == nullptr || !lend(op, *w, stays, ring_bytes))
         sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
     const uint64_t n = lines ? std::min(line_elems, num_elems - k * line_elems) : num_elems;
@@ -295,6 +348,7 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   else
     for (WritePort* w : s.send) w->post_data(ring_bytes, s.fingerprint);
   for (ReadPort* r : s.recv) r->release(steps);
+  has_fetched_ = false;
 }
 
 bool Executor::step_message(Operation& op, const ProgramStep& s) {

@@ -73,7 +73,8 @@ class Executor {
   bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
   void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
-  static bool lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
+  bool pull_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  static bool lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
                   bool has_dst);
@@ -96,6 +97,8 @@ class Executor {
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
   PageBlock pulled_;  // blocks of peers' buffers, read by copy
+  std::vector<const std::byte*> fetched_;  // by receiving port: where its message was pulled to; nullptr: it was not
+  bool has_fetched_ = false;               // any of them
 };
 
 }  // namespace rondo

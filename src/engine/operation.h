@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/ports.h"
 #include "engine/program.h"
 #include "protocol/lending.h"
 #include "rondo/status.h"
@@ -36,6 +37,7 @@ struct Operation {
   uint64_t sequence = 0;  // 1-based, per communicator; send, recv: per peer and direction
   LaneState lanes[kMaxLanes];
   uint32_t lanes_left = 0;
+  uint32_t looks_at_end = 0;    // its lanes have finished, and not all that it has lent by address is read
   bool waits_for_turn = false;  // earlier operations are under way: it takes turns on their connections
   bool started = false;
   bool announced = false;  // it stands on the board
@@ -52,10 +54,13 @@ struct Operation {
   std::vector<std::byte> scratch;
   // What it has lent, at the last look: it is not done before all of it has come back, and overwrites none of it.
   struct Lent {
-    const Loan* loan;
+    const Loan* loan;  // nullptr: by its address
+    WritePort* port;
     uint64_t step;
     const std::byte* data;
     uint64_t bytes;
+    bool is_out() const { return loan != nullptr ? loan->is_out(step) : !port->fifo.is_read(step); }
+    bool overlaps(const std::byte* at, uint64_t n) const { return at < data + bytes && data < at + n; }
   };
   std::vector<Lent> lent;
   // Where messages may land, at the last look: it lends none of it, as a reader's answer may land while others read.
@@ -82,16 +87,29 @@ struct Operation {
   /// What all ranks must agree on. Ranks fall back at different times, so it stays what was planned.
   const OperationShape& shape() const { return (planned != nullptr ? planned : program)->operation; }
   /// True when its lanes have finished and nobody reads what it has lent.
-  bool complete() { return lanes_left == 0 && (lent.empty() || repaid()); }
+  bool complete() {
+    if (lanes_left != 0 || lent.empty() || repaid()) return lanes_left == 0;
+    constexpr uint32_t kMostLooks = 64;  // a reader that is late gets a copy: the caller is not kept for it
+    if (++looks_at_end < kMostLooks) return false;
+    bring_in();
+    return lent.empty();
+  }
   /// Forgets what has come back. True when that was all.
   bool repaid() {
-    std::erase_if(lent, [](const Lent& l) { return !l.loan->is_out(l.step); });
+    std::erase_if(lent, [](const Lent& l) { return !l.is_out(); });
     return lent.empty();
   }
   /// True when it has lent some of these bytes.
   bool has_lent(const std::byte* at, uint64_t bytes) {
-    return !repaid() && std::any_of(lent.begin(), lent.end(),
-                                    [&](const Lent& l) { return at < l.data + l.bytes && l.data < at + bytes; });
+    return !repaid() && std::any_of(lent.begin(), lent.end(), [&](const Lent& l) { return l.overlaps(at, bytes); });
+  }
+  /// What was lent by its address, all of it or of these bytes, goes into the rings: nobody has to be waited for.
+  void bring_in(const std::byte* at = nullptr, uint64_t bytes = 0) {
+    std::erase_if(lent, [&](const Lent& l) {
+      if (l.loan != nullptr || (at != nullptr && !l.overlaps(at, bytes))) return false;
+      if (l.is_out()) l.port->fifo.bring_in(l.step, l.data);
+      return true;
+    });
   }
   /// True when a message may land on some of these bytes.
   bool may_land_on(const std::byte* at, uint64_t bytes) {
@@ -102,7 +120,7 @@ struct Operation {
   /// Makes it ready to run `p` from the beginning.
   void load(const Program* p) {
     program = p;
-    lanes_left = 0;
+    lanes_left = looks_at_end = 0;
     for (size_t i = 0; i < p->lanes.size(); ++i) {
       lanes[i] = {};
       if (p->num_loops != 0 && !p->lanes[i].empty()) ++lanes_left;

@@ -31,6 +31,7 @@ Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool in
   }
   port->fifo = {view, port->counters.data(), static_cast<uint32_t>(port->counters.size())};
   port->loans = transport_.loans(key);
+  port->lends_by_address = transport_.lends_by_address(key);
   slot = std::move(port);
   return slot.get();
 }
@@ -53,6 +54,7 @@ bool PortTable::try_connect(ReadPort& port) {
   if (!view) return false;
   port.fifo = {*view, transport_.counter_index(port.key, rank_)};
   port.landing = transport_.landing(port.key);
+  port.pulls = transport_.lends_by_address(port.key);
   port.connected = true;
   return true;
 }

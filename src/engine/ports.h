@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/memory.h"
@@ -24,6 +25,8 @@ struct WritePort {
   std::vector<Doorbell*> reader_bells;  // who may sleep for what we post
   uint64_t reserved = 0;                // steps that queued operations will have made
   Loan* loans = nullptr;                // by line; nullptr: all messages go through the ring
+  bool lends_by_address = false;        // to readers that pull
+  const std::byte* lent_now = nullptr;  // of the message that is about to be posted: what they are to pull
 
   /// The loan of the next line; nullptr where it cannot be had.
   Loan* loan() const {
@@ -38,7 +41,7 @@ struct WritePort {
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
   void post_data(uint32_t bytes, uint32_t fingerprint) {
-    fifo.post_data(bytes, fingerprint);
+    fifo.post_data(bytes, fingerprint, reinterpret_cast<uint64_t>(std::exchange(lent_now, nullptr)));
     for (Doorbell* bell : reader_bells) ring(*bell);
   }
 };
@@ -50,6 +53,7 @@ struct ReadPort {
   uint64_t reserved = 0;
   bool connected = false;      // until then `fifo` looks at a line that never arrives
   Landing* landing = nullptr;  // nullptr: all messages come through the ring
+  bool pulls = false;          // some come by their address
 
   /// Where the message that has arrived has landed; nullptr: in the ring.
   const std::byte* landed(uint32_t fingerprint) const {

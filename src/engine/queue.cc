@@ -211,6 +211,8 @@ void OperationQueue::fail(const Status& status) {
     if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
     failed_.store(true, std::memory_order_release);
+    if (alone_ != nullptr) alone_->bring_in();
+    for (Operation* op : active_) op->bring_in();
     transport_.let_go();
   }
   if (alone_ != nullptr) complete(*alone_, failure_);

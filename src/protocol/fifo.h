@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "cuda/host_device.h"
 
@@ -57,6 +58,7 @@ struct FifoView {
 /// The payload of a Simple message's line: where its data lie.
 struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
+  uint64_t lent_at = 0;            // in the writer's process, not yet in the ring (lending.h); 0: in the ring
 };
 inline constexpr uint32_t kMaxDataLines = 32;
 /// What a message takes of the ring. Longer ones take whole pages, at whose ends a processor stops fetching ahead: a
@@ -104,9 +106,9 @@ class FifoWriter {
     step_ += n;
     for (uint32_t i = 0; i < n; ++i) Mem::prefetch_for_write(&at(kMessagesAhead * n + i));
   }
-  /// Makes the message at data() visible.
-  RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint) {
-    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes};
+  /// Makes the message at data() visible. `lent_at`: it is not there yet.
+  RONDO_HOST_DEVICE void post_data(uint32_t bytes, uint32_t fingerprint, uint64_t lent_at = 0) {
+    if (Group::leader()) *reinterpret_cast<DataPlace*>(at(0).payload) = {offset_, bytes, lent_at};
     starts_[step_ % kMaxDataLines] = offset_;
     const uint32_t next = offset_ + place_bytes(bytes);
     offset_ = next < free_end_ ? next : free_end_;
@@ -114,6 +116,19 @@ class FifoWriter {
   }
   /// n steps were written whose flags travel with their data (ll.h, ll128.h).
   RONDO_HOST_DEVICE void advance(uint32_t n) { step_ += n; }
+  /// Of one of the last num_lines messages: whether all readers have finished with it.
+  RONDO_HOST_DEVICE bool is_read(uint64_t step) const {
+    for (uint32_t i = 0; i < num_readers_; ++i)
+      if (step_ - Mem::load_acquire(&view_.counters[readers_[i]].steps) >= step_ - step) return false;
+    return true;
+  }
+  /// Of one that was lent at `data` and is not read: puts it into the ring, from where it is read from now on. What is
+  /// written to `data` after this, no reader takes for the message.
+  void bring_in(uint64_t step, const std::byte* data) {
+    auto* place = reinterpret_cast<DataPlace*>(view_.lines[step & (view_.num_lines - 1)].payload);
+    std::memcpy(view_.data + starts_[step % kMaxDataLines], data, place->bytes);
+    Mem::fetch_add(&place->lent_at, uint64_t{0} - reinterpret_cast<uint64_t>(data));
+  }
   RONDO_HOST_DEVICE uint64_t step() const { return step_; }
   RONDO_HOST_DEVICE uint32_t num_lines() const { return view_.num_lines; }
   RONDO_HOST_DEVICE const FifoView& view() const { return view_; }
@@ -208,6 +223,10 @@ class FifoReader {
   RONDO_HOST_DEVICE const std::byte* data() const {
     return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset;
   }
+  /// Of the message that has arrived: where it lies in its writer's process; 0: in the ring.
+  uint64_t lent_at() const { return Mem::load_acquire(&reinterpret_cast<DataPlace*>(at(0).payload)->lent_at); }
+  /// After it was read there: whether that was the message. False: it has come into the ring meanwhile.
+  bool was_lent() const { return Mem::fetch_add(&reinterpret_cast<DataPlace*>(at(0).payload)->lent_at, 0) != 0; }
   RONDO_HOST_DEVICE const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Of steps that have perhaps arrived: fetches n lines from there on.
   RONDO_HOST_DEVICE void prefetch(uint32_t n) const {

@@ -4,6 +4,15 @@
 //   Loan     the writer leaves the data where its caller has them; the transport sends from there, and gives them back
 //   Landing  the reader says what is to become of the message that it waits for; the transport does it when it comes
 //
+// Where they share a ring, and the kernel lets the reader read the writer's memory too, a message may be lent by its
+// address, which its line then holds (DataPlace in fifo.h):
+//
+//   writer   posts the line with the address; brings the data into the ring when it needs their place for something
+//            else, when its call fails, or when its call is over and a reader is late
+//   reader   reads there, and then looks whether the line still says so: otherwise the message is in the ring
+//
+// So nobody waits for a reader, and what a reader has read from memory that is no longer the message's is never used.
+//
 // The message has its line, its place in the ring and its credit as always: whether it was lent or has landed is nobody
 // else's business, and may differ from one message to the next.
 //

@@ -74,6 +74,9 @@ class Transport {
 
   /// Of a connection that is open: where its writer may lend messages, by line; nullptr where it may not.
   virtual Loan* loans(const ConnectionKey& key) { return nullptr; }
+  /// Whether the readers of such a connection can read the writer's memory with pull(): then its messages may be lent
+  /// by their address.
+  virtual bool lends_by_address(const ConnectionKey& key) const { return false; }
   /// Likewise where its reader says what the next message's place is.
   virtual Landing* landing(const ConnectionKey& key) { return nullptr; }
   /// The operations under way end in an error: once this has returned, what they have lent is not read and nothing

@@ -433,7 +433,8 @@ Status RemoteTransport::free(void* ptr) {
   return {};
 }
 
-Status RemoteTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
+Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
+  if (shares_memory(peer)) return local_->pull(index_here(peer), address, offset_bytes, to, bytes);
   return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
 }
 

@@ -84,6 +84,9 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override;
   Loan* loans(const ConnectionKey& key) override;
   Landing* landing(const ConnectionKey& key) override;
+  bool lends_by_address(const ConnectionKey& key) const override {
+    return !key.inline_only && is_local(key) && local_->can_pull();
+  }
   void let_go() override;
   OperationBoard* board(Rank r) override;
   PairBoard* pair_board(Rank r) override;

@@ -1,0 +1,152 @@
+// Messages that are lent by their address: read from the writers' memory, late, while writers go on, need their buffers
+// for something else, or have given up. Results are those of messages that are copied.
+// labels: unit tsan
+// timeout: 180
+#include <gtest/gtest.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "conformance/conformance_suite.h"
+#include "support/forwarding_transport.h"
+#include "support/simple_calls.h"
+
+namespace rondo::testing {
+namespace {
+
+/// What the readers of a communicator's ranks do, and did.
+struct Pulls {
+  uint32_t most_us = 0;  // each is late by a time below this
+  std::atomic<uint64_t> num_pulls{0};
+  std::atomic<bool> holds{false};  // each waits, after it has begun and before it reads
+  std::atomic<int> num_held{0};
+  std::atomic<bool> fails{false};  // the kernel refuses
+};
+
+// Threads have one memory; the kernel reads it here as it does another process's, unseen by sanitizers: a writer may
+// change what a late reader reads and then drops.
+class PullingTransport final : public ForwardingTransport {
+ public:
+  PullingTransport(Rank rank, std::unique_ptr<Transport> real, Pulls& pulls)
+      : ForwardingTransport(std::move(real)), pulls_(pulls), random_(static_cast<unsigned>(rank)) {}
+  bool lends_by_address(const ConnectionKey& key) const override {
+    return !key.inline_only && key.writer != key.reader;
+  }
+  // Its driver carries messages, as one of a network does: nothing runs in one pass.
+  bool needs_progress() const override { return true; }
+  Status pull(Rank, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override {
+    ++pulls_.num_pulls;
+    if (pulls_.most_us != 0) usleep(random_() % pulls_.most_us);
+    if (pulls_.holds) {
+      ++pulls_.num_held;
+      while (pulls_.holds) sched_yield();
+    }
+    if (pulls_.fails) return Status(StatusCode::kSystem, "the kernel says no");
+    EXPECT_EQ(address.region, RemoteAddress::kByCopy);
+    const iovec local{to, bytes}, remote{reinterpret_cast<void*>(address.offset_bytes + offset_bytes), bytes};
+    EXPECT_EQ(process_vm_readv(getpid(), &local, 1, &remote, 1, 0), static_cast<ssize_t>(bytes));
+    return {};
+  }
+
+ private:
+  Pulls& pulls_;
+  std::mt19937 random_;
+};
+
+// Long enough to be lent.
+Config with_long_messages() {
+  Config config;
+  config.settings = "message_bytes = 65536";
+  return config;
+}
+
+TransportDecorator pulling(Pulls& pulls) {
+  return [&pulls](Rank rank, int, std::unique_ptr<Transport> real) {
+    return std::make_unique<PullingTransport>(rank, std::move(real), pulls);
+  };
+}
+
+// In place too, where what was lent is overwritten in the same call. The runner fills its buffers anew as soon as a call
+// has returned.
+TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
+  for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
+    for (const uint32_t most_us : {0u, 300u}) {
+      Pulls pulls;
+      pulls.most_us = most_us;
+      run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, 1'200'000), with_long_messages(), 0,
+                pulling(pulls));
+      EXPECT_GT(pulls.num_pulls, 100u) << nranks;
+    }
+  }
+}
+
+// A reader that is so late that the writer's call is over, and its buffer holds something else, gets the message all
+// the same, and the writer is not kept.
+TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
+  constexpr uint64_t kElems = 40'000;
+  Pulls pulls;
+  SpawnOptions options;
+  options.decorate = pulling(pulls);
+  options.config = with_long_messages();
+  std::barrier<> round_begins(2);
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        std::vector<float> in(kElems), out(kElems);
+        CallOptions call;
+        call.algorithm = "one_shot";
+        // Where the reader comes when the writer's call is over already, there is nothing to be held.
+        for (int round = 0; round < 2000 && pulls.num_held < 5; ++round) {
+          in.assign(kElems, static_cast<float>(comm.rank() + 1));
+          if (comm.rank() == 1) pulls.holds = true;
+          round_begins.arrive_and_wait();
+          // Rank 0 alone receives, and its reader is held.
+          ASSERT_TRUE(is_ok(comm.reduce(in.data(), comm.rank() == 0 ? out.data() : nullptr, kElems, Dtype::kFloat32,
+                                        Op::kSum, 0, &call)));
+          if (comm.rank() == 1) {
+            in.assign(kElems, -1);
+            pulls.holds = false;
+          } else {
+            ASSERT_EQ(std::count(out.begin(), out.end(), 3.0f), static_cast<ptrdiff_t>(kElems)) << round;
+          }
+          round_begins.arrive_and_wait();
+        }
+      },
+      options);
+  EXPECT_GE(pulls.num_held, 5);
+}
+
+// Memory that cannot be read ends the call with the reason, on the rank that is to read it.
+TEST(AddressLending, WhatCannotBeReadIsSaid) {
+  Pulls pulls;
+  pulls.fails = true;
+  std::atomic<int> num_named = 0;
+  SpawnOptions options;
+  options.decorate = pulling(pulls);
+  options.config = with_long_messages();
+  options.config.deadline_s = 20;
+  spawn(
+      World::kThreads, 2,
+      [&](Communicator& comm) {
+        SimpleAllReduce call(comm, 100'000);
+        CallOptions how;
+        how.algorithm = "ring";
+        Work work;
+        ASSERT_TRUE(is_ok(call.start(comm, &work, &how)));
+        const Status s = work.wait();
+        EXPECT_FALSE(s.ok());
+        if (s.to_string().find("the kernel says no") != std::string::npos) ++num_named;
+        else EXPECT_EQ(s.code(), StatusCode::kPeerLost) << s.to_string();  // that one has given up
+      },
+      options);
+  EXPECT_GE(num_named, 1);
+}
+
+}  // namespace
+}  // namespace rondo::testing
