@@ -72,8 +72,8 @@ TransportDecorator pulling(Pulls& pulls) {
   };
 }
 
-// In place too, where what was lent is overwritten in the same call. The runner fills its buffers anew as soon as a call
-// has returned.
+// In place too, where what was lent is overwritten in the same call. The runner fills its buffers anew as soon as a
+// call has returned.
 TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     for (const uint32_t most_us : {0u, 300u}) {
