@@ -70,6 +70,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (flight_wanted_.exchange(false, std::memory_order_relaxed) && observer_ != nullptr) observer_->flight_wanted();
   Operation* op = oldest();
   if (op == nullptr || check_abort()) return;
+  if (alone_ != nullptr) alone_->bring_in_refused();
+  for (Operation* active : active_) active->bring_in_refused();
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
@@ -171,7 +173,8 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
   if (op.lanes_left == 0 && !op.lent.empty())
-    return "it has done its part, but the network has not taken all that it sends";
+    return fmt::format("it has done its part, but {} has not taken all that it sends",
+                       op.lent.front().loan != nullptr ? "the network" : "a rank of this host");
   const Program& p = *op.program;
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
     if (p.lanes[lane].empty()) continue;

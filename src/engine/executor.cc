@@ -157,14 +157,15 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
 }
 
 // Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there, others into
-// blocks that stay in a core's second level cache. False: a writer's memory cannot be read, because it is gone or for a
-// reason that the diagnosis then gives.
+// blocks that stay in a core's second level cache. False: a writer's memory cannot be read from here, or is gone. Then
+// the writer, unless it is gone too, puts the message into the ring, and all later ones.
 bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
   const Program& p = *op.program;
+  if (p.protocol == Protocol::kInline) return true;
   for (size_t i = 0; i < s.recv.size(); ++i) {
     const ReadPort& r = *s.recv[i];
-    const uint64_t address = r.pulls && p.protocol != Protocol::kInline ? r.fifo.lent_at() : 0;
+    const uint64_t address = r.pulls ? r.fifo.lent_at() : 0;
     if (address == 0) continue;
     const uint32_t bytes = p.ring_bytes_of_message(num_elems);
     if (!has_fetched_) {
@@ -176,14 +177,16 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
                           !(s.is(kFlagFinal) && p.divide_by != 0);
     std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
                              : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
-    const Status read = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes);
-    if (!r.fifo.was_lent()) continue;
-    if (!read.ok()) {
-      op.reach_error = read;
+    if (!r.fifo.is_refused() &&
+        ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes).ok()) {
+      if (r.fifo.was_lent()) fetched_[i] = to;
+    } else if (r.fifo.was_lent()) {
+      r.refuse();
+      blocked_by_ = WaitReason::kData;
+      note_missing(r.writer_bell);
+      has_fetched_ = false;
       return false;
     }
-    op.reach_error = {};
-    fetched_[i] = to;
   }
   return true;
 }
@@ -290,10 +293,12 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Leaves a message where it is for the transport to send; false: it has to go into the ring.
+// Leaves a message where it is, for the transport to send or its reader to pull; false: it has to go into the ring.
 bool Executor::lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
   constexpr uint32_t kLeastPulledBytes = 32 * 1024;
+  constexpr size_t kManyLent = 64;
+  if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // where no step overwrites anything, nothing else asks
   // What is only gathered is not worth it: its readers copy either way, and write far from their caches.
   if (to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective)) {
     if (!op.asked.empty() && op.may_land_on(data, bytes)) return false;
@@ -327,11 +332,10 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     uint32_t num_src = 0, num_dst = 0;
     for (size_t i = 0; i < s.recv.size(); ++i) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      const bool fetched = has_fetched_ && fetched_[i] != nullptr;
-      sources_[num_src++] = lines               ? s.recv[i]->fifo.line(k)
-                            : landed != nullptr ? landed
-                            : fetched           ? fetched_[i]
-                                                : s.recv[i]->fifo.data();
+      sources_[num_src++] = lines                                    ? s.recv[i]->fifo.line(k)
+                            : landed != nullptr                      ? landed
+                            : has_fetched_ && fetched_[i] != nullptr ? fetched_[i]
+                                                                     : s.recv[i]->fifo.data();
     }
     if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
     if (dst != nullptr) sinks_[num_dst++] = dst;

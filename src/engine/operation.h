@@ -43,7 +43,7 @@ struct Operation {
   bool announced = false;  // it stands on the board
   bool peer_was_gone = false;  // send, recv: when the last look for losses was taken
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
-  Status reach_error;       // a peer's buffer could not be read
+  Status reach_error;       // of a direct step: a peer's buffer could not be read
   std::atomic<bool> done{false};
   Status status;  // valid when done
 
@@ -52,7 +52,8 @@ struct Operation {
   // Where the peers' buffers stand; filled by entry credits of direct programs.
   std::vector<RemoteAddress> peer_in, peer_out;
   std::vector<std::byte> scratch;
-  // What it has lent, at the last look: it is not done before all of it has come back, and overwrites none of it.
+  // What it has lent, at the last look: it is not done before all of it has come back, or was brought in, and
+  // overwrites none of it before.
   struct Lent {
     const Loan* loan;  // nullptr: by its address
     WritePort* port;
@@ -105,11 +106,13 @@ struct Operation {
   }
   /// What was lent by its address, all of it or of these bytes, goes into the rings: nobody has to be waited for.
   void bring_in(const std::byte* at = nullptr, uint64_t bytes = 0) {
-    std::erase_if(lent, [&](const Lent& l) {
-      if (l.loan != nullptr || (at != nullptr && !l.overlaps(at, bytes))) return false;
-      if (l.is_out()) l.port->fifo.bring_in(l.step, l.data);
-      return true;
-    });
+    bring_in_if([&](const Lent& l) { return at == nullptr || l.overlaps(at, bytes); });
+  }
+  /// So does what readers cannot read where it lies. Whose readers have refused once, is not lent by from then on.
+  void bring_in_refused() {
+    for (const Lent& l : lent)
+      if (l.loan == nullptr && l.port->fifo.is_refused(l.step)) l.port->lends_by_address = false;
+    bring_in_if([](const Lent& l) { return !l.port->lends_by_address; });
   }
   /// True when a message may land on some of these bytes.
   bool may_land_on(const std::byte* at, uint64_t bytes) {
@@ -125,6 +128,16 @@ struct Operation {
       lanes[i] = {};
       if (p->num_loops != 0 && !p->lanes[i].empty()) ++lanes_left;
     }
+  }
+
+ private:
+  template <class Which>
+  void bring_in_if(Which which) {
+    std::erase_if(lent, [&](const Lent& l) {
+      if (l.loan != nullptr || !which(l)) return false;
+      if (l.is_out() && !l.port->fifo.bring_in(l.step, l.data)) l.port->lends_by_address = false;
+      return true;
+    });
   }
 };
 

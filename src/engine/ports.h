@@ -59,6 +59,11 @@ struct ReadPort {
   const std::byte* landed(uint32_t fingerprint) const {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
+  /// The message that has arrived cannot be pulled: its writer is to put it into the ring.
+  void refuse() const {
+    fifo.refuse();
+    if (writer_bell != nullptr) ring(*writer_bell);
+  }
   void release(uint32_t n) {
     if (landing != nullptr) [[unlikely]]
       landing->take_back();

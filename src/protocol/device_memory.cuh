@@ -39,6 +39,9 @@ struct DeviceMem {
   __device__ static uint64_t fetch_add(uint64_t* p, uint64_t v) {
     return Ref<uint64_t>(*p).fetch_add(v, cuda::memory_order_acq_rel);
   }
+  __device__ static uint64_t fetch_or(uint64_t* p, uint64_t v) {
+    return Ref<uint64_t>(*p).fetch_or(v, cuda::memory_order_acq_rel);
+  }
   __device__ static void prefetch_for_write(const void*) {}
   __device__ static void prefetch_for_read(const void*) {}
 

@@ -10,7 +10,9 @@
 // *Inline*: a message travels in lines alone, 56 B in each, so one cache line brings data and flag together.
 // *Simple*: a message is one step; its data lie in the ring, where the line's payload says (DataPlace). The writer
 // alone decides where: behind the message before, and from the beginning again as soon as a *lap* of bytes was used and
-// the beginning is free. So short messages stay in few pages and few cache lines, however large the ring is.
+// the beginning is free. So short messages stay in few pages and few cache lines, however large the ring is. Data may
+// also stay where the writer's process has them, for readers that can read there; their place in the ring is kept
+// (lending.h).
 // Multicast is R readers on one FIFO: what is written once is read by all. Unicast is R = 1.
 //
 // flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. A reader that finds the step it waits for under
@@ -58,8 +60,10 @@ struct FifoView {
 /// The payload of a Simple message's line: where its data lie.
 struct DataPlace {
   uint32_t offset = 0, bytes = 0;  // in the ring
-  uint64_t lent_at = 0;            // in the writer's process, not yet in the ring (lending.h); 0: in the ring
+  uint64_t lent_at = 0;            // in the writer's process, not yet in the ring; 0: in the ring. With kRefused or not
 };
+/// Of DataPlace::lent_at: a reader cannot read there, and waits for the data in the ring. No address has this bit.
+inline constexpr uint64_t kRefused = uint64_t{1} << 63;
 inline constexpr uint32_t kMaxDataLines = 32;
 /// What a message takes of the ring. Longer ones take whole pages, at whose ends a processor stops fetching ahead: a
 /// reader's core would otherwise take away the lines that the writer is about to fill.
@@ -116,18 +120,20 @@ class FifoWriter {
   }
   /// n steps were written whose flags travel with their data (ll.h, ll128.h).
   RONDO_HOST_DEVICE void advance(uint32_t n) { step_ += n; }
-  /// Of one of the last num_lines messages: whether all readers have finished with it.
+  /// Of a message that was posted: whether all readers have finished with it.
   RONDO_HOST_DEVICE bool is_read(uint64_t step) const {
     for (uint32_t i = 0; i < num_readers_; ++i)
       if (step_ - Mem::load_acquire(&view_.counters[readers_[i]].steps) >= step_ - step) return false;
     return true;
   }
+  /// Of one that was lent: whether a reader cannot read it where it lies, or one of the line's later messages.
+  bool is_refused(uint64_t step) const { return (Mem::load_acquire(&place_of(step)->lent_at) & kRefused) != 0; }
   /// Of one that was lent at `data` and is not read: puts it into the ring, from where it is read from now on. What is
-  /// written to `data` after this, no reader takes for the message.
-  void bring_in(uint64_t step, const std::byte* data) {
-    auto* place = reinterpret_cast<DataPlace*>(view_.lines[step & (view_.num_lines - 1)].payload);
+  /// written to `data` after this, no reader takes for the message. False: it was refused.
+  bool bring_in(uint64_t step, const std::byte* data) {
+    DataPlace* place = place_of(step);
     std::memcpy(view_.data + starts_[step % kMaxDataLines], data, place->bytes);
-    Mem::fetch_add(&place->lent_at, uint64_t{0} - reinterpret_cast<uint64_t>(data));
+    return (Mem::fetch_add(&place->lent_at, uint64_t{0} - reinterpret_cast<uint64_t>(data)) & kRefused) == 0;
   }
   RONDO_HOST_DEVICE uint64_t step() const { return step_; }
   RONDO_HOST_DEVICE uint32_t num_lines() const { return view_.num_lines; }
@@ -157,6 +163,9 @@ class FifoWriter {
   static constexpr uint32_t kMessagesAhead = 2;  // when a writer runs ahead, a line comes later than the next message
   RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
     return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
+  }
+  DataPlace* place_of(uint64_t step) const {
+    return reinterpret_cast<DataPlace*>(view_.lines[step & (view_.num_lines - 1)].payload);
   }
   /// How far the slowest reader lags; wrap-safe, counters never pass the writer.
   RONDO_HOST_DEVICE uint64_t look() {
@@ -224,9 +233,12 @@ class FifoReader {
     return view_.data + reinterpret_cast<const DataPlace*>(at(0).payload)->offset;
   }
   /// Of the message that has arrived: where it lies in its writer's process; 0: in the ring.
-  uint64_t lent_at() const { return Mem::load_acquire(&reinterpret_cast<DataPlace*>(at(0).payload)->lent_at); }
+  uint64_t lent_at() const { return Mem::load_acquire(lent_word()) & ~kRefused; }
   /// After it was read there: whether that was the message. False: it has come into the ring meanwhile.
-  bool was_lent() const { return Mem::fetch_add(&reinterpret_cast<DataPlace*>(at(0).payload)->lent_at, 0) != 0; }
+  bool was_lent() const { return (Mem::fetch_add(lent_word(), 0) & ~kRefused) != 0; }
+  /// It cannot be read there: the writer is to put it into the ring.
+  void refuse() const { Mem::fetch_or(lent_word(), kRefused); }
+  bool is_refused() const { return (Mem::load_acquire(lent_word()) & kRefused) != 0; }
   RONDO_HOST_DEVICE const std::byte* line(uint32_t ahead) const { return at(ahead).payload; }
   /// Of steps that have perhaps arrived: fetches n lines from there on.
   RONDO_HOST_DEVICE void prefetch(uint32_t n) const {
@@ -245,6 +257,7 @@ class FifoReader {
   RONDO_HOST_DEVICE HeaderLine& at(uint32_t ahead) const {
     return view_.lines[(step_ + ahead) & (view_.num_lines - 1)];
   }
+  uint64_t* lent_word() const { return &reinterpret_cast<DataPlace*>(at(0).payload)->lent_at; }
   FifoView view_;
   uint32_t counter_ = 0;
   uint64_t step_ = 0;

@@ -1,5 +1,5 @@
-// Messages that go round the ring of a FIFO. Where writer and reader share no memory, the ring only hands a message to
-// the transport, in the same process, so it may be left out on either side:
+// Messages that go round the ring of a FIFO. Where writer and reader share no ring, it only hands a message to the
+// transport, in the same process, so it may be left out on either side:
 //
 //   Loan     the writer leaves the data where its caller has them; the transport sends from there, and gives them back
 //   Landing  the reader says what is to become of the message that it waits for; the transport does it when it comes
@@ -9,7 +9,9 @@
 //
 //   writer   posts the line with the address; brings the data into the ring when it needs their place for something
 //            else, when its call fails, or when its call is over and a reader is late
-//   reader   reads there, and then looks whether the line still says so: otherwise the message is in the ring
+//   reader   reads there, and then looks whether the line still says so: otherwise the message is in the ring. What the
+//            kernel does not let it read (a device's mapping, a process that has closed itself since) it refuses: the
+//            writer, when it waits or ends, puts that into the ring, and lends no more on this connection
 //
 // So nobody waits for a reader, and what a reader has read from memory that is no longer the message's is never used.
 //

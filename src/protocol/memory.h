@@ -57,6 +57,9 @@ struct HostMem {
   static uint64_t fetch_add(uint64_t* p, uint64_t v) {
     return std::atomic_ref<uint64_t>(*p).fetch_add(v, std::memory_order_acq_rel);
   }
+  static uint64_t fetch_or(uint64_t* p, uint64_t v) {
+    return std::atomic_ref<uint64_t>(*p).fetch_or(v, std::memory_order_acq_rel);
+  }
   // On a device both words are relaxed: what was read for a message was read before the message was stored, since it is
   // what the message holds, and so before whatever the message leads to. C++ has no word for an order by data alone, so
   // the host's second word is released and acquired.

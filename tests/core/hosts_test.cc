@@ -5,11 +5,17 @@
 // alone
 #include "support/test_hosts.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -192,6 +198,31 @@ TEST_F(Hosts, WhatIsEncryptedCannotBeReadOnTheWire) {
   unsetenv("RONDO_ENCRYPT");
   EXPECT_GT(frames.size(), 5000 * text.size());
   EXPECT_EQ(frames.find(text.substr(0, 16)), std::string::npos);
+}
+
+// From now on the kernel refuses this process, all threads of it, to read others' memory.
+void forbid_reading() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter), 0);
+}
+
+// What was lent to a rank that could read it when the communicator was made comes all the same.
+TEST_F(Hosts, ARankThatMayReadNoMoreGetsWhatItsHostLends) {
+  spawn(World::kHosts, 4, [](Communicator& comm) {
+    for (int round = 0; round < 10; ++round) {
+      float first;
+      ASSERT_TRUE(is_ok(sum(comm, 1 << 20, &first))) << round;
+      ASSERT_EQ(first, 10) << round;
+      if (round == 2 && comm.rank() % 2 == 1) forbid_reading();
+    }
+  });
 }
 
 TEST_F(Hosts, TwoCommunicatorsSplitsAndShrink) {

@@ -434,7 +434,10 @@ Status RemoteTransport::free(void* ptr) {
 }
 
 Status RemoteTransport::pull(Rank peer, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) {
-  if (shares_memory(peer)) return local_->pull(index_here(peer), address, offset_bytes, to, bytes);
+  if (shares_memory(peer)) {
+    const Status read = local_->pull(index_here(peer), address, offset_bytes, to, bytes);
+    return read.ok() ? read : Status(read.code(), fmt::format("rank {}: on its host: {}", rank_, read.message()));
+  }
   return Status(StatusCode::kInternal, fmt::format("rank {}: rank {}'s memory cannot be read from here", rank_, peer));
 }
 
