@@ -129,6 +129,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     spin.callers_compete = false;
   }
   if (spin.crowded) start_on_cpu(machines.local(rank));  // as many ranks on each core
+  else if (const auto cpu = place_among_hosts(all, machines, rank)) start_on_cpu(*cpu);
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
   impl->take_control(std::move(control), inherited);

@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "algorithms/registry.h"
 #include "core/calibration.h"
 #include "core/encryption.h"
 #include "core/own_algorithms.h"
 #include "core/tracing.h"
+#include "core/unique_id.h"
 #include "topology/host_reader.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
@@ -24,6 +26,12 @@ template <size_t kSize>
 void copy_name(const std::string& from, char (&to)[kSize]) {
   RONDO_CHECK(from.size() < kSize);  // names of our own tables
   std::strcpy(to, from.c_str());
+}
+
+uint64_t number_of_kernel() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  return std::getline(file, id) ? fnv1a(id) : 0;
 }
 
 // A long list keeps its end, which is the hash.
@@ -141,6 +149,7 @@ Expected<Settings> settings_from(const SettingValues& values) {
                               values.text("bind"), why_no_hwloc()));
   CPU_ZERO(&s.cpus);
   if (sched_getaffinity(0, sizeof s.cpus, &s.cpus) != 0) CPU_SET(0, &s.cpus);
+  s.kernel = number_of_kernel();
   name_own_algorithms(freeze_registry(), s);
   return s;
 }
@@ -186,6 +195,25 @@ int count_cpus(const std::vector<RankSettings>& all, const HostLayout& machines,
   for (int l = 0; l < machines.num_ranks(host); ++l)
     CPU_OR(&any, &any, &all[static_cast<size_t>(machines.rank(host, l))].cpus);
   return std::max(1, CPU_COUNT(&any));
+}
+
+std::optional<int> place_among_hosts(const std::vector<RankSettings>& all, const HostLayout& machines, Rank rank) {
+  const RankSettings& self = all[static_cast<size_t>(rank)];
+  int num_ranks = 0, num_hosts = 0, place = 0;
+  for (int h = 0; h < machines.num_hosts(); ++h) {
+    const int before = num_ranks;
+    for (int l = 0; l < machines.num_ranks(h); ++l) {
+      const RankSettings& other = all[static_cast<size_t>(machines.rank(h, l))];
+      if (other.kernel != self.kernel) continue;
+      if (!CPU_EQUAL(&other.cpus, &self.cpus)) return std::nullopt;
+      if (machines.rank(h, l) == rank) place = num_ranks;
+      ++num_ranks;
+    }
+    num_hosts += num_ranks != before ? 1 : 0;
+  }
+  const int cpus = CPU_COUNT(&self.cpus);
+  if (self.kernel == 0 || num_hosts < 2 || num_ranks <= cpus) return std::nullopt;
+  return place * cpus / num_ranks;
 }
 
 Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const CostCorrections& of_rank_0,

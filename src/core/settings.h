@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,7 @@ constexpr bool uses_ucx(TransportChoice t) { return t == TransportChoice::kShmUc
 constexpr bool is_alone(TransportChoice t) { return t == TransportChoice::kTcp || t == TransportChoice::kUcx; }
 
 struct RankSettings {
-  uint64_t abi = 3;  // of this struct and of the shared segments; ranks must be of one build
+  uint64_t abi = 4;  // of this struct and of the shared segments; ranks must be of one build
   char version[16] = {};
   double deadline_s = 600;     // RONDO_TIMEOUT_S
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S
@@ -43,6 +44,7 @@ struct RankSettings {
   int32_t device_direct = 1;      // RONDO_DEVICE_DIRECT
   char device_p2p_level[8] = {};  // RONDO_P2P_LEVEL
   cpu_set_t cpus;              // on which this rank may run
+  uint64_t kernel = 0;         // a number of its kernel's boot: where it is the same, CPUs are; 0: unknown
   BindTo bind = BindTo::kNone;  // RONDO_BIND
   int32_t gpu_numa = -1;        // the kernel's number of the NUMA node of its device, where `bind` needs it
   char hosts[192] = {};         // RONDO_HOSTS, until a communicator's ranks are known: then empty
@@ -86,5 +88,9 @@ inline Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all) {
 
 /// How many CPUs the ranks of a host may use together.
 int count_cpus(const std::vector<RankSettings>& all, const HostLayout& machines, int host);
+/// Hosts can share a kernel (containers, network namespaces), and so its CPUs. Where these are fewer than ranks, and all
+/// ranks may use the same: on which of them `rank` should start, by index, so that each has as many ranks and a host's
+/// are together (they read what the others have just written). Nothing elsewhere.
+std::optional<int> place_among_hosts(const std::vector<RankSettings>& all, const HostLayout& machines, Rank rank);
 
 }  // namespace rondo

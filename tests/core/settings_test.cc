@@ -251,6 +251,38 @@ TEST(Settings, DefaultsOfTheProgramAreTheWeakest) {
   EXPECT_EQ(SettingValues::load()->find("proto"), nullptr);
 }
 
+// Containers of one kernel: ranks of a host start on one CPU, as many on each.
+TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
+  const auto places = [](const std::string& hosts, int cpus, auto&& change) {
+    const HostLayout layout = *HostLayout::parse(hosts);
+    std::vector<RankSettings> all(static_cast<size_t>(layout.nranks()));
+    for (RankSettings& s : all) {
+      CPU_ZERO(&s.cpus);
+      for (int c = 0; c < cpus; ++c) CPU_SET(3 * c, &s.cpus);
+      s.kernel = 7;
+    }
+    change(all);
+    std::vector<int> found;
+    for (Rank r = 0; r < layout.nranks(); ++r) found.push_back(place_among_hosts(all, layout, r).value_or(-1));
+    return found;
+  };
+  using Places = std::vector<int>;
+  const auto as_they_are = [](auto&) {};
+  EXPECT_EQ(places("2x2", 2, as_they_are), (Places{0, 0, 1, 1}));
+  EXPECT_EQ(places("0,1,0,1", 2, as_they_are), (Places{0, 1, 0, 1}));
+  EXPECT_EQ(places("3+2", 2, as_they_are), (Places{0, 0, 0, 1, 1}));
+  EXPECT_EQ(places("4x1", 3, as_they_are), (Places{0, 0, 1, 2}));
+  EXPECT_EQ(places("2x3", 1, as_they_are), Places(6, 0));
+  const Places none(4, -1);
+  EXPECT_EQ(places("2x2", 4, as_they_are), none) << "a CPU for each";
+  EXPECT_EQ(places("1x4", 2, as_they_are), none) << "one host";
+  EXPECT_EQ(places("2x2", 1, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), none) << "machines of their own";
+  EXPECT_EQ(places("2x2", 2, [](auto& all) { CPU_SET(1, &all[3].cpus); }), none) << "CPUs of their own";
+  EXPECT_EQ(places("2x2", 2, [](auto& all) { for (auto& s : all) s.kernel = 0; }), none) << "nothing is known";
+  // Two containers here, and a machine elsewhere.
+  EXPECT_EQ(places("3x2", 2, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), (Places{0, 0, -1, -1, 1, 1}));
+}
+
 // Every row of the table stands in the page with its variable, and every variable of the page stands in the table.
 TEST(Settings, TheTableAndThePageAgree) {
   std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");
