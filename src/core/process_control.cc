@@ -128,8 +128,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     spin.pauses = std::min(spin.pauses, kPassesOverWire);
     spin.callers_compete = false;
   }
-  if (spin.crowded) start_on_cpu(machines.local(rank));  // as many ranks on each core
-  else if (const auto cpu = place_among_hosts(all, machines, rank)) start_on_cpu(*cpu);
+  if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // as many ranks on each core
+  else if (const auto place = place_among_hosts(all, machines, rank)) go_to_cpu(spin.home_cpu = nth_cpu(*place));
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
   impl->take_control(std::move(control), inherited);

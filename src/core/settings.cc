@@ -257,10 +257,13 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
   mine.planner = first.planner;
   mine.planner.hosts_pretended = hosts == machines ? 0 : 1;
   mine.planner.ranks_per_core = 1;
+  mine.planner.hosts_share_cores = 0;
   for (int h = 0; h < machines.num_hosts(); ++h) {
     const int cpus = count_cpus(all, machines, h);
     mine.planner.ranks_per_core = std::max(mine.planner.ranks_per_core, (machines.num_ranks(h) + cpus - 1) / cpus);
   }
+  for (Rank r = 0; r < machines.nranks(); ++r)
+    if (place_among_hosts(all, machines, r)) mine.planner.hosts_share_cores = 1;
   TransportChoice transport = first.transport;
   if (transport == TransportChoice::kAuto) {
     const bool ucx = std::all_of(all.begin(), all.end(), [](const auto& s) { return s.prefers_ucx != 0; });

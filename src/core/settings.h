@@ -88,9 +88,9 @@ inline Expected<Agreement> agree(Rank rank, const std::vector<Settings>& all) {
 
 /// How many CPUs the ranks of a host may use together.
 int count_cpus(const std::vector<RankSettings>& all, const HostLayout& machines, int host);
-/// Hosts can share a kernel (containers, network namespaces), and so its CPUs. Where these are fewer than ranks, and all
-/// ranks may use the same: on which of them `rank` should start, by index, so that each has as many ranks and a host's
-/// are together (they read what the others have just written). Nothing elsewhere.
+/// Hosts can share a kernel (containers, network namespaces), and so its CPUs. Where these are fewer than ranks, and
+/// all ranks may use the same: on which of them `rank` should start, by index, so that each has as many ranks and a
+/// host's are together (they read what the others have just written). Nothing elsewhere.
 std::optional<int> place_among_hosts(const std::vector<RankSettings>& all, const HostLayout& machines, Rank rank);
 
 }  // namespace rondo

@@ -111,8 +111,12 @@ class OperationQueue {
   /// From any thread: whoever drives is to call the observer's flight_wanted() soon. It is asked for about once a
   /// millisecond while he waits.
   void want_flight() { flight_wanted_.store(true, std::memory_order_relaxed); }
-  /// Moves this thread to another core when the ranks stand unevenly on theirs.
-  void even_out() { rondo::even_out(bells_, static_cast<size_t>(rank_)); }
+  /// Moves this thread to another core when the ranks stand unevenly on theirs. Those of several hosts have a core each
+  /// to come back to, as they do not see all others.
+  void even_out() {
+    if (spin_.home_cpu >= 0) go_to_cpu(spin_.home_cpu);
+    else rondo::even_out(bells_, static_cast<size_t>(rank_));
+  }
   /// True when an abort has been raised; fails the queue then.
   bool check_abort();
 

@@ -58,12 +58,19 @@ void take_short_turns() {
   syscall(SYS_sched_setattr, 0, &a, 0);
 }
 
-void start_on_cpu(int index) {
+int nth_cpu(int index) {
   cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0 || CPU_COUNT(&mask) < 2) return;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return -1;
   int seen = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &mask) && seen++ == index % CPU_COUNT(&mask)) return visit_cpu(cpu, mask);
+    if (CPU_ISSET(cpu, &mask) && seen++ == index % CPU_COUNT(&mask)) return cpu;
+  return -1;
+}
+
+void go_to_cpu(int cpu) {
+  cpu_set_t mask;
+  if (cpu < 0 || sched_getcpu() == cpu || sched_getaffinity(0, sizeof mask, &mask) != 0) return;
+  if (CPU_ISSET(cpu, &mask)) visit_cpu(cpu, mask);
 }
 
 void even_out(const std::vector<const Doorbell*>& bells, size_t own) {
@@ -92,11 +99,11 @@ bool HostSpin::idle_slow() {
     std::atomic_ref<uint32_t>(bell_->asleep).store(0, std::memory_order_relaxed);
   } else {
     sched_yield();
-    if (settings_.crowded && bell_ != nullptr) {
+    if ((settings_.crowded || settings_.home_cpu >= 0) && bell_ != nullptr) {
       const uint32_t cpu = static_cast<uint32_t>(sched_getcpu()) + 1;
-      constexpr uint32_t kYieldsPerLook = 512;
+      const uint32_t yields_per_look = settings_.home_cpu >= 0 ? 32 : 512;  // at home a look costs nothing
       const uint32_t yields = std::atomic_ref<uint32_t>(bell_->yields).fetch_add(1, std::memory_order_relaxed);
-      if (yields % kYieldsPerLook == kYieldsPerLook - 1) observer_.crowded();
+      if (yields % yields_per_look == yields_per_look - 1) observer_.crowded();
       if (cpu != load_cpu(*bell_)) std::atomic_ref<uint32_t>(bell_->cpu).store(cpu, std::memory_order_relaxed);
     }
     if (waiting_since_ns_ != 0 && ++yields_ % kYieldsPerClock != 0) return true;

@@ -63,12 +63,14 @@ struct SpinSettings {
   uint32_t yield_us = 5000;  // before the first sleep
   bool crowded = false;      // ranks outnumber cores
   bool callers_compete = false;  // ranks' callers and progress threads together do
+  int home_cpu = -1;  // to which a caller comes back, where ranks of several hosts outnumber the cores that they share
 
   /// For a progress thread while its caller computes. One that is asleep when a message comes takes the core from the
   /// computing thread at once, one that yields waits for its turn; so it sleeps soon where it has no core of its own.
   SpinSettings in_background() const {
     constexpr uint32_t kPauses = 64, kYieldUs = 100;
     SpinSettings s = *this;
+    s.home_cpu = -1;
     if (callers_compete) {
       s.pauses = std::min(pauses, kPauses);
       s.yield_us = std::min(yield_us, kYieldUs);
@@ -122,11 +124,15 @@ uint64_t monotonic_ns();
 /// The calling thread asks the scheduler for turns of 0.1 ms, so that it gets one soon after it wakes though others
 /// compute on all cores. Linux has them from 6.12 on, for threads of the ordinary policies; elsewhere nothing changes.
 void take_short_turns();
-/// Moves the calling thread to the `index`-th processor of those that it may use, and lets it go again: its mask stays as
-/// it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would last.
-void start_on_cpu(int index);
-/// When the owner of `bells[own]` shares its processor with at least two more owners than another processor has, and is the
-/// last of them, it moves there. nullptr: an owner on another host. A scheduler that sees only runnable threads can leave 3 and 1 where 2 and 2 would do.
+/// The `index`-th processor of those that the calling thread may use; of few, from the first on again. -1: unknown.
+int nth_cpu(int index);
+/// Moves the calling thread to this processor, if it is elsewhere and may run there, and lets it go again: its mask
+/// stays as it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would
+/// last.
+void go_to_cpu(int cpu);
+/// When the owner of `bells[own]` shares its processor with at least two more owners than another processor has, and is
+/// the last of them, it moves there. nullptr: an owner on another host. A scheduler that sees only runnable threads can
+/// leave 3 and 1 where 2 and 2 would do.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

@@ -30,14 +30,15 @@ namespace rondo {
 /// Sizes of a segment, equal on all ranks.
 struct SegmentLayout {
   static constexpr uint32_t kLinesPerConnection = 64;
-  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // of several hosts; on one they are half as long
+  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // of several hosts, as a rule; on one they are half as long
   explicit SegmentLayout(int nranks);
   int nranks;
   uint32_t max_connections;
   uint32_t data_lines;  // of a Simple connection
+  uint32_t longest_message_bytes = kMostMessageBytes;
   /// Its ring: as many messages as it has lines on one host, and those that must find room of the longest.
   uint32_t data_bytes() const {
-    return std::max(data_lines * kMostMessageBytes / 2, (kRingMessages + 1) * kMostMessageBytes);
+    return std::max(data_lines * kMostMessageBytes / 2, (kRingMessages + 1) * longest_message_bytes);
   }
   uint64_t marks_offset, directory_offset, total_bytes;  // of what exists before the first connection
 };
@@ -71,6 +72,8 @@ class SegmentTransport : public Transport {
   std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
   uint64_t staging_bytes() const override { return used_bytes_; }
+  /// Before the first connection, on all ranks alike.
+  void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
 
  protected:
   /// Where a rank's segment lies as seen from here.

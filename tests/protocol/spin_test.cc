@@ -1,14 +1,20 @@
-// How long a thread waits awake.
+// How long a thread waits awake, and on which core.
 #include "protocol/spin.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <thread>
 
+#include "support/cpu_masks.h"
+
 namespace rondo {
 namespace {
+
+using testing::cpu_mask;
+using testing::set_cpu_mask;
 
 TEST(Spin, ThreadsThatShareCoresWithCallersSleepSoon) {
   const SpinSettings roomy = spin_settings(1, 2), full = spin_settings(2, 2), crowded = spin_settings(3, 2);
@@ -34,6 +40,54 @@ TEST(Spin, ASleepIsAnnouncedAndEnds) {
   while (!spin.about_to_sleep()) ASSERT_TRUE(spin.idle());
   EXPECT_EQ(bell.asleep, 1u);
   EXPECT_TRUE(spin.idle());
+}
+
+struct Counting : Patient {
+  void crowded() override { ++num_looks; }
+  int num_looks = 0;
+};
+
+// A rank that has a core to come back to is asked to, often; its progress thread is not.
+TEST(Spin, WhoHasAHomeLooksWhetherItIsThere) {
+  const auto num_looks = [](int home, bool in_background) {
+    SpinSettings settings = spin_settings(1, 1);
+    settings.pauses = 0;
+    settings.home_cpu = home;
+    Doorbell bell{};
+    Counting observer;
+    HostSpin spin(in_background ? settings.in_background() : settings, observer, &bell);
+    for (int i = 0; i < 320; ++i) {
+      EXPECT_TRUE(spin.idle());
+      spin.moved();  // or it would sleep
+    }
+    return observer.num_looks;
+  };
+  EXPECT_EQ(num_looks(0, false), 10);
+  EXPECT_EQ(num_looks(0, true), 0);
+  EXPECT_EQ(num_looks(-1, false), 0);
+}
+
+TEST(Spin, AThreadGoesToACpuAndKeepsItsMask) {
+  const std::vector<int> all = cpu_mask();
+  if (all.size() < 2) GTEST_SKIP() << "needs two CPUs";
+  std::thread([&] {
+    EXPECT_EQ(nth_cpu(0), all[0]);
+    EXPECT_EQ(nth_cpu(1), all[1]);
+    EXPECT_EQ(nth_cpu(static_cast<int>(all.size()) + 1), all[1]);
+    int num_there = 0;
+    for (int i = 0; i < 20; ++i) {
+      const int cpu = all[static_cast<size_t>(i) % 2];
+      go_to_cpu(cpu);
+      if (sched_getcpu() == cpu) ++num_there;  // it may have been moved again
+      EXPECT_EQ(cpu_mask(), all);
+    }
+    EXPECT_GE(num_there, 15);
+    set_cpu_mask({all[0]});
+    go_to_cpu(all[1]);
+    go_to_cpu(-1);
+    EXPECT_EQ(cpu_mask(), std::vector<int>{all[0]}) << "it may not go there";
+    EXPECT_EQ(sched_getcpu(), all[0]);
+  }).join();
 }
 
 uint64_t turn_ns() {

@@ -30,6 +30,7 @@ constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 struct Hello {
   int32_t error = 0;
   uint32_t shares_memory = 0;  // with a rank of its host
+  uint32_t lends = 1;          // where it does, by address; known when the host's ranks have met
   uint64_t pool_bytes = 0;
   uint64_t session = 0;  // rank 0's counts
   Sealer::Key key = {};  // as well, where data are to be sealed: the ranks say it over encrypted connections
@@ -51,14 +52,17 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 // TCP is given as much at once as it may be: every call to the kernel costs, and the less there is in one the more
 // packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share
-// memory they pass messages on there, in rings that should stay in a core's cache. And rings of many long messages must
-// not fill anybody's pool: eight times they have to fit, for all peers and both directions.
-uint32_t longest_message(Net net, const std::vector<Hello>& ranks) {
-  constexpr uint32_t kLongBytes = 2048 * 1024;
+// memory they pass messages on there, and others wait for these; if they cannot be lent it is through rings that should
+// stay in a core's cache. And rings of many long messages must not fill anybody's pool: eight times they have to fit,
+// for all peers and both directions. Over several rails the last message goes alone, while the other rails have nothing
+// to do: it should not be long.
+uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
+  constexpr uint32_t kLongBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;
-  const bool fits = std::all_of(ranks.begin(), ranks.end(),
-                                [&](const Hello& h) { return h.shares_memory == 0 && h.pool_bytes >= wanted; });
-  return net == Net::kTcp && fits ? kLongBytes : SegmentLayout::kMostMessageBytes;
+  const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) { return h.pool_bytes >= wanted; });
+  const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
+  if (net != Net::kTcp || !fits || (share && !all_lend)) return SegmentLayout::kMostMessageBytes;
+  return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideLentBytes : kLongBytes;
 }
 
 }  // namespace
@@ -139,7 +143,6 @@ Status RemoteTransport::meet(const Options& options) {
     blobs[r].erase(0, sizeof ranks[r]);
   }
   const Hello& first = ranks[0];
-  fifos_->set_longest_message(longest_message(net_, ranks));
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
     routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? peers_.address_of(r) : std::string(),
@@ -155,12 +158,19 @@ Status RemoteTransport::meet(const Options& options) {
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
-  const std::string verdict = hello_of(local, {}, {});
+  Hello met;
+  met.lends = local_ == nullptr || local_->can_pull() ? 1 : 0;
+  const std::string verdict = hello_of(local, met, {});
   RONDO_TRY(peers_.all_gather(verdict.data(), verdict.size(), &blobs));
+  bool all_lend = true;
   for (size_t r = 0; r < blobs.size(); ++r) {
     Hello h;
     RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
+    all_lend = all_lend && h.lends != 0;
   }
+  const uint32_t longest = longest_message(net_, wire_->num_rails(), ranks, all_lend);
+  fifos_->set_longest_message(longest);
+  if (local_ != nullptr) local_->set_longest_message(longest);
   session_ = first.session | 1;
   remotes_.resize(static_cast<size_t>(nranks_));
   for (Rank r = 0; r < nranks_; ++r)

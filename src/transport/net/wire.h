@@ -69,6 +69,7 @@ class Wire {
   int event_fd() const { return event_fd_; }
   bool arm();
   uint64_t session() const { return rails_[0]->session(); }
+  size_t num_rails() const { return rails_.size(); }
 
  private:
   explicit Wire(int nranks) : turn_(static_cast<size_t>(nranks)) {}
