@@ -129,7 +129,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
     spin.callers_compete = false;
   }
   if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // as many ranks on each core
-  else if (const auto place = place_among_hosts(all, machines, rank)) go_to_cpu(spin.home_cpu = nth_cpu(*place));
+  else if (const auto place = place_among_hosts(all, machines, rank); place && !inherited.binding)
+    go_to_cpu(spin.home_cpu = nth_cpu(*place));
   auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
                                                  options.decorated(rank, nranks, std::move(transport)));
   impl->take_control(std::move(control), inherited);

@@ -262,7 +262,7 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
     const int cpus = count_cpus(all, machines, h);
     mine.planner.ranks_per_core = std::max(mine.planner.ranks_per_core, (machines.num_ranks(h) + cpus - 1) / cpus);
   }
-  for (Rank r = 0; r < machines.nranks(); ++r)
+  for (Rank r = 0; r < machines.nranks() && mine.planner.hosts_share_cores == 0; ++r)
     if (place_among_hosts(all, machines, r)) mine.planner.hosts_share_cores = 1;
   TransportChoice transport = first.transport;
   if (transport == TransportChoice::kAuto) {

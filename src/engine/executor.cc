@@ -157,13 +157,21 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
 }
 
 // Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there, others into
-// blocks that stay in a core's second level cache. False: a writer's memory cannot be read from here, or is gone. Then
-// the writer, unless it is gone too, puts the message into the ring, and all later ones.
+// blocks, which the planner keeps to a core's second level cache. False: a writer's memory cannot be read from here, or
+// is gone. Then the writer, unless it is gone too, puts the message into the ring, and all later ones.
 bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline) return true;
-  for (size_t i = 0; i < s.recv.size(); ++i) {
+  bool waits = false;  // for writers: then nothing else is read again and again
+  auto wait_for = [&](const ReadPort& r) {
+    r.refuse();
+    note_missing(r.writer_bell);
+    waits = true;
+  };
+  for (const ReadPort* r : s.recv)
+    if (r->waits_for_ring()) wait_for(*r);
+  for (size_t i = 0; i < s.recv.size() && (has_fetched_ || !waits); ++i) {
     const ReadPort& r = *s.recv[i];
     const uint64_t address = r.pulls ? r.fifo.lent_at() : 0;
     if (address == 0) continue;
@@ -177,18 +185,16 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
                           !(s.is(kFlagFinal) && p.divide_by != 0);
     std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
                              : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
-    if (!r.fifo.is_refused() &&
-        ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes).ok()) {
-      if (r.fifo.was_lent()) fetched_[i] = to;
-    } else if (r.fifo.was_lent()) {
-      r.refuse();
-      blocked_by_ = WaitReason::kData;
-      note_missing(r.writer_bell);
-      has_fetched_ = false;
-      return false;
-    }
+    const bool ok = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes).ok();
+    if (!r.fifo.was_lent()) continue;
+    if (ok) fetched_[i] = to;
+    else wait_for(r);
   }
-  return true;
+  if (waits) {
+    blocked_by_ = WaitReason::kData;
+    has_fetched_ = false;
+  }
+  return !waits;
 }
 
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.

@@ -50,7 +50,7 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 }
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
-// whoever passes them on, where ranks have cores of their own; and where they are added twice as many, so that sums go
+// whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go
 // on their way while the rest comes.
 // Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
 // at most, so that what stands before them fits too: what is over would travel by itself.
@@ -61,9 +61,11 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t two_segments =
       round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
   const uint64_t longest = ports_.transport().longest_message_bytes();
-  const bool lent_inside = collective == Collective::kAllReduce;  // all that its ranks pass on to others of their host
+  const bool lent_inside = collective == Collective::kAllReduce;  // most of what its ranks pass on inside a host
   if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
-  const uint64_t most = collective_reduces(collective) ? longest / 2 : longest;
+  int most_here = 1;  // whose messages a rank may read into its cache before it adds them
+  for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
+  const uint64_t most = (collective_reduces(collective) ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
   return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));

@@ -59,7 +59,9 @@ struct ReadPort {
   const std::byte* landed(uint32_t fingerprint) const {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
-  /// The message that has arrived cannot be pulled: its writer is to put it into the ring.
+  /// Whether the message that has arrived cannot be pulled, and its writer has not put it into the ring yet.
+  bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.lent_at() != 0; }
+  /// It cannot be pulled: its writer is to put it into the ring.
   void refuse() const {
     fifo.refuse();
     if (writer_bell != nullptr) ring(*writer_bell);

@@ -126,7 +126,8 @@ class FifoWriter {
       if (step_ - Mem::load_acquire(&view_.counters[readers_[i]].steps) >= step_ - step) return false;
     return true;
   }
-  /// Of one that was lent: whether a reader cannot read it where it lies, or one of the line's later messages.
+  /// Of one that was lent: whether a reader cannot read it where it lies. Its line may have come round: then of a later
+  /// one.
   bool is_refused(uint64_t step) const { return (Mem::load_acquire(&place_of(step)->lent_at) & kRefused) != 0; }
   /// Of one that was lent at `data` and is not read: puts it into the ring, from where it is read from now on. What is
   /// written to `data` after this, no reader takes for the message. False: it was refused.

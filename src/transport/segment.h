@@ -30,7 +30,7 @@ namespace rondo {
 /// Sizes of a segment, equal on all ranks.
 struct SegmentLayout {
   static constexpr uint32_t kLinesPerConnection = 64;
-  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // of several hosts, as a rule; on one they are half as long
+  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // of several hosts, mostly; on one half as long
   explicit SegmentLayout(int nranks);
   int nranks;
   uint32_t max_connections;

@@ -278,7 +278,12 @@ TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
   EXPECT_EQ(places("1x4", 2, as_they_are), none) << "one host";
   EXPECT_EQ(places("2x2", 1, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), none) << "machines of their own";
   EXPECT_EQ(places("2x2", 2, [](auto& all) { CPU_SET(1, &all[3].cpus); }), none) << "CPUs of their own";
-  EXPECT_EQ(places("2x2", 2, [](auto& all) { for (auto& s : all) s.kernel = 0; }), none) << "nothing is known";
+  EXPECT_EQ(places("2x2", 2,
+                   [](auto& all) {
+                     for (auto& s : all) s.kernel = 0;
+                   }),
+            none)
+      << "nothing is known";
   // Two containers here, and a machine elsewhere.
   EXPECT_EQ(places("3x2", 2, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), (Places{0, 0, -1, -1, 1, 1}));
 }

@@ -29,7 +29,7 @@ constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 // What each rank says before its address: whether it can take part.
 struct Hello {
   int32_t error = 0;
-  uint32_t shares_memory = 0;  // with a rank of its host
+  uint32_t shares_memory = 0;  // of how many ranks its host's memory is; 0: of its own
   uint32_t lends = 1;          // where it does, by address; known when the host's ranks have met
   uint64_t pool_bytes = 0;
   uint64_t session = 0;  // rank 0's counts
@@ -59,7 +59,9 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
   constexpr uint32_t kLongBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;
-  const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) { return h.pool_bytes >= wanted; });
+  const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) {
+    return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // they may be of one process, and so the pool
+  });
   const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
   if (net != Net::kTcp || !fits || (share && !all_lend)) return SegmentLayout::kMostMessageBytes;
   return num_rails > 1 ? kLongOverRailsBytes : share ? kLongBesideLentBytes : kLongBytes;
@@ -118,7 +120,8 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
 // Two exchanges: addresses, and who is ready. A rank that cannot go on takes part, so that all hear of it at once.
 Status RemoteTransport::meet(const Options& options) {
   Hello mine;
-  mine.shares_memory = !options.alone && peers_.ranks_here().size() > 1 ? 1 : 0;
+  const size_t num_here = peers_.ranks_here().size();
+  mine.shares_memory = !options.alone && num_here > 1 ? static_cast<uint32_t>(num_here) : 0;
   Status opened = [&]() -> Status {
     RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
     mine.pool_bytes = pool->usage().size_bytes;
