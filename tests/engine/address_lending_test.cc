@@ -15,6 +15,7 @@
 
 #include "conformance/conformance_suite.h"
 #include "support/forwarding_transport.h"
+#include "support/shared.h"
 #include "support/simple_calls.h"
 
 namespace rondo::testing {
@@ -25,6 +26,7 @@ struct Pulls {
   uint32_t most_us = 0;  // each is late by a time below this
   std::atomic<uint64_t> num_pulls{0};
   std::atomic<bool> holds{false};  // each waits, after it has begun and before it reads
+  std::atomic<bool> held{false};   // one does
   std::atomic<int> num_held{0};
   std::atomic<bool> fails{false};  // the kernel refuses
 };
@@ -41,7 +43,8 @@ class PullingTransport final : public ForwardingTransport {
   // Its driver carries messages, as one of a network does: nothing runs in one pass.
   bool needs_progress() const override { return true; }
   bool progress() override {
-    if (pulls_.holds && rank_ != 0) usleep(100);  // a writer goes on slowly: its reader gets to where it is held
+    // A writer waits until its reader is held, at each look for a while: before the message is out it cannot be.
+    for (const Stopwatch watch; rank_ != 0 && pulls_.holds && !pulls_.held && watch.seconds() < 2e-3;) sched_yield();
     return ForwardingTransport::progress();
   }
   Status pull(Rank, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override {
@@ -49,6 +52,7 @@ class PullingTransport final : public ForwardingTransport {
     if (pulls_.most_us != 0) usleep(random_() % pulls_.most_us);
     if (pulls_.holds) {
       ++pulls_.num_held;
+      pulls_.held = true;
       while (pulls_.holds) sched_yield();
     }
     if (pulls_.fails) return Status(StatusCode::kSystem, "the kernel says no");
@@ -109,7 +113,10 @@ TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
         // Where the reader comes when the writer's call is over all the same, there is nothing to be held.
         for (int round = 0; round < 2000 && pulls.num_held < 5; ++round) {
           in.assign(kElems, static_cast<float>(comm.rank() + 1));
-          if (comm.rank() == 1) pulls.holds = true;
+          if (comm.rank() == 1) {
+            pulls.held = false;
+            pulls.holds = true;
+          }
           round_begins.arrive_and_wait();
           // Rank 0 alone receives, and its reader is held.
           ASSERT_TRUE(is_ok(comm.reduce(in.data(), comm.rank() == 0 ? out.data() : nullptr, kElems, Dtype::kFloat32,
