@@ -15,7 +15,7 @@
 
 namespace rondo::bench {
 
-inline constexpr int kMaxRanks = 256;
+inline constexpr int kMaxRanks = 4096;
 inline constexpr double kPatienceS = 60;
 
 /// CLOCK_MONOTONIC, in ms.

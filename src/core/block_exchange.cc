@@ -2,6 +2,9 @@
 // than cores all of them cost the same cores: 256 ranks spent half of their start on them. So they go through the first
 // rank of each block of about sqrt(n) ranks:
 //
+// Blocks are the rows of the grid in core/mesh_plan.h, and their first ranks its first column: where the mesh is not full
+// these links are there.
+//
 //   1. a block's ranks -> its first     2. the blocks' first ranks among themselves     3. each back to its block
 //
 //      1 2 3   5 6 7   9 ..             0 <---> 4 <---> 8                                1 2 3   5 6 7   9 ..
@@ -11,7 +14,7 @@
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
 // Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
-// is heard in one step, as where each sends to each. At the deadline those who wait for a single rank speak before
+// is heard in one step, as where each sends to each; in two where the mesh is not full. At the deadline those who wait for a single rank speak before
 // those who wait for what that one collects, so that the rank which is missing is named and not the one that waits.
 #include <fmt/format.h>
 #include <poll.h>
@@ -19,7 +22,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 
 #include "core/bootstrap_impl.h"
 #include "core/rendezvous.h"
@@ -95,7 +97,7 @@ Status Bootstrap::Impl::exchange_in_blocks(const Exchange& what, const std::vect
   if (!failure_.ok()) return failure_;
   got->clear();
   got->resize(peers_.size());
-  const auto block = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(ranks.size()))));
+  const size_t block = MeshPlan::columns(ranks.size());
   const auto self = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
   const size_t first = self - self % block;
   const std::vector<Rank> mine(ranks.begin() + static_cast<ptrdiff_t>(first),
@@ -188,6 +190,7 @@ std::vector<Rank> Bootstrap::Impl::hear(std::vector<Rank>* unflushed, int slice_
   for (int i = 0; i < n; ++i) {
     const auto r = static_cast<Rank>(events[i].data.u64);
     links_[r]->drain_announced();
+    judge_aloud(r);
     if (links_[r]->end(nullptr) != Link::End::kNone) ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, links_[r]->fd(), nullptr);
     news.push_back(r);
   }

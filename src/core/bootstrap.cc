@@ -48,44 +48,93 @@ Expected<rondo_unique_id> make_unique_id() {
   return encode_id(id);
 }
 
-Status Bootstrap::Impl::connect(int nranks, const IdContents& id) {
+Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
   RONDO_TRY_ASSIGN(PeerInfo self, describe_self(options_.pretend_host));
-  RONDO_TRY_ASSIGN(MeshPort port, open_mesh_port(&self));
-  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience));
-  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met}, std::move(port), patience));
+  RONDO_TRY_ASSIGN(port_, open_mesh_port(&self));
+  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, interrupt));
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met}, port_, patience));
   met.root->queue(FrameKind::kMeshed, 0, nullptr);
   met.root->flush();
   peers_ = std::move(met.peers);
+  plan_ = std::move(met.plan);
+  secret_ = id.secret;
   views_.resize(peers_.size());
   others_.resize(peers_.size());
   pidfds_.resize(peers_.size());
   for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
     if (links_[peer] && peers_[peer].host == peers_[rank_].host && peers_[peer].process != peers_[rank_].process)
       pidfds_[peer] = open_pidfd(links_[peer]->fd());
-  return watch();
+  RONDO_TRY(watch());
+  if (plan_.is_full()) {
+    port_ = {};
+    return {};
+  }
+  RONDO_TRY(learn_of_all());
+  return start_news();
 }
+
+Bootstrap::Impl::~Impl() { stop_news(); }
 
 Status Bootstrap::Impl::watch() {
   watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!watch_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+  gone_.resize(peers_.size(), false);
+  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
+    if (links_[peer]) RONDO_TRY(watch_link(peer));
+  return {};
+}
+
+Status Bootstrap::Impl::watch_link(Rank peer) {
   auto add = [this](int fd, uint32_t events, uint64_t data) -> Status {
     epoll_event event = {events, {.u64 = data}};
     if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
     return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
   };
-  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
-    if (!links_[peer]) continue;
-    RONDO_TRY(add(links_[peer]->fd(), EPOLLRDHUP, static_cast<uint64_t>(peer)));
-    if (pidfds_[peer]) RONDO_TRY(add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent));
-  }
-  return {};
+  const uint32_t events = plan_.is_full() ? EPOLLRDHUP : EPOLLRDHUP | EPOLLIN;
+  RONDO_TRY(add(links_[peer]->fd(), events, static_cast<uint64_t>(peer)));
+  return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
 }
 
-std::string Bootstrap::Impl::address_of(Rank peer) const {
+namespace {
+
+// How many bits two addresses have in common from the left.
+int common_bits(const IpAddress& a, const IpAddress& b) {
+  if (a.v6 != b.v6) return -1;
+  int bits = 0;
+  for (const int most = a.v6 ? 128 : 32; bits < most; ++bits)
+    if (((a.bytes[bits / 8] ^ b.bytes[bits / 8]) >> (7 - bits % 8) & 1) != 0) break;
+  return bits;
+}
+
+// Of an address without port or brackets.
+std::string host_text(const IpAddress& address) {
+  std::string text = address.to_string(0);
+  text.resize(text.rfind(':'));
+  return address.v6 ? text.substr(1, text.size() - 2) : text;
+}
+
+}  // namespace
+
+// Without a link that shows which of its addresses can be reached: the one that is nearest to one of ours.
+std::string Bootstrap::Impl::address_of(Rank peer) {
+  const std::lock_guard lock(loss_mutex_);
+  if (!links_[peer]) {
+    if (peers_[peer].host == peers_[rank_].host) return "127.0.0.1";
+    int most = -2;
+    std::string best;
+    for (const IpAddress& theirs : peers_[peer].addresses) {
+      int bits = -1;
+      for (const IpAddress& ours : peers_[rank_].addresses) bits = std::max(bits, common_bits(theirs, ours));
+      if (bits <= most) continue;
+      most = bits;
+      best = host_text(theirs);
+    }
+    return gone_[peer] ? std::string() : best;
+  }
   sockaddr_storage at{};
   socklen_t bytes = sizeof at;
-  if (!links_[peer] || ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
+  if (::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
   char host[NI_MAXHOST] = "127.0.0.1";
   if (at.ss_family == AF_UNIX) return host;
   const auto* address = reinterpret_cast<const sockaddr*>(&at);
@@ -93,29 +142,25 @@ std::string Bootstrap::Impl::address_of(Rank peer) const {
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
+  if (plan_.is_full()) look();
+  else if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
+  const std::lock_guard lock(loss_mutex_);
+  return loss_;
+}
+
+// With the turn, unless the mesh is full.
+void Bootstrap::Impl::look() {
   const std::lock_guard lock(loss_mutex_);
   epoll_event events[16];
   const int n = ::epoll_wait(watch_.get(), events, 16, 0);
   for (int i = 0; i < n; ++i) look_at(events[i].data.u64);
-  return loss_;
+  if (!plan_.is_full()) send_news();
 }
 
 void Bootstrap::Impl::look_at(uint64_t event) {
   const auto peer = static_cast<Rank>(event & 0xffffffff);
   links_[peer]->drain();  // a goodbye may stand before the end
-  std::string why;
-  const Link::End end = links_[peer]->end(&why);
-  if (end == Link::End::kLeft) {
-    if (!first_left_) first_left_ = peer;
-    return forget(peer);
-  }
-  const bool process_ended = (event & kPidfdEvent) != 0;
-  if (end == Link::End::kNone && !process_ended) return;
-  forget(peer);
-  if (loss_) return;  // the first counts
-  loss_ = Loss{peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]),
-                                 process_ended ? "its process has ended"
-                                               : why + " without a goodbye, so its process died or gave up")};
+  judge(peer, (event & kPidfdEvent) != 0);
 }
 
 void Bootstrap::Impl::forget(Rank peer) {
@@ -146,9 +191,10 @@ Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
 Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   std::vector<Rank> ranks;
-  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
+  for (const Rank r : plan_.order())
     if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
-  if (ranks.size() > kMostDirect) return exchange_in_blocks(what, ranks, got);
+  if (ranks.size() > std::min(kMostDirect, static_cast<size_t>(plan_.most_full())))
+    return exchange_in_blocks(what, ranks, got);
   const Patience patience(options_.deadline_s, options_.abort);
   Awaited how{what.kind, what.sequence, {}, {}, &patience};
   for (const Rank r : ranks) {
@@ -203,6 +249,7 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
     for (size_t i = 0; i < done.size(); ++i) {
       if (fds[open.size() + i].revents == 0) continue;
       links_[done[i]]->drain_announced();
+      judge_aloud(done[i]);
       RONDO_TRY(heard_of_giving_up(what, done[i]));
     }
     for (size_t i = 0; i < open.size(); ++i) {
@@ -211,6 +258,7 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
       if (!p.flushed) p.flushed = links_[p.rank]->flush();
       if (p.have) continue;
       links_[p.rank]->drain_announced();
+      judge_aloud(p.rank);
       RONDO_TRY_ASSIGN(p.have, take_one(what, p.rank, &(*got)[p.rank]));
     }
     Status s = what.patience->check(frame_name(what.kind));
@@ -227,10 +275,15 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
   }
 }
 
+// Whoever has a link to all has told all.
+Status Bootstrap::Impl::pass_on_giving_up(const Frame& frame) {
+  return plan_.is_full() ? fail(refusal(frame)) : give_up(frame.sequence, refusal(frame));
+}
+
 Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
   sort_frames(peer);
   for (const Frame& frame : others_[peer])
-    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return fail(refusal(frame));
+    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return pass_on_giving_up(frame);
   return {};
 }
 
@@ -260,7 +313,7 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
       return true;
     }
     if (what.skip_others) continue;
-    if (frame->kind == FrameKind::kGaveUp) return fail(refusal(*frame));
+    if (frame->kind == FrameKind::kGaveUp) return pass_on_giving_up(*frame);
     return fail(
         Status(StatusCode::kMismatch,
                fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), what.sequence,
@@ -286,7 +339,11 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
 
 // A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
 std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::string& why) {
-  if (const std::optional<Loss> loss = find_lost()) return loss->how;
+  look();
+  {
+    const std::lock_guard lock(loss_mutex_);
+    if (loss_) return loss_->how;
+  }
   if (end == Link::End::kLost) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
   const std::lock_guard lock(loss_mutex_);
   const Rank first = first_left_.value_or(peer);
@@ -305,7 +362,7 @@ Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vecto
   if (mine.size() > kMaxBlobBytes)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   const bool everywhere = kind == FrameKind::kGather;
   const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
   std::vector<Frame> got;
@@ -322,7 +379,7 @@ Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vecto
 }
 
 Status Bootstrap::Impl::barrier() {
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   ++sequence_;
   std::vector<Frame> got;
   return exchange({FrameKind::kBarrier, nullptr, {}, [](Rank) { return true; }, sequence_}, &got);
@@ -330,7 +387,7 @@ Status Bootstrap::Impl::barrier() {
 
 // As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
 Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   ++host_sequence_;
   wire::Writer total;
   total.put(static_cast<uint64_t>(mine.size()));
@@ -357,14 +414,25 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
 }
 
 std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
-  (void)find_lost();  // reads what has come
-  if (links_[peer] == nullptr || links_[peer]->end(nullptr) != Link::End::kLeft) return std::nullopt;
-  return links_[peer]->note();
+  if (plan_.is_full()) look();  // reads what has come; else somebody has
+  const std::lock_guard lock(loss_mutex_);
+  if (links_[peer]) return links_[peer]->end(nullptr) == Link::End::kLeft ? std::optional(links_[peer]->note()) : std::nullopt;
+  const auto parted = parted_.find(peer);
+  return parted != parted_.end() ? std::optional(parted->second) : std::nullopt;
 }
 
+// The mesh's thread must not write behind the goodbyes.
 void Bootstrap::Impl::say_goodbye(const std::string& note) {
-  const std::lock_guard lock(collective_mutex_);
+  if (!plan_.is_full()) {
+    const Call call(*this);
+    look();
+    const std::lock_guard lock(loss_mutex_);
+    leaving_ = true;
+  }
+  stop_news();
+  const Call call(*this);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
+  port_ = {};
   for (const auto& link : links_)
     if (link) link->say_goodbye(note);
 }

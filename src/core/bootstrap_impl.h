@@ -1,12 +1,20 @@
 // The inside of a Bootstrap: the links of the mesh, and what is spoken over them. bootstrap.cc has the collective calls
-// and the watch for deaths, submesh.cc makes a mesh of some of the ranks, survivors.cc lets those that live agree on
-// who they are.
+// and the watch for deaths, news.cc tells of what only some of the ranks see, submesh.cc makes a mesh of some of the ranks,
+// survivors.cc lets those that live agree on who they are.
+//
+// Who may read the links: whoever has the turn. A collective call takes it, and so does, between such calls, who looks
+// for deaths where the mesh is not full: what one has read another would wait for in vain.
 //
 // Thread safety: as Bootstrap.
 #pragma once
 
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,15 +24,19 @@
 
 #include "core/bootstrap.h"
 #include "core/mesh.h"
+#include "core/mesh_plan.h"
 #include "core/survivors.h"
+#include "core/wire.h"
 
 namespace rondo {
 
 class Bootstrap::Impl {
  public:
   Impl(Rank rank, const BootstrapOptions& options) : rank_(rank), options_(options) {}
+  ~Impl();
 
-  Status connect(int nranks, const IdContents& id);
+  /// `interrupt`: as join_rendezvous'.
+  Status connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt = nullptr);
   Status all_gather(std::string_view mine, std::vector<std::string>* all);
   Status all_gather_here(std::string_view mine, std::vector<std::string>* all);
   std::optional<std::string> parting_note(Rank peer);
@@ -40,9 +52,29 @@ class Bootstrap::Impl {
 
   Rank rank() const { return rank_; }
   const std::vector<PeerInfo>& peers() const { return peers_; }
-  std::string address_of(Rank peer) const;
+  std::string address_of(Rank peer);
 
  private:
+  /// Of reading the links.
+  class Turn {
+   public:
+    explicit Turn(Impl& impl);                    // waits
+    Turn(Impl& impl, std::try_to_lock_t);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return has_; }
+
+   private:
+    Impl& impl_;
+    bool has_;
+  };
+  /// A collective call: one at a time, with the turn.
+  struct Call {
+    explicit Call(Impl& impl) : lock(impl.collective_mutex_), turn(impl) {}
+    std::lock_guard<std::mutex> lock;
+    Turn turn;
+  };
   struct Exchange {
     FrameKind kind;
     std::shared_ptr<const std::string> payload;
@@ -80,16 +112,37 @@ class Bootstrap::Impl {
   Status fail(Status status);
   Status give_up(uint32_t sequence, Status status);
   Status heard_of_giving_up(const Awaited& what, Rank peer);
+  Status pass_on_giving_up(const Frame& frame);
   Status watch();
+  void look();
   void look_at(uint64_t event);
   void forget(Rank peer);
+  Status watch_link(Rank peer);
+
+  // news.cc
+  struct Gone {
+    Rank rank;
+    std::string text;  // how it was lost; its parting note
+  };
+  void note_lost(const Gone& what, Rank from);
+  void note_left(const Gone& what, Rank from);
+  void take_news(Rank from);
+  void judge(Rank peer, bool process_ended);
+  void tell(Rank to, uint8_t what, const Gone& gone);
+  void send_news();
+  void forward_leaving(const Gone& what);
+  void judge_aloud(Rank peer);
+  Status start_news();
+  void stop_news();
+  Status learn_of_all();
 
   // submesh.cc
   Expected<std::unique_ptr<Impl>> subset_by_id(const std::vector<Rank>& members, const BootstrapOptions& options);
   Expected<std::unique_ptr<Impl>> subset_by_sent_id(const std::vector<Rank>& members, const Awaited& how,
                                                     const BootstrapOptions& options);
   Expected<std::unique_ptr<Impl>> meet_by_id(const std::vector<Rank>& members, const std::string& blob,
-                                             const BootstrapOptions& options);
+                                             const BootstrapOptions& options,
+                                             const std::function<Status()>& interrupt);
   Expected<std::unique_ptr<Impl>> subset_by_streams(const std::vector<Rank>& members, const Awaited& how,
                                                     const BootstrapOptions& options);
 
@@ -103,11 +156,19 @@ class Bootstrap::Impl {
   uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
   Status await_views(const std::vector<Rank>& from);
+  Status want_links();
+  Status take_late_links();
+  Status make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up);
+  Status still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up);
 
   const Rank rank_;
   const BootstrapOptions options_;
+  MeshPlan plan_;
   std::vector<PeerInfo> peers_;
-  std::vector<std::unique_ptr<Link>> links_;  // by rank, empty for this one
+  std::vector<std::unique_ptr<Link>> links_;  // by rank, empty for this one, and where the plan makes none
+  Secret secret_ = {};  // these two where the plan is not full
+  MeshPort port_;
+  std::atomic<bool> turn_taken_ = false;
 
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links
   uint32_t sequence_ = 0;
@@ -119,13 +180,26 @@ class Bootstrap::Impl {
   uint32_t attempt_ = 0, phase_ = 0;      // of shrinking
   SurvivorView view_;
   std::optional<Patience> shrink_patience_;
+  std::unique_ptr<LinkMaker> late_;  // of links to those whom the plan leaves out
+  std::vector<bool> unreachable_;    // by rank: nobody listens at its port
+  Patience::Clock::time_point ask_at_{};  // for those who do not come
+  std::chrono::milliseconds ask_pause_{};
+  std::shared_ptr<const std::string> view_bytes_;  // sent last, and to whom a link comes later
 
   Fd news_;                      // epoll: links with something to read; made when it is first needed
   Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
   std::vector<Fd> pidfds_;       // by rank; empty for threads of this process and ranks of other hosts
-  std::mutex loss_mutex_;        // guards loss_, first_left_ and the handling of watch_'s events
+  std::mutex loss_mutex_;        // guards what follows, late links, and the handling of watch_'s events
   std::optional<Loss> loss_;
   std::optional<Rank> first_left_;
+  std::map<Rank, std::string> parted_;  // parting notes of ranks without a link to this one
+  std::vector<bool> gone_;              // by rank: lost or left, as far as this one has heard
+  std::map<Rank, wire::Writer> outgoing_news_;
+  std::vector<Rank> unsent_news_;
+  bool leaving_ = false;
+  std::optional<pthread_t> news_thread_;
+  Fd news_stop_;
+  pid_t news_pid_ = 0;  // a forked child has no such thread
 };
 
 }  // namespace rondo

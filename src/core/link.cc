@@ -39,6 +39,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kStream: return "split";
     case FrameKind::kView: return "shrink";
     case FrameKind::kGaveUp: return "giving up";
+    case FrameKind::kNews: return "news";
   }
   return "unknown frame";
 }
@@ -246,6 +247,8 @@ bool Link::parse_locked() {
     if (frame.kind == FrameKind::kGoodbye) {
       peer_said_goodbye_ = true;
       note_ = std::move(frame.payload);
+    } else if (frame.kind == FrameKind::kNews) {
+      news_.push_back(std::move(frame));
     } else {
       frames_.push_back(std::move(frame));
     }
@@ -260,6 +263,14 @@ std::optional<Frame> Link::pop() {
   if (frames_.empty()) return std::nullopt;
   Frame frame = std::move(frames_.front());
   frames_.pop_front();
+  return frame;
+}
+
+std::optional<Frame> Link::pop_news() {
+  const std::lock_guard lock(mutex_);
+  if (news_.empty()) return std::nullopt;
+  Frame frame = std::move(news_.front());
+  news_.pop_front();
   return frame;
 }
 

@@ -40,6 +40,7 @@ enum class FrameKind : uint8_t {
   kView = 21,        // who lives, as far as the sender knows
   kGaveUp = 22,      // the sender's wait in a collective call has failed, and why: status code, message
   kHostGather = 23,  // among the ranks of one host
+  kNews = 24,        // who is lost, who has left: for those who have no link with that one
 };
 std::string_view frame_name(FrameKind kind);
 
@@ -76,6 +77,8 @@ class Link {
   /// may be left to the next poll.
   void drain_announced();
   std::optional<Frame> pop();
+  /// The same for news, which come between all other frames.
+  std::optional<Frame> pop_news();
   /// How the link ended, if it did; `why` may be nullptr.
   End end(std::string* why) const;
   /// Writes a goodbye if the stream stands between two frames, and ends the outgoing direction. `note`: for the peer.
@@ -111,7 +114,7 @@ class Link {
   std::unique_ptr<TlsSession> session_;
   std::string sealed_;             // and not written yet
   std::list<Fd> arrived_descriptors_;  // an empty one stands for all of a frame whose were dropped
-  std::list<Frame> frames_;
+  std::list<Frame> frames_, news_;
   bool said_goodbye_ = false;
   bool peer_said_goodbye_ = false;
   std::string note_;

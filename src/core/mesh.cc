@@ -1,25 +1,23 @@
 #include "core/mesh.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <list>
 #include <tuple>
-#include <utility>
-#include <variant>
 
 #include "core/setting_table.h"
 
 namespace rondo {
 namespace {
 
-constexpr double kConnectS = 5;   // per address of a peer
-constexpr double kNewsS = 0.3;    // within which the root has heard of a death
+constexpr auto kConnect = std::chrono::seconds(5);    // per address of a peer
+constexpr auto kRetry = std::chrono::milliseconds(2);  // where a peer's queue is full
+constexpr double kNewsS = 0.3;                        // within which the root has heard of a death
 
 // Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
@@ -29,24 +27,6 @@ Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
   return own;
 }
 
-// A connection of ours to a lower rank whose handshake is under way.
-struct Caller {
-  Fd fd;
-  Rank peer;
-  std::variant<ClientHandshake, PairClient> handshake;  // across hosts, on one
-};
-
-struct Stranger {
-  Fd fd;
-  std::string address;
-  bool local;
-  std::variant<ServerHandshake, PairServer> handshake;
-  Patience::Clock::time_point since;
-  bool has_greeted() const {
-    return std::visit([](const auto& h) { return h.has_greeted(); }, handshake);
-  }
-};
-
 // What stays on a host needs no encryption: the kernel passes it on, and descriptors with it.
 template <class Encrypts, class Either>
 std::unique_ptr<TlsSession> session_of(Either& handshake) {
@@ -54,66 +34,255 @@ std::unique_ptr<TlsSession> session_of(Either& handshake) {
   return across_hosts != nullptr ? across_hosts->take_session() : nullptr;
 }
 
+}  // namespace
+
+LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port,
+                     Encryption encryption, std::vector<bool> known)
+    : rank_(rank),
+      secret_(secret),
+      encryption_(std::move(encryption)),
+      peers_(peers),
+      port_(port),
+      known_(std::move(known)) {}
+
+// The client's name is empty where that rank may not come to this one.
+RankPair LinkMaker::pair_of(Rank client, Rank server) const {
+  const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
+  return {client, server, may ? std::string_view(peers_[index(client)].unix_name) : std::string_view(),
+          peers_[index(server)].unix_name};
+}
+
+void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
+  known_[index(peer)] = true;
+  links_.emplace_back(peer, std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes, std::move(session)));
+}
+
+void LinkMaker::call(Rank peer) {
+  if (known_[index(peer)]) return;
+  known_[index(peer)] = true;
+  const PeerInfo& to = peers_[index(peer)];
+  Caller& caller = callers_.emplace_back(
+      Caller{.peer = peer,
+             .handshake = ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
+  if (same_host(peer)) caller.handshake.emplace<PairClient>(secret_, pair_of(rank_, peer));
+  dial(&caller);
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+}
+
+void LinkMaker::ask(Rank peer) {
+  if (std::any_of(callers_.begin(), callers_.end(), [peer](const Caller& c) { return c.peer == peer; })) return;
+  Caller& caller = callers_.emplace_back(
+      Caller{.peer = peer, .only_asks = true, .handshake = ClientHandshake(secret_, Purpose::kMesh, rank_)});
+  dial(&caller);
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+}
+
+void LinkMaker::fail(Caller* caller, Status why) {
+  failures_.push_back({caller->peer, std::move(why)});
+  caller->peer = -1;
+  caller->fd = Fd();
+}
+
+void LinkMaker::dial(Caller* caller) {
+  const PeerInfo& to = peers_[index(caller->peer)];
+  caller->since = Patience::Clock::now();
+  const bool local = same_host(caller->peer);
+  if (!local && caller->next_address >= to.addresses.size()) {
+    const StatusCode code = caller->last.ok() || caller->all_refused ? StatusCode::kPeerLost : caller->last.code();
+    return fail(caller, Status(code, caller->last.ok() ? "it has no address" : std::string(caller->last.message())));
+  }
+  bool connected = false;
+  int error = 0;
+  caller->fd = local ? begin_connect_abstract(to.unix_name, &connected, &error)
+                     : begin_connect_tcp(to.addresses[caller->next_address], to.tcp_port, &connected, &error);
+  const std::string name = local ? to.unix_name : to.addresses[caller->next_address].to_string(to.tcp_port);
+  if (!caller->fd && local && error == EAGAIN) {  // its queue is full, so there is one
+    if (caller->only_asks) caller->peer = -1;
+    return;
+  }
+  if (!caller->fd && (error == EMFILE || error == ENFILE)) {
+    own_ = Status(StatusCode::kSystem, fmt::format("rank {} cannot connect to rank {}: {}; raise this process's limit "
+                                                   "(ulimit -n)", rank_, caller->peer, errno_text(error)));
+    return;
+  }
+  if (!caller->fd)
+    return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+                     error == ECONNREFUSED);
+  caller->connecting = !connected;
+  if (connected) greet(caller);
+}
+
+void LinkMaker::dial_next(Caller* caller, Status why, bool refused) {
+  caller->fd = Fd();
+  caller->connecting = false;
+  caller->all_refused = caller->all_refused && refused;
+  if (same_host(caller->peer))
+    return fail(caller, Status(refused ? StatusCode::kPeerLost : why.code(), std::string(why.message())));
+  caller->last = std::move(why);
+  ++caller->next_address;
+  dial(caller);
+}
+
+void LinkMaker::greet(Caller* caller) {
+  if (caller->only_asks) {
+    caller->fd = Fd();
+    caller->peer = -1;
+    return;
+  }
+  std::visit(
+      [&](auto& handshake) {
+        if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) fail(caller, handshake.status());
+      },
+      caller->handshake);
+}
+
+// Moves a call of ours on. When it has been answered the caller is spent: its peer is -1.
+void LinkMaker::advance(Caller* caller, short events) {
+  const PeerInfo& to = peers_[index(caller->peer)];
+  if (!caller->fd) {
+    if (Patience::Clock::now() - caller->since >= kRetry) dial(caller);
+    return;
+  }
+  if (caller->connecting) {
+    const std::string name = to.addresses[caller->next_address].to_string(to.tcp_port);
+    if (events != 0) {
+      const int error = end_connect(caller->fd.get());
+      if (error != 0)
+        return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+                         error == ECONNREFUSED);
+      caller->connecting = false;
+      return greet(caller);
+    }
+    if (Patience::Clock::now() - caller->since < kConnect) return;
+    return dial_next(caller,
+                     Status(StatusCode::kTimeout, fmt::format("connect to {}: no answer within {} s", name,
+                                                              std::chrono::seconds(kConnect).count())),
+                     false);
+  }
+  if (events == 0) return;
+  const auto [state, why] = std::visit(
+      [&](auto& h) {
+        const auto now = h.advance(caller->fd.get());
+        return std::pair(now, h.status());
+      },
+      caller->handshake);
+  if (state == ClientHandshake::State::kFailed) return fail(caller, why);
+  if (state != ClientHandshake::State::kAccepted) return;
+  link(caller->peer, std::move(caller->fd), same_host(caller->peer), session_of<ClientHandshake>(caller->handshake));
+  caller->peer = -1;
+}
+
+// So many half-open connections, and all so young, that listening must wait. All peers may come at once, to a machine
+// that is short of cores: none of them may have to go for another.
+bool LinkMaker::crowded() const {
+  return full() && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
+}
+
+Status LinkMaker::accept_from(int listener, bool local) {
+  for (;;) {
+    if (crowded()) return {};
+    if (full()) strangers_.pop_front();
+    std::string address;
+    Fd fd = accept_one(listener, local ? nullptr : &address);
+    if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
+      return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
+                                                     "(ulimit -n)", rank_, errno_text(errno)));
+    if (!fd) return {};
+    Stranger& s = strangers_.emplace_back(
+        Stranger{std::move(fd), std::move(address), local,
+                 ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
+                 Patience::Clock::now()});
+    if (!local) continue;
+    s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
+    serve(s);  // a peer has spoken before it is accepted
+    if (!s.fd) strangers_.pop_back();
+  }
+}
+
+// Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
+void LinkMaker::serve(Stranger& s) {
+  const auto state = std::visit([&](auto& h) { return h.advance(s.fd.get()); }, s.handshake);
+  if (state == ServerHandshake::State::kUnderWay) return;
+  const auto [peer, wrong_secret, why] =
+      std::visit([](const auto& h) { return std::tuple(h.rank(), h.was_wrong_secret(), h.why()); }, s.handshake);
+  if (wrong_secret && num_refusals_++ < kMaxRefusalsLogged)
+    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
+                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), why.c_str());
+  if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
+      !known_[index(peer)])
+    link(peer, std::move(s.fd), s.local, session_of<ServerHandshake>(s.handshake));
+  s.fd.reset();
+}
+
+void LinkMaker::add_to(std::vector<pollfd>* fds) const {
+  const short listening = crowded() ? 0 : POLLIN;
+  fds->push_back({port_.local.get(), listening, 0});
+  for (const Fd& l : port_.tcp.sockets) fds->push_back({l.get(), listening, 0});
+  for (const Caller& c : callers_) fds->push_back({c.fd.get(), c.connecting ? short{POLLOUT} : short{POLLIN}, 0});
+  for (const Stranger& s : strangers_) fds->push_back({s.fd.get(), POLLIN, 0});
+}
+
+int LinkMaker::slice_ms(int most_ms) const {
+  const bool again = std::any_of(callers_.begin(), callers_.end(), [](const Caller& c) { return !c.fd; });
+  return again ? std::min<int>(most_ms, kRetry.count()) : most_ms;
+}
+
+Status LinkMaker::step(const pollfd* polled) {
+  RONDO_TRY(own_);
+  size_t i = 1 + port_.tcp.sockets.size();
+  for (Caller& c : callers_) advance(&c, polled[i++].revents);
+  for (Stranger& s : strangers_)
+    if (polled[i++].revents != 0) serve(s);
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+  const auto now = Patience::Clock::now();
+  strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
+    return !s.fd || (!s.has_greeted() && now - s.since > kStrangerPatience);
+  });
+  if (polled[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
+  for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
+    if (polled[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));
+  return {};
+}
+
+namespace {
+
+// The links of a plan, with the root listening.
 class MeshBuilder {
  public:
-  MeshBuilder(const MeshRequest& request, MeshPort port, Encryption encryption, const Patience& patience)
+  MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Patience& patience)
       : rank_(request.rank),
-        secret_(*request.secret),
-        encryption_(std::move(encryption)),
         peers_(request.met->peers),
         root_(*request.met->root),
-        port_(std::move(port)),
         patience_(patience),
-        links_(peers_.size()) {}
+        wanted_(request.met->plan.neighbours(request.rank)),
+        maker_(request.rank, *request.secret, request.met->peers, port, std::move(encryption),
+               all_but(wanted_, request.met->peers.size())),
+        links_(request.met->peers.size()) {}
 
   Status build();
   Status give_up(const Status& why);
   std::vector<std::unique_ptr<Link>> take() { return std::move(links_); }
 
  private:
-  Status connect_to(Rank peer);
-  Status meet_all();
-  bool same_host(Rank peer) const { return peers_[peer].host == peers_[rank_].host; }
-  // The client's name is empty where that rank may not come to this one.
-  RankPair pair_of(Rank client, Rank server) const {
-    const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
-    return {client, server, may ? std::string_view(peers_[client].unix_name) : std::string_view(),
-            peers_[server].unix_name};
+  static std::vector<bool> all_but(const std::vector<Rank>& ranks, size_t num_ranks) {
+    std::vector<bool> set(num_ranks, true);
+    for (const Rank r : ranks) set[static_cast<size_t>(r)] = false;
+    return set;
   }
-  Status could_not_connect(Rank peer, StatusCode code, const Status& why);
+  Status could_not_connect(const LinkMaker::Failure& failure);
   Status news_from_root();
-  // So many half-open connections, and all so young, that listening must wait.
-  bool crowded() const { return full() && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience; }
-  // All peers may come at once, to a machine that is short of cores: none of them may have to go for another.
-  bool full() const { return strangers_.size() >= kMaxStrangers + peers_.size(); }
-  Status accept_from(int listener, bool local);
-  Status advance(Caller& caller);
-  void serve(Stranger& stranger);
+  Status harvest();
   std::vector<Rank> missing() const;
-  bool complete() const { return num_linked_ + 1 == peers_.size(); }
-  void link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
-    links_[peer] = std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes, std::move(session));
-    ++num_linked_;
-  }
 
   const Rank rank_;
-  const Secret secret_;
-  const Encryption encryption_;
   const std::vector<PeerInfo>& peers_;
   Link& root_;
-  MeshPort port_;
   const Patience& patience_;
+  const std::vector<Rank> wanted_;
+  LinkMaker maker_;
   std::vector<std::unique_ptr<Link>> links_;
   size_t num_linked_ = 0;
-  int num_refusals_ = 0;
-  std::list<Caller> callers_;
-  std::list<Stranger> strangers_;
 };
-
-Status MeshBuilder::build() {
-  for (Rank peer = 0; peer < rank_; ++peer) RONDO_TRY(connect_to(peer));
-  return meet_all();
-}
 
 // Whoever has all of his links finds this one closed, in his first collective call: he is told why.
 Status MeshBuilder::give_up(const Status& why) {
@@ -126,61 +295,17 @@ Status MeshBuilder::give_up(const Status& why) {
   return why;
 }
 
-Status MeshBuilder::connect_to(Rank peer) {
-  const PeerInfo& to = peers_[peer];
-  Status last;
-  bool refused = false;
-  Fd fd;
-  if (same_host(peer)) {
-    auto connected = connect_abstract(to.unix_name, patience_, &refused);
-    if (connected.ok()) fd = std::move(*connected);
-    else last = connected.status();
-  } else {
-    for (const IpAddress& address : to.addresses) {
-      auto connected = connect_tcp(address, to.tcp_port, patience_.at_most(kConnectS), &refused);
-      if (connected.ok()) {
-        fd = std::move(*connected);
-        break;
-      }
-      last = connected.status();
-      RONDO_TRY(patience_.check("connecting to " + peer_text(peer, to)));
-    }
-  }
-  if (!fd) return could_not_connect(peer, refused ? StatusCode::kPeerLost : last.code(), last);
-  Caller& caller = callers_.emplace_back(
-      Caller{std::move(fd), peer, ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
-  if (same_host(peer)) caller.handshake.emplace<PairClient>(secret_, pair_of(rank_, peer));
-  return std::visit(
-      [&](auto& handshake) {
-        if (handshake.start(caller.fd.get()) != ClientHandshake::State::kFailed) return Status();
-        return could_not_connect(peer, handshake.status().code(), handshake.status());
-      },
-      caller.handshake);
-}
-
 // A peer that does not answer may have given up because another one has died: the root hears of that and says so, if a
 // little later.
-Status MeshBuilder::could_not_connect(Rank peer, StatusCode code, const Status& why) {
+Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
   const Patience news = patience_.at_most(kNewsS);
   do {
     RONDO_TRY(news_from_root());
   } while (root_.end(nullptr) == Link::End::kNone && news.wait_ready(root_.fd(), POLLIN, "waiting for news").ok());
-  return Status(
-      code, fmt::format("rank {} could not connect to {}: {}", rank_, peer_text(peer, peers_[peer]), why.message()));
-}
-
-// Moves a call of ours on. When it has been answered the caller is spent: its fd is empty.
-Status MeshBuilder::advance(Caller& caller) {
-  const auto [state, why] = std::visit(
-      [&](auto& h) {
-        const auto now = h.advance(caller.fd.get());
-        return std::pair(now, h.status());
-      },
-      caller.handshake);
-  if (state == ClientHandshake::State::kFailed) return could_not_connect(caller.peer, why.code(), why);
-  if (state == ClientHandshake::State::kAccepted)
-    link(caller.peer, std::move(caller.fd), same_host(caller.peer), session_of<ClientHandshake>(caller.handshake));
-  return {};
+  const Rank peer = failure.peer;
+  return Status(failure.why.code(), fmt::format("rank {} could not connect to {}: {}", rank_,
+                                                peer_text(peer, peers_[static_cast<size_t>(peer)]),
+                                                failure.why.message()));
 }
 
 Status MeshBuilder::news_from_root() {
@@ -189,83 +314,43 @@ Status MeshBuilder::news_from_root() {
   return {};
 }
 
-Status MeshBuilder::accept_from(int listener, bool local) {
-  for (;;) {
-    if (crowded()) return {};
-    if (full()) strangers_.pop_front();
-    std::string address;
-    Fd fd = accept_one(listener, local ? nullptr : &address);
-    if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
-      return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept the connections of {}: {}; raise this "
-                                                     "process's limit (ulimit -n)", rank_, list_ranks(missing()),
-                                                     errno_text(errno)));
-    if (!fd) return {};
-    Stranger& s = strangers_.emplace_back(
-        Stranger{std::move(fd), std::move(address), local,
-                 ServerHandshake(listener_secret(secret_, peers_[rank_]), Purpose::kMesh, encryption_),
-                 Patience::Clock::now()});
-    if (!local) continue;
-    s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
-    serve(s);  // a peer has spoken before it is accepted
-    if (!s.fd) strangers_.pop_back();
-  }
-}
-
-// Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
-void MeshBuilder::serve(Stranger& s) {
-  const auto state = std::visit([&](auto& h) { return h.advance(s.fd.get()); }, s.handshake);
-  if (state == ServerHandshake::State::kUnderWay) return;
-  const auto [peer, wrong_secret, why] =
-      std::visit([](const auto& h) { return std::tuple(h.rank(), h.was_wrong_secret(), h.why()); }, s.handshake);
-  if (wrong_secret && num_refusals_++ < kMaxRefusalsLogged)
-    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
-                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), why.c_str());
-  if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
-      !links_[peer])
-    link(peer, std::move(s.fd), s.local, session_of<ServerHandshake>(s.handshake));
-  s.fd.reset();
-}
-
 std::vector<Rank> MeshBuilder::missing() const {
   std::vector<Rank> ranks;
-  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r)
-    if (r != rank_ && !links_[r]) ranks.push_back(r);
+  for (const Rank r : wanted_)
+    if (!links_[static_cast<size_t>(r)]) ranks.push_back(r);
   return ranks;
+}
+
+Status MeshBuilder::harvest() {
+  for (auto& [peer, link] : maker_.take_links()) {
+    links_[static_cast<size_t>(peer)] = std::move(link);
+    ++num_linked_;
+  }
+  for (const LinkMaker::Failure& f : maker_.take_failures()) RONDO_TRY(could_not_connect(f));
+  return {};
 }
 
 // All handshakes at once, ours with the ranks below and those of the ranks above: two wake-ups of a rank can serve
 // dozens of peers.
-Status MeshBuilder::meet_all() {
+Status MeshBuilder::build() {
+  for (const Rank peer : wanted_)
+    if (peer < rank_) maker_.call(peer);
   std::vector<pollfd> fds;
-  while (!complete()) {
-    const short listening = crowded() ? 0 : POLLIN;
-    fds.assign(1, {port_.local.get(), listening, 0});
-    for (const Fd& l : port_.tcp.sockets) fds.push_back({l.get(), listening, 0});
-    if (root_.end(nullptr) == Link::End::kNone) fds.push_back({root_.fd(), POLLIN, 0});
-    const size_t first_caller = fds.size();
-    for (const Caller& c : callers_) fds.push_back({c.fd.get(), POLLIN, 0});
-    for (const Stranger& s : strangers_) fds.push_back({s.fd.get(), POLLIN, 0});
-    ::poll(fds.data(), fds.size(), patience_.slice_ms());
-
-    size_t i = first_caller;
-    for (Caller& c : callers_)
-      if (fds[i++].revents != 0) RONDO_TRY(advance(c));
-    for (Stranger& s : strangers_)
-      if (fds[i++].revents != 0) serve(s);
-    callers_.remove_if([](const Caller& c) { return !c.fd; });
-    const auto now = Patience::Clock::now();
-    strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
-      return !s.fd || (!s.has_greeted() && now - s.since > kStrangerPatience);
-    });
-    if (fds[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
-    for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
-      if (fds[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));
+  for (;;) {
+    RONDO_TRY(harvest());
+    if (num_linked_ == wanted_.size()) return {};
+    const bool root_speaks = root_.end(nullptr) == Link::End::kNone;
+    fds.assign(1, {root_speaks ? root_.fd() : -1, POLLIN, 0});
+    maker_.add_to(&fds);
+    ::poll(fds.data(), fds.size(), maker_.slice_ms(patience_.slice_ms()));
+    if (Status s = maker_.step(&fds[1]); !s.ok())
+      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
+    RONDO_TRY(harvest());
     RONDO_TRY(news_from_root());
-    if (const Status s = patience_.check("connecting"); !s.ok() && !complete())
+    if (const Status s = patience_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
                                           list_ranks(missing()), peers_.size()));
   }
-  return {};
 }
 
 }  // namespace
@@ -284,10 +369,10 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self) {
   return port;
 }
 
-Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort port,
+Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
                                                           const Patience& patience) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  MeshBuilder builder(request, std::move(port), std::move(encrypted), patience);
+  MeshBuilder builder(request, port, std::move(encrypted), patience);
   const Status built = builder.build();
   if (!built.ok()) return builder.give_up(built);
   return builder.take();

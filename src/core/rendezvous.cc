@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <unordered_map>
 
 namespace rondo {
 namespace {
@@ -60,12 +61,30 @@ Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patienc
   }
 }
 
-Expected<std::vector<PeerInfo>> decode_table(const Frame& frame, int nranks) {
+//   table = ranks u32 | most_full u32 | ranks times: number of the host u32 | entries u32 | entries times: rank u32, who
+Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
   wire::Reader r(frame.payload);
-  std::vector<PeerInfo> peers;
-  for (int i = 0; i < nranks && r.ok(); ++i) peers.push_back(decode_peer(&r));
-  if (!r.finished()) return Status(StatusCode::kInternal, "the rendezvous sent a table that cannot be decoded");
-  return peers;
+  Met met;
+  const auto num_ranks = r.get<uint32_t>();
+  const auto most_full = static_cast<int>(r.get<uint32_t>());
+  std::vector<uint32_t> hosts;
+  for (int i = 0; i < nranks && r.ok(); ++i) hosts.push_back(r.get<uint32_t>());
+  met.peers.resize(static_cast<size_t>(nranks));
+  std::vector<bool> known(met.peers.size(), false);
+  bool good = num_ranks == static_cast<uint32_t>(nranks) && most_full > 0;
+  for (auto left = r.get<uint32_t>(); left > 0 && good && r.ok(); --left) {
+    const auto whose = r.get<uint32_t>();
+    good = whose < num_ranks;
+    if (!good) break;
+    met.peers[whose] = decode_peer(&r);
+    known[whose] = true;
+  }
+  if (good && r.finished()) {
+    met.plan = MeshPlan(std::move(hosts), most_full);
+    for (const Rank peer : met.plan.neighbours(rank)) good = good && known[static_cast<size_t>(peer)];
+    if (good && known[static_cast<size_t>(rank)]) return met;
+  }
+  return Status(StatusCode::kInternal, "the rendezvous sent a table that cannot be decoded");
 }
 
 }  // namespace
@@ -92,8 +111,38 @@ std::shared_ptr<const std::string> refusal_payload(const Status& why) {
   return std::make_shared<const std::string>(w.take());
 }
 
+TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
+  std::unordered_map<std::string_view, uint32_t> numbers;
+  std::vector<uint32_t> hosts;
+  for (const PeerInfo& p : peers) {
+    hosts.push_back(numbers.emplace(p.host, static_cast<uint32_t>(numbers.size())).first->second);
+    wire::Writer w;
+    w.put(static_cast<uint32_t>(encoded_.size()));
+    encode(p, &w);
+    encoded_.push_back(w.take());
+  }
+  plan_ = MeshPlan(std::move(hosts), most_full);
+  if (plan_.is_full()) everything_ = std::make_shared<const std::string>(entries_of(plan_.order()));
+}
+
+std::string TableWriter::entries_of(const std::vector<Rank>& ranks) const {
+  wire::Writer w;
+  w.put(static_cast<uint32_t>(plan_.nranks())).put(static_cast<uint32_t>(plan_.most_full()));
+  for (const uint32_t host : plan_.hosts()) w.put(host);
+  w.put(static_cast<uint32_t>(ranks.size()));
+  for (const Rank r : ranks) w.raw(encoded_[static_cast<size_t>(r)]);
+  return w.take();
+}
+
+std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
+  if (everything_ != nullptr) return everything_;
+  std::vector<Rank> ranks = plan_.neighbours(rank);
+  ranks.push_back(rank);
+  return std::make_shared<const std::string>(entries_of(ranks));
+}
+
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
-                              const Patience& patience) {
+                              const Patience& patience, const std::function<Status()>& interrupt) {
   RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience));
   auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
   wire::Writer join;
@@ -109,8 +158,9 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
     root->drain();
     if (auto frame = root->pop()) {
       if (frame->kind == FrameKind::kRefused) return refusal(*frame);
-      RONDO_TRY_ASSIGN(std::vector<PeerInfo> peers, decode_table(*frame, nranks));
-      return Met{std::move(peers), std::move(root)};
+      RONDO_TRY_ASSIGN(Met met, decode_table(*frame, nranks, rank));
+      met.root = std::move(root);
+      return met;
     }
     std::string why;
     if (root->end(&why) != Link::End::kNone)
@@ -119,6 +169,7 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
                                 "the id has ended", rank, nranks, why));
     pollfd p{root->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0};
     ::poll(&p, 1, grace.slice_ms());
+    if (interrupt) RONDO_TRY(interrupt());
     RONDO_TRY(grace.check(fmt::format("rank {} waits at the rendezvous for the other {} ranks", rank, nranks - 1)));
   }
 }

@@ -3,7 +3,8 @@
 //   joiner                        root (a thread of the id's maker)
 //   connect, handshake  ------->  proves the secret both ways; strangers are refused and logged
 //   join(nranks, who I am) ---->  collects; a contradiction fails the whole group at once, naming both sides
-//                       <-------  table of all ranks, when the last has come
+//                       <-------  when the last has come: which ranks are on one host, and where those are with whom
+//                                 it gets links (core/mesh_plan.h): of few ranks all
 //   (connects the mesh)
 //   meshed             -------->  a joiner that dies before this is announced to the others
 //
@@ -14,10 +15,12 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "core/link.h"
+#include "core/mesh_plan.h"
 #include "core/socket.h"
 #include "core/unique_id.h"
 #include "rondo/status.h"
@@ -38,13 +41,31 @@ constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);  // where more
 /// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
 std::string list_ranks(const std::vector<Rank>& ranks);
 
+/// Up to so many ranks have links each with each, where no setting (RONDO_FULL_MESH) says otherwise.
+constexpr int kMostFullMesh = 64;
+
+/// What the root says to each rank when all have come.
+class TableWriter {
+ public:
+  TableWriter(const std::vector<PeerInfo>& peers, int most_full);
+  std::shared_ptr<const std::string> of(Rank rank) const;
+
+ private:
+  std::string entries_of(const std::vector<Rank>& ranks) const;
+  MeshPlan plan_;
+  std::vector<std::string> encoded_;                // by rank
+  std::shared_ptr<const std::string> everything_;  // of a full plan
+};
+
 struct Met {
-  std::vector<PeerInfo> peers;  // by rank
+  MeshPlan plan;
+  std::vector<PeerInfo> peers;  // by rank; empty for those with whom the plan makes no link, but for this rank itself
   std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed
 };
-/// Collective: waits for all ranks. Errors: those of Bootstrap::join.
+/// Collective: waits for all ranks. `interrupt`, where there is one, is asked at least every 50 ms: an error ends the
+/// wait. Errors: those of Bootstrap::join.
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
-                              const Patience& patience);
+                              const Patience& patience, const std::function<Status()>& interrupt = nullptr);
 /// The error in a kRefused frame.
 Status refusal(const Frame& frame);
 /// Its payload, and that of kGaveUp.

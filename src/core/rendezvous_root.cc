@@ -1,8 +1,9 @@
-// The root's side of core/rendezvous.h: one thread, one poll loop, no wait on any single connection.
+// The root's side of core/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs does
+// not grow with the number of ranks that wait.
 #include <fmt/format.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "core/rendezvous.h"
+#include "core/setting_table.h"
 
 namespace rondo {
 namespace {
@@ -20,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
 constexpr int kCrowdedPollMs = 20;
+constexpr int kUnsentPollMs = 2;                     // while somebody's socket takes no more
+constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at everybody's age
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
 
@@ -41,43 +45,61 @@ struct Connection {
 
 class Root {
  public:
-  Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s)
+  Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s, int most_full)
       : listeners_(std::move(listeners)),
         secret_(secret),
         encryption_(std::move(encryption)),
+        most_full_(most_full),
         deadline_(Clock::now() + seconds(deadline_s)) {}
+
+  /// Before run().
+  Status open() {
+    news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+    for (Fd& l : listeners_.sockets)
+      if (!watch(l.get(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    return {};
+  }
 
   void run() {
     while (!done()) {
-      std::vector<pollfd> fds;
-      const short listening = std::exchange(crowded_, false) ? 0 : POLLIN;
-      for (const Fd& l : listeners_.sockets) fds.push_back({l.get(), listening, 0});
-      const size_t num_listeners = fds.size();
-      std::vector<Connection*> polled;
-      for (Connection& c : connections_) {
-        fds.push_back({c.poll_fd(), POLLIN, 0});
-        polled.push_back(&c);
+      const bool wait_for_room = std::exchange(crowded_, false);
+      for (Fd& l : listeners_.sockets) {
+        epoll_event event = {wait_for_room ? 0u : EPOLLIN, {.ptr = nullptr}};
+        if (wait_for_room || was_crowded_) ::epoll_ctl(news_.get(), EPOLL_CTL_MOD, l.get(), &event);
       }
-      ::poll(fds.data(), fds.size(), listening != 0 ? kPollMs : kCrowdedPollMs);
-      for (size_t i = 0; i < polled.size(); ++i)
-        if (fds[num_listeners + i].revents != 0) serve(*polled[i]);
-      for (Connection& c : connections_)
-        if (c.link) c.link->flush();
+      was_crowded_ = wait_for_room;
+      epoll_event events[64];
+      const int n = ::epoll_wait(news_.get(), events, std::size(events),
+                                 wait_for_room ? kCrowdedPollMs : unsent_.empty() ? kPollMs : kUnsentPollMs);
+      bool somebody_came = false;
+      for (int i = 0; i < n; ++i) {
+        if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));
+        else somebody_came = true;
+      }
+      std::erase_if(unsent_, [](Connection* c) { return c->link->flush(); });
       drop_the_finished();
-      for (size_t i = 0; i < num_listeners && i < listeners_.sockets.size(); ++i)
-        if (fds[i].revents != 0) accept_from(listeners_.sockets[i].get());
+      for (size_t i = 0; somebody_came && i < listeners_.sockets.size(); ++i) accept_from(listeners_.sockets[i].get());
       watch_the_clock();
     }
   }
 
  private:
   bool done() const {
-    if (failed_) return Clock::now() >= deadline_ || (nranks_ > 0 && num_told_ >= nranks_ && all_flushed());
+    if (failed_) return Clock::now() >= deadline_ || (nranks_ > 0 && num_told_ >= nranks_ && unsent_.empty());
     return (table_sent_ && connections_.empty()) || Clock::now() >= deadline_ + kFarewell;
   }
-  bool all_flushed() const {
-    return std::all_of(connections_.begin(), connections_.end(),
-                       [](const Connection& c) { return !c.link || c.link->flush(); });
+  bool watch(int fd, Connection* what) {  // nullptr: of a listener
+    epoll_event event = {EPOLLIN, {.ptr = what}};
+    return ::epoll_ctl(news_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+  void send(Connection& c, FrameKind kind, std::shared_ptr<const std::string> payload) {
+    c.link->queue(kind, 0, std::move(payload));
+    unsent_.push_back(&c);
+  }
+  void finish(Connection& c) {
+    c.finished = true;
+    some_finished_ = true;
   }
 
   // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
@@ -96,13 +118,11 @@ class Root {
         return;
       }
       c.handshake.emplace(secret_, Purpose::kRendezvous, encryption_);
-      connections_.push_back(std::move(c));
+      Connection& kept = connections_.emplace_back(std::move(c));
+      if (!watch(kept.fd.get(), &kept)) finish(kept);
     }
   }
-  size_t num_strangers() const {
-    return static_cast<size_t>(
-        std::count_if(connections_.begin(), connections_.end(), [](const Connection& c) { return !c.joined; }));
-  }
+  size_t num_strangers() const { return connections_.size() - num_joined_; }
   // Ranks that may all come at once and need not go for one another; unknown before the first has joined.
   size_t num_awaited() const { return static_cast<size_t>(std::max(0, nranks_ - num_present_)); }
   // Honest joiners authenticate within milliseconds, so the oldest of a crowd is the least likely to be one.
@@ -110,6 +130,7 @@ class Root {
     for (auto c = connections_.begin(); c != connections_.end(); ++c) {
       if (c->joined) continue;
       if (Clock::now() - c->since < kCrowdedPatience) return false;
+      std::erase(unsent_, &*c);
       connections_.erase(c);
       return true;
     }
@@ -123,7 +144,7 @@ class Root {
         if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
           std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", c.address.c_str(), c.handshake->why().c_str(),
                        num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
-        c.finished = true;
+        finish(c);
       }
       if (state != ServerHandshake::State::kAccepted) return;
       c.rank = c.handshake->rank();
@@ -136,7 +157,7 @@ class Root {
     }
     std::string why;
     if (c.link->end(&why) == Link::End::kNone) return;
-    c.finished = true;
+    finish(c);
     if (c.joined && !c.meshed && !c.told)
       fail(StatusCode::kPeerLost, fmt::format("{} left the rendezvous before all ranks were connected ({})",
                                               peer_text(c.rank, peers_[c.rank]), why));
@@ -149,7 +170,7 @@ class Root {
     const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // of which some has passed already
     PeerInfo info = decode_peer(&r);
     if (!r.finished() || nranks < 1 || c.rank < 0 || c.rank >= nranks) {
-      c.finished = true;
+      finish(c);
       return;
     }
     if (failed_) return tell(c);
@@ -178,17 +199,16 @@ class Root {
     peers_[c.rank] = std::move(info);
     present_[c.rank] = true;
     c.joined = true;
+    ++num_joined_;
     if (++num_present_ == nranks_) send_table();
   }
 
   void send_table() {
     close_listeners();  // before anyone can have finished, so that a later rendezvous on this port meets nobody here
-    wire::Writer w;
-    for (const PeerInfo& p : peers_) encode(p, &w);
-    const auto table = std::make_shared<const std::string>(w.take());
+    const TableWriter tables(peers_, most_full_);
     for (Connection& c : connections_) {
-      if (c.joined) c.link->queue(FrameKind::kTable, 0, table);
-      else c.finished = true;
+      if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
+      else finish(c);
     }
     table_sent_ = true;
   }
@@ -206,18 +226,26 @@ class Root {
     if (c.told || c.finished || !c.link) return;
     c.told = true;
     ++num_told_;
-    c.link->queue(FrameKind::kRefused, 0, refusal_);
+    send(c, FrameKind::kRefused, refusal_);
   }
 
   void drop_the_finished() {
-    connections_.remove_if([](const Connection& c) { return c.finished; });
+    if (!std::exchange(some_finished_, false)) return;
+    std::erase_if(unsent_, [](const Connection* c) { return c->finished; });
+    connections_.remove_if([this](const Connection& c) {
+      if (c.finished && c.joined) --num_joined_;
+      return c.finished;
+    });
   }
 
   void watch_the_clock() {
     const auto now = Clock::now();
-    for (Connection& c : connections_)
-      if (!c.joined && !c.told && now - c.since > kStrangerPatience) c.finished = true;
-    drop_the_finished();
+    if (now >= next_look_) {
+      next_look_ = now + kLook;
+      for (Connection& c : connections_)
+        if (!c.joined && !c.told && now - c.since > kStrangerPatience) finish(c);
+      drop_the_finished();
+    }
     if (now < deadline_ || failed_ || nranks_ == 0) return;
     std::vector<Rank> missing;
     for (Rank r = 0; r < nranks_; ++r)
@@ -241,9 +269,16 @@ class Root {
   Listeners listeners_;
   const Secret secret_;
   const Encryption encryption_;
+  const int most_full_;
   Clock::time_point deadline_;
   double deadline_text_s_ = 0;
+  Fd news_;  // epoll: listeners and connections
   std::list<Connection> connections_;
+  size_t num_joined_ = 0;            // of the connections
+  std::vector<Connection*> unsent_;  // to whom something is to be written
+  bool some_finished_ = false;
+  bool was_crowded_ = false;
+  Clock::time_point next_look_{};
   int nranks_ = 0;  // 0: nobody has joined
   Rank first_ = -1;
   std::vector<PeerInfo> peers_;
@@ -268,7 +303,10 @@ void* run_root(void* root) {
 
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s);
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  const int most_full = static_cast<int>(settings.number_or("full_mesh", kMostFullMesh));
+  auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s, most_full);
+  RONDO_TRY(root->open());
   // The application's signal handlers must not run on this thread.
   sigset_t all, before;
   sigfillset(&all);

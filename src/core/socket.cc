@@ -54,29 +54,14 @@ Expected<SocketAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-// Finishes a connect() that was begun on a non-blocking socket.
-Expected<Fd> connect_to(int family, const SocketAddress& to, const std::string& name, const Patience& patience,
-                        bool* refused) {
-  *refused = false;
+Fd begin_connect(int family, const SocketAddress& to, bool* connected, int* error) {
+  *error = 0;
   Fd fd(::socket(family, SOCK_STREAM | kSocketFlags, 0));
-  if (!fd) return Status(StatusCode::kSystem, "socket: " + errno_text(errno));
-  int error = 0;
-  while (::connect(fd.get(), to.get(), to.bytes) != 0) {
-    error = errno;
-    if (error == EAGAIN) {  // Unix socket whose backlog is full
-      RONDO_TRY(patience.pause(2, "connecting to " + name));
-      continue;
-    }
-    if (error == EINPROGRESS || error == EINTR) {
-      RONDO_TRY(patience.wait_ready(fd.get(), POLLOUT, "connecting to " + name));
-      socklen_t len = sizeof(error);
-      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &len);
-    }
-    break;
-  }
-  if (error == 0 || error == EAGAIN) return fd;
-  *refused = error == ECONNREFUSED;
-  return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
+  *connected = fd && ::connect(fd.get(), to.get(), to.bytes) == 0;
+  if (*connected) return fd;
+  *error = errno;
+  if (fd && (*error == EINPROGRESS || *error == EINTR)) return fd;
+  return Fd();
 }
 
 // Binds to *port, or to one of the kernel's choice when it is 0, and says which.
@@ -192,16 +177,50 @@ Expected<Fd> listen_abstract(std::string_view name) {
   return fd;
 }
 
-Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused) {
-  auto fd = connect_to(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), address.to_string(port),
-                       patience, refused);
-  if (fd.ok()) tune_tcp(fd->get());
+Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error) {
+  Fd fd = begin_connect(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), connected, error);
+  if (fd) tune_tcp(fd.get());
   return fd;
 }
 
+Fd begin_connect_abstract(std::string_view name, bool* connected, int* error) {
+  const auto to = abstract_address(name);
+  *error = EINVAL;
+  return to.ok() ? begin_connect(AF_UNIX, *to, connected, error) : Fd();
+}
+
+int end_connect(int fd) {
+  int error = 0;
+  socklen_t len = sizeof(error);
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 ? error : errno;
+}
+
+Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused) {
+  const std::string name = address.to_string(port);
+  bool connected = false;
+  int error = 0;
+  Fd fd = begin_connect_tcp(address, port, &connected, &error);
+  if (fd && !connected) {
+    RONDO_TRY(patience.wait_ready(fd.get(), POLLOUT, "connecting to " + name));
+    error = end_connect(fd.get());
+    connected = error == 0;
+  }
+  *refused = error == ECONNREFUSED;
+  if (connected) return fd;
+  return Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error)));
+}
+
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused) {
-  RONDO_TRY_ASSIGN(const SocketAddress to, abstract_address(name));
-  return connect_to(AF_UNIX, to, fmt::format("abstract socket '{}'", name), patience, refused);
+  for (;;) {
+    bool connected = false;
+    int error = 0;
+    Fd fd = begin_connect_abstract(name, &connected, &error);
+    if (connected) return fd;
+    *refused = error == ECONNREFUSED;
+    if (error != EAGAIN)
+      return Status(StatusCode::kSystem, fmt::format("connect to abstract socket '{}': {}", name, errno_text(error)));
+    RONDO_TRY(patience.pause(2, "connecting to an abstract socket"));  // its queue is full
+  }
 }
 
 Fd accept_one(int listener, std::string* peer) {

@@ -105,6 +105,11 @@ Expected<Fd> listen_abstract(std::string_view name);
 /// Connects; the error's message names the address. kSystem with "refused" in `*refused` when nobody listens there.
 Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience& patience, bool* refused);
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
+/// The same without waiting. Empty: errno is in *error; EAGAIN of an abstract socket means that its queue is full.
+/// Not *connected yet: the descriptor becomes writable, and end_connect() says how it went, as an errno or 0.
+Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error);
+Fd begin_connect_abstract(std::string_view name, bool* connected, int* error);
+int end_connect(int fd);
 /// Accepts one connection without waiting; an empty Fd when there is none. *peer gets its address for messages, unless
 /// it is nullptr.
 Fd accept_one(int listener, std::string* peer);

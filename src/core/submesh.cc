@@ -6,8 +6,8 @@
 //                            rank 2                  since the link that it comes through was proven already
 //
 // Nothing is shared with the parent afterwards: either may be closed first, and the end of a stream tells of a death as
-// in any mesh. Ranks of several hosts cannot hand over sockets; they meet at a rendezvous of the group's first rank,
-// whose id travels through the parent.
+// in any mesh. Ranks of several hosts cannot hand over sockets, and ranks of a mesh that is not full have no links to do
+// it through; they meet at a rendezvous of the group's first rank, whose id travels through the parent.
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -32,8 +32,8 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset(const std::ve
                                                                    const BootstrapOptions& options) {
   const bool one_host = std::all_of(peers_.begin(), peers_.end(),
                                     [this](const PeerInfo& p) { return p.host == peers_[rank_].host; });
-  if (!one_host) return subset_by_id(members, options);
-  const std::lock_guard lock(collective_mutex_);
+  if (!one_host || !plan_.is_full()) return subset_by_id(members, options);
+  const Call call(*this);
   if (!failure_.ok()) return failure_;
   ++sequence_;
   if (members.empty()) return std::unique_ptr<Impl>();
@@ -48,6 +48,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(co
                                                                               const BootstrapOptions& options) {
   const Rank mine = place_in(members, rank_);
   auto child = std::make_unique<Impl>(mine, options);
+  child->plan_ = MeshPlan(std::vector<uint32_t>(members.size(), 0), plan_.most_full());  // full, as this one
   child->links_.resize(members.size());
   child->pidfds_.resize(members.size());
   child->views_.resize(members.size());
@@ -112,7 +113,14 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const s
   std::vector<std::string> all;
   RONDO_TRY(all_gather(first ? make_id_blob() : std::string(), &all));
   if (members.empty()) return std::unique_ptr<Impl>();
-  return meet_by_id(members, all[members[0]], options);
+  // Who dies on the way to the rendezvous is not missed there before the deadline, but here.
+  return meet_by_id(members, all[members[0]], options, [&]() -> Status {
+    (void)find_lost();
+    const std::lock_guard lock(loss_mutex_);
+    for (const Rank r : members)
+      if (gone_[static_cast<size_t>(r)]) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " is gone");
+    return {};
+  });
 }
 
 // The same without those who take no part: the first member sends its id to the others.
@@ -135,12 +143,13 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_sent_id(co
   std::vector<Frame> got;
   RONDO_TRY(receive(how, &got));
   if (members[0] != rank_) blob = std::move(got[members[0]].payload);
-  return meet_by_id(members, blob, options);
+  return meet_by_id(members, blob, options, [&] { return still_with(members, how.gave_up); });
 }
 
 Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std::vector<Rank>& members,
                                                                        const std::string& blob,
-                                                                       const BootstrapOptions& options) {
+                                                                       const BootstrapOptions& options,
+                                                                       const std::function<Status()>& interrupt) {
   wire::Reader r(blob);
   const auto code = r.get<uint8_t>();
   const std::string_view text = std::string_view(blob).substr(std::min<size_t>(1, blob.size()));
@@ -153,7 +162,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std
   BootstrapOptions same_host = options;
   same_host.pretend_host = options_.pretend_host;
   auto child = std::make_unique<Impl>(place_in(members, rank_), same_host);
-  RONDO_TRY(child->connect(static_cast<int>(members.size()), contents));
+  RONDO_TRY(child->connect(static_cast<int>(members.size()), contents, interrupt));
   return child;
 }
 

@@ -10,6 +10,10 @@
 // later a rank needs a view of a later round of every rank outside of W, but from who has decided V it gets that
 // decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
 //
+// Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports are
+// open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: who does not come
+// is asked for there, ever more rarely. Where not even the port's host answers, news.cc tells.
+//
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
 #include "core/survivors.h"
@@ -25,6 +29,8 @@
 
 namespace rondo {
 namespace {
+
+constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
 
 // What others have died of is told last.
 int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
@@ -92,7 +98,7 @@ std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
 }
 
 Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   SurvivorView view;
   view.excluded.resize(peers_.size(), false);
   for (const Rank r : excluded) {
@@ -106,11 +112,45 @@ Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const Bo
   ++attempt_;
   phase_ = 0;
   shrink_patience_.emplace(options.deadline_s, options.abort);
+  return want_links();
+}
+
+// Where the mesh is not full: to everybody, as far as they live.
+Status Bootstrap::Impl::want_links() {
+  if (plan_.is_full()) return {};
+  if (!late_) {
+    std::vector<bool> known(peers_.size());
+    for (size_t r = 0; r < known.size(); ++r) known[r] = links_[r] != nullptr || r == static_cast<size_t>(rank_);
+    RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+    late_ = std::make_unique<LinkMaker>(rank_, secret_, peers_, port_, std::move(encrypted), std::move(known));
+    unreachable_.resize(peers_.size(), false);
+  }
+  for (Rank r = 0; r < rank_; ++r) late_->call(r);
+  ask_pause_ = kAskPause;
+  ask_at_ = Patience::Clock::now() + ask_pause_;
+  return take_late_links();
+}
+
+// To whom a link has come the last view is sent, and to those whom the callers exclude.
+Status Bootstrap::Impl::take_late_links() {
+  if (!late_) return {};
+  for (auto& [peer, link] : late_->take_links()) {
+    const auto r = static_cast<size_t>(peer);
+    {
+      const std::lock_guard lock(loss_mutex_);
+      links_[r] = std::move(link);
+      RONDO_TRY(watch_link(peer));
+    }
+    if (!view_bytes_ || (view_.gone[r] && !view_.excluded[r])) continue;
+    links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
+    links_[r]->flush();
+  }
+  for (const LinkMaker::Failure& f : late_->take_failures()) unreachable_[static_cast<size_t>(f.peer)] = true;
   return {};
 }
 
 Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   view_.set_failure(rank_, made);
   ++phase_;
   bool restarted = false;
@@ -127,12 +167,12 @@ Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
 }
 
 void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
-  const auto bytes = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
+  view_bytes_ = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
   // Whom the callers exclude hears so once, should it call too.
   const bool to_excluded = phase_ == 1 && round == 1;
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (!links_[r] || (view_.gone[r] && !(to_excluded && view_.excluded[r]))) continue;
-    links_[r]->queue(FrameKind::kView, attempt_, bytes);
+    links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
     links_[r]->flush();
   }
 }
@@ -140,6 +180,7 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
 // What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's
 // then.
 std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
+  if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
   std::list<Frame>& kept = views_[peer];
   while (auto frame = links_[peer]->pop()) {
@@ -161,6 +202,10 @@ std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
 }
 
 bool Bootstrap::Impl::is_gone(Rank peer) {
+  if (!links_[peer]) {
+    const std::lock_guard lock(loss_mutex_);
+    return unreachable_[static_cast<size_t>(peer)] || gone_[static_cast<size_t>(peer)];
+  }
   if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
   pollfd p{pidfds_[peer].get(), POLLIN, 0};
   return pidfds_[peer] && ::poll(&p, 1, 0) > 0;
@@ -177,7 +222,7 @@ Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
       std::vector<Rank> waiting_for;
       for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
         if (heard[peer] || view_.gone[peer]) continue;
-        links_[peer]->flush();
+        if (links_[peer]) links_[peer]->flush();
         const bool gone = is_gone(peer);  // before the look: what it sent before its end still counts
         const std::optional<ViewMessage> m = next_view(peer);
         if (!m) {
@@ -231,21 +276,69 @@ Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t rou
 
 Status Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
   std::vector<pollfd> fds;
+  std::vector<Rank> missing, listening;
+  for (const Rank r : from)
+    if (!links_[r]) missing.push_back(r);
+  for (Rank r = 0; !missing.empty() && r < static_cast<Rank>(peers_.size()); ++r)  // any of them may have news
+    if (links_[r] && links_[r]->end(nullptr) == Link::End::kNone) listening.push_back(r);
+  for (const Rank r : listening) fds.push_back({links_[r]->fd(), POLLIN, 0});
+  if (!missing.empty() && Patience::Clock::now() >= ask_at_) {
+    for (const Rank r : missing)
+      if (r > rank_) late_->ask(r);
+    ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
+    ask_at_ = Patience::Clock::now() + ask_pause_;
+  }
   for (const Rank r : from) {
+    if (!links_[r]) continue;
     const bool flushed = links_[r]->flush();
     fds.push_back({links_[r]->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0});
     if (pidfds_[r]) fds.push_back({pidfds_[r].get(), POLLIN, 0});
   }
-  ::poll(fds.data(), fds.size(), shrink_patience_->slice_ms());
+  const size_t first_late = fds.size();
+  if (late_) late_->add_to(&fds);
+  ::poll(fds.data(), fds.size(), late_ ? late_->slice_ms(shrink_patience_->slice_ms()) : shrink_patience_->slice_ms());
+  for (size_t i = 0; i < listening.size(); ++i) {
+    if (fds[i].revents == 0) continue;
+    links_[listening[i]]->drain();
+    judge_aloud(listening[i]);
+  }
+  if (late_) RONDO_TRY(late_->step(&fds[first_late]));
+  RONDO_TRY(take_late_links());
   if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
     return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
                                         from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
   return {};
 }
 
+// Until there is a link to each of them.
+Status Bootstrap::Impl::make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up) {
+  for (;;) {
+    std::vector<Rank> missing;
+    for (const Rank r : with)
+      if (r != rank_ && !links_[r]) missing.push_back(r);
+    if (missing.empty()) return {};
+    RONDO_TRY(still_with(with, gave_up));
+    RONDO_TRY(await_views(missing));
+  }
+}
+
+// Whether the members still make this communicator together. Some may have no link to this rank.
+Status Bootstrap::Impl::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
+    if (!links_[r]) continue;
+    links_[r]->drain();
+    judge_aloud(r);
+    sort_frames(r);
+    if (gave_up(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " has begun anew");
+  }
+  for (const Rank r : members)
+    if (r != rank_ && is_gone(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " is gone");
+  return {};
+}
+
 Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
                                                                                 const BootstrapOptions& options) {
-  const std::lock_guard lock(collective_mutex_);
+  const Call call(*this);
   Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
   how.skip_others = true;
   how.gave_up = [this](Rank peer) {
@@ -257,9 +350,14 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
   // What the communicator's own calls have come to does not matter here.
   const Status before = std::exchange(failure_, Status());
   const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
-  const bool one_host =
-      std::all_of(members.begin(), members.end(), [this](Rank r) { return peers_[r].host == peers_[rank_].host; });
-  auto made = one_host ? subset_by_streams(members, how, options) : subset_by_sent_id(members, how, options);
+  const bool by_streams = plan_.is_full() && std::all_of(members.begin(), members.end(), [this](Rank r) {
+                            return peers_[r].host == peers_[rank_].host;
+                          });
+  auto made = [&]() -> Expected<std::unique_ptr<Impl>> {
+    if (by_streams) return subset_by_streams(members, how, options);
+    if (late_) RONDO_TRY(make_links(members[0] == rank_ ? members : std::vector<Rank>{members[0]}, how.gave_up));
+    return subset_by_sent_id(members, how, options);
+  }();
   failure_ = before;
   interrupt_ = interrupt;
   return made;

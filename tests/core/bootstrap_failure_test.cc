@@ -392,6 +392,7 @@ TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {
     met.peers.push_back(*describe_self(0));
     met.peers.back().unix_name = "rondo-test-" + std::to_string(::getpid()) + "-" + std::to_string(r);
   }
+  met.plan = MeshPlan(std::vector<uint32_t>(kRanks, 0), kRanks);
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
   met.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
@@ -400,7 +401,7 @@ TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {
   port.local = std::move(*listen_abstract(met.peers[0].unix_name));
   const Patience patience(20, nullptr);
   Status meshed;
-  std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, std::move(port), patience).status(); });
+  std::thread rank_0([&] { meshed = connect_mesh({0, &secret, &met}, port, patience).status(); });
   std::vector<Fd> fds;
   auto connect_up_to = [&](size_t num) {
     bool refused = false;
