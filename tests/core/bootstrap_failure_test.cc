@@ -1,6 +1,7 @@
 // What every rank sees when joining or leaving goes wrong: missing, lost, doubled, contradicting and uninvited ranks.
 // labels: unit mp
 // timeout: 120
+// again with: RONDO_FULL_MESH=3
 #include <gtest/gtest.h>
 #include <poll.h>
 

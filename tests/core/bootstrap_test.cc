@@ -1,6 +1,7 @@
 // Bootstrap among ranks as threads: joining, gathering, descriptors, leaving, and every error that a rank can see.
 // labels: unit mp
 // timeout: 120
+// again with: RONDO_FULL_MESH=3
 #include "core/bootstrap.h"
 
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 // Processes are killed: the survivors shrink and go on, also when more die while they shrink, in every moment of it.
 // labels: mp
 // timeout: 240
+// again with: RONDO_FULL_MESH=3
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
