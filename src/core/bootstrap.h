@@ -104,6 +104,17 @@ class Bootstrap {
   /// Nothing while `peer` has not said goodbye; then the note that it left. Never blocks.
   std::optional<std::string> parting_note(Rank peer);
 
+  /// Whether each rank is linked with each (RONDO_FULL_MESH, core/mesh_plan.h).
+  bool is_full() const;
+  /// Where it is not: tells all ranks that this one aborts. The first that a rank has heard of, of others or its own;
+  /// who aborts itself hears of no other. Neither blocks.
+  struct Announcement {
+    Rank rank;
+    std::string reason;
+  };
+  void announce_abort(std::string reason);
+  std::optional<Announcement> announced_abort();
+
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank
   /// passes the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one
   /// another connected sockets over the links that stand; across hosts they meet at a rendezvous of members[0]. Errors:

@@ -47,6 +47,9 @@ class Bootstrap::Impl {
   Expected<Survivors> agree(const Status& made);
   Expected<std::unique_ptr<Impl>> subset_of_survivors(const std::vector<Rank>& members, const BootstrapOptions& options);
   std::optional<Loss> find_lost();
+  bool is_full() const { return plan_.is_full(); }
+  void announce_abort(std::string reason);
+  std::optional<Announcement> announced_abort();
   void say_goodbye(const std::string& note);
   void set_interrupt(std::function<Status()> interrupt);
 
@@ -126,6 +129,7 @@ class Bootstrap::Impl {
   };
   void note_lost(const Gone& what, Rank from);
   void note_left(const Gone& what, Rank from);
+  void note_aborted(const Gone& what, Rank from);
   void take_news(Rank from);
   void judge(Rank peer, bool process_ended);
   void tell(Rank to, uint8_t what, const Gone& gone);
@@ -155,7 +159,7 @@ class Bootstrap::Impl {
   /// Grows with attempts and phases, and is above the sequence numbers of all other calls.
   uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
-  Status await_views(const std::vector<Rank>& from);
+  Expected<std::vector<bool>> await_views(const std::vector<Rank>& from);
   Status want_links();
   Status take_late_links();
   Status make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up);
@@ -192,6 +196,7 @@ class Bootstrap::Impl {
   std::mutex loss_mutex_;        // guards what follows, late links, and the handling of watch_'s events
   std::optional<Loss> loss_;
   std::optional<Rank> first_left_;
+  std::optional<Announcement> aborted_;
   std::map<Rank, std::string> parted_;  // parting notes of ranks without a link to this one
   std::vector<bool> gone_;              // by rank: lost or left, as far as this one has heard
   std::map<Rank, wire::Writer> outgoing_news_;

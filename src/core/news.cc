@@ -9,6 +9,7 @@
 //             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
 //             X --- F  .         nothing: it has seen both of them go.
 //
+//   aborted  a flood as well, of the first abort that a rank is told to announce
 //   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
 //
 //   news = { what u8 | rank u32 | text str } ...
@@ -30,7 +31,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint8_t kLost = 1, kLeft = 2;
+constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3;
 constexpr int kUnsentMs = 20;  // until another try where a neighbour's socket is full
 constexpr size_t kStackBytes = 512 * 1024;
 
@@ -71,6 +72,24 @@ void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
     if (r != from && r != what.rank) tell(r, kLost, what);
 }
 
+void Bootstrap::Impl::note_aborted(const Gone& what, Rank from) {
+  if (aborted_) return;
+  aborted_ = Announcement{what.rank, what.text};
+  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
+    if (r != from && r != what.rank) tell(r, kAborted, what);
+}
+
+void Bootstrap::Impl::announce_abort(std::string reason) {
+  const std::lock_guard lock(loss_mutex_);
+  note_aborted({rank_, std::move(reason)}, -1);
+  send_news();
+}
+
+std::optional<Bootstrap::Announcement> Bootstrap::Impl::announced_abort() {
+  const std::lock_guard lock(loss_mutex_);
+  return aborted_;
+}
+
 // from: who says so; -1: its own link.
 void Bootstrap::Impl::note_left(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
@@ -103,6 +122,7 @@ void Bootstrap::Impl::take_news(Rank from) {
       Gone gone{static_cast<Rank>(rank), std::string(r.str())};
       if (!r.ok() || rank >= peers_.size() || gone.rank == rank_) break;
       if (what == kLost) note_lost(gone, from);
+      if (what == kAborted) note_aborted(gone, from);
       if (what == kLeft && !links_[rank]) note_left(gone, from);
     }
   }

@@ -72,6 +72,12 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   std::string address_of(Rank r) override { return bootstrap_->address_of(r); }
   std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
   void part(std::string note) override { note_ = std::move(note); }
+  bool are_many() const override { return !bootstrap_->is_full(); }
+  void announce_abort(std::string reason) override { bootstrap_->announce_abort(std::move(reason)); }
+  std::optional<net::AbortNews> announced_abort() override {
+    auto news = bootstrap_->announced_abort();
+    return news ? std::optional(net::AbortNews{news->rank, std::move(news->reason)}) : std::nullopt;
+  }
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine, bytes, all);
   }

@@ -218,10 +218,15 @@ Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
     bool all_equal = true;
     std::vector<bool> heard(peers_.size(), false);
     heard[rank_] = true;
+    std::vector<bool> ready(peers_.size(), true);  // to be looked at: a look is a system call or three
     for (;;) {
       std::vector<Rank> waiting_for;
       for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
         if (heard[peer] || view_.gone[peer]) continue;
+        if (links_[peer] && !ready[peer]) {
+          waiting_for.push_back(peer);
+          continue;
+        }
         if (links_[peer]) links_[peer]->flush();
         const bool gone = is_gone(peer);  // before the look: what it sent before its end still counts
         const std::optional<ViewMessage> m = next_view(peer);
@@ -245,7 +250,7 @@ Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
         heard[peer] = true;
       }
       if (waiting_for.empty()) break;
-      RONDO_TRY(await_views(waiting_for));
+      RONDO_TRY_ASSIGN(ready, await_views(waiting_for));
     }
     if (all_equal && view_ == sent) {
       send_view(round, true);
@@ -274,7 +279,8 @@ Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t rou
   return {};
 }
 
-Status Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
+// By rank: from whom something may have come.
+Expected<std::vector<bool>> Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
   std::vector<pollfd> fds;
   std::vector<Rank> missing, listening;
   for (const Rank r : from)
@@ -288,26 +294,37 @@ Status Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
     ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
     ask_at_ = Patience::Clock::now() + ask_pause_;
   }
+  const size_t first_from = fds.size();
+  std::vector<Rank> of_fd;
   for (const Rank r : from) {
     if (!links_[r]) continue;
     const bool flushed = links_[r]->flush();
     fds.push_back({links_[r]->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0});
-    if (pidfds_[r]) fds.push_back({pidfds_[r].get(), POLLIN, 0});
+    of_fd.push_back(r);
+    if (!pidfds_[r]) continue;
+    fds.push_back({pidfds_[r].get(), POLLIN, 0});
+    of_fd.push_back(r);
   }
   const size_t first_late = fds.size();
   if (late_) late_->add_to(&fds);
-  ::poll(fds.data(), fds.size(), late_ ? late_->slice_ms(shrink_patience_->slice_ms()) : shrink_patience_->slice_ms());
+  const int slice_ms = late_ ? late_->slice_ms(shrink_patience_->slice_ms()) : shrink_patience_->slice_ms();
+  const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
+  std::vector<bool> ready(peers_.size(), num_ready <= 0);
+  for (size_t i = 0; i < of_fd.size(); ++i)
+    if (fds[first_from + i].revents != 0) ready[of_fd[i]] = true;
   for (size_t i = 0; i < listening.size(); ++i) {
     if (fds[i].revents == 0) continue;
+    ready[listening[i]] = true;
     links_[listening[i]]->drain();
     judge_aloud(listening[i]);
   }
   if (late_) RONDO_TRY(late_->step(&fds[first_late]));
   RONDO_TRY(take_late_links());
+  for (const Rank r : missing) ready[r] = true;
   if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
     return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
                                         from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
-  return {};
+  return ready;
 }
 
 // Until there is a link to each of them.
@@ -318,7 +335,7 @@ Status Bootstrap::Impl::make_links(const std::vector<Rank>& with, const std::fun
       if (r != rank_ && !links_[r]) missing.push_back(r);
     if (missing.empty()) return {};
     RONDO_TRY(still_with(with, gave_up));
-    RONDO_TRY(await_views(missing));
+    RONDO_TRY(await_views(missing).status());
   }
 }
 

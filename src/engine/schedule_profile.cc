@@ -215,8 +215,10 @@ std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, const HostLayout&
     for (Rank r = 0; r < nranks; ++r) ranks.insert(r);
   else ranks = {0, 1, nranks / 2, nranks - 1, root, (root + 1) % nranks, (root + nranks / 2) % nranks};
   if (!hosts.one_host())
-    for (const int host : {0, hosts.num_hosts() / 2, hosts.num_hosts() - 1})
+    for (const int host : {0, hosts.num_hosts() / 2, hosts.num_hosts() - 1}) {
+      if (ranks.size() > kProfiledOnHosts) break;
       for (int l = 0; l < hosts.num_ranks(host); ++l) ranks.insert(hosts.rank(host, l));
+    }
   return {ranks.begin(), ranks.end()};
 }
 
@@ -225,7 +227,7 @@ void look_across(const Algorithm& algorithm, const HostLayout& hosts, const Sche
                  ScheduleProfile& profile) {
   const Cost cost = cost_of(algorithm, hosts);
   profile.crossings = static_cast<double>(cost.crossings >= 0 ? cost.crossings : cost.steps);
-  if (std::ssize(schedule.ranks) != hosts.nranks()) return;
+  if (hosts.nranks() > kProfiledOnHosts) return;
   const CheckReport found = check_schedule(schedule, CheckOptions::fingerprints());
   RONDO_CHECK(found.ok);  // of the library, or proven when it was registered
   profile.crossings = static_cast<double>(found.crossings);

@@ -275,12 +275,15 @@ Doorbell* RemoteTransport::bell(Rank r) {
 }
 
 // A peer's boards are asked for when somebody looks at them, which is in long waits only. Also of a rank that this one
-// has not spoken to yet: who called something else has to be named by all, and connecting does not block.
-bool RemoteTransport::fresh(Rank r) {
+// has not spoken to yet: who called something else has to be named by all, and connecting does not block. Where there are
+// many ranks only of those it has spoken to, or waits for alone: a late rank would else make all connect to all.
+bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   const uint64_t now = monotonic_ns();
-  if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
+  if (!may_connect && peers_.are_many() && !wire_->connected(r)) {
+    if (!remote.mirror.ended()) return false;
+  } else if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
     remote.boards_asked_ns = now;
     Header h;
     h.kind = Kind::kBoardsAsked;
@@ -349,13 +352,13 @@ void RemoteTransport::attend(bool on) {
 OperationBoard* RemoteTransport::board(Rank r) {
   if (shares_memory(r)) return local_->board(index_here(r));
   if (r == rank_) return &own_board_;
-  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->mirror.board() : nullptr;
+  return fresh(r, false) ? &remotes_[static_cast<size_t>(r)]->mirror.board() : nullptr;
 }
 
 PairBoard* RemoteTransport::pair_board(Rank r) {
   if (shares_memory(r)) return local_->pair_board(index_here(r));
   if (r == rank_) return &own_pair_board_;
-  return fresh(r) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
+  return fresh(r, true) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
 }
 
 // The first abort that a rank hears of is the one that counts for it.
@@ -367,8 +370,10 @@ void RemoteTransport::take_abort(Rank by, std::string reason) {
 void RemoteTransport::tell_abort() {
   Header h;
   h.kind = Kind::kAbort;
+  const bool many = peers_.are_many();
+  if (many) peers_.announce_abort(reason_);
   for (Rank r = 0; r < nranks_; ++r)
-    if (r != rank_ && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
+    if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
       wire_->send_copy(r, h, reason_.data(), reason_.size());
 }
 
@@ -413,8 +418,18 @@ void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes)
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
 }
 
+void RemoteTransport::hear_of_aborts() {
+  if (!peers_.are_many() || aborted_by_ >= 0) return;
+  if (auto news = peers_.announced_abort()) {
+    const std::lock_guard lock(mutex_);
+    take_abort(news->by, std::move(news->reason));
+  }
+}
+
 std::optional<PeerLoss> RemoteTransport::find_lost() {
-  if (auto lost = peers_.find_lost()) return lost;
+  auto lost = peers_.find_lost();  // reads news of aborts, too
+  hear_of_aborts();
+  if (lost) return lost;
   std::vector<PeerLoss> losses;
   {
     const std::lock_guard lock(mutex_);

@@ -43,6 +43,11 @@ namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
+struct AbortNews {
+  Rank by;
+  std::string reason;
+};
+
 /// What the transport needs of the communicator's out-of-band channel.
 class RemotePeers {
  public:
@@ -58,6 +63,11 @@ class RemotePeers {
   virtual std::optional<PeerLoss> find_lost() = 0;
   /// Nothing while rank r has not left on purpose; then what it said last with part().
   virtual std::optional<std::string> parting_note(Rank r) = 0;
+  /// So many that no rank should speak to all of them over the network. They hear of aborts out of band then: the first
+  /// one that has been announced.
+  virtual bool are_many() const = 0;
+  virtual void announce_abort(std::string reason) = 0;
+  virtual std::optional<AbortNews> announced_abort() = 0;
   /// What the others are told when this rank leaves.
   virtual void part(std::string note) = 0;
 };
@@ -145,12 +155,13 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   // Under the lock:
   void take_abort(Rank by, std::string reason);
   void tell_abort();
+  void hear_of_aborts();
   void fail_here(const Status& why);
   Status strange(const Header& h) const;
   bool carry();
   bool move();
   bool answer_leavers();
-  bool fresh(Rank r);
+  bool fresh(Rank r, bool may_connect);
   void note_end(Rank r, const std::byte* bytes, size_t num_bytes);
   void leave();
   void keep_for_good();

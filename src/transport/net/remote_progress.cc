@@ -219,6 +219,7 @@ void RemoteTransport::poll_loop() {
       ::poll(fds, 1, kGiveWayMs);
       continue;
     }
+    hear_of_aborts();
     bool quiet = false, moved = false;
     const bool attended =
         attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
