@@ -1,18 +1,20 @@
 // Bootstrap: the out-of-band control plane among the ranks of one communicator.
 //
 // join() meets the other ranks at the rendezvous named by a unique id, proves in both directions that each side holds
-// the id's secret, and then connects every rank with every other: through an abstract Unix socket on the same host,
-// through TCP otherwise. What follows (gathering blobs, handing over file descriptors, noticing deaths) runs on that
-// mesh without any central process, so the death of no rank, not even of the maker of the id, makes the others hang.
+// the id's secret, and then connects every rank with every other, or, where there are many, with those of its row and
+// column in a grid (core/mesh_plan.h): through an abstract Unix socket on the same host, through TCP otherwise. What
+// follows (gathering blobs, handing over file descriptors, noticing deaths) runs on that mesh without any central
+// process, so the death of no rank, not even of the maker of the id, makes the others hang.
 //
 //   rank 0 ----unix---- rank 1        host A: one stream per pair, carries frames, descriptors (SCM_RIGHTS), EOF = death
 //      \  \            /   |          host B: likewise
 //       \  `---tcp----'    tcp        between hosts: frames and EOF; TCP keepalive finds a host without power
 //        `------tcp---- rank 2
 //
-// Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes. A collective call sends nranks-1
-// messages a rank; from 17 ranks on all send 3 nranks together (block_exchange.cc). It is not a data path: payloads
-// are a few KiB, and they are authenticated at connection time but not encrypted.
+// Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes; beyond RONDO_FULL_MESH ranks
+// (64) about 2 sqrt(nranks) of each, and a thread that passes on whose end its neighbours have seen (news.cc). A
+// collective call sends nranks-1 messages a rank; from 17 ranks on all send 3 nranks together (block_exchange.cc). It
+// is not a data path: payloads are a few KiB, and they are authenticated at connection time but not encrypted.
 //
 // Every wait ends at BootstrapOptions::deadline_s, within 50 ms after the abort flag is raised, or when a peer that is
 // waited for is lost; the error names the ranks. From 17 ranks on those who wait for what another collects give it up
@@ -97,8 +99,8 @@ class Bootstrap {
     Rank rank;
     std::string how;  // a sentence that names the rank
   };
-  /// The first peer found dead, for good; nothing while all live or have said goodbye. One system call while nothing
-  /// happened; never blocks.
+  /// The first peer found dead, or heard of as dead, for good; nothing while all live or have said goodbye. One system
+  /// call while nothing happened; never blocks.
   std::optional<Loss> find_lost();
 
   /// Nothing while `peer` has not said goodbye; then the note that it left. Never blocks.
@@ -117,7 +119,8 @@ class Bootstrap {
 
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank
   /// passes the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one
-  /// another connected sockets over the links that stand; across hosts they meet at a rendezvous of members[0]. Errors:
+  /// another connected sockets over the links that stand; across hosts, and where not all are linked, they meet at a
+  /// rendezvous of members[0]. Errors:
   /// those of all_gather, and kSystem naming the rank that could not make its sockets.
   Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
   /// Asked at least every 50 ms while a collective call waits; an error ends the call. Set before the first call.
