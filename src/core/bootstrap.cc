@@ -96,41 +96,12 @@ Status Bootstrap::Impl::watch_link(Rank peer) {
   return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
 }
 
-namespace {
-
-// How many bits two addresses have in common from the left.
-int common_bits(const IpAddress& a, const IpAddress& b) {
-  if (a.v6 != b.v6) return -1;
-  int bits = 0;
-  for (const int most = a.v6 ? 128 : 32; bits < most; ++bits)
-    if (((a.bytes[bits / 8] ^ b.bytes[bits / 8]) >> (7 - bits % 8) & 1) != 0) break;
-  return bits;
-}
-
-// Of an address without port or brackets.
-std::string host_text(const IpAddress& address) {
-  std::string text = address.to_string(0);
-  text.resize(text.rfind(':'));
-  return address.v6 ? text.substr(1, text.size() - 2) : text;
-}
-
-}  // namespace
-
 // Without a link that shows which of its addresses can be reached: the one that is nearest to one of ours.
 std::string Bootstrap::Impl::address_of(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
   if (!links_[peer]) {
     if (peers_[peer].host == peers_[rank_].host) return "127.0.0.1";
-    int most = -2;
-    std::string best;
-    for (const IpAddress& theirs : peers_[peer].addresses) {
-      int bits = -1;
-      for (const IpAddress& ours : peers_[rank_].addresses) bits = std::max(bits, common_bits(theirs, ours));
-      if (bits <= most) continue;
-      most = bits;
-      best = host_text(theirs);
-    }
-    return gone_[peer] ? std::string() : best;
+    return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
   }
   sockaddr_storage at{};
   socklen_t bytes = sizeof at;
@@ -416,7 +387,8 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
 std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
   if (plan_.is_full()) look();  // reads what has come; else somebody has
   const std::lock_guard lock(loss_mutex_);
-  if (links_[peer]) return links_[peer]->end(nullptr) == Link::End::kLeft ? std::optional(links_[peer]->note()) : std::nullopt;
+  if (links_[peer])
+    return links_[peer]->end(nullptr) == Link::End::kLeft ? std::optional(links_[peer]->note()) : std::nullopt;
   const auto parted = parted_.find(peer);
   return parted != parted_.end() ? std::optional(parted->second) : std::nullopt;
 }

@@ -61,7 +61,7 @@ class Bootstrap::Impl {
   /// Of reading the links.
   class Turn {
    public:
-    explicit Turn(Impl& impl);                    // waits
+    explicit Turn(Impl& impl);  // waits
     Turn(Impl& impl, std::try_to_lock_t);
     ~Turn();
     Turn(const Turn&) = delete;
@@ -145,8 +145,7 @@ class Bootstrap::Impl {
   Expected<std::unique_ptr<Impl>> subset_by_sent_id(const std::vector<Rank>& members, const Awaited& how,
                                                     const BootstrapOptions& options);
   Expected<std::unique_ptr<Impl>> meet_by_id(const std::vector<Rank>& members, const std::string& blob,
-                                             const BootstrapOptions& options,
-                                             const std::function<Status()>& interrupt);
+                                             const BootstrapOptions& options, const std::function<Status()>& interrupt);
   Expected<std::unique_ptr<Impl>> subset_by_streams(const std::vector<Rank>& members, const Awaited& how,
                                                     const BootstrapOptions& options);
 
@@ -170,7 +169,7 @@ class Bootstrap::Impl {
   MeshPlan plan_;
   std::vector<PeerInfo> peers_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank, empty for this one, and where the plan makes none
-  Secret secret_ = {};  // these two where the plan is not full
+  Secret secret_ = {};                        // these two where the plan is not full
   MeshPort port_;
   std::atomic<bool> turn_taken_ = false;
 
@@ -184,8 +183,8 @@ class Bootstrap::Impl {
   uint32_t attempt_ = 0, phase_ = 0;      // of shrinking
   SurvivorView view_;
   std::optional<Patience> shrink_patience_;
-  std::unique_ptr<LinkMaker> late_;  // of links to those whom the plan leaves out
-  std::vector<bool> unreachable_;    // by rank: nobody listens at its port
+  std::unique_ptr<LinkMaker> late_;       // of links to those whom the plan leaves out
+  std::vector<bool> unreachable_;         // by rank: nobody listens at its port
   Patience::Clock::time_point ask_at_{};  // for those who do not come
   std::chrono::milliseconds ask_pause_{};
   std::shared_ptr<const std::string> view_bytes_;  // sent last, and to whom a link comes later

@@ -15,9 +15,9 @@
 namespace rondo {
 namespace {
 
-constexpr auto kConnect = std::chrono::seconds(5);    // per address of a peer
+constexpr auto kConnect = std::chrono::seconds(5);     // per address of a peer
 constexpr auto kRetry = std::chrono::milliseconds(2);  // where a peer's queue is full
-constexpr double kNewsS = 0.3;                        // within which the root has heard of a death
+constexpr double kNewsS = 0.3;                         // within which the root has heard of a death
 
 // Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
@@ -61,9 +61,8 @@ void LinkMaker::call(Rank peer) {
   if (known_[index(peer)]) return;
   known_[index(peer)] = true;
   const PeerInfo& to = peers_[index(peer)];
-  Caller& caller = callers_.emplace_back(
-      Caller{.peer = peer,
-             .handshake = ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
+  Caller& caller = callers_.emplace_back(Caller{
+      .peer = peer, .handshake = ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
   if (same_host(peer)) caller.handshake.emplace<PairClient>(secret_, pair_of(rank_, peer));
   dial(&caller);
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
@@ -102,7 +101,8 @@ void LinkMaker::dial(Caller* caller) {
   }
   if (!caller->fd && (error == EMFILE || error == ENFILE)) {
     own_ = Status(StatusCode::kSystem, fmt::format("rank {} cannot connect to rank {}: {}; raise this process's limit "
-                                                   "(ulimit -n)", rank_, caller->peer, errno_text(error)));
+                                                   "(ulimit -n)",
+                                                   rank_, caller->peer, errno_text(error)));
     return;
   }
   if (!caller->fd)
@@ -185,8 +185,10 @@ Status LinkMaker::accept_from(int listener, bool local) {
     std::string address;
     Fd fd = accept_one(listener, local ? nullptr : &address);
     if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
-      return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
-                                                     "(ulimit -n)", rank_, errno_text(errno)));
+      return Status(StatusCode::kSystem,
+                    fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
+                                "(ulimit -n)",
+                                rank_, errno_text(errno)));
     if (!fd) return {};
     Stranger& s = strangers_.emplace_back(
         Stranger{std::move(fd), std::move(address), local,
@@ -303,9 +305,9 @@ Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
     RONDO_TRY(news_from_root());
   } while (root_.end(nullptr) == Link::End::kNone && news.wait_ready(root_.fd(), POLLIN, "waiting for news").ok());
   const Rank peer = failure.peer;
-  return Status(failure.why.code(), fmt::format("rank {} could not connect to {}: {}", rank_,
-                                                peer_text(peer, peers_[static_cast<size_t>(peer)]),
-                                                failure.why.message()));
+  return Status(failure.why.code(),
+                fmt::format("rank {} could not connect to {}: {}", rank_,
+                            peer_text(peer, peers_[static_cast<size_t>(peer)]), failure.why.message()));
 }
 
 Status MeshBuilder::news_from_root() {

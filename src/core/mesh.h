@@ -39,8 +39,8 @@ class LinkMaker {
     Status why;
   };
   /// The peers and the port must outlive it. Of `known` peers nothing is taken: they have links.
-  LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port,
-            Encryption encryption, std::vector<bool> known);
+  LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port, Encryption encryption,
+            std::vector<bool> known);
 
   /// Connects to a peer below this rank. Those above come by themselves.
   void call(Rank peer);

@@ -19,9 +19,8 @@ MeshPlan::MeshPlan(std::vector<uint32_t> hosts, int most_full) : most_full_(most
     ++size[hosts_[r]];
   }
   if (!is_full())  // hosts in the order of their first ranks
-    std::stable_sort(order_.begin(), order_.end(), [&](Rank a, Rank b) {
-      return first_rank[hosts_[index(a)]] < first_rank[hosts_[index(b)]];
-    });
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](Rank a, Rank b) { return first_rank[hosts_[index(a)]] < first_rank[hosts_[index(b)]]; });
   places_.resize(n);
   host_first_.resize(n);
   host_size_.resize(n);

@@ -53,7 +53,7 @@ class TableWriter {
  private:
   std::string entries_of(const std::vector<Rank>& ranks) const;
   MeshPlan plan_;
-  std::vector<std::string> encoded_;                // by rank
+  std::vector<std::string> encoded_;               // by rank
   std::shared_ptr<const std::string> everything_;  // of a full plan
 };
 

@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
 constexpr int kCrowdedPollMs = 20;
-constexpr int kUnsentPollMs = 2;                     // while somebody's socket takes no more
+constexpr int kUnsentPollMs = 2;                       // while somebody's socket takes no more
 constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at everybody's age
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
@@ -71,7 +71,9 @@ class Root {
       was_crowded_ = wait_for_room;
       epoll_event events[64];
       const int n = ::epoll_wait(news_.get(), events, std::size(events),
-                                 wait_for_room ? kCrowdedPollMs : unsent_.empty() ? kPollMs : kUnsentPollMs);
+                                 wait_for_room     ? kCrowdedPollMs
+                                 : unsent_.empty() ? kPollMs
+                                                   : kUnsentPollMs);
       bool somebody_came = false;
       for (int i = 0; i < n; ++i) {
         if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));

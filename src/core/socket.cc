@@ -144,6 +144,26 @@ std::string IpAddress::to_string(uint16_t port) const {
   return v6 ? fmt::format("[{}]:{}", text, port) : fmt::format("{}:{}", text, port);
 }
 
+std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours) {
+  auto common_bits = [](const IpAddress& a, const IpAddress& b) {
+    if (a.v6 != b.v6) return -1;
+    int bits = 0;
+    for (const int most = a.v6 ? 128 : 32; bits < most; ++bits)
+      if (((a.bytes[bits / 8] ^ b.bytes[bits / 8]) >> (7 - bits % 8) & 1) != 0) break;
+    return bits;
+  };
+  int most = -2;
+  char best[INET6_ADDRSTRLEN] = "";
+  for (const IpAddress& address : theirs) {
+    int bits = -1;
+    for (const IpAddress& own : ours) bits = std::max(bits, common_bits(address, own));
+    if (bits <= most) continue;
+    most = bits;
+    ::inet_ntop(address.v6 ? AF_INET6 : AF_INET, address.bytes, best, sizeof best);
+  }
+  return best;
+}
+
 Expected<Listeners> listen_tcp(const std::vector<IpAddress>& addresses, uint16_t port) {
   constexpr int kAttempts = 16;  // a port that is free at the first address may be taken at the second
   Status why(StatusCode::kSystem, "no address to listen on");

@@ -83,6 +83,10 @@ struct IpAddress {
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };
 
+/// The one of `theirs` that has most bits from the left in common with one of `ours`, without a port: "10.0.0.7", "fe80::1".
+/// Empty when there is none.
+std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours);
+
 /// NCCL's notation: comma-separated prefixes; "^" in front excludes them, "=" in front wants exact names.
 bool interface_selected(std::string_view spec, std::string_view name);
 /// Addresses of the interfaces that are up: those selected by `spec`; when it is empty all but loopback and, unless

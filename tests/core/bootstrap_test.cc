@@ -183,6 +183,18 @@ TEST(Bootstrap, IdsAreDistinct) {
   EXPECT_EQ(x->host_hash, y->host_hash);
 }
 
+TEST(Interfaces, TheNearestAddressIsTaken) {
+  const IpAddress near{.bytes = {10, 1, 2, 9}}, far{.bytes = {172, 17, 0, 1}}, own{.bytes = {10, 1, 3, 4}};
+  IpAddress v6{.v6 = true};
+  v6.bytes[0] = 0x20;
+  v6.bytes[15] = 1;
+  EXPECT_EQ(nearest_host({far, near}, {own}), "10.1.2.9");
+  EXPECT_EQ(nearest_host({near, far, v6}, {far}), "172.17.0.1");
+  EXPECT_EQ(nearest_host({near, v6}, {v6}), "2000::1");
+  EXPECT_EQ(nearest_host({far}, {}), "172.17.0.1");
+  EXPECT_EQ(nearest_host({}, {own}), "");
+}
+
 TEST(Interfaces, SelectionFollowsNcclsNotation) {
   EXPECT_TRUE(interface_selected("eth", "eth0"));
   EXPECT_FALSE(interface_selected("=eth", "eth0"));
