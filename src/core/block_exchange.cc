@@ -2,8 +2,8 @@
 // than cores all of them cost the same cores: 256 ranks spent half of their start on them. So they go through the first
 // rank of each block of about sqrt(n) ranks:
 //
-// Blocks are the rows of the grid in core/mesh_plan.h, and their first ranks its first column: where the mesh is not full
-// these links are there.
+// Blocks are the rows of the grid in core/mesh_plan.h, and their first ranks its first column: where the mesh is not
+// full these links are there.
 //
 //   1. a block's ranks -> its first     2. the blocks' first ranks among themselves     3. each back to its block
 //
@@ -14,8 +14,9 @@
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
 // Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
-// is heard in one step, as where each sends to each; in two where the mesh is not full. At the deadline those who wait for a single rank speak before
-// those who wait for what that one collects, so that the rank which is missing is named and not the one that waits.
+// is heard in one step, as where each sends to each; in two where the mesh is not full. At the deadline those who wait
+// for a single rank speak before those who wait for what that one collects, so that the rank which is missing is named
+// and not the one that waits.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/epoll.h>

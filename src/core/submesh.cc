@@ -6,8 +6,8 @@
 //                            rank 2                  since the link that it comes through was proven already
 //
 // Nothing is shared with the parent afterwards: either may be closed first, and the end of a stream tells of a death as
-// in any mesh. Ranks of several hosts cannot hand over sockets, and ranks of a mesh that is not full have no links to do
-// it through; they meet at a rendezvous of the group's first rank, whose id travels through the parent.
+// in any mesh. Ranks of several hosts cannot hand over sockets, and ranks of a mesh that is not full have no links to
+// do it through; they meet at a rendezvous of the group's first rank, whose id travels through the parent.
 #include <fcntl.h>
 #include <fmt/format.h>
 

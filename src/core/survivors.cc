@@ -10,9 +10,9 @@
 // later a rank needs a view of a later round of every rank outside of W, but from who has decided V it gets that
 // decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
 //
-// Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports are
-// open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: who does not come
-// is asked for there, ever more rarely. Where not even the port's host answers, news.cc tells.
+// Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports
+// are open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: who does
+// not come is asked for there, ever more rarely. Where not even the port's host answers, news.cc tells.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).

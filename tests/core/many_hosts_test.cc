@@ -1,5 +1,5 @@
-// Hundreds of ranks on several hosts: communicators are made, sum, split, lose a rank and shrink. More ranks than cores by
-// far, and control connections in a grid, whose paths cross hosts.
+// Hundreds of ranks on several hosts: communicators are made, sum, split, lose a rank and shrink. More ranks than cores
+// by far, and control connections in a grid, whose paths cross hosts.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>

@@ -275,8 +275,8 @@ Doorbell* RemoteTransport::bell(Rank r) {
 }
 
 // A peer's boards are asked for when somebody looks at them, which is in long waits only. Also of a rank that this one
-// has not spoken to yet: who called something else has to be named by all, and connecting does not block. Where there are
-// many ranks only of those it has spoken to, or waits for alone: a late rank would else make all connect to all.
+// has not spoken to yet: who called something else has to be named by all, and connecting does not block. Where there
+// are many ranks only of those it has spoken to, or waits for alone: a late rank would else make all connect to all.
 bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
