@@ -1,6 +1,6 @@
 // The inside of a Bootstrap: the links of the mesh, and what is spoken over them. bootstrap.cc has the collective calls
-// and the watch for deaths, news.cc tells of what only some of the ranks see, submesh.cc makes a mesh of some of the ranks,
-// survivors.cc lets those that live agree on who they are.
+// and the watch for deaths, news.cc tells of what only some of the ranks see, submesh.cc makes a mesh of some of the
+// ranks, survivors.cc lets those that live agree on who they are.
 //
 // Who may read the links: whoever has the turn. A collective call takes it, and so does, between such calls, who looks
 // for deaths where the mesh is not full: what one has read another would wait for in vain.

@@ -61,7 +61,7 @@ Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patienc
   }
 }
 
-//   table = ranks u32 | most_full u32 | ranks times: number of the host u32 | entries u32 | entries times: rank u32, who
+//   table = ranks u32 | most_full u32 | { number of the host u32 } of each rank | entries u32 | { rank u32 | who } ...
 Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
   wire::Reader r(frame.payload);
   Met met;

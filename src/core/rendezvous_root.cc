@@ -1,5 +1,5 @@
-// The root's side of core/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs does
-// not grow with the number of ranks that wait.
+// The root's side of core/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs
+// does not grow with the number of ranks that wait.
 #include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>

@@ -83,8 +83,8 @@ struct IpAddress {
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };
 
-/// The one of `theirs` that has most bits from the left in common with one of `ours`, without a port: "10.0.0.7", "fe80::1".
-/// Empty when there is none.
+/// The one of `theirs` that has most bits from the left in common with one of `ours`, without a port: "10.0.0.7",
+/// "fd00::1". Empty when there is none.
 std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours);
 
 /// NCCL's notation: comma-separated prefixes; "^" in front excludes them, "=" in front wants exact names.
