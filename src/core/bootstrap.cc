@@ -50,8 +50,13 @@ Expected<rondo_unique_id> make_unique_id() {
 
 Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
-  RONDO_TRY_ASSIGN(PeerInfo self, describe_self(options_.pretend_host));
-  RONDO_TRY_ASSIGN(port_, open_mesh_port(&self));
+  auto of_this_rank = [this](const Status& s) { return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message())); };
+  auto described = describe_self(options_.pretend_host);
+  if (!described.ok()) return of_this_rank(described.status());
+  PeerInfo self = std::move(*described);
+  auto port = open_mesh_port(&self);
+  if (!port.ok()) return of_this_rank(port.status());
+  port_ = std::move(*port);
   RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, interrupt));
   RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met}, port_, patience));
   met.root->queue(FrameKind::kMeshed, 0, nullptr);

@@ -161,46 +161,46 @@ TEST(BootstrapFailure, StrangersNeitherStallNorBreakTheRendezvous) {
 }
 
 TEST(BootstrapFailure, StrangersAtTheMeshAreRefusedAndLogged) {
-  // Every rank's TCP listener is open while the mesh forms; poke at all listening ports of this process meanwhile.
-  std::atomic<bool> stop = false;
-  uint64_t pokes = 0;
-  auto claim_rank_4 = [](int fd, const Patience& patience) {
-    ClientHandshake client(Secret{9, 9, 9}, Purpose::kMesh, 4);
-    for (auto state = client.start(fd); state == ClientHandshake::State::kUnderWay; state = client.advance(fd))
-      if (!patience.wait_ready(fd, POLLIN, "test").ok()) return;
-    EXPECT_FALSE(client.status().ok());
-  };
-  std::thread poker([&] {
-    const Patience patience(20, nullptr);
-    while (!stop) {
-      FILE* f = std::fopen("/proc/self/net/tcp", "r");
-      char line[512];
-      while (f != nullptr && std::fgets(line, sizeof(line), f) != nullptr) {
-        unsigned address, port, state;
-        if (std::sscanf(line, "%*d: %x:%x %*x:%*x %x", &address, &port, &state) != 3 || state != 0x0a) continue;
-        IpAddress ip;
-        std::memcpy(ip.bytes, &address, 4);
-        bool refused;
-        auto fd = connect_tcp(ip, static_cast<uint16_t>(port), patience.at_most(1), &refused);
-        if (fd.ok() && (pokes++ & 1) == 0) (void)write_all(fd->get(), "SSH-2.0-x\r\n", patience, "test");
-        else if (fd.ok()) claim_rank_4(fd->get(), patience.at_most(0.5));
-      }
-      if (f != nullptr) std::fclose(f);
-    }
-  });
-  std::string log;
-  bool logged = false;  // by a rank, as the rendezvous does; a mesh forms in milliseconds, so not in every round
-  for (int round = 0; round < 5 || (!logged && round < 500); ++round) {
-    ::testing::internal::CaptureStderr();
-    const auto all = testing::join_threads(5, {.ranks_per_host = 1}, [](Bootstrap& b) { EXPECT_OK(b.barrier()); });
-    log += ::testing::internal::GetCapturedStderr();
-    for (const Status& s : all) EXPECT_OK(s);
-    for (int rank = 0; rank < 5; ++rank)
-      logged = logged || log.find("rondo: rank " + std::to_string(rank) + " refused ") != std::string::npos;
+  const Secret secret{1, 2, 3};
+  const Patience patience(20, nullptr);
+  Met met[2];
+  MeshPort ports[2];
+  std::vector<PeerInfo> peers;
+  std::vector<Fd> roots;
+  for (const uint64_t host : {1, 2}) {
+    peers.push_back(*describe_self(host));
+    ports[host - 1] = std::move(*open_mesh_port(&peers.back()));
   }
-  stop = true;
-  poker.join();
-  EXPECT_TRUE(logged) << log;
+  for (Met& m : met) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    m.plan = MeshPlan({0, 1}, 2);
+    m.peers = peers;
+    m.root = std::make_unique<Link>(Fd(ends[0]), false, 1 << 20);
+    roots.emplace_back(ends[1]);
+  }
+  ::testing::internal::CaptureStderr();
+  Status meshed[2];
+  std::thread rank_0([&] { meshed[0] = connect_mesh({0, &secret, &met[0]}, ports[0], patience).status(); });
+  bool refused = false;
+  for (const IpAddress& address : peers[0].addresses) {  // rank 0 waits for rank 1 meanwhile
+    auto lost = connect_tcp(address, peers[0].tcp_port, patience, &refused);
+    ASSERT_OK(lost.status());
+    ASSERT_OK(write_all(lost->get(), "SSH-2.0-x\r\n" + std::string(100, ' '), patience, "test"));
+    char c;
+    EXPECT_EQ(read_exactly(lost->get(), &c, 1, patience, "test").code(), StatusCode::kPeerLost);
+    auto liar = connect_tcp(address, peers[0].tcp_port, patience, &refused);
+    ASSERT_OK(liar.status());
+    expect_error(authenticate_client(liar->get(), ClientHandshake(Secret{9, 9, 9}, Purpose::kMesh, 1), patience).status(),
+                 StatusCode::kUnauthorized, {});
+  }
+  meshed[1] = connect_mesh({1, &secret, &met[1]}, ports[1], patience).status();
+  rank_0.join();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_OK(meshed[0]);
+  EXPECT_OK(meshed[1]);
+  EXPECT_NE(log.find("rondo: rank 0 refused "), std::string::npos) << log;
+  EXPECT_NE(log.find(": it claims rank 1 and does not hold the"), std::string::npos) << log;
 }
 
 TEST(BootstrapFailure, AbortEndsAJoinUnderWay) {
