@@ -50,7 +50,9 @@ Expected<rondo_unique_id> make_unique_id() {
 
 Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
-  auto of_this_rank = [this](const Status& s) { return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message())); };
+  auto of_this_rank = [this](const Status& s) {
+    return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
+  };
   auto described = describe_self(options_.pretend_host);
   if (!described.ok()) return of_this_rank(described.status());
   PeerInfo self = std::move(*described);

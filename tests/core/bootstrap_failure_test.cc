@@ -191,8 +191,9 @@ TEST(BootstrapFailure, StrangersAtTheMeshAreRefusedAndLogged) {
     EXPECT_EQ(read_exactly(lost->get(), &c, 1, patience, "test").code(), StatusCode::kPeerLost);
     auto liar = connect_tcp(address, peers[0].tcp_port, patience, &refused);
     ASSERT_OK(liar.status());
-    expect_error(authenticate_client(liar->get(), ClientHandshake(Secret{9, 9, 9}, Purpose::kMesh, 1), patience).status(),
-                 StatusCode::kUnauthorized, {});
+    expect_error(
+        authenticate_client(liar->get(), ClientHandshake(Secret{9, 9, 9}, Purpose::kMesh, 1), patience).status(),
+        StatusCode::kUnauthorized, {});
   }
   meshed[1] = connect_mesh({1, &secret, &met[1]}, ports[1], patience).status();
   rank_0.join();
