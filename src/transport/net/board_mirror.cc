@@ -76,30 +76,32 @@ std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
 bool BoardMirror::store(const std::byte* bytes, size_t num_bytes, bool same_host) {
   if (num_bytes != sizeof(OperationBoard) + sizeof(PairBoard)) return false;
   if (ended_) return true;
+  auto& [operations, pairs] = boards();
   OperationBoard b;
   PairBoard p;
   std::memcpy(static_cast<void*>(&b), bytes, sizeof b);
   std::memcpy(static_cast<void*>(&p), bytes + sizeof b, sizeof p);
-  for (size_t i = 0; i < OperationBoard::kRecords; ++i) store_record(b.records[i], board_.records[i]);
-  for (size_t i = 0; i < PairBoard::kRecords; ++i) store_record(p.records[i], pairs_.records[i]);
-  for (size_t i = 0; i < OperationBoard::kWaits; ++i) store_word(board_.waits[i], b.waits[i]);
+  for (size_t i = 0; i < OperationBoard::kRecords; ++i) store_record(b.records[i], operations.records[i]);
+  for (size_t i = 0; i < PairBoard::kRecords; ++i) store_record(p.records[i], pairs.records[i]);
+  for (size_t i = 0; i < OperationBoard::kWaits; ++i) store_word(operations.waits[i], b.waits[i]);
   const uint64_t now = monotonic_ns();
-  store_word(board_.waits_noted_ns, b.waits_noted_ns == OperationBoard::kForGood
+  store_word(operations.waits_noted_ns, b.waits_noted_ns == OperationBoard::kForGood
                                         ? OperationBoard::kForGood
                                         : now - std::min(now, b.waits_noted_ns));
-  store_word(board_.owner_pid, b.owner_pid);
-  store_word(board_.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
-  store_word(pairs_.posted, p.posted);
-  store_word(board_.finished, std::max(load(board_.finished), b.finished));
-  store_word(board_.posted, std::max(load(board_.posted), b.posted));
+  store_word(operations.owner_pid, b.owner_pid);
+  store_word(operations.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
+  store_word(pairs.posted, p.posted);
+  store_word(operations.finished, std::max(load(operations.finished), b.finished));
+  store_word(operations.posted, std::max(load(operations.posted), b.posted));
   return true;
 }
 
 void BoardMirror::end(const PartingNote& note) {
   if (ended_) return;
   ended_ = true;
-  store_word(board_.finished, note.finished);
-  store_word(board_.posted, note.posted);
+  OperationBoard& operations = boards().operations;
+  store_word(operations.finished, note.finished);
+  store_word(operations.posted, note.posted);
 }
 
 }  // namespace rondo::net

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "trace/operation_record.h"
@@ -37,12 +38,20 @@ class BoardMirror {
   /// How far its owner came, for good.
   void end(const PartingNote& note);
   bool ended() const { return ended_; }
-  OperationBoard& board() { return board_; }
-  PairBoard& pairs() { return pairs_; }
+  /// Where store() or end() was called before.
+  OperationBoard& board() { return boards_->operations; }
+  PairBoard& pairs() { return boards_->pairs; }
 
  private:
-  OperationBoard board_{};
-  PairBoard pairs_{};
+  struct Boards {  // 8 KiB, which are nobody's business for most of thousands of peers
+    OperationBoard operations{};
+    PairBoard pairs{};
+  };
+  Boards& boards() {
+    if (boards_ == nullptr) boards_ = std::make_unique<Boards>();
+    return *boards_;
+  }
+  std::unique_ptr<Boards> boards_;
   bool ended_ = false;
 };
 
