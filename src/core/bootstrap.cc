@@ -60,7 +60,7 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::fun
   if (!port.ok()) return of_this_rank(port.status());
   port_ = std::move(*port);
   RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, interrupt));
-  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met}, port_, patience));
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met, interrupt}, port_, patience));
   met.root->queue(FrameKind::kMeshed, 0, nullptr);
   met.root->flush();
   peers_ = std::move(met.peers);
@@ -77,7 +77,10 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::fun
     port_ = {};
     return {};
   }
-  RONDO_TRY(learn_of_all());
+  interrupt_ = interrupt;
+  const Status learnt = learn_of_all();
+  interrupt_ = nullptr;
+  RONDO_TRY(learnt);
   return start_news();
 }
 
@@ -120,6 +123,7 @@ std::string Bootstrap::Impl::address_of(Rank peer) {
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
+  if (is_in_forked_child()) return std::nullopt;
   if (plan_.is_full()) look();
   else if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
   const std::lock_guard lock(loss_mutex_);
@@ -402,6 +406,7 @@ std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
 
 // The mesh's thread must not write behind the goodbyes.
 void Bootstrap::Impl::say_goodbye(const std::string& note) {
+  if (is_in_forked_child()) return;  // the thread may have held a lock
   if (!plan_.is_full()) {
     const Call call(*this);
     look();
@@ -411,7 +416,7 @@ void Bootstrap::Impl::say_goodbye(const std::string& note) {
   stop_news();
   const Call call(*this);
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
-  port_ = {};
+  port_.shut();
   for (const auto& link : links_)
     if (link) link->say_goodbye(note);
 }

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <pthread.h>
-#include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -135,9 +135,11 @@ class Bootstrap::Impl {
   void tell(Rank to, uint8_t what, const Gone& gone);
   void send_news();
   void forward_leaving(const Gone& what);
-  void judge_aloud(Rank peer);
+  void judge_aloud(Rank peer, bool process_ended = false);
   Status start_news();
   void stop_news();
+  void wake_news();
+  bool is_in_forked_child() const { return news_pid_ != 0 && news_pid_ != ::getpid(); }
   Status learn_of_all();
 
   // submesh.cc
@@ -188,6 +190,7 @@ class Bootstrap::Impl {
   Patience::Clock::time_point ask_at_{};  // for those who do not come
   std::chrono::milliseconds ask_pause_{};
   std::shared_ptr<const std::string> view_bytes_;  // sent last, and to whom a link comes later
+  std::vector<std::shared_ptr<const std::string>> decisions_;  // of this attempt's phases, before it
 
   Fd news_;                      // epoll: links with something to read; made when it is first needed
   Fd watch_;                     // epoll: ends of links, deaths of processes; nothing else wakes it
@@ -202,7 +205,8 @@ class Bootstrap::Impl {
   std::vector<Rank> unsent_news_;
   bool leaving_ = false;
   std::optional<pthread_t> news_thread_;
-  Fd news_stop_;
+  Fd news_wake_;  // eventfd
+  std::atomic<bool> news_stops_ = false;
   pid_t news_pid_ = 0;  // a forked child has no such thread
 };
 

@@ -58,7 +58,9 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
   RONDO_CHECK(descriptors.size() <= kMaxDescriptorsPerFrame && (descriptors.empty() || passes_descriptors_));
   std::string header = header_of(kind, sequence, descriptors.size(), payload.get());
   const std::lock_guard lock(mutex_);
-  if (end_ == End::kNone) outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
+  if (end_ != End::kNone) return;
+  outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
+  outbox_.back().is_news = kind == FrameKind::kNews;
 }
 
 void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
@@ -73,7 +75,7 @@ void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const 
 
 void Link::drop_unsent() {
   const std::lock_guard lock(mutex_);
-  while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();
+  outbox_.remove_if([](const Outgoing& out) { return out.done_bytes == 0 && !out.is_news; });
 }
 
 bool Link::flush() {
@@ -295,7 +297,9 @@ void Link::say_goodbye(const std::string& note) {
   const std::lock_guard lock(mutex_);
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
-  while (!outbox_.empty() && outbox_.back().done_bytes == 0) outbox_.pop_back();  // nobody will wait for these
+  outbox_.remove_if([](const Outgoing& out) {  // nobody will wait for these
+    return out.done_bytes == 0 && !out.is_news;
+  });
   const auto payload = std::make_shared<const std::string>(note);
   outbox_.push_back({header_of(FrameKind::kGoodbye, 0, 0, payload.get()), payload, {}});
   flush_locked();

@@ -67,7 +67,7 @@ class Link {
              std::span<const int> descriptors = {});
   /// As above; the frame owns its descriptors.
   void queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload, std::vector<Fd> fds);
-  /// Forgets frames of which nothing has been written yet.
+  /// Forgets frames of which nothing has been written yet, but for news.
   void drop_unsent();
   /// Writes what the socket takes. True when nothing is left (also when the link has ended).
   bool flush();
@@ -95,6 +95,7 @@ class Link {
     std::vector<int> descriptors;
     size_t done_bytes = 0;
     std::vector<Fd> owned = {};  // closed when the frame is out
+    bool is_news = false;
   };
   bool flush_locked();
   bool flush_sealed();

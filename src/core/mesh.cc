@@ -54,6 +54,11 @@ RankPair LinkMaker::pair_of(Rank client, Rank server) const {
 
 void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
   known_[index(peer)] = true;
+  for (Caller& c : callers_) {  // it has come by itself
+    if (c.peer != peer || !c.only_asks) continue;
+    c.peer = -1;
+    c.fd = Fd();
+  }
   links_.emplace_back(peer, std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes, std::move(session)));
 }
 
@@ -77,7 +82,9 @@ void LinkMaker::ask(Rank peer) {
 }
 
 void LinkMaker::fail(Caller* caller, Status why) {
-  failures_.push_back({caller->peer, std::move(why)});
+  const bool gone = why.code() == StatusCode::kPeerLost;
+  if (!caller->only_asks && !gone) known_[index(caller->peer)] = false;
+  if (!caller->only_asks || gone) failures_.push_back({caller->peer, std::move(why)});
   caller->peer = -1;
   caller->fd = Fd();
 }
@@ -124,11 +131,7 @@ void LinkMaker::dial_next(Caller* caller, Status why, bool refused) {
 }
 
 void LinkMaker::greet(Caller* caller) {
-  if (caller->only_asks) {
-    caller->fd = Fd();
-    caller->peer = -1;
-    return;
-  }
+  if (caller->only_asks) return;
   std::visit(
       [&](auto& handshake) {
         if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) fail(caller, handshake.status());
@@ -138,6 +141,7 @@ void LinkMaker::greet(Caller* caller) {
 
 // Moves a call of ours on. When it has been answered the caller is spent: its peer is -1.
 void LinkMaker::advance(Caller* caller, short events) {
+  if (caller->peer < 0) return;
   const PeerInfo& to = peers_[index(caller->peer)];
   if (!caller->fd) {
     if (Patience::Clock::now() - caller->since >= kRetry) dial(caller);
@@ -160,6 +164,13 @@ void LinkMaker::advance(Caller* caller, short events) {
                      false);
   }
   if (events == 0) return;
+  if (caller->only_asks) {  // dropped there, as a stranger, or by the kernel: once more, which tells
+    caller->fd = Fd();
+    caller->all_refused = true;
+    caller->next_address = 0;
+    caller->since = Patience::Clock::now();
+    return;
+  }
   const auto [state, why] = std::visit(
       [&](auto& h) {
         const auto now = h.advance(caller->fd.get());
@@ -230,7 +241,7 @@ int LinkMaker::slice_ms(int most_ms) const {
 }
 
 Status LinkMaker::step(const pollfd* polled) {
-  RONDO_TRY(own_);
+  RONDO_TRY(std::exchange(own_, {}));
   size_t i = 1 + port_.tcp.sockets.size();
   for (Caller& c : callers_) advance(&c, polled[i++].revents);
   for (Stranger& s : strangers_)
@@ -256,6 +267,7 @@ class MeshBuilder {
         peers_(request.met->peers),
         root_(*request.met->root),
         patience_(patience),
+        interrupt_(request.interrupt),
         wanted_(request.met->plan.neighbours(request.rank)),
         maker_(request.rank, *request.secret, request.met->peers, port, std::move(encryption),
                all_but(wanted_, request.met->peers.size())),
@@ -280,6 +292,7 @@ class MeshBuilder {
   const std::vector<PeerInfo>& peers_;
   Link& root_;
   const Patience& patience_;
+  const std::function<Status()>& interrupt_;
   const std::vector<Rank> wanted_;
   LinkMaker maker_;
   std::vector<std::unique_ptr<Link>> links_;
@@ -349,6 +362,7 @@ Status MeshBuilder::build() {
       return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
     RONDO_TRY(harvest());
     RONDO_TRY(news_from_root());
+    if (interrupt_) RONDO_TRY(interrupt_());
     if (const Status s = patience_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
                                           list_ranks(missing()), peers_.size()));

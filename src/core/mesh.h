@@ -10,6 +10,7 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <list>
 #include <memory>
 #include <utility>
@@ -27,6 +28,12 @@ constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two 
 struct MeshPort {
   Fd local;
   Listeners tcp;
+  /// Ends it also for copies that a fork left in other processes.
+  void shut() {
+    local.shut();
+    for (Fd& l : tcp.sockets) l.shut();
+    *this = {};
+  }
 };
 /// Opens the listeners and writes their addresses into *self.
 Expected<MeshPort> open_mesh_port(PeerInfo* self);
@@ -44,7 +51,8 @@ class LinkMaker {
 
   /// Connects to a peer below this rank. Those above come by themselves.
   void call(Rank peer);
-  /// Whether anybody listens at a peer's port: if not that is a failure.
+  /// Whether anybody listens at a peer's port: when that ends it is a failure. Until there is a link one connection
+  /// stays there, so that asking does not fill the peer's queue.
   void ask(Rank peer);
   void add_to(std::vector<pollfd>* fds) const;
   /// For poll(): less than most_ms where a call has to be tried again, or given up, before.
@@ -54,8 +62,8 @@ class LinkMaker {
   Status step(const pollfd* polled);
   /// What has come of it since the last call.
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> take_links() { return std::exchange(links_, {}); }
-  /// Peers that could not be called, since the last call: kPeerLost (nobody listens, or not for long), kTimeout (no
-  /// answer at any address), kUnauthorized, kMismatch, kSystem.
+  /// Peers that could not be called, since the last call: kPeerLost (nobody listens at any of their addresses, or not
+  /// for long: they are gone), else kTimeout (no answer), kUnauthorized, kMismatch, kSystem; these may be called again.
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
 
  private:
@@ -114,6 +122,7 @@ struct MeshRequest {
   Rank rank = 0;
   const Secret* secret = nullptr;
   const Met* met = nullptr;  // the plan, its peers, and the root that tells of ranks that die meanwhile
+  std::function<Status()> interrupt = {};  // asked at least every 50 ms, where there is one
 };
 /// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Strangers at the
 /// listeners are dropped.

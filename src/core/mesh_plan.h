@@ -8,7 +8,7 @@
 //
 // Ranks of one host have the links of a plan of their own besides: what concerns a host alone stays on it.
 //
-// Complexity: linked() and the like O(1), row_and_column() O(sqrt n) and O(ranks of the host).
+// Complexity: linked() and corner() O(1), neighbours() O(sqrt n) and O(ranks of the host).
 // Thread safety: values.
 #pragma once
 

@@ -7,7 +7,7 @@
 //
 //             .  .  T  .         T hears of X from F. Where there is no F in an incomplete grid, or F has left or died,
 //             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
-//             X --- F  .         nothing: it has seen both of them go.
+//             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
 //
 //   aborted  a flood as well, of the first abort that a rank is told to announce
 //   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
@@ -61,6 +61,7 @@ void Bootstrap::Impl::send_news() {
     unsent_news_.push_back(to);
   }
   std::erase_if(unsent_news_, [this](Rank r) { return links_[static_cast<size_t>(r)]->flush(); });
+  if (!unsent_news_.empty()) wake_news();
 }
 
 void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
@@ -120,7 +121,8 @@ void Bootstrap::Impl::take_news(Rank from) {
       const auto what = r.get<uint8_t>();
       const auto rank = r.get<uint32_t>();
       Gone gone{static_cast<Rank>(rank), std::string(r.str())};
-      if (!r.ok() || rank >= peers_.size() || gone.rank == rank_) break;
+      if (!r.ok() || rank >= peers_.size()) break;
+      if (gone.rank == rank_) continue;
       if (what == kLost) note_lost(gone, from);
       if (what == kAborted) note_aborted(gone, from);
       if (what == kLeft && !links_[rank]) note_left(gone, from);
@@ -143,10 +145,10 @@ void Bootstrap::Impl::judge(Rank peer, bool process_ended) {
 }
 
 // Within a call that has the turn.
-void Bootstrap::Impl::judge_aloud(Rank peer) {
+void Bootstrap::Impl::judge_aloud(Rank peer, bool process_ended) {
   if (plan_.is_full()) return;
   const std::lock_guard lock(loss_mutex_);
-  judge(peer, false);
+  judge(peer, process_ended);
   send_news();
 }
 
@@ -166,19 +168,23 @@ Status Bootstrap::Impl::learn_of_all() {
 }
 
 Status Bootstrap::Impl::start_news() {
-  news_stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
-  if (!news_stop_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
+  news_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!news_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
   auto loop = +[](void* self) -> void* {
     Impl& impl = *static_cast<Impl*>(self);
-    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.news_stop_.get(), POLLIN, 0}};
-    for (bool unsent = false;;) {
+    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.news_wake_.get(), POLLIN, 0}};
+    for (bool unsent = false; !impl.news_stops_;) {
       ::poll(fds, 2, unsent ? kUnsentMs : -1);
-      if (fds[1].revents != 0) return nullptr;
+      uint64_t times;
+      (void)!::read(impl.news_wake_.get(), &times, sizeof times);
+      if (impl.news_stops_) break;
       const Turn turn(impl);
       impl.look();
       const std::lock_guard lock(impl.loss_mutex_);
       unsent = !impl.unsent_news_.empty();
+      if (unsent) ::poll(nullptr, 0, 1);
     }
+    return nullptr;
   };
   sigset_t all, before;
   sigfillset(&all);
@@ -196,11 +202,16 @@ Status Bootstrap::Impl::start_news() {
   return {};
 }
 
+void Bootstrap::Impl::wake_news() {
+  const uint64_t one = 1;
+  if (news_wake_) (void)!::write(news_wake_.get(), &one, sizeof one);
+}
+
 // Without the turn, which the thread may be waiting for.
 void Bootstrap::Impl::stop_news() {
-  if (!news_thread_ || news_pid_ != ::getpid()) return;
-  const uint64_t one = 1;
-  (void)!::write(news_stop_.get(), &one, sizeof one);
+  if (!news_thread_ || is_in_forked_child()) return;
+  news_stops_ = true;
+  wake_news();
   ::pthread_join(*news_thread_, nullptr);
   news_thread_.reset();
 }

@@ -51,8 +51,10 @@ Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& pa
                             "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
 }
 
-Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patience& patience) {
+Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patience& patience,
+                                  const std::function<Status()>& interrupt) {
   for (;;) {
+    if (interrupt) RONDO_TRY(interrupt());
     bool retry = true;
     auto reached = reach_root(id, rank, patience, &retry);
     if (reached.ok() || !retry) return reached;
@@ -143,7 +145,7 @@ std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
 
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Patience& patience, const std::function<Status()>& interrupt) {
-  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience));
+  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience, interrupt));
   auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
   wire::Writer join;
   join.put(static_cast<uint32_t>(nranks))

@@ -40,7 +40,7 @@ struct Connection {
   bool meshed = false;
   bool told = false;              // of the failure
   bool finished = false;          // to be dropped
-  int poll_fd() const { return link ? link->fd() : fd.get(); }
+  int watched_fd() const { return link ? link->fd() : fd.get(); }
 };
 
 class Root {
@@ -95,6 +95,8 @@ class Root {
     epoll_event event = {EPOLLIN, {.ptr = what}};
     return ::epoll_ctl(news_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
+  // A forked child may hold copies, for which the kernel would go on to report what is no longer here.
+  void unwatch(int fd) { ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, fd, nullptr); }
   void send(Connection& c, FrameKind kind, std::shared_ptr<const std::string> payload) {
     c.link->queue(kind, 0, std::move(payload));
     unsent_.push_back(&c);
@@ -133,6 +135,7 @@ class Root {
       if (c->joined) continue;
       if (Clock::now() - c->since < kCrowdedPatience) return false;
       std::erase(unsent_, &*c);
+      unwatch(c->watched_fd());
       connections_.erase(c);
       return true;
     }
@@ -235,8 +238,10 @@ class Root {
     if (!std::exchange(some_finished_, false)) return;
     std::erase_if(unsent_, [](const Connection* c) { return c->finished; });
     connections_.remove_if([this](const Connection& c) {
-      if (c.finished && c.joined) --num_joined_;
-      return c.finished;
+      if (!c.finished) return false;
+      if (c.joined) --num_joined_;
+      unwatch(c.watched_fd());
+      return true;
     });
   }
 
@@ -264,7 +269,10 @@ class Root {
   }
 
   void close_listeners() {
-    for (Fd& l : listeners_.sockets) l.shut();
+    for (Fd& l : listeners_.sockets) {
+      unwatch(l.get());
+      l.shut();
+    }
     listeners_.sockets.clear();
   }
 

@@ -157,6 +157,7 @@ std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector
   for (const IpAddress& address : theirs) {
     int bits = -1;
     for (const IpAddress& own : ours) bits = std::max(bits, common_bits(address, own));
+    if (std::find(ours.begin(), ours.end(), address) != ours.end()) bits = -1;  // that leads to this host
     if (bits <= most) continue;
     most = bits;
     ::inet_ntop(address.v6 ? AF_INET6 : AF_INET, address.bytes, best, sizeof best);

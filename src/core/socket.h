@@ -84,7 +84,7 @@ struct IpAddress {
 };
 
 /// The one of `theirs` that has most bits from the left in common with one of `ours`, without a port: "10.0.0.7",
-/// "fd00::1". Empty when there is none.
+/// "fd00::1"; one that is ours (both hosts have a bridge, say) only when there is no other. Empty when there is none.
 std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours);
 
 /// NCCL's notation: comma-separated prefixes; "^" in front excludes them, "=" in front wants exact names.

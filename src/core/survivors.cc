@@ -11,8 +11,8 @@
 // decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
 //
 // Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports
-// are open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: who does
-// not come is asked for there, ever more rarely. Where not even the port's host answers, news.cc tells.
+// are open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: at the port
+// of one who does not come a connection waits for its end. Where not even the port's host answers, news.cc tells.
 //
 // Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
 // early decision of Charron-Bost and Schiper (2004).
@@ -111,6 +111,8 @@ Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const Bo
   view_ = std::move(view);
   ++attempt_;
   phase_ = 0;
+  decisions_.clear();
+  view_bytes_ = nullptr;
   shrink_patience_.emplace(options.deadline_s, options.abort);
   return want_links();
 }
@@ -142,10 +144,12 @@ Status Bootstrap::Impl::take_late_links() {
       RONDO_TRY(watch_link(peer));
     }
     if (!view_bytes_ || (view_.gone[r] && !view_.excluded[r])) continue;
+    for (const auto& decision : decisions_) links_[r]->queue(FrameKind::kView, attempt_, decision);
     links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
     links_[r]->flush();
   }
-  for (const LinkMaker::Failure& f : late_->take_failures()) unreachable_[static_cast<size_t>(f.peer)] = true;
+  for (const LinkMaker::Failure& f : late_->take_failures())  // others are called again
+    if (f.why.code() == StatusCode::kPeerLost) unreachable_[static_cast<size_t>(f.peer)] = true;
   return {};
 }
 
@@ -159,6 +163,7 @@ Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
     if (end == Phase::kDecided) break;
     // Another rank gave up and calls again: its attempt is everybody's now.
     restarted = true;
+    decisions_.clear();
     view_.gone = view_.excluded;
     view_.set_failure(rank_, {});
     phase_ = 1;
@@ -168,6 +173,7 @@ Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
 
 void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
   view_bytes_ = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
+  if (decided && late_) decisions_.push_back(view_bytes_);
   // Whom the callers exclude hears so once, should it call too.
   const bool to_excluded = phase_ == 1 && round == 1;
   for (size_t r = 0; r < peers_.size(); ++r) {
@@ -182,6 +188,7 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
 std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
+  judge_aloud(peer);
   std::list<Frame>& kept = views_[peer];
   while (auto frame = links_[peer]->pop()) {
     if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));
@@ -195,20 +202,24 @@ std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   while (!kept.empty()) {
     auto m = decode_view(kept.front().payload, nranks);
     if (m && m->attempt > attempt_) break;  // for when this attempt has been given up here, too
+    if (m && m->attempt == attempt_ && m->phase > phase_) break;  // its decision of this phase comes from another
     kept.pop_front();
-    if (m && m->attempt == attempt_ && m->phase >= phase_) return m;
+    if (m && m->attempt == attempt_ && m->phase == phase_) return m;
   }
   return std::nullopt;
 }
 
 bool Bootstrap::Impl::is_gone(Rank peer) {
-  if (!links_[peer]) {
+  if (!plan_.is_full()) {
     const std::lock_guard lock(loss_mutex_);
-    return unreachable_[static_cast<size_t>(peer)] || gone_[static_cast<size_t>(peer)];
+    if (gone_[static_cast<size_t>(peer)]) return true;
+    if (!links_[peer]) return unreachable_[static_cast<size_t>(peer)];
   }
   if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
   pollfd p{pidfds_[peer].get(), POLLIN, 0};
-  return pidfds_[peer] && ::poll(&p, 1, 0) > 0;
+  if (!pidfds_[peer] || ::poll(&p, 1, 0) <= 0) return false;
+  judge_aloud(peer, true);
+  return true;
 }
 
 Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
@@ -289,8 +300,7 @@ Expected<std::vector<bool>> Bootstrap::Impl::await_views(const std::vector<Rank>
     if (links_[r] && links_[r]->end(nullptr) == Link::End::kNone) listening.push_back(r);
   for (const Rank r : listening) fds.push_back({links_[r]->fd(), POLLIN, 0});
   if (!missing.empty() && Patience::Clock::now() >= ask_at_) {
-    for (const Rank r : missing)
-      if (r > rank_) late_->ask(r);
+    for (const Rank r : missing) r > rank_ ? late_->ask(r) : late_->call(r);
     ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
     ask_at_ = Patience::Clock::now() + ask_pause_;
   }

@@ -204,6 +204,32 @@ TEST(BootstrapFailure, StrangersAtTheMeshAreRefusedAndLogged) {
   EXPECT_NE(log.find(": it claims rank 1 and does not hold the"), std::string::npos) << log;
 }
 
+// A forked child holds copies of the rendezvous' connections, for which the kernel goes on to report what has ended here.
+TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
+  const rondo_unique_id id = testing::new_id();
+  const auto contents = decode_id(id);
+  ASSERT_OK(contents.status());
+  const Patience patience(20, nullptr);
+  bool refused = false;
+  auto fd = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
+  ASSERT_OK(fd.status());
+  ClientHandshake half(contents->secret, Purpose::kRendezvous, 0);
+  half.start(fd->get());
+  ASSERT_OK(patience.wait_ready(fd->get(), POLLIN, "test"));  // it has been accepted, and answered
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  Child holder([&]() -> std::string {
+    char c;
+    ::close(ends[1]);
+    return ::read(ends[0], &c, 1) == 0 ? "ok" : "pipe";
+  });
+  fd->shut();  // the child's copies stay
+  for (const Status& s : join_some(4, id, {0, 1, 2, 3}, {.deadline_s = 20})) EXPECT_OK(s);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_EQ(holder.join(), "ok");
+}
+
 TEST(BootstrapFailure, AbortEndsAJoinUnderWay) {
   const rondo_unique_id id = testing::new_id();
   std::atomic<bool> abort = false;

@@ -189,8 +189,9 @@ TEST(Interfaces, TheNearestAddressIsTaken) {
   v6.bytes[0] = 0x20;
   v6.bytes[15] = 1;
   EXPECT_EQ(nearest_host({far, near}, {own}), "10.1.2.9");
-  EXPECT_EQ(nearest_host({near, far, v6}, {far}), "172.17.0.1");
-  EXPECT_EQ(nearest_host({near, v6}, {v6}), "2000::1");
+  EXPECT_EQ(nearest_host({far, near}, {own, far}), "10.1.2.9");  // one that both have leads nowhere
+  EXPECT_EQ(nearest_host({far}, {far}), "172.17.0.1");
+  EXPECT_EQ(nearest_host({near, v6}, {IpAddress{.v6 = true, .bytes = {0x20}}}), "2000::1");
   EXPECT_EQ(nearest_host({far}, {}), "172.17.0.1");
   EXPECT_EQ(nearest_host({}, {own}), "");
 }

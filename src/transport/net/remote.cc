@@ -421,8 +421,11 @@ void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes)
 void RemoteTransport::hear_of_aborts() {
   if (!peers_.are_many() || aborted_by_ >= 0) return;
   if (auto news = peers_.announced_abort()) {
-    const std::lock_guard lock(mutex_);
-    take_abort(news->by, std::move(news->reason));
+    {
+      const std::lock_guard lock(mutex_);
+      take_abort(news->by, std::move(news->reason));
+    }
+    ring(*bell(rank_));
   }
 }
 
