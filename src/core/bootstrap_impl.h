@@ -189,7 +189,7 @@ class Bootstrap::Impl {
   std::vector<bool> unreachable_;         // by rank: nobody listens at its port
   Patience::Clock::time_point ask_at_{};  // for those who do not come
   std::chrono::milliseconds ask_pause_{};
-  std::shared_ptr<const std::string> view_bytes_;  // sent last, and to whom a link comes later
+  std::shared_ptr<const std::string> view_bytes_;              // sent last, and to whom a link comes later
   std::vector<std::shared_ptr<const std::string>> decisions_;  // of this attempt's phases, before it
 
   Fd news_;                      // epoll: links with something to read; made when it is first needed

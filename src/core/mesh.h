@@ -121,7 +121,7 @@ class LinkMaker {
 struct MeshRequest {
   Rank rank = 0;
   const Secret* secret = nullptr;
-  const Met* met = nullptr;  // the plan, its peers, and the root that tells of ranks that die meanwhile
+  const Met* met = nullptr;                // the plan, its peers, and the root that tells of ranks that die meanwhile
   std::function<Status()> interrupt = {};  // asked at least every 50 ms, where there is one
 };
 /// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Strangers at the

@@ -410,6 +410,44 @@ TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
   for (const Status& s : results) EXPECT_OK(s);
 }
 
+// Who asks whether a peer lives hears of its end alone: not of an accepted connection, nor of one that is dropped.
+TEST(BootstrapFailure, APortIsAskedUntilItCloses) {
+  for (const uint64_t their_host : {1, 2}) {  // on one host, across hosts
+    std::vector<PeerInfo> peers = {*describe_self(1), *describe_self(their_host)};
+    MeshPort ours = std::move(*open_mesh_port(&peers[0])), theirs = std::move(*open_mesh_port(&peers[1]));
+    LinkMaker maker(0, Secret{1}, peers, ours, {}, {true, false});
+    auto step_for = [&](int ms, const auto& until) {
+      return eventually(ms * 1e-3, [&] {
+        maker.ask(1);
+        std::vector<pollfd> fds;
+        maker.add_to(&fds);
+        ::poll(fds.data(), fds.size(), maker.slice_ms(5));
+        EXPECT_OK(maker.step(fds.data()));
+        return until();
+      });
+    };
+    std::vector<Fd> accepted;
+    std::string who;
+    auto comes = [&] {
+      for (const Fd* listener : {&theirs.local, &theirs.tcp.sockets[0]})
+        if (Fd fd = accept_one(listener->get(), &who)) accepted.push_back(std::move(fd));
+      return !accepted.empty();
+    };
+    EXPECT_TRUE(step_for(5000, comes));
+    EXPECT_FALSE(step_for(100, [&] { return comes() && accepted.size() > 1; })) << "one connection is enough";
+    accepted.clear();
+    EXPECT_TRUE(step_for(5000, comes)) << "dropped, it comes again";
+    EXPECT_TRUE(maker.take_failures().empty());
+    accepted.clear();
+    theirs.shut();
+    std::vector<LinkMaker::Failure> failures;
+    EXPECT_TRUE(step_for(5000, [&] { return !(failures = maker.take_failures()).empty(); }));
+    ASSERT_EQ(failures.size(), 1u);
+    EXPECT_EQ(failures[0].peer, 1);
+    expect_error(failures[0].why, StatusCode::kPeerLost, {"refused"});
+  }
+}
+
 // A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for
 // one of many strangers, and the first to come had to go for the last.
 TEST(BootstrapFailure, PeersAreNotTurnedAwayForBeingMany) {

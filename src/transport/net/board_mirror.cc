@@ -86,8 +86,8 @@ bool BoardMirror::store(const std::byte* bytes, size_t num_bytes, bool same_host
   for (size_t i = 0; i < OperationBoard::kWaits; ++i) store_word(operations.waits[i], b.waits[i]);
   const uint64_t now = monotonic_ns();
   store_word(operations.waits_noted_ns, b.waits_noted_ns == OperationBoard::kForGood
-                                        ? OperationBoard::kForGood
-                                        : now - std::min(now, b.waits_noted_ns));
+                                            ? OperationBoard::kForGood
+                                            : now - std::min(now, b.waits_noted_ns));
   store_word(operations.owner_pid, b.owner_pid);
   store_word(operations.owner_pid_namespace, same_host ? b.owner_pid_namespace : 0);
   store_word(pairs.posted, p.posted);
