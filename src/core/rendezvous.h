@@ -62,8 +62,8 @@ struct Met {
   std::vector<PeerInfo> peers;  // by rank; empty for those with whom the plan makes no link, but for this rank itself
   std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed
 };
-/// Collective: waits for all ranks. `interrupt`, where there is one, is asked at least every 50 ms, between two attempts
-/// to reach the root: an error ends the wait. Errors: those of Bootstrap::join.
+/// Collective: waits for all ranks. `interrupt`, where there is one, is asked at least every 50 ms, or between two
+/// attempts to reach the root: an error ends the wait. Errors: those of Bootstrap::join.
 Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
                               const Patience& patience, const std::function<Status()>& interrupt = nullptr);
 /// The error in a kRefused frame.

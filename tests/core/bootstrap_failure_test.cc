@@ -204,7 +204,7 @@ TEST(BootstrapFailure, StrangersAtTheMeshAreRefusedAndLogged) {
   EXPECT_NE(log.find(": it claims rank 1 and does not hold the"), std::string::npos) << log;
 }
 
-// A forked child holds copies of the rendezvous' connections, for which the kernel goes on to report what has ended here.
+// A forked child holds copies of the rendezvous' connections, whose ends the kernel goes on to report.
 TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
@@ -224,6 +224,15 @@ TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
     return ::read(ends[0], &c, 1) == 0 ? "ok" : "pipe";
   });
   fd->shut();  // the child's copies stay
+  auto cpu_s = [] {
+    timespec t{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  };
+  ::poll(nullptr, 0, 50);  // until the rendezvous has seen that end
+  const double before_s = cpu_s();
+  ::poll(nullptr, 0, 400);
+  EXPECT_LT(cpu_s() - before_s, 0.1) << "the rendezvous does not come to rest";
   for (const Status& s : join_some(4, id, {0, 1, 2, 3}, {.deadline_s = 20})) EXPECT_OK(s);
   ::close(ends[0]);
   ::close(ends[1]);
