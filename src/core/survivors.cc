@@ -218,6 +218,7 @@ bool Bootstrap::Impl::is_gone(Rank peer) {
   if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
   pollfd p{pidfds_[peer].get(), POLLIN, 0};
   if (!pidfds_[peer] || ::poll(&p, 1, 0) <= 0) return false;
+  links_[peer]->drain();  // a goodbye may stand before the end
   judge_aloud(peer, true);
   return true;
 }
