@@ -239,6 +239,7 @@ std::optional<FifoView> RemoteTransport::open_reader(const ConnectionKey& key) {
     const std::lock_guard lock(mutex_);
     const auto made = fifos_->open_reader(key);
     bytes_ = fifos_->bytes();
+    if (key.writer != rank_) remotes_[static_cast<size_t>(key.writer)]->awaited = true;
     if (made.ok()) return *made;
     why = fmt::format("rank {} cannot make a connection from rank {}: {}", rank_, key.writer, made.status().message());
   }
@@ -276,12 +277,12 @@ Doorbell* RemoteTransport::bell(Rank r) {
 
 // A peer's boards are asked for when somebody looks at them, which is in long waits only. Also of a rank that this one
 // has not spoken to yet: who called something else has to be named by all, and connecting does not block. Where there
-// are many ranks only of those it has spoken to, or waits for alone: a late rank would else make all connect to all.
+// are many ranks only of those it has spoken to, or receives from: a late rank would else make all connect to all.
 bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   const uint64_t now = monotonic_ns();
-  if (!may_connect && peers_.are_many() && !wire_->connected(r)) {
+  if (!may_connect && peers_.are_many() && !remote.awaited && !wire_->connected(r)) {
     if (!remote.mirror.ended()) return false;
   } else if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
     remote.boards_asked_ns = now;
