@@ -65,6 +65,13 @@ inline std::vector<Status> join_threads(int nranks, const Spawn& spawn, const st
   return results;
 }
 
+/// The error has the code, and its text these facts.
+inline void expect_error(const Status& s, StatusCode code, std::initializer_list<std::string> facts) {
+  EXPECT_EQ(s.code(), code) << s.to_string();
+  for (const std::string& fact : facts)
+    EXPECT_NE(s.message().find(fact), std::string_view::npos) << "'" << fact << "' is missing in: " << s.to_string();
+}
+
 /// A forked child. The body's text arrives here when the child ends.
 class Child {
  public:
