@@ -21,9 +21,9 @@ namespace rondo {
 namespace {
 
 using testing::Child;
-using testing::Spawn;
 using testing::eventually;
 using testing::expect_error;
+using testing::Spawn;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
