@@ -476,8 +476,8 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
   return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
 }
 bool Bootstrap::is_full() const { return impl_->is_full(); }
-void Bootstrap::announce_abort(std::string reason) { impl_->announce_abort(std::move(reason)); }
-std::optional<Bootstrap::Announcement> Bootstrap::announced_abort() { return impl_->announced_abort(); }
+void Bootstrap::announce(Topic topic, std::string text) { impl_->announce(topic, std::move(text)); }
+std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) { return impl_->announced(topic); }
 void Bootstrap::say_goodbye(const std::string& note) { impl_->say_goodbye(note); }
 std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }
 Status Bootstrap::all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {

@@ -108,14 +108,15 @@ class Bootstrap {
 
   /// Whether each rank is linked with each (RONDO_FULL_MESH, core/mesh_plan.h).
   bool is_full() const;
-  /// Where it is not: tells all ranks that this one aborts. The first that a rank has heard of, of others or its own;
-  /// who aborts itself hears of no other. Neither blocks.
+  /// Where it is not: tells all ranks something. announced(): the first of its topic that a rank has heard of, of others
+  /// or its own; who announces something hears of no other. Neither blocks.
+  enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
-    Rank rank;
-    std::string reason;
+    Rank by;
+    std::string text;
   };
-  void announce_abort(std::string reason);
-  std::optional<Announcement> announced_abort();
+  void announce(Topic topic, std::string text);
+  std::optional<Announcement> announced(Topic topic);
 
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank
   /// passes the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one

@@ -48,8 +48,8 @@ class Bootstrap::Impl {
   Expected<std::unique_ptr<Impl>> subset_of_survivors(const std::vector<Rank>& members, const BootstrapOptions& options);
   std::optional<Loss> find_lost();
   bool is_full() const { return plan_.is_full(); }
-  void announce_abort(std::string reason);
-  std::optional<Announcement> announced_abort();
+  void announce(Topic topic, std::string text);
+  std::optional<Announcement> announced(Topic topic);
   void say_goodbye(const std::string& note);
   void set_interrupt(std::function<Status()> interrupt);
 
@@ -129,7 +129,7 @@ class Bootstrap::Impl {
   };
   void note_lost(const Gone& what, Rank from);
   void note_left(const Gone& what, Rank from);
-  void note_aborted(const Gone& what, Rank from);
+  void note_announced(Topic topic, const Gone& what, Rank from);
   void take_news(Rank from);
   void judge(Rank peer, bool process_ended);
   void tell(Rank to, uint8_t what, const Gone& gone);
@@ -198,7 +198,7 @@ class Bootstrap::Impl {
   std::mutex loss_mutex_;        // guards what follows, late links, and the handling of watch_'s events
   std::optional<Loss> loss_;
   std::optional<Rank> first_left_;
-  std::optional<Announcement> aborted_;
+  std::array<std::optional<Announcement>, 2> announced_;  // by topic
   std::map<Rank, std::string> parted_;  // parting notes of ranks without a link to this one
   std::vector<bool> gone_;              // by rank: lost or left, as far as this one has heard
   std::map<Rank, wire::Writer> outgoing_news_;

@@ -9,7 +9,7 @@
 //             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
 //             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
 //
-//   aborted  a flood as well, of the first abort that a rank is told to announce
+//   aborted, disagreement  floods as well, of the first of each that a rank is told to announce
 //   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
 //
 //   news = { what u8 | rank u32 | text str } ...
@@ -31,7 +31,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3;
+constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3, kDisagreement = 4;
 constexpr int kUnsentMs = 20;  // until another try where a neighbour's socket is full
 constexpr size_t kStackBytes = 512 * 1024;
 
@@ -73,22 +73,23 @@ void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
     if (r != from && r != what.rank) tell(r, kLost, what);
 }
 
-void Bootstrap::Impl::note_aborted(const Gone& what, Rank from) {
-  if (aborted_) return;
-  aborted_ = Announcement{what.rank, what.text};
+void Bootstrap::Impl::note_announced(Topic topic, const Gone& what, Rank from) {
+  auto& known = announced_[static_cast<size_t>(topic)];
+  if (known) return;
+  known = Announcement{what.rank, what.text};
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
-    if (r != from && r != what.rank) tell(r, kAborted, what);
+    if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
 }
 
-void Bootstrap::Impl::announce_abort(std::string reason) {
+void Bootstrap::Impl::announce(Topic topic, std::string text) {
   const std::lock_guard lock(loss_mutex_);
-  note_aborted({rank_, std::move(reason)}, -1);
+  note_announced(topic, {rank_, std::move(text)}, -1);
   send_news();
 }
 
-std::optional<Bootstrap::Announcement> Bootstrap::Impl::announced_abort() {
+std::optional<Bootstrap::Announcement> Bootstrap::Impl::announced(Topic topic) {
   const std::lock_guard lock(loss_mutex_);
-  return aborted_;
+  return announced_[static_cast<size_t>(topic)];
 }
 
 // from: who says so; -1: its own link.
@@ -124,7 +125,8 @@ void Bootstrap::Impl::take_news(Rank from) {
       if (!r.ok() || rank >= peers_.size()) break;
       if (gone.rank == rank_) continue;
       if (what == kLost) note_lost(gone, from);
-      if (what == kAborted) note_aborted(gone, from);
+      if (what == kAborted) note_announced(Topic::kAbort, gone, from);
+      if (what == kDisagreement) note_announced(Topic::kDisagreement, gone, from);
       if (what == kLeft && !links_[rank]) note_left(gone, from);
     }
   }

@@ -73,10 +73,10 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
   void part(std::string note) override { note_ = std::move(note); }
   bool are_many() const override { return !bootstrap_->is_full(); }
-  void announce_abort(std::string reason) override { bootstrap_->announce_abort(std::move(reason)); }
-  std::optional<net::AbortNews> announced_abort() override {
-    auto news = bootstrap_->announced_abort();
-    return news ? std::optional(net::AbortNews{news->rank, std::move(news->reason)}) : std::nullopt;
+  void announce(net::Topic topic, std::string text) override { bootstrap_->announce(topic_of(topic), std::move(text)); }
+  std::optional<net::News> announced(net::Topic topic) override {
+    auto news = bootstrap_->announced(topic_of(topic));
+    return news ? std::optional(net::News{news->by, std::move(news->text)}) : std::nullopt;
   }
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine, bytes, all);
@@ -84,6 +84,9 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   std::optional<PeerLoss> find_lost() override;
 
  private:
+  static Bootstrap::Topic topic_of(net::Topic topic) {
+    return topic == net::Topic::kAbort ? Bootstrap::Topic::kAbort : Bootstrap::Topic::kDisagreement;
+  }
   const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
   std::unique_ptr<Bootstrap> bootstrap_;
   HostPeers here_;

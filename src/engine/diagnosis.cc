@@ -88,6 +88,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
     // No board says whether a message was sent before its sender left. All that it sent is there by now, but may have
     // come since our lanes were last stepped: they are stepped once more before the next look.
     const auto loss = find_lost(*op, waited_ns);
+    if (loss && check_abort()) return;  // why it left may be known with that it did
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
     if (loss && !may_have_come)
@@ -129,9 +130,15 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
     if (Status s = find_board_mismatch(op); !s.ok()) return s;
   }
   if (op.mismatch_with >= 0 && waited_ns >= kMismatchPatienceNs)
-    return Status(StatusCode::kMismatch, fmt::format("{}: rank {} sends the messages of another operation", describe(op),
-                                                     op.mismatch_with));
+    return disagreement(op.sequence, fmt::format("{}: rank {} sends the messages of another operation", describe(op),
+                                                 op.mismatch_with));
   return {};
+}
+
+// Tells all who cannot see it.
+Status OperationQueue::disagreement(uint64_t sequence, std::string text) {
+  transport_.tell_disagreement(sequence, text);
+  return Status(StatusCode::kMismatch, std::move(text));
 }
 
 Status OperationQueue::find_board_mismatch(const Operation& op) {
@@ -143,12 +150,13 @@ Status OperationQueue::find_board_mismatch(const Operation& op) {
           sequence == op.sequence ? op.shape() : board_.find(sequence);
       const std::optional<OperationShape> theirs = board->find(sequence);
       if (!mine || !theirs || *theirs == *mine) continue;
-      return Status(StatusCode::kMismatch,
-                    fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
+      return disagreement(
+          sequence, fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
                                 sequence, difference(*mine, *theirs), rank_, describe_shape(*mine),
                                 algorithm_name(*mine), r, describe_shape(*theirs), algorithm_name(*theirs)));
     }
   }
+  if (auto told = transport_.told_disagreement(op.sequence)) return Status(StatusCode::kMismatch, std::move(*told));
   return {};
 }
 

@@ -168,6 +168,7 @@ class OperationQueue {
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns);
   Status find_board_mismatch(const Operation& op);
+  Status disagreement(uint64_t sequence, std::string text);
   Status find_pair_mismatch(const Operation& op);
   std::string who_is_late(const Operation& op);
   std::string timed_out(const Operation& op, uint64_t waited_ns);

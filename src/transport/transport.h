@@ -4,7 +4,7 @@
 // engine's business, through the FIFO protocol (src/protocol/fifo.h) over the FifoViews that a transport hands out.
 //
 // Thread safety: all functions may be called by one thread at a time per rank, except raise_abort, aborted_by,
-// departed, find_lost and the boards, which any thread may use.
+// departed, find_lost, the boards and what is told of disagreements, which any thread may use.
 #pragma once
 
 #include <cstdint>
@@ -89,6 +89,12 @@ class Transport {
   virtual PairBoard* pair_board(Rank r) = 0;
   /// Where rank r sleeps; nullptr where it cannot be woken from here.
   virtual Doorbell* bell(Rank r) = 0;
+
+  /// Ranks disagree on an operation of this place in their order; `text` names them. Those who cannot read their boards
+  /// are told so.
+  virtual void tell_disagreement(uint64_t sequence, std::string_view text) {}
+  /// What this rank was told first, where it is of an operation up to `sequence`.
+  virtual std::optional<std::string> told_disagreement(uint64_t sequence) { return std::nullopt; }
 
   /// Tells all ranks that rank `by` has aborted.
   virtual void raise_abort(Rank by) = 0;

@@ -1,6 +1,7 @@
 // Ranks on several hosts: what goes wrong there and nowhere else, and what must work there too.
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
+// again with: RONDO_FULL_MESH=3
 // timeout: 180
 // alone
 #include "support/test_hosts.h"

@@ -1,5 +1,5 @@
-// Hundreds of ranks on several hosts: communicators are made, sum, split, lose a rank and shrink. More ranks than cores
-// by far, and control connections in a grid, whose paths cross hosts.
+// Hundreds of ranks on several hosts: communicators are made, sum, split, differ, lose a rank and shrink. More ranks
+// than cores by far, and control connections in a grid, whose paths cross hosts.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ struct Numbers {
   SharedCounter ready, failed;
 };
 
-TEST(ManyOnHosts, SumSplitLoseARankAndShrink) {
+TEST(ManyOnHosts, SumSplitDifferLoseARankAndShrink) {
   if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
   constexpr int kRanks = kSanitized ? 36 : 130;  // 65 on each of two hosts: each host is a grid of its own, too
   constexpr Rank kVictim = kRanks / 2;
@@ -41,6 +41,9 @@ TEST(ManyOnHosts, SumSplitLoseARankAndShrink) {
         EXPECT_EQ(half->size(), kRanks / 2);
         EXPECT_TRUE(works(*half));
         if (comm.rank() == 0) std::printf("and one of its half %.2f s later\n", watch.seconds());
+        SimpleAllReduce other(*half, half->rank() == 7 ? 9 : 8);
+        EXPECT_TRUE(fails_with(other.start(*half, nullptr), StatusCode::kMismatch, {"rank 7 ", "of 8 ", "of 9 "}));
+        if (comm.rank() == 0) std::printf("who differs there is named after %.2f s\n", watch.seconds());
         run->ready.add();
         Status status;
         for (const Stopwatch since; status.ok() && since.seconds() < 60;) {

@@ -372,7 +372,7 @@ void RemoteTransport::tell_abort() {
   Header h;
   h.kind = Kind::kAbort;
   const bool many = peers_.are_many();
-  if (many) peers_.announce_abort(reason_);
+  if (many) peers_.announce(Topic::kAbort, reason_);
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
       wire_->send_copy(r, h, reason_.data(), reason_.size());
@@ -401,10 +401,18 @@ std::string RemoteTransport::abort_reason(Rank by) {
 
 bool RemoteTransport::departed(Rank r) {
   if (r == rank_) return false;
-  const Remote& remote = *remotes_[static_cast<size_t>(r)];
+  Remote& remote = *remotes_[static_cast<size_t>(r)];
   if (remote.departed.load(std::memory_order_acquire)) return true;
   // What came over the network is not known to be all before it says so.
-  if (shares_memory(r)) return !remote.heard.load(std::memory_order_acquire) && local_->departed(index_here(r));
+  if (shares_memory(r)) {
+    if (remote.heard.load(std::memory_order_acquire) || !local_->departed(index_here(r))) return false;
+    if (!peers_.are_many()) return true;
+    // Shared memory is faster than news of why it left.
+    const uint64_t now = monotonic_ns();
+    uint64_t since = 0;
+    if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
+    if (now > since + kLossNs) return true;
+  }
   const auto note = peers_.parting_note(r);
   if (!note) return false;
   const std::lock_guard lock(mutex_);
@@ -421,13 +429,30 @@ void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes)
 
 void RemoteTransport::hear_of_aborts() {
   if (!peers_.are_many() || aborted_by_ >= 0) return;
-  if (auto news = peers_.announced_abort()) {
+  if (auto news = peers_.announced(Topic::kAbort)) {
     {
       const std::lock_guard lock(mutex_);
-      take_abort(news->by, std::move(news->reason));
+      take_abort(news->by, std::move(news->text));
     }
     ring(*bell(rank_));
   }
+}
+
+// Where ranks are many a rank sees the boards of few.
+void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
+  if (!peers_.are_many()) return;
+  std::string news(reinterpret_cast<const char*>(&sequence), sizeof sequence);
+  peers_.announce(Topic::kDisagreement, news.append(text));
+}
+
+std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
+  if (!peers_.are_many()) return std::nullopt;
+  auto news = peers_.announced(Topic::kDisagreement);
+  uint64_t of = 0;
+  if (!news || news->text.size() < sizeof of) return std::nullopt;
+  std::memcpy(&of, news->text.data(), sizeof of);
+  if (of > sequence) return std::nullopt;
+  return news->text.substr(sizeof of);
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {

@@ -43,9 +43,11 @@ namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
-struct AbortNews {
+/// What all ranks hear of out of band where they are many.
+enum class Topic : uint8_t { kAbort, kDisagreement };
+struct News {
   Rank by;
-  std::string reason;
+  std::string text;
 };
 
 /// What the transport needs of the communicator's out-of-band channel.
@@ -63,11 +65,11 @@ class RemotePeers {
   virtual std::optional<PeerLoss> find_lost() = 0;
   /// Nothing while rank r has not left on purpose; then what it said last with part().
   virtual std::optional<std::string> parting_note(Rank r) = 0;
-  /// So many that no rank should speak to all of them over the network. They hear of aborts out of band then: the first
-  /// one that has been announced.
+  /// So many that no rank should speak to all of them over the network: then what all are to hear is announced out of
+  /// band. The first of a topic that a rank hears of, or announces, counts for it.
   virtual bool are_many() const = 0;
-  virtual void announce_abort(std::string reason) = 0;
-  virtual std::optional<AbortNews> announced_abort() = 0;
+  virtual void announce(Topic topic, std::string text) = 0;
+  virtual std::optional<News> announced(Topic topic) = 0;
   /// What the others are told when this rank leaves.
   virtual void part(std::string note) = 0;
 };
@@ -102,6 +104,8 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   PairBoard* pair_board(Rank r) override;
   Doorbell* bell(Rank r) override;
   void raise_abort(Rank by) override { raise(by, {}); }
+  void tell_disagreement(uint64_t sequence, std::string_view text) override;
+  std::optional<std::string> told_disagreement(uint64_t sequence) override;
   std::optional<Rank> aborted_by() override;
   std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
@@ -139,6 +143,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     std::atomic<bool> departed = false;
     std::atomic<bool> heard = false;  // data have come from it over the network
     uint64_t will_have_sent = 0;      // told when it leaves
+    std::atomic<uint64_t> left_here_ns = 0;  // when its leaving was first seen in shared memory
     bool awaited = false;             // this rank receives from it
     bool leaving = false;             // it waits for our answer
     bool has_all = false;             // it has what we sent
