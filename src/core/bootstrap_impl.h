@@ -199,8 +199,8 @@ class Bootstrap::Impl {
   std::optional<Loss> loss_;
   std::optional<Rank> first_left_;
   std::array<std::optional<Announcement>, 2> announced_;  // by topic
-  std::map<Rank, std::string> parted_;  // parting notes of ranks without a link to this one
-  std::vector<bool> gone_;              // by rank: lost or left, as far as this one has heard
+  std::map<Rank, std::string> parted_;                    // parting notes of ranks without a link to this one
+  std::vector<bool> gone_;                                // by rank: lost or left, as far as this one has heard
   std::map<Rank, wire::Writer> outgoing_news_;
   std::vector<Rank> unsent_news_;
   bool leaving_ = false;

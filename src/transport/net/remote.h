@@ -144,7 +144,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     std::atomic<bool> heard = false;  // data have come from it over the network
     uint64_t will_have_sent = 0;      // told when it leaves
     std::atomic<uint64_t> left_here_ns = 0;  // when its leaving was first seen in shared memory
-    bool awaited = false;             // this rank receives from it
+    bool awaited = false;                    // this rank receives from it
     bool leaving = false;             // it waits for our answer
     bool has_all = false;             // it has what we sent
     uint64_t boards_asked_ns = 0, boards_came_ns = 0;
