@@ -108,8 +108,8 @@ class Bootstrap {
 
   /// Whether each rank is linked with each (RONDO_FULL_MESH, core/mesh_plan.h).
   bool is_full() const;
-  /// Where it is not: tells all ranks something. announced(): the first of its topic that a rank has heard of, of others
-  /// or its own; who announces something hears of no other. Neither blocks.
+  /// Where it is not: tells all ranks something. announced(): the first of its topic that a rank has heard of, of
+  /// others or its own; whoever announces something hears of no other. Neither blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
     Rank by;
