@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "rondo/rondo.h"
 #include "transport/round_up.h"
@@ -68,7 +69,7 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t most = (collective_reduces(collective) ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
-  return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
+  return std::max(two_segments, std::min(longest, round_up((whole + messages - 1) / messages, uint64_t{64})));
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
@@ -218,6 +219,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (!considered(a, request.collective, demanded)) continue;
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
+    const double cut = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6) * elem_bytes;
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
@@ -233,7 +235,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
     if (a.direct) add(Protocol::kSimple, 64 * 1024);
     else if (wanted(Protocol::kSimple) || !lines_possible)
-      for (uint64_t bytes : message_sizes(a.collective, chunk)) add(Protocol::kSimple, bytes);
+      for (uint64_t bytes : message_sizes(a.collective, cut)) add(Protocol::kSimple, bytes);
   }
   correct(found, volume);
   std::stable_sort(found.begin(), found.end(),

@@ -292,6 +292,25 @@ TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
     });
 }
 
+// A chunk as long as the longest message goes in one, and where sums go on their way meanwhile in two.
+TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
+  if (const char* set = std::getenv("RONDO_TRANSPORT"); set != nullptr && std::string(set) != "shm+tcp")
+    GTEST_SKIP() << "long messages are TCP's";
+  spawn(World::kHosts, 2, [](Communicator& comm) {
+    const std::string gathers = comm.explain_plan(Collective::kAllGather, 1 << 19, Dtype::kFloat32, Op::kSum);
+    EXPECT_NE(gathers.find("messages of 2097152 B"), std::string::npos) << gathers;
+    const std::string sums = comm.explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
+    EXPECT_NE(sums.find("messages of 1048576 B"), std::string::npos) << sums;
+    std::vector<float> mine(1 << 19, static_cast<float>(comm.rank())), all(1 << 20);
+    ASSERT_TRUE(is_ok(comm.all_gather(mine.data(), all.data(), mine.size(), Dtype::kFloat32)));
+    EXPECT_EQ(all[mine.size() - 1], 0);
+    EXPECT_EQ(all.back(), 1);
+    float first;
+    ASSERT_TRUE(is_ok(sum(comm, 1 << 20, &first)));
+    EXPECT_EQ(first, 3);
+  });
+}
+
 // Sockets that hold little, and a peer that is stopped and reads nothing: what is lent stays on loan.
 class LentOnHosts : public Hosts {
  protected:
