@@ -191,7 +191,7 @@ void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void*
     return;
   }
   Outgoing& o = c->queue.emplace_back();
-  o.frame = {static_cast<uint32_t>(header_bytes), static_cast<uint32_t>(bytes)};
+  o.frame = {static_cast<uint32_t>(header_bytes), static_cast<uint32_t>(bytes), {}};
   o.header = header;
   o.data = static_cast<const std::byte*>(data);
   o.copy = std::move(copy);

@@ -60,10 +60,11 @@ class TcpRail final : public Rail {
   bool arm() override;
 
  private:
-  /// Before every message.
+  /// Before every message; a line, as the header.
   struct Frame {
     uint32_t header_bytes = 0;
     uint32_t bytes = 0;  // of data
+    uint64_t pad[7] = {};
   };
   struct Outgoing {
     Frame frame;
