@@ -476,7 +476,9 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::v
   return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
 }
 bool Bootstrap::is_full() const { return impl_->is_full(); }
-void Bootstrap::announce(Topic topic, std::string text) { impl_->announce(topic, std::move(text)); }
+void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
+  impl_->announce(topic, place, std::move(text));
+}
 std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) { return impl_->announced(topic); }
 void Bootstrap::say_goodbye(const std::string& note) { impl_->say_goodbye(note); }
 std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }

@@ -108,14 +108,15 @@ class Bootstrap {
 
   /// Whether each rank is linked with each (RONDO_FULL_MESH, core/mesh_plan.h).
   bool is_full() const;
-  /// Where it is not: tells all ranks something. announced(): the first of its topic that a rank has heard of, of
-  /// others or its own; whoever announces something hears of no other. Neither blocks.
+  /// Where it is not: tells all ranks something. announced(): what a rank has heard of a topic, of others or itself, that
+  /// has the smallest place; of these the first. Neither blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
     Rank by;
+    uint64_t place;  // in an order that all ranks know; 0: there is none
     std::string text;
   };
-  void announce(Topic topic, std::string text);
+  void announce(Topic topic, uint64_t place, std::string text);
   std::optional<Announcement> announced(Topic topic);
 
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <list>
@@ -48,7 +49,7 @@ class Bootstrap::Impl {
   Expected<std::unique_ptr<Impl>> subset_of_survivors(const std::vector<Rank>& members, const BootstrapOptions& options);
   std::optional<Loss> find_lost();
   bool is_full() const { return plan_.is_full(); }
-  void announce(Topic topic, std::string text);
+  void announce(Topic topic, uint64_t place, std::string text);
   std::optional<Announcement> announced(Topic topic);
   void say_goodbye(const std::string& note);
   void set_interrupt(std::function<Status()> interrupt);
@@ -125,7 +126,8 @@ class Bootstrap::Impl {
   // news.cc
   struct Gone {
     Rank rank;
-    std::string text;  // how it was lost; its parting note
+    std::string text;    // how it was lost; its parting note; what it announces
+    uint64_t place = 0;  // of an announcement
   };
   void note_lost(const Gone& what, Rank from);
   void note_left(const Gone& what, Rank from);

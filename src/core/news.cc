@@ -9,10 +9,11 @@
 //             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
 //             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
 //
-//   aborted, disagreement  floods as well, of the first of each that a rank is told to announce
+//   aborted, disagreement   floods as well, of the first that a rank hears of, or is told to announce; one of an earlier
+//          place in the ranks' order comes after it all the same
 //   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
 //
-//   news = { what u8 | rank u32 | text str } ...
+//   news = { what u8 | rank u32 | place u64 | text str } ...
 //
 // Between collective calls a thread of this file passes on what comes, also while its rank computes. It sleeps unless
 // something comes.
@@ -51,7 +52,7 @@ Bootstrap::Impl::Turn::~Turn() {
 void Bootstrap::Impl::tell(Rank to, uint8_t what, const Gone& gone) {
   const auto& link = links_[static_cast<size_t>(to)];
   if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
-  outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).str(gone.text);
+  outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
 }
 
 // One frame for each neighbour, however much there is to tell.
@@ -75,15 +76,15 @@ void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
 
 void Bootstrap::Impl::note_announced(Topic topic, const Gone& what, Rank from) {
   auto& known = announced_[static_cast<size_t>(topic)];
-  if (known) return;
-  known = Announcement{what.rank, what.text};
+  if (known && known->place <= what.place) return;
+  known = Announcement{what.rank, what.place, what.text};
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
     if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
 }
 
-void Bootstrap::Impl::announce(Topic topic, std::string text) {
+void Bootstrap::Impl::announce(Topic topic, uint64_t place, std::string text) {
   const std::lock_guard lock(loss_mutex_);
-  note_announced(topic, {rank_, std::move(text)}, -1);
+  note_announced(topic, {rank_, std::move(text), place}, -1);
   send_news();
 }
 
@@ -121,7 +122,8 @@ void Bootstrap::Impl::take_news(Rank from) {
     while (r.ok() && !r.finished()) {
       const auto what = r.get<uint8_t>();
       const auto rank = r.get<uint32_t>();
-      Gone gone{static_cast<Rank>(rank), std::string(r.str())};
+      const auto place = r.get<uint64_t>();
+      Gone gone{static_cast<Rank>(rank), std::string(r.str()), place};
       if (!r.ok() || rank >= peers_.size()) break;
       if (gone.rank == rank_) continue;
       if (what == kLost) note_lost(gone, from);

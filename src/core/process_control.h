@@ -73,10 +73,12 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
   void part(std::string note) override { note_ = std::move(note); }
   bool are_many() const override { return !bootstrap_->is_full(); }
-  void announce(net::Topic topic, std::string text) override { bootstrap_->announce(topic_of(topic), std::move(text)); }
+  void announce(net::Topic topic, uint64_t place, std::string text) override {
+    bootstrap_->announce(topic_of(topic), place, std::move(text));
+  }
   std::optional<net::News> announced(net::Topic topic) override {
     auto news = bootstrap_->announced(topic_of(topic));
-    return news ? std::optional(net::News{news->by, std::move(news->text)}) : std::nullopt;
+    return news ? std::optional(net::News{news->by, news->place, std::move(news->text)}) : std::nullopt;
   }
   Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine, bytes, all);

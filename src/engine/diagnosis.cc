@@ -80,15 +80,20 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
     board_.note_waits(waits_of(*op), OperationBoard::kForGood);
     fail(Status(code, text));
   };
-  if (Status s = find_mismatch(*op, waited); !s.ok())
-    return end(s.code(), fmt::format("{}; {}", s.message(), blocked_on(*op)));
+  auto end_if_ranks_differ = [&] {
+    const Status s = find_mismatch(*op, waited);
+    if (!s.ok()) end(s.code(), fmt::format("{}; {}", s.message(), blocked_on(*op)));
+    return !s.ok();
+  };
+  if (end_if_ranks_differ()) return;
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     board_.note_waits(waits_of(*op), now);
     // No board says whether a message was sent before its sender left. All that it sent is there by now, but may have
     // come since our lanes were last stepped: they are stepped once more before the next look.
     const auto loss = find_lost(*op, waited_ns);
-    if (loss && check_abort()) return;  // why it left may be known with that it did
+    if (loss && check_abort()) return;  // why it left may have become known with that it did
+    if (loss && end_if_ranks_differ()) return;
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
     if (loss && !may_have_come)
@@ -129,10 +134,10 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
   } else {
     if (Status s = find_board_mismatch(op); !s.ok()) return s;
   }
-  if (op.mismatch_with >= 0 && waited_ns >= kMismatchPatienceNs)
-    return disagreement(op.sequence, fmt::format("{}: rank {} sends the messages of another operation", describe(op),
-                                                 op.mismatch_with));
-  return {};
+  if (op.mismatch_with < 0 || waited_ns < kMismatchPatienceNs) return {};
+  std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
+  if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
+  return disagreement(op.sequence, std::move(text));
 }
 
 // Tells all who cannot see it.
@@ -156,7 +161,8 @@ Status OperationQueue::find_board_mismatch(const Operation& op) {
                                 algorithm_name(*mine), r, describe_shape(*theirs), algorithm_name(*theirs)));
     }
   }
-  if (auto told = transport_.told_disagreement(op.sequence)) return Status(StatusCode::kMismatch, std::move(*told));
+  if (const auto told = transport_.told_disagreement(op.sequence))
+    return Status(StatusCode::kMismatch, fmt::format("{}: {}", describe(op), *told));
   return {};
 }
 

@@ -69,7 +69,7 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t most = (collective_reduces(collective) ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
-  return std::max(two_segments, std::min(longest, round_up((whole + messages - 1) / messages, uint64_t{64})));
+  return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
@@ -219,7 +219,8 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (!considered(a, request.collective, demanded)) continue;
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
-    const double cut = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6) * elem_bytes;
+    const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
+    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // where a little more is a message more
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;

@@ -90,10 +90,10 @@ class Transport {
   /// Where rank r sleeps; nullptr where it cannot be woken from here.
   virtual Doorbell* bell(Rank r) = 0;
 
-  /// Ranks disagree on an operation of this place in their order; `text` names them. Those who cannot read their boards
-  /// are told so.
+  /// Ranks disagree on an operation of this place in their order; `text` names them. Those are told so who could not
+  /// see it on boards, now or when this rank leaves.
   virtual void tell_disagreement(uint64_t sequence, std::string_view text) {}
-  /// What this rank was told first, where it is of an operation up to `sequence`.
+  /// What this rank was told of the earliest one, where that is of an operation up to `sequence`.
   virtual std::optional<std::string> told_disagreement(uint64_t sequence) { return std::nullopt; }
 
   /// Tells all ranks that rank `by` has aborted.

@@ -278,6 +278,22 @@ TEST_F(Hosts, WhoAbortsAndLeavesIsNamedForThat) {
   });
 }
 
+// As a program does that ends where it finds an error.
+TEST_F(Hosts, WhoDiffersAndLeavesIsNamedForThat) {
+  Shared<SharedCounter> num_ready;
+  spawn_owning(World::kHosts, 9, [&](std::unique_ptr<Communicator> comm) {
+    float first;
+    ASSERT_TRUE(is_ok(sum(*comm, 300000, &first)));
+    num_ready->add();
+    ASSERT_TRUE(num_ready->wait_at_least(9, 30));
+    const Stopwatch watch;
+    const Status s = sum(*comm, comm->rank() == 3 ? 3000001 : 3000000, &first);
+    EXPECT_TRUE(fails_with(s, StatusCode::kMismatch, {rank_text(3)}));
+    EXPECT_LT(watch.seconds(), kSanitized ? 10 : 2);
+    comm.reset();
+  });
+}
+
 // Small messages to one side only: who is done leaves while others are still in the call with slow ones.
 TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
   for (int round = 0; round < 20; ++round)

@@ -19,6 +19,12 @@ class ForwardingTransport : public Transport {
   OperationBoard* board(Rank r) override { return real_->board(r); }
   PairBoard* pair_board(Rank r) override { return real_->pair_board(r); }
   Doorbell* bell(Rank r) override { return real_->bell(r); }
+  void tell_disagreement(uint64_t sequence, std::string_view text) override {
+    real_->tell_disagreement(sequence, text);
+  }
+  std::optional<std::string> told_disagreement(uint64_t sequence) override {
+    return real_->told_disagreement(sequence);
+  }
   void raise_abort(Rank by) override { real_->raise_abort(by); }
   std::optional<Rank> aborted_by() override { return real_->aborted_by(); }
   std::string abort_reason(Rank by) override { return real_->abort_reason(by); }

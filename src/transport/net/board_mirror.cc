@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string_view>
 
 #include "protocol/spin.h"
 
 namespace rondo::net {
 namespace {
+
+constexpr size_t kWords = 6;  // of a parting note, before its texts
 
 uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
 void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_release); }
@@ -36,20 +39,26 @@ void store_record(const Record& from, Record& to) {
 }  // namespace
 
 std::string PartingNote::encode() const {
-  constexpr size_t kMostReason = 480;
-  std::string bytes(24, '\0');
-  std::memcpy(bytes.data(), &posted, 8);
-  std::memcpy(bytes.data() + 8, &finished, 8);
-  std::memcpy(bytes.data() + 16, &aborted_by, 8);
-  return bytes + reason.substr(0, kMostReason);
+  constexpr size_t kMostText = 480;
+  const std::string why = reason.substr(0, kMostText);
+  const uint64_t words[kWords] = {
+      posted, finished, static_cast<uint64_t>(aborted_by), static_cast<uint64_t>(differ_by), differ_place, why.size()};
+  return std::string(reinterpret_cast<const char*>(words), sizeof words) + why + difference.substr(0, kMostText);
 }
 
 bool PartingNote::decode(const std::byte* bytes, size_t num_bytes, PartingNote* note) {
-  if (num_bytes < 24) return false;
-  std::memcpy(&note->posted, bytes, 8);
-  std::memcpy(&note->finished, bytes + 8, 8);
-  std::memcpy(&note->aborted_by, bytes + 16, 8);
-  note->reason.assign(reinterpret_cast<const char*>(bytes) + 24, num_bytes - 24);
+  uint64_t words[kWords];
+  if (num_bytes < sizeof words) return false;
+  std::memcpy(words, bytes, sizeof words);
+  const std::string_view texts(reinterpret_cast<const char*>(bytes) + sizeof words, num_bytes - sizeof words);
+  if (words[5] > texts.size()) return false;
+  *note = {words[0],
+           words[1],
+           static_cast<int64_t>(words[2]),
+           static_cast<int64_t>(words[3]),
+           words[4],
+           std::string(texts.substr(0, words[5])),
+           std::string(texts.substr(words[5]))};
   return true;
 }
 

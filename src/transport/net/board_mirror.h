@@ -18,11 +18,14 @@
 namespace rondo::net {
 
 /// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that,
-/// and whoever has not heard of an abort, why it leaves.
+/// and whoever has not heard of an abort, or that ranks disagree, why it leaves.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
   int64_t aborted_by = -1;
-  std::string reason;  // of the abort
+  int64_t differ_by = -1;     // who found that ranks disagree
+  uint64_t differ_place = 0;  // the operation
+  std::string reason;         // of the abort
+  std::string difference;
 
   std::string encode() const;
   static bool decode(const std::byte* bytes, size_t num_bytes, PartingNote* note);

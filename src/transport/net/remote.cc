@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
 constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
 // A rank that leaves closes its connections a moment before its goodbye comes another way: the network's word counts
-// after that.
+// after that, and so does shared memory's.
 constexpr uint64_t kLossNs = 300 * kMs;
 constexpr uint64_t kCloseNs = 1000 * kMs;
 // When an operation fails: until what it has lent is sent, since it was last seen to move and in all.
@@ -372,7 +372,7 @@ void RemoteTransport::tell_abort() {
   Header h;
   h.kind = Kind::kAbort;
   const bool many = peers_.are_many();
-  if (many) peers_.announce(Topic::kAbort, reason_);
+  if (many) peers_.announce(Topic::kAbort, 0, reason_);
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
       wire_->send_copy(r, h, reason_.data(), reason_.size());
@@ -406,8 +406,7 @@ bool RemoteTransport::departed(Rank r) {
   // What came over the network is not known to be all before it says so.
   if (shares_memory(r)) {
     if (remote.heard.load(std::memory_order_acquire) || !local_->departed(index_here(r))) return false;
-    if (!peers_.are_many()) return true;
-    // Shared memory is faster than news of why it left.
+    // Shared memory is faster than its note, which says why it left: an abort, a call that differs.
     const uint64_t now = monotonic_ns();
     uint64_t since = 0;
     if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
@@ -425,6 +424,8 @@ void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes)
   if (!PartingNote::decode(bytes, num_bytes, &note)) return;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
+  if (note.differ_by >= 0 && note.differ_by < nranks_)
+    take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
 }
 
 void RemoteTransport::hear_of_aborts() {
@@ -438,21 +439,24 @@ void RemoteTransport::hear_of_aborts() {
   }
 }
 
-// Where ranks are many a rank sees the boards of few.
+// The earliest counts, and of one operation's what came first.
+void RemoteTransport::take_disagreement(News news) {
+  if (!disagreement_ || news.place < disagreement_->place) disagreement_ = std::move(news);
+}
+
+// Who stays can be asked for its boards, where ranks are not many; who leaves says it then.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
-  if (!peers_.are_many()) return;
-  std::string news(reinterpret_cast<const char*>(&sequence), sizeof sequence);
-  peers_.announce(Topic::kDisagreement, news.append(text));
+  if (peers_.are_many()) peers_.announce(Topic::kDisagreement, sequence, std::string(text));
+  const std::lock_guard lock(mutex_);
+  take_disagreement({rank_, sequence, std::string(text)});
 }
 
 std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
-  if (!peers_.are_many()) return std::nullopt;
-  auto news = peers_.announced(Topic::kDisagreement);
-  uint64_t of = 0;
-  if (!news || news->text.size() < sizeof of) return std::nullopt;
-  std::memcpy(&of, news->text.data(), sizeof of);
-  if (of > sequence) return std::nullopt;
-  return news->text.substr(sizeof of);
+  auto news = peers_.are_many() ? peers_.announced(Topic::kDisagreement) : std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (news) take_disagreement(std::move(*news));
+  if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
+  return fmt::format("rank {} says: {}", disagreement_->by, disagreement_->text);
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {

@@ -47,6 +47,7 @@ constexpr uint64_t kMs = 1'000'000;  // ns
 enum class Topic : uint8_t { kAbort, kDisagreement };
 struct News {
   Rank by;
+  uint64_t place;  // in the order of operations; 0: of none
   std::string text;
 };
 
@@ -66,9 +67,9 @@ class RemotePeers {
   /// Nothing while rank r has not left on purpose; then what it said last with part().
   virtual std::optional<std::string> parting_note(Rank r) = 0;
   /// So many that no rank should speak to all of them over the network: then what all are to hear is announced out of
-  /// band. The first of a topic that a rank hears of, or announces, counts for it.
+  /// band. What has the smallest place counts, of a topic's news that a rank hears of or announces; of these the first.
   virtual bool are_many() const = 0;
-  virtual void announce(Topic topic, std::string text) = 0;
+  virtual void announce(Topic topic, uint64_t place, std::string text) = 0;
   virtual std::optional<News> announced(Topic topic) = 0;
   /// What the others are told when this rank leaves.
   virtual void part(std::string note) = 0;
@@ -160,6 +161,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void raise(Rank by, const std::string& reason);
   // Under the lock:
   void take_abort(Rank by, std::string reason);
+  void take_disagreement(News news);
   void tell_abort();
   void hear_of_aborts();
   void fail_here(const Status& why);
@@ -196,6 +198,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // this rank's own, from within a message
   std::string reason_;                            // of the abort
+  std::optional<News> disagreement_;              // what this rank has found or heard of
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
   uint64_t session_ = 0;  // names the communicator

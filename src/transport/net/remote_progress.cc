@@ -166,7 +166,15 @@ void RemoteTransport::leave() {
   {
     OperationBoard& mine = *board(rank_);
     const std::lock_guard lock(mutex_);
-    note = {mine.last_posted(), mine.last_finished(), aborted_by_, reason_};
+    note.posted = mine.last_posted();
+    note.finished = mine.last_finished();
+    note.aborted_by = aborted_by_;
+    note.reason = reason_;
+    if (disagreement_) {
+      note.differ_by = disagreement_->by;
+      note.differ_place = disagreement_->place;
+      note.difference = disagreement_->text;
+    }
     const std::string bytes = note.encode();
     peers_.part(bytes);
     fifos_->carry(*wire_);

@@ -66,6 +66,7 @@ class TcpRail final : public Rail {
     uint32_t bytes = 0;  // of data
     uint64_t pad[7] = {};
   };
+  static_assert(sizeof(Frame) == 64);
   struct Outgoing {
     Frame frame;
     const void* header = nullptr;  // nullptr: neither frame nor header, a hello
