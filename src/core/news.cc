@@ -9,8 +9,8 @@
 //             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
 //             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
 //
-//   aborted, disagreement   floods as well, of the first that a rank hears of, or is told to announce; one of an earlier
-//          place in the ranks' order comes after it all the same
+//   aborted, disagreement   floods as well, of the first that a rank hears of, or is told to announce; what has an
+//          earlier place in the ranks' order comes after it all the same
 //   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
 //
 //   news = { what u8 | rank u32 | place u64 | text str } ...
