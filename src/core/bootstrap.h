@@ -108,7 +108,7 @@ class Bootstrap {
 
   /// Whether each rank is linked with each (RONDO_FULL_MESH, core/mesh_plan.h).
   bool is_full() const;
-  /// Where it is not: tells all ranks something. announced(): of what a rank has heard of a topic, from others or itself,
+  /// Where it is not: tells all ranks something. announced(): of what a rank has heard of a topic, from any or itself,
   /// what has the smallest place; of these the first. Neither blocks.
   enum class Topic : uint8_t { kAbort, kDisagreement };
   struct Announcement {
