@@ -1,5 +1,8 @@
 // The fault matrix over ranks as threads (inproc): a thread does not die alone, but it can stop, abort, be late, and
-// what it sends can be garbled. labels: mp timeout: 300
+// what it sends can be garbled.
+//
+// labels: unit mp
+// timeout: 300
 #include "core/fault_matrix.h"
 
 namespace rondo::testing {

@@ -2,6 +2,7 @@
 // nothing; what fails for one fails for all; and what a rank needs does not grow with the number of ranks.
 // labels: mp
 // timeout: 240
+// alone
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,7 +1,8 @@
 // Who has done its part is not lost when it leaves. A message that was sent before its sender left is received, however
 // late the receiver looks: here it is sent between the receiver's look for it and its look for losses, and the sender
-// has destroyed its communicator by then. And operations may finish in another order than they were issued in. labels:
-// unit tsan
+// has destroyed its communicator by then. And operations may finish in another order than they were issued in.
+//
+// labels: unit tsan
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -2,6 +2,7 @@
 // than cores by far, and control connections in a grid, whose paths cross hosts.
 // labels: mp
 // timeout: 240
+// alone
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

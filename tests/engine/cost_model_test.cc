@@ -1,5 +1,7 @@
 // What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that
-// grow where they must. labels: unit
+// grow where they must.
+//
+// labels: unit
 #include "engine/cost_corrections.h"
 #include "engine/cost_model.h"
 

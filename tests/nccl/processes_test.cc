@@ -1,5 +1,7 @@
 // libnccl.so.2 with ranks as processes, each with NCCL_* variables of its own making. Every test forks before anything
-// of the library was used: the variables are read once in a process. labels: mp
+// of the library was used: the variables are read once in a process.
+//
+// labels: unit mp
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
