@@ -3,6 +3,7 @@
 //
 // labels: unit mp
 // timeout: 300
+// alone
 #include "core/fault_matrix.h"
 
 namespace rondo::testing {
