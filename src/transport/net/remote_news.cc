@@ -1,0 +1,128 @@
+// What a RemoteTransport hears and tells of its ranks: who aborts, who leaves, who is lost, and that they disagree.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "transport/net/remote.h"
+
+namespace rondo::net {
+namespace {
+
+// A rank that leaves closes its connections a moment before its goodbye comes another way: the network's word counts
+// after that, and so does shared memory's.
+constexpr uint64_t kLossNs = 300 * kMs;
+
+}  // namespace
+
+// The first abort that a rank hears of is the one that counts for it.
+void RemoteTransport::take_abort(Rank by, std::string reason) {
+  int nobody = -1;
+  if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
+}
+
+void RemoteTransport::tell_abort() {
+  Header h;
+  h.kind = Kind::kAbort;
+  const bool many = peers_.are_many();
+  if (many) peers_.announce(Topic::kAbort, 0, reason_);
+  for (Rank r = 0; r < nranks_; ++r)
+    if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
+      wire_->send_copy(r, h, reason_.data(), reason_.size());
+}
+
+void RemoteTransport::raise(Rank by, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    take_abort(by, reason);
+    if (by == rank_ && aborted_by_ == rank_) tell_abort();
+    wire_->progress();
+  }
+  ring(*bell(rank_));
+  wake_poller();
+}
+
+std::optional<Rank> RemoteTransport::aborted_by() {
+  const int by = aborted_by_.load(std::memory_order_acquire);
+  return by >= 0 ? std::optional<Rank>(by) : std::nullopt;
+}
+
+std::string RemoteTransport::abort_reason(Rank by) {
+  const std::lock_guard lock(mutex_);
+  return by == aborted_by_ ? reason_ : std::string();
+}
+
+bool RemoteTransport::departed(Rank r) {
+  if (r == rank_) return false;
+  Remote& remote = *remotes_[static_cast<size_t>(r)];
+  if (remote.departed.load(std::memory_order_acquire)) return true;
+  // What came over the network is not known to be all before it says so.
+  if (shares_memory(r)) {
+    if (remote.heard.load(std::memory_order_acquire) || !local_->departed(index_here(r))) return false;
+    // Shared memory is faster than its note, which says why it left: an abort, a call that differs.
+    const uint64_t now = monotonic_ns();
+    uint64_t since = 0;
+    if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
+    if (now > since + kLossNs) return true;
+  }
+  const auto note = peers_.parting_note(r);
+  if (!note) return false;
+  const std::lock_guard lock(mutex_);
+  note_end(r, reinterpret_cast<const std::byte*>(note->data()), note->size());
+  return true;
+}
+
+void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
+  PartingNote note;
+  if (!PartingNote::decode(bytes, num_bytes, &note)) return;
+  remotes_[static_cast<size_t>(r)]->mirror.end(note);
+  if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
+  if (note.differ_by >= 0 && note.differ_by < nranks_)
+    take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
+}
+
+void RemoteTransport::hear_of_aborts() {
+  if (!peers_.are_many() || aborted_by_ >= 0) return;
+  if (auto news = peers_.announced(Topic::kAbort)) {
+    {
+      const std::lock_guard lock(mutex_);
+      take_abort(news->by, std::move(news->text));
+    }
+    ring(*bell(rank_));
+  }
+}
+
+// The earliest counts, and of one operation's what came first.
+void RemoteTransport::take_disagreement(News news) {
+  if (!disagreement_ || news.place < disagreement_->place) disagreement_ = std::move(news);
+}
+
+// Who stays can be asked for its boards, where ranks are not many; who leaves says it then.
+void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
+  if (peers_.are_many()) peers_.announce(Topic::kDisagreement, sequence, std::string(text));
+  const std::lock_guard lock(mutex_);
+  take_disagreement({rank_, sequence, std::string(text)});
+}
+
+std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
+  auto news = peers_.are_many() ? peers_.announced(Topic::kDisagreement) : std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (news) take_disagreement(std::move(*news));
+  if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
+  return fmt::format("rank {} says: {}", disagreement_->by, disagreement_->text);
+}
+
+std::optional<PeerLoss> RemoteTransport::find_lost() {
+  auto lost = peers_.find_lost();  // reads news of aborts, too
+  hear_of_aborts();
+  if (lost) return lost;
+  std::vector<PeerLoss> losses;
+  {
+    const std::lock_guard lock(mutex_);
+    losses = wire_->losses(monotonic_ns() - kLossNs);
+  }
+  for (PeerLoss& l : losses)
+    if (!departed(l.rank)) return std::move(l);
+  return std::nullopt;
+}
+
+}  // namespace rondo::net
