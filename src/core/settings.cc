@@ -264,6 +264,10 @@ Expected<Agreement> agree(Rank rank, const std::vector<RankSettings>& all, const
   }
   for (Rank r = 0; r < machines.nranks() && mine.planner.hosts_share_cores == 0; ++r)
     if (place_among_hosts(all, machines, r)) mine.planner.hosts_share_cores = 1;
+  const bool one_kernel = first.kernel != 0 && std::all_of(all.begin(), all.end(), [&](const RankSettings& s) {
+                            return s.kernel == first.kernel;
+                          });
+  mine.planner.hosts_share_kernel = machines.num_hosts() > 1 && one_kernel ? 1 : 0;
   TransportChoice transport = first.transport;
   if (transport == TransportChoice::kAuto) {
     const bool ucx = std::all_of(all.begin(), all.end(), [](const auto& s) { return s.prefers_ucx != 0; });

@@ -92,6 +92,7 @@ struct CostCase {
   double user_bytes = 0;  // the same buffer in the callers' types, where these are not what travels; 0: whole_bytes
   bool rounds = false;    // direct: what is read has to be rounded to the wire's type
   double lap_bytes = 0;   // in which its messages go round in each ring (protocol/fifo.h)
+  bool both_send = false;  // two ranks of two hosts: their one link runs both ways from the start
 };
 
 /// How often each constant counts. `model`: its near_bytes and huge_bytes alone.

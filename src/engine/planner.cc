@@ -51,8 +51,8 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 }
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
-// whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go
-// on their way while the rest comes.
+// whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go on their
+// way while the rest comes: but not of two ranks whose link is their own cores' work, which has no pauses to fill.
 // Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
 // at most, so that what stands before them fits too: what is over would travel by itself.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
@@ -66,7 +66,8 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
   int most_here = 1;  // whose messages a rank may read into its cache before it adds them
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
-  const uint64_t most = (collective_reduces(collective) ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
+  const bool halves = collective_reduces(collective) && (nranks_ > 2 || settings_.hosts_share_kernel == 0);
+  const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
   return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
@@ -78,7 +79,8 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   const int shared = settings_.ranks_per_core;
   c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
                           v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
-                          static_cast<double>(c.message_bytes) * lap_messages()}, settings_.costs);
+                          static_cast<double>(c.message_bytes) * lap_messages(), nranks_ == 2 && !hosts_.one_host()},
+                         settings_.costs);
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 

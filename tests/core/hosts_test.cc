@@ -308,7 +308,7 @@ TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
     });
 }
 
-// A chunk as long as the longest message goes in one, and where sums go on their way meanwhile in two.
+// A chunk as long as the longest message goes in one: sums too, where the hosts' link is what their cores copy.
 TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
   if (const char* set = std::getenv("RONDO_TRANSPORT"); set != nullptr && std::string(set) != "shm+tcp")
     GTEST_SKIP() << "long messages are TCP's";
@@ -316,7 +316,8 @@ TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
     const std::string gathers = comm.explain_plan(Collective::kAllGather, 1 << 19, Dtype::kFloat32, Op::kSum);
     EXPECT_NE(gathers.find("messages of 2097152 B"), std::string::npos) << gathers;
     const std::string sums = comm.explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
-    EXPECT_NE(sums.find("messages of 1048576 B"), std::string::npos) << sums;
+    EXPECT_NE(sums.find("messages of 2097152 B"), std::string::npos) << sums;
+    EXPECT_EQ(sums.find("one_shot"), std::string::npos) << "which adds twice as much: " << sums;
     std::vector<float> mine(1 << 19, static_cast<float>(comm.rank())), all(1 << 20);
     ASSERT_TRUE(is_ok(comm.all_gather(mine.data(), all.data(), mine.size(), Dtype::kFloat32)));
     EXPECT_EQ(all[mine.size() - 1], 0);

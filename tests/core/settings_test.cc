@@ -288,6 +288,24 @@ TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
   EXPECT_EQ(places("3x2", 2, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), (Places{0, 0, -1, -1, 1, 1}));
 }
 
+// A link between hosts of one kernel is its own copying. Hosts that are only pretended have none.
+TEST(Settings, HostsOfOneKernelAreKnown) {
+  auto shares = [](const std::string& machines, std::vector<uint64_t> kernels) {
+    const HostLayout layout = *HostLayout::parse(machines);
+    std::vector<RankSettings> all(kernels.size(), *read_settings({}));
+    for (size_t r = 0; r < all.size(); ++r) all[r].kernel = kernels[r];
+    const auto agreed = agree(0, all, {}, layout);
+    EXPECT_TRUE(agreed.ok()) << agreed.status().to_string();
+    return agreed.ok() && agreed->settings.planner.hosts_share_kernel != 0;
+  };
+  EXPECT_TRUE(shares("2x1", {7, 7}));
+  EXPECT_TRUE(shares("2x2", {7, 7, 7, 7}));
+  EXPECT_FALSE(shares("2x1", {7, 8}));
+  EXPECT_FALSE(shares("3x1", {7, 7, 8}));
+  EXPECT_FALSE(shares("2x1", {0, 0})) << "nothing is known";
+  EXPECT_FALSE(shares("1x2", {7, 7})) << "one host";
+}
+
 // Every row of the table stands in the page with its variable, and every variable of the page stands in the table.
 TEST(Settings, TheTableAndThePageAgree) {
   std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");

@@ -258,6 +258,20 @@ TEST(CostModel, CountsCrossingsMessagesAndBytesBetweenHosts) {
   EXPECT_DOUBLE_EQ(host_count(profile(Collective::kAllReduce, "ring", 4), CostTerm::kHostHop, 1e6), 0);
 }
 
+// Of two ranks on two hosts nobody waits for the other's message before sending: nothing has to fill up.
+TEST(CostModel, TheLinkOfTwoHostsRunsFromTheStart) {
+  const ScheduleProfile ring = profile_on("2x1", Collective::kAllReduce, "ring");
+  CostCase c{&ring, Protocol::kSimple, false, false, 65536.0, 1e6, ring.longest_chunk * 1e6, 1};
+  const CostVector fills = cost_counts(c, built_in_costs());
+  c.both_send = true;
+  const CostVector runs = cost_counts(c, built_in_costs());
+  for (size_t t = 0; t < kNumCostTerms; ++t) {
+    const double less = t == static_cast<size_t>(CostTerm::kRingByte) ? 65536 * (ring.rounds - 1) : 0;
+    EXPECT_NEAR(fills[t] - runs[t], less, 1e-6) << kCostTerms[t].name;
+  }
+  EXPECT_GT(ring.rounds, 1);
+}
+
 // Links so slow that nothing else matters: one crossing instead of three, and two thirds of the bytes.
 TEST(CostModel, SlowLinksShowTheTwoLevels) {
   CostModel model = built_in_costs();
