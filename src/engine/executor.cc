@@ -66,7 +66,8 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   }
   if (!s.recv.empty() && !pull_lent(op, s, skip, num_elems)) [[unlikely]]
     return false;
-  move(op, s, skip, num_elems, steps);
+  if (!move(op, s, skip, num_elems, steps)) [[unlikely]]
+    return false;
   advance(op, lane);
   if (!s.recv.empty() && s.recv[0]->landing != nullptr) expect_next(op, lane);
   return true;
@@ -156,11 +157,13 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
   return op.has_lent(dst, bytes);
 }
 
-// Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there, others into
-// blocks, which the planner keeps to a core's second level cache. False: a writer's memory cannot be read from here, or
-// is gone. Then the writer, unless it is gone too, puts the message into the ring, and all later ones.
+// Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there; of others the
+// first block, move() has the rest. False: a writer's memory cannot be read from here, or is gone. Then the writer,
+// unless it is gone too, puts the message into the ring, and all later ones.
 bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
+  if (!op.reach_error.ok()) [[unlikely]]
+    return false;  // for good: the diagnosis ends the operation
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline) return true;
   bool waits = false;  // for writers: then nothing else is read again and again
@@ -175,19 +178,24 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     const ReadPort& r = *s.recv[i];
     const uint64_t address = r.pulls ? r.fifo.lent_at() : 0;
     if (address == 0) continue;
-    const uint32_t bytes = p.ring_bytes_of_message(num_elems);
-    if (!has_fetched_) {
-      has_fetched_ = true;
-      fetched_.assign(s.recv.size(), nullptr);
-      pulled_.reserve(round_up(uint64_t{bytes}, uint64_t{64}) * s.recv.size());
-    }
     const bool as_it_is = s.copies && s.recv.size() == 1 && s.has(kVerbDst) && !p.mixed && !s.prescale &&
                           !(s.is(kFlagFinal) && p.divide_by != 0);
+    if (!has_fetched_) {
+      has_fetched_ = true;
+      const auto lent = std::count_if(s.recv.begin(), s.recv.end(),
+                                      [](const ReadPort* port) { return port->pulls && port->fifo.lent_at() != 0; });
+      const uint64_t block_bytes =
+          std::max<uint64_t>(kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(lent))), 16 * 1024);
+      block_elems_ = as_it_is ? num_elems : std::min(num_elems, block_bytes / p.wire_bytes);
+      fetched_.assign(s.recv.size(), {});
+      pulled_.reserve(round_up(block_bytes, uint64_t{64}) * s.recv.size());
+    }
+    const uint32_t bytes = p.ring_bytes_of_message(block_elems_);
     std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
                              : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
     const bool ok = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes).ok();
     if (!r.fifo.was_lent()) continue;
-    if (ok) fetched_[i] = to;
+    if (ok) fetched_[i] = {to, address};
     else wait_for(r);
   }
   if (waits) {
@@ -195,6 +203,22 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     has_fetched_ = false;
   }
   return !waits;
+}
+
+// The next block of what was not brought into the ring meanwhile: the part of the message from `first` on. False: it
+// cannot be read, though what came before it could, and has perhaps been added to it where it stands.
+bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems) {
+  const Program& p = *op.program;
+  for (size_t i = 0; i < s.recv.size(); ++i) {
+    Fetched& f = fetched_[i];
+    if (f.block == nullptr) continue;
+    const ReadPort& r = *s.recv[i];
+    const Status status = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, f.address},
+                                                  first * p.wire_bytes, f.block, num_elems * p.wire_bytes);
+    if (!r.fifo.was_lent()) f = {};
+    else if (!status.ok()) op.reach_error = status;
+  }
+  return op.reach_error.ok();
 }
 
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.
@@ -319,7 +343,8 @@ bool Executor::lend(Operation& op, WritePort& to, const std::byte* data, uint32_
   return true;
 }
 
-void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
+// What is pulled is added block by block, while it is in the core's cache. False: a later block could not be read.
+bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
   const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
   const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
@@ -330,28 +355,39 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
   const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(s.fingerprint) : nullptr;
-  if (has_fetched_ && fetched_[0] == dst && dst != nullptr) landed = dst;
+  if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
+  into_ring_.clear();
+  if (!lines)
+    for (WritePort* w : s.send)
+      if (stays == nullptr || !lend(op, *w, stays, ring_bytes)) into_ring_.push_back(w->fifo.data());
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
-  for (uint32_t k = 0; k < (copies_lines ? 0 : lines ? steps : 1); ++k) {
+  const bool in_blocks = has_fetched_ && landed == nullptr;
+  const uint64_t part_elems = lines ? line_elems : in_blocks ? block_elems_ : num_elems;
+  uint64_t first = 0;
+  for (uint32_t k = 0; !copies_lines && (lines ? k < steps : first < num_elems); ++k) {
+    const uint64_t n = std::min(part_elems, num_elems - first), first_bytes = first * p.wire_bytes;
+    if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]]
+      return false;
     uint32_t num_src = 0, num_dst = 0;
     for (size_t i = 0; i < s.recv.size(); ++i) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      sources_[num_src++] = lines                                    ? s.recv[i]->fifo.line(k)
-                            : landed != nullptr                      ? landed
-                            : has_fetched_ && fetched_[i] != nullptr ? fetched_[i]
-                                                                     : s.recv[i]->fifo.data();
+      sources_[num_src++] = lines                                       ? s.recv[i]->fifo.line(k)
+                            : landed != nullptr                         ? landed
+                            : in_blocks && fetched_[i].block != nullptr ? fetched_[i].block
+                                                                        : s.recv[i]->fifo.data() + first_bytes;
     }
     if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
     if (dst != nullptr) sinks_[num_dst++] = dst;
-    for (WritePort* w : s.send)
-      if (stays == nullptr || !lend(op, *w, stays, ring_bytes))
-        sinks_[num_dst++] = lines ? w->fifo.line(k) : w->fifo.data();
-    const uint64_t n = lines ? std::min(line_elems, num_elems - k * line_elems) : num_elems;
+    if (lines)
+      for (WritePort* w : s.send) sinks_[num_dst++] = w->fifo.line(k);
+    else
+      for (std::byte* to : into_ring_) sinks_[num_dst++] = to + first_bytes;
     if (n != 0) run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
-    if (src != nullptr) src += line_elems * p.elem_bytes[static_cast<int>(s.src_buffer)];
-    if (dst != nullptr) dst += line_elems * p.elem_bytes[static_cast<int>(s.dst_buffer)];
+    if (src != nullptr) src += n * p.elem_bytes[static_cast<int>(s.src_buffer)];
+    if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
+    first += n;
   }
   if (lines)
     for (WritePort* w : s.send) w->post(steps, s.fingerprint);
@@ -359,6 +395,7 @@ void Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     for (WritePort* w : s.send) w->post_data(ring_bytes, s.fingerprint);
   for (ReadPort* r : s.recv) r->release(steps);
   has_fetched_ = false;
+  return true;
 }
 
 bool Executor::step_message(Operation& op, const ProgramStep& s) {

@@ -72,8 +72,9 @@ class Executor {
   void offer_landing(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool my_turn(const Operation& op, const ProgramStep& s) const;
-  void move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
+  bool move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
   bool pull_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
+  bool pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems);
   static bool lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
@@ -97,8 +98,14 @@ class Executor {
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
   PageBlock pulled_;  // blocks of peers' buffers, read by copy
-  std::vector<const std::byte*> fetched_;  // by receiving port: where its message was pulled to; nullptr: it was not
-  bool has_fetched_ = false;               // any of them
+  struct Fetched {
+    std::byte* block = nullptr;  // where it was pulled to; nullptr: it was not
+    uint64_t address = 0;        // of the whole message, in its writer's process
+  };
+  std::vector<Fetched> fetched_;       // the messages at hand, by receiving port
+  bool has_fetched_ = false;           // any of them
+  uint64_t block_elems_ = 0;           // of them at once
+  std::vector<std::byte*> into_ring_;  // where the message at hand is written to be sent
 };
 
 }  // namespace rondo

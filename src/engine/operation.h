@@ -43,7 +43,7 @@ struct Operation {
   bool announced = false;  // it stands on the board
   bool peer_was_gone = false;  // send, recv: when the last look for losses was taken
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
-  Status reach_error;       // of a direct step: a peer's buffer could not be read
+  Status reach_error;       // a peer's buffer could not be read: in a direct step, or in the middle of a message
   std::atomic<bool> done{false};
   Status status;  // valid when done
 

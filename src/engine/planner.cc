@@ -52,7 +52,7 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 
 // Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
 // whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go on their
-// way while the rest comes: but not of two ranks whose link is their own cores' work, which has no pauses to fill.
+// way while the rest comes: but not where the link is the cores' own work and all of them always have some.
 // Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
 // at most, so that what stands before them fits too: what is over would travel by itself.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
@@ -66,9 +66,9 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
   int most_here = 1;  // whose messages a rank may read into its cache before it adds them
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
-  const bool halves = collective_reduces(collective) && (nranks_ > 2 || settings_.hosts_share_kernel == 0);
-  const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
+  const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);
+  const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
   return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }

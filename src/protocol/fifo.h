@@ -73,6 +73,8 @@ constexpr uint32_t place_bytes(uint32_t bytes) {
 }
 /// At least so many messages of one call can be under way on a connection, however its earlier messages lie.
 inline constexpr uint32_t kRingMessages = 8;
+/// Before a message of so many bytes or more a writer looks whether its ring is empty, and then begins it anew.
+inline constexpr uint32_t kRestartBytes = 256 * 1024;
 
 constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
   return (static_cast<uint64_t>(fingerprint) << 40) | ((step + 1) & kStepMask);
@@ -98,7 +100,7 @@ class FifoWriter {
   /// `lap`: the bytes in which messages shall stay if they can; at least kRingMessages places of the longest that the
   /// call sends.
   RONDO_HOST_DEVICE bool room_for(uint32_t bytes, uint32_t lap) {
-    return (step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
+    return (bytes < kRestartBytes && step_ < limit_ && offset_ + bytes <= free_end_) || find_place(bytes, lap);
   }
   RONDO_HOST_DEVICE std::byte* data() const { return view_.data + offset_; }
   RONDO_HOST_DEVICE std::byte* line(uint32_t ahead) const { return at(ahead).payload; }

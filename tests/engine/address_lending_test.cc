@@ -28,7 +28,9 @@ struct Pulls {
   std::atomic<bool> holds{false};  // each waits, after it has begun and before it reads
   std::atomic<bool> held{false};   // one does
   std::atomic<int> num_held{0};
-  std::atomic<bool> fails{false};  // the kernel refuses
+  std::atomic<bool> fails{false};        // the kernel refuses
+  std::atomic<bool> fails_later{false};  // but the first block of each message
+  std::atomic<uint64_t> num_later{0};    // blocks behind the first
 };
 
 // Threads have one memory; the kernel reads it here as it does another process's, unseen by sanitizers: a writer may
@@ -49,13 +51,15 @@ class PullingTransport final : public ForwardingTransport {
   }
   Status pull(Rank, const RemoteAddress& address, uint64_t offset_bytes, void* to, uint64_t bytes) override {
     ++pulls_.num_pulls;
+    pulls_.num_later += offset_bytes != 0 ? 1 : 0;
     if (pulls_.most_us != 0) usleep(random_() % pulls_.most_us);
     if (pulls_.holds) {
       ++pulls_.num_held;
       pulls_.held = true;
       while (pulls_.holds) sched_yield();
     }
-    if (pulls_.fails) return Status(StatusCode::kSystem, "the kernel says no");
+    if (pulls_.fails || (pulls_.fails_later && offset_bytes != 0))
+      return Status(StatusCode::kSystem, "the kernel says no");
     EXPECT_EQ(address.region, RemoteAddress::kByCopy);
     const iovec local{to, bytes}, remote{reinterpret_cast<void*>(address.offset_bytes + offset_bytes), bytes};
     EXPECT_EQ(process_vm_readv(getpid(), &local, 1, &remote, 1, 0), static_cast<ssize_t>(bytes));
@@ -91,6 +95,7 @@ TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
       run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, 1'200'000), with_long_messages(), 0,
                 pulling(pulls));
       EXPECT_GT(pulls.num_pulls, 100u) << nranks;
+      if (nranks >= 5) EXPECT_GT(pulls.num_later, 100u) << nranks;  // what many lend is read in blocks
     }
   }
 }
@@ -160,6 +165,34 @@ TEST(AddressLending, WhatCannotBeReadComesThroughTheRing) {
     EXPECT_GE(pulls.num_pulls, 1u) << algorithm;
     EXPECT_LE(pulls.num_pulls, kRounds) << algorithm;  // of several a round
   }
+}
+
+// In the middle of a message nothing can be done over: part of it has been added, perhaps where the operand was. The
+// call ends with what the kernel said, and nobody hangs.
+TEST(AddressLending, WhatCannotBeReadAnyMoreEndsTheCall) {
+  constexpr int kRanks = 5;
+  Pulls pulls;
+  pulls.fails_later = true;
+  SpawnOptions options;
+  options.decorate = pulling(pulls);
+  options.config = with_long_messages();
+  options.config.deadline_s = 20;
+  std::atomic<int> told = 0;
+  const Stopwatch watch;
+  spawn(
+      World::kThreads, kRanks,
+      [&](Communicator& comm) {
+        std::vector<float> data(300'000, 1);
+        CallOptions how;
+        how.algorithm = "one_shot";
+        const Status status = comm.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kSum, &how);
+        EXPECT_FALSE(status.ok());
+        if (status.message().find("the kernel says no") != std::string_view::npos) ++told;
+      },
+      options);
+  EXPECT_GE(told, 1);
+  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_GE(pulls.num_later, 1u);
 }
 
 }  // namespace

@@ -191,7 +191,8 @@ void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
 }
 
 // A quarter of the lines: with data that go to the same rank, which then take the credit along for nothing, and alone
-// where messages are long. Of short ones a credit would cost as much as a message: half of the lines.
+// where messages are long. Of short ones a credit would cost as much as a message: half of the lines. At once where one
+// takes so much of the ring that writer and reader had better use the same part of it again, which is in their caches.
 bool RemoteFifos::tell_in_time(Wire& wire) {
   constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
@@ -201,7 +202,8 @@ bool RemoteFifos::tell_in_time(Wire& wire) {
   for (auto& [key, r] : replicas_) {
     const uint64_t read = HostMem::load_acquire(&r->view.counters[0].steps);
     const bool soon = r->last_bytes >= kLongBytes || has_data_for_[static_cast<size_t>(r->key.writer)];
-    if (read - r->told < r->view.num_lines / (soon ? 4 : 2)) continue;
+    const bool at_once = r->last_bytes >= kRestartBytes && !r->lands;
+    if (read - r->told < (at_once ? 1 : r->view.num_lines / (soon ? 4 : 2))) continue;
     tell(*r, read, wire);
     any = true;
   }
