@@ -368,8 +368,10 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   uint64_t first = 0;
   for (uint32_t k = 0; !copies_lines && (lines ? k < steps : first < num_elems); ++k) {
     const uint64_t n = std::min(part_elems, num_elems - first), first_bytes = first * p.wire_bytes;
-    if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]]
+    if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]] {
+      has_fetched_ = false;
       return false;
+    }
     uint32_t num_src = 0, num_dst = 0;
     for (size_t i = 0; i < s.recv.size(); ++i) {
       if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
