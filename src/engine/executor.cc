@@ -162,8 +162,10 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
 // unless it is gone too, puts the message into the ring, and all later ones.
 bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
-  if (!op.reach_error.ok()) [[unlikely]]
+  if (!op.reach_error.ok()) [[unlikely]] {
+    blocked_by_ = WaitReason::kData;
     return false;  // for good: the diagnosis ends the operation
+  }
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline) return true;
   bool waits = false;  // for writers: then nothing else is read again and again
@@ -184,8 +186,8 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
       has_fetched_ = true;
       const auto lent = std::count_if(s.recv.begin(), s.recv.end(),
                                       [](const ReadPort* port) { return port->pulls && port->fifo.lent_at() != 0; });
-      const uint64_t block_bytes =
-          std::max<uint64_t>(kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(lent))), 16 * 1024);
+      const uint64_t block_bytes = std::max<uint64_t>(
+          kPullBytes / (2 * std::max<uint64_t>(1, static_cast<uint64_t>(lent))) / 4096 * 4096, 16 * 1024);
       block_elems_ = as_it_is ? num_elems : std::min(num_elems, block_bytes / p.wire_bytes);
       fetched_.assign(s.recv.size(), {});
       pulled_.reserve(round_up(block_bytes, uint64_t{64}) * s.recv.size());
@@ -193,7 +195,13 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     const uint32_t bytes = p.ring_bytes_of_message(block_elems_);
     std::byte* to = as_it_is ? at(op, s.dst_buffer, s.dst.first_elem + skip)
                              : pulled_.data() + round_up(uint64_t{bytes}, uint64_t{64}) * i;
-    const bool ok = ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, 0, to, bytes).ok();
+    auto pull = [&](uint64_t first, std::byte* into, uint64_t num_bytes) {
+      return ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, first, into, num_bytes).ok();
+    };
+    // Its end too: in the middle of a message it is too late to refuse.
+    std::byte last;
+    const uint32_t all_bytes = p.ring_bytes_of_message(num_elems);
+    const bool ok = pull(0, to, bytes) && (bytes == all_bytes || pull(all_bytes - 1, &last, 1));
     if (!r.fifo.was_lent()) continue;
     if (ok) fetched_[i] = {to, address};
     else wait_for(r);
@@ -323,24 +331,30 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Leaves a message where it is, for the transport to send or its reader to pull; false: it has to go into the ring.
-bool Executor::lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes) {
+// Whether a message can stay where it is, for its reader to pull (by address) or for the transport to send.
+Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
   constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
   constexpr uint32_t kLeastPulledBytes = 32 * 1024;
+  // What is only gathered is not worth it: its readers copy either way, and write far from their caches.
+  const bool by_address =
+      to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
+  if (!by_address && (bytes < kLeastBytes || to.loan() == nullptr)) return Lending::kNot;
+  if (!op.asked.empty() && op.may_land_on(data, bytes)) return Lending::kNot;
+  return by_address ? Lending::kByAddress : Lending::kToTransport;
+}
+
+// Right before the message is posted: what is written down as lent can be brought in.
+void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes) {
   constexpr size_t kManyLent = 64;
   if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // where no step overwrites anything, nothing else asks
-  // What is only gathered is not worth it: its readers copy either way, and write far from their caches.
-  if (to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective)) {
-    if (!op.asked.empty() && op.may_land_on(data, bytes)) return false;
+  if (how == Lending::kByAddress) {
     to.lent_now = data;
     op.lent.push_back({nullptr, &to, to.fifo.step(), data, bytes});
-    return true;
+    return;
   }
-  Loan* loan = bytes >= kLeastBytes ? to.loan() : nullptr;
-  if (loan == nullptr || (!op.asked.empty() && op.may_land_on(data, bytes))) return false;
+  Loan* loan = to.loan();
   loan->lend(data, to.fifo.step());
   op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
-  return true;
 }
 
 // What is pulled is added block by block, while it is in the core's cache. False: a later block could not be read.
@@ -358,9 +372,13 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
   into_ring_.clear();
+  lending_.clear();
   if (!lines)
-    for (WritePort* w : s.send)
-      if (stays == nullptr || !lend(op, *w, stays, ring_bytes)) into_ring_.push_back(w->fifo.data());
+    for (WritePort* w : s.send) {
+      const Lending how = stays == nullptr ? Lending::kNot : may_lend(op, *w, stays, ring_bytes);
+      if (how == Lending::kNot) into_ring_.push_back(w->fifo.data());
+      else lending_.emplace_back(w, how);
+    }
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
   const bool in_blocks = has_fetched_ && landed == nullptr;
@@ -370,6 +388,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     const uint64_t n = std::min(part_elems, num_elems - first), first_bytes = first * p.wire_bytes;
     if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]] {
       has_fetched_ = false;
+      blocked_by_ = WaitReason::kData;
       return false;
     }
     uint32_t num_src = 0, num_dst = 0;
@@ -391,6 +410,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
     if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
     first += n;
   }
+  for (const auto& [w, how] : lending_) lend(op, *w, how, stays, ring_bytes);
   if (lines)
     for (WritePort* w : s.send) w->post(steps, s.fingerprint);
   else

@@ -6,6 +6,7 @@
 // Thread safety: belongs to the communicator's driver.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "engine/operation.h"
@@ -75,7 +76,9 @@ class Executor {
   bool move(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems, uint32_t steps);
   bool pull_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems);
-  static bool lend(Operation& op, WritePort& to, const std::byte* data, uint32_t bytes);
+  enum class Lending : uint8_t { kNot, kByAddress, kToTransport };
+  static Lending may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
+  static void lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
                   bool has_dst);
@@ -102,10 +105,11 @@ class Executor {
     std::byte* block = nullptr;  // where it was pulled to; nullptr: it was not
     uint64_t address = 0;        // of the whole message, in its writer's process
   };
-  std::vector<Fetched> fetched_;       // the messages at hand, by receiving port
-  bool has_fetched_ = false;           // any of them
-  uint64_t block_elems_ = 0;           // of them at once
-  std::vector<std::byte*> into_ring_;  // where the message at hand is written to be sent
+  std::vector<Fetched> fetched_;                         // the messages at hand, by receiving port
+  bool has_fetched_ = false;                             // any of them
+  uint64_t block_elems_ = 0;                             // of them at once
+  std::vector<std::pair<WritePort*, Lending>> lending_;  // the message at hand, once it stands in its buffer
+  std::vector<std::byte*> into_ring_;                    // where the message at hand is written to be sent
 };
 
 }  // namespace rondo

@@ -64,7 +64,7 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t longest = ports_.transport().longest_message_bytes();
   const bool lent_inside = collective == Collective::kAllReduce;  // most of what its ranks pass on inside a host
   if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
-  int most_here = 1;  // whose messages a rank may read into its cache before it adds them
+  int most_here = 1;  // whose messages a rank may be adding at once
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);

@@ -35,7 +35,7 @@ struct PlannerChoice {
   int32_t by_rank = 0;            // RONDO_ORDER: 1: rings and trees go by rank, wherever ranks are bound
   int32_t hosts_pretended = 0;    // the hosts that plans are made for are not where the ranks are (RONDO_HOSTS)
   int32_t hosts_share_cores = 0;  // and ranks outnumber them: while one works another has to wait
-  int32_t hosts_share_kernel = 0;      // all of them: it copies what their link carries, on the ranks' own cores
+  int32_t hosts_share_kernel = 0;      // all hosts do: it copies what their link carries, on the ranks' own cores
   CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
 };
 /// Agreed when the communicator is made: rank 0's environment and measured constants.

@@ -10,7 +10,8 @@
 // *Inline*: a message travels in lines alone, 56 B in each, so one cache line brings data and flag together.
 // *Simple*: a message is one step; its data lie in the ring, where the line's payload says (DataPlace). The writer
 // alone decides where: behind the message before, and from the beginning again as soon as a *lap* of bytes was used and
-// the beginning is free. So short messages stay in few pages and few cache lines, however large the ring is. Data may
+// the beginning is free; before a message of kRestartBytes also as soon as the ring is empty. So short messages stay in
+// few pages and few cache lines, however large the ring is, and long ones in as few as can be. Data may
 // also stay where the writer's process has them, for readers that can read there; their place in the ring is kept
 // (lending.h).
 // Multicast is R readers on one FIFO: what is written once is read by all. Unicast is R = 1.

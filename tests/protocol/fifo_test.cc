@@ -206,6 +206,7 @@ TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
       for (;;) {
         const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
         if (!w.room_for(bytes, lap)) break;
+        ASSERT_LE(w.data() + bytes, c.data.data() + c.data.size());
         w.post_data(bytes, 7);
         ++sent, ++held;
       }
@@ -213,8 +214,12 @@ TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
       for (uint64_t n = random() % (held + 1); n > 0; --n) r.release(1), ++read;
       for (int more = 0; more < 40; ++more) {  // and on, with a reader that is late by chance
         const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
-        if (w.room_for(bytes, lap)) w.post_data(bytes, 7), ++sent;
-        else r.release(1), ++read;
+        if (w.room_for(bytes, lap)) {
+          ASSERT_LE(w.data() + bytes, c.data.data() + c.data.size());
+          w.post_data(bytes, 7), ++sent;
+        } else {
+          r.release(1), ++read;
+        }
       }
     }
   }
@@ -222,8 +227,15 @@ TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
 
 TEST(FifoRing, OverwritesNothingThatAReaderHasNotFinishedWith) {
   std::mt19937 random(5);
-  for (const uint64_t start : {uint64_t{0}, kStepMask - 2000}) {
-    RingConnection c;
+  struct Case {
+    uint64_t start;
+    uint32_t longest_bytes;
+    int messages;
+  };
+  for (const auto& [start, longest_of_ring, messages] :
+       {Case{0, kLongestBytes, 100000}, Case{kStepMask - 2000, kLongestBytes, 100000},
+        Case{0, 2 * kRestartBytes, 2000}}) {
+    RingConnection c(longest_of_ring);
     const uint32_t readers[] = {0, 1};
     for (ReadCounter& counter : c.counters) counter.steps = start;
     Writer w(c.view(), readers, 2, start);
@@ -233,10 +245,10 @@ TEST(FifoRing, OverwritesNothingThatAReaderHasNotFinishedWith) {
       uint8_t value;
     };
     std::deque<Sent> under_way[2];
-    uint32_t longest = kLongestBytes;
+    uint32_t longest = longest_of_ring;
     uint8_t value = 0;
-    for (int i = 0; i < 100000; ++i) {
-      if (random() % 1000 == 0) longest = 1 + static_cast<uint32_t>(random() % kLongestBytes);
+    for (int i = 0; i < messages; ++i) {
+      if (random() % 1000 == 0) longest = 1 + static_cast<uint32_t>(random() % longest_of_ring);
       const uint32_t lap = place_bytes(longest) * (8 + 24 * (random() % 2));
       const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
       if (random() % 2 == 0 && w.room_for(bytes, lap)) {

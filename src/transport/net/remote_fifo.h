@@ -9,7 +9,8 @@
 // reader, or its first message.
 //
 // A message is sent from the ring, and stays there until its credit has come. Credits are told every quarter of the
-// lines (half, where messages are short and nothing goes the same way), and all of them when nothing else moves: a
+// lines (half, where messages are short and nothing goes the same way; at once behind a message of kRestartBytes that
+// lay in the ring), and all of them when nothing else moves: a
 // writer may wait for any of them, since it is they that say where in the ring there is room.
 //
 // A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
