@@ -11,9 +11,9 @@
 //            else, when its call fails, or when its call is over and a reader is late
 //   reader   reads there, and then looks whether the line still says so: otherwise the message is in the ring. What the
 //            kernel does not let it read (a device's mapping, a process that has closed itself since) it refuses: the
-//            writer, when it waits or ends, puts that into the ring, and lends no more on this connection. A reader that
-//            adds block by block looks so behind each block; what it cannot read in the middle, though it could the
-//            message's two ends, ends its call
+//            writer, when it waits or ends, puts that into the ring, and lends no more on this connection. A reader
+//            that adds block by block looks so behind each block; what it cannot read in the middle, though it could
+//            the message's two ends, ends its call
 //
 // So nobody waits for a reader, and what a reader has read from memory that is no longer the message's is never used.
 //
