@@ -328,6 +328,25 @@ TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
   });
 }
 
+// What mates lend is added block by block, messages are long, and rings begin anew: sums of many blocks, in place and
+// not, one behind the other, of a number of elements that nothing divides.
+TEST_F(Hosts, LongSumsOfWhatMatesLendAreRight) {
+  spawn(World::kHosts, 4, [](Communicator& comm) {
+    const size_t num = (1 << 20) + 10007;
+    std::vector<float> in(num), out(num);
+    for (int round = 0; round < 12; ++round) {
+      for (size_t i = 0; i < num; ++i)
+        in[i] = static_cast<float>((i * 7 + static_cast<size_t>(round)) % 1021 + comm.rank());
+      float* const to = round % 2 == 0 ? in.data() : out.data();
+      ASSERT_TRUE(is_ok(comm.all_reduce(in.data(), to, num, Dtype::kFloat32, Op::kSum)));
+      size_t wrong = 0;
+      for (size_t i = 0; i < num; ++i)
+        wrong += to[i] != static_cast<float>(4 * ((i * 7 + static_cast<size_t>(round)) % 1021) + 6) ? 1 : 0;
+      ASSERT_EQ(wrong, 0u) << "round " << round;
+    }
+  });
+}
+
 // Sockets that hold little, and a peer that is stopped and reads nothing: what is lent stays on loan.
 class LentOnHosts : public Hosts {
  protected:
