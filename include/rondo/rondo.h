@@ -153,7 +153,7 @@ RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
 /* From any thread: operations under way and to come on all ranks return RONDO_ABORTED naming this rank. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
 /* Waits for this rank's outstanding work and returns its first error; after that no call is accepted but abort, error,
- * shrink and destroy. */
+ * shrink and destroy. RONDO_MISMATCH too if another rank's last 64 calls are seen to differ from this rank's. */
 RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
 /* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work may be waited for or freed
  * later: it says how it ended. */

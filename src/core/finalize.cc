@@ -24,6 +24,7 @@ Status CommunicatorImpl::finalize() {
     device_->engine().set_failure_hook(nullptr);
   }
   lock();
+  if (s.ok() && device_ == nullptr) s = queue_.compare_calls();
   if (!queue_.has_failed()) {
     finalized_ = true;
     tracing_->finish();  // what follows is no failure to be recorded

@@ -80,12 +80,12 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
     board_.note_waits(waits_of(*op), OperationBoard::kForGood);
     fail(Status(code, text));
   };
-  auto end_if_ranks_differ = [&] {
-    const Status s = find_mismatch(*op, waited);
+  auto end_if_ranks_differ = [&](bool looks_back) {
+    const Status s = find_mismatch(*op, waited, looks_back);
     if (!s.ok()) end(s.code(), fmt::format("{}; {}", s.message(), blocked_on(*op)));
     return !s.ok();
   };
-  if (end_if_ranks_differ()) return;
+  if (end_if_ranks_differ(op->mismatch_with >= 0)) return;
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     board_.note_waits(waits_of(*op), now);
@@ -93,7 +93,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
     // come since our lanes were last stepped: they are stepped once more before the next look.
     const auto loss = find_lost(*op, waited_ns);
     if (loss && check_abort()) return;  // why it left may have become known with that it did
-    if (loss && end_if_ranks_differ()) return;
+    if (loss && end_if_ranks_differ(true)) return;
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
     if (loss && !may_have_come)
@@ -103,7 +103,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
     return end(op->reach_error.code(), fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(),
                                                    blocked_on(*op)));
-  if (waited >= op->deadline_ns) end(StatusCode::kTimeout, timed_out(*op, waited));
+  if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
 // A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
@@ -127,15 +127,20 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
 
 // Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place
 // of this operation, and at the last place that the other rank has reached (an operation without elements leaves no
-// message behind that could tell).
-Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns) {
+// message behind that could tell). `looks_back`: at all earlier places that are still on the boards, too, since ranks
+// may differ in a call that neither of them had to wait in.
+Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back) {
   if (is_point_to_point(op.program)) {
     if (Status s = find_pair_mismatch(op); !s.ok()) return s;
   } else {
-    if (Status s = find_board_mismatch(op); !s.ok()) return s;
+    if (Status s = find_board_mismatch(op, looks_back); !s.ok()) return s;
   }
   if (op.mismatch_with < 0 || waited_ns < kMismatchPatienceNs) return {};
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
+  constexpr uint64_t kNear = 1000;  // so near is the fingerprint of another shape once in 8000 times
+  if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
+    text +=
+        fmt::format(": of #{}, an equal call. The two ranks have not made the same calls since then", op.mismatch_at);
   if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
   return disagreement(op.sequence, std::move(text));
 }
@@ -146,23 +151,46 @@ Status OperationQueue::disagreement(uint64_t sequence, std::string text) {
   return Status(StatusCode::kMismatch, std::move(text));
 }
 
-Status OperationQueue::find_board_mismatch(const Operation& op) {
+Status OperationQueue::compare_call(uint64_t sequence, const OperationShape& mine, Rank peer) {
+  OperationBoard* board = transport_.board(peer);
+  const std::optional<OperationShape> theirs = board != nullptr ? board->find(sequence) : std::nullopt;
+  if (!theirs || *theirs == mine) return {};
+  return disagreement(
+      sequence, fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
+                            sequence, difference(mine, *theirs), rank_, describe_shape(mine), algorithm_name(mine),
+                            peer, describe_shape(*theirs), algorithm_name(*theirs)));
+}
+
+Status OperationQueue::find_board_mismatch(const Operation& op, bool looks_back) {
   for (Rank r = 0; r < nranks_; ++r) {
     OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
     if (board == nullptr) continue;
-    for (const uint64_t sequence : {op.sequence, std::min(board->last_posted(), op.sequence)}) {
-      const std::optional<OperationShape> mine =
-          sequence == op.sequence ? op.shape() : board_.find(sequence);
-      const std::optional<OperationShape> theirs = board->find(sequence);
-      if (!mine || !theirs || *theirs == *mine) continue;
-      return disagreement(
-          sequence, fmt::format("operation #{}: ranks disagree on {}: rank {} calls {} ({}), rank {} calls {} ({})",
-                                sequence, difference(*mine, *theirs), rank_, describe_shape(*mine),
-                                algorithm_name(*mine), r, describe_shape(*theirs), algorithm_name(*theirs)));
-    }
+    const uint64_t last = std::min(board->last_posted(), op.sequence);
+    const uint64_t first = !looks_back ? last : last - std::min<uint64_t>(last, OperationBoard::kRecords) + 1;
+    for (uint64_t sequence = first; sequence <= last && sequence < op.sequence; ++sequence)
+      if (const std::optional<OperationShape> mine = board_.find(sequence)) RONDO_TRY(compare_call(sequence, *mine, r));
+    RONDO_TRY(compare_call(op.sequence, op.shape(), r));
   }
   if (const auto told = transport_.told_disagreement(op.sequence))
     return Status(StatusCode::kMismatch, fmt::format("{}: {}", describe(op), *told));
+  return {};
+}
+
+Status OperationQueue::compare_calls() {
+  const uint64_t last = next_sequence_ - 1;
+  for (Rank r = 0; r < nranks_ && !has_failed(); ++r) {
+    OperationBoard* board = r != rank_ ? transport_.board(r) : nullptr;
+    if (board == nullptr) continue;
+    const uint64_t posted = board->last_posted();
+    for (uint64_t s = last - std::min<uint64_t>(last, OperationBoard::kRecords) + 1; s <= std::min(last, posted); ++s)
+      if (const std::optional<OperationShape> mine = board_.find(s)) RONDO_TRY(compare_call(s, *mine, r));
+    const std::optional<OperationShape> more = posted > last ? board->find(last + 1) : std::nullopt;
+    if (more)
+      return disagreement(last + 1,
+                          fmt::format("operation #{}: rank {} calls {} ({}), and rank {} ends its communicator "
+                                      "after {} operations: the ranks must make the same calls",
+                                      last + 1, r, describe_shape(*more), algorithm_name(*more), rank_, last));
+  }
   return {};
 }
 

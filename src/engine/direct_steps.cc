@@ -23,7 +23,7 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
     Credit c{op.peer_in[static_cast<size_t>(rank_)], op.peer_out[static_cast<size_t>(rank_)]};
     for (WritePort* w : s.send) {
       std::memcpy(w->fifo.line(0), &c, sizeof c);
-      w->post(1, s.fingerprint);
+      w->post(1, op.fingerprint(s));
     }
     return true;
   }

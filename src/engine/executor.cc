@@ -104,14 +104,15 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
     return false;
   }
   for (ReadPort* r : s.recv) {
-    const Arrival a = r->fifo.arrived(steps, s.fingerprint);
+    const uint32_t fingerprint = op.fingerprint(s);
+    const Arrival a = r->fifo.arrived(steps, fingerprint);
     if (a == Arrival::kReady) [[likely]] continue;
     for (const ReadPort* other : s.recv)
-      if (other->fifo.arrived(steps, s.fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
-    if (a == Arrival::kMismatch) op.mismatch_with = r->key.writer;
+      if (other->fifo.arrived(steps, fingerprint) != Arrival::kReady) note_missing(other->writer_bell);
+    if (a == Arrival::kMismatch) note_mismatch(op, s, *r);
     else if (!r->connected && ports_.try_connect(*r)) return ready(op, s, steps, ring_bytes);
     blocked_by_ = WaitReason::kData;
-    if (crowded_) look_ahead(s);
+    if (crowded_) look_ahead(op, s);
     return false;
   }
   for (WritePort* w : s.send)
@@ -131,7 +132,7 @@ void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip,
   const bool adds = !s.copies;
   if (adds && (p.mixed || s.prescale || (s.is(kFlagFinal) && p.divide_by != 0))) return;
   Landing& landing = *s.recv[0]->landing;
-  const uint64_t flag = make_flag(s.fingerprint, s.recv[0]->fifo.step());
+  const uint64_t flag = make_flag(op.fingerprint(s), s.recv[0]->fifo.step());
   if (landing.has_asked(flag)) return;
   const uint32_t bytes = p.ring_bytes_of_message(num_elems);
   for (WritePort* w : s.send)
@@ -229,17 +230,25 @@ bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, u
   return op.reach_error.ok();
 }
 
+// A message of an equal operation with another number says by how much the two ranks are apart.
+void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from) {
+  const uint32_t found = from.fifo.found_fingerprint(),
+                 ahead = (found + kFingerprints - op.fingerprint(s)) % kFingerprints;
+  op.mismatch_with = from.key.writer;
+  op.mismatch_at = ahead <= kFingerprints / 2 ? op.sequence + ahead : op.sequence - (kFingerprints - ahead);
+}
+
 // Of all that is missing, what comes from this core matters most: it cannot come before we yield.
 void Executor::note_missing(const Doorbell* whose) {
   if (whose != nullptr && (missing_ == nullptr || same_cpu(*whose, *own_bell_))) missing_ = whose;
 }
 
 // A rank of this core whose message comes later in the lane has to run as well, and better at once.
-void Executor::look_ahead(const ProgramStep& s) {
+void Executor::look_ahead(const Operation& op, const ProgramStep& s) {
   for (uint32_t k = 1; k <= s.further_receives && (missing_ == nullptr || !same_cpu(*missing_, *own_bell_)); ++k) {
     const ProgramStep& later = (&s)[k];
     for (const ReadPort* r : later.recv)
-      if (r->fifo.arrived(1, later.fingerprint) == Arrival::kNotYet) note_missing(r->writer_bell);
+      if (r->fifo.arrived(1, op.fingerprint(later)) == Arrival::kNotYet) note_missing(r->writer_bell);
   }
 }
 
@@ -368,7 +377,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   const std::byte* stays = lines || p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
-  const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(s.fingerprint) : nullptr;
+  const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(op.fingerprint(s)) : nullptr;
   if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
   into_ring_.clear();
@@ -412,9 +421,9 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   }
   for (const auto& [w, how] : lending_) lend(op, *w, how, stays, ring_bytes);
   if (lines)
-    for (WritePort* w : s.send) w->post(steps, s.fingerprint);
+    for (WritePort* w : s.send) w->post(steps, op.fingerprint(s));
   else
-    for (WritePort* w : s.send) w->post_data(ring_bytes, s.fingerprint);
+    for (WritePort* w : s.send) w->post_data(ring_bytes, op.fingerprint(s));
   for (ReadPort* r : s.recv) r->release(steps);
   has_fetched_ = false;
   return true;
@@ -423,7 +432,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
 bool Executor::step_message(Operation& op, const ProgramStep& s) {
   if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
-    if (r->fifo.arrived(s.once_steps, s.fingerprint) != Arrival::kReady &&
+    if (r->fifo.arrived(s.once_steps, op.fingerprint(s)) != Arrival::kReady &&
         !ready(op, s, s.once_steps))  // sees why, connects; the message may have come meanwhile
       return false;
   for (WritePort* w : s.send)

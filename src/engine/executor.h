@@ -68,7 +68,8 @@ class Executor {
   bool step_once_traced(Operation& op, const ProgramStep& s);
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
-  void look_ahead(const ProgramStep& s);
+  static void note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from);
+  void look_ahead(const Operation& op, const ProgramStep& s);
   void expect_next(Operation& op, uint32_t lane);
   void offer_landing(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);
   bool overwrites_lent(Operation& op, const ProgramStep& s, uint64_t first_elem, uint64_t num_elems);

@@ -133,7 +133,7 @@ FlightLane Executor::look_at(const Operation& op, uint32_t lane) const {
   const uint32_t steps = s.is(kFlagCredit) ? 1 : p.steps_of_message(num_elems);
   const uint32_t ring_bytes = s.is(kFlagCredit) ? 0 : p.ring_bytes_of_message(num_elems);
   for (const ReadPort* r : s.recv)
-    if (r->fifo.arrived(steps, s.fingerprint) != Arrival::kReady || r->waits_for_ring())
+    if (r->fifo.arrived(steps, op.fingerprint(s)) != Arrival::kReady || r->waits_for_ring())
       l.peers.push_back(r->key.writer);
   if (!l.peers.empty()) {
     l.state = FlightLane::State::kData;

@@ -34,7 +34,8 @@ struct Operation {
   uint64_t waiting_since_ns = 0;  // first time that a wait for it was noticed; 0: never
   uint64_t tag = 0;
 
-  uint64_t sequence = 0;  // 1-based, per communicator; send, recv: per peer and direction
+  uint64_t sequence = 0;    // 1-based, per communicator; send, recv: per peer and direction
+  uint32_t call_index = 0;  // of `sequence`
   LaneState lanes[kMaxLanes];
   uint32_t lanes_left = 0;
   uint32_t looks_at_end = 0;    // its lanes have finished, and not all that it has lent by address is read
@@ -43,6 +44,7 @@ struct Operation {
   bool announced = false;  // it stands on the board
   bool peer_was_gone = false;  // send, recv: when the last look for losses was taken
   Rank mismatch_with = -1;  // a peer whose message carries another operation's fingerprint
+  uint64_t mismatch_at = 0;  // the number of that operation if it has the same shape, else far from `sequence`
   Status reach_error;       // a peer's buffer could not be read: in a direct step, or in the middle of a message
   std::atomic<bool> done{false};
   Status status;  // valid when done
@@ -85,6 +87,8 @@ struct Operation {
     planned = nullptr;
     done.store(false, std::memory_order_relaxed);
   }
+  /// Of the messages of a step.
+  uint32_t fingerprint(const ProgramStep& s) const { return fingerprint_at(s.fingerprint, call_index); }
   /// What all ranks must agree on. Ranks fall back at different times, so it stays what was planned.
   const OperationShape& shape() const { return (planned != nullptr ? planned : program)->operation; }
   /// True when its lanes have finished and nobody reads what it has lent.

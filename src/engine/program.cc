@@ -203,8 +203,7 @@ uint32_t fingerprint_of(const OperationShape& shape, uint64_t more) {
   uint64_t h = (op.packed() ^ more * 0x94D049BB133111EBu) * 0x9E3779B97F4A7C15u ^ (op.count_elems + 0x7F4A7C15u) * 0xC2B2AE3D27D4EB4Fu;
   h ^= h >> 29;
   h *= 0xBF58476D1CE4E5B9u;
-  const auto f = static_cast<uint32_t>(h >> (64 - kFingerprintBits));
-  return f != 0 ? f : 1;
+  return 1 + static_cast<uint32_t>(h >> 32) % kFingerprints;
 }
 
 Expected<std::unique_ptr<Program>> compile(const RankSchedule& schedule, const ProgramShape& shape, PortTable& ports,

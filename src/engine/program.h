@@ -32,7 +32,7 @@ struct ProgramStep {
   bool copies;    // one source, which goes on as it is
   bool as_wire;   // mixed types: what it writes is rounded to the wire type first
   uint16_t src_position;
-  uint32_t fingerprint;  // of its messages
+  uint32_t fingerprint;                  // of its messages' shape
   uint16_t wait_lane, wait_pc;           // of a wait
   uint16_t further_receives;             // so many steps right behind it in its lane only receive messages
   int32_t src_chunk, dst_chunk;          // as the schedule numbers them; -1: none. For traces
@@ -67,7 +67,7 @@ struct TraceMark {
 struct Program {
   OperationShape operation;
   Protocol protocol;
-  uint32_t fingerprint;  // 24 bits, never 0
+  uint32_t fingerprint;  // of its shape
   TypeRow types;
   bool mixed;                // the types differ
   uint32_t elem_bytes[3];    // by Buffer: of the input, of the output, of scratch, which holds the wire type
@@ -102,7 +102,8 @@ struct Program {
   }
 };
 
-/// 24-bit name of what all ranks must agree on for an operation, never 0. `more`: a hash of what the shape cannot hold.
+/// 1 .. kFingerprints (fifo.h), from what all ranks must agree on for an operation. `more`: a hash of what the shape cannot
+/// hold.
 uint32_t fingerprint_of(const OperationShape& operation, uint64_t more = 0);
 
 /// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.

@@ -104,6 +104,9 @@ class OperationQueue {
   /// What is under way here and what can be seen of the others. `lanes`: whether the caller drives; without that the
   /// operations under way are left out, as they may be gone at any moment.
   FlightRecord look(bool lanes);
+  /// Compares the calls of this rank, which makes no more, with those of the others, as far as their status pages show
+  /// them. O(ranks). Errors: kMismatch.
+  Status compare_calls();
   /// Names the communicator alike on all its ranks; 0 while rank 0 has not made its end.
   uint64_t communicator_id();
   /// Sees the queue's failure before its operations end.
@@ -141,6 +144,7 @@ class OperationQueue {
   static bool receives_next(const Operation& op, uint32_t lane);
   void number(Operation& op) {
     op.sequence = is_point_to_point(op.program) ? next_in_pair(op) : next_sequence_++;
+    op.call_index = call_index(op.sequence);
     op.announced = false;
   }
   uint64_t next_in_pair(const Operation& op);
@@ -166,8 +170,9 @@ class OperationQueue {
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
   std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
-  Status find_mismatch(const Operation& op, uint64_t waited_ns);
-  Status find_board_mismatch(const Operation& op);
+  Status find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back);
+  Status find_board_mismatch(const Operation& op, bool looks_back);
+  Status compare_call(uint64_t sequence, const OperationShape& mine, Rank peer);
   Status disagreement(uint64_t sequence, std::string text);
   Status find_pair_mismatch(const Operation& op);
   std::string who_is_late(const Operation& op);

@@ -16,8 +16,9 @@
 // (lending.h).
 // Multicast is R readers on one FIFO: what is written once is read by all. Unicast is R = 1.
 //
-// flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. A reader that finds the step it waits for under
-// another fingerprint has found a mismatch between ranks, at no cost on the way that matters. The step counter may
+// flag(s) = fingerprint of the operation (24 bits) | (s + 1) mod 2^40. The fingerprint depends on the operation's shape
+// and on its number in the order of calls (fingerprint_at). A reader that finds its next step under another fingerprint
+// has found a mismatch between ranks: another call, or a message that an earlier call left behind. The step counter may
 // wrap: flags are compared for equality, and a stale flag differs by K.
 //
 // Not here: waiting policy (spin.h), which connections exist (src/transport), what a message means (src/engine).
@@ -35,6 +36,7 @@ namespace rondo {
 
 inline constexpr uint32_t kLinePayloadBytes = 56;
 inline constexpr uint32_t kFingerprintBits = 24;
+inline constexpr uint32_t kFingerprints = (1u << kFingerprintBits) - 1;  // they are 1 .. kFingerprints, never 0
 inline constexpr uint64_t kStepMask = (uint64_t{1} << 40) - 1;
 
 struct alignas(64) HeaderLine {
@@ -77,6 +79,13 @@ inline constexpr uint32_t kRingMessages = 8;
 /// Before a message of so many bytes or more a writer looks whether its ring is empty, and then begins it anew.
 inline constexpr uint32_t kRestartBytes = 256 * 1024;
 
+/// The fingerprint of the messages of call number `sequence`, whose shape alone has the fingerprint `shape`. Equal calls
+/// with different numbers never share one, unless the numbers differ by a multiple of kFingerprints.
+constexpr uint32_t call_index(uint64_t sequence) { return static_cast<uint32_t>(sequence % kFingerprints); }
+constexpr uint32_t fingerprint_at(uint32_t shape, uint32_t call_index) {
+  const uint32_t sum = shape + call_index;
+  return sum > kFingerprints ? sum - kFingerprints : sum;
+}
 constexpr uint64_t make_flag(uint32_t fingerprint, uint64_t step) {
   return (static_cast<uint64_t>(fingerprint) << 40) | ((step + 1) & kStepMask);
 }
@@ -231,6 +240,10 @@ class FifoReader {
         return same_step(flag, step_ + i) ? Arrival::kMismatch : Arrival::kNotYet;
     }
     return Arrival::kReady;
+  }
+  /// After kMismatch: the fingerprint of the message that has arrived.
+  uint32_t found_fingerprint() const {
+    return static_cast<uint32_t>(Mem::load_acquire(&at(0).flag) >> (64 - kFingerprintBits));
   }
   /// Of the message that has arrived.
   RONDO_HOST_DEVICE const std::byte* data() const {

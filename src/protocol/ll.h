@@ -6,8 +6,9 @@
 //     room                 as in fifo.h: the readers' counters
 //
 // A word is one 64-bit access, so whoever finds the flag has found the data: no fence, no second look, half of the
-// bytes are flags. flag(s) = 8 bits of the fingerprint, never 0 | (s + 1) mod 2^24: so a line that was never written is
-// never taken for a message, and a line of the same step under another fingerprint is a mismatch.
+// bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is 0: a line that was never
+// written is never taken for a message, and a line of the same step under another fingerprint is a mismatch. 255 divides
+// kFingerprints, so equal calls whose numbers differ by less than 255 always have different flags.
 //
 // The step wraps after 2^24 messages, and a line that only long messages reach might still hold the flag of that long
 // ago. So in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is
@@ -34,8 +35,8 @@ constexpr uint64_t ll_lines(uint64_t bytes) { return (bytes + kLlDataBytes - 1) 
 constexpr uint64_t ll_slot_bytes(uint64_t message_bytes) { return ll_lines(message_bytes) * kLlLineBytes; }
 
 constexpr uint32_t make_ll_flag(uint32_t fingerprint, uint64_t step) {
-  const uint32_t name = (fingerprint ^ fingerprint >> 8 ^ fingerprint >> 16) & 255;
-  return (name != 0 ? name : 1) << 24 | (static_cast<uint32_t>(step + 1) & kLlStepMask);
+  static_assert(kFingerprints % 255 == 0);
+  return (1 + fingerprint % 255) << 24 | (static_cast<uint32_t>(step + 1) & kLlStepMask);
 }
 /// Whether the message of this step fills its slot to the end. Steps before the first period write into memory that was
 /// zero when the connection was made.

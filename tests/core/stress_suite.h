@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include "support/shared.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"
+#include "support/stress.h"
 
 namespace rondo::testing {
 
@@ -185,15 +185,6 @@ class StressRank {
   size_t num_busy_ = 0;
   uint64_t num_operations_ = 0;
 };
-
-inline int stress_factor() {
-  const char* value = std::getenv("RONDO_TEST_STRESS_FACTOR");
-  return value != nullptr ? std::max(1, std::atoi(value)) : 1;
-}
-inline uint64_t stress_seed(int nranks) {
-  const int chosen = GTEST_FLAG_GET(random_seed);
-  return chosen != 0 ? static_cast<uint64_t>(chosen) : 20240229u + static_cast<uint64_t>(nranks);
-}
 
 class Stress : public ::testing::TestWithParam<std::tuple<World, int>> {};
 

@@ -52,6 +52,9 @@ class BlockCalls {
   RONDO_HOST_DEVICE_INLINE BlockCalls(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
       : env_(env), b_(state), args_(args) {}
 
+  /// Of the messages of a step.
+  RONDO_HOST_DEVICE_INLINE uint32_t fingerprint(uint32_t shape) const { return fingerprint_at(shape, b_.call.index); }
+
   /// What a record will say of the instruction under way is kept by thread 0 in shared memory: registers are scarce.
   RONDO_HOST_DEVICE_INLINE bool traced() const { return args_.trace.records != nullptr; }
   RONDO_HOST_DEVICE_INLINE void begin_record() {

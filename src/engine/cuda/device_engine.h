@@ -169,7 +169,7 @@ class DeviceEngine {
   Status lower_plan(DevicePlan& plan);
   Expected<std::byte*> lower_program(const Program& program, const DeviceCandidate& how, uint32_t num_channels,
                                      Ports& ports, DeviceProgram& header);
-  DeviceCall device_call(const DeviceRequest& request, const DevicePlan& plan) const;
+  DeviceCall device_call(const DeviceRequest& request, const DevicePlan& plan);
   Status order_plan(DevicePlan& plan);
   Status write_end(bool writer, uint32_t index);
   Expected<bool> connect(DevicePlan& plan);
@@ -238,6 +238,9 @@ class DeviceEngine {
   bool any_ = false, captured_ = false;
   uint64_t next_sequence_ = 1;
   std::map<std::pair<Rank, bool>, uint64_t> message_numbers_;  // by peer and whether it receives
+  // The same without those that were captured: what messages carry.
+  uint64_t num_calls_ = 0;
+  std::map<std::pair<Rank, bool>, uint64_t> num_messages_;
   std::vector<cuda::OwnedEvent> free_events_;
 
   std::mutex watch_mutex_;  // guards what follows; taken after mutex_

@@ -219,7 +219,7 @@ Status DeviceEngine::launch(Launch& l) {
 
 // A call as the kernel finds it. Where this rank's buffers lie is looked up each time: memory may have been freed, and
 // allocated anew at the same address.
-DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& plan) const {
+DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& plan) {
   DeviceCall c{};
   c.program = reinterpret_cast<const DeviceProgram*>(plan.lowered);
   c.comm = comm_.as<DeviceComm>();
@@ -231,6 +231,12 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
   std::memcpy(c.premul, r.premul, sizeof c.premul);
   c.deadline_ns = static_cast<uint64_t>(r.deadline_s * 1e9);
   c.tag = r.tag;
+  if (!cuda::captures(r.stream)) {  // a replay would repeat its number
+    const Collective collective = plan.request.collective;
+    c.index =
+        call_index(is_point_to_point(collective) ? ++num_messages_[{plan.request.root, collective == Collective::kRecv}]
+                                                 : ++num_calls_);
+  }
   if (plan.fallback == nullptr) return c;
   const cuda::CurrentContext current(transport_.context());
   static_assert(SharedRegions::kNowhere == kRegionNowhere && SharedRegions::kMaxRegions < kRegionNothing);
@@ -297,7 +303,7 @@ class DeviceEngine::Rounds {
       if (u.calls.empty()) continue;  // the next launch's
       const auto first_call = static_cast<uint32_t>(l.calls.size());
       for (const size_t i : u.calls) {
-        l.calls.push_back(unit.first->device_call(*entries_[i].request, *plans_[i]));
+        l.calls.push_back(entries_[i].engine->device_call(*entries_[i].request, *plans_[i]));
         l.members.push_back({&entries_[i], plans_[i]});
       }
       l.add_unit(u.lanes, u.channels, first_call);

@@ -192,7 +192,7 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
     o.prescale = Shape::kOwn && p.premul && src.buffer == Buffer::kIn;
     o.is_final = sum == Sum::kFinal;
     o.copies = Shape::kSrc == 1 && !o.prescale && !(o.is_final && p.divide_by != 0);
-    o.fingerprint = p.fingerprint;
+    o.fingerprint = Base::fingerprint(p.fingerprint);
     return o;
   }
   RONDO_HOST_DEVICE_INLINE const typename State::BufferCut& cut_of(const Chunk& c) const {

@@ -52,7 +52,7 @@ struct alignas(16) DeviceStep {
   uint16_t num_recv, num_send;  // entries of the index table from first_index on: the receives, then the sends.
   uint16_t reserved;            // Of direct steps they are ranks, otherwise places in the lane's list of ends
   uint32_t first_index;
-  uint32_t fingerprint;          // of its messages
+  uint32_t fingerprint;          // of its messages' shape
   int32_t src_chunk, dst_chunk;  // as the schedule numbers them, for traces; -1: none
   uint64_t src_first_elem, dst_first_elem;
   uint64_t num_elems;  // of the whole chunk, all loops and channels
@@ -92,7 +92,7 @@ struct alignas(16) DeviceProgram {
   uint8_t premul, direct, waits;                       // waits: some step of it waits for a lane
   uint8_t entry_steps;                                 // of a direct program with a fallback: its entry credits
   uint32_t divide_by;                                  // avg: the number of ranks; 0: no division
-  uint32_t fingerprint;
+  uint32_t fingerprint;                                // of the shape
   uint32_t lap_bytes;  // Simple: as Program::lap_bytes
   uint32_t reserved32;
   uint64_t loop_elems;  // of a channel: the elements of a message
@@ -239,6 +239,7 @@ struct alignas(16) DeviceCall {
   // nullptr: there is none, and everything can be reached.
   const DeviceProgram* fallback;
   uint32_t in_region, out_region;
+  uint32_t index;  // call_index(): its number among the communicator's calls, or its pair's messages; 0: captured
 };
 
 /// Of the units of one communicator in a launch at most one may have several lanes and direct calls: meetings, progress
@@ -253,7 +254,7 @@ struct DeviceUnit {
 /// The one argument of an interpreter kernel: small enough for a kernel's parameters (4 KB), so that a captured launch
 /// holds all of it. Larger groups put the tables into memory that lives as long as the launch.
 struct LaunchArgs {
-  static constexpr uint32_t kMaxUnits = 24, kMaxCalls = 32;
+  static constexpr uint32_t kMaxUnits = 20, kMaxCalls = 32;
   uint32_t num_units, num_calls;
   const DeviceUnit* more_units;  // instead of `units` when not null
   const DeviceCall* more_calls;  // instead of `calls` when not null

@@ -153,7 +153,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
         [&](uint32_t, uint32_t end) {
           FifoReader<Mem, SoloGroup>& r = b_.readers[end];
           if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
-                                 [&] { return r.arrived(1, s.fingerprint); }))
+                                 [&] { return r.arrived(1, Base::fingerprint(s.fingerprint)); }))
             return false;
           return !carries ||
                  take_address(b_.read_ports[end].peer, *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
@@ -168,7 +168,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
         });
     if (!arrived) return false;
     Base::post(
-        shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, s.fingerprint); });
+        shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, Base::fingerprint(s.fingerprint)); });
     if (carries && b_.call.fallback != nullptr && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
     return true;
   }
@@ -189,7 +189,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     o.as_wire = (s.bits & kStepAsWire) != 0;
     o.src_type = type_in(s.src_buffer);
     o.dst_type = type_in(s.dst_buffer);
-    o.fingerprint = s.fingerprint;
+    o.fingerprint = Base::fingerprint(s.fingerprint);
     return o;
   }
   RONDO_HOST_DEVICE_INLINE Dtype type_in(uint8_t buffer) const {
