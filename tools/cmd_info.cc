@@ -27,6 +27,7 @@
 #include "perf_report.h"
 #include "rondo/rondo.h"
 #include "topology/binding.h"
+#include "topology/caches.h"
 #include "topology/describe.h"
 #include "topology/host_reader.h"
 #include "topology/nvml.h"
@@ -103,10 +104,9 @@ void show_processor() {
 void show_topology() {
   const auto host = read_host({.devices = false});
   if (!host.ok()) {
-    for (const auto& [key, name] : {std::pair{_SC_LEVEL1_DCACHE_SIZE, "L1 data cache"},
-                                    {_SC_LEVEL2_CACHE_SIZE, "L2 cache"},
-                                    {_SC_LEVEL3_CACHE_SIZE, "L3 cache"}})
-      if (const long bytes = sysconf(key); bytes > 0) line(name, bytes_text(static_cast<uint64_t>(bytes)));
+    for (int level = 1; level <= 3; ++level)
+      if (const uint64_t bytes = data_cache_bytes(level); bytes > 0)
+        line(level == 1 ? "L1 data cache" : fmt::format("L{} cache", level).c_str(), bytes_text(bytes));
     return;
   }
   line("by hwloc", fmt::format("{} packages, {} NUMA nodes, {} cores, {} threads", host->packages.size(),
