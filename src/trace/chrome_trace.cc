@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "trace/export.h"
 #include "trace/export_text.h"
@@ -50,8 +51,15 @@ class Tracks {
 
 class ChromeWriter {
  public:
-  ChromeWriter(const std::vector<TraceFile>& files, std::FILE* out)
-      : files_(files), timeline_(files), messages_(match_messages(files)), sink_(out) {
+  ChromeWriter(const std::vector<TraceFile>& files, std::FILE* out, const TraceSelection& selection)
+      : files_(files),
+        timeline_(files),
+        selected_(files, timeline_, selection),
+        messages_(match_messages(files)),
+        sink_(out) {
+    std::erase_if(messages_.flows, [&](const MessageFlow& m) {
+      return !selected_.has_step(m.send_file, m.send_record) || !selected_.has_step(m.recv_file, m.recv_record);
+    });
     // No arrow leads back in time: what it would show is how far apart two devices' clocks are.
     report_.backward = std::erase_if(messages_.flows, [&](const MessageFlow& m) {
       return timeline_.ns(m.recv_file, files_[m.recv_file].records[m.recv_record].done_ticks()) <
@@ -66,6 +74,7 @@ class ChromeWriter {
     report_.unmatched_recvs = messages_.unmatched_recvs;
     sink_.print("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     for (size_t f = 0; f < files_.size(); ++f) {
+      if (!selected_.has_file(f)) continue;
       choose_process(f);
       write_spans(f);
       write_operations(f);
@@ -100,6 +109,7 @@ class ChromeWriter {
     std::vector<std::string> names;
     std::unordered_map<std::string, std::vector<const TraceSpan*>> rows;
     for (const TraceSpan& s : files_[f].spans) {
+      if (!selected_.has_span(f, s)) continue;
       auto& row = rows[s.track];
       if (row.empty()) names.push_back(s.track);
       row.push_back(&s);
@@ -128,8 +138,9 @@ class ChromeWriter {
     };
     std::vector<Span> spans;
     std::unordered_map<uint64_t, size_t> place_of;
-    for (const StepRecord& r : files_[f].records) {
-      if (!is_step(r)) continue;
+    for (size_t i = 0; i < files_[f].records.size(); ++i) {
+      if (!selected_.has_step(f, i)) continue;
+      const StepRecord& r = files_[f].records[i];
       const int64_t begin = timeline_.ns(f, r.begin_ticks), end = timeline_.ns(f, r.done_ticks());
       const uint64_t key = operation_key(files_[f], r);
       const auto [it, is_new] = place_of.try_emplace(key, spans.size());
@@ -160,7 +171,7 @@ class ChromeWriter {
     const std::vector<StepRecord>& records = files_[f].records;
     std::vector<uint32_t> order;
     for (uint32_t i = 0; i < records.size(); ++i)
-      if (is_step(records[i])) order.push_back(i);
+      if (selected_.has_step(f, i)) order.push_back(i);
     auto key = [&](uint32_t i) { return std::tuple(uint64_t{records[i].channel}, uint64_t{records[i].lane}); };
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
       return std::tuple_cat(key(a), std::tuple(records[a].begin_ticks)) <
@@ -245,16 +256,19 @@ class ChromeWriter {
         "\"unmatched_recvs\":{},\"backward\":{},\"one_clock\":{},\"files\":[",
         timeline_.origin_realtime_ns(), report_.lost, report_.spans_lost, report_.unmatched_sends,
         report_.unmatched_recvs, report_.backward, report_.one_clock);
+    bool is_first = true;
     for (size_t f = 0; f < files_.size(); ++f) {
+      if (!selected_.has_file(f)) continue;
       const TraceFile& t = files_[f];
-      sink_.print("{}{{\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},\"written\":{},"
-                  "\"lost\":{},\"error\":{}}}", f != 0 ? "," : "", t.identity.communicator, t.identity.rank,
-                  t.identity.nranks, t.pid, json_quoted(t.host), t.num_written, t.num_lost(), json_quoted(t.why));
+      sink_.print(
+          "{}{{\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},\"written\":{},"
+          "\"lost\":{},\"error\":{}}}",
+          std::exchange(is_first, false) ? "" : ",", t.identity.communicator, t.identity.rank, t.identity.nranks, t.pid,
+          json_quoted(t.host), t.num_written, t.num_lost(), json_quoted(t.why));
     }
     sink_.print("]}}}}\n");
   }
 
-  static bool is_step(const StepRecord& r) { return r.kind == static_cast<uint64_t>(RecordKind::kStep); }
   static std::string from_whom(const std::vector<int32_t>& peers) {
     if (peers.empty()) return "";
     return peers.size() == 1 ? fmt::format(" (rank {})", peers[0])
@@ -288,6 +302,7 @@ class ChromeWriter {
 
   const std::vector<TraceFile>& files_;
   const Timeline timeline_;
+  const SelectedRecords selected_;
   MessageFlows messages_;
   std::vector<FlowEnd> ends_;
   TextSink sink_;
@@ -298,8 +313,9 @@ class ChromeWriter {
 
 }  // namespace
 
-Expected<ExportReport> export_chrome(const std::vector<TraceFile>& files, std::FILE* out) {
-  return ChromeWriter(files, out).run();
+Expected<ExportReport> export_chrome(const std::vector<TraceFile>& files, std::FILE* out,
+                                     const TraceSelection& selection) {
+  return ChromeWriter(files, out, selection).run();
 }
 
 }  // namespace rondo

@@ -5,11 +5,14 @@
 
 namespace rondo {
 
-Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, std::FILE* out) {
+Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, std::FILE* out,
+                                         const TraceSelection& selection) {
   const Timeline timeline(files);
+  const SelectedRecords selected(files, timeline, selection);
   TextSink sink(out);
   ExportReport report;
   for (size_t f = 0; f < files.size(); ++f) {
+    if (!selected.has_file(f)) continue;
     const TraceFile& t = files[f];
     sink.print(
         "{{\"type\":\"file\",\"communicator\":\"{:x}\",\"rank\":{},\"nranks\":{},\"pid\":{},\"host\":{},"
@@ -21,19 +24,22 @@ Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, st
     report.one_clock = report.one_clock && timeline.is_shared(f);
   }
   for (size_t f = 0; f < files.size(); ++f) {
+    if (!selected.has_file(f)) continue;
     const TraceFile& t = files[f];
     for (size_t p = 0; p < t.plans.size(); ++p)
       sink.print("{{\"type\":\"plan\",\"communicator\":\"{:x}\",\"rank\":{},\"plan\":{},{}}}\n",
                  t.identity.communicator, t.identity.rank, p, plan_members(t.plans[p]));
-    for (const TraceSpan& s : t.spans)
+    for (const TraceSpan& s : t.spans) {
+      if (!selected.has_span(f, s)) continue;
       sink.print(
           "{{\"type\":\"span\",\"communicator\":\"{:x}\",\"rank\":{},\"track\":{},\"name\":{},\"begin_ns\":{},"
           "\"end_ns\":{}}}\n",
           t.identity.communicator, t.identity.rank, json_quoted(s.track), json_quoted(s.name), timeline.ns(f, s.begin),
           timeline.ns(f, s.end));
+    }
     for (size_t i = 0; i < t.records.size(); ++i) {
+      if (!selected.has_step(f, i)) continue;
       const StepRecord& r = t.records[i];
-      if (r.kind != static_cast<uint64_t>(RecordKind::kStep)) continue;
       const int64_t begin = timeline.ns(f, r.begin_ticks);
       auto since_begin = [&](uint64_t num_ticks) { return timeline.ns(f, r.begin_ticks + num_ticks) - begin; };
       const int64_t ready = timeline.ns(f, r.ready_ticks());

@@ -1,0 +1,50 @@
+// What of a set of traces is asked for: some ranks, some calls, some stretch of time. An exporter places all records on
+// its clock and pairs all messages first, so that times and arrows do not depend on what is selected.
+//
+// Thread safety: immutable once made.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "trace/timeline.h"
+#include "trace/trace_file.h"
+
+namespace rondo {
+
+struct TraceSelection {
+  std::set<int32_t> ranks{};                        // empty: all
+  uint64_t first_call = 0, last_call = UINT64_MAX;  // sequence numbers, as in "#17 all_reduce"
+  int64_t from_ns = INT64_MIN, to_ns = INT64_MAX;   // since the timeline's origin; what overlaps it counts
+
+  bool has_rank(int32_t rank) const { return ranks.empty() || ranks.contains(rank); }
+  bool selects_calls() const { return first_call != 0 || last_call != UINT64_MAX; }
+};
+
+/// The selected records and spans of each file.
+class SelectedRecords {
+ public:
+  SelectedRecords(const std::vector<TraceFile>& files, const Timeline& timeline, const TraceSelection& selection);
+
+  /// False: the file's rank is not asked for.
+  bool has_file(size_t file) const { return selection_.has_rank(files_[file].identity.rank); }
+  /// Whether a record is a step that is asked for. O(1).
+  bool has_step(size_t file, size_t record) const { return steps_[file][record]; }
+  /// Whether a program's own span is asked for; with calls selected, one that overlaps those of its rank. O(1).
+  bool has_span(size_t file, const TraceSpan& span) const;
+
+ private:
+  bool is_in_time(size_t file, uint64_t begin_ticks, uint64_t end_ticks) const;
+
+  const std::vector<TraceFile>& files_;
+  const Timeline& timeline_;
+  const TraceSelection& selection_;
+  std::vector<std::vector<bool>> steps_;  // by files and their records
+  struct Extent {
+    uint64_t begin_ticks = UINT64_MAX, end_ticks = 0;
+  };
+  std::vector<Extent> extents_;  // of the selected steps of each file
+};
+
+}  // namespace rondo
