@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "perf_options.h"
 #include "plugin.h"
 #include "schedule/checker.h"
 
@@ -58,20 +59,25 @@ std::string root_text(const Algorithm& a, Rank root) {
   throw CLI::RuntimeError(2);
 }
 
-std::vector<Algorithm> chosen(CheckArgs& args) {
-  std::replace(args.algo.begin(), args.algo.end(), '-', '_');
-  std::replace(args.collective.begin(), args.collective.end(), '-', '_');
-  if (!args.collective.empty() && !collective_from_name(args.collective))
-    refuse("there is no collective '" + args.collective + "' (rondo explain --list)");
+std::vector<Algorithm> chosen(const CheckArgs& args) {
+  std::optional<Collective> collective;
+  if (!args.collective.empty()) {
+    const Expected<Collective> named = named_collective(args.collective);
+    if (!named.ok()) refuse(std::string(named.status().message()));
+    collective = *named;
+  }
   std::vector<Algorithm> rows;
-  for (const Algorithm& a : all_algorithms())
-    if ((args.algo.empty() || a.name == args.algo) &&
-        (args.collective.empty() || collective_name(a.collective) == args.collective))
+  std::vector<std::string> names;
+  for (const Algorithm& a : all_algorithms()) {
+    if (std::find(names.begin(), names.end(), a.name) == names.end()) names.emplace_back(a.name);
+    if ((args.algo.empty() || letters_of(a.name) == letters_of(args.algo)) &&
+        (!collective || a.collective == *collective))
       rows.push_back(a);
-  if (rows.empty())
-    refuse(fmt::format("there is no algorithm{}{} (rondo explain --list)", args.algo.empty() ? "" : " " + args.algo,
-                       args.collective.empty() ? "" : " for " + args.collective));
-  return rows;
+  }
+  if (!rows.empty()) return rows;
+  const Status none =
+      collective ? named_algorithm(*collective, args.algo).status() : no_such("algorithm", args.algo, names);
+  refuse(std::string(none.message()));
 }
 
 /// "63/64 S", in lowest terms.

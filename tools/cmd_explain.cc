@@ -46,17 +46,17 @@ void run(ExplainArgs& args) {
   args.plugins.load("explain");
   if (args.list) return list_algorithms();
   if (args.collective.empty()) fail_explain("which collective? e.g. rondo explain all_reduce (or --list)");
-  const std::optional<Collective> collective = parse_collective(args.collective);
-  if (!collective) fail_explain("there is no collective '" + args.collective + "' (rondo explain --list)");
-  std::replace(args.algo.begin(), args.algo.end(), '-', '_');
+  const Expected<Collective> collective = named_collective(args.collective);
+  if (!collective.ok()) fail_explain(std::string(collective.status().message()));
   if (is_point_to_point(*collective))
     fail_explain(std::string(collective_name(*collective)) +
                  " is one message between two ranks: there is nothing to explain");
-  const Algorithm* algorithm =
-      args.algo.empty() ? default_algorithm(*collective) : find_algorithm(*collective, args.algo);
+  const Expected<const Algorithm*> named =
+      args.algo.empty() ? default_algorithm(*collective) : named_algorithm(*collective, args.algo);
+  if (!named.ok()) fail_explain(std::string(named.status().message()));
+  const Algorithm* algorithm = *named;
   if (algorithm == nullptr)
-    fail_explain("there is no algorithm" + (args.algo.empty() ? "" : " '" + args.algo + "'") + " for " +
-                 std::string(collective_name(*collective)) + " (rondo explain --list)");
+    fail_explain("there is no algorithm for " + std::string(collective_name(*collective)) + " (rondo explain --list)");
   args.options.hosts = args.nranks;
   if (!args.hosts.empty()) {
     const Expected<HostLayout> layout = HostLayout::parse(args.hosts);

@@ -11,6 +11,7 @@
 
 #include "algorithms/registry.h"
 #include "commands.h"
+#include "nccl_flags.h"
 #include "perf_bench.h"
 #include "perf_explain.h"
 #include "perf_launch.h"
@@ -35,7 +36,9 @@ struct PerfArgs {
   std::string wire, accumulator, output;
   std::string device = "host";
   int gpus = 1;
+  int timestamps = 0;
   PerfOptions options;
+  NcclFlags nccl_flags;
   Plugins plugins;
 };
 
@@ -74,20 +77,70 @@ void finish_types(PerfArgs& args) {
   }
 }
 
+/// --algo and --proto by rondo's names or NCCL's.
+void finish_names(PerfOptions& o) {
+  if (!o.protocol.empty()) o.protocol = value_or_fail(named_protocol(o.protocol));
+  if (o.algorithm.empty()) return;
+  if (!o.operation->collective)
+    fail_perf(fmt::format("there is no algorithm '{}' for {}, which has none to choose: leave --algo out", o.algorithm,
+                          o.operation->name));
+  o.algorithm = value_or_fail(named_algorithm(*o.operation->collective, o.algorithm))->name;
+}
+
 /// What concerns the plan: the flags that make sense only where there is one.
 void check_plan_options(const PerfOptions& o) {
-  const std::string name(o.operation->name);
   const bool one_type = !o.wire && !o.accumulator && !o.output;
-  if (!o.algorithm.empty() && (!o.operation->collective || !find_algorithm(*o.operation->collective, o.algorithm)))
-    fail_perf("there is no algorithm '" + o.algorithm + "' for " + name + " (rondo explain --list)");
   if ((o.explain || o.show_plan) && (!o.operation->collective || o.operation->variable_counts || !one_type))
     fail_perf("--explain tells the plan of a collective with equal counts and one type");
+}
+
+/// The program that started this process as one rank of a world, by its variables.
+struct Launcher {
+  std::string name;  // empty: none
+  int rank = 0, nranks = 1;
+};
+
+Launcher launcher() {
+  struct Row {
+    const char *name, *rank, *nranks;
+  };
+  constexpr Row kRows[] = {{"RONDO_RANK", "RONDO_RANK", "RONDO_NRANKS"},
+                           {"torchrun", "RANK", "WORLD_SIZE"},
+                           {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                           {"MPICH", "PMI_RANK", "PMI_SIZE"},
+                           {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+  for (const Row& row : kRows) {
+    const char *rank = std::getenv(row.rank), *nranks = std::getenv(row.nranks);
+    if (rank != nullptr && (nranks != nullptr || row.name == kRows[0].name))
+      return {row.name, std::atoi(rank), nranks != nullptr ? std::atoi(nranks) : 1};
+  }
+  return {};
+}
+
+/// Who the ranks are. As in nccl-tests, a process has -t threads of -g ranks each, and the processes are the launcher's.
+void finish_world(PerfArgs& args) {
+  PerfOptions& o = args.options;
+  const int in_process = std::max(1, o.threads) * std::max(1, args.gpus);
+  const std::string flags = fmt::format("-t {} -g {}", std::max(1, o.threads), args.gpus);
+  if (o.ranks > 0 && in_process > 1)
+    fail_perf("--ranks (processes) and --threads or -g above 1 exclude one another: choose one of them");
+  if (in_process > 4096) fail_perf(flags + " are more than 4096 ranks in one process");
+  const Launcher by = launcher();
+  if (in_process > 1 && by.nranks > 1 && !is_launched_rank())
+    fail_perf(
+        fmt::format("{}: a process of {} is one rank here: start {} times as many processes, and leave -t and -g "
+                    "out",
+                    flags, by.name, in_process));
+  o.threads = in_process > 1 ? in_process : 0;
+  if (is_launched_rank() || by.rank != 0) return;  // said once
+  for (const std::string& answer : args.nccl_flags.answers()) std::fprintf(stderr, "rondo perf: %s\n", answer.c_str());
 }
 
 void finish_options(PerfArgs& args) {
   PerfOptions& o = args.options;
   o.operation = find_perf_operation(args.operation);
-  if (o.operation == nullptr) fail_perf("there is no collective '" + args.operation + "': " + perf_operation_names());
+  if (o.operation == nullptr)
+    fail_perf("there is no collective '" + args.operation + "': choose one of " + perf_operation_names());
   o.min_bytes = value_or_fail(parse_bytes(args.min_bytes));
   o.max_bytes = args.max_bytes.empty() ? o.min_bytes : value_or_fail(parse_bytes(args.max_bytes));
   o.step_bytes = value_or_fail(parse_bytes(args.step_bytes));
@@ -95,26 +148,20 @@ void finish_options(PerfArgs& args) {
   o.ops = value_or_fail(parse_ops(args.ops));
   finish_types(args);
   value_or_fail(sweep_bytes(o));
-  std::replace(o.algorithm.begin(), o.algorithm.end(), '-', '_');
+  finish_names(o);
   check_plan_options(o);
+  if (const std::string why = args.nccl_flags.refusal(); !why.empty()) fail_perf(why);
+  if (args.device != "host" && args.device != "cuda")
+    fail_perf(std::string(no_such("device", args.device, {"host", "cuda"}).message()));
   o.on_device = args.device == "cuda";
+  o.timestamps = args.timestamps != 0;
   if (o.on_device && o.explain) fail_perf("--explain measures host memory; -v prints the plans of devices");
-  if (o.json_stdout && !o.explain) fail_perf("--json belongs to --explain; -J writes the table's JSON");
+  if (o.json_stdout && !o.explain) fail_perf("--json belongs to --explain; -J - prints the table's JSON");
+  if (o.json_path == "-" && o.explain) o.json_stdout = true, o.json_path.clear();
   if (o.explain && (o.dtypes.size() > 1 || o.ops.size() > 1)) fail_perf("--explain measures one type and one operator");
-  if (o.ranks > 0 && o.threads > 0) fail_perf("--ranks (processes) and --threads exclude one another");
   if (o.blocking == 0 && o.aggregate > 1)
     fail_perf("-z 0 and -m exclude one another: a group waits for its operations");
-}
-
-/// A launcher's variables: this process is one rank of a world that already exists.
-std::string launcher_name() {
-  auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
-  if (is_set("RONDO_RANK")) return "RONDO_RANK";
-  if (is_set("RANK") && is_set("WORLD_SIZE")) return "torchrun";
-  if (is_set("OMPI_COMM_WORLD_RANK")) return "Open MPI";
-  if (is_set("PMI_RANK")) return "MPICH";
-  if (is_set("SLURM_STEP_NUM_TASKS")) return "Slurm";
-  return "";
+  finish_world(args);
 }
 
 /// argv, wherever CLI11 was called from.
@@ -135,8 +182,7 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
   if (is_launched_rank()) return bench_env(o, {"processes", argv});
   if (o.ranks > 0) return launch_processes(o.ranks, argv);
   if (o.threads > 0) return bench_threads(o, o.threads, {"threads of one process", argv});
-  if (const std::string launcher = launcher_name(); !launcher.empty())
-    return bench_env(o, {"processes of " + launcher, argv});
+  if (const std::string by = launcher().name; !by.empty()) return bench_env(o, {"processes of " + by, argv});
   return bench_threads(o, 1, {"alone: see --ranks and --threads", argv});
 }
 
@@ -150,8 +196,8 @@ void add_world_options(CLI::App& c, PerfArgs& a) {
       ->check(in_range(1, 4096))
       ->type_name("N")
       ->group(group);
-  c.add_option("-g,--ngpus", a.gpus, "Accepted for nccl-tests' command lines; only 1, and it means a host rank")
-      ->check(in_range(0, 1))
+  c.add_option("-g,--ngpus", a.gpus, "So many ranks for each thread of -t, also where there is no GPU")
+      ->check(in_range(0, 4096))
       ->type_name("N")
       ->group(group);
   c.add_option("-T,--timeout", a.options.timeout_s, "Deadline of one operation in seconds (0: RONDO_TIMEOUT_S or 600)")
@@ -189,7 +235,9 @@ void add_size_options(CLI::App& c, PerfArgs& a) {
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-r,--root", a.options.root, "Root of broadcast, reduce, gather and scatter; -1: every rank in turn")
+  c.add_option("-r,--root", a.options.root,
+               "Root of broadcast, reduce, gather and scatter; -1 or all: every rank in turn")
+      ->transform([](std::string text) { return text == "all" ? std::string("-1") : text; })
       ->check(in_range(-1, 65535))
       ->type_name("N")
       ->capture_default_str()
@@ -247,13 +295,15 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
       ->capture_default_str()
       ->group(group);
   c.add_option("-z,--blocking", o.blocking,
-               "0 queues all iterations and waits for them, 1 waits and meets after each, 2 waits after each")
-      ->check(in_range(0, 2))
+               "0 queues all iterations and waits for them, 1 waits and meets after each, 2 waits after each, 3 is 1 "
+               "without the time of the meeting")
+      ->check(in_range(0, 3))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-R,--local_register", o.registered, "1: buffers from rondo_alloc, which all ranks reach")
-      ->check(in_range(0, 1))
+  c.add_option("-R,--local_register", o.registered,
+               "1, or 2 (nccl-tests' symmetric windows): buffers from rondo_alloc, which all ranks reach")
+      ->check(in_range(0, 2))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -264,7 +314,6 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
       ->type_name("N")
       ->group(group);
   c.add_option("--device", a.device, "Where buffers lie: host, or cuda, rank r's on device r modulo their number")
-      ->check(CLI::IsMember({"host", "cuda"}))
       ->type_name("NAME")
       ->capture_default_str()
       ->group(group);
@@ -272,7 +321,8 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
 
 void add_plan_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Plan and output";
-  c.add_option("--algo", a.options.algorithm, "Sets RONDO_ALGO: only this algorithm (rondo explain --list)")
+  c.add_option("--algo", a.options.algorithm,
+               "Sets RONDO_ALGO: only this algorithm (rondo explain --list); Ring and Tree of NCCL are known")
       ->type_name("NAME")
       ->group(group);
   c.add_option("--hosts", a.options.hosts,
@@ -280,7 +330,8 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
                "would without")
       ->type_name("LAYOUT")
       ->group(group);
-  c.add_option("--proto", a.options.protocol, "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128")
+  c.add_option("--proto", a.options.protocol,
+               "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128, which the host takes for inline")
       ->type_name("NAME")
       ->group(group);
   c.add_flag("-v,--plan", a.options.show_plan, "Prints why the planner chose what it chose, for every size")->group(group);
@@ -301,8 +352,13 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
   c.add_flag("--json", a.options.json_stdout, "With --explain: prints JSON instead of the table")
       ->group(group);
   c.add_option("-J,--output_file", a.options.json_path,
-               "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added")
+               "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added. -: to the standard output, and the "
+               "table to the standard error")
       ->type_name("FILE")
+      ->group(group);
+  c.add_option("-S,--report_timestamps", a.timestamps, "1: a column with the time of day at which a row was ready")
+      ->check(in_range(0, 1))
+      ->type_name("N")
       ->group(group);
 }
 
@@ -312,12 +368,16 @@ void add_perf_command(CLI::App& app) {
   auto args = std::make_shared<PerfArgs>();
   CLI::App* command = app.add_subcommand(
       "perf", "Measures a collective with nccl-tests' flags, table and JSON; verifies every element of every result");
-  command->add_option("collective", args->operation, "One of: " + perf_operation_names())->required();
+  command
+      ->add_option("collective", args->operation,
+                   "One of: " + perf_operation_names() + "; also as nccl-tests names its programs: all_reduce_perf")
+      ->required();
   add_world_options(*command, *args);
   add_size_options(*command, *args);
   add_type_options(*command, *args);
   add_measure_options(*command, *args);
   add_plan_options(*command, *args);
+  args->nccl_flags.add_to(*command);
   args->plugins.add_to(*command);
   command->footer(
       "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n "
@@ -327,6 +387,11 @@ void add_perf_command(CLI::App& app) {
       "and receives from the previous one. ..._v: part k of n holds k + 1 of n(n+1)/2 shares of the whole. N/A: not "
       "verified,\n"
       "or no such form in place. The exit status is 0 when all values were right on all ranks.\n\n"
+      "time is the mean of all iterations. Behind the columns of nccl-tests stand the median, the 10th and the 90th\n"
+      "percentile of the iterations' times (those below a microsecond are timed several at once; N/A with -z 0), out "
+      "of\n"
+      "place and in place, and which of both measurements is disturbed: its time is above 1.25 medians, or its p90\n"
+      "above twice its p10. Something else used the cores then: measure such a point again.\n\n"
       "Examples:\n"
       "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"
       "  rondo perf all_gather --threads 4 -b 1M -d bfloat16         4 threads\n"

@@ -1,8 +1,31 @@
 // `rondo`: the command line. See commands.h; every subcommand documents itself under --help.
 #include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "commands.h"
 #include "rondo/rondo.h"
+
+namespace {
+
+/// Of repeated options of one value the last holds, as scripts that append to a command line expect.
+void let_the_last_hold(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (option->nonpositional() && option->get_items_expected_max() == 1) option->take_last();
+  for (CLI::App* command : app.get_subcommands({})) let_the_last_hold(*command);
+}
+
+/// argv, and of a link to this program that is named all_reduce_perf: `rondo perf all_reduce_perf` and the rest.
+std::vector<std::string> command_line(int argc, char** argv) {
+  std::vector<std::string> line(argv, argv + argc);
+  const std::string_view path(argc > 0 ? argv[0] : "");
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  if (name.ends_with("_perf")) line.insert(line.begin() + 1, {"perf", std::string(name)});
+  return line;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -30,10 +53,14 @@ int main(int argc, char** argv) {
   rondo::tools::add_fsdp_command(app);
   rondo::tools::add_trace_command(app);
   rondo::tools::add_diagnose_command(app);
-  if (argc == 1) {
+  let_the_last_hold(app);
+  std::vector<std::string> line = command_line(argc, argv);
+  if (line.size() <= 1) {
     std::fputs(app.help().c_str(), stdout);
     return 0;
   }
-  CLI11_PARSE(app, argc, argv);
+  std::vector<const char*> words;
+  for (const std::string& word : line) words.push_back(word.c_str());
+  CLI11_PARSE(app, static_cast<int>(words.size()), words.data());
   return 0;
 }

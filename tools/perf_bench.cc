@@ -17,7 +17,10 @@
 
 #include "perf_buffers.h"
 #include "perf_data.h"
+#include "perf_progress.h"
 #include "perf_report.h"
+#include "perf_times.h"
+#include "topology/caches.h"
 
 namespace rondo::tools {
 namespace {
@@ -26,27 +29,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 constexpr size_t kMaxQueued = 64;  // operations under way with -z 0
-
-/// A line on stderr that says how far the run is: at once on a terminal, else after two seconds.
-class Progress {
- public:
-  void say(const std::string& what) {
-    if (seconds_since(last_) < (terminal_ ? 0.2 : 2.0)) return;
-    last_ = Clock::now();
-    const std::string line = fmt::format("rondo perf: {:.0f} s, {}", seconds_since(start_), what);
-    std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "%s\n", line.c_str());
-    shown_ = terminal_;
-  }
-  void clear() {
-    if (shown_) std::fputs("\r\033[K", stderr);
-    shown_ = false;
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) != 0;
-  Clock::time_point start_ = Clock::now(), last_ = start_;
-  bool shown_ = false;
-};
 
 uint64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
@@ -81,8 +63,8 @@ class RankBench {
                  run.args,
                  std::move(ranks),
                  PerfBuffers::arena_bytes(options, nranks_),
-                 static_cast<uint64_t>(std::max(0L, sysconf(_SC_LEVEL3_CACHE_SIZE)))};
-    report_.emplace(options, std::move(info), stdout);
+                 last_level_cache_bytes()};
+    report_.emplace(options, std::move(info), options.json_path == "-" ? stderr : stdout);
   }
 
   ~RankBench() {
@@ -290,35 +272,66 @@ class RankBench {
     return wrong;
   }
 
-  double measure() {
+  struct Timed {
+    double mean_s = 0;
+    std::optional<Spread> spread;
+  };
+  Timed measure() {
     for (int i = 0; i < options_.warmup_iters; ++i) iterate();
     if (device_ != nullptr) device_->synchronize();
     check(rondo_comm_error(comm_), op().name);
+    const auto blocking = static_cast<Blocking>(options_.blocking);
+    IterationTimes times(options_.iters, TickScale(made_, read_clock_pair()));
+    double untimed_s = 0;
     barrier();
     const Clock::time_point start = Clock::now();
-    if (static_cast<Blocking>(options_.blocking) == Blocking::kQueue) {
+    times.start();
+    if (blocking == Blocking::kQueue) {
       iterate_queued(options_.iters);
+    } else if (blocking == Blocking::kUntimedBarrier) {
+      for (int i = 0; i < options_.iters; ++i) untimed_s += iterate_and_meet(times);
     } else {
       for (int i = 0; i < options_.iters; ++i) {
         iterate();
-        if (static_cast<Blocking>(options_.blocking) == Blocking::kBarrier) barrier();
+        if (blocking == Blocking::kBarrier) barrier();
+        times.lap();
       }
     }
-    return seconds_since(start) / options_.iters / options_.aggregate;
+    const double all_s = seconds_since(start) - untimed_s;
+    return {all_s / options_.iters / options_.aggregate, times.finish(options_.aggregate)};
+  }
+  /// One iteration, timed, and a barrier: returns the seconds that this took.
+  double iterate_and_meet(IterationTimes& times) {
+    const Clock::time_point start = Clock::now();
+    iterate();
+    const Clock::time_point end = Clock::now();
+    times.add(std::chrono::duration<double>(end - start).count());
+    barrier();
+    return seconds_since(end);
   }
 
-  /// This rank's time becomes the one that is reported, and the wrong values of all ranks are added up.
-  Measurement over_ranks(double seconds, uint64_t wrong) {
+  /// These times of this rank become those that are reported.
+  void average_over_ranks(double* seconds, uint64_t num) {
     const auto averaging = static_cast<Averaging>(options_.average);
-    double sums[2] = {averaging == Averaging::kRank0 && rank_ != 0 ? 0 : seconds, static_cast<double>(wrong)};
-    double extreme = seconds;
-    combine(sums, 2, RONDO_SUM);
-    if (averaging == Averaging::kMin || averaging == Averaging::kMax)
-      combine(&extreme, 1, averaging == Averaging::kMin ? RONDO_MIN : RONDO_MAX);
-    total_wrong_ += static_cast<uint64_t>(sums[1]);
+    if (averaging == Averaging::kMin) return combine(seconds, num, RONDO_MIN);
+    if (averaging == Averaging::kMax) return combine(seconds, num, RONDO_MAX);
+    if (averaging == Averaging::kRank0 && rank_ != 0) std::fill_n(seconds, num, 0.0);
+    combine(seconds, num, RONDO_SUM);
+    for (uint64_t i = 0; averaging == Averaging::kMean && i < num; ++i) seconds[i] /= nranks_;
+  }
+
+  /// The times as -a asks for them, and the wrong values of all ranks together.
+  Measurement over_ranks(const Timed& timed, uint64_t wrong) {
+    const Spread spread = timed.spread.value_or(Spread{});
+    double seconds[] = {timed.mean_s, spread.median_s, spread.p10_s, spread.p90_s};
+    double all_wrong = static_cast<double>(wrong);
+    average_over_ranks(seconds, std::size(seconds));
+    combine(&all_wrong, 1, RONDO_SUM);
+    total_wrong_ += static_cast<uint64_t>(all_wrong);
     Measurement m;
-    m.seconds = averaging == Averaging::kRank0 ? sums[0] : averaging == Averaging::kMean ? sums[0] / nranks_ : extreme;
-    if (options_.check > 0 && op().moves_bytes()) m.num_wrong = static_cast<uint64_t>(sums[1]);
+    m.seconds = seconds[0];
+    if (timed.spread) m.spread = {seconds[1], seconds[2], seconds[3]};
+    if (options_.check > 0 && op().moves_bytes()) m.num_wrong = static_cast<uint64_t>(all_wrong);
     return m;
   }
 
@@ -326,9 +339,9 @@ class RankBench {
     in_place_ = in_place;
     uint64_t wrong = verify();
     if (report_) progress_.say(fmt::format("{} bytes of {}: measuring", shape_.bytes, dtype_name(types_.input)));
-    const double seconds = measure();
+    const Timed timed = measure();
     wrong += verify();
-    return over_ranks(seconds, wrong);
+    return over_ranks(timed, wrong);
   }
 
   std::string plan_text() {
@@ -386,6 +399,11 @@ class RankBench {
 
   void write_json() {
     if (options_.json_path.empty()) return;
+    if (options_.json_path == "-") {
+      std::fputs(report_->json().c_str(), stdout);
+      if (std::fflush(stdout) != 0) throw PerfError("cannot write the JSON to the standard output");
+      return;
+    }
     const auto name = write_new_file(options_.json_path, report_->json());
     fmt::print("# JSON: {}\n", name ? *name : "cannot write " + options_.json_path);
     if (!name) throw PerfError("cannot write " + options_.json_path);
@@ -400,6 +418,7 @@ class RankBench {
   std::unique_ptr<PerfBuffers> buffers_;
   std::optional<Report> report_;  // rank 0's
   Progress progress_;
+  const ClockPair made_ = read_clock_pair();
   uint64_t total_wrong_ = 0;
   // of the current row
   std::unique_ptr<PerfData> data_;

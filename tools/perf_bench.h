@@ -1,7 +1,8 @@
 // The benchmark of `rondo perf` on one rank: buffers, verification, timing, over the C ABI only.
 //
 // How a size is measured, out of place and then in place: the result is verified; warm-up calls; a barrier; the clock
-// around iters x aggregate operations; the result is verified again. Hot: every call uses the same buffers. Cold
+// around iters x aggregate operations; the result is verified again. The times of the iterations are taken inside
+// (perf_times.h), for the median and the spread. Hot: every call uses the same buffers. Cold
 // (--rotate): every call takes the next place in buffers that are larger than the caches, whatever the size.
 //
 // Thread safety: one thread for each rank.

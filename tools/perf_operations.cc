@@ -109,6 +109,8 @@ uint64_t first_elem_for(const PerfOperation& o, const CallShape& shape, int nran
   return first;
 }
 
+}  // namespace
+
 std::string letters_of(std::string_view name) {
   std::string letters;
   for (char c : name)
@@ -116,13 +118,17 @@ std::string letters_of(std::string_view name) {
   return letters;
 }
 
-}  // namespace
+std::string letters_of_collective(std::string_view name) {
+  constexpr std::string_view kProgram = "_perf";
+  if (name.ends_with(kProgram)) name.remove_suffix(kProgram.size());
+  return letters_of(name);
+}
 
 std::span<const PerfOperation> perf_operations() { return kOperations; }
 
 const PerfOperation* find_perf_operation(std::string_view name) {
   for (const PerfOperation& o : kOperations)
-    if (letters_of(o.name) == letters_of(name)) return &o;
+    if (letters_of(o.name) == letters_of_collective(name)) return &o;
   return nullptr;
 }
 

@@ -57,8 +57,13 @@ struct PerfOperation {
   bool may_be_in_place() const { return collective.has_value() && moves_bytes() && !(cuts_in() && cuts_out()); }
 };
 
+/// A name's letters and digits in lower case, by which names are compared: "AllReduce" is "all_reduce".
+std::string letters_of(std::string_view name);
+/// The same, and the names of nccl-tests' programs are those of their collectives: "all_reduce_perf".
+std::string letters_of_collective(std::string_view name);
+
 std::span<const PerfOperation> perf_operations();
-/// By name, whatever its case, underscores and hyphens; nullptr: there is none.
+/// By name (letters_of_collective); nullptr: there is none.
 const PerfOperation* find_perf_operation(std::string_view name);
 /// "all_reduce, reduce_scatter, ..."
 std::string perf_operation_names();

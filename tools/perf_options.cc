@@ -1,6 +1,7 @@
 #include "perf_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -29,26 +30,39 @@ std::optional<Dtype> dtype_from_any_name(std::string_view name) {
   return dtype_from_name(name);
 }
 
-/// Parses a comma-separated list of names, each by `one`; "all" gives every value below `num`.
+/// Parses a comma-separated list of names, each by `one`; "all" gives every one of the values that `names` counts.
 template <class T, class OneName>
-Expected<std::vector<T>> parse_list(std::string_view text, int num, std::string_view what, OneName one) {
+Expected<std::vector<T>> parse_list(std::string_view text, const std::vector<std::string>& names, std::string_view what,
+                                    OneName one) {
   std::vector<T> list;
   if (text == "all") {
-    for (int i = 0; i < num; ++i) list.push_back(static_cast<T>(i));
+    for (size_t i = 0; i < names.size(); ++i) list.push_back(static_cast<T>(i));
     return list;
   }
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view name = text.substr(begin, end - begin);
     const std::optional<T> value = one(name);
-    if (!value) return invalid(fmt::format("there is no {} '{}'", what, name));
+    if (!value) return no_such(what, name, names);
     list.push_back(*value);
     begin = end + 1;
   }
   return list;
 }
 
+/// The names of all values below `num`.
+template <class T, class NameOf>
+std::vector<std::string> all_names(int num, NameOf name_of) {
+  std::vector<std::string> names;
+  for (int i = 0; i < num; ++i) names.emplace_back(name_of(static_cast<T>(i)));
+  return names;
+}
+
 }  // namespace
+
+Status no_such(std::string_view what, std::string_view name, const std::vector<std::string>& names) {
+  return invalid(fmt::format("there is no {} '{}': choose one of {}", what, name, fmt::join(names, ", ")));
+}
 
 Expected<uint64_t> parse_bytes(std::string_view text) {
   double number = 0;
@@ -75,21 +89,46 @@ Expected<uint64_t> parse_bytes(std::string_view text) {
 }
 
 std::optional<Collective> parse_collective(std::string_view text) {
-  auto letters = [](std::string_view name) {
-    std::string s;
-    for (char c : name)
-      if (c != '_' && c != '-') s += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return s;
-  };
   for (int i = 0; i < kNumCollectives; ++i)
-    if (letters(collective_name(static_cast<Collective>(i))) == letters(text)) return static_cast<Collective>(i);
+    if (letters_of(collective_name(static_cast<Collective>(i))) == letters_of_collective(text))
+      return static_cast<Collective>(i);
   return std::nullopt;
 }
 
-Expected<std::vector<Dtype>> parse_dtypes(std::string_view text) {
-  return parse_list<Dtype>(text, kNumDtypes, "datatype", dtype_from_any_name);
+Expected<Collective> named_collective(std::string_view text) {
+  if (const auto collective = parse_collective(text)) return *collective;
+  std::vector<std::string> names;
+  for (int i = 0; i < kNumCollectives; ++i)
+    if (const auto c = static_cast<Collective>(i); !is_point_to_point(c)) names.emplace_back(collective_name(c));
+  return no_such("collective", text, names);
 }
-Expected<std::vector<Op>> parse_ops(std::string_view text) { return parse_list<Op>(text, kNumOps, "op", op_from_name); }
+
+Expected<const Algorithm*> named_algorithm(Collective collective, std::string_view name) {
+  std::vector<std::string> names;
+  for (const Algorithm& a : all_algorithms()) {
+    if (a.collective != collective) continue;
+    if (letters_of(a.name) == letters_of(name)) return &a;
+    names.emplace_back(a.name);
+  }
+  if (!names.empty())
+    return invalid(fmt::format("there is no algorithm '{}' for {}: choose one of {}", name, collective_name(collective),
+                               fmt::join(names, ", ")));
+  return invalid(fmt::format("{} has no algorithms to choose from", collective_name(collective)));
+}
+
+Expected<std::string> named_protocol(std::string_view name) {
+  const std::vector<std::string> names{"inline", "simple", "ll", "ll128"};
+  const std::string letters = letters_of(name);
+  if (std::find(names.begin(), names.end(), letters) != names.end()) return letters;
+  return no_such("protocol", name, names);
+}
+
+Expected<std::vector<Dtype>> parse_dtypes(std::string_view text) {
+  return parse_list<Dtype>(text, all_names<Dtype>(kNumDtypes, dtype_name), "datatype", dtype_from_any_name);
+}
+Expected<std::vector<Op>> parse_ops(std::string_view text) {
+  return parse_list<Op>(text, all_names<Op>(kNumOps, op_name), "op", op_from_name);
+}
 
 Expected<std::vector<uint64_t>> sweep_bytes(const PerfOptions& options) {
   if (options.max_bytes < options.min_bytes)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "perf_operations.h"
+#include "rondo/algorithm.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
 
@@ -17,9 +18,10 @@ namespace rondo::tools {
 
 enum class Averaging { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
 enum class Blocking {
-  kQueue = 0,       // all iterations are queued, then waited for
-  kBarrier = 1,     // blocking calls, a barrier after each
-  kBackToBack = 2,  // blocking calls, one after another
+  kQueue = 0,           // all iterations are queued, then waited for
+  kBarrier = 1,         // blocking calls, a barrier after each
+  kBackToBack = 2,      // blocking calls, one after another
+  kUntimedBarrier = 3,  // blocking calls, a barrier after each that is not timed
 };
 
 struct PerfOptions {
@@ -35,7 +37,7 @@ struct PerfOptions {
   int check = 1;       // how many times each result is verified before and after the timing; 0: never
   int blocking = 2;    // Blocking
   int average = 1;     // Averaging
-  int registered = 0;  // 1: buffers from rondo_alloc
+  int registered = 0;  // 1 and 2: buffers from rondo_alloc
   int unalign_elems = 0;
   int rotate = 0;   // buffer sets; 0 and 1: one set, hot
   int ranks = 0;    // processes to start; 0: none
@@ -46,7 +48,9 @@ struct PerfOptions {
   std::vector<Op> ops{Op::kSum};
   std::optional<Dtype> wire, accumulator, output;  // nothing: they follow from the datatype
   int root = 0;                                    // -1: one rank after the other
-  std::string algorithm, protocol, hosts, json_path;
+  std::string algorithm, protocol, hosts;
+  std::string json_path;     // "-": the standard output
+  bool timestamps = false;   // a column of nccl-tests
   bool explain = false;      // every candidate instead of the table
   bool json_stdout = false;  // of explain
   int bursts = 7;            // of explain
@@ -56,8 +60,17 @@ struct PerfOptions {
 
 /// "4096", "1K", "1.5M", "2GiB": a number of bytes, powers of 1024. Errors: kInvalidArgument naming what is wrong.
 Expected<uint64_t> parse_bytes(std::string_view text);
-/// "all_reduce", "all-reduce", "allreduce": a row of RONDO_COLLECTIVES.
+/// "there is no algorithm 'zigzag' for all_reduce: choose one of ring, tree, ...": what every list of names answers.
+Status no_such(std::string_view what, std::string_view name, const std::vector<std::string>& names);
+/// "all_reduce", "all-reduce", "AllReduce", "all_reduce_perf": a row of RONDO_COLLECTIVES.
 std::optional<Collective> parse_collective(std::string_view text);
+/// The same; errors: kInvalidArgument, with the names that there are.
+Expected<Collective> named_collective(std::string_view text);
+/// An algorithm of the registry by its name or NCCL's spelling of it: "ring", "Ring", "two-shot". Errors:
+/// kInvalidArgument, with the names that there are for the collective.
+Expected<const Algorithm*> named_algorithm(Collective collective, std::string_view name);
+/// A protocol's name as RONDO_PROTO knows it, from that or NCCL's spelling: "Simple", "LL128". Errors: kInvalidArgument.
+Expected<std::string> named_protocol(std::string_view name);
 /// Names separated by commas, or "all". Names are rondo's and nccl-tests' (float, fp32, half, fp16, f8e4m3, ...).
 Expected<std::vector<Dtype>> parse_dtypes(std::string_view text);
 Expected<std::vector<Op>> parse_ops(std::string_view text);

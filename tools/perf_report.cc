@@ -36,6 +36,19 @@ std::string measurement_text(const std::optional<Measurement>& m, const Bandwidt
                      m->num_wrong ? fmt::format("{:g}", static_cast<double>(*m->num_wrong)) : "N/A");
 }
 
+std::string spread_text(const std::optional<Measurement>& m) {
+  if (!m || !m->spread) return fmt::format("  {:>7}  {:>7}  {:>7}", "N/A", "N/A", "N/A");
+  return fmt::format("  {:>7}  {:>7}  {:>7}", format_number(m->spread->median_s * 1e6, 7),
+                     format_number(m->spread->p10_s * 1e6, 7), format_number(m->spread->p90_s * 1e6, 7));
+}
+
+/// "no", "out", "in" or "both": which measurement of a row was disturbed.
+const char* disturbed_text(const ResultRow& row) {
+  const bool out = row.out_of_place.disturbed(), in = row.in_place && row.in_place->disturbed();
+  if (!row.out_of_place.spread) return "N/A";
+  return out && in ? "both" : out ? "out" : in ? "in" : "no";
+}
+
 std::string_view op_text(const ResultRow& row) { return row.op ? op_name(*row.op) : "none"; }
 std::string_view dtype_text(const ResultRow& row) { return row.dtype ? dtype_name(*row.dtype) : "none"; }
 Bandwidth bandwidth_of(const PerfOptions& options, int nranks, const ResultRow& row,
@@ -107,13 +120,19 @@ void Report::header() {
     fmt::print(out_, "#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [host] {}\n", r, run_.ranks[r].pid,
                run_.ranks[r].host, run_.ranks[r].processor);
   constexpr const char* kColumns =
-      "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}\n";
-  fmt::print(out_, "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place\n",
-             "", "", "", "", "");
+      "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}{}"
+      "  {:>7}  {:>7}  {:>7}  {:>7}  {:>7}  {:>7}  {:>9}\n";
+  const auto time_of_day = [&](const char* text) { return options_.timestamps ? fmt::format("{:>21}", text) : ""; };
+  fmt::print(out_,
+             "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          "
+             "{}{:>25}{:>27}\n",
+             "", "", "", "", "", time_of_day(""), "out-of-place", "in-place");
   fmt::print(out_, fmt::runtime(kColumns), "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong",
-             "time", "algbw", "busbw", "#wrong");
+             "time", "algbw", "busbw", "#wrong", time_of_day("timestamp"), "median", "p10", "p90", "median", "p10",
+             "p90", "disturbed");
   fmt::print(out_, fmt::runtime(kColumns), "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)",
-             "(GB/s)", "(GB/s)", "");
+             "(GB/s)", "(GB/s)", "", time_of_day("%Y-%m-%d %H:%M:%S"), "(us)", "(us)", "(us)", "(us)", "(us)", "(us)",
+             "");
   std::fflush(out_);
 }
 
@@ -121,8 +140,10 @@ std::string Report::row_text(const ResultRow& row) const {
   auto measured = [&](const std::optional<Measurement>& m) {
     return measurement_text(m, bandwidth_of(options_, run_.nranks, row, m));
   };
-  return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}{}{}", row.shape.bytes, row.shape.count_elems, dtype_text(row),
-                     op_text(row), row.root, measured(row.out_of_place), measured(row.in_place));
+  return fmt::format("{:>12}  {:>12}  {:>8}  {:>6}  {:>6}{}{}{}{}{}  {:>9}", row.shape.bytes, row.shape.count_elems,
+                     dtype_text(row), op_text(row), row.root, measured(row.out_of_place), measured(row.in_place),
+                     options_.timestamps ? fmt::format("{:>21}", now_text()) : "", spread_text(row.out_of_place),
+                     spread_text(row.in_place), disturbed_text(row));
 }
 
 void Report::row(const ResultRow& row) {
@@ -143,11 +164,22 @@ double Report::average_bus_bandwidth() const {
   return num == 0 ? 0 : sum / num;
 }
 
+std::pair<size_t, size_t> Report::disturbed() const {
+  std::pair<size_t, size_t> num;
+  for (const ResultRow& row : rows_)
+    for (const std::optional<Measurement>& m : {std::optional(row.out_of_place), row.in_place})
+      if (m && m->spread) num.first += m->disturbed() ? 1 : 0, ++num.second;
+  return num;
+}
+
 void Report::footer(const std::string& error) {
   error_ = error;
   end_time_ = now_text();
   fmt::print(out_, "# {:<20} : {} {}\n", "Out of bounds values", num_wrong_, num_wrong_ == 0 ? "OK" : "FAILED");
   fmt::print(out_, "# {:<20} : {:g}\n", "Avg bus bandwidth", average_bus_bandwidth());
+  if (const auto [num, all] = disturbed(); num > 0)
+    fmt::print(out_, "# {:<20} : {} of {} measurements: time above {} medians, or p90 above {} times p10\n",
+               "Disturbed", num, all, kDisturbedMean, kDisturbedSpread);
   fmt::print(out_, "#\n# Collective test concluded: {}\n", options_.operation->name);
   if (!error.empty()) fmt::print(out_, "# error: {}\n", error);
   std::fflush(out_);
@@ -206,6 +238,11 @@ std::string Report::json() const {
                      {"alg_bw", m ? OrderedJson(b.algorithm) : OrderedJson()},
                      {"bus_bw", m ? OrderedJson(b.bus) : OrderedJson()},
                      {"nwrong", m && m->num_wrong ? OrderedJson(*m->num_wrong) : OrderedJson()}};
+      if (!m || !m->spread) continue;
+      result[key]["median"] = m->spread->median_s * 1e6;
+      result[key]["p10"] = m->spread->p10_s * 1e6;
+      result[key]["p90"] = m->spread->p90_s * 1e6;
+      result[key]["disturbed"] = m->disturbed();
     }
     result["actual_iterations"] = options_.iters;
     result["regime"] = regime;

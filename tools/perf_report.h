@@ -1,7 +1,8 @@
 // Report of `rondo perf`: nccl-tests' table on a stream, and its JSON.
 //
-// The columns, their widths and the JSON keys are nccl-tests' (2.19), so that its readers work on ours; rondo adds keys
-// (rondo_version, regime, num_ranks, ranks_are, rotate_sets, plan, types) and takes none away. What was not measured is
+// The columns, their widths and the JSON keys are nccl-tests' (2.19), so that its readers work on ours; rondo adds
+// columns behind them (median, p10, p90 and which measurement is disturbed) and keys (rondo_version, regime, num_ranks,
+// ranks_are, rotate_sets, plan, types, median, p10, p90, disturbed) and takes none away. What was not measured is
 // N/A in the table and null in the JSON. A `host` device says that the numbers come from memory, not from NVLink.
 //
 // Thread safety: belongs to rank 0.
@@ -12,9 +13,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "perf_options.h"
+#include "perf_times.h"
 
 namespace rondo::tools {
 
@@ -37,8 +40,10 @@ struct RunInfo {
 };
 
 struct Measurement {
-  double seconds = 0;                 // of one operation
-  std::optional<uint64_t> num_wrong;  // nothing: not checked
+  double seconds = 0;                   // of one operation
+  std::optional<uint64_t> num_wrong{};  // nothing: not checked
+  std::optional<Spread> spread{};       // nothing: iterations were not timed one by one
+  bool disturbed() const { return spread && is_disturbed(seconds, *spread); }
 };
 
 struct ResultRow {
@@ -69,6 +74,8 @@ class Report {
  private:
   std::string row_text(const ResultRow& row) const;
   double average_bus_bandwidth() const;
+  /// How many measurements were disturbed, of how many.
+  std::pair<size_t, size_t> disturbed() const;
 
   const PerfOptions& options_;
   RunInfo run_;

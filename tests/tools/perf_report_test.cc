@@ -19,7 +19,7 @@ ResultRow a_row() {
   row.shape = call_shape(*find_perf_operation("all_reduce"), Dtype::kFloat32, 2, 1 << 20);
   row.dtype = Dtype::kFloat32;
   row.op = Op::kSum;
-  row.out_of_place = {0.001, 0};
+  row.out_of_place = {0.001, 0, Spread{0.00099, 0.00098, 0.00199}};
   row.in_place = Measurement{0.0005, 3};
   return row;
 }
@@ -54,17 +54,19 @@ TEST(FormatNumber, KeepsItsWidth) {
 
 TEST(Table, RowsAreNcclTestsColumns) {
   const Printed printed = print({}, a_row(), "");
-  EXPECT_NE(printed.text.find("     1048576        262144     float     sum      -1  1000.00    1.05    1.05       0   "
-                              "500.00    2.10    2.10       3\n"),
+  EXPECT_NE(printed.text.find(
+                "     1048576        262144     float     sum      -1  1000.00    1.05    1.05       0   "
+                "500.00    2.10    2.10       3   990.00   980.00  1990.00      N/A      N/A      N/A        out\n"),
             std::string::npos)
       << printed.text;
-  EXPECT_NE(
-      printed.text.find("#       size         count      type   redop    root     time   algbw   busbw  #wrong     "
-                        "time   algbw   busbw  #wrong\n"),
-      std::string::npos)
+  EXPECT_NE(printed.text.find(
+                "#       size         count      type   redop    root     time   algbw   busbw  #wrong     "
+                "time   algbw   busbw  #wrong   median      p10      p90   median      p10      p90  disturbed\n"),
+            std::string::npos)
       << printed.text;
   EXPECT_NE(printed.text.find("# Out of bounds values : 3 FAILED\n"), std::string::npos) << printed.text;
   EXPECT_NE(printed.text.find("# Avg bus bandwidth    : 1.57286\n"), std::string::npos) << printed.text;
+  EXPECT_NE(printed.text.find("# Disturbed            : 1 of 1 measurements"), std::string::npos) << printed.text;
   EXPECT_FALSE(printed.all_correct);
   std::istringstream lines(printed.text);
   int num_rows = 0;
@@ -82,7 +84,7 @@ TEST(Table, UncheckedAndGatheredRows) {
   options.rotate = 8;
   const Printed printed = print(options, row, "rank 1 went away");
   EXPECT_NE(printed.text.find("float    none      -1"), std::string::npos) << printed.text;
-  EXPECT_NE(printed.text.find("     N/A\n"), std::string::npos) << printed.text;
+  EXPECT_NE(printed.text.find("     N/A   990.00"), std::string::npos) << printed.text;
   EXPECT_NE(printed.text.find("# 1048576 bytes: ring because\n"), std::string::npos);
   EXPECT_NE(printed.text.find("# error: rank 1 went away\n"), std::string::npos);
   EXPECT_TRUE(printed.json["results"][0]["out_of_place"]["nwrong"].is_null());
@@ -101,7 +103,7 @@ TEST(Table, RootsTypesAndWhatHasNoFormInPlace) {
   options.wire = Dtype::kBfloat16;
   const Printed printed = print(options, row, "");
   EXPECT_NE(
-      printed.text.find("float    none       1  1000.00    1.05    1.05       0      N/A     N/A     N/A     N/A\n"),
+      printed.text.find("float    none       1  1000.00    1.05    1.05       0      N/A     N/A     N/A     N/A "),
       std::string::npos)
       << printed.text;
   EXPECT_NE(printed.text.find("# Types that differ from the column's: wire bfloat16\n"), std::string::npos);
@@ -145,6 +147,10 @@ TEST(Json, KeysOfNcclTests) {
   EXPECT_DOUBLE_EQ(result["out_of_place"]["time"], 1000.0);
   EXPECT_DOUBLE_EQ(result["in_place"]["bus_bw"], 2.097152);
   EXPECT_EQ(result["in_place"]["nwrong"], 3);
+  EXPECT_DOUBLE_EQ(result["out_of_place"]["median"], 990.0);
+  EXPECT_DOUBLE_EQ(result["out_of_place"]["p90"], 1990.0);
+  EXPECT_EQ(result["out_of_place"]["disturbed"], true);
+  EXPECT_FALSE(result["in_place"].contains("median"));
   EXPECT_EQ(j["out_of_bounds"]["count"], 3);
   EXPECT_EQ(j["out_of_bounds"]["okay"], "false");
   EXPECT_EQ(j["config"]["step_factor"], 2);

@@ -1,0 +1,65 @@
+#include "nccl_flags.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace rondo::tools {
+namespace {
+
+struct Flag {
+  std::string_view names;
+  std::string_view there;  // what nccl-tests does
+  std::string_view here;   // why rondo does not
+  bool refused = false;    // what would be measured is not what the flag asks for
+};
+
+constexpr Flag kFlags[] = {
+    {"-p,--parallel_init", "initialises NCCL by several threads at once", "rondo's ranks always initialise at once"},
+    {"-y,--stream_null", "uses the CUDA stream NULL",
+     "a rank on a device has a stream of its own, one on the host none"},
+    {"-C,--report_cputime", "reports the time in which the CPU enqueues the operations",
+     "the column time is the whole time of an operation"},
+    {"-x,--cta_policy", "sets NCCL's policy for thread blocks", "rondo has no such policy; see --algo and --proto"},
+    {"-V,--device_cta_count", "sets the thread blocks of -D", "there is no -D"},
+    {"-M,--memory", "reports the GPU memory that NCCL takes", "rondo info shows the memory of running processes"},
+    {"-I,--per_iter_timing", "adds columns of the single iterations' times",
+     "the columns median, p10 and p90 stand in every row"},
+    {"-K,--per_iter_skip", "leaves the first iterations out of -I", "-w sets how many iterations are not timed"},
+    {"-G,--cudagraph", "replays the iterations as a CUDA graph", "rondo perf times calls", true},
+    {"-D,--device_implementation", "measures a kernel of its own on NCCL's device API",
+     "rondo perf measures the library", true},
+};
+
+}  // namespace
+
+NcclFlags::NcclFlags() : values_(std::size(kFlags)) {}
+
+void NcclFlags::add_to(CLI::App& command) {
+  for (size_t i = 0; i < values_.size(); ++i)
+    command
+        .add_option(std::string(kFlags[i].names), values_[i],
+                    fmt::format("There: {}. {}: {}", kFlags[i].there, kFlags[i].refused ? "Refused here" : "Here",
+                                kFlags[i].here))
+        ->type_name("N")
+        ->group("Flags of nccl-tests that are taken and have no effect; 0 is always taken");
+}
+
+std::vector<std::string> NcclFlags::answers() const {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i] != 0 && !kFlags[i].refused)
+      lines.push_back(fmt::format("{} {} has no effect: nccl-tests {} with it; here {}", kFlags[i].names, values_[i],
+                                  kFlags[i].there, kFlags[i].here));
+  return lines;
+}
+
+std::string NcclFlags::refusal() const {
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i] != 0 && kFlags[i].refused)
+      return fmt::format("{} {}: nccl-tests {} with it, and {}: leave it out", kFlags[i].names, values_[i],
+                         kFlags[i].there, kFlags[i].here);
+  return "";
+}
+
+}  // namespace rondo::tools
