@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # For owners of GPUs: runs nccl-tests on NVIDIA's NCCL and on rondo's libnccl.so.2, and prints one table and draws one
 # plot of both. FOLDER holds nccl-tests' built binaries (all_reduce_perf ...) or its source, which is built then. What
-# each run printed stays in build/nccl_tests. Rondo's library works on host memory only so far, and refuses nccl-tests'
-# device buffers (docs/nccl.md).
+# each run printed stays in build/nccl_tests. Rondo's library takes device buffers in a process that has a CUDA driver
+# with a device (docs/nccl.md), which has not yet been run on a real one (docs/gpu-status.md).
 #   scripts/nccl_tests.sh FOLDER [-l LIBNCCL] [-t TESTS] [-- FLAGS]
 #     -l LIBNCCL  rondo's library; built (release) when it is left out
 #     -t TESTS    with blanks between; "all_reduce all_gather reduce_scatter broadcast alltoall sendrecv" when left out

@@ -117,7 +117,7 @@ Launcher launcher() {
   return {};
 }
 
-/// Who the ranks are. As in nccl-tests, a process has -t threads of -g ranks each, and the processes are the launcher's.
+/// Who the ranks are. As in nccl-tests, a process has -t threads of -g ranks each, and a launcher starts the processes.
 void finish_world(PerfArgs& args) {
   PerfOptions& o = args.options;
   const int in_process = std::max(1, o.threads) * std::max(1, args.gpus);
@@ -388,9 +388,8 @@ void add_perf_command(CLI::App& app) {
       "verified,\n"
       "or no such form in place. The exit status is 0 when all values were right on all ranks.\n\n"
       "time is the mean of all iterations. Behind the columns of nccl-tests stand the median, the 10th and the 90th\n"
-      "percentile of the iterations' times (those below a microsecond are timed several at once; N/A with -z 0), out "
-      "of\n"
-      "place and in place, and which of both measurements is disturbed: its time is above 1.25 medians, or its p90\n"
+      "percentile of the iterations' times (those below 4 us are timed several at once; N/A with -z 0), out of place\n"
+      "and in place, and which of both measurements is disturbed: its time is above 1.25 medians, or its p90\n"
       "above twice its p10. Something else used the cores then: measure such a point again.\n\n"
       "Examples:\n"
       "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"

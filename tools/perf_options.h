@@ -69,7 +69,7 @@ Expected<Collective> named_collective(std::string_view text);
 /// An algorithm of the registry by its name or NCCL's spelling of it: "ring", "Ring", "two-shot". Errors:
 /// kInvalidArgument, with the names that there are for the collective.
 Expected<const Algorithm*> named_algorithm(Collective collective, std::string_view name);
-/// A protocol's name as RONDO_PROTO knows it, from that or NCCL's spelling: "Simple", "LL128". Errors: kInvalidArgument.
+/// RONDO_PROTO's name of a protocol, from that or NCCL's spelling: "Simple", "LL128". Errors: kInvalidArgument.
 Expected<std::string> named_protocol(std::string_view name);
 /// Names separated by commas, or "all". Names are rondo's and nccl-tests' (float, fp32, half, fp16, f8e4m3, ...).
 Expected<std::vector<Dtype>> parse_dtypes(std::string_view text);

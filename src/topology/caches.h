@@ -1,7 +1,7 @@
 // Caches: sizes of the processor's data caches, as Linux describes each of them in /sys/devices/system/cpu.
 //
-// sysconf(_SC_LEVEL3_CACHE_SIZE) is not used. On AMD processors glibc derives it from a CPUID leaf that holds the sum of
-// all L3 caches of the package: a virtual machine on one of ten L3 caches of 32 MiB reads 320 MiB there. No core
+// sysconf(_SC_LEVEL3_CACHE_SIZE) is not used. On AMD processors glibc derives it from a CPUID leaf that holds the sum
+// of all L3 caches of the package: a virtual machine on one of ten L3 caches of 32 MiB reads 320 MiB there. No core
 // reaches more than its own L3 cache.
 //
 // Thread safety: pure functions of what the files say.

@@ -5,7 +5,8 @@
 // each lane;
 // operations that were under way at once get further tracks, since slices of one track must not overlap. Waiting for
 // data, for room and for order are slices of their own before the working one; a flow leads from each send to its
-// receives. A message of which one end is not selected has no flow. JSON Lines: one object for each file, then one for each plan, span and record, with all fields.
+// receives, if both ends are selected. JSON Lines: one object for each file, then one for each plan, span and record,
+// with all fields.
 //
 // Thread safety: pure functions of their arguments.
 #pragma once
