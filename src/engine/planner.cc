@@ -349,7 +349,9 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));
-  if (best.algorithm->direct && !best.algorithm->pulls_only) {
+  // Where the kernel copies from any buffer, one that only reads reaches them all.
+  const bool reaches_all = best.algorithm->pulls_only && ports_.transport().can_pull();
+  if (best.algorithm->direct && !reaches_all) {
     PlanRequest staged = request;
     staged.algorithm = nullptr;
     RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, true));
