@@ -11,13 +11,17 @@ namespace {
 
 constexpr int kCauseFound = 1, kUnusable = 2, kCauseUnknown = 3;
 
+void print(const Finding& f) { std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str()); }
+
 void print(const CommunicatorView& comm, const std::vector<Finding>& findings) {
   size_t records = 0;
-  for (const RankView& r : comm.ranks) records += r.has_record;
+  bool waits = false;
+  for (const RankView& r : comm.ranks) records += r.has_record, waits |= !r.current.empty();
   std::printf("communicator %s: %d ranks, %zu records\n", comm.id.c_str(), comm.nranks, records);
   for (const RankView& r : comm.ranks) std::printf("  rank %-4d %s\n", r.rank, describe_rank(r).c_str());
-  if (findings.empty()) std::printf("  nobody waits\n");
-  for (const Finding& f : findings) std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str());
+  if (findings.empty())
+    std::printf(waits ? "  waits for ranks whose processes wait in another communicator\n" : "  nobody waits\n");
+  for (const Finding& f : findings) print(f);
 }
 
 void run(const std::string& folder) {
@@ -29,18 +33,15 @@ void run(const std::string& folder) {
                  folder.c_str());
     throw CLI::RuntimeError(kUnusable);
   }
-  int code = 0;
-  for (const CommunicatorView& comm : comms) {
-    const std::vector<Finding> findings = find_causes(comm);
-    print(comm, findings);
-    for (const Finding& f : findings) {
+  const Verdict verdict = find_verdict(comms);
+  int code = verdict.between.empty() ? 0 : kCauseFound;
+  for (const Finding& f : verdict.between) print(f);
+  for (size_t i = 0; i < comms.size(); ++i) {
+    print(comms[i], verdict.within[i]);
+    for (const Finding& f : verdict.within[i]) {
       if (f.cause != Cause::kUnknown) code = kCauseFound;
       else if (code == 0) code = kCauseUnknown;
     }
-  }
-  for (const Finding& f : find_cycles_between(comms)) {
-    std::printf("cause: %s: %s\n", cause_name(f.cause), f.text.c_str());
-    code = kCauseFound;
   }
   if (code != 0) throw CLI::RuntimeError(code);
 }

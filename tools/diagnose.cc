@@ -178,7 +178,7 @@ class Detective {
         if (gave_up(peer)) continue;
         if (!peer.has_record && peer.posted > peer.finished) continue;  // it is in a collective
         add(Cause::kMissingCall,
-            fmt::format("rank {}{} has not called the other end of rank {}'s {} (number {} of that pair)", c.peer,
+            fmt::format("rank {}{} has not called the other end of rank {}'s {} (call {} of that pair)", c.peer,
                         process_text(peer), w, c.call, c.sequence),
             {c.peer});
       }
@@ -284,6 +284,42 @@ const char* cause_name(Cause cause) {
 
 std::vector<Finding> find_causes(const CommunicatorView& comm) { return Detective(comm).run(); }
 
+namespace {
+
+// Process ids tell processes of one host apart. A rank without a record has told no host.
+bool same_process(const RankView& a, const RankView& b) {
+  return a.pid != 0 && a.pid == b.pid && (a.host.empty() || b.host.empty() || a.host == b.host);
+}
+
+// Ranks that are threads share a process: where it waits says nothing of one of them.
+bool waits_elsewhere(const std::vector<CommunicatorView>& comms, const CommunicatorView& in, int rank) {
+  const RankView& late = in.ranks[static_cast<size_t>(rank)];
+  for (const RankView& r : in.ranks)
+    if (r.rank != rank && same_process(r, late)) return false;
+  for (const CommunicatorView& c : comms)
+    for (const RankView& r : c.ranks)
+      if (&c != &in && !r.current.empty() && same_process(r, late)) return true;
+  return false;
+}
+
+}  // namespace
+
+Verdict find_verdict(const std::vector<CommunicatorView>& comms) {
+  Verdict all{find_cycles_between(comms), {}}, causes{all.between, {}};
+  bool any = !all.between.empty();
+  for (const CommunicatorView& c : comms) {
+    all.within.push_back(find_causes(c));
+    causes.within.push_back(all.within.back());
+    std::erase_if(causes.within.back(), [&](const Finding& f) {
+      return f.cause == Cause::kMissingCall && std::all_of(f.culprits.begin(), f.culprits.end(), [&](int rank) {
+               return waits_elsewhere(comms, c, rank);
+             });
+    });
+    any |= !causes.within.back().empty();
+  }
+  return any ? causes : all;
+}
+
 // A rank that is late in one communicator because its process waits in another one is no cause but a link.
 std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& comms) {
   struct Node {
@@ -297,7 +333,7 @@ std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& co
   // Where the process of a late rank waits instead.
   auto elsewhere = [&](const CommunicatorView& c, const RankView& late) -> const Node* {
     for (const Node& n : waiting)
-      if (n.comm != &c && n.rank->pid == late.pid && late.pid != 0) return &n;
+      if (n.comm != &c && same_process(*n.rank, late)) return &n;
     return nullptr;
   };
   std::vector<Finding> found;
@@ -325,7 +361,7 @@ std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& co
     }
     if (n == nullptr || n->rank != start.rank || !told.insert(n->rank).second) continue;
     for (const RankView* r : path) told.insert(r);
-    text.pop_back();
+    text += " call operations of these communicators in the same order on all ranks";
     found.push_back({Cause::kCycle, text, culprits});
   }
   return found;

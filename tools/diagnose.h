@@ -85,6 +85,15 @@ std::vector<CommunicatorView> merge_flight_records(const std::vector<std::string
 std::vector<Finding> find_causes(const CommunicatorView& comm);
 /// Ranks of several communicators that wait for one another through their processes, each in another communicator.
 std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& comms);
+
+/// What is wrong with a job.
+struct Verdict {
+  std::vector<Finding> between;              // find_cycles_between: these come first
+  std::vector<std::vector<Finding>> within;  // by communicator: find_causes, without those that follow from another
+};
+/// A rank whose process waits in another communicator misses its call for that reason: its missing call is left out,
+/// unless the records show no other cause.
+Verdict find_verdict(const std::vector<CommunicatorView>& comms);
 /// One line: where the rank stands.
 std::string describe_rank(const RankView& rank);
 

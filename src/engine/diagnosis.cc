@@ -299,8 +299,8 @@ std::string OperationQueue::who_is_late(const Operation& op) {
     if (board == nullptr) return fmt::format("; nothing is heard of rank {}", mine.root);
     if (board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
       return "; both ranks have called it";
-    return fmt::format("; rank {} has not called {} rank {} for the {}. time", mine.root, sends ? "recv from" : "send to",
-                       rank_, op.sequence);
+    return fmt::format("; rank {} has not called {} rank {} (call {} of this pair)", mine.root,
+                       sends ? "recv from" : "send to", rank_, op.sequence);
   }
   std::string late;
   std::vector<Rank> silent;  // on other hosts, and not answering or never spoken to

@@ -160,7 +160,7 @@ TEST_P(PointToPoint, APeerThatNeverCallsIsNamedAtTheDeadline) {
         int x = 0;
         if (comm.rank() == 0) {
           EXPECT_TRUE(fails_with(comm.recv(&x, 1, Dtype::kInt32, 2), StatusCode::kTimeout,
-                                 {"rank 0", "rank 2 has not called send to rank 0"}));
+                                 {"rank 0", "rank 2 has not called send to rank 0 (call 1 of this pair)"}));
         }
         ASSERT_TRUE(checked->arrive_and_wait(3, 20));
       },

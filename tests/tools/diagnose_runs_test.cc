@@ -231,7 +231,10 @@ TEST(DiagnoseRuns, TwoCommunicatorsInDifferentOrders) {
         EXPECT_FALSE(reduce(comm.rank() == 0 ? comm : **second, 1000).ok());
       },
       options);
-  expect_cause(diagnose(folder.path()), "waiting cycle: across communicators");
+  const Diagnosis d = diagnose(folder.path());
+  expect_cause(d, "waiting cycle: across communicators");
+  EXPECT_EQ(d.text.find("cause: "), 0u) << "the verdict comes first\n" << d.text;
+  EXPECT_EQ(d.text.find("missing call"), std::string::npos) << d.text;
 }
 
 TEST(DiagnoseRuns, NoRecordsIsAnErrorOfItsOwn) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "trace/flight_record.h"
 
 namespace rondo::tools {
@@ -197,6 +199,57 @@ TEST(Diagnose, CommunicatorsCalledInDifferentOrders) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].cause, Cause::kCycle);
   EXPECT_NE(found[0].text.find("whose process 101 waits in communicator a1"), std::string::npos) << found[0].text;
+  EXPECT_NE(found[0].text.find("in the same order on all ranks"), std::string::npos) << found[0].text;
+}
+
+// Four processes with two communicators; those of `first` wait in the first, the others in the second.
+std::vector<CommunicatorView> two_communicators(const std::set<int32_t>& first, const std::set<int32_t>& second) {
+  std::vector<FlightRecord> records;
+  for (int32_t comm = 0; comm < 2; ++comm)
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      const std::set<int32_t>& here = comm == 0 ? first : second;
+      FlightRecord r = here.contains(rank) ? waiting(rank, {(rank + 3) % 4}) : idle(rank);
+      r.identity.communicator = 0xa0u + static_cast<uint64_t>(comm);
+      for (FlightPeer& p : r.peers)
+        if (!here.contains(p.rank)) p = {p.rank, p.pid, "running", 6, 6, {posted(6, 10, true)}, false};
+      records.push_back(r);
+    }
+  return views(records);
+}
+
+TEST(Diagnose, CommunicatorsInCrossedOrderAreOneVerdict) {
+  const Verdict v = find_verdict(two_communicators({0, 1}, {2, 3}));
+  ASSERT_EQ(v.between.size(), 1u);
+  EXPECT_EQ(v.between[0].cause, Cause::kCycle);
+  ASSERT_EQ(v.within.size(), 2u);
+  for (const std::vector<Finding>& found : v.within)
+    EXPECT_TRUE(found.empty()) << cause_name(found[0].cause) << ": " << found[0].text;
+}
+
+// Ranks 1 and 3 are late in the first communicator. Rank 3's process waits in the second, for rank 1, which waits nowhere.
+TEST(Diagnose, ARankWhoseProcessWaitsElsewhereIsNoCause) {
+  std::vector<CommunicatorView> comms = two_communicators({0, 2}, {0, 2, 3});
+  for (CommunicatorView& c : comms)
+    for (const int rank : {0, 2})
+      if (c.id == comms[1].id) c.ranks[static_cast<size_t>(rank)].pid += 1000;  // other processes than in the first
+  const Verdict chain = find_verdict(comms);
+  EXPECT_TRUE(chain.between.empty());
+  ASSERT_EQ(chain.within.size(), 2u);
+  ASSERT_EQ(chain.within[0].size(), 1u) << "rank 3 waits elsewhere, rank 1 does not";
+  EXPECT_EQ(chain.within[0][0].culprits, std::vector<int>{1});
+  ASSERT_EQ(chain.within[1].size(), 1u);
+  EXPECT_EQ(chain.within[1][0].culprits, std::vector<int>{1});
+}
+
+// Ranks that are threads have one process: that it waits elsewhere excuses none of them.
+TEST(Diagnose, ALateThreadIsACause) {
+  std::vector<CommunicatorView> comms = two_communicators({0, 1, 2}, {0, 1});
+  for (CommunicatorView& c : comms)
+    for (RankView& r : c.ranks) r.pid = 100;
+  const Verdict v = find_verdict(comms);
+  ASSERT_EQ(v.within.size(), 2u);
+  ASSERT_EQ(v.within[0].size(), 1u);
+  EXPECT_EQ(v.within[0][0].culprits, std::vector<int>{3});
 }
 
 TEST(Diagnose, NumbersThatAreNotWholeAreRefused) {
