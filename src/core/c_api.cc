@@ -29,11 +29,23 @@ rondo_status report(const Status& s, LastError* error) {
   return static_cast<rondo_status>(s.code());
 }
 
-rondo_status null_argument(const char* name, rondo_comm* comm) {
-  return report(Status(StatusCode::kInvalidArgument, std::string(name) + " is a null pointer"), comm);
+rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm) {
+  std::string text;
+  if (comm != nullptr) text.append("rank ").append(std::to_string(comm->comm->rank())).append(": ");
+  return report(Status(StatusCode::kInvalidArgument, text.append(name).append(" ").append(why)), comm);
 }
+rondo_status null_argument(const char* name, rondo_comm* comm) { return bad_argument(name, "is a null pointer", comm); }
 
 namespace {
+
+// RONDO_OK, or the error that names the one that is none.
+rondo_status check_type(rondo_comm* comm, rondo_dtype dtype, rondo_op op) {
+  if (static_cast<unsigned>(dtype) >= kNumDtypes)
+    return bad_argument("dtype", "is " + std::to_string(dtype) + ", which is no element type", comm);
+  if (static_cast<unsigned>(op) >= kNumOps)
+    return bad_argument("op", "is " + std::to_string(op) + ", which is no operator", comm);
+  return RONDO_OK;
+}
 
 Status take_type(const char* field, rondo_dtype value, Dtype* type) {
   if (value == RONDO_DTYPE_DEFAULT) return {};
@@ -60,7 +72,10 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   options->deadline_s = c.deadline_s;
   options->algorithm = c.algorithm;
   options->premul = c.premul;
-  options->premul_on_device = c.size_bytes > kOldest && c.premul_memory == RONDO_MEMORY_CUDA;
+  if (c.size_bytes > kOldest) {
+    RONDO_TRY(check_memory("call.premul_memory", c.premul_memory));
+    options->premul_on_device = c.premul_memory == RONDO_MEMORY_CUDA;
+  }
   options->stream = c.stream;
   options->promises = c.promises;
   options->tag = c.tag;
@@ -77,11 +92,7 @@ template <class Issue>
 rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work,
                  Issue&& issue) {
   if (comm == nullptr) [[unlikely]] return null_argument("comm");
-  if (static_cast<unsigned>(dtype) >= kNumDtypes || static_cast<unsigned>(op) >= kNumOps) [[unlikely]]
-    return report(Status(StatusCode::kInvalidArgument,
-                         "rank " + std::to_string(comm->comm->rank()) + ": dtype is " + std::to_string(dtype) +
-                             " and op is " + std::to_string(op) + ": one of them is none that rondo knows"),
-                  comm);
+  if (const rondo_status s = check_type(comm, dtype, op); s != RONDO_OK) [[unlikely]] return s;
   Communicator& c = *comm->comm;
   if (call == nullptr && work == nullptr) [[likely]] return report(issue(c, nullptr, nullptr), comm);
   TypeRow row;
@@ -346,15 +357,16 @@ rondo_status rondo_deregister(rondo_comm* comm, void* ptr) {
 
 rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
                                 rondo_op op, char* text, size_t capacity) {
-  if (comm == nullptr || collective == nullptr || text == nullptr || capacity == 0)
+  if (comm == nullptr || collective == nullptr || text == nullptr)
     return rondo::null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
+  if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
   const auto c = rondo::collective_from_name(collective);
-  if (!c)
-    return report(rondo::Status(rondo::StatusCode::kInvalidArgument,
-                                "collective \"" + std::string(collective) + "\" does not exist"),
-                  comm);
-  if (static_cast<unsigned>(dtype) >= rondo::kNumDtypes || static_cast<unsigned>(op) >= rondo::kNumOps)
-    return report(rondo::Status(rondo::StatusCode::kInvalidArgument, "dtype or op is none that rondo knows"), comm);
+  if (!c) return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
+  if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
+  rondo::PlanRequest request;
+  request.collective = *c;
+  request.count_elems = count_elems;
+  if (const rondo::Status s = comm->comm->impl().check_planned(request); !s.ok()) return report(s, comm);
   const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
                                                    static_cast<rondo::Op>(op));
   std::strncpy(text, why.c_str(), capacity - 1);

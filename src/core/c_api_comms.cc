@@ -8,10 +8,17 @@
 
 namespace rondo {
 
+Status check_memory(const char* field, rondo_memory value) {
+  if (value == RONDO_MEMORY_HOST || value == RONDO_MEMORY_CUDA) return {};
+  return Status(StatusCode::kInvalidArgument, std::string(field) + " is " + std::to_string(value) +
+                                                  ": expected RONDO_MEMORY_HOST or RONDO_MEMORY_CUDA");
+}
+
 Expected<Config> config_of(const rondo_config* c) {
   if (c == nullptr) return Config{};
   constexpr size_t kOldest = offsetof(rondo_config, abort);  // the struct of release 0.1 ended here
-  if (c->size_bytes < kOldest || c->size_bytes > sizeof(rondo_config))
+  const bool cuts_a_field = c->size_bytes % alignof(rondo_config) != 0;
+  if (c->size_bytes < kOldest || c->size_bytes > sizeof(rondo_config) || cuts_a_field)
     return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
                                                     ", this release's rondo_config has " +
                                                     std::to_string(sizeof(rondo_config)) +
@@ -27,9 +34,7 @@ Expected<Config> config_of(const rondo_config* c) {
   config.init_deadline_s = full.init_deadline_s;
   if (full.abort != nullptr) config.abort = full.abort->token;
   if (full.settings != nullptr) config.settings = full.settings;
-  if (full.memory != RONDO_MEMORY_HOST && full.memory != RONDO_MEMORY_CUDA)
-    return Status(StatusCode::kInvalidArgument, "config.memory is " + std::to_string(full.memory) +
-                                                    ": expected RONDO_MEMORY_HOST or RONDO_MEMORY_CUDA");
+  RONDO_TRY(check_memory("config.memory", full.memory));
   config.memory = static_cast<Memory>(full.memory);
   config.device = full.device;
   return config;
@@ -88,7 +93,7 @@ rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_ex
                                const rondo_config* config) {
   if (comm == nullptr || smaller == nullptr) return null_argument(comm == nullptr ? "comm" : "smaller", comm);
   if (num_excluded < 0)
-    return report(Status(StatusCode::kInvalidArgument, "num_excluded is " + std::to_string(num_excluded)), comm);
+    return rondo::bad_argument("num_excluded", "is " + std::to_string(num_excluded) + ": expected 0 or more", comm);
   if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);
   auto c = config_of(config);
   if (!c.ok()) return report(c.status(), comm);

@@ -38,7 +38,10 @@ rondo_status report(const Status& s, LastError* error);
 inline rondo_status report(const Status& s, rondo_comm* comm = nullptr) {
   return report(s, comm != nullptr ? comm->error.get() : nullptr);
 }
+rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm = nullptr);
 rondo_status null_argument(const char* name, rondo_comm* comm = nullptr);
+/// Errors: kInvalidArgument, naming the field.
+Status check_memory(const char* field, rondo_memory value);
 /// nullptr: the defaults. An older caller's shorter struct is taken, a newer one's only as far as it asks nothing more.
 Expected<Config> config_of(const rondo_config* config);
 

@@ -34,8 +34,10 @@ Status read_parts(Rank rank, int nranks, std::string_view side, const uint64_t* 
   constexpr uint64_t kMost = UINT64_MAX / 16;
   for (size_t r = 0; r < n; ++r) {
     to->offsets[r] = offsets != nullptr ? offsets[r] : sum;
+    const bool has_offset = offsets != nullptr && counts[r] <= kMost;  // then it is the offset that is too large
     if (counts[r] > kMost || to->offsets[r] > kMost - counts[r])
-      return bad(rank, fmt::format("{}counts[{}]", side, r), fmt::format("is {}: more bytes than 64 bits can count", counts[r]));
+      return bad(rank, fmt::format("{}{}[{}]", side, has_offset ? "offsets" : "counts", r),
+                 fmt::format("is {}: more bytes than 64 bits can count", has_offset ? offsets[r] : counts[r]));
     sum += counts[r];
     if (sum > kMost) return bad(rank, fmt::format("{}counts", side), "sum to more bytes than 64 bits can count");
   }

@@ -48,6 +48,7 @@ bool order_matters(Collective c, Dtype t, Op op) {
   return collective_reduces(c) && !exact && op != Op::kMin && op != Op::kMax;
 }
 
+constexpr double kMostSeconds = 1e9;  // 31 years; as nanoseconds it fits 64 bits
 constexpr uint32_t kKnownPromises = RONDO_PROMISE_SAME_BITS_PER_RUN | RONDO_PROMISE_RANK_ORDER |
                                     RONDO_PROMISE_SAME_BITS_PER_SIZE | RONDO_PROMISE_SAME_BITS_PER_ALGORITHM |
                                     RONDO_PROMISE_SAME_BITS_PER_TRANSPORT;
@@ -96,8 +97,7 @@ Status CommunicatorImpl::not_started(const CallArguments& c, const Status& why) 
                                         dtype_name(r.dtype), why.message()));
 }
 
-Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) const {
-  const PlanRequest& r = c.request;
+inline Status CommunicatorImpl::check_type(const PlanRequest& r) const {
   if (static_cast<int>(r.dtype) >= kNumDtypes) [[unlikely]]
     return bad("dtype", fmt::format("is {}, which is no element type", static_cast<int>(r.dtype)));
   if (static_cast<int>(r.op) >= kNumOps) [[unlikely]]
@@ -105,6 +105,18 @@ Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) con
   if (r.root < 0 || r.root >= nranks_) [[unlikely]]
     return bad(is_point_to_point(r.collective) ? "peer" : "root",
                fmt::format("is {}: the ranks of this communicator are 0 to {}", r.root, nranks_ - 1));
+  return {};
+}
+
+inline Status CommunicatorImpl::check_count(const PlanRequest& r) const {
+  if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
+    return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
+  return {};
+}
+
+Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) const {
+  const PlanRequest& r = c.request;
+  RONDO_TRY(check_type(r));
   TypeRow types = uniform_row(r.dtype);
   if (options != nullptr && options->row != nullptr) [[unlikely]] types = *options->row;
   if (types.input != r.dtype || !row_supported(types)) [[unlikely]] {
@@ -134,8 +146,7 @@ Status CommunicatorImpl::check(CallArguments& c, const CallOptions* options) con
 
 Status CommunicatorImpl::check_buffers(CallArguments& c, const TypeRow& types) const {
   const PlanRequest& r = c.request;
-  if (r.count_elems > UINT64_MAX / 16 / static_cast<uint64_t>(nranks_)) [[unlikely]]
-    return bad("count_elems", fmt::format("is {}: more bytes than 64 bits can count", r.count_elems));
+  RONDO_TRY(check_count(r));
   const Sizes s = sizes_of(r, types, rank_, nranks_);
   c.in_bytes = s.in_bytes;
   c.out_bytes = s.out_bytes;
@@ -156,7 +167,7 @@ void CommunicatorImpl::fill(const CallArguments& c, const Plan& plan, Operation&
   op.out = static_cast<std::byte*>(c.out);
   op.in_bytes = c.in_bytes;
   op.out_bytes = c.out_bytes;
-  op.deadline_ns = static_cast<uint64_t>(c.deadline_s * 1e9);
+  op.deadline_ns = static_cast<uint64_t>(std::min(c.deadline_s, kMostSeconds) * 1e9);
   op.tag = c.tag;
   std::memcpy(op.premul, c.premul, sizeof(op.premul));
 }
@@ -332,7 +343,7 @@ DeviceRequest CommunicatorImpl::device_request(const CallArguments& c, const std
   r.out_bytes = c.out_bytes;
   std::memcpy(r.premul, c.premul, sizeof r.premul);
   r.premul_at = c.premul_at;
-  r.deadline_s = c.deadline_s;
+  r.deadline_s = std::min(c.deadline_s, kMostSeconds);
   r.tag = c.tag;
   r.stream = static_cast<cuda::Stream>(c.stream);
   r.launch_event = static_cast<cuda::Event>(c.launch_event);
@@ -355,7 +366,9 @@ CudaTransport::Gather CommunicatorImpl::gather_for(std::string_view call) {
 }
 
 Expected<void*> CommunicatorImpl::alloc(uint64_t bytes) {
+  constexpr uint64_t kMost = UINT64_MAX / 2;
   if (bytes == 0) return bad("bytes", "is 0");
+  if (bytes > kMost) return bad("bytes", fmt::format("is {}: more than a process can address", bytes));
   if (finalized_) return ready();
   if (device_ != nullptr) {
     const std::lock_guard guard(control_mutex_);
@@ -396,6 +409,7 @@ Status CommunicatorImpl::register_memory(void* ptr, uint64_t bytes) {
 }
 
 Status CommunicatorImpl::deregister_memory(void* ptr) {
+  if (ptr == nullptr) return bad("ptr", "is a null pointer");
   if (device_ != nullptr) {
     const std::lock_guard guard(control_mutex_);
     return in_call("deregister_memory", device_->deregister_memory(ptr, gather_for("deregister_memory")));
@@ -405,12 +419,18 @@ Status CommunicatorImpl::deregister_memory(void* ptr) {
   return bad("ptr", "is not registered");
 }
 
+Status CommunicatorImpl::check_planned(const PlanRequest& r) const {
+  if (is_point_to_point(r.collective))
+    return Status(StatusCode::kUnsupported, fmt::format("rank {}: collective is {}: a message between two ranks has no "
+                                                        "plan to choose and no forecast",
+                                                        rank_, collective_name(r.collective)));
+  RONDO_TRY(check_type(r));
+  return check_count(r);
+}
+
 Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const CallOptions* options) {
   CallArguments c{request, nullptr, nullptr, settings_.deadline_s};
-  if (request.root < 0 || request.root >= nranks_)
-    return bad("root", fmt::format("is {}: the ranks of this communicator are 0 to {}", request.root, nranks_ - 1));
-  if (is_point_to_point(request.collective))
-    return Status(StatusCode::kUnsupported, fmt::format("rank {}: messages between two ranks have no forecast", rank_));
+  RONDO_TRY(check_planned(request));
   if (options != nullptr) {
     if (options->row != nullptr && !row_supported(*options->row)) return bad("row", "is none that rondo carries");
     CallOptions known = *options;
@@ -427,6 +447,7 @@ Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const
 }
 
 std::string CommunicatorImpl::explain_plan(const PlanRequest& request) {
+  if (const Status s = check_planned(request); !s.ok()) return s.to_string();
   if (device_ != nullptr) {
     auto text = device_->engine().explain(request);
     return text.ok() ? *text : text.status().to_string();

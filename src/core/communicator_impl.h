@@ -101,6 +101,8 @@ class CommunicatorImpl {
   Status free(void* ptr);
   Status register_memory(void* ptr, uint64_t bytes);
   Status deregister_memory(void* ptr);
+  /// What explain_plan and forecast_us can be asked. Errors: kInvalidArgument, kUnsupported.
+  Status check_planned(const PlanRequest& request) const;
   std::string explain_plan(const PlanRequest& request);
   Expected<double> forecast_us(const PlanRequest& request, const CallOptions* options);
   /// Takes the driver role, waiting for it: whoever has it waits with a deadline, so this ends too.
@@ -130,6 +132,8 @@ class CommunicatorImpl {
   Status ready();
   Status drain();
   Status check(CallArguments& call, const CallOptions* options) const;
+  Status check_type(const PlanRequest& request) const;
+  Status check_count(const PlanRequest& request) const;
   /// Also notes the buffers' sizes in the call.
   Status check_buffers(CallArguments& call, const TypeRow& types) const;
   Status read_options(const CallOptions& options, CallArguments& call) const;

@@ -14,7 +14,7 @@ namespace rondo {
 
 Expected<std::unique_ptr<StepTrace>> StepTrace::create(const TraceIdentity& identity, uint64_t num_records) {
   if (num_records < kMinRecords || num_records > kMaxRecords)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: a trace of {} records: expected {} to {}",
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: num_records is {}: expected {} to {}",
                                                             identity.rank, num_records, kMinRecords, kMaxRecords));
   const uint64_t capacity = std::bit_ceil(num_records);
   void* memory = mmap(nullptr, capacity * sizeof(StepRecord), PROT_READ | PROT_WRITE,

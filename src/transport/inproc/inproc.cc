@@ -57,7 +57,23 @@ void InprocTransport::keep(std::shared_ptr<void> what) {
   world_->kept_.push_back(std::move(what));
 }
 
+// Nothing has to be exchanged among threads, and so nobody waits: the later ranks compare with the first.
+Status InprocWorld::agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const size_t place = ordinal - num_complete_;
+  if (place == allocations_.size()) allocations_.push_back({bytes, rank, 0});
+  Allocation& a = allocations_[place];
+  ++a.num_ranks;
+  const Allocation asked = a;
+  for (; !allocations_.empty() && allocations_.front().num_ranks == layout_.nranks; ++num_complete_)
+    allocations_.pop_front();
+  if (asked.bytes == bytes) return {};
+  return Status(StatusCode::kMismatch, fmt::format("rank {}: ranks disagree on the bytes of alloc: {} here, {} on rank {}",
+                                                   rank, bytes, asked.bytes, asked.first));
+}
+
 Expected<void*> InprocTransport::alloc(uint64_t bytes) {
+  RONDO_TRY(world_->agree_on_bytes(rank_, num_allocs_++, bytes));
   RONDO_TRY_ASSIGN(std::byte * p, map_anonymous(bytes));
   blocks_.push_back({p, bytes});
   return static_cast<void*>(p);

@@ -7,6 +7,7 @@
 // Thread safety: as Transport.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,6 +27,14 @@ class InprocWorld {
  private:
   friend class InprocTransport;
   explicit InprocWorld(int nranks) : layout_(nranks) {}
+  /// The ranks' allocations of one ordinal, as their first rank has made it.
+  struct Allocation {
+    uint64_t bytes;
+    Rank first;
+    int num_ranks;  // that have made theirs
+  };
+  /// Errors: kMismatch, naming both ranks.
+  Status agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes);
   SegmentLayout layout_;
   std::shared_ptr<StagingPool> pool_;
   std::byte* base_ = nullptr;
@@ -33,6 +42,8 @@ class InprocWorld {
   std::mutex mutex_;
   std::vector<StagingPool::Range> left_behind_;  // connections of ranks that are gone
   std::vector<std::shared_ptr<void>> kept_;      // what ranks have lent to one another
+  std::deque<Allocation> allocations_;           // that not all ranks have made yet
+  uint64_t num_complete_ = 0;                    // those before them
 };
 
 class InprocTransport final : public SegmentTransport {
@@ -63,6 +74,7 @@ class InprocTransport final : public SegmentTransport {
   };
   std::shared_ptr<InprocWorld> world_;
   std::vector<Block> blocks_;  // made by alloc
+  uint64_t num_allocs_ = 0;    // calls
 };
 
 }  // namespace rondo
