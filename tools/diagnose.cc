@@ -65,10 +65,11 @@ class Detective {
   bool valid(int rank) const { return rank >= 0 && rank < comm_.nranks; }
 
   std::string waiters() const { return ranks_text(waiting_); }
+  const char* wait_or_waits() const { return waiting_.size() == 1 ? "waits" : "wait"; }
   std::string first_message() const {
     for (const RankView& r : comm_.ranks)
       if (!r.message.empty()) return "rank " + std::to_string(r.rank) + " says: " + r.message;
-    return waiters() + " wait";
+    return fmt::format("{} {}", waiters(), wait_or_waits());
   }
 
   void find_dead() {
@@ -84,8 +85,9 @@ class Detective {
     if (!dead.empty()) return;
     for (const RankView& r : comm_.ranks)
       if (r.departed && waited_for(r.rank) && !gave_up(r))
-        add(Cause::kDeparted, fmt::format("rank {}{} has destroyed its communicator, while {} still wait for it; {}",
-                                          r.rank, process_text(r), waiters(), last_call(r)), {r.rank});
+        add(Cause::kDeparted, fmt::format("rank {}{} has destroyed its communicator, while {} still {} for it; {}",
+                                          r.rank, process_text(r), waiters(), wait_or_waits(), last_call(r)),
+            {r.rank});
   }
 
   // It left or ended after it had failed itself: a consequence.
@@ -311,9 +313,8 @@ Verdict find_verdict(const std::vector<CommunicatorView>& comms) {
     all.within.push_back(find_causes(c));
     causes.within.push_back(all.within.back());
     std::erase_if(causes.within.back(), [&](const Finding& f) {
-      return f.cause == Cause::kMissingCall && std::all_of(f.culprits.begin(), f.culprits.end(), [&](int rank) {
-               return waits_elsewhere(comms, c, rank);
-             });
+      return (f.cause == Cause::kMissingCall || f.cause == Cause::kDeparted) &&
+             std::all_of(f.culprits.begin(), f.culprits.end(), [&](int rank) { return waits_elsewhere(comms, c, rank); });
     });
     any |= !causes.within.back().empty();
   }

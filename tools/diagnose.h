@@ -91,8 +91,8 @@ struct Verdict {
   std::vector<Finding> between;              // find_cycles_between: these come first
   std::vector<std::vector<Finding>> within;  // by communicator: find_causes, without those that follow from another
 };
-/// A rank whose process waits in another communicator misses its call for that reason: its missing call is left out,
-/// unless the records show no other cause.
+/// A rank whose process waits in another communicator misses its call for that reason, or has left for it: then that is
+/// left out, unless the records show no other cause.
 Verdict find_verdict(const std::vector<CommunicatorView>& comms);
 /// One line: where the rank stands.
 std::string describe_rank(const RankView& rank);
