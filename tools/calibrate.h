@@ -15,7 +15,7 @@ void write_calibration(const std::string& path, Calibration calibration);
 
 /// Of every rank of a launcher's job on several hosts. Times every candidate of a few calls and fits the constants that
 /// count between hosts; the others are those of the file, if it is there, else the built-in ones. Rank 0 writes. The
-/// program's status.
-int calibrate_network(const std::string& path);
+/// program's status. force: writes whatever why_unfit says.
+int calibrate_network(const std::string& path, bool force);
 
 }  // namespace rondo::tools

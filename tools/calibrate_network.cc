@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "calibrate.h"
+#include "calibrate_trust.h"
 #include "core/communicator_impl.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
@@ -48,7 +49,7 @@ Calibration known_before(const std::string& path) {
 
 }  // namespace
 
-int calibrate_network(const std::string& path) {
+int calibrate_network(const std::string& path, bool force) {
   auto made = Communicator::init_env();
   if (!made.ok()) fail_calibrate(std::string(made.status().message()));
   Communicator& comm = **made;
@@ -74,6 +75,8 @@ int calibrate_network(const std::string& path) {
     }
     fmt::print("{} timings, median error of the forecast {:.0f} % before, {:.0f} % now\n", all.size(),
                100 * median_error(all, before), 100 * median_error(all, now));
+    if (const std::string why = why_unfit("what lies between the hosts", all, now); !why.empty() && !force)
+      throw PerfError(why);
     write_calibration(path, std::move(found));
     return 0;
   } catch (const PerfError& e) {

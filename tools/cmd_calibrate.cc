@@ -22,6 +22,7 @@
 #include <sstream>
 
 #include "calibrate.h"
+#include "calibrate_trust.h"
 #include "commands.h"
 #include "core/calibration.h"
 #include "perf_bench.h"
@@ -36,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 
 struct CalibrateArgs {
   std::string output;
-  bool quick = false, network = false;
+  bool quick = false, network = false, force = false;
   // of a world's ranks
   std::string observations;  // where rank 0 writes
   double budget_s = 0;
@@ -269,19 +270,34 @@ void print_found(const Calibration& found, const Observations& o) {
   line("shared cores", o.crowded, built_in.crowded, found.costs.crowded);
 }
 
+void refuse(const std::string& why) {
+  if (!why.empty()) fail_calibrate(why);
+}
+
 int run(const CalibrateArgs& args) {
   if (is_launched_rank()) return run_rank(args);
   const std::string path = args.output.empty() ? default_calibration_path() : args.output;
   if (path.empty()) fail_calibrate("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
-  if (args.network) return calibrate_network(path);
+  if (args.network) return calibrate_network(path, args.force);
   setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
   for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
-  const Observations all = measure(worlds_for(static_cast<int>(own_cpus().size()), args.quick));
+  std::vector<int> cpus = own_cpus();
+  const std::vector<World> worlds = worlds_for(static_cast<int>(cpus.size()), args.quick);
+  int most = 0;
+  for (const World& w : worlds) most = std::max(most, w.cpus);
+  cpus.resize(std::min(cpus.size(), static_cast<size_t>(most)));
+  if (!args.force) refuse(why_busy(cpus));
+  const Observations all = measure(worlds);
+  if (!args.force) refuse(why_busy(cpus));  // what began meanwhile
   Calibration found;
   found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
   found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
   found.corrections = corrections_of(all.timings, found.costs);
   print_found(found, all);
+  if (!args.force) {
+    refuse(why_unfit("ranks with a core each", all.spread, found.costs.spread));
+    refuse(why_unfit("ranks that share cores", all.crowded, found.costs.crowded));
+  }
   write_calibration(path, std::move(found));
   return 0;
 }
@@ -323,13 +339,16 @@ void add_calibrate_command(CLI::App& app) {
       "--network", args->network,
       "As ranks of torchrun, mpirun or srun on several hosts: measures what lies between them, and leaves "
       "the other constants of the file as they are");
+  command->add_flag("--force", args->force,
+                    "Measure and write even if other work takes processors or the constants miss their own timings");
   const std::string hidden;  // CLI11 shows no group of this name
   command->add_option("--observations", args->observations)->group(hidden);
   command->add_option("--budget", args->budget_s)->group(hidden);
   command->add_option("--cpus", args->cpus)->group(hidden);
   command->footer(
-      "Leave the machine to it while it runs. Processes that are started later read the file (RONDO_CALIBRATION names\n"
-      "another one, or `off`); rank 0's constants count for all ranks. rondo perf --explain shows how good they "
+      "Run it on an otherwise idle machine: on a busy one it refuses, writes nothing and ends with status 1.\n"
+      "Processes that are started later read the file (RONDO_CALIBRATION names another one, or `off`); rank 0's\n"
+      "constants count for all ranks. rondo perf --explain shows how good they "
       "are.\n"
       "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, the ranks of the job that is to come at "
       "best.\n");
