@@ -19,21 +19,22 @@
 
 namespace rondo {
 
-// X(name, value, text, remedy). Values are part of the C ABI: append only.
+// X(name, value, text, remedy). Values are part of the C ABI: append only. A remedy is one that helps with every error of
+// its code; where that differs from error to error it is empty, and the message says what to do.
 #define RONDO_STATUS_CODES(X)                                                                                         \
   X(kOk, 0, "ok", "")                                                                                                 \
-  X(kInvalidArgument, 1, "invalid argument", "correct the named argument")                                            \
+  X(kInvalidArgument, 1, "invalid argument", "")                                                                      \
   X(kMismatch, 2, "ranks disagree on the operation",                                                                  \
     "call the same operation with equal count, dtype and op on all ranks, in the same order")                         \
-  X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline (RONDO_TIMEOUT_S)")         \
+  X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline")                           \
   X(kPeerLost, 4, "a peer was lost", "restart the job, or make a new communicator of the survivors")                  \
   X(kAborted, 5, "aborted", "destroy the communicator; make a new one to go on")                                      \
-  X(kSystem, 6, "system call failed", "see the errno text")                                                           \
-  X(kUnsupported, 7, "not supported", "choose what the message names instead")                                        \
+  X(kSystem, 6, "system call failed", "")                                                                             \
+  X(kUnsupported, 7, "not supported", "")                                                                             \
   X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")                           \
   X(kInProgress, 9, "not finished yet", "wait or test again")                                                         \
   X(kInternal, 10, "internal error", "please report this with the message")                                           \
-  X(kExhausted, 11, "a limit was reached", "raise the limit that the message names")
+  X(kExhausted, 11, "a limit was reached", "")
 
 enum class StatusCode : int {
 #define RONDO_X(name, value, text, remedy) name = value,
@@ -43,7 +44,7 @@ enum class StatusCode : int {
 
 /// The short text of a code, "peer lost" say. O(1).
 RONDO_API std::string_view status_text(StatusCode code);
-/// What a user can do about it; empty for kOk.
+/// What a user can do about any error of this code; empty where each message says that itself.
 RONDO_API std::string_view status_remedy(StatusCode code);
 
 class [[nodiscard]] Status {
@@ -73,7 +74,13 @@ class [[nodiscard]] Status {
   std::unique_ptr<Detail> detail_;
 };
 
-/// A value or the Status that says why there is none.
+namespace internal {
+/// Prints the status of an Expected whose value was asked for though it has none, and aborts.
+[[noreturn]] RONDO_API void no_value(const Status& status);
+}  // namespace internal
+
+/// A value or the Status that says why there is none. Who asks for the value of an error has not looked at ok(): the
+/// status is printed and the process aborts, in every build.
 template <class T>
 class [[nodiscard]] Expected {
  public:
@@ -81,8 +88,14 @@ class [[nodiscard]] Expected {
   Expected(Status status) : v_(std::move(status)) {}          // NOLINT(google-explicit-constructor)
   bool ok() const { return v_.index() == 0; }
   Status status() const { return ok() ? Status() : std::get<1>(v_); }
-  T& value() { return *std::get_if<0>(&v_); }
-  const T& value() const { return *std::get_if<0>(&v_); }
+  T& value() {
+    if (T* v = std::get_if<0>(&v_)) [[likely]] return *v;
+    internal::no_value(status());
+  }
+  const T& value() const {
+    if (const T* v = std::get_if<0>(&v_)) [[likely]] return *v;
+    internal::no_value(status());
+  }
   T& operator*() { return value(); }
   const T& operator*() const { return value(); }
   T* operator->() { return &value(); }

@@ -129,9 +129,9 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
     if (const Status s = patience.check("handing out the unique id"); !s.ok()) {
       const Status full(s.code(), s.code() != StatusCode::kTimeout
                                       ? fmt::format("rank 0 was {}", s.message())
-                                      : fmt::format("{} {} not come to rank 0's socket '{}' after {:g} s",
+                                      : fmt::format("{} {} not come to rank 0's socket '{}' after {:g} s ({})",
                                                     list_ranks(missing), missing.size() == 1 ? "has" : "have", name,
-                                                    patience.seconds()));
+                                                    patience.seconds(), kInitDeadline));
       answer_all(askers, full.code(), full.message());
       return full;
     }

@@ -125,6 +125,13 @@ Status prove_own_algorithms(const HostLayout& hosts) {
 }
 
 std::string explain_algorithm(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  const int nranks = hosts.nranks();
+  if (nranks < 1 || nranks > kMaxExplainRanks)
+    return fmt::format("nranks is {}: 1 to {} ranks are explained\n", nranks, kMaxExplainRanks);
+  if (root < 0 || root >= nranks) return fmt::format("root is {}: the ranks are 0 to {}\n", root, nranks - 1);
+  for (Rank r = 0; r < nranks; ++r)
+    if (const auto recorded = try_record_rank(algorithm, r, hosts, root); !recorded.ok())
+      return recorded.status().to_string() + "\n";
   ExplainOptions options;
   options.hosts = hosts;
   options.root = root;

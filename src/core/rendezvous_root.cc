@@ -260,9 +260,9 @@ class Root {
     for (const Connection& c : connections_)
       if (table_sent_ && !c.meshed) missing.push_back(c.rank);
     fail(StatusCode::kTimeout,
-         fmt::format("{} {} not {} after {:g} s ({} of {} ranks have)", list_ranks(missing),
+         fmt::format("{} {} not {} after {:g} s ({}; {} of {} ranks have)", list_ranks(missing),
                      missing.size() == 1 ? "has" : "have", table_sent_ ? "connected to all others" : "joined",
-                     deadline_text_s_, nranks_ - static_cast<int>(missing.size()), nranks_));
+                     deadline_text_s_, kInitDeadline, nranks_ - static_cast<int>(missing.size()), nranks_));
     deadline_ = now + kFarewell;
     close_listeners();
     nranks_ = num_told_;  // whoever is here has been told: nothing more to wait for but the flush

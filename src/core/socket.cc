@@ -101,6 +101,7 @@ Patience::Patience(double seconds, const std::atomic<bool>* abort) : seconds_(se
 Patience Patience::at_most(double seconds) const {
   Patience shorter(seconds, abort_);
   shorter.deadline_ = std::min(shorter.deadline_, deadline_);
+  shorter.is_part_ = true;
   return shorter;
 }
 
@@ -117,7 +118,9 @@ int Patience::slice_ms() const {
 
 Status Patience::check(std::string_view doing) const {
   if (aborted()) return Status(StatusCode::kAborted, fmt::format("aborted while {}", doing));
-  if (expired()) return Status(StatusCode::kTimeout, fmt::format("gave up after {:g} s while {}", seconds_, doing));
+  if (expired())
+    return Status(StatusCode::kTimeout, fmt::format("gave up after {:g} s{} while {}", seconds_,
+                                                    is_part_ ? "" : fmt::format(" ({})", kInitDeadline), doing));
   return {};
 }
 

@@ -58,7 +58,7 @@ class Patience {
   double seconds() const { return seconds_; }
   /// For poll(): until the deadline, at most one slice, at least 0.
   int slice_ms() const;
-  /// kAborted or kTimeout with "while <doing>", Ok when waiting may go on.
+  /// kAborted or kTimeout with "while <doing>" and the setting, Ok when waiting may go on.
   Status check(std::string_view doing) const;
   /// Waits for `events` on the descriptor: ready (also when it is broken: the next call on it says how), or check()'s
   /// error.
@@ -70,7 +70,10 @@ class Patience {
   double seconds_;
   Clock::time_point deadline_;
   const std::atomic<bool>* abort_;
+  bool is_part_ = false;  // of a longer wait: then no setting would have made it longer
 };
+/// What sets the deadlines of making communicators, for the errors that name one.
+inline constexpr std::string_view kInitDeadline = "RONDO_INIT_TIMEOUT_S or init_deadline_s";
 
 /// "No such file or directory (errno 2)"
 std::string errno_text(int error);

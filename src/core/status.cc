@@ -1,5 +1,8 @@
 #include "rondo/status.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace rondo {
 
 std::string_view status_text(StatusCode code) {
@@ -30,6 +33,12 @@ std::string Status::to_string() const {
   s.append(": ").append(message());
   if (const std::string_view remedy = status_remedy(code()); !remedy.empty()) s.append(" [").append(remedy).append("]");
   return s;
+}
+
+void internal::no_value(const Status& status) {
+  std::fprintf(stderr, "rondo: the value of a call that has failed is used, without a look at ok(): %s\n",
+               status.to_string().c_str());
+  std::abort();
 }
 
 }  // namespace rondo

@@ -321,7 +321,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
 }
 
 std::string OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
-  return fmt::format("{} waited {:.1f} s{}; {}{}", describe(op), static_cast<double>(waited_ns) * 1e-9, who_is_late(op),
+  return fmt::format("{} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s){}; {}{}", describe(op), static_cast<double>(waited_ns) * 1e-9, who_is_late(op),
                      blocked_on(op), who_waits_for_whom(op));
 }
 

@@ -13,11 +13,10 @@ std::string& thread_error() {
   return text;
 }
 
-// The facts; the remedy too, where the facts alone do not name it.
+// The facts, and the code's remedy if it has one.
 std::string sentence_of(const Status& s) {
   std::string text(s.message());
   if (text.empty()) text = status_text(s.code());
-  if (s.code() == StatusCode::kInvalidArgument || s.code() == StatusCode::kUnsupported) return text;
   const std::string_view remedy = status_remedy(s.code());
   if (!remedy.empty()) text.append("; ").append(remedy);
   return text;

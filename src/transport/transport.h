@@ -106,7 +106,7 @@ class Transport {
   /// A peer that died; costs a system call, so it is asked in slow waits only.
   virtual std::optional<PeerLoss> find_lost() = 0;
 
-  /// Memory that every rank reaches. Collective where ranks are processes.
+  /// Memory that every rank reaches. Collective where ranks are processes. kMismatch: the ranks' bytes differ.
   virtual Expected<void*> alloc(uint64_t bytes) = 0;
   virtual Status free(void* ptr) = 0;
   /// True when some memory of this communicator is, or may be, mapped by all: then a plan may be direct. Equal on all

@@ -146,6 +146,10 @@ TEST(OwnAlgorithm, IsARowLikeAnyOther) {
     EXPECT_TRUE(report.ok) << report.reason;
   }
   EXPECT_NE(explain_algorithm(a, 4).find("S0 = (A0+B0+C0+D0)"), std::string::npos) << explain_algorithm(a, 4);
+  EXPECT_NE(explain_algorithm(a, 0).find("nranks is 0"), std::string::npos) << explain_algorithm(a, 0);
+  EXPECT_NE(explain_algorithm(a, 257).find("1 to 256 ranks"), std::string::npos) << explain_algorithm(a, 257);
+  for (const Rank root : {-1, 4})
+    EXPECT_NE(explain_algorithm(a, 4, root).find("root is " + std::to_string(root)), std::string::npos);
   EXPECT_NE(refusal(kStar).find("already"), std::string::npos) << "once only";
 }
 

@@ -276,7 +276,8 @@ TEST_F(CApi, AnIncompleteCommunicatorTimesOut) {
   config.init_deadline_s = 0.5;
   rondo_comm* comm = nullptr;
   const Stopwatch watch;
-  refused(rondo_comm_init_rank(&comm, 2, &id, 0, &config), RONDO_TIMEOUT, {"rank"}, nullptr);
+  refused(rondo_comm_init_rank(&comm, 2, &id, 0, &config), RONDO_TIMEOUT, {"rank", "RONDO_INIT_TIMEOUT_S"}, nullptr);
+  EXPECT_EQ(std::string(rondo_last_error(nullptr)).find("RONDO_TIMEOUT_S"), std::string::npos) << "is another deadline";
   EXPECT_LT(watch.seconds(), 5);
   EXPECT_EQ(comm, nullptr);
 }

@@ -196,7 +196,10 @@ Status CudaTransport::make_board(std::string* mine) {
   for (uint32_t i = 0; i < b.max_slots; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
   RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes, false));
   const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
-  RONDO_CHECK(tested <= kSlabBytes);
+  if (tested > kSlabBytes)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: {} ranks: a communicator of device memory has at most {}", rank_, nranks_,
+                              kSlabBytes / kTestBytes));
   device_rest_.offset += tested;
   device_rest_.bytes -= tested;
   device_rest_.at += tested;
