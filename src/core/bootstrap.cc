@@ -428,8 +428,12 @@ void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
 
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
                                                      const BootstrapOptions& options) {
-  if (nranks < 1 || rank < 0 || rank >= nranks)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: need 0 <= rank < nranks", rank, nranks));
+  if (nranks < 1 || nranks > 65535)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to 65535", rank, nranks, nranks));
+  if (rank < 0 || rank >= nranks)
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank,
+                                                            nranks, rank, nranks - 1));
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
