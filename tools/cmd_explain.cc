@@ -21,6 +21,7 @@ struct ExplainArgs {
   int64_t num_elems = -1;
   bool full = false;
   bool list = false;
+  bool unproven = false;
   Plugins plugins;
 };
 
@@ -42,8 +43,24 @@ const Algorithm* default_algorithm(Collective collective) {
   throw CLI::RuntimeError(2);
 }
 
+/// Draws it as far as it is right, and says what is wrong; exit status 1 if something is.
+void run_unproven(const Algorithm& algorithm, const ExplainOptions& options) {
+  constexpr int kMaxRanks = 8;  // for which an algorithm is proven when it is registered
+  const Explained explained = explain_unproven(algorithm, options);
+  std::fputs(explained.text.c_str(), stdout);
+  if (!explained.right) throw CLI::RuntimeError(1);
+  for (int n = 1; n <= kMaxRanks; ++n)
+    if (const Status status = prove_algorithm(algorithm, n); !status.ok()) {
+      std::printf("\nright with these ranks%s, but wrong elsewhere: %s\n",
+                  collective_is_rooted(algorithm.collective) ? " and this root" : "",
+                  std::string(status.message()).c_str());
+      throw CLI::RuntimeError(1);
+    }
+  std::printf("\nproven for these ranks, and for 1 to %d\n", kMaxRanks);
+}
+
 void run(ExplainArgs& args) {
-  args.plugins.load("explain");
+  args.plugins.load("explain", args.unproven);
   if (args.list) return list_algorithms();
   if (args.collective.empty()) fail_explain("which collective? e.g. rondo explain all_reduce (or --list)");
   const Expected<Collective> collective = named_collective(args.collective);
@@ -74,6 +91,7 @@ void run(ExplainArgs& args) {
     fail_explain("the root, rank " + std::to_string(args.options.root) + ", is none of the " + std::to_string(nranks) +
                  " ranks");
   if (args.full) args.options.fold_at = 0;
+  if (args.unproven) return run_unproven(*algorithm, args.options);
   std::fputs(explain(*algorithm, args.options).c_str(), stdout);
 }
 
@@ -111,6 +129,9 @@ void add_explain_command(CLI::App& app) {
       ->type_name("N");
   command->add_flag("--full", args->full, "Folds nothing, however many ranks and steps there are");
   command->add_flag("--list", args->list, "Lists collectives and algorithms");
+  command->add_flag("--unproven", args->unproven,
+                    "Draws an algorithm that may be wrong, up to the step in which it goes wrong, and says what is "
+                    "wrong there (exit status 1)");
   args->plugins.add_to(*command);
   command->footer(
       "Examples:\n"
@@ -118,7 +139,8 @@ void add_explain_command(CLI::App& app) {
       "  rondo explain all-gather --ranks 5 --step 2\n"
       "  rondo explain broadcast --ranks 8 --root 3\n"
       "  rondo explain all_reduce --algo tree --ranks 16 --full\n"
-      "  rondo explain all_reduce --algo hierarchical --hosts 2x2\n");
+      "  rondo explain all_reduce --algo hierarchical --hosts 2x2\n"
+      "  rondo explain --plugin ./libmine.so all_reduce --algo mine --unproven\n");
   command->callback([args] { run(*args); });
 }
 

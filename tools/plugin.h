@@ -11,8 +11,9 @@ namespace rondo::tools {
 class Plugins {
  public:
   void add_to(CLI::App& command);
-  /// Opens each file and lets it register its algorithms. Says on stderr what fails and throws exit status 2.
-  void load(std::string_view command) const;
+  /// Opens each file and lets it register its algorithms, without a proof if `unproven`. Says on stderr what fails and
+  /// throws exit status 2.
+  void load(std::string_view command, bool unproven = false) const;
 
  private:
   std::vector<std::string> files_;

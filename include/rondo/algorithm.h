@@ -34,8 +34,8 @@ namespace rondo {
 /// What an algorithm states about itself; it is proven for every number of ranks that it is used with.
 struct Cost {
   int64_t steps;     // messages on the longest chain of dependent messages, one loop
-  int64_t sent_num;  // bytes sent by the busiest rank = sent_num / sent_den * S; a multicast message counts once
-  int64_t sent_den;  // S: the larger of the in and out buffers (whole_elems)
+  int64_t sent_num;  // bytes written by the busiest rank = sent_num / sent_den * S; a message to several ranks is
+  int64_t sent_den;  // written once and counts once. S: the larger of the in and out buffers (whole_elems)
   int64_t crossings = -1;  // messages between hosts on the chain that has most of them; -1: not stated
 };
 
@@ -67,7 +67,7 @@ struct Algorithm {
 inline constexpr size_t kMaxAlgorithmName = 23;
 inline constexpr size_t kMaxAlgorithms = 255;
 /// Of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
-inline constexpr uint32_t kAlgorithmAbi = 3;
+inline constexpr uint32_t kAlgorithmAbi = 4;
 
 /// Adds a row for good, once it is proven for 1 to 8 ranks and all roots, alone and before and after every other row of
 /// 4 ranks; where it records otherwise on several hosts, on those, too. (For more ranks, and other hosts, it is proven

@@ -2,8 +2,10 @@
 // RankSchedule. Algorithms outside of this library are written in the same words (algorithm.h).
 //
 // An algorithm states, in this order: how the buffers are cut (`chunks`), then lanes, and in each lane the verbs.
-// Every verb checks its operands at once; the first wrong one is kept in words (`error`), and what is recorded from
-// there on means nothing. Equal port sets share one table entry.
+// Every verb checks its operands at once. The first wrong statement is kept in words (`error`), with the line of the
+// text that it stands in, and nothing is recorded from there on. Equal port sets share one table entry.
+//
+// Every verb ends with an argument that nobody writes, `at`: the compiler fills in the line of the call, for messages.
 //
 // Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one text, two readers).
 #pragma once
@@ -45,6 +47,25 @@ struct Order {
 inline constexpr Order kOwnFirst{0};
 constexpr Order own_after(int received) { return {received}; }
 
+/// A line of an algorithm's text, for messages. Known on the host only.
+struct TextLine {
+  const char* file = nullptr;  // as the compiler names it; nullptr: not known
+  int line = 0;
+
+  /// The line of the call that leaves this argument out.
+#if defined(__CUDACC__)
+  static constexpr TextLine here() { return {}; }
+#else
+  static constexpr TextLine here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+#endif
+  /// "ring.h:52"; empty when it is not known.
+  RONDO_API std::string text() const;
+};
+/// Of one rank's instructions, by lane and pc.
+using TextLines = std::vector<std::vector<TextLine>>;
+
 class Recorder {
  public:
   Recorder(Rank rank, int nranks) {
@@ -54,63 +75,80 @@ class Recorder {
 
   /// How many chunks each buffer is cut into, 1..65535. Scratch is none, or cut into as many as in or out: its chunk c
   /// is then as long as theirs, and holds the type that travels.
-  RONDO_API void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0);
+  RONDO_API void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0, TextLine at = TextLine::here());
   /// Instructions that follow go to lane `index`.
-  RONDO_API void lane(int index);
+  RONDO_API void lane(int index, TextLine at = TextLine::here());
   /// A set of ports. Receive sets are listed in the order of addition.
   PortSet ports(std::initializer_list<Port> p) { return PortSet(p); }
 
-  void send(Chunk src, const PortSet& to) { put(Verb::kSend, &src, nullptr, nullptr, &to); }
-  void copy(Chunk src, Chunk dst, Sum sum = Sum::kPartial) { put(Verb::kCopy, &src, nullptr, &dst, nullptr, sum); }
-  void copy_send(Chunk src, Chunk dst, const PortSet& to) { put(Verb::kCopySend, &src, nullptr, &dst, &to); }
-  void recv(const PortSet& from, Chunk dst) { put(Verb::kRecv, nullptr, &from, &dst, nullptr); }
-  void recv_send(const PortSet& from, Chunk shape, const PortSet& to) {  // `shape`: whose extent the message has
-    put(Verb::kRecvSend, nullptr, &from, nullptr, &to, Sum::kPartial, {}, &shape);
+  void send(Chunk src, const PortSet& to, TextLine at = TextLine::here()) {
+    put(at, Verb::kSend, &src, nullptr, nullptr, &to);
   }
-  void recv_copy_send(const PortSet& from, Chunk dst, const PortSet& to) {
-    put(Verb::kRecvCopySend, nullptr, &from, &dst, &to);
+  void copy(Chunk src, Chunk dst, Sum sum = Sum::kPartial, TextLine at = TextLine::here()) {
+    put(at, Verb::kCopy, &src, nullptr, &dst, nullptr, sum);
   }
-  void recv_reduce_send(const PortSet& from, Chunk src, const PortSet& to, Order order, Sum sum = Sum::kPartial) {
-    put(Verb::kRecvReduceSend, &src, &from, nullptr, &to, sum, order);
+  void copy_send(Chunk src, Chunk dst, const PortSet& to, TextLine at = TextLine::here()) {
+    put(at, Verb::kCopySend, &src, nullptr, &dst, &to);
   }
-  void recv_reduce_copy(const PortSet& from, Chunk src, Chunk dst, Order order, Sum sum) {
-    put(Verb::kRecvReduceCopy, &src, &from, &dst, nullptr, sum, order);
+  void recv(const PortSet& from, Chunk dst, TextLine at = TextLine::here()) {
+    put(at, Verb::kRecv, nullptr, &from, &dst, nullptr);
   }
-  void recv_reduce_copy_send(const PortSet& from, Chunk src, Chunk dst, const PortSet& to, Order order, Sum sum) {
-    put(Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
+  void recv_send(const PortSet& from, Chunk shape, const PortSet& to,  // `shape`: whose extent the message has
+                 TextLine at = TextLine::here()) {
+    put(at, Verb::kRecvSend, nullptr, &from, nullptr, &to, Sum::kPartial, {}, &shape);
+  }
+  void recv_copy_send(const PortSet& from, Chunk dst, const PortSet& to, TextLine at = TextLine::here()) {
+    put(at, Verb::kRecvCopySend, nullptr, &from, &dst, &to);
+  }
+  void recv_reduce_send(const PortSet& from, Chunk src, const PortSet& to, Order order, Sum sum = Sum::kPartial,
+                        TextLine at = TextLine::here()) {
+    put(at, Verb::kRecvReduceSend, &src, &from, nullptr, &to, sum, order);
+  }
+  void recv_reduce_copy(const PortSet& from, Chunk src, Chunk dst, Order order, Sum sum,
+                        TextLine at = TextLine::here()) {
+    put(at, Verb::kRecvReduceCopy, &src, &from, &dst, nullptr, sum, order);
+  }
+  void recv_reduce_copy_send(const PortSet& from, Chunk src, Chunk dst, const PortSet& to, Order order, Sum sum,
+                             TextLine at = TextLine::here()) {
+    put(at, Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
   }
   /// The lane goes on only when `lane` has finished its instruction `pc` in the same loop.
-  RONDO_API void wait(int lane, int pc);
+  RONDO_API void wait(int lane, int pc, TextLine at = TextLine::here());
   /// The next recorded instruction touches the peers' buffers themselves (see kFlagDirect).
   Recorder& direct() {
     next_flags_ |= kFlagDirect;
     return *this;
   }
   /// Direct: reads `theirs`, a chunk of the peer's in or out buffer, into dst.
-  void pull(const PortSet& from, Chunk theirs, Chunk dst) {
+  void pull(const PortSet& from, Chunk theirs, Chunk dst, TextLine at = TextLine::here()) {
     next_flags_ |= kFlagDirect;
-    put(Verb::kRecv, nullptr, &from, &dst, nullptr, Sum::kPartial, {}, &theirs);
+    put(at, Verb::kRecv, nullptr, &from, &dst, nullptr, Sum::kPartial, {}, &theirs);
   }
   /// A message without elements.
-  void send_credit(const PortSet& to) {
+  void send_credit(const PortSet& to, TextLine at = TextLine::here()) {
     next_flags_ |= kFlagCredit;
-    put(Verb::kSend, nullptr, nullptr, nullptr, &to);
+    put(at, Verb::kSend, nullptr, nullptr, nullptr, &to);
   }
-  void recv_credit(const PortSet& from) {
+  void recv_credit(const PortSet& from, TextLine at = TextLine::here()) {
     next_flags_ |= kFlagCredit;
-    put(Verb::kRecv, nullptr, &from, nullptr, nullptr);
+    put(at, Verb::kRecv, nullptr, &from, nullptr, nullptr);
   }
 
+  /// From now on the line of each instruction is kept there, too.
+  void keep_lines(TextLines* lines) { lines_ = lines; }
   /// The first wrong statement in words, with its place; empty when there is none.
   const std::string& error() const { return error_; }
+  /// To which lane the next instruction goes.
+  size_t current_lane() const { return lane_; }
   RankSchedule take() { return std::move(s_); }
 
  private:
-  RONDO_API void put(Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
-                     Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
+  RONDO_API void put(TextLine at, Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst,
+                     const PortSet* to, Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
   uint16_t operand(const Chunk& c, int num);
-  uint16_t intern(const PortSet* set);
+  uint16_t intern(const PortSet* set, bool sends);
   void grow_index();
+  void append(const Instruction& i);
   void wrong(std::string_view what);
 
   RankSchedule s_;
@@ -118,6 +156,8 @@ class Recorder {
   size_t lane_ = 0;
   uint8_t next_flags_ = 0;
   Verb verb_ = Verb::kWait;  // that is being recorded
+  TextLine at_;              // where it stands
+  TextLines* lines_ = nullptr;
   std::string error_;
 };
 

@@ -29,7 +29,6 @@
 #include "algorithms/recursive_doubling.h"
 #include "algorithms/ring.h"
 #include "algorithms/rooted_tree.h"
-#include "algorithms/send_recv.h"
 #include "algorithms/tree.h"
 #include "algorithms/two_shot.h"
 
@@ -411,70 +410,6 @@ std::string freeze_registry() {
   }
   r.frozen = true;
   return r.summary;
-}
-
-namespace {
-
-// Of texts that know of hosts the library's own also follow places within one: they have no port groups, which are of
-// whole hosts.
-const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& hosts) {
-  if (!hosts.one_host() || algorithm.for_hosts || hosts.places().one_host()) return hosts;
-  const std::span<const Algorithm> ours = all_algorithms().first(kNumBuiltIn);
-  const bool is_ours = std::any_of(ours.begin(), ours.end(), [&](const Algorithm& a) {
-    return a.collective == algorithm.collective && a.name == algorithm.name;
-  });
-  return is_ours ? hosts.places() : hosts;
-}
-
-}  // namespace
-
-Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
-  const HostLayout& places = followed_by(algorithm, hosts);
-  if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
-  Cost cost = algorithm.cost_on_hosts(places);
-  if (hosts.one_host()) cost.crossings = -1;
-  return cost;
-}
-
-Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
-  const int nranks = hosts.nranks();
-  RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
-  Recorder recorder(rank, nranks);
-  const HostLayout& places = followed_by(algorithm, hosts);
-  if (places.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
-  else algorithm.record_on_hosts(recorder, rank, places, root);
-  if (!recorder.error().empty()) return Status(StatusCode::kInvalidArgument, recorder.error());
-  return recorder.take();
-}
-
-RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
-  Expected<RankSchedule> recorded = try_record_rank(algorithm, rank, hosts, root);
-  if (!recorded.ok()) {
-    std::fprintf(stderr, "rondo: algorithm %.*s: %s\n", static_cast<int>(algorithm.name.size()), algorithm.name.data(),
-                 recorded.status().to_string().c_str());
-    std::abort();
-  }
-  return std::move(*recorded);
-}
-
-RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {
-  RONDO_CHECK(is_point_to_point(send_or_recv));
-  Recorder recorder(rank, nranks);
-  if (send_or_recv == Collective::kSend) send_to(recorder, peer);
-  else recv_from(recorder, peer);
-  RONDO_CHECK(recorder.error().empty());
-  return recorder.take();
-}
-
-Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
-  Schedule s;
-  s.collective = algorithm.collective;
-  s.nranks = hosts.nranks();
-  s.root = root;
-  s.hosts = hosts.hosts();
-  s.ranks.reserve(static_cast<size_t>(s.nranks));
-  for (Rank r = 0; r < s.nranks; ++r) s.ranks.push_back(record_rank(algorithm, r, hosts, root));
-  return s;
 }
 
 }  // namespace rondo

@@ -24,10 +24,20 @@ namespace rondo {
 Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
 /// The same of a text that is known to be right: of the library, or proven.
 RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
+/// The line in which each of its instructions stands, for messages.
+TextLines record_lines(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
 /// The schedule of one end of a message between two ranks (kSend, kRecv), which no table lists. peer != rank.
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
 /// All ranks' schedules.
 Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
+/// The same of a text that nobody has proven: each rank's part ends before its first wrong statement.
+struct UnprovenSchedule {
+  Schedule schedule;
+  std::string error;  // of the first rank that has one; empty: none
+  Rank rank = -1;     // that rank, and where its next instruction would have stood
+  int lane = -1, pc = -1;
+};
+UnprovenSchedule record_unproven(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 
 /// Whether several hosts change what is recorded.
 inline bool depends_on_hosts(const Algorithm& row) { return row.record_on_hosts != nullptr; }

@@ -11,4 +11,8 @@ namespace rondo {
 /// of prove_algorithm, naming the algorithm.
 Status prove_own_algorithms(const HostLayout& hosts);
 
+/// From now on register_algorithm takes rows without a proof, so that `rondo explain --unproven` can draw them. This
+/// process makes no communicator any more: prove_own_algorithms refuses all of them.
+void register_without_proof();
+
 }  // namespace rondo

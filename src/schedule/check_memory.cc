@@ -11,19 +11,6 @@
 namespace rondo::check {
 namespace {
 
-constexpr std::string_view kBufferNames[] = {"in", "out", "scratch"};
-
-std::string chunk_text(Buffer b, uint32_t chunk) {
-  return fmt::format("{}[{}]", kBufferNames[static_cast<int>(b)], chunk);
-}
-
-std::string ranks_text(uint64_t mask) {
-  std::string text = "{";
-  for (int r = 0; r < 64; ++r)
-    if (mask >> r & 1) text += fmt::format("{}{}", text.size() > 1 ? " " : "", r);
-  return text + "}";
-}
-
 uint64_t all_ranks_mask(int nranks) { return nranks >= 64 ? ~uint64_t{0} : (uint64_t{1} << nranks) - 1; }
 
 }  // namespace
@@ -139,21 +126,52 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
     for (uint32_t k = 0; k < num_lanes && !entered; ++k)
       entered = races_.has_heard_of(lane_, m.first_lane[static_cast<size_t>(rank)] + k);
     if (!entered)
-      return fmt::format("touches {} of rank {}, which may not have begun the operation", chunk_text(b, chunk), rank);
+      return fmt::format("touches {} of rank {}, which may not have begun the operation: receive a credit from it first",
+                         chunk_text(b, chunk), rank);
   }
   Races::Epoch partner;
   switch (races_.access(place, kind, lane_, pc_, &partner)) {
     case Races::Verdict::kOrdered: return std::nullopt;
     case Races::Verdict::kInputGone:
-      return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then", chunk_text(b, chunk),
-                         rank);
+      return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then: {} writes there; read the "
+                         "input before, or write later",
+                         chunk_text(b, chunk), rank, words().place(place_of(partner)));
     case Races::Verdict::kRace: break;
   }
-  const auto& first = m.first_lane;
-  const auto owner = static_cast<Rank>(std::upper_bound(first.begin(), first.end(), partner.lane) - first.begin() - 1);
-  return fmt::format("{} {} of rank {} without being ordered after rank {} lane {} pc {}",
-                     kind == Races::Access::kWrite ? "writes" : "reads", chunk_text(b, chunk), rank, owner,
-                     partner.lane - first[static_cast<size_t>(owner)], partner.pc);
+  return fmt::format("{} {} of rank {} without being ordered after {}: {}",
+                     kind == Races::Access::kWrite ? "writes" : "reads", chunk_text(b, chunk), rank,
+                     words().place(place_of(partner)), wait_for(place_of(partner)));
+}
+
+Words Memory::words() const { return p_.ops[op_].words(); }
+
+Place Memory::here() const {
+  return {rank_, static_cast<int>(lane_ - ops_[op_].first_lane[static_cast<size_t>(rank_)]), static_cast<int>(pc_)};
+}
+
+Place Memory::place_of(const Races::Epoch& e) const {
+  const auto& first = ops_[op_].first_lane;
+  // Of ranks without lanes, which share their first lane with the next rank, the last one has it.
+  const auto rank = static_cast<Rank>(std::upper_bound(first.begin(), first.end(), e.lane) - first.begin() - 1);
+  return {rank, static_cast<int>(e.lane - first[static_cast<size_t>(rank)]), static_cast<int>(e.pc)};
+}
+
+// How the instruction under way can come after another one.
+std::string Memory::wait_for(const Place& other) const {
+  if (other.rank != rank_) return fmt::format("a message or a credit from rank {} must come in between", other.rank);
+  return fmt::format("the lanes of a rank run at the same time, so call wait({}, {}) in lane {} before this", other.lane,
+                     other.pc, here().lane);
+}
+
+// Why a chunk that is read has never been written.
+std::string Memory::unwritten(Rank rank, Buffer b, uint32_t chunk) const {
+  const std::string text = fmt::format("reads {} before anything is written there", chunk_text(b, chunk));
+  const std::vector<Place> writers = words().writers(rank, b, chunk);
+  if (writers.empty()) return text + fmt::format(": no instruction of rank {} writes it", rank);
+  const Place& writer = writers.front();
+  const bool own_lane = writer.rank == rank_ && writer.lane == here().lane;
+  return fmt::format("{}: {} writes it; {}", text, words().place(writer),
+                     own_lane ? "move that before this" : wait_for(writer));
 }
 
 std::optional<std::string> Memory::read(Rank rank, Buffer b, uint32_t chunk, Value* value) {
@@ -162,7 +180,7 @@ std::optional<std::string> Memory::read(Rank rank, Buffer b, uint32_t chunk, Val
     *value = leaf(rank, m.elem(window_, m.conditions.before(rank, chunk)));
   } else {
     *value = stored(m, rank, b, chunk, window_);
-    if (!value->written()) return fmt::format("reads {} before anything is written there", chunk_text(b, chunk));
+    if (!value->written()) return unwritten(rank, b, chunk);
   }
   return access(rank, b, chunk, b == Buffer::kIn ? Races::Access::kReadInput : Races::Access::kRead);
 }
@@ -186,7 +204,7 @@ std::optional<std::string> Memory::compute(const RankSchedule& r, const Instruct
     if (auto what = read(rank_, i.src_buffer(), i.src_first, &own_)) return what;
     operands_.insert(operands_.begin() + std::min<ptrdiff_t>(i.src_position, std::ssize(operands_)), &own_);
   }
-  if (auto what = reduce(i)) return what;
+  if (auto what = reduce(r, i)) return what;
   if (i.has(kVerbDst))
     if (auto what = write(rank_, i.dst_buffer(), i.dst_first)) return what;
   if (i.is(kFlagDirect) && i.has(kVerbSend))
@@ -195,49 +213,91 @@ std::optional<std::string> Memory::compute(const RankSchedule& r, const Instruct
   return std::nullopt;
 }
 
-std::optional<std::string> Memory::reduce(const Instruction& i) {
+std::optional<std::string> Memory::reduce(const RankSchedule& r, const Instruction& i) {
   if (operands_.size() == 1) {
     result_ = *operands_[0];
   } else {
     result_ = {};
     result_.tree = tree_of(static_cast<uint32_t>(operands_.size()));
-    for (const Value* operand : operands_) {
-      if (operand->final) return "adds to a sum that is complete already";
-      add(result_, *operand);
+    for (size_t k = 0; k < operands_.size(); ++k) {
+      if (operands_[k]->final)
+        return fmt::format("adds to a sum that is complete already: {} holds all contributions; pass it on without adding",
+                           operand_text(r, i, k));
+      add(result_, *operands_[k]);
     }
   }
-  return judge(result_, i.is(kFlagFinal));
+  return judge(result_, r, i);
 }
 
-std::optional<std::string> Memory::judge(Value& v, bool flagged) const {
+std::optional<std::string> Memory::judge(Value& v, const RankSchedule& r, const Instruction& i) const {
   const OpMemory& m = ops_[op_];
-  if (v.elem == Value::kMixed) return "adds contributions to different chunks";
+  const bool flagged = i.is(kFlagFinal);
+  if (v.elem == Value::kMixed) return mixed(r, i);
   const uint32_t full = m.conditions.contributions();
   const bool exact = p_.nranks <= 64;
   const bool doubled = exact ? static_cast<uint32_t>(std::popcount(v.mask)) != v.count
                              : v.count > full || (v.count == full && !m.full_sets.empty() &&
                                                   v.set != m.full_sets[v.elem - m.first_elem]);
-  if (doubled) return twice();
+  if (doubled) return twice(r, i);
   if (!m.conditions.reduces()) {
-    if (v.count > 1) return "adds where nothing is summed";
-    return flagged ? std::optional<std::string>("calls a sum final where nothing is summed") : std::nullopt;
+    if (v.count > 1) return fmt::format("adds where nothing is summed: {} only copies", m.conditions.traits().name);
+    return flagged ? std::optional(fmt::format("calls a sum final where nothing is summed: leave Sum::kFinal out of {}",
+                                               m.conditions.traits().name))
+                   : std::nullopt;
   }
   const bool completes = v.count == full && !v.final;
-  if (completes && !flagged) return "completes a sum without the final flag";
+  if (completes && !flagged)
+    return fmt::format("completes a sum without the final flag: with this, chunk {} holds all {}; pass Sum::kFinal here",
+                       chunk_of(m, v), counted(full, "contribution"));
+  if (!completes && flagged && v.final)
+    return "calls a sum final that was final before: this passes it on and adds nothing; leave Sum::kFinal out here";
   if (!completes && flagged)
-    return v.final ? "calls a sum final that was final before" : "calls a sum final that is not complete";
+    return fmt::format("calls a sum final that is not complete: chunk {} still lacks {}; pass Sum::kFinal only where the "
+                       "last contribution is added",
+                       chunk_of(m, v), lacking(v));
   v.final = v.count == full;
   return std::nullopt;
 }
 
-std::string Memory::twice() const {
-  uint64_t seen = 0, again = 0;
-  for (const Value* operand : operands_) {
-    again |= seen & operand->mask;
-    seen |= operand->mask;
-  }
-  if (again == 0) return "adds some contribution twice";
-  return fmt::format("adds the contributions of ranks {} twice", ranks_text(again));
+// Operand k of the instruction under way: where it comes from.
+std::string Memory::operand_text(const RankSchedule& r, const Instruction& i, size_t k) const {
+  const PortSet& ports = r.recv_ports(i);
+  const size_t own = i.has(kVerbSrc) ? std::min<size_t>(i.src_position, ports.size()) : operands_.size();
+  if (k == own) return fmt::format("rank {}'s own {}", rank_, chunk_text(i.src_buffer(), i.src_first));
+  const Port& from = ports[k < own ? k : k - 1];
+  if (i.is(kFlagDirect)) return fmt::format("rank {}'s {}", from.peer, chunk_text(i.src_buffer(), i.src_first));
+  return words().sent(here(), i, from);
+}
+
+std::string Memory::mixed(const RankSchedule& r, const Instruction& i) const {
+  const OpMemory& m = ops_[op_];
+  size_t other = 1;
+  while (other + 1 < operands_.size() && operands_[other]->elem == operands_[0]->elem) ++other;
+  const Value &a = *operands_[0], &b = *operands_[other];
+  if (chunk_of(m, a) == chunk_of(m, b)) return "adds contributions to one chunk from different loops of the data";
+  return fmt::format("adds contributions to different chunks: {} is of chunk {}, and {} is of chunk {}; correct the chunk "
+                     "in one of the two lines",
+                     operand_text(r, i, 0), chunk_of(m, a), operand_text(r, i, other), chunk_of(m, b));
+}
+
+std::string Memory::twice(const RankSchedule& r, const Instruction& i) const {
+  for (size_t k = 1; k < operands_.size(); ++k)
+    for (size_t j = 0; j < k; ++j)
+      if (const uint64_t again = operands_[j]->mask & operands_[k]->mask; again != 0)
+        return fmt::format("adds the contributions of ranks {} twice: they are in {} and in {}; add each of them once",
+                           ranks_text(again),
+                           operand_text(r, i, j), operand_text(r, i, k));
+  return "adds some contribution twice";
+}
+
+std::string Memory::lacking(const Value& v) const {
+  if (p_.nranks <= 64)
+    return fmt::format("the contributions of ranks {}", ranks_text(all_ranks_mask(p_.nranks) & ~v.mask));
+  return counted(static_cast<uint32_t>(p_.nranks) - v.count, "contribution");
+}
+
+uint32_t Memory::chunk_of(const OpMemory& m, const Value& v) const {
+  return (v.elem - m.first_elem) % m.conditions.num_classes();
 }
 
 // --- the end --------------------------------------------------------------------------------------------------------
@@ -249,30 +309,37 @@ uint64_t Memory::rank_order_tree(uint32_t elem) const {
   return tree;
 }
 
-// "what rank 2 gives for chunk 3 of the whole in window 0"
+// "rank 2's in[0]" or "the contributions of ranks {0 3} to chunk 1".
 std::string Memory::holding(const OpMemory& m, const Value& v) const {
-  const uint32_t num = m.conditions.num_classes(), cls = v.elem - m.first_elem;
-  const bool one = v.count == 1 && p_.nranks <= 64;
-  const std::string giver = one ? fmt::format("rank {} gives for ", std::countr_zero(v.mask)) : "belongs to ";
-  return fmt::format("what {}chunk {} of the whole in window {}", giver, cls % num, cls / num);
+  const uint32_t chunk = chunk_of(m, v);
+  if (p_.nranks > 64) return fmt::format("what belongs to chunk {}", chunk);
+  const Rank giver = std::countr_zero(v.mask);
+  if (m.conditions.reduces() && v.count == m.conditions.contributions()) return fmt::format("the sum of chunk {}", chunk);
+  if (v.count == 1) return fmt::format("rank {}'s in[{}]", giver, chunk - m.conditions.before(giver, 0));
+  return fmt::format("the contributions of ranks {} to chunk {}", ranks_text(v.mask), chunk);
 }
 
-std::optional<std::string> Memory::check_result(const OpMemory& m, Rank rank, uint32_t chunk, uint32_t window) const {
+std::optional<std::string> Memory::check_result(size_t op, Rank rank, uint32_t chunk, uint32_t window) const {
+  const OpMemory& m = ops_[op];
+  const Words words = p_.ops[op].words();
   const Value& v = output(m, rank, chunk, window);
   const std::string name = fmt::format("ends with out[{}]", chunk);
-  if (!v.written()) return name + " never written";
-  const uint32_t wanted = m.elem(window, m.conditions.after(rank, chunk));
-  if (v.elem != wanted)
-    return fmt::format("{} holding {}, not {}", name, holding(m, v),
-                       m.conditions.reduces() ? fmt::format("the sum of chunk {}", m.conditions.after(rank, chunk))
-                                              : holding(m, leaf(m.conditions.giver(chunk), wanted)));
-  if (v.count != m.conditions.contributions() || (m.conditions.reduces() && !v.final)) {
-    const uint64_t missing = all_ranks_mask(p_.nranks) & ~v.mask;
-    return p_.nranks <= 64 ? fmt::format("{} lacking the contributions of ranks {}", name, ranks_text(missing))
-                           : fmt::format("{} holding {} contributions of {}", name, +v.count, p_.nranks);
+  if (!v.written()) {
+    const bool summed = m.conditions.reduces();
+    return fmt::format("{} never written: give it to a copy (what the rank has itself) or a {} (what peers send)", name,
+                       summed ? "recv or recv_reduce_copy" : "recv");
   }
-  if (!m.conditions.reduces() && v.tree != leaf(m.conditions.giver(chunk), wanted).tree)
-    return fmt::format("{} not holding rank {}'s input", name, m.conditions.giver(chunk));
+  const uint32_t wanted = m.elem(window, m.conditions.after(rank, chunk));
+  const Rank giver = m.conditions.reduces() ? 0 : m.conditions.giver(chunk);
+  const std::string owed = m.conditions.reduces() ? fmt::format("the sum of chunk {}", m.conditions.after(rank, chunk))
+                                                  : holding(m, leaf(giver, wanted));
+  const bool other_giver = !m.conditions.reduces() && v.elem == wanted && v.tree != leaf(giver, wanted).tree;
+  if ((v.elem != wanted && chunk_of(m, v) != m.conditions.after(rank, chunk)) || other_giver)
+    return fmt::format("{} holding {} instead of {}{}. Correct the chunk or the rank in one of these lines", name,
+                       holding(m, v), owed, words.origin(rank, chunk));
+  if (v.elem != wanted) return fmt::format("{} holding {} of another loop of the data", name, owed);
+  if (v.count != m.conditions.contributions() || (m.conditions.reduces() && !v.final))
+    return fmt::format("{} lacking {}{}. Add what is missing before that", name, lacking(v), words.origin(rank, chunk));
   return std::nullopt;
 }
 
@@ -289,7 +356,7 @@ std::optional<Failure> Memory::check_results(size_t op, uint64_t* order_fingerpr
     for (uint32_t w = 0; w < windows_; ++w)
       for (uint32_t c = 0; c < m.conditions.out_chunks; ++c) {
         if (o_.ragged && length(m, schedule, Buffer::kOut, c, w) == 0) continue;
-        if (auto what = check_result(m, r, c, w)) return Failure{*what, r};
+        if (auto what = check_result(op, r, c, w)) return Failure{*what, r};
         const Value& v = output(m, r, c, w);
         if (!m.conditions.reduces()) {
           *order_fingerprint += mix(v.tree + v.elem);

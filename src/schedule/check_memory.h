@@ -72,13 +72,24 @@ class Memory {
   std::optional<std::string> access(Rank rank, Buffer b, uint32_t chunk, Races::Access kind);
   std::optional<std::string> read(Rank rank, Buffer b, uint32_t chunk, Value* value);
   std::optional<std::string> write(Rank rank, Buffer b, uint32_t chunk);
-  std::optional<std::string> reduce(const Instruction& i);
-  std::optional<std::string> judge(Value& v, bool flagged) const;
-  std::string twice() const;
-  std::string holding(const OpMemory& m, const Value& v) const;
-  std::optional<std::string> check_result(const OpMemory& m, Rank rank, uint32_t chunk, uint32_t window) const;
+  std::optional<std::string> reduce(const RankSchedule& r, const Instruction& i);
+  std::optional<std::string> judge(Value& v, const RankSchedule& r, const Instruction& i) const;
+  std::optional<std::string> check_result(size_t op, Rank rank, uint32_t chunk, uint32_t window) const;
   std::optional<Failure> check_results(size_t op, uint64_t* order_fingerprint) const;
   uint64_t rank_order_tree(uint32_t elem) const;
+
+  // In words, when something is wrong.
+  Words words() const;
+  Place here() const;
+  Place place_of(const Races::Epoch& e) const;
+  std::string wait_for(const Place& other) const;
+  std::string unwritten(Rank rank, Buffer b, uint32_t chunk) const;
+  std::string operand_text(const RankSchedule& r, const Instruction& i, size_t k) const;
+  std::string mixed(const RankSchedule& r, const Instruction& i) const;
+  std::string twice(const RankSchedule& r, const Instruction& i) const;
+  std::string lacking(const Value& v) const;
+  uint32_t chunk_of(const OpMemory& m, const Value& v) const;
+  std::string holding(const OpMemory& m, const Value& v) const;
 
   const Program& p_;
   const RunOptions& o_;

@@ -65,6 +65,22 @@ std::vector<Rank> mates(const Schedule& s, Rank rank) {
   return all;
 }
 
+// What a rank sends to another one, for a receive that waits for something else.
+std::string what_it_sends(const Schedule& s, Rank writer, Rank reader) {
+  const RankSchedule& r = s.ranks[static_cast<size_t>(writer)];
+  std::string text;
+  std::vector<Port> seen;
+  for (const Lane& lane : r.lanes)
+    for (const Instruction& i : lane)
+      for (const Port& p : r.send_ports(i)) {
+        if (p.peer != reader || i.is(kFlagDirect) || std::ranges::find(seen, p) != seen.end()) continue;
+        seen.push_back(p);
+        text += fmt::format("{}group {}, tag {}", text.empty() ? "" : "; ", p.group, p.tag);
+      }
+  return text.empty() ? fmt::format(": it sends nothing to rank {}", reader)
+                      : fmt::format("; to rank {} it sends {}", reader, text);
+}
+
 bool known_verb(Verb v) { return verb_name(v) != "?"; }
 
 }  // namespace
@@ -87,12 +103,13 @@ Instruction unrolled(const RankSchedule& r, const Instruction& i, uint32_t chunk
   return one;
 }
 
-std::optional<Failure> Program::build(std::span<const Schedule* const> operations) {
-  nranks = operations[0]->nranks;
+std::optional<Failure> Program::build(std::span<const Operation> operations) {
+  nranks = operations[0].schedule->nranks;
   ops.resize(operations.size());
   for (uint32_t op = 0; op < ops.size(); ++op) {
-    ops[op].schedule = operations[op];
-    auto f = check_shape(*operations[op]);
+    ops[op].schedule = operations[op].schedule;
+    ops[op].line_of = operations[op].line_of;
+    auto f = check_shape(*ops[op].schedule, nranks);
     if (!f) f = scan(op);
     if (f) {
       f->op = static_cast<int>(op);
@@ -106,7 +123,7 @@ std::optional<Failure> Program::build(std::span<const Schedule* const> operation
 // into q chunks, one of a part for each rank into N q chunks, part 0's first, with the same q for both. (For q > 1 chunks
 // of different parts are equally long only now and then, since extent() cuts the whole: the proof of lengths says so.)
 // Chunk c of scratch is as long as chunk c of the buffer that is cut into as many, of `in` if both are.
-std::optional<Failure> Program::check_shape(const Schedule& s) const {
+std::optional<Failure> check_shape(const Schedule& s, int nranks) {
   if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};
   if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
     return Failure{"the schedule does not have one entry for each rank"};
@@ -116,17 +133,25 @@ std::optional<Failure> Program::check_shape(const Schedule& s) const {
   for (Rank r = 0; r < nranks; ++r) {
     const RankSchedule& me = s.ranks[static_cast<size_t>(r)];
     const RankSchedule& first = s.ranks[0];
-    if (me.rank != r || me.nranks != nranks) return Failure{"entry holds another rank's schedule", r};
+    if (me.rank != r || me.nranks != nranks) return Failure{"has the schedule of another rank", r};
     if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
-      return Failure{"ranks cut their buffers differently", r};
+      return Failure{fmt::format("calls chunks({}, {}) and rank 0 calls chunks({}, {}): all ranks must cut their buffers "
+                                 "alike",
+                                 me.in_chunks, me.out_chunks, first.in_chunks, first.out_chunks),
+                     r};
     const CollectiveTraits& t = collective_traits(s.collective);
     const uint64_t in_parts = parts(t.in_parts, nranks), out_parts = parts(t.out_parts, nranks);
     const uint64_t per_part = me.in_chunks / in_parts;
     if (per_part == 0 || me.in_chunks != per_part * in_parts || me.out_chunks != per_part * out_parts)
-      return Failure{fmt::format("{} chunks in and {} out do not fit the collective", me.in_chunks, me.out_chunks), r};
+      return Failure{fmt::format("calls chunks({0}, {1}): {0} chunks in and {1} out do not fit the collective; {2} ranks "
+                                 "of {3} need chunks({4}, {5}), or a multiple of both",
+                                 me.in_chunks, me.out_chunks, nranks, t.name, in_parts, out_parts),
+                     r};
     if (me.scratch_chunks != 0 && me.scratch_chunks != me.in_chunks && me.scratch_chunks != me.out_chunks)
-      return Failure{fmt::format("{} chunks of scratch are neither as many as in nor as out", me.scratch_chunks), r};
-    if (me.port_sets.empty() || !me.port_sets[0].empty()) return Failure{"port set 0 is not empty", r};
+      return Failure{fmt::format("cuts scratch wrongly: {} chunks of scratch are neither as many as in nor as out",
+                                 me.scratch_chunks),
+                     r};
+    if (me.port_sets.empty() || !me.port_sets[0].empty()) return Failure{"has ports in set 0, which must be empty", r};
   }
   return std::nullopt;
 }
@@ -137,8 +162,12 @@ std::optional<Failure> Program::check_instruction(const Schedule& s, const RankS
   if (!known_verb(i.verb) || i.reserved != 0 || (i.flags & ~(kFlagFinal | kFlagDirect | kFlagCredit)) != 0)
     return bad("is no instruction");
   if (i.verb == Verb::kWait) {
-    if (i.src_first >= r.lanes.size() || i.dst_first >= r.lanes[i.src_first].size() || i.flags != 0)
-      return bad("waits for an instruction that does not exist");
+    const bool lane_exists = i.src_first < r.lanes.size();
+    if (!lane_exists || i.dst_first >= r.lanes[i.src_first].size() || i.flags != 0)
+      return Failure{"waits for an instruction that does not exist: " +
+                     (lane_exists ? fmt::format("lane {} has {}, counted from 0", i.src_first,
+                                                counted(r.lanes[i.src_first].size(), "instruction"))
+                                  : fmt::format("the rank has {}, counted from 0", counted(r.lanes.size(), "lane")))};
     return std::nullopt;
   }
   if (i.recv_set >= r.port_sets.size() || i.send_set >= r.port_sets.size()) return bad("names no port set");
@@ -196,8 +225,9 @@ std::optional<Failure> Program::scan(uint32_t op) {
           const bool fresh = used_by[set] == kNone;
           used_by[set] = lane;
           if (!fresh)
-            return located({fmt::format("uses a connection {} ports {} that another lane uses", sending ? "to" : "from",
-                                        ports_text(r.port_sets[set]))});
+            return located({fmt::format("uses a connection {} ports {} that another lane uses: give the messages of each "
+                                        "lane a tag of their own",
+                                        sending ? "to" : "from", ports_text(r.port_sets[set]))});
           if (auto f = sending ? use_send_set(op, r, set, lane) : use_recv_set(op, r, set, lane)) return located(*f);
         }
       }
@@ -253,7 +283,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     }
     if (marked(id)) return Failure{"names a connection twice in one set"};
     if (writing_lane_[id] != kNone && writing_lane_[id] != lane)
-      return Failure{connection_text(connections[id]) + " is written by two lanes"};
+      return Failure{connection_text(connections[id]) + " is written by two lanes: give the messages of each lane a tag of their own"};
     writing_lane_[id] = lane;
     written_in_[id] |= static_cast<uint8_t>(1u << op);
     table.send_connections.push_back(id);
@@ -272,8 +302,8 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
       return Failure{"receives from a rank that is no peer"};
     const auto it = by_name_.find(connection_name(port.peer, r.rank, port));
     if (it == by_name_.end() || (written_in_[it->second] >> op & 1) == 0)
-      return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends that", port.peer,
-                                 port.group, port.tag)};
+      return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends that{}", port.peer,
+                                 port.group, port.tag, what_it_sends(*table.schedule, port.peer, r.rank))};
     const Connection& c = connections[it->second];
     const auto last = ends.begin() + c.first_end + c.num_ends;
     const auto found = std::lower_bound(ends.begin() + c.first_end, last, r.rank,
@@ -282,7 +312,7 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
     const uint32_t end = static_cast<uint32_t>(found - ends.begin());
     if (marked(end)) return Failure{"names a connection twice in one set"};
     if (reading_lane_[end] != kNone && reading_lane_[end] != lane)
-      return Failure{connection_text(c) + " is read by two lanes"};
+      return Failure{connection_text(c) + " is read by two lanes: give the messages of each lane a tag of their own"};
     reading_lane_[end] = lane;
     read_in_[end] |= static_cast<uint8_t>(1u << op);
     table.recv_ends.push_back(end);
@@ -294,8 +324,16 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
 std::optional<Failure> Program::check_ends() const {
   for (size_t e = 0; e < ends.size(); ++e) {
     const Connection& c = connections[ends[e].connection];
-    if (read_in_[e] != written_in_[ends[e].connection])
-      return Failure{connection_text(c) + fmt::format(" is never read by rank {}", ends[e].reader), ends[e].reader};
+    const unsigned unread = written_in_[ends[e].connection] & ~read_in_[e];
+    if (unread == 0) continue;
+    const int op = (unread & 1) != 0 ? 0 : 1;
+    const Words words = ops[static_cast<size_t>(op)].words();
+    const auto sender = words.sender(c.writer, ends[e].reader, {ends[e].reader, c.tag, c.group}, 0);
+    Failure f{fmt::format("never receives what rank {} sends to it{}; add the recv to rank {}, or take the send out",
+                          c.writer, sender ? ": " + words.place(*sender) : "", ends[e].reader),
+              ends[e].reader};
+    f.op = op;
+    return f;
   }
   return std::nullopt;
 }

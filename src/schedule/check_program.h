@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rondo/schedule.h"
+#include "schedule/check_text.h"
 
 namespace rondo::check {
 
@@ -48,18 +49,29 @@ struct SetTable {
 /// One of the operations.
 struct OpTable {
   const Schedule* schedule = nullptr;
+  LineOf line_of;
   std::vector<uint32_t> set_base;  // by rank: its set 0 in `sets`
   std::vector<SetTable> sets;
   std::vector<uint32_t> recv_ends, send_connections;
   bool direct = false;
 
+  Words words() const { return Words(*schedule, line_of); }
   const SetTable& set(Rank rank, uint16_t index) const { return sets[set_base[static_cast<size_t>(rank)] + index]; }
 };
+
+/// One of the schedules that are proven together.
+struct Operation {
+  const Schedule* schedule;
+  LineOf line_of = {};
+};
+
+/// The rules of shape: one entry for each of so many ranks, chunk counts that fit the collective.
+std::optional<Failure> check_shape(const Schedule& s, int nranks);
 
 class Program {
  public:
   /// Ranks, chunk counts, instructions, connections. The schedules must outlive the Program.
-  std::optional<Failure> build(std::span<const Schedule* const> operations);
+  std::optional<Failure> build(std::span<const Operation> operations);
 
   int nranks = 0;
   std::vector<OpTable> ops;
@@ -67,7 +79,6 @@ class Program {
   std::vector<End> ends;
 
  private:
-  std::optional<Failure> check_shape(const Schedule& s) const;
   std::optional<Failure> check_instruction(const Schedule& s, const RankSchedule& r, const Instruction& i) const;
   std::optional<Failure> scan(uint32_t op);
   std::optional<Failure> use_send_set(uint32_t op, const RankSchedule& r, uint16_t set, uint32_t lane);

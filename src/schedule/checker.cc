@@ -17,6 +17,7 @@ namespace {
 
 using check::execute;
 using check::Failure;
+using check::Operation;
 using check::Outcome;
 using check::Program;
 using check::RunOptions;
@@ -24,7 +25,7 @@ using check::RunOptions;
 /// One proof: runs a program in all the ways that the options ask for and collects the report.
 class Proof {
  public:
-  Proof(std::vector<const Schedule*> operations, const CheckOptions& options, const CheckClaims& claims)
+  Proof(std::vector<Operation> operations, const CheckOptions& options, const CheckClaims& claims)
       : operations_(std::move(operations)), options_(options), claims_(claims) {}
 
   CheckReport run() {
@@ -32,12 +33,12 @@ class Proof {
       fail(*f);
       return std::move(report_);
     }
-    for (const Schedule* s : operations_)
+    for (const auto& [s, line_of] : operations_)
       for (const RankSchedule& r : s->ranks)
         for (const Lane& lane : r.lanes) report_.instructions += static_cast<int64_t>(lane.size());
-    const RankSchedule& first = operations_[0]->ranks[0];
+    const RankSchedule& first = operations_[0].schedule->ranks[0];
     report_.total_chunks = std::max(first.in_chunks, first.out_chunks);
-    for (const Schedule* s : operations_)
+    for (const auto& [s, line_of] : operations_)
       for (const RankSchedule& r : s->ranks)
         report_.scratch_chunks = std::max<int64_t>(report_.scratch_chunks, r.scratch_chunks);
     if (one_loop() && many_loops() && all_lengths() && variable_lengths()) compare_cost();
@@ -97,7 +98,7 @@ class Proof {
   bool all_lengths() {
     if (!options_.ragged) return true;
     uint64_t most = 0, least = UINT64_MAX;  // chunks that a part is cut into
-    for (const Schedule* s : operations_) {
+    for (const auto& [s, line_of] : operations_) {
       const uint64_t chunks = check::Conditions(*s).per_part;
       most = std::max(most, chunks);
       least = std::min(least, chunks);
@@ -120,7 +121,7 @@ class Proof {
 
   /// A count for each rank, or for each pair of ranks.
   bool variable_lengths() {
-    const Schedule& s = *operations_[0];
+    const Schedule& s = *operations_[0].schedule;
     const auto serves = [&](const RankSchedule& r) { return serves_variable_counts(r, s.collective); };
     if (!options_.ragged || operations_.size() != 1 || !std::ranges::all_of(s.ranks, serves)) return true;
     const std::vector<check::Counts> patterns = check::count_patterns(s.collective, s.nranks);
@@ -172,18 +173,24 @@ class Proof {
     report_.rank = f.rank;
     report_.lane = f.lane;
     report_.pc = f.pc;
+    const Operation& operation = operations_[static_cast<size_t>(f.op)];
     if (operations_.size() > 1) report_.reason += fmt::format("operation {}: ", f.op + 1);
-    if (f.rank >= 0) report_.reason += fmt::format("rank {} ", f.rank);
-    if (f.lane >= 0 && f.pc >= 0) {
-      const RankSchedule& r = operations_[static_cast<size_t>(f.op)]->ranks[static_cast<size_t>(f.rank)];
-      const Instruction& i = r.lanes[static_cast<size_t>(f.lane)][static_cast<size_t>(f.pc)];
-      report_.reason += fmt::format("lane {} pc {} ({}): ", f.lane, f.pc, instruction_text(r, i));
+    const bool placed = f.rank >= 0 && f.lane >= 0 && f.pc >= 0;
+    const check::Words words(*operation.schedule, operation.line_of);
+    if (placed) {
+      const std::string line = words.line({f.rank, f.lane, f.pc});
+      report_.reason += line + (line.empty() ? "" : ": ");
     }
+    if (f.rank >= 0) report_.reason += fmt::format("rank {} ", f.rank);
+    if (placed)
+      report_.reason += fmt::format("lane {} pc {} ({}): ", f.lane, f.pc,
+                                    instruction_text(operation.schedule->ranks[static_cast<size_t>(f.rank)],
+                                                     words.instruction({f.rank, f.lane, f.pc})));
     report_.reason += f.what;
     return false;
   }
 
-  std::vector<const Schedule*> operations_;
+  std::vector<Operation> operations_;
   const CheckOptions& options_;
   const CheckClaims& claims_;
   Program program_;
@@ -200,8 +207,22 @@ bool is_direct(const Schedule& s) {
 
 }  // namespace
 
-CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options, const CheckClaims& claims) {
-  return Proof({&schedule}, options, claims).run();
+namespace {
+
+/// The lines of an algorithm's text; recorded anew at each question, since few are asked.
+LineOf lines_of(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  return [&algorithm, hosts, root](Rank rank, int lane, int pc) -> std::string {
+    const TextLines lines = record_lines(algorithm, rank, hosts, root);
+    const size_t l = static_cast<size_t>(lane), i = static_cast<size_t>(pc);
+    return l < lines.size() && i < lines[l].size() ? lines[l][i].text() : "";
+  };
+}
+
+}  // namespace
+
+CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options, const CheckClaims& claims,
+                           const LineOf& line_of) {
+  return Proof({{&schedule, line_of}}, options, claims).run();
 }
 
 CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options,
@@ -211,7 +232,7 @@ CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts,
   claims.cost = cost_of(algorithm, hosts);
   claims.cost_is_bound = collective_is_rooted(algorithm.collective);
   claims.rank_order = algorithm.rank_order;
-  CheckReport report = check_schedule(schedule, options, claims);
+  CheckReport report = check_schedule(schedule, options, claims, lines_of(algorithm, hosts, root));
   if (report.ok && hosts.nranks() > 1 && is_direct(schedule) != algorithm.direct) {
     report.ok = false;
     report.reason = algorithm.direct ? "is called direct and touches no peer's buffer"
@@ -289,12 +310,14 @@ CheckReport check_roots(const Algorithm& algorithm, const HostLayout& hosts, con
 }
 
 CheckReport check_pair(const Schedule& first, const Schedule& second, const CheckOptions& options) {
-  return Proof({&first, &second}, options, {}).run();
+  return Proof({{&first}, {&second}}, options, {}).run();
 }
 
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, const HostLayout& hosts,
                        const CheckOptions& options, Rank first_root, Rank second_root) {
-  return check_pair(record_all(first, hosts, first_root), record_all(second, hosts, second_root), options);
+  const Schedule a = record_all(first, hosts, first_root), b = record_all(second, hosts, second_root);
+  return Proof({{&a, lines_of(first, hosts, first_root)}, {&b, lines_of(second, hosts, second_root)}}, options, {})
+      .run();
 }
 
 std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collective second, int nranks) {
@@ -306,27 +329,6 @@ std::vector<std::pair<Rank, Rank>> root_pairs_to_prove(Collective first, Collect
   std::sort(pairs.begin(), pairs.end());
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
   return pairs;
-}
-
-std::string instruction_text(const RankSchedule& schedule, const Instruction& i) {
-  if (i.verb == Verb::kWait) return fmt::format("wait for lane {} pc {}", i.src_first, i.dst_first);
-  constexpr std::string_view kNames[] = {"in", "out", "scratch", "?"};
-  auto chunks = [&](Buffer b, int first) {
-    const std::string_view name = kNames[std::min(3, static_cast<int>(b))];
-    return i.num_chunks == 1 ? fmt::format("{}[{}]", name, first) : fmt::format("{}[{}+{}]", name, first, i.num_chunks);
-  };
-  std::string text(verb_name(i.verb));
-  auto add = [&text](std::string part) { text += (text.find(' ') == std::string::npos ? " " : ", ") + part; };
-  if (i.is(kFlagCredit)) text += "_credit";
-  if (i.is(kFlagDirect)) text += "_direct";
-  if (i.has(kVerbSrc) && !i.is(kFlagCredit)) add(chunks(i.src_buffer(), i.src_first));
-  if (i.recv_set != 0 && i.recv_set < schedule.port_sets.size())
-    add("from " + check::ports_text(schedule.recv_ports(i)));
-  if (i.has(kVerbDst)) add("into " + chunks(i.dst_buffer(), i.dst_first));
-  if (i.send_set != 0 && i.send_set < schedule.port_sets.size()) add("to " + check::ports_text(schedule.send_ports(i)));
-  if (i.has(kVerbSrc) && i.has(kVerbRecv)) add(fmt::format("own after {}", i.src_position));
-  if (i.is(kFlagFinal)) add("final");
-  return text;
 }
 
 }  // namespace rondo

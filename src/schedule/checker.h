@@ -31,6 +31,7 @@
 
 #include "algorithms/registry.h"
 #include "rondo/schedule.h"
+#include "schedule/check_text.h"
 
 namespace rondo {
 
@@ -56,13 +57,13 @@ struct CheckClaims {
 
 struct CheckReport {
   bool ok = true;
-  std::string reason;  // in words, with rank, lane, pc and instruction; empty when ok
+  std::string reason;  // in words, with line (where known), rank, lane, pc, instruction, remedy; empty when ok
   Rank rank = -1;      // where it broke; -1: of no single place
   int lane = -1;
   int pc = -1;
 
   int64_t steps = 0;                 // messages on the longest chain of dependent messages, one loop
-  int64_t sent_chunks = 0;           // by the busiest rank, one loop
+  int64_t sent_chunks = 0;           // written by the busiest rank, one loop; a multicast counts once
   int64_t crossings = 0;             // messages between hosts on the chain that has most of them
   int64_t host_sent_chunks = 0;      // to other hosts by the busiest host, one loop; a multicast counts for each reader
   int64_t total_chunks = 1;          // that S is cut into
@@ -90,8 +91,9 @@ inline constexpr int kMaxAllRoots = 16;
 /// check_algorithm for each of roots_to_prove; if those are all roots, the most expensive one costs exactly what the
 /// row says. The report has the largest figures of all roots; its reason names the root.
 CheckReport check_roots(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options = {});
-/// Proves a schedule as it stands, whatever made it.
-CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {});
+/// Proves a schedule as it stands, whatever made it. `line_of` is asked only when something is wrong.
+CheckReport check_schedule(const Schedule& schedule, const CheckOptions& options = {}, const CheckClaims& claims = {},
+                           const LineOf& line_of = {});
 /// `second` right after `first` on the same connections, without a barrier between them.
 CheckReport check_pair(const Algorithm& first, const Algorithm& second, const HostLayout& hosts,
                        const CheckOptions& options = {}, Rank first_root = 0, Rank second_root = 0);

@@ -7,51 +7,34 @@
 #include <set>
 
 #include "schedule/check_collective.h"
+#include "schedule/check_program.h"
+#include "schedule/checker.h"
 #include "schedule/extent.h"
 #include "schedule/steps.h"
+#include "schedule/table.h"
+#include "schedule/traffic.h"
 
 namespace rondo {
 namespace {
 
 constexpr int kMaxTerms = 8;  // of an expression that is written out
 
-using Row = std::vector<std::string>;
-
-/// The indices 0 .. n-1, or their ends with -1 for those left out.
-std::vector<int> fold(int n, int fold_at) {
-  std::vector<int> shown;
-  const bool all = fold_at == 0 || n <= fold_at;
-  for (int i = 0; i < n; ++i) {
-    if (all || i < fold_at - 2 || i == n - 1) shown.push_back(i);
-    if (!all && i == fold_at - 2) shown.push_back(-1);
-  }
-  return shown;
-}
-
-/// Left-aligned columns, two spaces apart, indented by two.
-std::string format_rows(const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c) line += fmt::format("  {:<{}}", row[c], widths[c]);
-    line.resize(line.find_last_not_of(' ') + 1);
-    text += line + '\n';
-  }
-  return text;
-}
+/// What is wrong with a schedule, and at which instruction (-1: at none in particular).
+struct Wrong {
+  std::string what;
+  Rank rank = -1;
+  int lane = -1, pc = -1;
+  bool in_text = false;  // the text breaks off there
+};
 
 class Renderer {
  public:
-  Renderer(const Algorithm& algorithm, const ExplainOptions& options)
+  Renderer(const Algorithm& algorithm, const ExplainOptions& options, Schedule schedule, const Wrong* wrong = nullptr)
       : algorithm_(algorithm),
         options_(options),
+        wrong_(wrong),
         nranks_(options.hosts.nranks()),
-        schedule_(record_all(algorithm, options.hosts, options.root)),
+        schedule_(std::move(schedule)),
         conditions_(schedule_),
         run_(run_symbolically(schedule_)) {
     std::set<std::pair<Rank, int>> seen;
@@ -64,12 +47,13 @@ class Renderer {
 
   std::string render() {
     std::string text = title() + '\n' + legend();
-    if (!run_.stuck.empty()) return text + "\nthe schedule cannot complete:\n" + run_.stuck;
+    if (wrong_ == nullptr && !run_.stuck.empty()) return text + "\nthe schedule cannot complete:\n" + run_.stuck;
     apply_writes(0);
     const bool all = options_.step == 0;
     if (all) text += "\nbefore step 1\n" + start();
-    const std::vector<bool> shown = shown_steps();
-    for (int step = 1; step <= run_.num_steps; ++step) {
+    const int last = wrong_step() < 0 ? run_.num_steps : wrong_step();
+    const std::vector<bool> shown = shown_steps(last);
+    for (int step = 1; step <= last; ++step) {
       apply_writes(step);
       if (shown[static_cast<size_t>(step)]) text += render_step(step);
       else if (all && shown[static_cast<size_t>(step - 1)])
@@ -78,6 +62,7 @@ class Renderer {
     if (options_.step > run_.num_steps)
       text += fmt::format("\nstep {}: there is none, the algorithm has {} with {} ranks\n", options_.step,
                           run_.num_steps, nranks_);
+    if (wrong_ != nullptr) return text + what_is_wrong();
     return all ? text + '\n' + summary() : text;
   }
 
@@ -88,7 +73,11 @@ class Renderer {
   bool barrier() const { return collective() == Collective::kBarrier; }
   bool has_elements() const { return options_.has_elements && !barrier(); }
   std::string root_name() const { return fmt::format("rank {} ({})", options_.root, rank_letter(options_.root)); }
-  int chunks(Buffer b) const { return schedule_.ranks.front().chunks(b); }
+  int chunks(Buffer b) const {
+    int most = 0;  // not every rank has scratch
+    for (const RankSchedule& r : schedule_.ranks) most = std::max<int>(most, r.chunks(b));
+    return most;
+  }
 
   // ---- names ----
 
@@ -104,23 +93,17 @@ class Renderer {
     return rank_letter(rank) + (rank < 26 ? "" : ".") + std::to_string(chunk);
   }
 
-  /// As passed on: the own operand first, a complete sum by its name.
+  /// As it stands in the tables: a complete sum by its name, another one as it was performed.
   std::string expression(const Expr& e) const {
-    if (reduces() && e.num_terms == nranks_) return fmt::format("S{}", e.chunk);
-    if (!e.is_sum()) return item(e.rank, e.chunk);
+    if (reduces() && e.complete) return fmt::format("S{}", e.chunk);
+    if (e.num_terms <= kMaxTerms) return performed(e);
     std::vector<std::string> terms;
-    own_first(e, terms);
-    std::string text = terms.front();
-    const int shown = e.num_terms <= kMaxTerms ? e.num_terms : 3;
-    for (int t = 1; t < shown; ++t) text += fmt::format("+{}", terms[static_cast<size_t>(t)]);
-    if (shown < e.num_terms) text += fmt::format("+..+{}, {} terms", terms.back(), e.num_terms);
-    return text;
+    in_order(e, terms);
+    return fmt::format("({}+{}+{}+..+{}, {} terms)", terms[0], terms[1], terms[2], terms.back(), e.num_terms);
   }
-  void own_first(const Expr& e, std::vector<std::string>& terms) const {
+  void in_order(const Expr& e, std::vector<std::string>& terms) const {
     if (!e.is_sum()) return terms.push_back(item(e.rank, e.chunk));
-    own_first(*e.operands[e.own], terms);
-    for (size_t o = 0; o < e.operands.size(); ++o)
-      if (o != e.own) own_first(*e.operands[o], terms);
+    for (const ExprPtr& operand : e.operands) in_order(*operand, terms);
   }
 
   /// As performed: one bracket for each rounding, operands in their order.
@@ -141,12 +124,6 @@ class Renderer {
       text += o < 0 ? ".." : performed(*e.operands[static_cast<size_t>(o)]);
     }
     return text + ")";
-  }
-
-  std::string in_message(const Expr& e) const {
-    const std::string text = expression(e);
-    const bool complete = reduces() && e.num_terms == nranks_;
-    return e.is_sum() && !complete ? fmt::format("({})", text) : text;
   }
 
   /// Where an expression's data stands in the whole vector; of an all-to-all: in the giver's input.
@@ -195,9 +172,8 @@ class Renderer {
       rows.push_back({"ready", fmt::format("a message without data: its sender has come; the ranks are {}", ranks)});
     } else if (reduces()) {
       rows.push_back({item(0, c), fmt::format("chunk {} of rank 0's input; the ranks are {}", c, ranks)});
-      if (nranks_ > 2)
-        rows.push_back({fmt::format("({}+{})", item(1, c), item(0, c)),
-                        "a sum on its way: first what the rank that added had itself, then what arrived"});
+      if (const Expr* sum = first_partial_sum(run_))
+        rows.push_back({expression(*sum), "a sum on its way, written in the order of addition"});
       rows.push_back(
           {fmt::format("S{}", c), fmt::format("the complete sum of chunk {}; + stands for any operator", c)});
     } else if (collective_traits(collective()).in_parts == Parts::kEach) {
@@ -212,12 +188,16 @@ class Renderer {
     }
     if (!options_.hosts.one_host()) rows.push_back({"->~", "a message to another host"});
     if (!barrier()) rows.push_back({".", "nothing yet"});
+    if (wrong_ != nullptr) rows.push_back({"?", "memory that nobody has written"});
     if (collective_traits(collective()).out_holders == Holders::kRoot) rows.push_back({"-", "this rank has no output"});
-    return "how to read it\n" + format_rows(rows) + order_of_addition();
+    std::string text = "how to read it\n" + format_rows(rows);
+    if (states_traffic()) text += traffic_legend();
+    return text + order_of_addition();
   }
+  bool states_traffic() const { return wrong_ == nullptr && options_.step == 0 && nranks_ > 1 && !barrier(); }
 
   std::string order_of_addition() const {
-    if (!reduces() || run_.summed.empty()) return "";
+    if (!reduces() || run_.summed.empty() || wrong_ != nullptr) return "";
     std::vector<const StepWrite*> by_chunk(static_cast<size_t>(chunks(Buffer::kIn)));
     for (const StepWrite& s : run_.summed)
       if (by_chunk[static_cast<size_t>(s.chunk)] == nullptr) by_chunk[static_cast<size_t>(s.chunk)] = &s;
@@ -232,6 +212,22 @@ class Renderer {
   }
 
   // ---- steps ----
+
+  int step_of_wrong(int pc) const { return step_of(schedule_, run_, wrong_->rank, wrong_->lane, pc); }
+  /// The step in which the wrong instruction stands; -1: there is none, or it waits for ever.
+  int wrong_step() const {
+    if (wrong_ == nullptr || wrong_->pc < 0) return -1;
+    if (!wrong_->in_text) return std::min(run_.num_steps, step_of_wrong(wrong_->pc));
+    const int before = wrong_->pc == 0 ? 0 : step_of_wrong(wrong_->pc - 1);
+    return before < 0 ? -1 : std::min(run_.num_steps, before + 1);
+  }
+  std::string what_is_wrong() const {
+    const int step = wrong_step();
+    std::string where;
+    if (step >= 0) where = step == 0 ? " before step 1" : fmt::format(" in step {}", step);
+    else if (wrong_->pc >= 0) where = fmt::format(" after step {}", run_.num_steps);
+    return fmt::format("\nwrong{}: {}\n", where, wrong_->what);
+  }
 
   void note_owners() {
     std::set<Rank> ranks;
@@ -250,7 +246,7 @@ class Renderer {
     for (const StepMessage& m : run_.messages) {
       if (m.step != step) continue;
       credit |= m.kind == StepMessage::Kind::kCredit;
-      for (const ExprPtr& v : m.values) (reduces() && v->num_terms < nranks_ ? partial : complete) = true;
+      for (const ExprPtr& v : m.values) (reduces() && !v->complete ? partial : complete) = true;
     }
     if (!reduces()) return complete ? std::string(textbook_name()) : credit ? "meeting" : "";
     const std::string collect = !one_owner_each_ ? "exchange" : spread_ ? "reduce-scatter" : "reduce";
@@ -269,14 +265,14 @@ class Renderer {
   }
 
   /// All, or the beginning and the end of every phase.
-  std::vector<bool> shown_steps() const {
+  std::vector<bool> shown_steps(int last) const {
     std::vector<bool> shown(static_cast<size_t>(run_.num_steps) + 1, true);
     for (int s = 1; s <= run_.num_steps; ++s) {
       if (options_.step != 0) {
         shown[static_cast<size_t>(s)] = s == options_.step;
       } else if (options_.fold_at != 0 && run_.num_steps > options_.fold_at) {
         const bool begins = s <= 2 || phase(s) != phase(s - 1) || phase(s) != phase(s - 2);
-        const bool ends = s == run_.num_steps || phase(s) != phase(s + 1);
+        const bool ends = s == last || phase(s) != phase(s + 1);
         shown[static_cast<size_t>(s)] = begins || ends;
       }
     }
@@ -291,7 +287,8 @@ class Renderer {
     for (int i : fold(static_cast<int>(rows.size()), options_.fold_at))
       shown.push_back(i >= 0 ? rows[static_cast<size_t>(i)]
                              : Row{fmt::format("... {} more", static_cast<int>(rows.size()) - options_.fold_at + 1)});
-    std::string text = fmt::format("\nstep {} of {}: {}\n", step, run_.num_steps, phase(step));
+    const std::string of = wrong_ == nullptr ? fmt::format(" of {}", run_.num_steps) : "";  // else nobody knows
+    std::string text = fmt::format("\nstep {}{}: {}\n", step, of, phase(step));
     return text + format_rows(shown) + fmt::format("after step {}\n", step) + state(step) + remark(step);
   }
 
@@ -308,7 +305,7 @@ class Renderer {
     std::string values, extents;
     for (int k : fold(static_cast<int>(m.values.size()), 4)) {
       const Expr* value = k < 0 ? nullptr : m.values[static_cast<size_t>(k)].get();
-      values += fmt::format("{}{}", values.empty() ? "" : " ", value == nullptr ? "..." : in_message(*value));
+      values += fmt::format("{}{}", values.empty() ? "" : " ", value == nullptr ? "..." : expression(*value));
       if (value == nullptr) continue;
       extents += fmt::format("{}{}", extents.empty() ? "" : ", ", extent_text(whole_extent(*value)));
     }
@@ -391,7 +388,7 @@ class Renderer {
   std::string held(int step, Rank rank) const {
     std::string text;
     for (const StepHeld& h : run_.held)
-      if (h.step == step && h.rank == rank) text += fmt::format("{}{}", text.empty() ? "" : " ", in_message(*h.value));
+      if (h.step == step && h.rank == rank) text += fmt::format("{}{}", text.empty() ? "" : " ", expression(*h.value));
     return text;
   }
 
@@ -401,12 +398,13 @@ class Renderer {
     const int last_sum = run_.summed.empty() ? 0 : run_.summed.back().step;
     if (reduces() && step == last_sum && one_owner_each_) {
       const bool own_chunk =
+          wrong_ == nullptr &&
           std::all_of(owners_.begin(), owners_.end(), [](const auto& o) { return o.first == o.second; }) && spread_;
       if (own_chunk) text += "  every rank r now holds chunk r complete\n";
       for (size_t i = 0; !own_chunk && i < owners_.size() && i < kMaxTerms; ++i)
         text += fmt::format("  chunk {} is complete on rank {}\n", owners_[i].second, owners_[i].first);
     }
-    return step == run_.num_steps ? text + done() : text;
+    return step == run_.num_steps && wrong_ == nullptr ? text + done() : text;
   }
   std::string done() const {
     switch (collective()) {
@@ -422,30 +420,44 @@ class Renderer {
     }
   }
 
+  /// What the busiest rank sends, with the most expensive root.
+  int64_t most_sent() const {
+    int64_t most = 0;
+    for (const Rank root : roots_to_prove(collective(), nranks_))
+      for (const Traffic& t : traffic_of(rooted() ? record_all(algorithm_, options_.hosts, root) : schedule_))
+        most = std::max(most, t.sent_chunks);
+    return most;
+  }
+
   std::string summary() const {
     const Cost cost = cost_of(algorithm_, options_.hosts);
-    const int64_t divisor = std::max<int64_t>(1, std::gcd(cost.sent_num, cost.sent_den));
-    const auto num_messages = std::count_if(run_.messages.begin(), run_.messages.end(), [](const StepMessage& m) {
-      return m.kind == StepMessage::Kind::kMessage || m.kind == StepMessage::Kind::kCredit;
-    });
+    size_t num_messages = 0;
+    for (const StepMessage& m : run_.messages)
+      if (m.kind == StepMessage::Kind::kMessage || m.kind == StepMessage::Kind::kCredit) num_messages += m.to.size();
     std::string text = fmt::format("in all: {} step{}, {} message{}", run_.num_steps, run_.num_steps == 1 ? "" : "s",
                                    num_messages, num_messages == 1 ? "" : "s");
     if (nranks_ == 1) return text + (barrier() ? "; one rank alone\n" : "; one rank alone copies its input\n");
     if (barrier()) return text + " without data\n";
-    if (cost.sent_num == 0) return text + " that only say \"ready\"; data goes from buffer to buffer\n";
-    text +=
-        fmt::format("; {} {}", rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
-                    cost.sent_num / divisor);
-    if (cost.sent_den != divisor) text += fmt::format("/{}", cost.sent_den / divisor);
-    text += " x the bytes of the whole vector\n";
+    if (cost.sent_num == 0)
+      return text + " that only say \"ready\"; data goes from buffer to buffer\n" +
+             traffic_table(schedule_, options_.fold_at);
+    const int64_t total = conditions_.num_classes(), sent = most_sent();
+    text += fmt::format("; {} {} x the bytes of the whole vector\n",
+                        rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
+                        part_text(sent, total));
+    if (sent * cost.sent_den != cost.sent_num * total)
+      text += fmt::format("a message to several ranks is written once: the busiest rank writes {}{} x (bytes/rank of "
+                          "`rondo check`)\n",
+                          rooted() ? "at most " : "", part_text(cost.sent_num, cost.sent_den));
     if (cost.crossings > 0)
       text += fmt::format("between hosts: {} message{} one after the other on the longest way\n", cost.crossings,
                           cost.crossings == 1 ? "" : "s");
-    return text;
+    return text + traffic_table(schedule_, options_.fold_at);
   }
 
   const Algorithm& algorithm_;
   const ExplainOptions& options_;
+  const Wrong* const wrong_;
   const int nranks_;
   const Schedule schedule_;
   const check::Conditions conditions_;
@@ -465,7 +477,22 @@ std::string rank_letter(Rank rank) {
 std::string explain(const Algorithm& algorithm, const ExplainOptions& options) {
   RONDO_CHECK(options.hosts.nranks() >= 1 && options.hosts.nranks() <= kMaxExplainRanks);
   RONDO_CHECK(options.root >= 0 && options.root < options.hosts.nranks());
-  return Renderer(algorithm, options).render();
+  return Renderer(algorithm, options, record_all(algorithm, options.hosts, options.root)).render();
+}
+
+Explained explain_unproven(const Algorithm& algorithm, const ExplainOptions& options) {
+  UnprovenSchedule recorded = record_unproven(algorithm, options.hosts, options.root);
+  Wrong wrong{recorded.error, recorded.rank, recorded.lane, recorded.pc, !recorded.error.empty()};
+  if (!wrong.in_text) {
+    const CheckReport report = check_algorithm(algorithm, options.hosts, {}, options.root);
+    if (report.ok) return {explain(algorithm, options), true};
+    wrong = {report.reason, report.rank, report.lane, report.pc};
+  }
+  if (check::check_shape(recorded.schedule, options.hosts.nranks()))  // buffers that nothing can be drawn of
+    return {fmt::format("{} {}, {} ranks: {}\n\nwrong: {}\n", algorithm.name, collective_name(algorithm.collective),
+                        options.hosts.nranks(), algorithm.summary, wrong.what),
+            false};
+  return {Renderer(algorithm, options, std::move(recorded.schedule), &wrong).render(), false};
 }
 
 }  // namespace rondo

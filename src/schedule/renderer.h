@@ -26,6 +26,13 @@ inline constexpr int kMaxExplainRanks = 256;
 /// The whole text, lines ended by '\n'. O(N^2) messages for a ring. A step beyond the last one is said so in the text.
 std::string explain(const Algorithm& algorithm, const ExplainOptions& options);
 
+/// The same of an algorithm that nobody has proven: as far as the step that breaks it, then what is wrong.
+struct Explained {
+  std::string text;
+  bool right = false;  // with these ranks and this root: the whole text
+};
+Explained explain_unproven(const Algorithm& algorithm, const ExplainOptions& options);
+
 /// "A" .. "Z", then "r26", "r27", ...
 std::string rank_letter(Rank rank);
 

@@ -46,6 +46,7 @@ class SymbolicExecutor {
         Expr input;
         input.rank = r.rank;
         input.chunk = c;
+        input.complete = schedule.nranks == 1;
         state.buffers[index(Buffer::kIn)][static_cast<size_t>(c)].value = std::make_shared<const Expr>(input);
       }
       state.lanes.resize(r.lanes.size());
@@ -65,6 +66,10 @@ class SymbolicExecutor {
           while (advance(r, lane)) moved = true;
     }
     note_stuck();
+    for (const RankState& state : ranks_) {
+      run_.done_steps.emplace_back();
+      for (const LaneState& lane : state.lanes) run_.done_steps.back().push_back(lane.done_step);
+    }
     auto by_step = [](const auto& a, const auto& b) { return a.step < b.step; };
     auto by_step_and_sender = [](const StepMessage& a, const StepMessage& b) {
       return std::tie(a.step, a.from) < std::tie(b.step, b.from);
@@ -106,6 +111,7 @@ class SymbolicExecutor {
     if (lane.pc == r.lanes[lane_index].size()) return false;
     const Instruction& i = r.lanes[lane_index][lane.pc];
     if (i.verb == Verb::kWait) {
+      if (i.src_first >= state.lanes.size()) return false;  // an unproven schedule's
       const LaneState& other = state.lanes[i.src_first];
       if (other.pc <= i.dst_first) return false;
       lane.step = std::max(lane.step, other.done_step[i.dst_first]);
@@ -127,7 +133,7 @@ class SymbolicExecutor {
       std::vector<ExprPtr> own;
       for (size_t k = 0; k < i.num_chunks; ++k) {
         const Cell& source = cell(r.rank, i.src_buffer(), i.src_first + k);
-        own.push_back(source.value != nullptr ? source.value : std::make_shared<const Expr>());
+        own.push_back(known(source.value));
         lane.step = std::max(lane.step, source.step);
       }
       operands.insert(operands.begin() + std::min<ptrdiff_t>(i.src_position, std::ssize(operands)), std::move(own));
@@ -150,7 +156,7 @@ class SymbolicExecutor {
       for (const Port& p : r.recv_ports(i)) {
         StepMessage pull{StepMessage::Kind::kPull, lane.step, p.peer, {r.rank}, {}};
         for (size_t k = 0; k < i.num_chunks; ++k)
-          pull.values.push_back(cell(p.peer, i.src_buffer(), i.src_first + k).value);
+          pull.values.push_back(known(cell(p.peer, i.src_buffer(), i.src_first + k).value));
         operands.push_back(pull.values);
         run_.messages.push_back(std::move(pull));
       }
@@ -161,7 +167,7 @@ class SymbolicExecutor {
       operands.emplace_back();
       for (size_t k = 0; k < std::max<size_t>(1, i.num_chunks); ++k) {  // a credit has no chunk
         lane.step = std::max(lane.step, queue.front().step);
-        operands.back().push_back(std::move(queue.front().value));
+        operands.back().push_back(known(queue.front().value));
         hear(lane, queue.front().heard);
         queue.pop_front();
       }
@@ -169,6 +175,9 @@ class SymbolicExecutor {
     if (!lane.heard.empty()) run_.heard.push_back({lane.step, r.rank, lane.heard});
     return operands;
   }
+
+  /// Memory that nobody wrote, and a credit where data was meant, hold an expression of nobody's.
+  static ExprPtr known(const ExprPtr& value) { return value != nullptr ? value : std::make_shared<const Expr>(); }
 
   static void hear(LaneState& lane, const std::vector<bool>& of) {
     for (size_t k = 0; k < of.size(); ++k)
@@ -182,17 +191,30 @@ class SymbolicExecutor {
       Expr sum;
       sum.num_terms = 0;
       sum.chunk = value->chunk;
-      sum.own = i.src_position;
       for (const std::vector<ExprPtr>& operand : operands) {
         sum.operands.push_back(operand[k]);
         sum.num_terms += operand[k]->num_terms;
       }
+      sum.complete = is_complete(sum);
       value = std::make_shared<const Expr>(std::move(sum));
     }
     const bool formed_here = i.has(kVerbSrc) && collective_reduces(schedule_.collective);
-    if (formed_here && value->num_terms == schedule_.nranks && (value->is_sum() || schedule_.nranks == 1))
+    if (formed_here && value->complete && (value->is_sum() || schedule_.nranks == 1))
       run_.summed.push_back({step, r.rank, Buffer::kIn, value->chunk, value});
     return value;
+  }
+
+  bool is_complete(const Expr& sum) const {
+    if (sum.num_terms != schedule_.nranks) return false;
+    std::vector<bool> seen(static_cast<size_t>(schedule_.nranks));
+    return every_term_is_new(sum, sum.chunk, seen);
+  }
+  static bool every_term_is_new(const Expr& e, int chunk, std::vector<bool>& seen) {
+    for (const ExprPtr& operand : e.operands)
+      if (!every_term_is_new(*operand, chunk, seen)) return false;
+    if (e.is_sum()) return true;
+    if (e.rank < 0 || e.chunk != chunk || seen[static_cast<size_t>(e.rank)]) return false;
+    return seen[static_cast<size_t>(e.rank)] = true;
   }
 
   void write(int step, Rank rank, Buffer buffer, size_t chunk, const ExprPtr& value) {
@@ -239,5 +261,24 @@ class SymbolicExecutor {
 }  // namespace
 
 SymbolicRun run_symbolically(const Schedule& schedule) { return SymbolicExecutor(schedule).run(); }
+
+int step_of(const Schedule& schedule, const SymbolicRun& run, Rank rank, int lane, int pc) {
+  const std::vector<std::vector<int>>& lanes = run.done_steps[static_cast<size_t>(rank)];
+  const size_t l = static_cast<size_t>(lane), at = static_cast<size_t>(pc);
+  if (l >= lanes.size() || at >= lanes[l].size()) return -1;
+  const Instruction& i = schedule.ranks[static_cast<size_t>(rank)].lanes[l][at];
+  const bool starts = i.has(kVerbSend) && !i.has(kVerbRecv) && !i.is(kFlagDirect);  // its message is the next step's
+  return lanes[l][at] + (starts ? 1 : 0);
+}
+
+const Expr* first_partial_sum(const SymbolicRun& run) {
+  auto partial = [](const ExprPtr& v) { return v->is_sum() && !v->complete; };
+  for (const StepMessage& m : run.messages)
+    for (const ExprPtr& v : m.values)
+      if (partial(v)) return v.get();
+  for (const StepWrite& w : run.writes)
+    if (partial(w.value)) return w.value.get();
+  return nullptr;
+}
 
 }  // namespace rondo

@@ -25,8 +25,8 @@ struct Expr {
   Rank rank = -1;                 // an input chunk: whose (-1: memory that nobody wrote)
   int chunk = 0;                  // which chunk of the input; of a sum: that of its first operand
   std::vector<ExprPtr> operands;  // a sum: in the order of addition; empty: an input chunk
-  size_t own = 0;                 // a sum: which operand the adding rank had itself
   int num_terms = 1;              // input chunks in it
+  bool complete = false;          // every rank's contribution to one chunk, each once
   bool is_sum() const { return !operands.empty(); }
 };
 
@@ -69,9 +69,16 @@ struct SymbolicRun {
   std::vector<StepHeld> held;         // ascending step, then rank
   std::vector<StepWrite> summed;      // complete sums, where a rank formed them itself (buffer kIn: the input's chunk)
   std::vector<StepHeard> heard;       // ascending step; barriers only
+  std::vector<std::vector<std::vector<int>>> done_steps;  // by rank, lane, pc: in which step; shorter where stuck
   std::string stuck;                  // not empty: why the schedule cannot go on (a bug of its author)
 };
 
+/// Any schedule whose shape is right (check_shape), proven or not.
 SymbolicRun run_symbolically(const Schedule& schedule);
+/// The step in which an instruction takes place; -1: it never does.
+int step_of(const Schedule& schedule, const SymbolicRun& run, Rank rank, int lane, int pc);
+
+/// That a message carries or a rank keeps; nullptr: every sum is completed at once.
+const Expr* first_partial_sum(const SymbolicRun& run);
 
 }  // namespace rondo

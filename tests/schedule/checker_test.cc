@@ -119,7 +119,8 @@ TEST(Checker, ChunksSwapped) {
     p.copy_send(in(0), out(1 - r), {{1 - r, 0}});
     p.recv({{1 - r, 0}}, out(r));
   });
-  expect_refused(s, "holding what rank 1 gives for chunk 1 of the whole in window 0, not what rank 0 gives for chunk 0",
+  expect_refused(s, "rank 0 ends with out[0] holding rank 1's in[0] instead of rank 0's in[0]; rank 0 lane 0 pc 1 (recv from {1}, "
+                 "into out[0]) writes it, with what rank 1 lane 0 pc 0 (copy_send in[0], into out[0], to {0}) sends",
                  kValues);
 }
 
@@ -143,13 +144,14 @@ TEST(Checker, TwoLanesOnOneConnection) {
 TEST(Checker, MessageNeverReceived) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   s.ranks[0].lanes[0].push_back(s.ranks[0].lanes[0][0]);
-  expect_refused(s, "1 messages from rank 0 (tag 0) are never received", kValues);
+  expect_refused(s, "rank 1 never receives 1 message that rank 0 sends to it with tag 0: rank 0 lane 0 pc 2 (send in[0], to {1}) "
+                 "sends it", kValues);
 }
 
 TEST(Checker, ConnectionNeverRead) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   s.ranks[0].lanes[0].pop_back();
-  expect_refused(s, "the connection from rank 1, tag 0 is never read by rank 0");
+  expect_refused(s, "rank 0 never receives what rank 1 sends to it: rank 1 lane 0 pc 0 (send in[0], to {0})");
 }
 
 TEST(Checker, ConnectionNeverWritten) {

@@ -65,21 +65,25 @@ std::string error_of(void (*text)(Recorder&)) {
   p.chunks(2, 2, 2);
   p.lane(0);
   text(p);
-  return p.error();
+  const size_t place = p.error().find("rank 0 of 2");  // after the line of this file
+  return place == std::string::npos ? p.error() : p.error().substr(place);
 }
 
 TEST(Recorder, NamesTheFirstWrongStatement) {
   EXPECT_EQ(error_of([](Recorder& p) { p.copy(in(0), out(1)); }), "");
   EXPECT_EQ(error_of([](Recorder& p) { p.send(in(2), {{1, 0}}); }),
-            "rank 0 of 2 lane 0 pc 0 (send): 1 chunks of in from 2 on: it has 2");
+            "rank 0 of 2 lane 0 pc 0 (send): names in[2], which does not exist: in has 2 chunks (in[0] to in[1]); correct "
+            "the index, or the numbers given to chunks()");
   EXPECT_EQ(error_of([](Recorder& p) { p.send(in(0), {{0, 0}}); }),
-            "rank 0 of 2 lane 0 pc 0 (send): names rank 0, which is no peer");
+            "rank 0 of 2 lane 0 pc 0 (send): sends to rank 0, which is itself: name another rank, or move the chunk within "
+            "the rank with copy()");
   EXPECT_EQ(error_of([](Recorder& p) {
               p.copy(in(0), out(1));
               p.send(in(0), {{2, 0}});
               p.send(in(9), {{1, 0}});
             }),
-            "rank 0 of 2 lane 0 pc 1 (send): names rank 2, which is no peer");
+            "rank 0 of 2 lane 0 pc 1 (send): sends to rank 2, which does not exist: the ranks are 0 to 1; is a \"% nranks\" "
+            "missing?");
   EXPECT_NE(error_of([](Recorder& p) { p.send(in(0), PortSet{}); }).find("names no port"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0), in(1)); }).find("writes into in"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0, 2), out(1)); }).find("moves 2 chunks to 1"), std::string::npos);
@@ -93,7 +97,39 @@ TEST(Recorder, NamesTheFirstWrongStatement) {
   Recorder p(0, 2);
   p.chunks(1, 1);
   p.copy(in(0), out(0));
-  EXPECT_EQ(p.error(), "rank 0 of 2: a verb stands before the first lane()");
+  EXPECT_EQ(p.error().substr(p.error().find("rank")),
+            "rank 0 of 2: a verb stands before the first lane(): call lane(0) first");
+}
+
+TEST(Recorder, NamesTheLineOfTheText) {
+  Recorder p(0, 2);
+  TextLines lines;
+  p.keep_lines(&lines);
+  p.chunks(1, 1);
+  p.lane(1);
+  const int first = __LINE__ + 1;
+  p.send(in(0), {{1, 0}});
+  p.recv({{1, 0}}, out(0));
+  p.wait(1, 0);
+  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines[1].size(), 3u);
+  for (int k = 0; k < 3; ++k)
+    EXPECT_EQ(lines[1][static_cast<size_t>(k)].text(), "recorder_test.cc:" + std::to_string(first + k));
+  p.send(in(1), {{1, 0}});
+  EXPECT_EQ(p.error().find("recorder_test.cc:" + std::to_string(first + 7) + ": rank 0 of 2 lane 1 pc 3 (send): "), 0u)
+      << p.error();
+  EXPECT_EQ(TextLine{}.text(), "");
+}
+
+TEST(Recorder, RecordsNothingBehindAWrongStatement) {
+  Recorder p(0, 2);
+  p.chunks(1, 1);
+  p.lane(0);
+  p.send(in(0), {{1, 0}});
+  p.send(in(1), {{1, 0}});
+  p.recv({{1, 0}}, out(0));
+  p.wait(0, 0);
+  EXPECT_EQ(p.take().lanes[0].size(), 1u);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ std::vector<std::string> message_rows(const std::string& text) {
 TEST(Renderer, OneStepShowsItsMessagesOnly) {
   using Rows = std::vector<std::string>;
   const Rows expected[] = {{"0->1 A2", "1->2 B0", "2->0 C1"},
-                           {"0->1 (A1+C1)", "1->2 (B2+A2)", "2->0 (C0+B0)"},
+                           {"0->1 (C1+A1)", "1->2 (A2+B2)", "2->0 (B0+C0)"},
                            {"0->1 S0", "1->2 S1", "2->0 S2"},
                            {"0->1 S2", "1->2 S0", "2->0 S1"}};
   ExplainOptions options = six_elements();

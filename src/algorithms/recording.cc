@@ -1,0 +1,115 @@
+// Algorithms' texts become schedules (registry.h): of one rank or of all, proven texts or not.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+
+#include "algorithms/registry.h"
+#include "algorithms/send_recv.h"
+
+namespace rondo {
+namespace {
+
+// Of texts that know of hosts the library's own also follow places within one: they have no port groups, which are of
+// whole hosts.
+const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& hosts) {
+  if (!hosts.one_host() || algorithm.for_hosts || hosts.places().one_host()) return hosts;
+  const std::span<const Algorithm> ours(all_algorithms().data(), own_algorithms().data());
+  const bool is_ours = std::any_of(ours.begin(), ours.end(), [&](const Algorithm& a) {
+    return a.collective == algorithm.collective && a.name == algorithm.name;
+  });
+  return is_ours ? hosts.places() : hosts;
+}
+
+}  // namespace
+
+Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts) {
+  const HostLayout& places = followed_by(algorithm, hosts);
+  if (places.one_host() || algorithm.cost_on_hosts == nullptr) return algorithm.cost(hosts.nranks());
+  Cost cost = algorithm.cost_on_hosts(places);
+  if (hosts.one_host()) cost.crossings = -1;
+  return cost;
+}
+
+namespace {
+
+void record_into(Recorder& recorder, const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  const int nranks = hosts.nranks();
+  RONDO_CHECK(nranks >= 1 && nranks <= 65535 && rank >= 0 && rank < nranks && root >= 0 && root < nranks);
+  const HostLayout& places = followed_by(algorithm, hosts);
+  if (places.one_host() || algorithm.record_on_hosts == nullptr) algorithm.record(recorder, rank, nranks, root);
+  else algorithm.record_on_hosts(recorder, rank, places, root);
+}
+
+Schedule empty_schedule(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  Schedule s;
+  s.collective = algorithm.collective;
+  s.nranks = hosts.nranks();
+  s.root = root;
+  s.hosts = hosts.hosts();
+  s.ranks.reserve(static_cast<size_t>(s.nranks));
+  return s;
+}
+
+}  // namespace
+
+Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  Recorder recorder(rank, hosts.nranks());
+  record_into(recorder, algorithm, rank, hosts, root);
+  if (!recorder.error().empty()) return Status(StatusCode::kInvalidArgument, recorder.error());
+  return recorder.take();
+}
+
+TextLines record_lines(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  TextLines lines;
+  Recorder recorder(rank, hosts.nranks());
+  recorder.keep_lines(&lines);
+  record_into(recorder, algorithm, rank, hosts, root);
+  return lines;
+}
+
+RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root) {
+  Expected<RankSchedule> recorded = try_record_rank(algorithm, rank, hosts, root);
+  if (!recorded.ok()) {
+    std::fprintf(stderr, "rondo: algorithm %.*s: %s\n", static_cast<int>(algorithm.name.size()), algorithm.name.data(),
+                 recorded.status().to_string().c_str());
+    std::abort();
+  }
+  return std::move(*recorded);
+}
+
+RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer) {
+  RONDO_CHECK(is_point_to_point(send_or_recv));
+  Recorder recorder(rank, nranks);
+  if (send_or_recv == Collective::kSend) algorithms::send_to(recorder, peer);
+  else algorithms::recv_from(recorder, peer);
+  RONDO_CHECK(recorder.error().empty());
+  return recorder.take();
+}
+
+Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  Schedule s = empty_schedule(algorithm, hosts, root);
+  for (Rank r = 0; r < s.nranks; ++r) s.ranks.push_back(record_rank(algorithm, r, hosts, root));
+  return s;
+}
+
+UnprovenSchedule record_unproven(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
+  UnprovenSchedule u;
+  u.schedule = empty_schedule(algorithm, hosts, root);
+  for (Rank r = 0; r < u.schedule.nranks; ++r) {
+    Recorder recorder(r, u.schedule.nranks);
+    record_into(recorder, algorithm, r, hosts, root);
+    if (u.error.empty() && !recorder.error().empty()) {
+      u.error = recorder.error();
+      u.rank = r;
+      u.lane = static_cast<int>(recorder.current_lane());
+    }
+    u.schedule.ranks.push_back(recorder.take());
+    const std::vector<Lane>& lanes = u.schedule.ranks.back().lanes;
+    if (u.rank == r && static_cast<size_t>(u.lane) < lanes.size())
+      u.pc = static_cast<int>(lanes[static_cast<size_t>(u.lane)].size());
+  }
+  return u;
+}
+
+}  // namespace rondo

@@ -1,0 +1,66 @@
+// What the checker says of a schedule's places, in words: instructions with their lines, who writes a chunk, who sends a
+// message. Internal to the checker.
+//
+// Everything is found by looking at the schedule, when a proof has failed: a connection is a first-in-first-out
+// sequence with one writing and one reading lane, so its n-th receive takes what its n-th send gave.
+// Thread safety: pure functions. O(instructions of the ranks named).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rondo/schedule.h"
+
+namespace rondo {
+
+/// The line of an instruction in its algorithm's text, "ring.h:52"; empty when it is not known.
+using LineOf = std::function<std::string(Rank rank, int lane, int pc)>;
+
+namespace check {
+
+struct Place {
+  Rank rank = -1;
+  int lane = -1, pc = -1;
+};
+
+class Words {
+ public:
+  Words(const Schedule& schedule, const LineOf& line_of) : s_(schedule), line_of_(line_of) {}
+
+  const Instruction& instruction(const Place& at) const;
+  /// "ring.h:52", or empty.
+  std::string line(const Place& at) const { return line_of_ ? line_of_(at.rank, at.lane, at.pc) : std::string(); }
+  /// "rank 1 lane 0 pc 2 (ring.h:52: recv from {0}, into out[0])".
+  std::string place(const Place& at) const;
+
+  /// The instructions that write the chunk, the peers' direct ones included.
+  std::vector<Place> writers(Rank rank, Buffer buffer, uint32_t chunk) const;
+  /// The instruction that sends message `number` (from 0, in one loop) of the connection from `writer` to `reader`.
+  std::optional<Place> sender(Rank writer, Rank reader, const Port& port, uint64_t number) const;
+  /// The instruction that sends what `at` receives from port `from`. `one` is the instruction for one chunk of its range.
+  std::optional<Place> sender_to(const Place& at, const Instruction& one, const Port& from) const;
+
+  /// "; rank 1 lane 0 pc 2 (...) writes it, with what rank 0 lane 0 pc 0 (...) sends": where a result comes from.
+  std::string origin(Rank rank, uint32_t out_chunk) const;
+  /// "what rank 0 lane 0 pc 0 (ring.h:52: send in[2], to {1}) sends": what `at` receives from port `from`.
+  std::string sent(const Place& at, const Instruction& one, const Port& from) const;
+
+ private:
+  const RankSchedule& rank(Rank r) const { return s_.ranks[static_cast<size_t>(r)]; }
+
+  const Schedule& s_;
+  const LineOf& line_of_;
+};
+
+/// "in[2]".
+std::string chunk_text(Buffer b, uint32_t chunk);
+/// "{0 3}" for the bits that are set.
+std::string ranks_text(uint64_t mask);
+/// "1 message", "2 messages".
+std::string counted(uint64_t number, const char* what);
+
+}  // namespace check
+}  // namespace rondo
