@@ -91,17 +91,7 @@ Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts) {
   return prove(algorithm, hosts, nranks <= kMaxRaceRanks ? CheckOptions{} : CheckOptions::fingerprints());
 }
 
-Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
-  if (abi != kAlgorithmAbi)
-    return Status(StatusCode::kUnsupported,
-                  fmt::format("this algorithm was compiled for layout {} of rondo/algorithm.h, rondo {} has layout {}: "
-                              "compile it with the headers of the rondo that runs it",
-                              abi, RONDO_VERSION, kAlgorithmAbi));
-  RONDO_TRY(check_row(algorithm));
-  static std::mutex one_after_the_other;  // or two new rows might never be proven before and after each other
-  const std::lock_guard lock(one_after_the_other);
-  RONDO_TRY(check_new(algorithm));
-  if (without_proof()) return add_row(algorithm);
+Status prove_for_registration(const Algorithm& algorithm) {
   for (int n = 1; n <= kProvenRanks; ++n) {
     RONDO_TRY(prove(algorithm, n, {}));
     if (!depends_on_hosts(algorithm)) continue;
@@ -115,6 +105,21 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
       if (hosts.one_host() || depends_on_hosts(algorithm) || depends_on_hosts(other))
         RONDO_TRY(prove_before_and_after(algorithm, other, hosts));
   }
+  return {};
+}
+
+Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
+  if (abi != kAlgorithmAbi)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("this algorithm was compiled for layout {} of rondo/algorithm.h, rondo {} has layout {}: "
+                              "compile it with the headers of the rondo that runs it",
+                              abi, RONDO_VERSION, kAlgorithmAbi));
+  RONDO_TRY(check_row(algorithm));
+  static std::mutex one_after_the_other;  // or two new rows might never be proven before and after each other
+  const std::lock_guard lock(one_after_the_other);
+  RONDO_TRY(check_new(algorithm));
+  if (without_proof()) return add_row(algorithm);
+  RONDO_TRY(prove_for_registration(algorithm));
   return add_row(algorithm);
 }
 

@@ -77,8 +77,9 @@ std::string what_it_sends(const Schedule& s, Rank writer, Rank reader) {
         seen.push_back(p);
         text += fmt::format("{}group {}, tag {}", text.empty() ? "" : "; ", p.group, p.tag);
       }
-  return text.empty() ? fmt::format(": it sends nothing to rank {}", reader)
-                      : fmt::format("; to rank {} it sends {}", reader, text);
+  return text.empty() ? fmt::format(": it sends nothing to rank {}; add the send to rank {}, or do not wait for it",
+                                    reader, writer)
+                      : fmt::format("; to rank {} it sends {}: name the same on both sides", reader, text);
 }
 
 bool known_verb(Verb v) { return verb_name(v) != "?"; }

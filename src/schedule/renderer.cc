@@ -17,7 +17,8 @@
 namespace rondo {
 namespace {
 
-constexpr int kMaxTerms = 8;  // of an expression that is written out
+constexpr int kMaxTerms = 8;        // of an expression that is written out
+constexpr int kMaxProofRanks = 64;  // beyond, values and deadlocks only
 
 /// What is wrong with a schedule, and at which instruction (-1: at none in particular).
 struct Wrong {
@@ -484,7 +485,8 @@ Explained explain_unproven(const Algorithm& algorithm, const ExplainOptions& opt
   UnprovenSchedule recorded = record_unproven(algorithm, options.hosts, options.root);
   Wrong wrong{recorded.error, recorded.rank, recorded.lane, recorded.pc, !recorded.error.empty()};
   if (!wrong.in_text) {
-    const CheckReport report = check_algorithm(algorithm, options.hosts, {}, options.root);
+    const CheckOptions how = options.hosts.nranks() <= kMaxProofRanks ? CheckOptions{} : CheckOptions::fingerprints();
+    const CheckReport report = check_algorithm(algorithm, options.hosts, how, options.root);
     if (report.ok) return {explain(algorithm, options), true};
     wrong = {report.reason, report.rank, report.lane, report.pc};
   }

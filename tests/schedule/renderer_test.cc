@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 
 #include "schedule/linear_texts.h"
 #include "schedule/steps.h"
+#include "schedule/traffic.h"
 
 namespace rondo {
 namespace {
@@ -95,6 +97,41 @@ TEST(Renderer, OneStepShowsItsMessagesOnly) {
     EXPECT_EQ(message_rows(explain_text(Collective::kAllReduce, "ring", options)), expected[options.step - 1]);
   const std::string beyond = explain_text(Collective::kAllReduce, "ring", options);
   EXPECT_NE(beyond.find("step 5: there is none, the algorithm has 4"), std::string::npos) << beyond;
+}
+
+/// The text from "in all" on.
+std::string end_of(Collective collective, std::string_view name, int nranks) {
+  ExplainOptions options;
+  options.hosts = nranks;
+  const std::string text = explain_text(collective, name, options);
+  return text.substr(text.find("in all"));
+}
+
+TEST(Renderer, BytesCountForEachRankThatGetsThem) {
+  EXPECT_EQ(end_of(Collective::kAllReduce, "one_shot", 8),
+            "in all: 1 step, 56 messages; the busiest rank sends 7 x the bytes of the whole vector\n"
+            "a message to several ranks is written once: the busiest rank writes 1 x (bytes/rank of `rondo check`)\n"
+            "bytes of a rank, in whole vectors\n"
+            "  rank        sent  received  delivered\n"
+            "  every rank  7     7         1\n");
+  EXPECT_EQ(end_of(Collective::kAllReduce, "ring", 8),
+            "in all: 14 steps, 112 messages; the busiest rank sends 7/4 x the bytes of the whole vector\n"
+            "bytes of a rank, in whole vectors\n"
+            "  rank        sent  received  delivered\n"
+            "  every rank  7/4   7/4       1\n");
+  EXPECT_EQ(end_of(Collective::kBroadcast, "one_shot", 4),
+            "in all: 1 step, 3 messages; with any root, the busiest rank sends at most 3 x the bytes of the whole vector\n"
+            "a message to several ranks is written once: the busiest rank writes at most 1 x (bytes/rank of "
+            "`rondo check`)\n"
+            "bytes of a rank, in whole vectors\n"
+            "  rank  sent  received  delivered\n"
+            "  0     3     0         1\n"
+            "  1-3   0     1         1\n");
+  EXPECT_EQ(end_of(Collective::kAllGather, "direct", 4),
+            "in all: 3 steps, 24 messages that only say \"ready\"; data goes from buffer to buffer\n"
+            "bytes of a rank, in whole vectors\n"
+            "  rank        sent  received  delivered\n"
+            "  every rank  3/4   3/4       1\n");
 }
 
 TEST(Renderer, ManyRanksAreFoldedAndNamed) {
@@ -207,6 +244,52 @@ TEST_P(EveryAlgorithm, RendersEveryMessage) {
     EXPECT_EQ(text.find('?'), std::string::npos) << text;
     EXPECT_EQ(text.find("cannot complete"), std::string::npos);
     EXPECT_EQ(text.find("the root is rank") != std::string::npos, collective_is_rooted(a.collective)) << text;
+  });
+}
+TEST_P(EveryAlgorithm, SendsWhatOthersReceive) {
+  const int nranks = GetParam();
+  for_every_row(nranks, [nranks](const Algorithm& a, Rank root) {
+    const Schedule s = record_all(a, nranks, root);
+    Traffic all;
+    int64_t busiest = 0;
+    for (const Traffic& t : traffic_of(s)) {
+      all.sent_chunks += t.sent_chunks;
+      all.received_chunks += t.received_chunks;
+      all.delivered_chunks += t.delivered_chunks;
+      busiest = std::max(busiest, t.sent_chunks);
+    }
+    EXPECT_EQ(all.sent_chunks, all.received_chunks);
+    const int64_t owners = collective_traits(a.collective).out_holders == Holders::kRoot ? 1 : nranks;
+    EXPECT_EQ(all.delivered_chunks, a.collective == Collective::kBarrier ? 0 : owners * s.ranks[0].out_chunks);
+    // What a rank writes once, for several to read, it sends several times.
+    bool multicast = false;
+    for (const RankSchedule& r : s.ranks)
+      for (const PortSet& set : r.port_sets)
+        for (const Port& p : set) multicast |= p.group != kUnicast;
+    const Cost cost = a.cost(nranks);
+    const int64_t whole = std::max(s.ranks[0].in_chunks, s.ranks[0].out_chunks);
+    if (!multicast && !a.direct && !collective_is_rooted(a.collective)) {
+      EXPECT_EQ(busiest * cost.sent_den, cost.sent_num * whole);
+    }
+  });
+}
+
+TEST_P(EveryAlgorithm, WritesSumsInTheOrderInWhichTheyAreAdded) {
+  for_every_row(GetParam(), [](const Algorithm& a, Rank root) {
+    ExplainOptions options;
+    options.hosts = GetParam();
+    options.root = root;
+    options.fold_at = 0;
+    const std::string text = explain(a, options);
+    std::string order;  // "S0 = ((B0+C0)+A0)" and so on
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+      if (line.find(" = (") != std::string::npos) order += line + "\n";
+    for (const std::string& row : message_rows(text)) {
+      const size_t sum = row.find('(');
+      if (sum == std::string::npos || GetParam() > 8) continue;  // more terms are not written out
+      EXPECT_NE(order.find(row.substr(sum)), std::string::npos) << row << "\n" << order;
+    }
   });
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, testing::Range(1, 10));

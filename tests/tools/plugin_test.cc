@@ -84,6 +84,28 @@ TEST(Plugin, WrongOnesAreRefused) {
   EXPECT_EQ(stranger.exit_status, 2) << stranger.text;
 }
 
+TEST(Plugin, WrongOnesAreDrawnWhenAsked) {
+  const std::string wrong = "explain --plugin " RONDO_WRONG_ALGORITHM " ";
+  EXPECT_NE(run_rondo(wrong + "--list").text.find("rondo explain --unproven draws"), std::string::npos);
+  const Ended drawn = run_rondo(wrong + "all_reduce --algo forgetful_star --ranks 4 --unproven");
+  EXPECT_EQ(drawn.exit_status, 1) << drawn.text;
+  EXPECT_NE(drawn.text.find("\nstep 1: reduce\n  1->0  B0\n  2->0  C0\n"), std::string::npos) << drawn.text;
+  EXPECT_NE(drawn.text.find("\nwrong after step 1: star.h:24: rank 0 lane 0 pc 0 "), std::string::npos) << drawn.text;
+  EXPECT_NE(drawn.text.find("receives from rank 3, group 0, tag 0, which never sends that: it sends nothing to rank 0; "
+                            "add the send to rank 3, or do not wait for it\n"),
+            std::string::npos)
+      << drawn.text;
+  const Ended elsewhere = run_rondo(wrong + "all_reduce --algo forgetful_star --ranks 3 --unproven");
+  EXPECT_EQ(elsewhere.exit_status, 1) << elsewhere.text;
+  EXPECT_NE(elsewhere.text.find("right with these ranks, but wrong elsewhere: algorithm forgetful_star of all_reduce, "
+                                "4 ranks: star.h:24: "),
+            std::string::npos)
+      << elsewhere.text;
+  const Ended right = run_rondo("explain" + kPlugin + "all_reduce --algo star --ranks 3 --unproven");
+  EXPECT_EQ(right.exit_status, 0) << right.text;
+  EXPECT_NE(right.text.find("\nproven for these ranks"), std::string::npos) << right.text;
+}
+
 TEST(Plugin, SeveralStandSideBySide) {
   const Ended both = run_rondo("check --max-ranks 5" + kPlugin + kTwin + "all_reduce --max-pair-ranks 2");
   EXPECT_EQ(both.exit_status, 0) << both.text;
