@@ -321,26 +321,25 @@ std::string Memory::holding(const OpMemory& m, const Value& v) const {
 
 std::optional<std::string> Memory::check_result(size_t op, Rank rank, uint32_t chunk, uint32_t window) const {
   const OpMemory& m = ops_[op];
-  const Words words = p_.ops[op].words();
   const Value& v = output(m, rank, chunk, window);
+  const bool summed = m.conditions.reduces();
+  const uint32_t wanted_chunk = m.conditions.after(rank, chunk), wanted = m.elem(window, wanted_chunk);
+  const Value given = leaf(summed ? 0 : m.conditions.giver(chunk), wanted);  // where nothing is summed
+  const bool right_giver = summed || v.tree == given.tree;
+  const bool whole = v.count == m.conditions.contributions() && (!summed || v.final);
+  if (v.elem == wanted && right_giver && whole) return std::nullopt;
+
   const std::string name = fmt::format("ends with out[{}]", chunk);
-  if (!v.written()) {
-    const bool summed = m.conditions.reduces();
+  if (!v.written())
     return fmt::format("{} never written: give it to a copy (what the rank has itself) or a {} (what peers send)", name,
                        summed ? "recv or recv_reduce_copy" : "recv");
-  }
-  const uint32_t wanted = m.elem(window, m.conditions.after(rank, chunk));
-  const Rank giver = m.conditions.reduces() ? 0 : m.conditions.giver(chunk);
-  const std::string owed = m.conditions.reduces() ? fmt::format("the sum of chunk {}", m.conditions.after(rank, chunk))
-                                                  : holding(m, leaf(giver, wanted));
-  const bool other_giver = !m.conditions.reduces() && v.elem == wanted && v.tree != leaf(giver, wanted).tree;
-  if ((v.elem != wanted && chunk_of(m, v) != m.conditions.after(rank, chunk)) || other_giver)
+  const std::string origin = p_.ops[op].words().origin(rank, chunk);
+  const std::string owed = summed ? fmt::format("the sum of chunk {}", wanted_chunk) : holding(m, given);
+  if (chunk_of(m, v) != wanted_chunk || (v.elem == wanted && !right_giver))
     return fmt::format("{} holding {} instead of {}{}. Correct the chunk or the rank in one of these lines", name,
-                       holding(m, v), owed, words.origin(rank, chunk));
+                       holding(m, v), owed, origin);
   if (v.elem != wanted) return fmt::format("{} holding {} of another loop of the data", name, owed);
-  if (v.count != m.conditions.contributions() || (m.conditions.reduces() && !v.final))
-    return fmt::format("{} lacking {}{}. Add what is missing before that", name, lacking(v), words.origin(rank, chunk));
-  return std::nullopt;
+  return fmt::format("{} lacking {}{}. Add what is missing before that", name, lacking(v), origin);
 }
 
 std::optional<Failure> Memory::check_results(size_t op, uint64_t* order_fingerprint) const {
