@@ -194,9 +194,9 @@ Result prove_all(size_t count, const std::function<Result(size_t)>& prove) {
 std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
   std::string text =
       "Steps, bytes and depth are those of the largest number of ranks; depth in brackets with 4 messages a chunk.\n"
-      "Bytes are what the busiest rank writes into messages, in parts of the whole vector S. A message to several ranks\n"
-      "is written once and counts once; direct copies between buffers do not count (rondo explain counts both, for each\n"
-      "rank that gets them).\n";
+      "Bytes are what the busiest rank writes into messages, in parts of the whole vector S. A message to several\n"
+      "ranks is written once and counts once; direct copies between buffers do not count. (rondo explain counts\n"
+      "both, for each rank that gets them.)\n";
   if (std::any_of(rows.begin(), rows.end(), [](const Algorithm& a) { return collective_is_rooted(a.collective); }))
     text += fmt::format("Roots: every one up to {} ranks, beyond that 0, 1, N/2, N-2 and N-1.\n", kMaxAllRoots);
   if (fingerprints)

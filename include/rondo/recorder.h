@@ -143,8 +143,8 @@ class Recorder {
   RankSchedule take() { return std::move(s_); }
 
  private:
-  RONDO_API void put(TextLine at, Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst,
-                     const PortSet* to, Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
+  RONDO_API void put(TextLine at, Verb verb, const Chunk* src, const PortSet* from, const Chunk* dst, const PortSet* to,
+                     Sum sum = Sum::kPartial, Order order = {}, const Chunk* shape = nullptr);
   uint16_t operand(const Chunk& c, int num);
   uint16_t intern(const PortSet* set, bool sends);
   void grow_index();

@@ -122,10 +122,11 @@ void Machine::check_exits() {
           end_clock[c] = std::max(end_clock[c], memory_.races().clock(base + k)[c]);
       if (const auto late = memory_.uncovered(op, r, end_clock.data())) {
         const LaneState& l = lanes_[late->lane];
-        out_.failure = Failure{fmt::format("touches buffers of rank {0}, whose operation may have ended by then: rank {0} "
-                                           "must receive a credit that is sent after this",
-                                           r),
-                               l.rank, l.index, static_cast<int>(late->pc), op};
+        out_.failure =
+            Failure{fmt::format("touches buffers of rank {0}, whose operation may have ended by then: rank {0} "
+                                "must receive a credit that is sent after this",
+                                r),
+                    l.rank, l.index, static_cast<int>(late->pc), op};
       }
     }
   }
@@ -144,8 +145,9 @@ void Machine::check_barriers() {
       for (Rank other = 0; other < p_.nranks; ++other)
         if ((all[static_cast<size_t>(other) / 64] >> other % 64 & 1) == 0) {
           out_.failure = Failure{fmt::format("may leave the barrier before rank {0} has come: no credit tells it, from "
-                                           "rank {0} or by way of others",
-                                           other), r.rank};
+                                             "rank {0} or by way of others",
+                                             other),
+                                 r.rank};
           out_.failure->op = op;
           return;
         }

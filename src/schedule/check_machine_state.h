@@ -1,5 +1,6 @@
-// The machine that executes a Program on symbolic values: its state. Internal to the checker; check_machine.cc steps it,
-// check_end.cc says what is wrong when nothing moves any more.
+// The machine that executes a Program on symbolic values: its state. Internal to the checker.
+//
+// check_machine.cc steps it, check_end.cc says what is wrong when nothing moves any more.
 #pragma once
 
 #include <algorithm>
@@ -132,7 +133,7 @@ class Machine {
   size_t heard_words_ = 0;  // 0: no barrier
   std::vector<uint64_t> heard_, message_heard_;
   std::vector<uint64_t> traffic_;
-  std::vector<int64_t> sent_elems_;  // by rank
+  std::vector<int64_t> sent_elems_;       // by rank
   std::vector<int64_t> host_sent_elems_;  // by host: over its link, once for each reader
 };
 

@@ -126,16 +126,18 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
     for (uint32_t k = 0; k < num_lanes && !entered; ++k)
       entered = races_.has_heard_of(lane_, m.first_lane[static_cast<size_t>(rank)] + k);
     if (!entered)
-      return fmt::format("touches {} of rank {}, which may not have begun the operation: receive a credit from it first",
-                         chunk_text(b, chunk), rank);
+      return fmt::format(
+          "touches {} of rank {}, which may not have begun the operation: receive a credit from it first",
+          chunk_text(b, chunk), rank);
   }
   Races::Epoch partner;
   switch (races_.access(place, kind, lane_, pc_, &partner)) {
     case Races::Verdict::kOrdered: return std::nullopt;
     case Races::Verdict::kInputGone:
-      return fmt::format("reads {} of rank {}, which in-place calls have overwritten by then: {} writes there; read the "
-                         "input before, or write later",
-                         chunk_text(b, chunk), rank, words().place(place_of(partner)));
+      return fmt::format(
+          "reads {} of rank {}, which in-place calls have overwritten by then: {} writes there; read the "
+          "input before, or write later",
+          chunk_text(b, chunk), rank, words().place(place_of(partner)));
     case Races::Verdict::kRace: break;
   }
   return fmt::format("{} {} of rank {} without being ordered after {}: {}",
@@ -159,8 +161,8 @@ Place Memory::place_of(const Races::Epoch& e) const {
 // How the instruction under way can come after another one.
 std::string Memory::wait_for(const Place& other) const {
   if (other.rank != rank_) return fmt::format("a message or a credit from rank {} must come in between", other.rank);
-  return fmt::format("the lanes of a rank run at the same time, so call wait({}, {}) in lane {} before this", other.lane,
-                     other.pc, here().lane);
+  return fmt::format("the lanes of a rank run at the same time, so call wait({}, {}) in lane {} before this",
+                     other.lane, other.pc, here().lane);
 }
 
 // Why a chunk that is read has never been written.
@@ -221,8 +223,9 @@ std::optional<std::string> Memory::reduce(const RankSchedule& r, const Instructi
     result_.tree = tree_of(static_cast<uint32_t>(operands_.size()));
     for (size_t k = 0; k < operands_.size(); ++k) {
       if (operands_[k]->final)
-        return fmt::format("adds to a sum that is complete already: {} holds all contributions; pass it on without adding",
-                           operand_text(r, i, k));
+        return fmt::format(
+            "adds to a sum that is complete already: {} holds all contributions; pass it on without adding",
+            operand_text(r, i, k));
       add(result_, *operands_[k]);
     }
   }
@@ -247,14 +250,16 @@ std::optional<std::string> Memory::judge(Value& v, const RankSchedule& r, const 
   }
   const bool completes = v.count == full && !v.final;
   if (completes && !flagged)
-    return fmt::format("completes a sum without the final flag: with this, chunk {} holds all {}; pass Sum::kFinal here",
-                       chunk_of(m, v), counted(full, "contribution"));
+    return fmt::format(
+        "completes a sum without the final flag: with this, chunk {} holds all {}; pass Sum::kFinal here",
+        chunk_of(m, v), counted(full, "contribution"));
   if (!completes && flagged && v.final)
     return "calls a sum final that was final before: this passes it on and adds nothing; leave Sum::kFinal out here";
   if (!completes && flagged)
-    return fmt::format("calls a sum final that is not complete: chunk {} still lacks {}; pass Sum::kFinal only where the "
-                       "last contribution is added",
-                       chunk_of(m, v), lacking(v));
+    return fmt::format(
+        "calls a sum final that is not complete: chunk {} still lacks {}; pass Sum::kFinal only where the "
+        "last contribution is added",
+        chunk_of(m, v), lacking(v));
   v.final = v.count == full;
   return std::nullopt;
 }
@@ -275,9 +280,10 @@ std::string Memory::mixed(const RankSchedule& r, const Instruction& i) const {
   while (other + 1 < operands_.size() && operands_[other]->elem == operands_[0]->elem) ++other;
   const Value &a = *operands_[0], &b = *operands_[other];
   if (chunk_of(m, a) == chunk_of(m, b)) return "adds contributions to one chunk from different loops of the data";
-  return fmt::format("adds contributions to different chunks: {} is of chunk {}, and {} is of chunk {}; correct the chunk "
-                     "in one of the two lines",
-                     operand_text(r, i, 0), chunk_of(m, a), operand_text(r, i, other), chunk_of(m, b));
+  return fmt::format(
+      "adds contributions to different chunks: {} is of chunk {}, and {} is of chunk {}; correct the chunk "
+      "in one of the two lines",
+      operand_text(r, i, 0), chunk_of(m, a), operand_text(r, i, other), chunk_of(m, b));
 }
 
 std::string Memory::twice(const RankSchedule& r, const Instruction& i) const {
@@ -285,8 +291,7 @@ std::string Memory::twice(const RankSchedule& r, const Instruction& i) const {
     for (size_t j = 0; j < k; ++j)
       if (const uint64_t again = operands_[j]->mask & operands_[k]->mask; again != 0)
         return fmt::format("adds the contributions of ranks {} twice: they are in {} and in {}; add each of them once",
-                           ranks_text(again),
-                           operand_text(r, i, j), operand_text(r, i, k));
+                           ranks_text(again), operand_text(r, i, j), operand_text(r, i, k));
   return "adds some contribution twice";
 }
 
@@ -314,7 +319,8 @@ std::string Memory::holding(const OpMemory& m, const Value& v) const {
   const uint32_t chunk = chunk_of(m, v);
   if (p_.nranks > 64) return fmt::format("what belongs to chunk {}", chunk);
   const Rank giver = std::countr_zero(v.mask);
-  if (m.conditions.reduces() && v.count == m.conditions.contributions()) return fmt::format("the sum of chunk {}", chunk);
+  if (m.conditions.reduces() && v.count == m.conditions.contributions())
+    return fmt::format("the sum of chunk {}", chunk);
   if (v.count == 1) return fmt::format("rank {}'s in[{}]", giver, chunk - m.conditions.before(giver, 0));
   return fmt::format("the contributions of ranks {} to chunk {}", ranks_text(v.mask), chunk);
 }

@@ -136,18 +136,20 @@ std::optional<Failure> check_shape(const Schedule& s, int nranks) {
     const RankSchedule& first = s.ranks[0];
     if (me.rank != r || me.nranks != nranks) return Failure{"has the schedule of another rank", r};
     if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
-      return Failure{fmt::format("calls chunks({}, {}) and rank 0 calls chunks({}, {}): all ranks must cut their buffers "
-                                 "alike",
-                                 me.in_chunks, me.out_chunks, first.in_chunks, first.out_chunks),
-                     r};
+      return Failure{
+          fmt::format("calls chunks({}, {}) and rank 0 calls chunks({}, {}): all ranks must cut their buffers "
+                      "alike",
+                      me.in_chunks, me.out_chunks, first.in_chunks, first.out_chunks),
+          r};
     const CollectiveTraits& t = collective_traits(s.collective);
     const uint64_t in_parts = parts(t.in_parts, nranks), out_parts = parts(t.out_parts, nranks);
     const uint64_t per_part = me.in_chunks / in_parts;
     if (per_part == 0 || me.in_chunks != per_part * in_parts || me.out_chunks != per_part * out_parts)
-      return Failure{fmt::format("calls chunks({0}, {1}): {0} chunks in and {1} out do not fit the collective; {2} ranks "
-                                 "of {3} need chunks({4}, {5}), or a multiple of both",
-                                 me.in_chunks, me.out_chunks, nranks, t.name, in_parts, out_parts),
-                     r};
+      return Failure{
+          fmt::format("calls chunks({0}, {1}): {0} chunks in and {1} out do not fit the collective; {2} ranks "
+                      "of {3} need chunks({4}, {5}), or a multiple of both",
+                      me.in_chunks, me.out_chunks, nranks, t.name, in_parts, out_parts),
+          r};
     if (me.scratch_chunks != 0 && me.scratch_chunks != me.in_chunks && me.scratch_chunks != me.out_chunks)
       return Failure{fmt::format("cuts scratch wrongly: {} chunks of scratch are neither as many as in nor as out",
                                  me.scratch_chunks),
@@ -226,9 +228,10 @@ std::optional<Failure> Program::scan(uint32_t op) {
           const bool fresh = used_by[set] == kNone;
           used_by[set] = lane;
           if (!fresh)
-            return located({fmt::format("uses a connection {} ports {} that another lane uses: give the messages of each "
-                                        "lane a tag of their own",
-                                        sending ? "to" : "from", ports_text(r.port_sets[set]))});
+            return located(
+                {fmt::format("uses a connection {} ports {} that another lane uses: give the messages of each "
+                             "lane a tag of their own",
+                             sending ? "to" : "from", ports_text(r.port_sets[set]))});
           if (auto f = sending ? use_send_set(op, r, set, lane) : use_recv_set(op, r, set, lane)) return located(*f);
         }
       }
@@ -284,7 +287,8 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     }
     if (marked(id)) return Failure{"names a connection twice in one set"};
     if (writing_lane_[id] != kNone && writing_lane_[id] != lane)
-      return Failure{connection_text(connections[id]) + " is written by two lanes: give the messages of each lane a tag of their own"};
+      return Failure{connection_text(connections[id]) +
+                     " is written by two lanes: give the messages of each lane a tag of their own"};
     writing_lane_[id] = lane;
     written_in_[id] |= static_cast<uint8_t>(1u << op);
     table.send_connections.push_back(id);

@@ -1,5 +1,6 @@
-// What the checker says of a schedule's places, in words: instructions with their lines, who writes a chunk, who sends a
-// message. Internal to the checker.
+// What the checker says of a schedule's places, in words. Internal to the checker.
+//
+// An instruction with its line, who writes a chunk, who sends a message.
 //
 // Everything is found by looking at the schedule, when a proof has failed: a connection is a first-in-first-out
 // sequence with one writing and one reading lane, so its n-th receive takes what its n-th send gave.
@@ -40,7 +41,7 @@ class Words {
   std::vector<Place> writers(Rank rank, Buffer buffer, uint32_t chunk) const;
   /// The instruction that sends message `number` (from 0, in one loop) of the connection from `writer` to `reader`.
   std::optional<Place> sender(Rank writer, Rank reader, const Port& port, uint64_t number) const;
-  /// The instruction that sends what `at` receives from port `from`. `one` is the instruction for one chunk of its range.
+  /// The instruction that sends what `at` receives from port `from`; `one` is `at` for one chunk of its range.
   std::optional<Place> sender_to(const Place& at, const Instruction& one, const Port& from) const;
 
   /// "; rank 1 lane 0 pc 2 (...) writes it, with what rank 0 lane 0 pc 0 (...) sends": where a result comes from.

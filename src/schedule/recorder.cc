@@ -121,9 +121,10 @@ uint16_t Recorder::operand(const Chunk& c, int num) {
   } else if (all == 0) {
     wrong(fmt::format("names {}[{}], and there is no scratch: give chunks() a third argument", name, c.first));
   } else if (c.first < 0 || c.first >= all) {
-    wrong(fmt::format("names {0}[{1}], which does not exist: {0} has {2} chunk{3} ({0}[0]{4}); correct the index, or the "
-                      "numbers given to chunks()",
-                      name, c.first, all, all == 1 ? "" : "s", all == 1 ? "" : fmt::format(" to {}[{}]", name, all - 1)));
+    wrong(
+        fmt::format("names {0}[{1}], which does not exist: {0} has {2} chunk{3} ({0}[0]{4}); correct the index, or the "
+                    "numbers given to chunks()",
+                    name, c.first, all, all == 1 ? "" : "s", all == 1 ? "" : fmt::format(" to {}[{}]", name, all - 1)));
   } else if (num < 1 || num > all) {
     wrong(fmt::format("names {} chunks of {}, which has {}", num, name, all));
   }

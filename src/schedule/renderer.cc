@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "schedule/check_collective.h"
@@ -443,13 +442,14 @@ class Renderer {
       return text + " that only say \"ready\"; data goes from buffer to buffer\n" +
              traffic_table(schedule_, options_.fold_at);
     const int64_t total = conditions_.num_classes(), sent = most_sent();
+    const std::string written = part_text(cost.sent_num, cost.sent_den);
+    const bool sends_more = sent * cost.sent_den > cost.sent_num * total;  // than it writes
     text += fmt::format("; {} {} x the bytes of the whole vector\n",
                         rooted() ? "with any root, the busiest rank sends at most" : "the busiest rank sends",
-                        part_text(sent, total));
-    if (sent * cost.sent_den != cost.sent_num * total)
-      text += fmt::format("a message to several ranks is written once: the busiest rank writes {}{} x (bytes/rank of "
-                          "`rondo check`)\n",
-                          rooted() ? "at most " : "", part_text(cost.sent_num, cost.sent_den));
+                        sends_more ? part_text(sent, total) : written);
+    if (sends_more)
+      text += std::string("a message to several ranks is written once: the busiest rank writes ") +
+              (rooted() ? "at most " : "") + written + " x (bytes/rank of `rondo check`)\n";
     if (cost.crossings > 0)
       text += fmt::format("between hosts: {} message{} one after the other on the longest way\n", cost.crossings,
                           cost.crossings == 1 ? "" : "s");

@@ -255,8 +255,7 @@ TEST(Collectives, MissingPart) {
 TEST(Collectives, WrongPart) {
   Schedule s = all_to_all(3);
   s.ranks[0].lanes[0][1].src_first = 2;  // rank 1 gets what rank 2 should get
-  expect_refused(s,
-                 "rank 1 ends with out[0] holding rank 0's in[2] instead of rank 0's in[1]");
+  expect_refused(s, "rank 1 ends with out[0] holding rank 0's in[2] instead of rank 0's in[1]");
   s = all_to_all(3);
   std::swap(s.ranks[1].lanes[0][2].dst_first, s.ranks[1].lanes[0][4].dst_first);  // places of two senders
   expect_refused(s, "rank 1 ends with out[0] holding rank 2's in[1] instead of rank 0's in[1]");
@@ -265,8 +264,7 @@ TEST(Collectives, WrongPart) {
   expect_refused(s, "rank 0 ends with out[1] never written");
   s = scatter(3, 0);
   s.ranks[0].lanes[0][0].src_first = 2;
-  expect_refused(s,
-                 "rank 1 ends with out[0] holding rank 0's in[2] instead of rank 0's in[1]");
+  expect_refused(s, "rank 1 ends with out[0] holding rank 0's in[2] instead of rank 0's in[1]");
 }
 
 TEST(Collectives, MissingContribution) {

@@ -119,9 +119,11 @@ TEST(Checker, ChunksSwapped) {
     p.copy_send(in(0), out(1 - r), {{1 - r, 0}});
     p.recv({{1 - r, 0}}, out(r));
   });
-  expect_refused(s, "rank 0 ends with out[0] holding rank 1's in[0] instead of rank 0's in[0]; rank 0 lane 0 pc 1 (recv from {1}, "
-                 "into out[0]) writes it, with what rank 1 lane 0 pc 0 (copy_send in[0], into out[0], to {0}) sends",
-                 kValues);
+  expect_refused(
+      s,
+      "rank 0 ends with out[0] holding rank 1's in[0] instead of rank 0's in[0]; rank 0 lane 0 pc 1 (recv from {1}, "
+      "into out[0]) writes it, with what rank 1 lane 0 pc 0 (copy_send in[0], into out[0], to {0}) sends",
+      kValues);
 }
 
 TEST(Checker, ReadsWhatNobodyWrote) {
@@ -144,8 +146,11 @@ TEST(Checker, TwoLanesOnOneConnection) {
 TEST(Checker, MessageNeverReceived) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   s.ranks[0].lanes[0].push_back(s.ranks[0].lanes[0][0]);
-  expect_refused(s, "rank 1 never receives 1 message that rank 0 sends to it with tag 0: rank 0 lane 0 pc 2 (send in[0], to {1}) "
-                 "sends it", kValues);
+  expect_refused(
+      s,
+      "rank 1 never receives 1 message that rank 0 sends to it with tag 0: rank 0 lane 0 pc 2 (send in[0], to {1}) "
+      "sends it",
+      kValues);
 }
 
 TEST(Checker, ConnectionNeverRead) {

@@ -71,19 +71,26 @@ std::string error_of(void (*text)(Recorder&)) {
 
 TEST(Recorder, NamesTheFirstWrongStatement) {
   EXPECT_EQ(error_of([](Recorder& p) { p.copy(in(0), out(1)); }), "");
-  EXPECT_EQ(error_of([](Recorder& p) { p.send(in(2), {{1, 0}}); }),
-            "rank 0 of 2 lane 0 pc 0 (send): names in[2], which does not exist: in has 2 chunks (in[0] to in[1]); correct "
-            "the index, or the numbers given to chunks()");
-  EXPECT_EQ(error_of([](Recorder& p) { p.send(in(0), {{0, 0}}); }),
-            "rank 0 of 2 lane 0 pc 0 (send): sends to rank 0, which is itself: name another rank, or move the chunk within "
-            "the rank with copy()");
-  EXPECT_EQ(error_of([](Recorder& p) {
-              p.copy(in(0), out(1));
-              p.send(in(0), {{2, 0}});
-              p.send(in(9), {{1, 0}});
-            }),
-            "rank 0 of 2 lane 0 pc 1 (send): sends to rank 2, which does not exist: the ranks are 0 to 1; is a \"% nranks\" "
-            "missing?");
+  EXPECT_EQ(
+      error_of([](Recorder& p) {
+        p.send(in(2), {{1, 0}});
+      }),
+      "rank 0 of 2 lane 0 pc 0 (send): names in[2], which does not exist: in has 2 chunks (in[0] to in[1]); correct "
+      "the index, or the numbers given to chunks()");
+  EXPECT_EQ(
+      error_of([](Recorder& p) {
+        p.send(in(0), {{0, 0}});
+      }),
+      "rank 0 of 2 lane 0 pc 0 (send): sends to rank 0, which is itself: name another rank, or move the chunk within "
+      "the rank with copy()");
+  EXPECT_EQ(
+      error_of([](Recorder& p) {
+        p.copy(in(0), out(1));
+        p.send(in(0), {{2, 0}});
+        p.send(in(9), {{1, 0}});
+      }),
+      "rank 0 of 2 lane 0 pc 1 (send): sends to rank 2, which does not exist: the ranks are 0 to 1; is a \"% nranks\" "
+      "missing?");
   EXPECT_NE(error_of([](Recorder& p) { p.send(in(0), PortSet{}); }).find("names no port"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0), in(1)); }).find("writes into in"), std::string::npos);
   EXPECT_NE(error_of([](Recorder& p) { p.copy(in(0, 2), out(1)); }).find("moves 2 chunks to 1"), std::string::npos);

@@ -119,14 +119,15 @@ TEST(Renderer, BytesCountForEachRankThatGetsThem) {
             "bytes of a rank, in whole vectors\n"
             "  rank        sent  received  delivered\n"
             "  every rank  7/4   7/4       1\n");
-  EXPECT_EQ(end_of(Collective::kBroadcast, "one_shot", 4),
-            "in all: 1 step, 3 messages; with any root, the busiest rank sends at most 3 x the bytes of the whole vector\n"
-            "a message to several ranks is written once: the busiest rank writes at most 1 x (bytes/rank of "
-            "`rondo check`)\n"
-            "bytes of a rank, in whole vectors\n"
-            "  rank  sent  received  delivered\n"
-            "  0     3     0         1\n"
-            "  1-3   0     1         1\n");
+  EXPECT_EQ(
+      end_of(Collective::kBroadcast, "one_shot", 4),
+      "in all: 1 step, 3 messages; with any root, the busiest rank sends at most 3 x the bytes of the whole vector\n"
+      "a message to several ranks is written once: the busiest rank writes at most 1 x (bytes/rank of "
+      "`rondo check`)\n"
+      "bytes of a rank, in whole vectors\n"
+      "  rank  sent  received  delivered\n"
+      "  0     3     0         1\n"
+      "  1-3   0     1         1\n");
   EXPECT_EQ(end_of(Collective::kAllGather, "direct", 4),
             "in all: 3 steps, 24 messages that only say \"ready\"; data goes from buffer to buffer\n"
             "bytes of a rank, in whole vectors\n"

@@ -29,29 +29,33 @@ TEST(StudentMistakes, NoneInTheRing) {
 }
 
 TEST(StudentMistakes, WrongChunkAdded) {
-  EXPECT_EQ(of_all_reduce(student::wrong_chunk),
-            "mine.h:6: rank 1 lane 0 pc 1 (recv_reduce_send in[0], from {0}, to {2}, own after 1): adds contributions to "
-            "different chunks: what rank 0 lane 0 pc 0 (mine.h:5: send in[2], to {1}) sends is of chunk 2, and rank 1's "
-            "own in[0] is of chunk 0; correct the chunk in one of the two lines");
+  EXPECT_EQ(
+      of_all_reduce(student::wrong_chunk),
+      "mine.h:6: rank 1 lane 0 pc 1 (recv_reduce_send in[0], from {0}, to {2}, own after 1): adds contributions to "
+      "different chunks: what rank 0 lane 0 pc 0 (mine.h:5: send in[2], to {1}) sends is of chunk 2, and rank 1's "
+      "own in[0] is of chunk 0; correct the chunk in one of the two lines");
 }
 
 TEST(StudentMistakes, WrongChunkWritten) {
-  EXPECT_EQ(of_all_gather(student::wrong_place),
-            "rank 0 ends with out[1] holding rank 2's in[0] instead of rank 1's in[0]; rank 0 lane 0 pc 1 (mine.h:6: "
-            "recv_copy_send from {2}, into out[1], to {1}) writes it, with what rank 2 lane 0 pc 0 (mine.h:5: copy_send "
-            "in[0], into out[2], to {0}) sends. Correct the chunk or the rank in one of these lines");
+  EXPECT_EQ(
+      of_all_gather(student::wrong_place),
+      "rank 0 ends with out[1] holding rank 2's in[0] instead of rank 1's in[0]; rank 0 lane 0 pc 1 (mine.h:6: "
+      "recv_copy_send from {2}, into out[1], to {1}) writes it, with what rank 2 lane 0 pc 0 (mine.h:5: copy_send "
+      "in[0], into out[2], to {0}) sends. Correct the chunk or the rank in one of these lines");
 }
 
 TEST(StudentMistakes, SendToSelf) {
-  EXPECT_EQ(of_all_reduce(student::send_to_self),
-            "mine.h:5: rank 0 of 3 lane 0 pc 0 (send): sends to rank 0, which is itself: name another rank, or move the "
-            "chunk within the rank with copy()");
+  EXPECT_EQ(
+      of_all_reduce(student::send_to_self),
+      "mine.h:5: rank 0 of 3 lane 0 pc 0 (send): sends to rank 0, which is itself: name another rank, or move the "
+      "chunk within the rank with copy()");
 }
 
 TEST(StudentMistakes, SendToARankThatDoesNotExist) {
-  EXPECT_EQ(of_all_reduce(student::send_beyond),
-            "mine.h:5: rank 2 of 3 lane 0 pc 0 (send): sends to rank 3, which does not exist: the ranks are 0 to 2; is a "
-            "\"% nranks\" missing?");
+  EXPECT_EQ(
+      of_all_reduce(student::send_beyond),
+      "mine.h:5: rank 2 of 3 lane 0 pc 0 (send): sends to rank 3, which does not exist: the ranks are 0 to 2; is a "
+      "\"% nranks\" missing?");
 }
 
 TEST(StudentMistakes, MissingReceive) {
@@ -64,11 +68,12 @@ TEST(StudentMistakes, MissingReceive) {
 }
 
 TEST(StudentMistakes, MissingSend) {
-  EXPECT_EQ(of_all_reduce(student::missing_send),
-            "mine.h:8: rank 0 lane 0 pc 3 (recv from {2}, into out[2]): deadlock with FIFOs of 2: rank 0 lane 0 pc 3 "
-            "(mine.h:8) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 3 (mine.h:8) waits for a message from "
-            "rank 0 (tag 0); rank 2 lane 0 pc 3 (mine.h:8) waits for a message from rank 1 (tag 0). Each waits for "
-            "another: send before that, or add the send that is missing");
+  EXPECT_EQ(
+      of_all_reduce(student::missing_send),
+      "mine.h:8: rank 0 lane 0 pc 3 (recv from {2}, into out[2]): deadlock with FIFOs of 2: rank 0 lane 0 pc 3 "
+      "(mine.h:8) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 3 (mine.h:8) waits for a message from "
+      "rank 0 (tag 0); rank 2 lane 0 pc 3 (mine.h:8) waits for a message from rank 1 (tag 0). Each waits for "
+      "another: send before that, or add the send that is missing");
   EXPECT_EQ(of_all_gather(student::last_send_forgotten),
             "mine.h:10: rank 1 lane 0 pc 2 (recv from {0}, into out[2]): deadlock with FIFOs of 1: rank 1 lane 0 pc 2 "
             "(mine.h:10) waits for a message from rank 0 (tag 0), which has ended after sending 1 message. Add the "
@@ -76,11 +81,12 @@ TEST(StudentMistakes, MissingSend) {
 }
 
 TEST(StudentMistakes, AllReceiveFirst) {
-  EXPECT_EQ(of_all_gather(student::all_receive_first),
-            "mine.h:7: rank 0 lane 0 pc 1 (recv from {2}, into out[2]): deadlock with FIFOs of 1: rank 0 lane 0 pc 1 "
-            "(mine.h:7) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 1 (mine.h:7) waits for a message from "
-            "rank 0 (tag 0); rank 2 lane 0 pc 1 (mine.h:7) waits for a message from rank 1 (tag 0). Each waits for "
-            "another: send before that, or add the send that is missing");
+  EXPECT_EQ(
+      of_all_gather(student::all_receive_first),
+      "mine.h:7: rank 0 lane 0 pc 1 (recv from {2}, into out[2]): deadlock with FIFOs of 1: rank 0 lane 0 pc 1 "
+      "(mine.h:7) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 1 (mine.h:7) waits for a message from "
+      "rank 0 (tag 0); rank 2 lane 0 pc 1 (mine.h:7) waits for a message from rank 1 (tag 0). Each waits for "
+      "another: send before that, or add the send that is missing");
 }
 
 TEST(StudentMistakes, BadIndex) {
@@ -90,10 +96,11 @@ TEST(StudentMistakes, BadIndex) {
 }
 
 TEST(StudentMistakes, MissingWait) {
-  EXPECT_EQ(of_all_gather(student::missing_wait),
-            "mine.h:8: rank 0 lane 1 pc 0 (send out[0], to {1}): reads out[0] of rank 0 without being ordered after rank "
-            "0 lane 0 pc 0 (mine.h:5: copy in[0], into out[0]): the lanes of a rank run at the same time, so call "
-            "wait(0, 0) in lane 1 before this");
+  EXPECT_EQ(
+      of_all_gather(student::missing_wait),
+      "mine.h:8: rank 0 lane 1 pc 0 (send out[0], to {1}): reads out[0] of rank 0 without being ordered after rank "
+      "0 lane 0 pc 0 (mine.h:5: copy in[0], into out[0]): the lanes of a rank run at the same time, so call "
+      "wait(0, 0) in lane 1 before this");
   EXPECT_EQ(of_all_gather(student::missing_wait_for_a_later_lane),
             "mine.h:4: rank 0 lane 0 pc 0 (send out[0], to {1}): reads out[0] before anything is written there: rank 0 "
             "lane 1 pc 0 (mine.h:6: copy in[0], into out[0]) writes it; the lanes of a rank run at the same time, so "
@@ -105,10 +112,11 @@ TEST(StudentMistakes, WrongFinal) {
             "mine.h:7: rank 0 lane 0 pc 2 (recv_reduce_copy_send in[0], from {2}, into out[0], to {1}, own after 1): "
             "completes a sum without the final flag: with this, chunk 0 holds all 3 contributions; pass Sum::kFinal "
             "here");
-  EXPECT_EQ(of_all_reduce(student::final_too_early),
-            "mine.h:7: rank 1 lane 0 pc 1 (recv_reduce_send in[2], from {0}, to {2}, own after 1, final): calls a sum "
-            "final that is not complete: chunk 2 still lacks the contributions of ranks {2}; pass Sum::kFinal only where "
-            "the last contribution is added");
+  EXPECT_EQ(
+      of_all_reduce(student::final_too_early),
+      "mine.h:7: rank 1 lane 0 pc 1 (recv_reduce_send in[2], from {0}, to {2}, own after 1, final): calls a sum "
+      "final that is not complete: chunk 2 still lacks the contributions of ranks {2}; pass Sum::kFinal only where "
+      "the last contribution is added");
 }
 
 TEST(StudentMistakes, ContributionForgottenOrAddedTwice) {
@@ -116,10 +124,11 @@ TEST(StudentMistakes, ContributionForgottenOrAddedTwice) {
             "rank 0 ends with out[0] lacking the contributions of ranks {0}; rank 0 lane 0 pc 1 (mine.h:9: "
             "recv_reduce_copy out[0], from {2}, into out[0], own after 0) writes it, with what rank 2 lane 0 pc 0 "
             "(mine.h:5: send in[0], to {0}) sends. Add what is missing before that");
-  EXPECT_EQ(of_all_reduce(student::added_twice),
-            "mine.h:10: rank 1 lane 0 pc 3 (recv_reduce_copy out[0], from {0}, into out[0], own after 1, final): adds the "
-            "contributions of ranks {0} twice: they are in what rank 0 lane 0 pc 2 (mine.h:8: send out[0], to {1}) sends "
-            "and in rank 1's own out[0]; add each of them once");
+  EXPECT_EQ(
+      of_all_reduce(student::added_twice),
+      "mine.h:10: rank 1 lane 0 pc 3 (recv_reduce_copy out[0], from {0}, into out[0], own after 1, final): adds the "
+      "contributions of ranks {0} twice: they are in what rank 0 lane 0 pc 2 (mine.h:8: send out[0], to {1}) sends "
+      "and in rank 1's own out[0]; add each of them once");
 }
 
 TEST(StudentMistakes, ChunksThatDiffer) {
@@ -198,9 +207,10 @@ TEST(Unproven, SaysInWhichStepItGoesWrong) {
 TEST(Unproven, BuffersThatCannotBeDrawnAreNamed) {
   const Explained e =
       drawn(Collective::kAllReduce, [](Recorder& p, Rank rank, int n, Rank) { p.chunks(rank == 1 ? 2 : n, n); });
-  EXPECT_EQ(e.text,
-            "mine all_reduce, 3 ranks: my own\n\nwrong: rank 1 calls chunks(2, 3) and rank 0 calls chunks(3, 3): all ranks "
-            "must cut their buffers alike\n");
+  EXPECT_EQ(
+      e.text,
+      "mine all_reduce, 3 ranks: my own\n\nwrong: rank 1 calls chunks(2, 3) and rank 0 calls chunks(3, 3): all ranks "
+      "must cut their buffers alike\n");
 }
 
 TEST(Unproven, WhatIsRightIsDrawnAsEver) {
