@@ -144,7 +144,7 @@ RONDO_API rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const
                                             const rondo_config* config);
 /* All ranks of a communicator inside this process: comms[0..nranks-1]. */
 RONDO_API rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config);
-/* Rank, world size and rendezvous from the environment of torchrun, mpirun or srun (docs/launch.md). */
+/* Rank and number of ranks from torchrun's, mpirun's or srun's variables; without any, one rank (docs/launch.md). */
 RONDO_API rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config);
 RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
 RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);

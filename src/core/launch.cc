@@ -43,7 +43,8 @@ class Environment {
   Status status(std::string_view launcher) const {
     if (problems_.empty()) return {};
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the environment looks like that of {}, but {}", launcher, problems_));
+                  fmt::format("the environment looks like that of {}, but {}; set what is missing, or unset the rest "
+                              "for one rank alone", launcher, problems_));
   }
 
  private:
@@ -192,15 +193,31 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
 }
 
 // PMIx tells a rank its number in the environment, but the number of ranks only to those who link it.
-Status unknown_launcher(const Environment& env) {
-  if (env.has("PMIX_RANK"))
-    return Status(StatusCode::kInvalidArgument,
-                  "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of "
-                  "prterun or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
+Status without_nranks() {
   return Status(StatusCode::kInvalidArgument,
-                "no launcher's environment: start the program with torchrun (RANK, WORLD_SIZE, MASTER_ADDR, "
-                "MASTER_PORT), mpirun (OMPI_COMM_WORLD_RANK or PMI_RANK) or srun (SLURM_PROCID), or set RONDO_RANK, "
-                "RONDO_NRANKS and RONDO_UNIQUE_ID");
+                "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of "
+                "prterun or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
+}
+
+void alone(LaunchInfo* info) {
+  info->nranks = info->local_nranks = 1;
+  info->launcher = "none";
+  info->job = "none";
+  info->meeting = LaunchInfo::Meeting::kAlone;
+  info->how = "no launcher's variables are set: one rank alone";
+}
+
+// What is left of a launcher's environment without its rank: an error that names what is missing. Nothing of any: alone.
+Status without_rank(Environment* env, int launcher_pid, LaunchInfo* info) {
+  if (env->has("PMIX_RANK")) return without_nranks();
+  if (env->has("OMPI_COMM_WORLD_SIZE")) return from_open_mpi(env, info);
+  if (env->has("PMI_SIZE")) return from_mpich(env, launcher_pid, info);
+  if (env->has("SLURM_JOB_ID")) return from_slurm(env, info);
+  for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+    if (env->has(name)) return from_torchrun(env, info);
+  if (env->has("RONDO_LOCAL_RANK")) return from_rondo(env, info);
+  alone(info);
+  return {};
 }
 
 }  // namespace
@@ -219,7 +236,7 @@ Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pi
   } else if (env.has("SLURM_PROCID")) {
     RONDO_TRY(from_slurm(&env, &info));
   } else {
-    return unknown_launcher(env);
+    RONDO_TRY(without_rank(&env, launcher_pid, &info));
   }
   return info;
 }

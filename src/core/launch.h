@@ -1,12 +1,14 @@
 // Launch: which rank this process is, how many there are and where they meet, from the environment of a launcher.
 //
-// Looked for in this order; the first that is complete wins, one that is incomplete is an error naming what is missing:
+// Looked for in this order; the first whose rank is set wins. One that is incomplete is an error naming what is missing:
 //
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself
 //   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT                       the agent's TCPStore, or a derived id
 //   Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE            one host: abstract socket; else derived id
 //   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             likewise
 //   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  likewise
+//
+// A process with none of these variables is one rank alone, a world of one.
 //
 // With RONDO_STORE the ranks of any of them meet through a file instead (core/file_store.h).
 //
@@ -34,13 +36,14 @@ struct LaunchInfo {
     kTorchStore,   // rank 0 publishes its id in the TCPStore at master_addr:master_port, under `job`
     kLocalSocket,  // rank 0 hands its id over at an abstract Unix socket named by `job`
     kFileStore,    // rank 0 puts its id into a file of `directory`, named by `job`
+    kAlone,        // there is one rank, which nobody launched
     kDerivedId,    // rank 0 listens at master_addr:master_port, secret from `secret`
   };
   Rank rank = 0;
   int nranks = 0;
   int local_rank = 0;
   int local_nranks = 0;   // 0: unknown
-  std::string launcher;   // "torchrun", "Open MPI", "MPICH", "Slurm", "rondo"
+  std::string launcher;   // "torchrun", "Open MPI", "MPICH", "Slurm", "rondo"; "none"
   Meeting meeting = Meeting::kUniqueId;
   std::string job;        // names this run of this launcher on its hosts
   std::string directory;

@@ -98,6 +98,7 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
 Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patience) {
   switch (info.meeting) {
     case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
+    case LaunchInfo::Meeting::kAlone: return make_unique_id();
     case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
     case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
     case LaunchInfo::Meeting::kFileStore: break;  // join_through_file

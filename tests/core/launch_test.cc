@@ -193,7 +193,6 @@ TEST(LaunchEnvironment, TheInnerLauncherWins) {
 }
 
 TEST(LaunchEnvironment, WhatIsMissingOrWrongIsNamed) {
-  expect_refusal({}, {"RONDO_RANK", "RONDO_UNIQUE_ID", "torchrun", "mpirun", "srun"});
   expect_refusal({{"RANK", "0"}}, {"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "torchrun"});
   expect_refusal(with(kTorchrun, {{"RANK", "eight"}}), {"RANK='eight'"});
   expect_refusal(with(kTorchrun, {{"RANK", "8"}}), {"RANK=8", "WORLD_SIZE=8"});
@@ -201,6 +200,41 @@ TEST(LaunchEnvironment, WhatIsMissingOrWrongIsNamed) {
   expect_refusal(with(kTorchrun, {{"MASTER_PORT", "70000"}}), {"MASTER_PORT='70000'"});
   expect_refusal({{"RONDO_RANK", "0"}}, {"RONDO_NRANKS is not set", "RONDO_UNIQUE_ID is not set"});
   expect_refusal({{"RONDO_RANK", "0"}, {"RONDO_NRANKS", "1"}, {"RONDO_UNIQUE_ID", "12xy"}}, {"RONDO_UNIQUE_ID", "256"});
+}
+
+TEST(LaunchEnvironment, WithoutALauncherThereIsOneRank) {
+  // Settings that say where ranks meet may stand in a file for all programs: they do not say that there are several.
+  const Variables settings = {{"RONDO_PORT", "4000"}, {"RONDO_SECRET", "s"}, {"RONDO_STORE", "file:///tmp"}};
+  for (const Variables& none : {Variables{}, Variables{{"RANK", ""}, {"OMPI_COMM_WORLD_SIZE", ""}}, settings}) {
+    const auto info = read(none);
+    ASSERT_OK(info.status());
+    EXPECT_EQ(info->rank, 0);
+    EXPECT_EQ(info->nranks, 1);
+    EXPECT_EQ(info->local_rank, 0);
+    EXPECT_EQ(info->local_nranks, 1);
+    EXPECT_EQ(info->launcher, "none");
+    EXPECT_EQ(info->meeting, Meeting::kAlone);
+    EXPECT_NE(info->how.find("no launcher"), std::string::npos) << info->how;
+  }
+}
+
+// A launcher's environment without its rank must not pass for a program that was started alone.
+TEST(LaunchEnvironment, PartOfALaunchersVariablesIsAnErrorThatNamesTheRest) {
+  for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
+    expect_refusal({{name, "1"}}, {"torchrun", "RANK is not set", "one rank alone"});
+  expect_refusal({{"MASTER_ADDR", "node1"}}, {"RANK is not set", "WORLD_SIZE is not set", "one rank alone"});
+  expect_refusal({{"MASTER_PORT", "29500"}}, {"RANK is not set", "MASTER_ADDR is not set"});
+  expect_refusal(without(kTorchrun, "RANK"), {"RANK is not set"});
+  expect_refusal(without(kTorchrun, "WORLD_SIZE"), {"WORLD_SIZE is not set"});
+  expect_refusal(without(kOpenMpi, "OMPI_COMM_WORLD_RANK"), {"mpirun", "OMPI_COMM_WORLD_RANK is not set"});
+  expect_refusal(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), {"mpirun", "OMPI_COMM_WORLD_SIZE is not set"});
+  expect_refusal(without(kMpich, "PMI_RANK"), {"mpiexec", "PMI_RANK is not set"});
+  expect_refusal(without(kMpich, "PMI_SIZE"), {"mpiexec", "PMI_SIZE is not set"});
+  // A shell of salloc has the job's number and no rank.
+  expect_refusal({{"SLURM_JOB_ID", "42"}, {"SLURM_NTASKS", "6"}}, {"SLURM_PROCID is not set", "srun"});
+  expect_refusal(without(kSlurm, "SLURM_NTASKS"), {"SLURM_NTASKS is not set"});
+  expect_refusal({{"RONDO_NRANKS", "2"}}, {"RONDO_RANK is not set", "RONDO_UNIQUE_ID is not set"});
+  expect_refusal({{"RONDO_LOCAL_RANK", "0"}}, {"RONDO_RANK is not set", "RONDO_NRANKS is not set"});
 }
 
 TEST(LaunchEnvironment, UniqueIdsSurviveHex) {
@@ -236,6 +270,10 @@ TEST(LaunchMeeting, AtALocalSocket) {
   join_job(6, [](Rank r) {
     return with(kSlurm, {{"SLURM_PROCID", std::to_string(r)}, {"SLURM_JOB_ID", unique_name()}});
   });
+}
+
+TEST(LaunchMeeting, OneRankWithoutALauncherMeetsNobody) {
+  join_job(1, [](Rank) { return Variables{}; });
 }
 
 TEST(LaunchMeeting, AtADerivedAddress) {
