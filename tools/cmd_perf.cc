@@ -11,6 +11,7 @@
 
 #include "algorithms/registry.h"
 #include "commands.h"
+#include "core/launch.h"
 #include "nccl_flags.h"
 #include "perf_bench.h"
 #include "perf_explain.h"
@@ -94,29 +95,6 @@ void check_plan_options(const PerfOptions& o) {
     fail_perf("--explain tells the plan of a collective with equal counts and one type");
 }
 
-/// The program that started this process as one rank of a world, by its variables.
-struct Launcher {
-  std::string name;  // empty: none
-  int rank = 0, nranks = 1;
-};
-
-Launcher launcher() {
-  struct Row {
-    const char *name, *rank, *nranks;
-  };
-  constexpr Row kRows[] = {{"RONDO_RANK", "RONDO_RANK", "RONDO_NRANKS"},
-                           {"torchrun", "RANK", "WORLD_SIZE"},
-                           {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                           {"MPICH", "PMI_RANK", "PMI_SIZE"},
-                           {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
-  for (const Row& row : kRows) {
-    const char *rank = std::getenv(row.rank), *nranks = std::getenv(row.nranks);
-    if (rank != nullptr && (nranks != nullptr || row.name == kRows[0].name))
-      return {row.name, std::atoi(rank), nranks != nullptr ? std::atoi(nranks) : 1};
-  }
-  return {};
-}
-
 /// Who the ranks are. As in nccl-tests, a process has -t threads of -g ranks each, and a launcher starts the processes.
 void finish_world(PerfArgs& args) {
   PerfOptions& o = args.options;
@@ -125,14 +103,14 @@ void finish_world(PerfArgs& args) {
   if (o.ranks > 0 && in_process > 1)
     fail_perf("--ranks (processes) and --threads or -g above 1 exclude one another: choose one of them");
   if (in_process > 4096) fail_perf(flags + " are more than 4096 ranks in one process");
-  const Launcher by = launcher();
-  if (in_process > 1 && by.nranks > 1 && !is_launched_rank())
+  const Expected<LaunchInfo> by = launch_from_environment();
+  if (in_process > 1 && by.ok() && by->nranks > 1 && !is_launched_rank())
     fail_perf(
         fmt::format("{}: a process of {} is one rank here: start {} times as many processes, and leave -t and -g "
                     "out",
-                    flags, by.name, in_process));
+                    flags, by->launcher, in_process));
   o.threads = in_process > 1 ? in_process : 0;
-  if (is_launched_rank() || by.rank != 0) return;  // said once
+  if (is_launched_rank() || (by.ok() && by->rank != 0)) return;  // said once
   for (const std::string& answer : args.nccl_flags.answers()) std::fprintf(stderr, "rondo perf: %s\n", answer.c_str());
 }
 
@@ -182,7 +160,9 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
   if (is_launched_rank()) return bench_env(o, {"processes", argv});
   if (o.ranks > 0) return launch_processes(o.ranks, argv);
   if (o.threads > 0) return bench_threads(o, o.threads, {"threads of one process", argv});
-  if (const std::string by = launcher().name; !by.empty()) return bench_env(o, {"processes of " + by, argv});
+  const LaunchInfo launch = value_or_fail(launch_from_environment());
+  const std::string by = launch.launcher == "rondo" ? "RONDO_RANK" : launch.launcher;
+  if (launch.meeting != LaunchInfo::Meeting::kAlone) return bench_env(o, {"processes of " + by, argv});
   return bench_threads(o, 1, {"alone: see --ranks and --threads", argv});
 }
 

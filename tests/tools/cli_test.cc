@@ -196,6 +196,14 @@ TEST(Cli, InfoSaysWhatAnotherMachineWouldGet) {
   EXPECT_NE(missing.text().find("cannot be opened"), std::string::npos) << missing.text();
 }
 
+TEST(Cli, PerfWithPartOfALaunchersVariablesSaysWhatIsMissing) {
+  setenv("RANK", "0", 1);
+  Program perf({"perf", "all_reduce", "-b", "8", "-e", "8"});
+  unsetenv("RANK");
+  EXPECT_EQ(perf.exit_status(), 2);
+  EXPECT_NE(perf.text().find("WORLD_SIZE is not set"), std::string::npos) << perf.text();
+}
+
 TEST(Cli, InfoWithoutADriverSaysWhy) {
   setenv("RONDO_CUDA", "0", 1);
   Program info({"info"});
