@@ -44,7 +44,8 @@ class Environment {
     if (problems_.empty()) return {};
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("the environment looks like that of {}, but {}; set what is missing, or unset the rest "
-                              "for one rank alone", launcher, problems_));
+                              "for one rank alone",
+                              launcher, problems_));
   }
 
  private:
@@ -207,7 +208,7 @@ void alone(LaunchInfo* info) {
   info->how = "no launcher's variables are set: one rank alone";
 }
 
-// What is left of a launcher's environment without its rank: an error that names what is missing. Nothing of any: alone.
+// No launcher has set a rank. With any of its other variables that is an error, which names what is missing.
 Status without_rank(Environment* env, int launcher_pid, LaunchInfo* info) {
   if (env->has("PMIX_RANK")) return without_nranks();
   if (env->has("OMPI_COMM_WORLD_SIZE")) return from_open_mpi(env, info);

@@ -1,6 +1,6 @@
 // Launch: which rank this process is, how many there are and where they meet, from the environment of a launcher.
 //
-// Looked for in this order; the first whose rank is set wins. One that is incomplete is an error naming what is missing:
+// Looked for in this order; the first whose rank is set wins. If it is incomplete, the error names what is missing:
 //
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself
 //   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT                       the agent's TCPStore, or a derived id
