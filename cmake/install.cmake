@@ -1,5 +1,6 @@
 # What `cmake --install` puts down as component rondo: the shared library, the public headers, the CMake package and
-# rondo.pc; and libnccl.so.2 as component rondo_nccl. (The command line installs itself, in tools/.)
+# rondo.pc; libnccl.so.2 as component rondo_nccl; pages and examples as component rondo_doc. (The command line installs
+# itself, in tools/.)
 include(CMakePackageConfigHelpers)
 set(RONDO_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/rondo)
 
@@ -8,9 +9,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/rondo DESTINATION ${CMAKE_INSTAL
         FILES_MATCHING PATTERN "*.h")
 
 # libnccl.so.2 is a component and has a folder of its own, so that no linker or loader finds it where NVIDIA's is meant:
-# programs name it (LD_PRELOAD, LD_LIBRARY_PATH; docs/nccl.md).
-install(TARGETS rondo_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/rondo-nccl COMPONENT rondo_nccl
-        NAMELINK_SKIP)
+# programs name it (LD_PRELOAD, LD_LIBRARY_PATH, or -L for the link libnccl.so; docs/nccl.md).
+install(TARGETS rondo_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/rondo-nccl COMPONENT rondo_nccl)
 
 install(EXPORT rondoTargets NAMESPACE rondo:: DESTINATION ${RONDO_PACKAGE_DIR} COMPONENT rondo)
 
@@ -25,3 +25,9 @@ install(FILES ${PROJECT_BINARY_DIR}/rondoConfig.cmake ${PROJECT_BINARY_DIR}/rond
 file(RELATIVE_PATH RONDO_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/rondo.pc.in ${PROJECT_BINARY_DIR}/rondo.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/rondo.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT rondo)
+
+# The folders keep their places beside each other, so that the links between pages hold.
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/LICENSE
+        DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT rondo_doc)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        COMPONENT rondo_doc)
