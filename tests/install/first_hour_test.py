@@ -4,8 +4,8 @@ folder and with a home of its own, and compares what they print with what the pa
 
     first_hour_test.py --source SOURCE --build BUILD --work WORK [--torch VENV]
 
-In the page, an indented block is commands, ```cpp and ```cmake blocks are files whose first line names them, and ```text
-is what the commands before it print, among other lines; "..." stands for any text.
+In the page, an indented block is commands, ```cpp and ```cmake blocks are files whose first line names them, and
+```text is what the commands before it print, among other lines; "..." stands for any text.
 
 What does not run as it stands:
   cmake --build rondo-build   a dry run of what the page has configured; BUILD then takes its place
@@ -132,7 +132,8 @@ def environment(args: argparse.Namespace, home: Path) -> dict[str, str]:
     path = os.environ["PATH"]
     if args.torch:
         path = f"{args.torch}/bin:{path}"
-    env = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "BUILD": str(args.build), "FREE_PORT": str(free_port()),
+    env = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "BUILD": str(args.build),
+           "FREE_PORT": str(free_port()),
            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1",
            "CMAKE_BUILD_TYPE": "Debug",  # which compiles faster
@@ -178,7 +179,8 @@ def compare(block: Block, printed: str) -> None:
     for expected in block.printed:
         pattern = re.compile(".*".join(re.escape(part) for part in expected.split("...")))
         if not any(pattern.fullmatch(line) for line in lines):
-            fail(f"line {block.line} of the page: '{expected}' is not what is printed by\n{block.commands}\n\n{printed}")
+            fail(f"line {block.line} of the page: '{expected}' is not what is printed by\n{block.commands}\n\n"
+                 f"{printed}")
 
 
 def check_packages(printed: str, source: Path) -> None:
