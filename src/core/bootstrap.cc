@@ -1,6 +1,5 @@
 // The collective calls of a Bootstrap, and how it notices deaths.
 #include <fmt/format.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -104,22 +103,6 @@ Status Bootstrap::Impl::watch_link(Rank peer) {
   const uint32_t events = plan_.is_full() ? EPOLLRDHUP : EPOLLRDHUP | EPOLLIN;
   RONDO_TRY(add(links_[peer]->fd(), events, static_cast<uint64_t>(peer)));
   return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
-}
-
-// Without a link that shows which of its addresses can be reached: the one that is nearest to one of ours.
-std::string Bootstrap::Impl::address_of(Rank peer) {
-  const std::lock_guard lock(loss_mutex_);
-  if (!links_[peer]) {
-    if (peers_[peer].host == peers_[rank_].host) return "127.0.0.1";
-    return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
-  }
-  sockaddr_storage at{};
-  socklen_t bytes = sizeof at;
-  if (::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
-  char host[NI_MAXHOST] = "127.0.0.1";
-  if (at.ss_family == AF_UNIX) return host;
-  const auto* address = reinterpret_cast<const sockaddr*>(&at);
-  return ::getnameinfo(address, bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0 ? host : std::string();
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
@@ -462,6 +445,7 @@ HostLayout Bootstrap::hosts() const {
 bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
 bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
 std::string Bootstrap::address_of(Rank peer) const { return impl_->address_of(peer); }
+std::vector<std::string> Bootstrap::own_addresses() const { return impl_->own_addresses(); }
 std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
 void Bootstrap::set_interrupt(std::function<Status()> interrupt) { impl_->set_interrupt(std::move(interrupt)); }

@@ -89,9 +89,10 @@ class Bootstrap {
   HostLayout hosts() const;
   /// True when `peer` is a thread of this process (or this rank itself).
   bool same_process(Rank peer) const;
-  /// The numeric IP address of `peer`'s host as this rank reaches it; the loopback one for a rank of this host, empty
-  /// for one that is gone.
+  /// The numeric IP address at which this rank reaches `peer`; empty for one that is gone.
   std::string address_of(Rank peer) const;
+  /// All that address_of() of this rank may be on any rank.
+  std::vector<std::string> own_addresses() const;
   /// "rank 3 (pid 4711 on node7)": for messages.
   std::string describe(Rank peer) const;
 

@@ -57,6 +57,7 @@ class Bootstrap::Impl {
   Rank rank() const { return rank_; }
   const std::vector<PeerInfo>& peers() const { return peers_; }
   std::string address_of(Rank peer);
+  std::vector<std::string> own_addresses();
 
  private:
   /// Of reading the links.

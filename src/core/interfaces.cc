@@ -1,4 +1,6 @@
-// Which network interfaces the bootstrap listens on, and what a host name stands for. Declared in core/socket.h.
+// Which network interfaces the bootstrap listens on, at which addresses ranks reach one another, and what a host name
+// stands for. Declared in core/socket.h and core/bootstrap_impl.h.
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -9,10 +11,17 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/bootstrap_impl.h"
 #include "core/socket.h"
 
 namespace rondo {
 namespace {
+
+std::string text_of(const IpAddress& a) {
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(a.v6 ? AF_INET6 : AF_INET, a.bytes, text, sizeof text);
+  return text;
+}
 
 bool from_sockaddr(const sockaddr* from, IpAddress* to) {
   if (from == nullptr) return false;
@@ -80,6 +89,35 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec) {
   if (chosen.empty()) return Status(StatusCode::kSystem, "no network interface is up, not even loopback");
   put_v4_first(&chosen);
   return std::move(chosen);
+}
+
+// Without a link by TCP, which shows which of its addresses can be reached: the one that is nearest to one of ours.
+std::string Bootstrap::Impl::address_of(Rank peer) {
+  const std::lock_guard lock(loss_mutex_);
+  sockaddr_storage at{};
+  socklen_t bytes = sizeof at;
+  if (links_[peer] && ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
+  IpAddress address;
+  if (from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address)) return text_of(address);
+  return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
+}
+
+// Those that it listens at, and those that its links come from: a peer may have seen no other.
+std::vector<std::string> Bootstrap::Impl::own_addresses() {
+  std::vector<IpAddress> all = peers_[rank_].addresses;
+  const std::lock_guard lock(loss_mutex_);
+  for (const auto& link : links_) {
+    sockaddr_storage at{};
+    socklen_t bytes = sizeof at;
+    IpAddress address;
+    if (link && ::getsockname(link->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) == 0 &&
+        from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address) &&
+        std::find(all.begin(), all.end(), address) == all.end())
+      all.push_back(address);
+  }
+  std::vector<std::string> texts;
+  for (const IpAddress& a : all) texts.push_back(text_of(a));
+  return texts;
 }
 
 Expected<std::vector<IpAddress>> resolve(const std::string& host) {

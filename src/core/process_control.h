@@ -70,6 +70,7 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
   LocalPeers& peers_here() override { return here_; }
   std::string address_of(Rank r) override { return bootstrap_->address_of(r); }
+  std::vector<std::string> own_addresses() override { return bootstrap_->own_addresses(); }
   std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
   void part(std::string note) override { note_ = std::move(note); }
   bool are_many() const override { return !bootstrap_->is_full(); }

@@ -67,7 +67,7 @@ constexpr SettingRow kRows[] = {
     {"nccl_memory", Kind::kChoice, 0, 0, "auto|host|cuda", "auto: cuda where there is a device",
      "where libnccl.so.2's communicators have their buffers", kEnv},
     {"nccl_version", Kind::kNumber, 21400, 99999, "", "23203", "what libnccl.so.2's ncclGetVersion answers", kEnv},
-    {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces of the rendezvous"},
+    {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces on which ranks listen"},
     {"full_mesh", Kind::kNumber, 2, 65536, "", "64",
      "up to so many ranks have control connections each with each; more have them along the rows and columns of a grid",
      kEnv},

@@ -18,6 +18,7 @@ struct RelayOptions {
   double loss = 0;      // share of the frames, 0 to 1
   uint64_t seed = 1;    // which ones are lost
   int record_fd = -1;   // all frames are written here as they come
+  size_t alter_bytes = 0;  // one bit in the middle of the first frame that is so long is flipped; 0: of none
   int ready_fd = -1;    // one byte is written here when it forwards
 };
 

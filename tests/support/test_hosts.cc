@@ -166,7 +166,7 @@ bool TestHosts::limit(double megabits_per_s) const {
   return ok;
 }
 
-bool TestHosts::delay(double delay_ms, double loss, int record_fd) {
+bool TestHosts::delay(double delay_ms, double loss, int record_fd, size_t alter_bytes) {
   end(std::exchange(relay_, 0));
   std::vector<std::string> ports;
   for (int h = 0; h < num_hosts(); ++h) ports.push_back("port" + std::to_string(h));
@@ -181,6 +181,7 @@ bool TestHosts::delay(double delay_ms, double loss, int record_fd) {
     options.delay_ms = delay_ms;
     options.loss = loss;
     options.record_fd = record_fd;
+    options.alter_bytes = alter_bytes;
     options.ready_fd = pipe_fds[1];
     if (enter_network(holders_.back())) (void)relay_frames(ports, options);
     _exit(1);

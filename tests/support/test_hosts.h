@@ -50,8 +50,9 @@ class TestHosts {
   /// Both directions of every host's link carry no more than this. False: it could not.
   bool limit(double megabits_per_s) const;
   /// From now on a relay of ours is the switch: frames take so long one way, and this share of them is lost. All are
-  /// written to record_fd, if there is one. False: it could not.
-  bool delay(double delay_ms, double loss = 0, int record_fd = -1);
+  /// written to record_fd, if there is one. Of the first frame of at least alter_bytes bytes (0: of none) it flips one
+  /// bit, which no checksum shows. False: it could not.
+  bool delay(double delay_ms, double loss = 0, int record_fd = -1, size_t alter_bytes = 0);
   /// The kernel's switch again, with all cables in it. False: it could not.
   bool no_delay();
 

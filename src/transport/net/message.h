@@ -9,6 +9,7 @@
 
 #include "protocol/fifo.h"
 #include "protocol/lending.h"
+#include "rondo/status.h"
 #include "rondo/types.h"
 
 namespace rondo::net {
@@ -78,6 +79,8 @@ class Sink {
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;
   /// A whole message. kData, kSlot: its data are where they belong.
   virtual void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) = 0;
+  /// A message came that cannot be taken. It is never sent again: what waits for it fails, on all ranks, for this.
+  virtual void fail_here(const Status& why) = 0;
 
  protected:
   ~Sink() = default;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 namespace rondo::net {
 
 void Rail::set_peers(std::vector<PeerRoute> routes, uint64_t session) {
@@ -40,16 +38,17 @@ bool Rail::plausible(const DataHeader& h, size_t header_bytes, Rank from) const 
          has_line(h.header.kind) == (header_bytes == sizeof h);
 }
 
-// What is forged or comes twice is as if it had not come. Once said is enough: who forges, forges often.
 bool Rail::unseal(Rank from, std::string_view header, const void* data, size_t bytes) {
   unsealed_.resize(bytes < Sealer::kExtraBytes ? 0 : bytes - Sealer::kExtraBytes);
-  if (sealer_->open(from, header, static_cast<const std::byte*>(data), bytes,
-                    reinterpret_cast<std::byte*>(unsealed_.data())))
-    return true;
-  if (!std::exchange(told_of_forgery_, true))
-    std::fprintf(stderr, "rondo: rank %d drops what claims to be of rank %d: it is altered, or comes twice\n", rank_,
-                 from);
-  return false;
+  return sealer_->open(from, header, static_cast<const std::byte*>(data), bytes,
+                       reinterpret_cast<std::byte*>(unsealed_.data()));
+}
+
+void Rail::tampered(Rank from) {
+  sink_.fail_here(Status(StatusCode::kUnauthorized,
+                         fmt::format("what rank {} sent to rank {} was altered on the way, or came twice: somebody "
+                                     "tampers with the network{} between these two ranks",
+                                     from, rank_, device_.empty() ? "" : " at " + device_)));
 }
 
 PeerLoss Rail::loss(Rank r, std::string_view how) const { return {r, fmt::format("rank {} was lost: {}", r, how)}; }

@@ -34,7 +34,8 @@ class Rail {
   const std::string& address() const { return address_; }
   /// By rank. `session`: equal on all of them.
   void set_peers(std::vector<PeerRoute> routes, uint64_t session);
-  /// From now on all data are sealed, and what was not sealed with this key is dropped. Before the first message.
+  /// From now on all data are sealed. What a peer has not sealed with this key for this rank, or comes twice, fails the
+  /// communicator. Before the first message.
   void seal_with(std::unique_ptr<Sealer> sealer) { sealer_ = std::move(sealer); }
 
   /// Sends a header and data that stay as they are until the peer has answered for them: `header` and `data` are read
@@ -87,8 +88,15 @@ class Rail {
   /// True for the header of a message that rank `from` may have sent to this one; any rank where `from` is negative.
   bool plausible(const DataHeader& h, size_t header_bytes, Rank from = -1) const;
   bool is_sealed() const { return sealer_ != nullptr; }
-  /// Opens a sealed message into unsealed(). False: it is as if it had not come.
+  /// Opens a sealed message into unsealed(). False: it was altered, or comes twice.
   bool unseal(Rank from, std::string_view header, const void* data, size_t bytes);
+  /// What lets rank `to` notice whether `text`, which stays readable, was altered: kExtraBytes of the Sealer.
+  std::string proof_of(Rank to, std::string_view text) { return sealer_->seal(to, text, nullptr, 0); }
+  bool is_proven(Rank from, std::string_view text, const void* proof) {
+    return sealer_->open(from, text, static_cast<const std::byte*>(proof), Sealer::kExtraBytes, nullptr);
+  }
+  /// Somebody alters what travels between rank `from` and this one: all ranks fail, and say so.
+  void tampered(Rank from);
   const std::string& unsealed() const { return unsealed_; }
   /// "rank 3 was lost: <how>"
   PeerLoss loss(Rank r, std::string_view how) const;
@@ -108,7 +116,6 @@ class Rail {
   uint64_t session_ = 0;
   std::unique_ptr<Sealer> sealer_;
   std::string unsealed_;  // the data of the message at hand
-  bool told_of_forgery_ = false;
 };
 
 }  // namespace rondo::net

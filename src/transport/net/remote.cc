@@ -124,8 +124,8 @@ Status RemoteTransport::meet(const Options& options) {
     mine.pool_bytes = pool->usage().size_bytes;
     fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
     slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
-    RONDO_TRY_ASSIGN(const std::vector<std::string> rails, parse_rails(options.rails));
-    RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, rails));
+    RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
+    RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), peers_.own_addresses()}));
     wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
     return {};

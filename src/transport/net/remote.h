@@ -62,6 +62,8 @@ class RemotePeers {
   virtual LocalPeers& peers_here() = 0;
   /// The numeric IP address at which this rank reaches rank r.
   virtual std::string address_of(Rank r) = 0;
+  /// The numeric IP addresses at which other ranks reach this one: all that address_of() may say there.
+  virtual std::vector<std::string> own_addresses() = 0;
   /// A peer whose process or host is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
   /// Nothing while rank r has not left on purpose; then what it said last with part().
@@ -164,13 +166,13 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void take_disagreement(News news);
   void tell_abort();
   void hear_of_aborts();
-  void fail_here(const Status& why);
   Status strange(const Header& h) const;
+  Status unreadable(const Header& h, size_t bytes) const;
   bool carry();
   bool move();
   bool answer_leavers();
   bool fresh(Rank r, bool may_connect);
-  void note_end(Rank r, const std::byte* bytes, size_t num_bytes);
+  bool note_end(Rank r, const std::byte* bytes, size_t num_bytes);
   void leave();
   void keep_for_good();
   void poll_loop();
@@ -178,6 +180,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   Place place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
   bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
+  void fail_here(const Status& why) override;
 
   const Rank rank_;
   const int nranks_;

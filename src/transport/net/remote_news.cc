@@ -71,13 +71,15 @@ bool RemoteTransport::departed(Rank r) {
   return true;
 }
 
-void RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
+// False: it is no note.
+bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
   PartingNote note;
-  if (!PartingNote::decode(bytes, num_bytes, &note)) return;
+  if (!PartingNote::decode(bytes, num_bytes, &note)) return false;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
   if (note.differ_by >= 0 && note.differ_by < nranks_)
     take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
+  return true;
 }
 
 void RemoteTransport::hear_of_aborts() {

@@ -88,6 +88,11 @@ bool RemoteTransport::put(const Header& header, const HeaderLine& line, const st
   return s.ok();
 }
 
+Status RemoteTransport::unreadable(const Header& h, size_t bytes) const {
+  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
+                                                   rank_, h.from, static_cast<int>(h.kind), bytes));
+}
+
 Status RemoteTransport::strange(const Header& h) const {
   return Status(StatusCode::kInternal,
                 fmt::format("rank {}: rank {} sends to a slot that is not there (tag {}, slot {})", rank_, h.from,
@@ -99,6 +104,7 @@ void RemoteTransport::fail_here(const Status& why) {
   if (aborted_by_ >= 0) return;
   take_abort(rank_, std::string(why.message()));
   abort_untold_ = true;
+  ring(*bell(rank_));
 }
 
 void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
@@ -111,7 +117,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       break;
     case Kind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
     case Kind::kLeaving:
-      note_end(header.from, data, bytes);
+      if (!note_end(header.from, data, bytes)) fail_here(unreadable(header, bytes));
       remote.will_have_sent = header.step;
       remote.leaving = true;
       break;
@@ -136,7 +142,9 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
       break;
     case Kind::kBoards:
       if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.boards_came_ns = monotonic_ns();
+      else fail_here(unreadable(header, bytes));
       break;
+    default: fail_here(unreadable(header, bytes));
   }
   ring(*bell(rank_));
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <linux/sockios.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -28,8 +27,10 @@ constexpr size_t kMostAtOnce = 16;               // messages that one call write
 constexpr size_t kFewConnections = 4;            // are asked one by one, without the kernel's list
 constexpr uint32_t kLivelyPasses = 1024;         // for so many passes after something came on them
 constexpr uint32_t kListPasses = 8;              // after so many passes the list is asked all the same
-constexpr size_t kMostStrangers = 64;            // connections beyond one a rank that have not said who they are
-constexpr uint64_t kHelloNs = 10'000'000'000;    // until they must have
+constexpr size_t kMostUnknown = 64;              // connections beyond one a rank that have not said who they are
+constexpr uint64_t kConnectNs = 10'000'000'000;  // for so long a connection is made again that was closed unanswered
+constexpr uint64_t kFirstPauseNs = 1'000'000;    // before that, doubled each time
+constexpr uint32_t kMostDoublings = 7;
 
 /// The first bytes of a connection.
 struct Greeting {
@@ -40,145 +41,133 @@ struct Greeting {
 
 }  // namespace
 
-Expected<std::unique_ptr<TcpRail>> TcpRail::create(Rank rank, int nranks, Sink& sink, const std::string& device) {
+Expected<std::unique_ptr<TcpRail>> TcpRail::create(Rank rank, int nranks, Sink& sink, const std::string& device,
+                                                   const std::vector<std::string>& addresses) {
   std::unique_ptr<TcpRail> rail(new TcpRail(rank, nranks, sink, device));
-  RONDO_TRY(rail->open());
+  RONDO_TRY(rail->open(addresses));
   return rail;
 }
 
-Status TcpRail::open() {
-  auto failed = [](const char* what) {
-    return Status(StatusCode::kSystem, fmt::format("{}: {}", what, error_text(errno)));
-  };
+Status TcpRail::open(const std::vector<std::string>& addresses) {
   if (!device_.empty()) {
     RONDO_TRY_ASSIGN(local_, address_of_interface(device_));
   }
-  // Without an interface one socket serves both versions of IP; where there is no IPv6, IPv4 alone.
-  listener_ = listen_at(local_.empty() ? "::" : local_);
-  if (listener_ < 0 && local_.empty()) listener_ = listen_at("0.0.0.0");
-  if (listener_ < 0) return failed("a socket to listen on");
-  sockaddr_storage at{};
-  socklen_t bytes = sizeof at;
-  if (getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return failed("getsockname");
-  const uint16_t port = ntohs(at.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&at)->sin_port
-                                                      : reinterpret_cast<sockaddr_in6*>(&at)->sin6_port);
-  address_ = fmt::format("{} {}", port, local_);
+  RONDO_TRY(listener_.open(local_.empty() ? addresses : std::vector{local_}, kMostUnknown + peers_.size()));
+  address_ = fmt::format("{} {}", listener_.port(), local_);
   event_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  if (event_fd_ < 0) return failed("epoll_create1");
   epoll_event e{};
   e.events = EPOLLIN;
-  if (epoll_ctl(event_fd_, EPOLL_CTL_ADD, listener_, &e) != 0) return failed("epoll_ctl");
+  if (event_fd_ < 0 || epoll_ctl(event_fd_, EPOLL_CTL_ADD, listener_.event_fd(), &e) != 0)
+    return Status(StatusCode::kSystem, "epoll: " + error_text(errno));
   return {};
 }
 
 TcpRail::~TcpRail() {
   for (const auto& c : connections_)
     if (c->fd >= 0) ::close(c->fd);
-  if (listener_ >= 0) ::close(listener_);
   if (event_fd_ >= 0) ::close(event_fd_);
 }
 
 void TcpRail::add(std::unique_ptr<Connection> c) {
-  tune_socket(c->fd);
   c->since_ns = monotonic_ns();
-  c->last_pass = passes_;
   c->buffer.resize(kBufferBytes);
-  epoll_event e{};
-  e.events = EPOLLIN;
-  e.data.ptr = c.get();
-  epoll_ctl(event_fd_, EPOLL_CTL_ADD, c->fd, &e);
   connections_.push_back(std::move(c));
 }
 
-// Never waits: what is sent before the other side has answered stays in the queue.
+// The descriptor is a new one.
+void TcpRail::watch(Connection& c) {
+  tune_socket(c.fd);
+  c.last_pass = passes_;
+  c.watches_room = c.is_full = false;
+  epoll_event e{};
+  e.events = EPOLLIN;
+  e.data.ptr = &c;
+  epoll_ctl(event_fd_, EPOLL_CTL_ADD, c.fd, &e);
+}
+
 TcpRail::Connection* TcpRail::connect(Rank to) {
-  Peer& peer = peers_[static_cast<size_t>(to)];
-  const PeerRoute& route = routes_[static_cast<size_t>(to)];
+  auto c = std::make_unique<Connection>();
+  Connection& made = *c;
+  made.peer = to;
+  made.greeting = greeting_to(to);
+  add(std::move(c));
+  peers_[static_cast<size_t>(to)].ours = &made;
+  dial(made);
+  return made.broken ? nullptr : &made;
+}
+
+// Never waits: what is sent before the other side has answered stays in the queue.
+void TcpRail::dial(Connection& c) {
+  const PeerRoute& route = routes_[static_cast<size_t>(c.peer)];
   const size_t space = std::min(route.address.find(' '), route.address.size());
   const auto port = static_cast<uint16_t>(std::strtoul(route.address.substr(0, space).c_str(), nullptr, 10));
   std::string host = space < route.address.size() ? route.address.substr(space + 1) : std::string();
   if (host.empty()) host = route.host;
-  auto c = std::make_unique<Connection>();
-  c->peer = to;
-  Connection* const made = c.get();
-  sockaddr_storage at{};
-  socklen_t bytes = 0;
-  std::string why;
-  if (!to_sockaddr(host, port, &at, &bytes)) why = "it has no address";
-  else if (c->fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); c->fd < 0)
-    why = error_text(errno);
-  if (why.empty() && !local_.empty()) {
-    sockaddr_storage from{};
-    socklen_t from_bytes = 0;
-    if (!to_sockaddr(local_, 0, &from, &from_bytes) || bind(c->fd, reinterpret_cast<sockaddr*>(&from), from_bytes) != 0)
-      why = fmt::format("binding to {}: {}", local_, error_text(errno));
-  }
-  if (why.empty() && ::connect(c->fd, reinterpret_cast<sockaddr*>(&at), bytes) != 0 && errno != EINPROGRESS)
-    why = error_text(errno);
-  if (!why.empty()) {
-    if (c->fd >= 0) ::close(c->fd);
-    peer.failed = true;
-    peer.failed_ns = monotonic_ns();
-    peer.how = fmt::format("connecting to {} port {}: {}", host, port, why);
-    return nullptr;
-  }
-  add(std::move(c));
-  peer.ours = made;
-  greet(*made, to);
-  return made;
+  sockaddr_storage at{}, from{};
+  socklen_t bytes = 0, from_bytes = 0;
+  auto why = [&]() -> std::string {
+    if (!to_sockaddr(host, port, &at, &bytes)) return "it has no address";
+    c.fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c.fd < 0) return error_text(errno);
+    if (!local_.empty() && (!to_sockaddr(local_, 0, &from, &from_bytes) ||
+                            bind(c.fd, reinterpret_cast<sockaddr*>(&from), from_bytes) != 0))
+      return fmt::format("binding to {}: {}", local_, error_text(errno));
+    if (::connect(c.fd, reinterpret_cast<sockaddr*>(&at), bytes) != 0 && errno != EINPROGRESS) return error_text(errno);
+    return {};
+  }();
+  if (!why.empty()) return fail(c, fmt::format("connecting to {} port {}: {}", host, port, why));
+  watch(c);
 }
 
-void TcpRail::greet(Connection& c, Rank to) {
+size_t TcpRail::greeting_bytes() const { return sizeof(Greeting) + (is_sealed() ? Sealer::kExtraBytes : 0); }
+
+std::string TcpRail::greeting_to(Rank to) {
   Greeting h;
   h.session = session();
   h.from = rank_;
   h.to = to;
-  Outgoing o;
-  o.copy = std::make_unique<Copy>();
-  o.copy->data.assign(reinterpret_cast<const char*>(&h), sizeof h);
-  o.data = reinterpret_cast<const std::byte*>(o.copy->data.data());
-  o.frame.bytes = sizeof h;
-  c.queue.push_back(std::move(o));
-  ++pending_;
+  const std::string text(reinterpret_cast<const char*>(&h), sizeof h);
+  return is_sealed() ? text + proof_of(to, text) : text;
 }
 
-void TcpRail::accept_all() {
-  for (;;) {
-    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
-    const uint64_t now = monotonic_ns();
-    size_t strangers = 0;
-    for (const auto& c : connections_) {
-      if (c->peer >= 0 || c->broken) continue;
-      if (now - c->since_ns > kHelloNs) drop(*c);
-      else ++strangers;
-    }
-    if (strangers >= kMostStrangers + peers_.size()) {
-      ::close(fd);
-      continue;
-    }
-    auto c = std::make_unique<Connection>();
-    c->fd = fd;
-    add(std::move(c));
-  }
-}
-
-// True when the connection's peer is known.
-bool TcpRail::take_hello(Connection& c) {
-  if (c.end - c.begin < sizeof(Greeting)) return false;
+// The rank of this communicator that greets this one; -1: it is none.
+Rank TcpRail::who_greets(std::string_view greeting) {
   Greeting h;
-  std::memcpy(&h, c.buffer.data() + c.begin, sizeof h);
+  std::memcpy(&h, greeting.data(), sizeof h);
   if (h.magic != kMagic || h.session != session() || h.to != rank_ || h.from < 0 || h.from == rank_ ||
-      static_cast<size_t>(h.from) >= peers_.size() || peers_[static_cast<size_t>(h.from)].theirs != nullptr) {
+      static_cast<size_t>(h.from) >= peers_.size())
+    return -1;
+  return !is_sealed() || is_proven(h.from, greeting.substr(0, sizeof h), greeting.data() + sizeof h) ? h.from : -1;
+}
+
+bool TcpRail::admit(int fd, std::string_view greeting) {
+  const Rank from = who_greets(greeting);
+  if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr) {
     if (!std::exchange(told_of_stranger_, true))
       std::fprintf(stderr, "rondo: rank %d turns a connection away that does not know its communicator\n", rank_);
-    drop(c);
     return false;
   }
-  c.begin += sizeof h;
-  c.peer = h.from;
-  peers_[static_cast<size_t>(c.peer)].theirs = &c;
+  auto c = std::make_unique<Connection>();
+  c->fd = fd;
+  c->peer = from;
+  c->known = true;
+  c->greeting = greeting_to(from);
+  watch(*c);
+  peers_[static_cast<size_t>(from)].theirs = c.get();
+  ++num_admitted_;
+  add(std::move(c));
+  write(*connections_.back());  // the answer, for which the peer waits
   return true;
+}
+
+// True when the peer has answered.
+bool TcpRail::take_answer(Connection& c) {
+  if (c.end - c.begin < greeting_bytes()) return false;
+  const Rank from = who_greets({reinterpret_cast<const char*>(c.buffer.data() + c.begin), greeting_bytes()});
+  c.begin += greeting_bytes();
+  c.known = from == c.peer;
+  if (!c.known) nonsense(c);
+  return c.known;
 }
 
 void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
@@ -191,7 +180,12 @@ void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void*
     return;
   }
   Outgoing& o = c->queue.emplace_back();
-  o.frame = {static_cast<uint32_t>(header_bytes), static_cast<uint32_t>(bytes), {}};
+  o.frame.header_bytes = static_cast<uint32_t>(header_bytes);
+  o.frame.bytes = static_cast<uint32_t>(bytes);
+  if (is_sealed()) {
+    const std::string proof = proof_of(to, {reinterpret_cast<const char*>(&o.frame), kLengthsBytes});
+    std::memcpy(o.frame.proof, proof.data(), sizeof o.frame.proof);
+  }
   o.header = header;
   o.data = static_cast<const std::byte*>(data);
   o.copy = std::move(copy);
@@ -217,14 +211,34 @@ void TcpRail::finish_front(Connection& c) {
   --pending_;
 }
 
+// True when nothing more can be written now.
+bool TcpRail::is_stalled(Connection& c, int error) {
+  if (error == EINTR) return false;
+  if (error != EAGAIN && error != ENOBUFS && error != ENOMEM) ended(c, error);
+  c.is_full = true;
+  return true;
+}
+
+// True when it is out.
+bool TcpRail::write_greeting(Connection& c) {
+  while (c.greeted < c.greeting.size()) {
+    const ssize_t n = ::send(c.fd, c.greeting.data() + c.greeted, c.greeting.size() - c.greeted, MSG_NOSIGNAL);
+    if (n >= 0) c.greeted += static_cast<size_t>(n);
+    else if (is_stalled(c, errno)) return false;
+  }
+  return true;
+}
+
 // As much as the kernel takes. What was posted since the last time goes in one call: a credit costs next to nothing
 // where there are data to be sent.
 void TcpRail::write(Connection& c) {
+  if (c.fd < 0) return;
   if (c.is_full) {  // not for a little room: what goes in small parts costs both sides more
     pollfd room{c.fd, POLLOUT, 0};
     if (::poll(&room, 1, 0) == 0) return;
     c.is_full = false;
   }
+  if (!write_greeting(c) || !c.known) return;
   while (!c.queue.empty()) {
     std::array<iovec, 3 * kMostAtOnce> parts;
     size_t n = 0, total = 0;
@@ -238,10 +252,8 @@ void TcpRail::write(Connection& c) {
         parts[n++] = {static_cast<char*>(const_cast<void*>(at)) + skipped, bytes - skipped};
         total += bytes - skipped;
       };
-      if (o.header != nullptr) {
-        part(&o.frame, sizeof o.frame);
-        part(o.header, o.frame.header_bytes);
-      }
+      part(&o.frame, sizeof o.frame);
+      part(o.header, o.frame.header_bytes);
       part(o.data, o.frame.bytes);
     }
     msghdr m{};
@@ -249,10 +261,8 @@ void TcpRail::write(Connection& c) {
     m.msg_iovlen = n;
     const ssize_t written = sendmsg(c.fd, &m, MSG_NOSIGNAL);
     if (written < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) fail(c, error_text(errno));
-      c.is_full = true;
-      return;
+      if (is_stalled(c, errno)) return;
+      continue;
     }
     const bool all = static_cast<size_t>(written) == total;
     for (auto left = static_cast<size_t>(written); !c.queue.empty();) {
@@ -272,12 +282,12 @@ void TcpRail::write(Connection& c) {
 
 bool TcpRail::has_unread() const {
   return std::any_of(connections_.begin(), connections_.end(),
-                     [](const auto& c) { return !c->broken && c->begin != c->end; });
+                     [](const auto& c) { return c->fd >= 0 && c->begin != c->end; });
 }
 
 void TcpRail::push() {
   for (size_t i = 0; i < connections_.size(); ++i)
-    if (Connection& c = *connections_[i]; !c.queue.empty()) write(c);
+    if (Connection& c = *connections_[i]; has_to_write(c)) write(c);
 }
 
 bool TcpRail::progress() {
@@ -289,35 +299,72 @@ bool TcpRail::progress() {
   const bool by_list = lively == 0 || lively > kFewConnections || passes_ % kListPasses == 0;
   for (size_t i = 0; i < connections_.size(); ++i) {  // it may grow meanwhile
     Connection& c = *connections_[i];
-    if (!c.queue.empty()) write(c);
-    if (!c.broken && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
+    if (c.fd < 0 && !c.broken && monotonic_ns() >= c.connect_ns) dial(c);
+    if (has_to_write(c)) write(c);
+    if (c.fd >= 0 && ((!by_list && is_lively(connections_[i])) || c.begin != c.end)) read(c);
   }
   if (!by_list) return moves_ != before;
   epoll_event news[16];
   const int n = epoll_wait(event_fd_, news, 16, 0);
   for (int i = 0; i < n; ++i) {
     auto* c = static_cast<Connection*>(news[i].data.ptr);
-    if (c == nullptr) accept_all();
-    else if (!c->broken && (news[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
+    if (c == nullptr) listener_.look(greeting_bytes(), [this](int fd, std::string_view g) { return admit(fd, g); });
+    else if (c->fd >= 0 && (news[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
+  }
+  if (num_admitted_ + 1 == peers_.size() && listener_.event_fd() >= 0) {
+    epoll_ctl(event_fd_, EPOLL_CTL_DEL, listener_.event_fd(), nullptr);
+    listener_.close();
   }
   return moves_ != before;
+}
+
+void TcpRail::hang_up(Connection& c) {
+  if (c.fd < 0) return;
+  // Also for a copy that a fork has left in another process.
+  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
+  ::shutdown(c.fd, SHUT_RDWR);
+  ::close(std::exchange(c.fd, -1));
 }
 
 void TcpRail::drop(Connection& c) {
   if (c.broken) return;
   c.broken = any_broken_ = true;
-  // Also for a copy that a fork has left in another process.
-  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
-  ::shutdown(c.fd, SHUT_RDWR);
-  ::close(std::exchange(c.fd, -1));
+  hang_up(c);
   while (!c.queue.empty()) finish_front(c);
   keep_out_of_buffers(c);
+}
+
+// The connection has ended; 0: the peer closed it. Before the peer has answered that may be no fault of either rank:
+// it is made again.
+void TcpRail::ended(Connection& c, int error) {
+  const bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
+  const uint64_t now = monotonic_ns();
+  if (c.known || !closed || now - c.since_ns > kConnectNs)
+    return fail(c, !closed   ? error_text(error)
+                   : c.known ? "it closed the connection"
+                             : fmt::format("it closed {} connections unanswered", c.times_closed + 1));
+  hang_up(c);
+  c.greeted = c.begin = c.end = 0;
+  c.connect_ns = now + (kFirstPauseNs << std::min(c.times_closed++, kMostDoublings));
+}
+
+void TcpRail::nonsense(Connection& c) {
+  if (is_sealed()) ignore(c);
+  else fail(c, "it sends what makes no sense");
+}
+
+// What comes on it was altered. The connection stays, for what is sent: that it ended would be taken for a rank's loss.
+void TcpRail::ignore(Connection& c) {
+  if (std::exchange(c.ignored, true)) return;
+  epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
+  c.begin = c.end = 0;
+  c.known = true;
+  tampered(c.peer);
 }
 
 void TcpRail::fail(Connection& c, std::string_view how) {
   if (c.broken) return;
   drop(c);
-  if (c.peer < 0) return;
   Peer& peer = peers_[static_cast<size_t>(c.peer)];
   if (peer.ours == &c) peer.ours = nullptr;
   if (peer.theirs == &c) peer.theirs = nullptr;
@@ -367,7 +414,8 @@ std::vector<PeerLoss> TcpRail::losses(uint64_t before_ns) const {
 bool TcpRail::flush() {
   return std::all_of(connections_.begin(), connections_.end(), [](const auto& c) {
     int unacknowledged = 0;
-    return c->broken || (c->queue.empty() && (ioctl(c->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0));
+    return c->broken || (c->queue.empty() && !has_to_write(*c) &&
+                         (ioctl(c->fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0));
   });
 }
 
@@ -379,7 +427,7 @@ bool TcpRail::close(uint64_t) {
 
 bool TcpRail::arm() {
   for (const auto& c : connections_) {
-    if (c->broken || c->queue.empty() != c->watches_room) continue;
+    if (c->fd < 0 || c->ignored || has_to_write(*c) == c->watches_room) continue;
     c->watches_room = !c->watches_room;
     epoll_event e{};
     e.events = EPOLLIN | (c->watches_room ? static_cast<uint32_t>(EPOLLOUT) : 0U);

@@ -1,6 +1,7 @@
 // TcpRail: a rail over TCP sockets, made when ranks first talk.
 //
-//   connection:  hello | frame, header, data | frame, header, data | ...
+//   connection:  greeting | frame, header, data | frame, header, data | ...      from the rank that connects
+//                greeting | ...                                                  the answer
 //
 // A message is written from where it lies and read to where it belongs: of a long one the kernel copies each byte once
 // on either side, and nobody else does. What is to be added there is read in blocks, which are added while they are in
@@ -17,8 +18,13 @@
 //
 // Sealed ones all go on the sender's own, in order: what is too old counts as a copy (sealer.h).
 //
-// Who connects says in the hello which communicator, and which rank of it, it is, and wants; whoever does not know that
-// is turned away.
+// The greeting of the rank that connects says which communicator and which rank of it this is, and which rank it wants;
+// who does not know that is turned away (TcpListener). The other rank answers with a greeting of its own. Nothing else
+// is sent before the answer: until then the connection may be closed for no fault of either rank, and is made again.
+// Where data are sealed, so are greetings, and every frame carries a proof that its lengths were not altered. A message
+// that cannot be opened fails the communicator: TCP delivers it no second time.
+//
+// Once all peers have connected, the rail listens no more.
 //
 // Thread safety: as Rail.
 #pragma once
@@ -32,14 +38,16 @@
 #include <vector>
 
 #include "transport/net/rail.h"
+#include "transport/net/tcp_listener.h"
 
 namespace rondo::net {
 
 class TcpRail final : public Rail {
  public:
-  /// Listens. `device`: a network interface by its name, whose address is used for all connections; empty: all there
-  /// are. Errors: kInvalidArgument (no such interface, or none with an address), kSystem.
-  static Expected<std::unique_ptr<TcpRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device);
+  /// Listens. `device`: a network interface by its name, whose address is used for all connections; empty: listens at
+  /// the numeric `addresses`. Errors: kInvalidArgument (no such interface, or none with an address), kSystem.
+  static Expected<std::unique_ptr<TcpRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device,
+                                                   const std::vector<std::string>& addresses);
   ~TcpRail() override;
 
   bool progress() override;
@@ -64,17 +72,19 @@ class TcpRail final : public Rail {
   struct Frame {
     uint32_t header_bytes = 0;
     uint32_t bytes = 0;  // of data
-    uint64_t pad[7] = {};
+    std::byte proof[Sealer::kExtraBytes] = {};  // of the above, where data are sealed
+    std::byte pad[32] = {};
   };
   static_assert(sizeof(Frame) == 64);
+  static constexpr size_t kLengthsBytes = offsetof(Frame, proof);
   struct Outgoing {
     Frame frame;
-    const void* header = nullptr;  // nullptr: neither frame nor header, a hello
+    const void* header = nullptr;
     const std::byte* data = nullptr;
     std::unique_ptr<Copy> copy;
     Lent* lent = nullptr;
     size_t written = 0;  // of frame, header and data
-    size_t total() const { return (header != nullptr ? sizeof frame + frame.header_bytes : 0) + frame.bytes; }
+    size_t total() const { return sizeof frame + frame.header_bytes + frame.bytes; }
   };
   struct Incoming {
     DataHeader header;
@@ -87,9 +97,15 @@ class TcpRail final : public Rail {
     bool in_pieces() const { return place.at == nullptr; }
   };
   struct Connection {
-    int fd = -1;
-    Rank peer = -1;  // not known before its hello
-    uint64_t since_ns = 0;
+    int fd = -1;  // -1: broken, or to be made again
+    Rank peer = -1;
+    bool known = false;         // the peer's greeting has come
+    std::string greeting;       // ours
+    size_t greeted = 0;         // written of it
+    uint64_t since_ns = 0;      // first connected
+    uint64_t connect_ns = 0;    // when to connect again
+    uint32_t times_closed = 0;  // before the peer's greeting came
+    bool ignored = false;       // what comes was altered
     uint32_t last_pass = 0;     // in which something came
     bool reads_long = false;    // the last message was long: so may be the next
     bool watches_room = false;  // for writing
@@ -114,15 +130,24 @@ class TcpRail final : public Rail {
 
   TcpRail(Rank rank, int nranks, Sink& sink, std::string device)
       : Rail(rank, sink, std::move(device)), peers_(static_cast<size_t>(nranks)) {}
-  Status open();
+  Status open(const std::vector<std::string>& addresses);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
             std::unique_ptr<Copy> copy, Lent* lent) override;
   Connection* connect(Rank to);
+  void dial(Connection& c);
   void add(std::unique_ptr<Connection> c);
-  void accept_all();
-  void greet(Connection& c, Rank to);
-  bool take_hello(Connection& c);
+  void watch(Connection& c);
+  size_t greeting_bytes() const;
+  std::string greeting_to(Rank to);
+  Rank who_greets(std::string_view greeting);
+  bool admit(int fd, std::string_view greeting);
+  bool take_answer(Connection& c);
+  static bool has_to_write(const Connection& c) {
+    return c.greeted < c.greeting.size() || (c.known && !c.queue.empty());
+  }
   void write(Connection& c);
+  bool write_greeting(Connection& c);
+  bool is_stalled(Connection& c, int error);
   void finish_front(Connection& c);
   void read(Connection& c);
   ptrdiff_t fill(Connection& c);
@@ -130,13 +155,18 @@ class TcpRail final : public Rail {
   bool begin_message(Connection& c);
   static void take(Connection& c, size_t bytes);
   void end_message(Connection& c);
+  void ignore(Connection& c);
+  void nonsense(Connection& c);
+  void hang_up(Connection& c);
+  void ended(Connection& c, int error);
   void fail(Connection& c, std::string_view how);
   void drop(Connection& c);
   void keep_out_of_buffers(Connection& c);
   void sweep();
 
   std::string local_;  // the interface's address, numeric
-  int listener_ = -1;
+  TcpListener listener_;
+  size_t num_admitted_ = 0;
   std::vector<Peer> peers_;  // by rank
   std::vector<std::unique_ptr<Connection>> connections_;
   uint32_t passes_ = 0;

@@ -78,10 +78,15 @@ bool TcpRail::begin_message(Connection& c) {
   if (held < sizeof f) return false;
   std::memcpy(&f, c.buffer.data() + c.begin, sizeof f);
   if ((f.header_bytes != sizeof(Header) && f.header_bytes != sizeof(DataHeader)) || f.bytes > kMostBytes) {
-    fail(c, "it sends what makes no sense");
+    nonsense(c);
     return false;
   }
   if (held < sizeof f + f.header_bytes) return false;
+  // Before so many bytes are waited for. Looked at once: a sealed message does not wait for its reader.
+  if (is_sealed() && !is_proven(c.peer, {reinterpret_cast<const char*>(&f), kLengthsBytes}, f.proof)) {
+    nonsense(c);
+    return false;
+  }
   Incoming& m = c.message;
   m.header = {};
   std::memcpy(static_cast<void*>(&m.header), c.buffer.data() + c.begin + sizeof f, f.header_bytes);
@@ -89,7 +94,11 @@ bool TcpRail::begin_message(Connection& c) {
   m.bytes = f.bytes;
   m.got = m.added = 0;
   m.place = {};
-  m.wanted = plausible(m.header, m.header_bytes, c.peer);
+  m.wanted = true;
+  if (!plausible(m.header, m.header_bytes, c.peer)) {
+    nonsense(c);
+    return false;
+  }
   c.begin += sizeof f + f.header_bytes;
   c.in_message = true;
   if (c.end - c.begin >= m.bytes) {  // all of it is here, and is taken from here
@@ -98,7 +107,7 @@ bool TcpRail::begin_message(Connection& c) {
     c.begin += m.bytes;
     return true;
   }
-  if (m.wanted && !is_sealed() && m.header_bytes == sizeof(DataHeader)) {
+  if (!is_sealed() && m.header_bytes == sizeof(DataHeader)) {
     // A peer may be ahead of this rank, which then asks a moment later, and saves a way through the ring.
     const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
     m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
@@ -134,7 +143,7 @@ void TcpRail::end_message(Connection& c) {
   const std::byte* data = m.place.at;
   size_t bytes = m.bytes;
   if (is_sealed()) {
-    if (!unseal(c.peer, {reinterpret_cast<const char*>(&m.header), m.header_bytes}, data, bytes)) return;
+    if (!unseal(c.peer, {reinterpret_cast<const char*>(&m.header), m.header_bytes}, data, bytes)) return ignore(c);
     data = reinterpret_cast<const std::byte*>(unsealed().data());
     bytes = unsealed().size();
   }
@@ -151,21 +160,21 @@ bool TcpRail::more(Connection& c) {
     c.last_pass = passes_;
     return true;
   }
-  if (came == 0) fail(c, "it closed the connection");
-  else if (errno != EAGAIN && errno != EINTR) fail(c, error_text(errno));
+  if (came == 0) ended(c, 0);
+  else if (errno != EAGAIN && errno != EINTR) ended(c, errno);
   return false;
 }
 
 // Up to one message: its reader may then say where the next one belongs.
 void TcpRail::read(Connection& c) {
-  for (const uint64_t before = moves_; !c.broken && moves_ == before;) {
-    const bool in_message = c.peer < 0 ? false : c.in_message || begin_message(c);
-    if (in_message) {
+  for (const uint64_t before = moves_; c.fd >= 0 && !c.ignored && moves_ == before;) {
+    if (!c.known) {
+      if (take_answer(c)) write(c);  // what has waited for it
+      else if (c.fd < 0 || c.ignored || !more(c)) return;
+    } else if (c.in_message || begin_message(c)) {
       if (c.message.got < c.message.bytes && !more(c)) return;
       if (c.message.got == c.message.bytes) end_message(c);
-    } else if (c.broken || (c.peer < 0 && take_hello(c))) {
-      continue;
-    } else if (std::exchange(c.waits, false) || c.broken || !more(c)) {
+    } else if (std::exchange(c.waits, false) || c.fd < 0 || c.ignored || !more(c)) {
       return;
     }
   }

@@ -70,18 +70,23 @@ Expected<std::string> address_of_interface(const std::string& device) {
   return v4.empty() ? v6 : v4;
 }
 
-int listen_at(const std::string& host) {
+int listen_at(const std::string& host, uint16_t* port) {
   sockaddr_storage at{};
   socklen_t bytes = 0;
-  if (!to_sockaddr(host, 0, &at, &bytes)) {
+  if (!to_sockaddr(host, *port, &at, &bytes)) {
     errno = EAFNOSUPPORT;
     return -1;
   }
   const int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
-  const int v6_alone = 0;
-  if (host == "::") setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6_alone, sizeof v6_alone);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&at), bytes) == 0 && listen(fd, SOMAXCONN) == 0) return fd;
+  const int on = 1;
+  if (at.ss_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), bytes) == 0 && listen(fd, SOMAXCONN) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &bytes) == 0) {
+    *port = ntohs(at.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&at)->sin_port
+                                          : reinterpret_cast<sockaddr_in6*>(&at)->sin6_port);
+    return fd;
+  }
   const int why = errno;
   ::close(fd);
   errno = why;

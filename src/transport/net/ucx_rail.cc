@@ -252,10 +252,20 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
   DataHeader h;
   if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // a stray
   std::memcpy(static_cast<void*>(&h), header, header_bytes);
-  if (closing_ || !plausible(h, header_bytes)) return UCS_OK;
+  if (closing_ || h.header.session != session()) return UCS_OK;
+  if (!plausible(h, header_bytes)) {
+    sink_.fail_here(Status(StatusCode::kInternal,
+                           fmt::format("rank {}: a message that claims to be of rank {} makes no sense (kind {})",
+                                       rank_, h.header.from, static_cast<int>(h.header.kind))));
+    return UCS_OK;
+  }
   if (is_sealed()) {
-    if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // nobody here sends sealed data so
-    if (!unseal(h.header.from, {static_cast<const char*>(header), header_bytes}, data, bytes)) return UCS_OK;
+    // Nobody here sends sealed data by rendezvous.
+    if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
+        !unseal(h.header.from, {static_cast<const char*>(header), header_bytes}, data, bytes)) {
+      tampered(h.header.from);
+      return UCS_OK;
+    }
     data = const_cast<char*>(unsealed().data());
     bytes = unsealed().size();
   }

@@ -42,11 +42,8 @@ uint64_t left_of(uint64_t limit_ns, uint64_t since_ns) {
   return gone < limit_ns ? limit_ns - gone : 0;
 }
 
-Expected<std::unique_ptr<Rail>> make_rail(Net net, Rank rank, int nranks, Sink& sink, const std::string& device) {
-  if (net == Net::kTcp) {
-    RONDO_TRY_ASSIGN(auto rail, TcpRail::create(rank, nranks, sink, device));
-    return std::unique_ptr<Rail>(std::move(rail));
-  }
+Expected<std::unique_ptr<Rail>> make_ucx_rail([[maybe_unused]] Rank rank, [[maybe_unused]] int nranks,
+                                              [[maybe_unused]] Sink& sink, [[maybe_unused]] const std::string& device) {
 #ifdef RONDO_HAVE_UCX
   RONDO_TRY_ASSIGN(auto rail, UcxRail::create(rank, nranks, sink, device));
   return std::unique_ptr<Rail>(std::move(rail));
@@ -57,11 +54,15 @@ Expected<std::unique_ptr<Rail>> make_rail(Net net, Rank rank, int nranks, Sink& 
 
 }  // namespace
 
-Expected<std::unique_ptr<Wire>> Wire::create(Net net, Rank rank, int nranks, Sink& sink,
-                                             const std::vector<std::string>& devices) {
+Expected<std::unique_ptr<Wire>> Wire::create(Net net, Rank rank, int nranks, Sink& sink, const Reach& reach) {
   std::unique_ptr<Wire> wire(new Wire(nranks));
-  for (size_t i = 0; i < std::max<size_t>(1, devices.size()); ++i) {
-    RONDO_TRY_ASSIGN(auto rail, make_rail(net, rank, nranks, sink, devices.empty() ? std::string() : devices[i]));
+  auto make = [&](const std::string& device) -> Expected<std::unique_ptr<Rail>> {
+    if (net == Net::kUcx) return make_ucx_rail(rank, nranks, sink, device);
+    RONDO_TRY_ASSIGN(auto rail, TcpRail::create(rank, nranks, sink, device, reach.addresses));
+    return std::unique_ptr<Rail>(std::move(rail));
+  };
+  for (size_t i = 0; i < std::max<size_t>(1, reach.devices.size()); ++i) {
+    RONDO_TRY_ASSIGN(auto rail, make(reach.devices.empty() ? std::string() : reach.devices[i]));
     wire->rails_.push_back(std::move(rail));
   }
   if (wire->rails_.size() == 1) {

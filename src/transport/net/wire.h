@@ -25,12 +25,16 @@ Expected<std::vector<std::string>> parse_rails(const std::string& names);
 /// What carries messages between ranks that share no memory.
 enum class Net : uint8_t { kTcp, kUcx };
 
+/// By what this rank is reached.
+struct Reach {
+  std::vector<std::string> devices;    // one rail over each; none: one rail over whatever there is
+  std::vector<std::string> addresses;  // numeric; a TCP rail without a device listens there
+};
+
 class Wire {
  public:
-  /// `devices`: one rail over each; none: one rail over whatever there is. Errors: those of the rails, kUnsupported (no
-  /// UCX).
-  static Expected<std::unique_ptr<Wire>> create(Net net, Rank rank, int nranks, Sink& sink,
-                                                const std::vector<std::string>& devices);
+  /// Errors: those of the rails, kUnsupported (no UCX).
+  static Expected<std::unique_ptr<Wire>> create(Net net, Rank rank, int nranks, Sink& sink, const Reach& reach);
   /// close() must have said true before, if anything was sent.
   ~Wire();
   Wire(const Wire&) = delete;
