@@ -25,6 +25,7 @@ from pathlib import Path
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("include",),
+    ("os",),
     ("cuda",),
     ("algorithms", "kernels", "protocol", "topology", "trace"),
     ("schedule",),

@@ -22,7 +22,7 @@ std::string& thread_error() {
 rondo_status report(const Status& s, LastError* error) {
   if (s.ok()) [[likely]] return RONDO_OK;
   thread_error() = s.to_string();
-  if (error != nullptr) {
+  if (error != nullptr && error->made_here) {
     std::lock_guard lock(error->mutex);
     error->text = thread_error();
   }
@@ -119,7 +119,7 @@ const char* rondo_status_string(rondo_status status) {
 }
 
 const char* rondo_last_error(const rondo_comm* comm) {
-  if (comm == nullptr) return rondo::thread_error().c_str();
+  if (comm == nullptr || !comm->error->made_here) return rondo::thread_error().c_str();
   thread_local std::string copy;
   std::lock_guard lock(comm->error->mutex);
   copy = comm->error->text;
@@ -185,7 +185,7 @@ rondo_status rondo_comm_error(rondo_comm* comm) {
 rondo_status rondo_comm_abort(rondo_comm* comm) {
   if (comm == nullptr) return rondo::null_argument("comm");
   comm->comm->abort();
-  return RONDO_OK;
+  return report(comm->comm->impl().check_process(), comm);
 }
 
 rondo_status rondo_comm_destroy(rondo_comm* comm) {

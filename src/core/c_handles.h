@@ -8,6 +8,7 @@
 #include <string>
 
 #include "rondo/communicator.h"
+#include "os/forks.h"
 
 namespace rondo {
 
@@ -15,6 +16,7 @@ namespace rondo {
 struct LastError {
   std::mutex mutex = {};  // several threads may fail on one communicator
   std::string text = {};
+  MadeHere made_here = {};  // else another thread may have held the mutex when this process was forked
 };
 
 }  // namespace rondo

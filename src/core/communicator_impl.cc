@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "os/no_cancel.h"
+
 namespace rondo {
 namespace {
 
@@ -73,6 +75,10 @@ CommunicatorImpl::~CommunicatorImpl() {
   (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
   tracing_.reset();
+}
+
+Status CommunicatorImpl::check_process() const {
+  return is_of_this_process() ? Status() : forked_error(fmt::format("rank {}", rank_));
 }
 
 void CommunicatorImpl::lock() {
@@ -213,6 +219,7 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
       call.in,
       call.out,
       settings_.deadline_s};
+  if (!is_of_this_process()) [[unlikely]] return check_process();
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.
@@ -226,6 +233,7 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
     return {};
   }
   if (device_ != nullptr) [[unlikely]] {
+    const NoCancel no_cancel;
     std::shared_ptr<WorkState> state;
     if (work != nullptr) {
       state = std::make_shared<WorkState>();
@@ -239,10 +247,11 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
     return {};
   }
   if (work != nullptr) {
+    if (Status s = make_progress_thread(); !s.ok()) return not_started(c, s);
     work->state_ = std::make_shared<WorkState>();
     const Status s = admit(c, work->state_);
     if (!s.ok()) work->state_.reset();
-    else start_progress();
+    else kick_progress();
     return s;
   }
   lock();
@@ -287,9 +296,15 @@ void CommunicatorImpl::forget_finished() {
   std::erase_if(under_way_, [](const auto& w) { return w->op.done.load(std::memory_order_acquire); });
 }
 
-void CommunicatorImpl::start_progress() {
+Status CommunicatorImpl::make_progress_thread() {
   std::lock_guard guard(progress_mutex_);
-  if (progress_ == nullptr) progress_ = std::make_unique<ProgressThread>(queue_, binding_);
+  if (progress_ != nullptr) return {};
+  RONDO_TRY_ASSIGN(progress_, ProgressThread::create(queue_, binding_));
+  return {};
+}
+
+void CommunicatorImpl::kick_progress() {
+  std::lock_guard guard(progress_mutex_);
   progress_->kick();
 }
 

@@ -18,6 +18,7 @@
 #include "engine/planner.h"
 #include "engine/progress.h"
 #include "rondo/communicator.h"
+#include "os/forks.h"
 #include "transport/transport.h"
 
 namespace rondo {
@@ -81,9 +82,14 @@ class CommunicatorImpl {
   }
   /// What a call is to the device engine. `state` may be null.
   DeviceRequest device_request(const CallArguments& call, const std::shared_ptr<WorkState>& state) const;
+  /// Before an asynchronous call is admitted. Errors: those of Thread::start.
+  Status make_progress_thread();
   /// Lets the progress thread take care of what has been admitted.
-  void start_progress();
+  void kick_progress();
 
+  /// False in a forked child: nothing but rank() and nranks() may be called there, and the destructor must not run.
+  bool is_of_this_process() const { return static_cast<bool>(made_here_); }
+  Status check_process() const;
   Rank rank() const { return rank_; }
   int nranks() const { return nranks_; }
   /// Equal on all ranks.
@@ -144,6 +150,7 @@ class CommunicatorImpl {
 
   const Rank rank_;
   const int nranks_;
+  const MadeHere made_here_;
   const Settings settings_;
   std::mutex control_mutex_;  // one call at a time that makes a communicator
   std::unique_ptr<ControlPlane> control_;  // outlives the transport

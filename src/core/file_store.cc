@@ -15,6 +15,7 @@
 #include "core/auth.h"
 #include "core/launch.h"
 #include "core/unique_id.h"
+#include "os/limits.h"
 
 namespace rondo {
 namespace {
@@ -116,6 +117,7 @@ Expected<std::string> FileStore::write_beside(const std::string& text) const {
   uint64_t random = 0;
   RONDO_TRY(random_bytes(&random, sizeof(random)));
   const std::string temporary = fmt::format(".{}.{:016x}", name_, random);
+  const NoSizeSignal no_signal;
   const Fd fd(::openat(fd_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return cannot("write to the directory", directory_, kRemedy);
   if (::fchmod(fd.get(), 0600) == 0 &&

@@ -1,6 +1,7 @@
 #include "core/flight_watch.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,10 +13,10 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "core/tracing.h"
+#include "os/thread.h"
 
 namespace rondo {
 namespace {
@@ -38,6 +39,7 @@ class Watcher {
     if (fd < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", std::strerror(errno)));
     signalled_fd.store(fd);
     auto watcher = std::unique_ptr<Watcher>(new Watcher(signal, fd));
+    RONDO_TRY(watcher->thread_.start("the thread of RONDO_FLIGHT_SIGNAL", [w = watcher.get()] { w->loop(); }));
     struct sigaction action{};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
@@ -52,7 +54,7 @@ class Watcher {
     stop_.store(true);
     const uint64_t one = 1;
     while (write(fd_, &one, sizeof one) < 0 && errno == EINTR) continue;
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     signalled_fd.store(-1);
     close(fd_);
   }
@@ -70,7 +72,7 @@ class Watcher {
   }
 
  private:
-  Watcher(int signal, int fd) : signal_(signal), fd_(fd), thread_([this] { loop(); }) {}
+  Watcher(int signal, int fd) : signal_(signal), fd_(fd) {}
 
   void loop() {
     for (uint64_t count; !stop_.load();) {
@@ -88,16 +90,27 @@ class Watcher {
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::vector<Tracing*> watched_;
-  std::thread thread_;  // last: it starts when all else stands
+  Thread thread_;
 };
 
+// Never destroyed, since communicators may outlive main(). A forked child has no such thread: it ignores the signal, and
+// a communicator that it makes itself brings a new one.
 struct Registry {
   std::mutex mutex;
   std::unique_ptr<Watcher> watcher;
 };
 Registry& registry() {
-  static Registry r;
-  return r;
+  static Registry* r = [] {
+    auto* made = new Registry;
+    pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                   [] {
+                     signalled_fd.store(-1);
+                     (void)registry().watcher.release();
+                     registry().mutex.unlock();
+                   });
+    return made;
+  }();
+  return *r;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/communicator_impl.h"
+#include "os/no_cancel.h"
 
 namespace rondo {
 namespace {
@@ -41,6 +42,7 @@ Status group_end() {
   Group& group = this_threads_group();
   if (group.depth == 0) return Status(StatusCode::kInvalidArgument, "group_end without group_start");
   if (--group.depth > 0) return {};
+  const NoCancel no_cancel;
   std::vector<GroupedCall> calls;
   calls.swap(group.calls);
 
@@ -48,6 +50,18 @@ Status group_end() {
   std::stable_partition(calls.begin(), calls.end(),
                         [](const GroupedCall& c) { return !is_point_to_point(c.call.request.collective); });
   Status first_error;
+  const auto refuse = [&first_error](GroupedCall& c, Status why) {
+    if (first_error.ok()) first_error = why;
+    c.state->op.status = std::move(why);
+    c.state->op.done.store(true, std::memory_order_release);
+    c.state->submitted.store(true, std::memory_order_release);
+  };
+  std::erase_if(calls, [&refuse](GroupedCall& c) {  // the group may have been opened before a fork
+    Status s = c.comm->check_process();
+    const bool refused = !s.ok();
+    if (refused) refuse(c, std::move(s));
+    return refused;
+  });
   std::vector<DeviceRequest> requests;
   std::vector<DeviceEngine::Entry> entries;
   requests.reserve(calls.size());
@@ -58,24 +72,22 @@ Status group_end() {
       entries.push_back({&device->engine(), &requests.back()});
       c.state->submitted.store(true, std::memory_order_release);
     }
-  first_error = DeviceEngine::run(entries);
+  if (Status s = DeviceEngine::run(entries); first_error.ok()) first_error = std::move(s);
   std::erase_if(calls, [](const GroupedCall& c) { return c.comm->device() != nullptr; });
   std::vector<BatchEntry> batch;
   std::vector<CommunicatorImpl*> with_async;
   for (GroupedCall& c : calls) {
-    Status s = c.comm->admit(c.call, c.state);
+    Status s = c.blocking ? Status() : c.comm->make_progress_thread();
+    if (s.ok()) s = c.comm->admit(c.call, c.state);
     if (!s.ok()) {
-      if (first_error.ok()) first_error = s;
-      c.state->op.status = std::move(s);
-      c.state->op.done.store(true, std::memory_order_release);
-      c.state->submitted.store(true, std::memory_order_release);
+      refuse(c, std::move(s));
     } else if (c.blocking) {
       batch.push_back({&c.comm->queue(), &c.state->op});
     } else if (std::find(with_async.begin(), with_async.end(), c.comm) == with_async.end()) {
       with_async.push_back(c.comm);
     }
   }
-  for (CommunicatorImpl* comm : with_async) comm->start_progress();
+  for (CommunicatorImpl* comm : with_async) comm->kick_progress();
   Status ran = Engine::run(batch);
   return first_error.ok() ? ran : first_error;
 }

@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/limits.h"
+
 namespace rondo {
 namespace {
 
@@ -139,7 +141,9 @@ Status Patience::pause(double ms, std::string_view doing) const {
   return check(doing);
 }
 
-std::string errno_text(int error) { return fmt::format("{} (errno {})", ::strerrordesc_np(error), error); }
+std::string errno_text(int error) {
+  return error == EAGAIN ? fmt::format("{} (errno {})", ::strerrordesc_np(error), error) : errno_reason(error);
+}
 
 std::string IpAddress::to_string(uint16_t port) const {
   char text[INET6_ADDRSTRLEN] = "?";

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
+#include <deque>
 
 #include "core/bind_rank.h"
 #include "core/communicator_impl.h"
 #include "core/rendezvous.h"
+#include "os/thread.h"
 
 namespace rondo {
 
@@ -139,10 +140,13 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   if (devices.empty()) return made;
   // Their device sides meet one another: each rank needs a thread of its own for that.
   std::vector<Status> ended(made.size());
-  std::vector<std::thread> threads;
+  std::deque<Thread> threads(made.size());
   for (size_t r = 0; r < made.size(); ++r)
-    threads.emplace_back([&, r] { ended[r] = made[r]->take_device(devices[r]); });
-  for (std::thread& t : threads) t.join();
+    if (Status s = threads[r].start("a thread that makes a rank", [&, r] { ended[r] = made[r]->take_device(devices[r]); });
+        !s.ok())
+      ended[r] = std::move(s);
+  for (Thread& t : threads)
+    if (t.joinable()) t.join();
   for (const Status& s : ended) RONDO_TRY(s);
   return made;
 }

@@ -1,5 +1,7 @@
 #include "engine/ports.h"
 
+#include "os/no_cancel.h"
+
 namespace rondo {
 namespace {
 
@@ -22,6 +24,7 @@ Expected<WritePort*> PortTable::writer(const std::vector<Port>& readers, bool in
   const ConnectionKey key = key_of(rank_, readers[0].peer, readers[0], inline_only);
   std::unique_ptr<WritePort>& slot = writers_[key];
   if (slot != nullptr) return slot.get();
+  const NoCancel no_cancel;
   RONDO_TRY_ASSIGN(const FifoView view, transport_.open_writer(key));
   auto port = std::make_unique<WritePort>();
   port->key = key;
@@ -50,6 +53,7 @@ ReadPort* PortTable::reader(const Port& from, bool inline_only) {
 }
 
 bool PortTable::try_connect(ReadPort& port) {
+  const NoCancel no_cancel;
   const std::optional<FifoView> view = transport_.open_reader(port.key);
   if (!view) return false;
   port.fifo = {*view, transport_.counter_index(port.key, rank_)};

@@ -1,5 +1,7 @@
 #include "engine/progress.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <string>
 
@@ -30,16 +32,20 @@ class ProgressWatch final : public WaitObserver {
 
 }  // namespace
 
-ProgressThread::ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding)
-    : queue_(queue), binding_(binding), thread_([this] {
-        bind();
-        take_short_turns();
-        loop();
-      }) {
-  queue_.set_helper(this);
+Expected<std::unique_ptr<ProgressThread>> ProgressThread::create(OperationQueue& queue,
+                                                                 const std::optional<Binding>& binding) {
+  std::unique_ptr<ProgressThread> made(new ProgressThread(queue, binding));
+  RONDO_TRY(made->thread_.start(fmt::format("rank {}: the progress thread", queue.rank()), [raw = made.get()] {
+    raw->bind();
+    take_short_turns();
+    raw->loop();
+  }));
+  queue.set_helper(made.get());
+  return made;
 }
 
 ProgressThread::~ProgressThread() {
+  if (!thread_.joinable()) return;  // it could not be started
   queue_.set_helper(nullptr);
   {
     std::lock_guard lock(mutex_);

@@ -8,18 +8,21 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "engine/queue.h"
+#include "os/thread.h"
 #include "topology/binding.h"
 
 namespace rondo {
 
 class ProgressThread final : public QueueHelper {
  public:
-  explicit ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding = {});
+  /// Errors: those of Thread::start.
+  static Expected<std::unique_ptr<ProgressThread>> create(OperationQueue& queue,
+                                                          const std::optional<Binding>& binding = {});
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
@@ -27,6 +30,7 @@ class ProgressThread final : public QueueHelper {
   void kick() override;
 
  private:
+  ProgressThread(OperationQueue& queue, const std::optional<Binding>& binding) : queue_(queue), binding_(binding) {}
   void loop();
   void bind();
   void drive_while_needed();
@@ -35,7 +39,7 @@ class ProgressThread final : public QueueHelper {
   std::mutex mutex_;
   std::condition_variable work_;
   std::atomic<bool> stop_{false};
-  std::thread thread_;  // last: it starts when all else stands
+  Thread thread_;
 };
 
 }  // namespace rondo

@@ -66,7 +66,8 @@ ncclResult_t pncclGetVersion(int* version) {
 const char* pncclGetErrorString(ncclResult_t result) { return result_text(result); }
 
 const char* pncclGetLastError(ncclComm_t handle) {
-  return last_error(handle != nullptr ? process().find(handle).get() : nullptr);
+  const std::shared_ptr<Comm> comm = handle != nullptr ? process().find(handle) : nullptr;
+  return last_error(comm != nullptr && comm->made_here ? comm.get() : nullptr);
 }
 
 void pncclResetDebugInit() { process().reset_log(); }

@@ -91,6 +91,14 @@ Status finalize(const std::shared_ptr<Comm>& comm) {
                                  }});
 }
 
+// A forked child drops its copy of a handle, and leaves what is its parent's alone.
+bool drop_of_parent(ncclComm_t handle) {
+  const std::shared_ptr<Comm> comm = process().find(handle);
+  if (comm == nullptr || comm->made_here) return false;
+  process().remove(handle);
+  return true;
+}
+
 // Waits for this rank's own work only: other ranks, in this thread too, may end theirs later.
 void destroy(const std::shared_ptr<Comm>& comm) {
   comm->wait_for_job();
@@ -146,7 +154,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t pncclCommDestroy(ncclComm_t handle) {
-  if (handle == nullptr) return ncclSuccess;
+  if (handle == nullptr || drop_of_parent(handle)) return ncclSuccess;
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
   Group::mine().add_last([c = *comm] { destroy(c); });
@@ -154,7 +162,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t handle) {
 }
 
 ncclResult_t pncclCommAbort(ncclComm_t handle) {
-  if (handle == nullptr) return ncclSuccess;
+  if (handle == nullptr || drop_of_parent(handle)) return ncclSuccess;
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
   (*comm)->abort();

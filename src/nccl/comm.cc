@@ -21,6 +21,12 @@ void Comm::become(std::unique_ptr<Communicator> made) {
   inner_.store(owned_.get(), std::memory_order_release);
 }
 
+Status Comm::check_process() const {
+  if (made_here) return {};
+  const Communicator* made = inner();
+  return forked_error(made != nullptr ? fmt::format("rank {}", made->rank()) : "a rank that is being made");
+}
+
 Status Comm::async_error() {
   {
     const std::lock_guard guard(mutex_);
@@ -57,6 +63,7 @@ Status Comm::usable() {
 }
 
 void Comm::note_error(const std::string& text) {
+  if (!made_here) return;  // another thread may have held the mutex
   const std::lock_guard guard(mutex_);
   last_error_ = text;
 }
@@ -98,7 +105,10 @@ void publish(ncclComm_t* to, ncclComm_t handle) { std::atomic_ref(*to).store(han
 
 Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle) {
   if (handle == nullptr) return null_argument("comm");
-  if (auto comm = process().find(handle)) return comm;
+  if (auto comm = process().find(handle)) {
+    RONDO_TRY(comm->check_process());
+    return comm;
+  }
   return bad_argument(fmt::format("comm {} is no communicator of this process, or was destroyed or aborted before",
                                   static_cast<const void*>(handle)));
 }

@@ -24,6 +24,7 @@
 #include "nccl/job.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
+#include "os/forks.h"
 
 namespace rondo::nccl {
 
@@ -57,6 +58,8 @@ struct Comm : std::enable_shared_from_this<Comm> {
   /// What ncclCommGetAsyncError says. Never blocks.
   Status async_error();
   void note_error(const std::string& text);
+  /// An error in a forked child of the process that made it.
+  Status check_process() const;
   std::string last_error() const;
 
   /// The job that now works on it (a nonblocking call).
@@ -67,6 +70,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
   void abort();
 
   const CommConfig config;
+  const MadeHere made_here;
   ncclComm_t handle = nullptr;
   AbortToken token;               // ends its making
   int device = -1;                // of device memory; of host memory ncclCommInitAll's list
@@ -91,7 +95,8 @@ struct Comm : std::enable_shared_from_this<Comm> {
 /// Writes a handle where the caller wants it; another thread may read it there at once, in order to abort.
 void publish(ncclComm_t* to, ncclComm_t handle);
 
-/// The communicator of a handle, or an error that says what the handle is.
+/// The communicator of a handle, or an error that says what the handle is: also of one that a forked child has from its
+/// parent.
 Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle);
 
 }  // namespace rondo::nccl

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <climits>
-#include <thread>
+#include <deque>
 #include <utility>
 
 #include "nccl/process.h"
 #include "nccl/result.h"
+#include "os/no_cancel.h"
+#include "os/thread.h"
 
 namespace rondo::nccl {
 namespace {
@@ -24,10 +26,13 @@ Status run_operations(const std::vector<Operation>& operations) {
 // Each waits for other ranks, some of which may be here: so they run at the same time.
 Status run_setups(const std::vector<Setup>& setups) {
   std::vector<Status> results(setups.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < setups.size(); ++i) threads.emplace_back([&, i] { results[i] = setups[i].run(); });
+  std::deque<Thread> threads(setups.size());
+  for (size_t i = 1; i < setups.size(); ++i)
+    if (Status s = threads[i].start("a thread of ncclGroupEnd", [&, i] { results[i] = setups[i].run(); }); !s.ok())
+      results[i] = std::move(s);
   results[0] = setups[0].run();
-  for (std::thread& t : threads) t.join();
+  for (Thread& t : threads)
+    if (t.joinable()) t.join();
   for (Status& s : results)
     if (!s.ok()) return std::move(s);
   return {};
@@ -116,14 +121,18 @@ Status Group::run(Contents& contents) {
 
 Status Group::end() {
   if (!open()) return bad_usage("ncclGroupEnd without ncclGroupStart");
+  const NoCancel no_cancel;
   if (--depth_ > 0) return {};
   const bool blocking = mode_ != Mode::kNonblocking;
-  const Status error = std::exchange(error_, Status());
+  Status error = std::exchange(error_, Status());
   Contents contents = take();
   const auto last = std::exchange(contents.last, {});
   const auto comms = comms_of(contents);
   ended_version_ = comms.empty() ? 0 : UINT_MAX;
-  for (const auto& comm : comms) ended_version_ = std::min(ended_version_, comm->caller_version());
+  for (const auto& comm : comms) {
+    ended_version_ = std::min(ended_version_, comm->caller_version());
+    if (error.ok()) error = comm->check_process();  // the group may have been opened before a fork
+  }
   Status result = error;
   if (!error.ok()) {
     withdraw(contents.setups);

@@ -1,8 +1,8 @@
 #include "nccl/job.h"
 
-#include <thread>
-
 #include "nccl/comm.h"
+#include "os/no_cancel.h"
+#include "os/thread.h"
 
 namespace rondo::nccl {
 
@@ -10,11 +10,14 @@ void Job::start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()
   auto job = std::make_shared<Job>();
   job->comms_ = std::move(comms);
   for (const auto& comm : job->comms_) comm->start_job(job);
-  std::thread([job, work = std::move(work)]() mutable {
+  Thread thread;
+  const Status started = thread.start("a thread of a nonblocking call", [job, work = std::move(work)]() mutable {
     Status result = work();
     work = nullptr;  // what it holds goes before anybody sees the end
     job->finish(std::move(result));
-  }).detach();
+  });
+  if (started.ok()) thread.detach();
+  else job->finish(started);
 }
 
 void Job::finish(Status result) {
@@ -33,6 +36,7 @@ bool Job::done(Status* result) const {
 }
 
 void Job::wait() const {
+  const NoCancel no_cancel;
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return done_; });
 }

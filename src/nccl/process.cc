@@ -1,8 +1,10 @@
 #include "nccl/process.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <cstdlib>
+#include <memory>
 
 #include "core/setting_table.h"
 #include "nccl/comm.h"
@@ -13,7 +15,12 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace rondo::nccl {
 
 Process& process() {
-  static Process* const the = new Process;
+  static Process* const the = [] {
+    auto* made = new Process;
+    // Or a child might find the locks taken by a thread that it does not have.
+    pthread_atfork([] { process().lock(); }, [] { process().unlock(); }, [] { process().renew_locks(); });
+    return made;
+  }();
   return *the;
 }
 
@@ -43,6 +50,22 @@ Expected<int> Process::version() const {
   if (text.empty()) return std::atoi(std::string(row.fallback).c_str());
   RONDO_TRY(check_setting(row, text, fmt::format("{}={}", variable_of(kKey), text)));
   return std::atoi(text.c_str());
+}
+
+void Process::lock() {
+  handles_mutex_.lock();
+  mutex_.lock();
+}
+
+void Process::unlock() {
+  mutex_.unlock();
+  handles_mutex_.unlock();
+}
+
+// A shared_mutex knows its owner by a thread number, which is another one in the child.
+void Process::renew_locks() {
+  std::construct_at(&mutex_);
+  std::construct_at(&handles_mutex_);
 }
 
 ncclComm_t Process::add(const std::shared_ptr<Comm>& comm) {

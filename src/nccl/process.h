@@ -50,6 +50,11 @@ class Process {
   void own_memory(void* pointer, size_t bytes);
   bool disown_memory(void* pointer);
 
+  /// Around a fork.
+  void lock();
+  void unlock();
+  void renew_locks();  // instead of unlock, in the child
+
  private:
   Environment environment_;
   Log log_;

@@ -91,6 +91,7 @@ void even_out(const std::vector<const Doorbell*>& bells, size_t own) {
 bool HostSpin::idle_slow() {
   constexpr uint64_t kCheckNs = 1000000;
   constexpr uint32_t kYieldsPerClock = 16;
+  if (!no_cancel_) no_cancel_.emplace();
   if (observer_.urgent()) return false;
   if (about_to_sleep_) {  // announced last time, and the look since then found nothing
     about_to_sleep_ = false;

@@ -17,7 +17,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "os/no_cancel.h"
 
 namespace rondo {
 
@@ -117,6 +120,7 @@ class HostSpin {
   bool about_to_sleep_ = false;
   uint64_t waiting_since_ns_ = 0;
   uint64_t last_check_ns_ = 0;
+  std::optional<NoCancel> no_cancel_;  // once it looks at more than memory
 };
 
 uint64_t monotonic_ns();

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "os/limits.h"
 #include "protocol/spin.h"
 #include "transport/round_up.h"
 
@@ -33,9 +34,9 @@ std::string text(uint64_t bytes) {
 }
 
 Status system_error(const char* what, uint64_t bytes) {
-  return Status(StatusCode::kSystem,
-                fmt::format("{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size", what,
-                            text(bytes), strerror(errno)));
+  const int error = errno;
+  return Status(code_of(error), fmt::format("{} of the staging pool of {} failed: {}; RONDO_POOL_BYTES sets its size",
+                                            what, text(bytes), errno_reason(error)));
 }
 
 // The one state of the library that belongs to the process and not to a communicator: which pool there is, and which
@@ -120,6 +121,7 @@ Expected<std::byte*> StagingPool::base(Backing backing) {
 Status StagingPool::map(Backing backing, Arena* a) {
   void* p = MAP_FAILED;
   if (backing == Backing::kShared) {
+    const NoSizeSignal no_signal;  // the limit on file sizes holds for memory that has a descriptor too
     const int fd = memfd_create("rondo-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     struct stat made {};
     if (fd >= 0 && ftruncate(fd, static_cast<off_t>(size_bytes_)) == 0 && fstat(fd, &made) == 0)

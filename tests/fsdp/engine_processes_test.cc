@@ -1,8 +1,44 @@
 // labels: mp
 // timeout: 120
 #include "fsdp/engine_suite.h"
+#include "rondo/fsdp/checkpoint.h"
+#include "support/forked_child.h"
 
 namespace rondo::fsdp::testing {
+namespace {
+
+// The memory of an engine is the process's own, so a child may look at its copy; what needs the others is refused.
+TEST(FsdpForks, TheChildIsRefusedAndTheParentTrainsOn) {
+  for (const World world : {World::kProcesses, World::kTcp})
+    for (const Strategy strategy : {Strategy::kShardAll, Strategy::kReplicate}) {
+      Setting s;
+      s.plan.nranks = 3;
+      s.plan.strategy = strategy;
+      s.by = [](Engine& engine, const TinyNet& net, int step, int micro_batches, int rank) -> Status {
+        RONDO_TRY(train_step(engine, net, step, micro_batches, rank));
+        const std::string wrong = rondo::testing::in_child([&]() -> std::string {
+          std::string text;
+          const auto refused = [&text](const char* call, const Status& status) {
+            if (status.message().find("forked") == std::string_view::npos)
+              text += std::string(call) + ": " + (status.ok() ? "ok" : status.to_string()) + "; ";
+          };
+          refused("train_step", train_step(engine, net, step + 1, micro_batches, rank));
+          const std::string folder = ::testing::TempDir() + "/of_a_child";
+          refused("save", save(engine, folder));
+          refused("save_full", save_full(engine, folder));
+          refused("load", load(engine, folder).status());
+          refused("create", Engine::create(engine.plan(), engine.communicator(), {}).status());
+          if (std::filesystem::exists(folder)) text += "a file was written";
+          return text;
+        });
+        EXPECT_EQ(wrong, "");
+        return {};
+      };
+      expect_same_training(world, s);
+    }
+}
+
+}  // namespace
 
 INSTANTIATE_TEST_SUITE_P(Ranks, FsdpEngine, ::testing::Values(World::kProcesses));
 

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "nccl/nccl_ranks.h"
+#include "support/forked_child.h"
 #include "support/shared.h"
 #include "support/spawn.h"
 
@@ -251,6 +252,60 @@ TEST(NcclProcesses, ResetDebugInitReadsTheLogsVariablesAgain) {
     EXPECT_EQ(lines_of_an_error(), "");
     ncclResetDebugInit();
     EXPECT_NE(lines_of_an_error().find("WARN: "), std::string::npos);
+  });
+}
+
+// NCCL has no word for it either: a child of fork is refused, destroys what it wants, and has communicators of its own.
+TEST(NcclProcesses, AForkedChildIsRefusedAndTheJobGoesOn) {
+  Shared<SharedId> shared, of_children;
+  run_processes(2, {}, [&](int rank) {
+    ncclComm_t comm = nullptr, aborted = nullptr, kept = nullptr;
+    ASSERT_TRUE(succeeds(ncclCommInitRank(&comm, 2, exchange(*shared, rank), rank)));
+    ASSERT_TRUE(succeeds(ncclCommSplit(comm, 0, rank, &aborted, nullptr)));
+    ncclConfig_t nonblocking = new_config();
+    nonblocking.blocking = 0;
+    ncclResult_t state = ncclCommSplit(comm, 0, rank, &kept, &nonblocking);
+    ASSERT_TRUE(state == ncclSuccess || state == ncclInProgress);
+    float x = 1, y = 1;
+    ASSERT_TRUE(succeeds(ncclGroupStart()));
+    ASSERT_TRUE(succeeds(ncclAllReduce(&x, &x, 1, ncclFloat32, ncclSum, comm, nullptr)));
+    const std::string wrong = in_child([&]() -> std::string {
+      std::string text;
+      const auto refused = [&text](const char* call, ncclResult_t result) {
+        const std::string said = ncclGetLastError(nullptr);
+        if (result == ncclSuccess || said.find("forked") == std::string::npos)
+          text += std::string(call) + ": " + std::to_string(static_cast<int>(result)) + " " + said + "; ";
+      };
+      refused("end of the parent's group", ncclGroupEnd());
+      refused("ncclAllReduce", ncclAllReduce(&y, &y, 1, ncclFloat32, ncclSum, comm, nullptr));
+      refused("ncclAllReduce", ncclAllReduce(&y, &y, 1, ncclFloat32, ncclSum, kept, nullptr));
+      int count = 0;
+      refused("ncclCommCount", ncclCommCount(comm, &count));
+      ncclResult_t error = ncclSuccess;
+      refused("ncclCommGetAsyncError", ncclCommGetAsyncError(comm, &error));
+      ncclComm_t part = nullptr;
+      refused("ncclCommSplit", ncclCommSplit(comm, 0, 0, &part, nullptr));
+      refused("ncclCommFinalize", ncclCommFinalize(comm));
+      refused("ncclCommRevoke", ncclCommRevoke(comm, 0));
+      if (std::string(ncclGetLastError(comm)).find("forked") == std::string::npos) text += "ncclGetLastError; ";
+      if (ncclCommAbort(aborted) != ncclSuccess) text += "ncclCommAbort; ";
+      if (ncclCommDestroy(comm) != ncclSuccess) text += "ncclCommDestroy; ";
+      ncclComm_t own = nullptr;
+      if (ncclCommInitRank(&own, 2, exchange(*of_children, rank), rank) != ncclSuccess)
+        return text + ncclGetLastError(nullptr);
+      if (ncclAllReduce(&y, &y, 1, ncclFloat32, ncclSum, own, nullptr) != ncclSuccess || y != 2) text += "own sum; ";
+      if (ncclCommDestroy(own) != ncclSuccess) text += "own destroy; ";
+      return text;
+    });
+    EXPECT_EQ(wrong, "");
+    EXPECT_TRUE(succeeds(ncclGroupEnd()));
+    EXPECT_EQ(x, 2);
+    for (state = ncclInProgress; state == ncclInProgress;)
+      ASSERT_TRUE(succeeds(ncclCommGetAsyncError(kept, &state)));
+    for (ncclComm_t c : {comm, aborted, kept}) {
+      expect_works(c, 1000);
+      EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
+    }
   });
 }
 

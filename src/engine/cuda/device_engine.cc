@@ -69,8 +69,7 @@ Status DeviceEngine::start() {
     RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
     RONDO_TRY(cuda::upload(stream.get(), comm_.get(), &tables_, sizeof tables_));
   }
-  watcher_ = std::thread([this] { watch(); });
-  return {};
+  return watcher_.start("the thread that watches a device", [this] { watch(); });
 }
 
 DeviceEngine::~DeviceEngine() {

@@ -22,7 +22,6 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -34,6 +33,7 @@
 #include "engine/cuda/lower.h"
 #include "engine/cuda/stream_order.h"
 #include "engine/operation.h"
+#include "os/thread.h"
 #include "trace/flight_record.h"
 #include "transport/cuda_p2p/cuda_transport.h"
 
@@ -253,7 +253,7 @@ class DeviceEngine {
   bool replayed_ = false;  // calls were captured: they may run at any time, and nobody says when
   bool stop_ = false, look_now_ = false;
   std::atomic<bool> failed_{false};
-  std::thread watcher_;
+  Thread watcher_;
 };
 
 }  // namespace rondo

@@ -175,8 +175,7 @@ Status RemoteTransport::meet(const Options& options) {
   remotes_.resize(static_cast<size_t>(nranks_));
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_) remotes_[static_cast<size_t>(r)] = std::make_unique<Remote>();
-  poller_ = std::thread([this] { poll_loop(); });
-  return {};
+  return poller_.start(fmt::format("rank {}: the thread of its network connections", rank_), [this] { poll_loop(); });
 }
 
 RemoteTransport::~RemoteTransport() {

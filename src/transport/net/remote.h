@@ -26,10 +26,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_set>
 #include <vector>
 
+#include "os/thread.h"
 #include "rondo/host_layout.h"
 #include "transport/net/board_mirror.h"
 #include "transport/net/relayed_slots.h"
@@ -216,7 +216,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
   int wake_fd_ = -1;
-  std::thread poller_;
+  Thread poller_;
 };
 
 }  // namespace rondo::net

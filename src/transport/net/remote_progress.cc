@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
+#include "os/no_cancel.h"
 #include "transport/net/remote.h"
 
 namespace rondo::net {
@@ -44,11 +46,13 @@ bool RemoteTransport::move() {
 bool RemoteTransport::progress() {
   if (!driven_.load(std::memory_order_relaxed)) driven_.store(true, std::memory_order_relaxed);
   passes_.fetch_add(1, std::memory_order_relaxed);
+  const NoCancel no_cancel;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   return lock.owns_lock() && move();
 }
 
 void RemoteTransport::rest() {
+  const NoCancel no_cancel;
   driven_.store(false, std::memory_order_relaxed);
   bool something_left = true;
   if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {

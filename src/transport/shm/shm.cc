@@ -11,12 +11,15 @@
 #include <cstddef>
 #include <cstring>
 
+#include "os/limits.h"
+
 namespace rondo {
 namespace {
 
 Status system_error(Rank rank, const char* what, uint64_t bytes) {
-  return Status(StatusCode::kSystem, fmt::format("rank {}: {} of {} MiB of shared memory failed: {}", rank, what,
-                                                 bytes >> 20, strerror(errno)));
+  const int error = errno;
+  return Status(code_of(error), fmt::format("rank {}: {} of {:.4g} MiB of shared memory failed: {}", rank, what,
+                                            static_cast<double>(bytes) / (1 << 20), errno_reason(error)));
 }
 
 Status dropped() {
@@ -34,6 +37,7 @@ struct Descriptor {
 
 // Makes `bytes` of anonymous memory, gives them to all ranks and maps everybody's.
 Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t bytes) {
+  const NoSizeSignal no_signal;  // the limit on file sizes holds for memory that has a descriptor too
   Descriptor own{memfd_create(label, MFD_CLOEXEC)};
   if (own.fd < 0 || ftruncate(own.fd, static_cast<off_t>(bytes)) != 0) return system_error(rank_, "creation", bytes);
   std::vector<std::vector<int>> all;

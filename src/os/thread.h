@@ -1,0 +1,32 @@
+// Thread: a thread whose start can fail. std::thread throws there, which would end the process.
+//
+// Thread safety: belongs to one thread at a time. Joined or detached before it is destroyed, as std::thread.
+#pragma once
+
+#include <pthread.h>
+
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "rondo/status.h"
+
+namespace rondo {
+
+class Thread {
+ public:
+  Thread() = default;
+  ~Thread() { RONDO_CHECK(!joinable()); }
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+  /// `what`: "the progress thread". Errors: kExhausted naming the limit, kSystem.
+  Status start(std::string_view what, std::function<void()> body);
+  bool joinable() const { return thread_.has_value(); }
+  void join();
+  void detach();
+
+ private:
+  std::optional<pthread_t> thread_;
+};
+
+}  // namespace rondo
