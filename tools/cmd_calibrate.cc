@@ -10,10 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +27,7 @@
 #include "calibrate_trust.h"
 #include "commands.h"
 #include "core/calibration.h"
+#include "os/new_file.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
 #include "perf_fit.h"
@@ -205,9 +208,28 @@ void read_observations(const std::string& path, Observations& to) {
   }
 }
 
+// Of this process's user alone: nobody else can put a link where the ranks write.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "rondo_calibrate_XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) fail_calibrate(fmt::format("cannot make {}: {}", path_, std::strerror(errno)));
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 Observations measure(const std::vector<World>& worlds) {
   Observations all;
-  const std::string path = std::filesystem::temp_directory_path() / fmt::format("rondo_calibrate_{}", getpid());
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/observations";
   for (const World& w : worlds) {
     fmt::print("{} processes on {} processor{}, {:.0f} s\n", w.nranks, w.cpus, w.cpus == 1 ? "" : "s", w.budget_s);
     std::fflush(stdout);
@@ -319,10 +341,9 @@ void write_calibration(const std::string& path, Calibration c) {
   std::error_code error;
   const std::filesystem::path to(path);
   if (to.has_parent_path()) std::filesystem::create_directories(to.parent_path(), error);
-  const std::string fresh = fmt::format("{}.{}", path, getpid());  // readers see the old file or the new one
-  if (!(std::ofstream(fresh) << format_calibration(c) << std::flush)) fail_calibrate("cannot write " + fresh);
-  std::filesystem::rename(fresh, to, error);
-  if (error) fail_calibrate(fmt::format("cannot write {}: {}", path, error.message()));
+  const std::string text = format_calibration(c);
+  const std::string_view piece = text;
+  if (const Status s = write_whole_file(path, {&piece, 1}); !s.ok()) fail_calibrate(std::string(s.message()));
   fmt::print("\nwritten to {}\n", path);
 }
 

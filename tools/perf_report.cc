@@ -268,7 +268,7 @@ std::string Report::json() const {
 std::optional<std::string> write_new_file(const std::string& path, const std::string& text) {
   for (int attempt = -1; attempt < 10000; ++attempt) {
     const std::string name = attempt < 0 ? path : fmt::format("{}.{}", path, attempt);
-    const int fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    const int fd = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && errno == EEXIST) continue;
     if (fd < 0) return std::nullopt;
     std::FILE* file = fdopen(fd, "w");

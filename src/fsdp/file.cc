@@ -3,7 +3,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/evp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +18,43 @@
 
 namespace rondo::fsdp {
 
+namespace {
+
+// While it lives, a write beyond the limit on file sizes fails with EFBIG; else SIGXFSZ would end the process.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    sigset_t pending;
+    was_pending_ = ::sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~NoSizeSignal() {
+    const int kept = errno;
+    const timespec at_once{};
+    if (!was_pending_) (void)::sigtimedwait(&signal_, nullptr, &at_once);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = kept;
+  }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+  bool was_pending_ = false;
+};
+
+}  // namespace
+
 Status system_error(const std::string& what, const std::string& path) {
-  return Status(StatusCode::kSystem,
-                fmt::format("cannot {} '{}': {}", what, path, std::generic_category().message(errno)));
+  const int error = errno;
+  const std::string text = fmt::format("cannot {} '{}': {}", what, path, std::generic_category().message(error));
+  rlimit limit{};
+  if (error != EFBIG || ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return Status(StatusCode::kSystem, text);
+  return Status(StatusCode::kExhausted,
+                fmt::format("{}: raise the limit on file sizes (ulimit -f, now {} bytes)", text, limit.rlim_cur));
 }
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
@@ -64,7 +102,7 @@ Status File::read(uint64_t at, uint64_t size_bytes, void* to) const {
 }
 
 Expected<Writer> Writer::create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return system_error("create", path);
   return Writer(fd, path);
 }
@@ -73,6 +111,7 @@ Writer::~Writer() {
   if (fd_ >= 0) ::close(fd_);
 }
 Status Writer::write(const void* data, uint64_t size_bytes, Sha256* hash) {
+  const NoSizeSignal no_signal;
   const auto* p = static_cast<const char*>(data);
   while (size_bytes > 0) {
     const ssize_t n = ::write(fd_, p, std::min(size_bytes, kPieceBytes));
@@ -84,6 +123,7 @@ Status Writer::write(const void* data, uint64_t size_bytes, Sha256* hash) {
   return {};
 }
 Status Writer::write_at(uint64_t at, const void* data, uint64_t size_bytes) {
+  const NoSizeSignal no_signal;
   const auto* p = static_cast<const char*>(data);
   while (size_bytes > 0) {
     const ssize_t n = ::pwrite(fd_, p, std::min<uint64_t>(size_bytes, 1 << 30), static_cast<off_t>(at));
@@ -102,6 +142,7 @@ Status Writer::finish() {
 }
 
 Expected<WholeFile> WholeFile::create(const std::string& path) {
+  if (::unlink((path + kBeside).c_str()) != 0 && errno != ENOENT) return system_error("replace", path + kBeside);
   RONDO_TRY_ASSIGN(Writer beside, Writer::create(path + kBeside));
   return WholeFile(std::move(beside), path);
 }

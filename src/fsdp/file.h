@@ -18,7 +18,7 @@ constexpr uint64_t kPieceBytes = 1 << 20;  // what is hashed, written and copied
 
 constexpr const char* kBeside = ".saving";  // what is being written stands beside its place under this suffix
 
-/// kSystem: "cannot DO PATH: errno's text".
+/// kSystem: "cannot DO PATH: errno's text"; kExhausted naming the limit on file sizes.
 Status system_error(const std::string& what, const std::string& path);
 
 class Sha256 {
@@ -54,7 +54,7 @@ class File {
   uint64_t size_bytes_;
 };
 
-/// A new file. It is on the disk after finish(); without that its content is undefined.
+/// A new file: what is there already, a link too, is an error. It is on the disk after finish(); without that its content is undefined.
 class Writer {
  public:
   static Expected<Writer> create(const std::string& path);
@@ -72,7 +72,8 @@ class Writer {
   std::string path_;
 };
 
-/// A file that is complete or as it was: written beside as PATH.saving, and renamed at its end.
+/// A file that is complete or as it was: written beside as PATH.saving, and renamed at its end. What lies at PATH.saving,
+/// a leftover or a link, is removed and not written to.
 class WholeFile {
  public:
   static Expected<WholeFile> create(const std::string& path);

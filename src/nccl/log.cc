@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "os/no_cancel.h"
 
 namespace rondo::nccl {
 namespace {
@@ -34,11 +37,26 @@ std::string expand_file_name(std::string_view pattern) {
   return name;
 }
 
+namespace {
+
+// Through a link only if it is the user's own or the system's, as /dev/stdout is: names with %h and %p can be guessed.
+int open_log(const std::string& file) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  const int fd = ::open(file.c_str(), kFlags | O_NOFOLLOW, 0644);
+  struct stat link {};
+  if (fd >= 0 || errno != ELOOP || ::lstat(file.c_str(), &link) != 0) return fd;
+  if (link.st_uid == 0 || link.st_uid == ::geteuid()) return ::open(file.c_str(), kFlags, 0644);
+  errno = ELOOP;
+  return -1;
+}
+
+}  // namespace
+
 void Log::configure(LogLevel level, const std::string& file) {
   level_.store(static_cast<int>(level));
   int fd = STDERR_FILENO;
   if (!file.empty() && level != LogLevel::kNone) {
-    fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    fd = open_log(file);
     if (fd < 0) {
       fd = STDERR_FILENO;
       always(fmt::format("NCCL_DEBUG_FILE: cannot write {}: {}; the log goes to stderr", file, std::strerror(errno)));
@@ -51,6 +69,7 @@ void Log::configure(LogLevel level, const std::string& file) {
 void Log::write(LogLevel level, std::string_view name, std::string_view text) {
   if (!has(level)) [[likely]]
     return;
+  const NoCancel no_cancel;
   static const std::string host = host_name();
   const std::string line = fmt::format("{}:{}:{} rondo-nccl {}: {}\n", host, ::getpid(), ::gettid(), name, text);
   [[maybe_unused]] const ssize_t written =

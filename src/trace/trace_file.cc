@@ -1,7 +1,6 @@
 #include "trace/trace_file.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include "os/new_file.h"
 #include "trace/byte_stream.h"
 
 namespace rondo {
@@ -309,17 +309,7 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
     if (error)
       return Status(StatusCode::kSystem, fmt::format("{}: cannot be made: {}", directory.string(), error.message()));
   }
-  const std::string temporary = fmt::format("{}.tmp.{}", path, getpid());
-  std::FILE* f = std::fopen(temporary.c_str(), "wb");
-  if (f == nullptr) return Status(StatusCode::kSystem, system_error(temporary, "cannot be made"));
-  bool good = true;
-  for (const std::string_view piece : pieces)
-    good = good && (piece.empty() || std::fwrite(piece.data(), 1, piece.size(), f) == piece.size());
-  good = std::fclose(f) == 0 && good;
-  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
-  const Status failed(StatusCode::kSystem, system_error(path, "cannot be written"));
-  std::remove(temporary.c_str());
-  return failed;
+  return write_whole_file(path, pieces);
 }
 
 }  // namespace rondo

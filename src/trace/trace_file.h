@@ -62,7 +62,7 @@ Expected<TraceFile> read_trace(const std::string& path);
 /// Errors: those of read_trace; kInvalidArgument when there is none.
 Expected<std::vector<TraceFile>> read_traces(const std::string& path);
 
-/// Writes `pieces` one after the other to `path` by way of path.tmp.PID. Errors: kSystem.
+/// write_whole_file, in a folder that is made where it is missing. Errors: kSystem, kExhausted.
 Status write_file(const std::string& path, std::span<const std::string_view> pieces);
 
 }  // namespace rondo

@@ -202,5 +202,53 @@ TEST(Checkpoint, SurplusIsPassedOverWhereAsked) {
     });
 }
 
+// Who can write to the folder cannot have a save write through a link to what the one who saves can write to.
+TEST(HostileCheckpoint, ALinkAtTheTemporaryIsNotFollowed) {
+  const TempFolder folder;
+  const std::string precious = "untouched";
+  write_bytes(folder / "precious", precious);
+  for (const char* name : {"merged", "full"})
+    std::filesystem::create_symlink(folder / "precious", folder / (std::string(name) + ".saving"));
+  std::filesystem::create_symlink(folder / "precious", folder / "c.saving");  // where a folder is to be made
+  std::filesystem::create_symlink(folder / "precious", folder / "full");      // the name itself: replaced
+  const Setting s;
+  with_engines(World::kThreads, s, [&](Engine& engine, Rank) {
+    fill(engine);
+    EXPECT_FALSE(save(engine, folder / "c").ok());
+    EXPECT_TRUE(save(engine, folder / "d").ok());
+    const Status whole = save_full(engine, folder / "full");
+    EXPECT_TRUE(whole.ok()) << whole.to_string();
+  });
+  const Status merged = consolidate(*inspect(folder / "d"), folder / "merged");
+  EXPECT_TRUE(merged.ok()) << merged.to_string();
+  EXPECT_EQ(bytes_of(folder / "precious"), precious);
+  EXPECT_TRUE(bytes_of(folder / "merged") == bytes_of(folder / "full"));
+  for (const char* name : {"merged", "full"}) {
+    EXPECT_FALSE(std::filesystem::is_symlink(folder / name));
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(folder / (std::string(name) + ".saving"))));
+  }
+}
+
+// SIGXFSZ would end all ranks without a word.
+TEST(HostileCheckpoint, TheLimitOnFileSizesIsNamed) {
+  const TempFolder folder;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  Setting s;
+  with_engines(World::kThreads, s, [&](Engine& engine, Rank rank) {
+    fill(engine);
+    if (rank == 0) {
+      const rlimit small{100, before.rlim_max};
+      ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    }
+    ASSERT_TRUE(engine.communicator().barrier().ok());
+    for (const Status& saved : {save(engine, folder / "c"), save_full(engine, folder / "full")}) {
+      EXPECT_EQ(saved.code(), StatusCode::kExhausted) << saved.to_string();
+      EXPECT_NE(saved.message().find("ulimit -f, now 100 bytes"), std::string_view::npos) << saved.to_string();
+    }
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
 }  // namespace
 }  // namespace rondo::fsdp::testing
