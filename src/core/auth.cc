@@ -24,7 +24,7 @@ constexpr size_t kChallengeBytes = 7 + 1 + 1 + kNonceBytes;
 constexpr size_t kProofBytes = sizeof(Mac);
 constexpr size_t kVerdictBytes = 1 + sizeof(Mac);
 constexpr size_t kPairHelloBytes = 7 + 1 + 1 + 4 + sizeof(Mac);
-constexpr uint8_t kAccept = 1;
+constexpr uint8_t kAccept = 1, kDiffers = 2;
 
 std::string_view view(const Mac& mac) { return {reinterpret_cast<const char*>(mac.data()), mac.size()}; }
 bool same_secretly(std::string_view a, std::string_view b) {
@@ -139,6 +139,7 @@ ClientHandshake::State ClientHandshake::advance(int fd) {
     const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n <= 0 && !differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
     if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
     if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
     inbox_.append(buffer, static_cast<size_t>(n));
@@ -155,9 +156,9 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
     return fail(StatusCode::kMismatch,
                 fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
   if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
-    return fail(StatusCode::kMismatch,
-                fmt::format("the other side {}, and this one {}: {}", encrypts ? "encrypts" : "does not encrypt",
-                            encryption_.on ? "does" : "does not", kSetAlike));
+    differs_ = Status(StatusCode::kMismatch,
+                      fmt::format("the other side {}, and rank {} {}: {}", encrypts ? "encrypts" : "does not encrypt",
+                                  rank_, encryption_.on ? "does" : "does not", kSetAlike));
   transcript_ += inbox_;
   inbox_.clear();
   proven_ = true;
@@ -167,10 +168,11 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
 }
 
 ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
-  if (inbox_[0] != kAccept)
+  if (inbox_[0] != kAccept && inbox_[0] != kDiffers)
     return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
   if (!same_secretly(std::string_view(inbox_).substr(1), view(hmac_sha256(secret_, "server" + transcript_))))
     return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+  if (!differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
   if (!encryption_.on) return State::kAccepted;
   auto session = TlsSession::create(TlsSession::Role::kClient, tls_key(secret_, transcript_, encryption_));
   if (!session.ok()) return fail(session.status().code(), std::string(session.status().message()));
@@ -224,7 +226,7 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
   wire::Reader r(inbox_);
   r.raw(kMagic.size());
   const auto version = r.get<uint8_t>();
-  const bool encrypts = r.get<uint8_t>() != 0;
+  client_encrypts_ = r.get<uint8_t>() != 0;
   const auto purpose = r.get<uint8_t>();
   rank_ = static_cast<Rank>(r.get<uint32_t>());
   std::string nonce(kNonceBytes, '\0');
@@ -235,9 +237,6 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
   if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(purpose_))
     return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
-  if (encrypts != encryption_.on)
-    return fail(fmt::format("{}, and this side {}: {}", encrypts ? "encrypts" : "does not encrypt",
-                            encryption_.on ? "does" : "does not", kSetAlike));
   transcript_ = inbox_ + challenge.bytes();
   inbox_.clear();
   challenged_ = true;
@@ -246,14 +245,18 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
 
 ServerHandshake::State ServerHandshake::judge_proof(int fd) {
   wrong_secret_ = !same_secretly(inbox_, view(hmac_sha256(secret_, "client" + transcript_)));
+  encryption_differs_ = !wrong_secret_ && client_encrypts_ != encryption_.on;
   wire::Writer verdict;
   if (wrong_secret_) {
     verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
   } else {
-    verdict.put(kAccept).raw(view(hmac_sha256(secret_, "server" + transcript_)));
+    verdict.put(encryption_differs_ ? kDiffers : kAccept).raw(view(hmac_sha256(secret_, "server" + transcript_)));
   }
   const bool sent = send_whole(fd, verdict.bytes());
   if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
+  if (encryption_differs_)
+    return fail(fmt::format("{}, and this side {}: {}", client_encrypts_ ? "encrypts" : "does not encrypt",
+                            encryption_.on ? "does" : "does not", kSetAlike));
   if (!sent) return fail("cannot be written to: " + errno_text(errno));
   if (!encryption_.on) return State::kAccepted;
   auto session = TlsSession::create(TlsSession::Role::kServer, tls_key(secret_, transcript_, encryption_));

@@ -3,12 +3,13 @@
 //   client -> server   hello      magic, version, encrypts?, purpose, claimed rank, client nonce
 //   server -> client   challenge  magic, version, encrypts?, server nonce
 //   client -> server   proof      HMAC-SHA256(secret, "client" | transcript)
-//   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | transcript), or refused + zeros
+//   server -> client   verdict    accepted or differs + HMAC-SHA256(secret, "server" | transcript), refused + zeros
 //
 // The transcript is hello and challenge, so a proof is bound to both nonces, the purpose and the rank, and the labels
 // keep a server from reflecting a proof. Where encryption is on, a TLS handshake follows (core/tls.h), whose key is an
 // HMAC of the transcript too, and the connection is encrypted from there on; else what follows is neither encrypted nor
-// authenticated. Sides of which one encrypts part at once, and both say why.
+// authenticated. Two sides of which only one encrypts prove the secret all the same, so that either can believe it:
+// then the verdict is that they differ, and the connection ends.
 // Source: challenge-response of RFC 2104 HMACs in the manner of SCRAM (RFC 5802), without its password stretching: the
 // secret is random.
 //
@@ -79,6 +80,7 @@ class ClientHandshake {
   Encryption encryption_;
   std::unique_ptr<TlsSession> session_;
   bool proven_ = false;
+  Status differs_;  // kMismatch when the other side has said that it encrypts where this one does not, or the reverse
   std::string inbox_;
   std::string transcript_;
   Status status_;
@@ -100,6 +102,8 @@ class ServerHandshake {
   Rank rank() const { return rank_; }             // claimed, and proven once accepted
   const std::string& why() const { return why_; }  // after kFailed
   bool was_wrong_secret() const { return wrong_secret_; }
+  /// After kFailed: rank() has proved the secret, and only one of the two sides encrypts.
+  bool encryption_differs() const { return encryption_differs_; }
 
  private:
   State fail(std::string why);
@@ -113,6 +117,8 @@ class ServerHandshake {
   Rank rank_ = -1;
   bool challenged_ = false;
   bool wrong_secret_ = false;
+  bool client_encrypts_ = false;
+  bool encryption_differs_ = false;
   std::string inbox_;
   std::string transcript_;
   std::string why_;
@@ -149,7 +155,7 @@ class PairServer {
   PairServer(const Secret& secret, std::function<RankPair(Rank)> pair_of)
       : secret_(secret), pair_of_(std::move(pair_of)) {}
   State advance(int fd);
-  bool has_greeted() const { return !inbox_.empty(); }
+  bool has_greeted() const { return false; }  // a whole hello is judged at once
   Rank rank() const { return rank_; }
   const std::string& why() const { return why_; }
   bool was_wrong_secret() const { return wrong_secret_; }
