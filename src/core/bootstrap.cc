@@ -58,7 +58,11 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::fun
   auto port = open_mesh_port(&self);
   if (!port.ok()) return of_this_rank(port.status());
   port_ = std::move(*port);
-  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, interrupt));
+  const auto between_looks = [&] {
+    port_.take_in(nranks);
+    return interrupt ? interrupt() : Status();
+  };
+  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, between_looks));
   RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met, interrupt}, port_, patience));
   met.root->queue(FrameKind::kMeshed, 0, nullptr);
   met.root->flush();
@@ -411,9 +415,9 @@ void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
 
 Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
                                                      const BootstrapOptions& options) {
-  if (nranks < 1 || nranks > 65535)
+  if (nranks < 1 || nranks > kMaxRanks)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to 65535", rank, nranks, nranks));
+                  fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to {}", rank, nranks, nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
     return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank,
                                                             nranks, rank, nranks - 1));

@@ -22,7 +22,8 @@ namespace rondo {
 /// Rank 0. Collective with fetch_id. Errors: kTimeout (names the ranks that did not come), kAborted, kSystem (the name
 /// is taken: another rank 0 of the same job is waiting).
 Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience);
-/// The other ranks. Errors: kTimeout, kAborted, kPeerLost, kUnauthorized (another user listens there), or rank 0's.
+/// The other ranks. Connects again where a connection ends unanswered, while rank 0 listens. Errors: kTimeout,
+/// kAborted, kPeerLost (rank 0 has ended), kUnauthorized (another user listens there), or rank 0's.
 Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience);
 
 /// Which rank asks; nothing when the bytes are no request of a rank 1..nranks-1.

@@ -43,7 +43,9 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
       encryption_(std::move(encryption)),
       peers_(peers),
       port_(port),
-      known_(std::move(known)) {}
+      known_(std::move(known)) {
+  for (MeshPort::Waiting& w : std::exchange(port_.waiting, {})) take(std::move(w.fd), std::move(w.address), w.local);
+}
 
 // The client's name is empty where that rank may not come to this one.
 RankPair LinkMaker::pair_of(Rank client, Rank server) const {
@@ -65,12 +67,13 @@ void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> s
 void LinkMaker::call(Rank peer) {
   if (known_[index(peer)]) return;
   known_[index(peer)] = true;
-  const PeerInfo& to = peers_[index(peer)];
-  Caller& caller = callers_.emplace_back(Caller{
-      .peer = peer, .handshake = ClientHandshake(listener_secret(secret_, to), Purpose::kMesh, rank_, encryption_)});
-  if (same_host(peer)) caller.handshake.emplace<PairClient>(secret_, pair_of(rank_, peer));
-  dial(&caller);
+  dial(&callers_.emplace_back(Caller{.peer = peer, .handshake = handshake_with(peer)}));
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+}
+
+LinkMaker::ClientSide LinkMaker::handshake_with(Rank peer) const {
+  if (same_host(peer)) return PairClient(secret_, pair_of(rank_, peer));
+  return ClientHandshake(listener_secret(secret_, peers_[index(peer)]), Purpose::kMesh, rank_, encryption_);
 }
 
 void LinkMaker::ask(Rank peer) {
@@ -87,6 +90,21 @@ void LinkMaker::fail(Caller* caller, Status why) {
   if (!caller->only_asks || gone) failures_.push_back({caller->peer, std::move(why)});
   caller->peer = -1;
   caller->fd = Fd();
+}
+
+// What a connection has come to whose handshake has failed. One that was closed without an answer was one of too many
+// there, or its listener has ended: the next attempt tells.
+void LinkMaker::judge(Caller* caller, Status why) {
+  if (why.code() != StatusCode::kPeerLost) return fail(caller, std::move(why));
+  caller->handshake = handshake_with(caller->peer);
+  dial_again(caller);
+}
+
+void LinkMaker::dial_again(Caller* caller) {
+  caller->fd = Fd();
+  caller->all_refused = true;
+  caller->next_address = 0;
+  caller->since = Patience::Clock::now();
 }
 
 void LinkMaker::dial(Caller* caller) {
@@ -134,7 +152,7 @@ void LinkMaker::greet(Caller* caller) {
   if (caller->only_asks) return;
   std::visit(
       [&](auto& handshake) {
-        if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) fail(caller, handshake.status());
+        if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) judge(caller, handshake.status());
       },
       caller->handshake);
 }
@@ -165,11 +183,7 @@ void LinkMaker::advance(Caller* caller, short events) {
   }
   if (events == 0) return;
   if (caller->only_asks) {  // dropped there, as a stranger, or by the kernel: once more, which tells
-    caller->fd = Fd();
-    caller->all_refused = true;
-    caller->next_address = 0;
-    caller->since = Patience::Clock::now();
-    return;
+    return dial_again(caller);
   }
   const auto [state, why] = std::visit(
       [&](auto& h) {
@@ -177,39 +191,49 @@ void LinkMaker::advance(Caller* caller, short events) {
         return std::pair(now, h.status());
       },
       caller->handshake);
-  if (state == ClientHandshake::State::kFailed) return fail(caller, why);
+  if (state == ClientHandshake::State::kFailed) return judge(caller, why);
   if (state != ClientHandshake::State::kAccepted) return;
   link(caller->peer, std::move(caller->fd), same_host(caller->peer), session_of<ClientHandshake>(caller->handshake));
   caller->peer = -1;
 }
 
-// So many half-open connections, and all so young, that listening must wait. All peers may come at once, to a machine
-// that is short of cores: none of them may have to go for another.
-bool LinkMaker::crowded() const {
-  return full() && Patience::Clock::now() - strangers_.front().since < kCrowdedPatience;
+void LinkMaker::take(Fd fd, std::string address, bool local) {
+  while (strangers_.size() >= kMaxPending + peers_.size()) close_one_pending(false);
+  Stranger& s = strangers_.emplace_back(
+      Stranger{std::move(fd), std::move(address), local,
+               ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
+               Patience::Clock::now()});
+  if (local) s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
+  serve(s);  // a peer has usually spoken before it is accepted
+  if (!s.fd) strangers_.pop_back();
+  else if (local) s.address = local_peer_name(s.fd.get());
+}
+
+// Unless it has just proved that it need not go. False: there is none.
+bool LinkMaker::close_one_pending(bool silent_only) {
+  const auto s = first_to_close(strangers_);
+  if (s == strangers_.end() || (silent_only && s->has_greeted())) return false;
+  if (s->fd) serve(*s);
+  strangers_.erase(s);
+  return true;
 }
 
 Status LinkMaker::accept_from(int listener, bool local) {
-  for (;;) {
-    if (crowded()) return {};
-    if (full()) strangers_.pop_front();
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
     std::string address;
     Fd fd = accept_one(listener, local ? nullptr : &address);
-    if (!fd && (errno == EMFILE || errno == ENFILE))  // it would not get better until the deadline
-      return Status(StatusCode::kSystem,
-                    fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
-                                "(ulimit -n)",
-                                rank_, errno_text(errno)));
-    if (!fd) return {};
-    Stranger& s = strangers_.emplace_back(
-        Stranger{std::move(fd), std::move(address), local,
-                 ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
-                 Patience::Clock::now()});
-    if (!local) continue;
-    s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
-    serve(s);  // a peer has spoken before it is accepted
-    if (!s.fd) strangers_.pop_back();
+    if (fd) {
+      take(std::move(fd), std::move(address), local);
+      continue;
+    }
+    if (errno != EMFILE && errno != ENFILE) return {};
+    if (close_one_pending(true)) continue;
+    // It would not get better until the deadline.
+    return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
+                                                   "(ulimit -n)",
+                                                   rank_, errno_text(EMFILE)));
   }
+  return {};
 }
 
 // Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
@@ -228,9 +252,8 @@ void LinkMaker::serve(Stranger& s) {
 }
 
 void LinkMaker::add_to(std::vector<pollfd>* fds) const {
-  const short listening = crowded() ? 0 : POLLIN;
-  fds->push_back({port_.local.get(), listening, 0});
-  for (const Fd& l : port_.tcp.sockets) fds->push_back({l.get(), listening, 0});
+  fds->push_back({port_.local.get(), POLLIN, 0});
+  for (const Fd& l : port_.tcp.sockets) fds->push_back({l.get(), POLLIN, 0});
   for (const Caller& c : callers_) fds->push_back({c.fd.get(), c.connecting ? short{POLLOUT} : short{POLLIN}, 0});
   for (const Stranger& s : strangers_) fds->push_back({s.fd.get(), POLLIN, 0});
 }
@@ -249,7 +272,7 @@ Status LinkMaker::step(const pollfd* polled) {
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
   const auto now = Patience::Clock::now();
   strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
-    return !s.fd || (!s.has_greeted() && now - s.since > kStrangerPatience);
+    return !s.fd || (!s.has_greeted() && now - s.since > kPendingPatience);
   });
   if (polled[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
   for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
@@ -370,6 +393,21 @@ Status MeshBuilder::build() {
 }
 
 }  // namespace
+
+void MeshPort::take_in(int nranks) {
+  const size_t most = kMaxPending + static_cast<size_t>(nranks);
+  for (size_t l = 0; l < 1 + tcp.sockets.size(); ++l) {
+    const bool is_local = l == 0;
+    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+      std::string address;
+      Fd fd = accept_one(is_local ? local.get() : tcp.sockets[l - 1].get(), is_local ? nullptr : &address);
+      const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE) && !waiting.empty();
+      if (!fd && !out_of_descriptors) break;
+      if (out_of_descriptors || waiting.size() == most) waiting.pop_front();
+      if (fd) waiting.push_back({std::move(fd), std::move(address), is_local});
+    }
+  }
+}
 
 Expected<MeshPort> open_mesh_port(PeerInfo* self) {
   uint64_t random[2];

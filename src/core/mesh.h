@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/auth.h"
+#include "core/pending.h"
 #include "core/rendezvous.h"
 
 namespace rondo {
@@ -26,8 +27,17 @@ constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two 
 
 /// Where this rank can be reached by its peers.
 struct MeshPort {
+  struct Waiting {
+    Fd fd;
+    std::string address;
+    bool local;
+  };
   Fd local;
   Listeners tcp;
+  std::list<Waiting> waiting = {};  // accepted before anybody could be answered
+  /// Takes the queues' connections and keeps the newest, so that no queue is full when the peers come. Before a
+  /// LinkMaker has the port.
+  void take_in(int nranks);
   /// Ends it also for copies that a fork left in other processes.
   void shut() {
     local.shut();
@@ -57,8 +67,8 @@ class LinkMaker {
   void add_to(std::vector<pollfd>* fds) const;
   /// For poll(): less than most_ms where a call has to be tried again, or given up, before.
   int slice_ms(int most_ms) const;
-  /// `polled` is what add_to() has appended. Strangers are dropped, those without the secret logged. Errors: kSystem,
-  /// when this process may open no more descriptors.
+  /// `polled` is what add_to() has appended. Unauthenticated connections are closed, those without the secret logged.
+  /// Errors: kSystem, when this process may open no more descriptors.
   Status step(const pollfd* polled);
   /// What has come of it since the last call.
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> take_links() { return std::exchange(links_, {}); }
@@ -67,6 +77,9 @@ class LinkMaker {
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
 
  private:
+  // Across hosts, on one.
+  using ClientSide = std::variant<ClientHandshake, PairClient>;
+  using ServerSide = std::variant<ServerHandshake, PairServer>;
   // A connection of ours to a lower rank whose handshake is under way.
   struct Caller {
     Rank peer;
@@ -77,14 +90,15 @@ class LinkMaker {
     bool all_refused = true;
     Patience::Clock::time_point since{};
     Status last = {};
-    std::variant<ClientHandshake, PairClient> handshake;  // across hosts, on one
+    ClientSide handshake;
   };
   struct Stranger {
     Fd fd;
     std::string address;
     bool local;
-    std::variant<ServerHandshake, PairServer> handshake;
+    ServerSide handshake;
     Patience::Clock::time_point since;
+    uint64_t source() const { return source_of(address); }
     bool has_greeted() const {
       return std::visit([](const auto& h) { return h.has_greeted(); }, handshake);
     }
@@ -97,9 +111,12 @@ class LinkMaker {
   void dial_next(Caller* caller, Status why, bool refused);
   void greet(Caller* caller);
   void advance(Caller* caller, short events);
+  ClientSide handshake_with(Rank peer) const;
+  void dial_again(Caller* caller);
+  void judge(Caller* caller, Status why);
   void fail(Caller* caller, Status why);
-  bool crowded() const;
-  bool full() const { return strangers_.size() >= kMaxStrangers + peers_.size(); }
+  void take(Fd fd, std::string address, bool local);
+  bool close_one_pending(bool silent_only);
   Status accept_from(int listener, bool local);
   void serve(Stranger& stranger);
   void link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session);
@@ -124,8 +141,8 @@ struct MeshRequest {
   const Met* met = nullptr;                // the plan, its peers, and the root that tells of ranks that die meanwhile
   std::function<Status()> interrupt = {};  // asked at least every 50 ms, where there is one
 };
-/// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Strangers at the
-/// listeners are dropped.
+/// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Unauthenticated
+/// connections to the listeners are closed.
 Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
                                                           const Patience& patience);
 

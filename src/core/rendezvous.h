@@ -1,20 +1,20 @@
 // Rendezvous: where the ranks of one communicator meet before they know each other's addresses.
 //
 //   joiner                        root (a thread of the id's maker)
-//   connect, handshake  ------->  proves the secret both ways; strangers are refused and logged
+//   connect, handshake  ------->  proves the secret both ways; whoever does not hold it is refused
 //   join(nranks, who I am) ---->  collects; a contradiction fails the whole group at once, naming both sides
 //                       <-------  when the last has come: which ranks are on one host, and where those are with whom
 //                                 it gets links (core/mesh_plan.h): of few ranks all
 //   (connects the mesh)
 //   meshed             -------->  a joiner that dies before this is announced to the others
 //
-// The root serves one communicator and ends; the mesh does not need it. Strangers cannot stall it: a connection that
-// does not authenticate within a few seconds is dropped, and when too many are half-open the oldest goes first.
+// The root serves one communicator and ends; the mesh does not need it. Unauthenticated connections cannot stall it:
+// each is accepted at once, and when too many are half-open one is closed (core/pending.h). A joiner whose connection
+// was closed before it had proved the secret connects again. One that has proved it keeps its place.
 //
 // Thread safety: start_rendezvous and join_rendezvous from any thread; the root shares nothing with them but sockets.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -28,15 +28,13 @@
 
 namespace rondo {
 
+/// Of a communicator: an instruction names a chunk of each rank in 16 bits. Whatever is made for each of so many ranks
+/// is made after a look at this.
+constexpr int kMaxRanks = 65535;
+
 /// Starts the root's thread on the listeners. It ends when the ranks have meshed, or `deadline_s` after now if none
 /// came.
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s);
-
-/// What a listener grants those who have not proved yet that they belong to the job.
-constexpr size_t kMaxStrangers = 128;  // beside the ranks that are still to come
-constexpr int kMaxRefusalsLogged = 8;
-constexpr auto kStrangerPatience = std::chrono::seconds(5);
-constexpr auto kCrowdedPatience = std::chrono::milliseconds(500);  // where more wait than that
 
 /// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
 std::string list_ranks(const std::vector<Rank>& ranks);

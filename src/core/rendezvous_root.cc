@@ -1,9 +1,12 @@
 // The root's side of core/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs
 // does not grow with the number of ranks that wait.
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +16,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/pending.h"
 #include "core/rendezvous.h"
 #include "core/setting_table.h"
 
@@ -31,6 +35,7 @@ Clock::duration seconds(double s) { return std::chrono::microseconds(static_cast
 
 struct Connection {
   std::string address;
+  uint64_t source_hash = 0;
   Clock::time_point since = Clock::now();
   Fd fd;                          // until authenticated
   std::optional<ServerHandshake> handshake;
@@ -41,6 +46,8 @@ struct Connection {
   bool told = false;              // of the failure
   bool finished = false;          // to be dropped
   int watched_fd() const { return link ? link->fd() : fd.get(); }
+  uint64_t source() const { return source_hash; }
+  bool has_greeted() const { return handshake->has_greeted(); }
 };
 
 class Root {
@@ -108,50 +115,50 @@ class Root {
 
   // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
   void accept_from(int listener) {
-    for (;;) {
-      if (num_strangers() >= kMaxStrangers + num_awaited() && !evict_oldest_stranger()) {
-        crowded_ = true;
-        return;
-      }
+    for (int i = 0; i < kMaxAcceptsAtOnce && !listeners_.sockets.empty(); ++i) {
       Connection c;
       c.fd = accept_one(listener, &c.address);
       if (!c.fd) {
         const bool out_of_descriptors = errno == EMFILE || errno == ENFILE;
-        if (out_of_descriptors && evict_oldest_stranger()) continue;
+        if (out_of_descriptors && close_one_pending()) continue;
         crowded_ = out_of_descriptors;
         return;
       }
+      while (pending_.size() >= kMaxPending + num_awaited()) close_one_pending();
+      c.source_hash = source_of(c.address);
       c.handshake.emplace(secret_, Purpose::kRendezvous, encryption_);
-      Connection& kept = connections_.emplace_back(std::move(c));
+      Connection& kept = pending_.emplace_back(std::move(c));
       if (!watch(kept.fd.get(), &kept)) finish(kept);
+      else serve(kept);  // a rank has usually spoken before it is accepted
     }
   }
-  size_t num_strangers() const { return connections_.size() - num_joined_; }
   // Ranks that may all come at once and need not go for one another; unknown before the first has joined.
   size_t num_awaited() const { return static_cast<size_t>(std::max(0, nranks_ - num_present_)); }
-  // Honest joiners authenticate within milliseconds, so the oldest of a crowd is the least likely to be one.
-  bool evict_oldest_stranger() {
-    for (auto c = connections_.begin(); c != connections_.end(); ++c) {
-      if (c->joined) continue;
-      if (Clock::now() - c->since < kCrowdedPatience) return false;
-      std::erase(unsent_, &*c);
-      unwatch(c->watched_fd());
-      connections_.erase(c);
-      return true;
-    }
-    return false;
+  // Unless it has just proved that it need not go. False: nobody is pending.
+  bool close_one_pending() {
+    const auto c = first_to_close(pending_);
+    if (c == pending_.end()) return false;
+    serve(*c);
+    if (c->link) return true;
+    unwatch(c->fd.get());
+    pending_.erase(c);
+    return true;
   }
 
   void serve(Connection& c) {
+    if (c.finished) return;
     if (!c.link) {
       const auto state = c.handshake->advance(c.fd.get());
       if (state == ServerHandshake::State::kFailed) {
         if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
           std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", c.address.c_str(), c.handshake->why().c_str(),
                        num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
+        if (c.handshake->encryption_differs()) fail_for_encryption(c);
         finish(c);
       }
       if (state != ServerHandshake::State::kAccepted) return;
+      const auto at = std::find_if(pending_.begin(), pending_.end(), [&c](const Connection& p) { return &p == &c; });
+      connections_.splice(connections_.end(), pending_, at);
       c.rank = c.handshake->rank();
       c.link = std::make_unique<Link>(std::move(c.fd), false, kMaxJoinBytes, c.handshake->take_session());
     }
@@ -168,6 +175,16 @@ class Root {
                                               peer_text(c.rank, peers_[c.rank]), why));
   }
 
+  // It has heard so in the handshake. The others would wait for it in vain.
+  void fail_for_encryption(const Connection& c) {
+    fail(StatusCode::kMismatch,
+         fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT alike on all "
+                     "ranks",
+                     c.handshake->rank(), c.address, encryption_.on ? "does not encrypt" : "encrypts", ::getpid(),
+                     encryption_.on ? "does" : "does not"));
+    ++num_told_;
+  }
+
   void admit(Connection& c, const Frame& join) {
     wire::Reader r(join.payload);
     const auto nranks = static_cast<int>(r.get<uint32_t>());
@@ -178,7 +195,16 @@ class Root {
       finish(c);
       return;
     }
-    if (failed_) return tell(c);
+    if (failed_) {
+      if (nranks_ == 0) nranks_ = std::min(nranks, kMaxRanks);  // so many are to be told
+      return tell(c);
+    }
+    if (nranks > kMaxRanks) {  // before anything is made of that size
+      newcomer_ = &c;
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("{} was started with nranks = {}: a communicator has at most {} ranks",
+                              peer_text(c.rank, info), nranks, kMaxRanks));
+    }
     if (nranks_ == 0) {
       nranks_ = nranks;
       first_ = c.rank;
@@ -204,13 +230,13 @@ class Root {
     peers_[c.rank] = std::move(info);
     present_[c.rank] = true;
     c.joined = true;
-    ++num_joined_;
     if (++num_present_ == nranks_) send_table();
   }
 
   void send_table() {
     close_listeners();  // before anyone can have finished, so that a later rendezvous on this port meets nobody here
     const TableWriter tables(peers_, most_full_);
+    for (Connection& c : pending_) finish(c);
     for (Connection& c : connections_) {
       if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
       else finish(c);
@@ -237,20 +263,19 @@ class Root {
   void drop_the_finished() {
     if (!std::exchange(some_finished_, false)) return;
     std::erase_if(unsent_, [](const Connection* c) { return c->finished; });
-    connections_.remove_if([this](const Connection& c) {
-      if (!c.finished) return false;
-      if (c.joined) --num_joined_;
-      unwatch(c.watched_fd());
-      return true;
-    });
+    for (std::list<Connection>* list : {&pending_, &connections_})
+      list->remove_if([this](const Connection& c) {
+        if (c.finished) unwatch(c.watched_fd());
+        return c.finished;
+      });
   }
 
   void watch_the_clock() {
     const auto now = Clock::now();
     if (now >= next_look_) {
       next_look_ = now + kLook;
-      for (Connection& c : connections_)
-        if (!c.joined && !c.told && now - c.since > kStrangerPatience) finish(c);
+      for (Connection& c : pending_)
+        if (now - c.since > kPendingPatience) finish(c);
       drop_the_finished();
     }
     if (now < deadline_ || failed_ || nranks_ == 0) return;
@@ -283,8 +308,8 @@ class Root {
   Clock::time_point deadline_;
   double deadline_text_s_ = 0;
   Fd news_;  // epoll: listeners and connections
-  std::list<Connection> connections_;
-  size_t num_joined_ = 0;            // of the connections
+  std::list<Connection> pending_;      // have not proved the secret, in order of arrival
+  std::list<Connection> connections_;  // have
   std::vector<Connection*> unsent_;  // to whom something is to be written
   bool some_finished_ = false;
   bool was_crowded_ = false;
@@ -315,6 +340,10 @@ Status start_rendezvous(Listeners listeners, const Secret& secret, double deadli
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
   RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
   const int most_full = static_cast<int>(settings.number_or("full_mesh", kMostFullMesh));
+  // A connection that says nothing is not even accepted for a second.
+  const int silent_s = 1;
+  for (const Fd& l : listeners.sockets)
+    ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
   auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s, most_full);
   RONDO_TRY(root->open());
   // The application's signal handlers must not run on this thread.

@@ -13,6 +13,7 @@
 
 #include "bootstrap_harness.h"
 #include "core/auth.h"
+#include "core/encryption.h"
 #include "core/link.h"
 #include "core/socket.h"
 #include "core/unique_id.h"
@@ -76,10 +77,40 @@ TEST(BootstrapFailure, WrongArgumentsAreRefused) {
   expect_error(Bootstrap::join(2, id, 2).status(), StatusCode::kInvalidArgument, {"rank 2 of 2"});
   expect_error(Bootstrap::join(2, id, -1).status(), StatusCode::kInvalidArgument, {"rank -1"});
   expect_error(Bootstrap::join(0, id, 0).status(), StatusCode::kInvalidArgument, {"0 ranks"});
+  expect_error(Bootstrap::join(1 << 28, id, 0).status(), StatusCode::kInvalidArgument,
+               {"rank 0", "nranks is 268435456"});
   expect_error(Bootstrap::join(1, rondo_unique_id{}, 0).status(), StatusCode::kInvalidArgument, {"unique id"});
   rondo_unique_id torn = id;
   torn.bytes[20] ^= 1;
   expect_error(Bootstrap::join(1, torn, 0).status(), StatusCode::kInvalidArgument, {"damaged"});
+}
+
+// The others waited until their deadline for the one whose setting differs.
+TEST(BootstrapFailure, EncryptionOfSomeRanksAloneFailsAllAtOnce) {
+  constexpr int kRanks = 3;
+  for (const bool the_odd_one_encrypts : {true, false}) {
+    for (const bool it_comes_first : {true, false}) {
+      set_encryption(Encryption{!the_odd_one_encrypts});  // of the rendezvous, and of the ranks but for the last
+      const auto come = [&](Rank rank, const rondo_unique_id& id) {
+        if (rank == kRanks - 1) set_encryption(Encryption{the_odd_one_encrypts});
+        return Bootstrap::join(kRanks, id, rank, {.deadline_s = 60}).status().to_string();
+      };
+      std::vector<std::string> said;
+      if (it_comes_first) {
+        const rondo_unique_id id = testing::new_id();
+        said.push_back(Child([&] { return come(kRanks - 1, id); }).join());
+        for (Rank r = 0; r < kRanks - 1; ++r) said.push_back(Child([&] { return come(r, id); }).join());
+      } else {
+        for (Child& c : testing::fork_ranks(kRanks, come)) said.push_back(c.join());
+      }
+      set_encryption(std::nullopt);
+      for (const std::string& s : said) {
+        EXPECT_EQ(s.find(status_text(StatusCode::kMismatch)), 0u) << s;
+        EXPECT_NE(s.find("rank 2"), std::string::npos) << s;
+        EXPECT_NE(s.find("RONDO_ENCRYPT"), std::string::npos) << s;
+      }
+    }
+  }
 }
 
 TEST(BootstrapFailure, WrongSecretIsRefusedWhileTheOthersGoOn) {

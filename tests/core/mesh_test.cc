@@ -104,6 +104,39 @@ TEST(Mesh, APortIsAskedUntilItCloses) {
   }
 }
 
+// A connection that is closed before it is answered was one of too many, unless its listener has ended. A peer that
+// lived was taken for a dead one.
+TEST(Mesh, AConnectionThatIsClosedUnansweredIsMadeAgain) {
+  for (const uint64_t their_host : {1, 2}) {  // on one host, across hosts
+    std::vector<PeerInfo> peers = {*describe_self(their_host), *describe_self(1)};
+    MeshPort theirs = std::move(*open_mesh_port(&peers[0])), ours = std::move(*open_mesh_port(&peers[1]));
+    LinkMaker maker(1, Secret{1}, peers, ours, {}, {false, true});
+    maker.call(0);
+    std::vector<LinkMaker::Failure> failures;
+    auto step_until = [&](const auto& until) {
+      return eventually(5, [&] {
+        std::vector<pollfd> fds;
+        maker.add_to(&fds);
+        ::poll(fds.data(), fds.size(), maker.slice_ms(5));
+        EXPECT_OK(maker.step(fds.data()));
+        for (LinkMaker::Failure& f : maker.take_failures()) failures.push_back(std::move(f));
+        return until() || !failures.empty();
+      });
+    };
+    std::string who;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(step_until([&] {  // accepted, and closed
+        return static_cast<bool>(accept_one((their_host == 1 ? theirs.local : theirs.tcp.sockets[0]).get(), &who));
+      }));
+      ASSERT_TRUE(failures.empty()) << failures[0].why.to_string();
+    }
+    theirs.shut();
+    EXPECT_TRUE(step_until([] { return false; }));
+    ASSERT_EQ(failures.size(), 1u);
+    expect_error(failures[0].why, StatusCode::kPeerLost, {"refused"});
+  }
+}
+
 // A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for
 // one of many strangers, and the first to come had to go for the last.
 TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
