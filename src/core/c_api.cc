@@ -6,6 +6,7 @@
 
 #include "core/c_handles.h"
 #include "core/communicator_impl.h"
+#include "core/rendezvous.h"
 #include "rondo/rondo.h"
 #include "rondo/trace.h"
 
@@ -148,7 +149,8 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
   if (comms == nullptr) return rondo::null_argument("comms");
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
-  if (config != nullptr && config->size_bytes == sizeof(rondo_config) && config->devices != nullptr && nranks > 0)
+  if (config != nullptr && config->size_bytes == sizeof(rondo_config) && config->devices != nullptr && nranks > 0 &&
+      nranks <= rondo::kMaxRanks)
     c->devices.assign(config->devices, config->devices + nranks);
   auto made = rondo::Communicator::init_all(nranks, *c);
   if (made.ok())

@@ -92,8 +92,11 @@ rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm*
 rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
                                const rondo_config* config) {
   if (comm == nullptr || smaller == nullptr) return null_argument(comm == nullptr ? "comm" : "smaller", comm);
-  if (num_excluded < 0)
-    return rondo::bad_argument("num_excluded", "is " + std::to_string(num_excluded) + ": expected 0 or more", comm);
+  if (num_excluded < 0 || num_excluded > comm->comm->size())
+    return rondo::bad_argument("num_excluded",
+                               "is " + std::to_string(num_excluded) + ": expected 0 to the communicator's number of ranks, " +
+                                   std::to_string(comm->comm->size()),
+                               comm);
   if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);
   auto c = config_of(config);
   if (!c.ok()) return report(c.status(), comm);

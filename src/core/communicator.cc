@@ -5,6 +5,7 @@
 #include "core/communicator_impl.h"
 #include "core/launch.h"
 #include "core/process_control.h"
+#include "core/rendezvous.h"
 #include "core/thread_control.h"
 #include "os/no_cancel.h"
 #include "rondo/fsdp/device.h"
@@ -52,8 +53,8 @@ Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& con
 }
 
 Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int nranks, const Config& config) {
-  if (nranks < 1 || nranks > 65535)
-    return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: expected 1 to 65535", nranks));
+  if (nranks < 1 || nranks > kMaxRanks)
+    return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: expected 1 to {}", nranks, kMaxRanks));
   const NoCancel no_cancel;
   RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
   RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/process_control.h"
+#include "core/rendezvous.h"
 #include "core/wish.h"
 
 namespace rondo {
@@ -17,6 +18,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nrank
   if (mine.status.ok()) mine.status = options.status();
   if (mine.status.ok() && new_nranks <= nranks_)
     mine.status = bad("new_nranks", fmt::format("is {}, but the communicator has {} ranks already", new_nranks, nranks_));
+  if (mine.status.ok() && new_nranks > kMaxRanks)
+    mine.status = bad("new_nranks", fmt::format("is {}: a communicator has at most {} ranks", new_nranks, kMaxRanks));
   if (mine.status.ok() && rank_ == 0 && id == nullptr)
     mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
   if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/file_store.h"
+#include "core/rendezvous.h"
 #include "core/unique_id.h"
 
 namespace rondo {
@@ -61,7 +62,6 @@ class Environment {
   std::string problems_;
 };
 
-constexpr int kMaxRanks = 1 << 20;
 constexpr int kMaxPort = 65535;
 
 void read_rank(Environment* env, const char* rank_name, const char* nranks_name, LaunchInfo* info) {

@@ -380,6 +380,10 @@ Status Engine::adopt_order() {
   units.insert(units.end(), seen.forward.begin(), seen.forward.end());
   units.insert(units.end(), seen.backward.begin(), seen.backward.end());
   RONDO_TRY(impl_->calls.broadcast(sizes.data(), sizes.size(), Dtype::kInt32, 0));
+  constexpr int kMostUnits = 1 << 24;  // that a pass visits
+  if (sizes[0] < 0 || sizes[1] < 0 || sizes[0] > kMostUnits || sizes[1] > kMostUnits)
+    return impl_->misuse(
+        fmt::format("rank 0's order has {} and {} units, at most {} can be adopted", sizes[0], sizes[1], kMostUnits));
   units.resize(static_cast<size_t>(sizes[0]) + static_cast<size_t>(sizes[1]));
   RONDO_TRY(impl_->calls.broadcast(units.data(), units.size(), Dtype::kInt32, 0));
   impl_->order.forward.assign(units.begin(), units.begin() + sizes[0]);

@@ -4,6 +4,8 @@ file(GLOB RONDO_NCCL_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/nccl/
 add_library(rondo_nccl_objects OBJECT ${RONDO_NCCL_SOURCES})
 target_include_directories(rondo_nccl_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_options(rondo_nccl_objects PRIVATE -fno-exceptions -fno-rtti)
+file(GLOB RONDO_NCCL_API ${CMAKE_CURRENT_SOURCE_DIR}/nccl/api_*.cc)
+set_source_files_properties(${RONDO_NCCL_API} PROPERTIES COMPILE_OPTIONS "${RONDO_NOT_UNWOUND}")
 rondo_unity_build(rondo_nccl_objects)
 target_compile_definitions(rondo_nccl_objects PRIVATE RONDO_VERSION="${PROJECT_VERSION}")
 target_link_libraries(rondo_nccl_objects PRIVATE rondo_options rondo_fmt Threads::Threads)

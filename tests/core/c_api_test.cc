@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -255,6 +256,12 @@ TEST_F(CApi, MakingACommunicatorChecksItsArguments) {
   refused(rondo_comm_init_all(nullptr, 2, nullptr), RONDO_INVALID_ARGUMENT, {"comms"}, nullptr);
   refused(rondo_comm_init_all(&comm, 0, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "0"}, nullptr);
   refused(rondo_comm_init_all(&comm, -3, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "-3"}, nullptr);
+  // Before anything is made of that size, or read: there are no devices.
+  const int device = 0;
+  config.devices = &device;
+  refused(rondo_comm_init_all(&comm, 1 << 28, &config), RONDO_INVALID_ARGUMENT, {"nranks", "268435456", "65535"},
+          nullptr);
+  config.devices = nullptr;
   config.size_bytes += 1;
   refused(rondo_comm_init_all(&comm, 1, &config), RONDO_INVALID_ARGUMENT, {"size_bytes"}, nullptr);
   refused(rondo_get_unique_id(nullptr), RONDO_INVALID_ARGUMENT, {"id"}, nullptr);
@@ -262,6 +269,11 @@ TEST_F(CApi, MakingACommunicatorChecksItsArguments) {
   ASSERT_EQ(rondo_get_unique_id(&id), RONDO_OK) << rondo_last_error(nullptr);
   refused(rondo_comm_init_rank(&comm, 2, &id, 2, nullptr), RONDO_INVALID_ARGUMENT, {"rank", "2"}, nullptr);
   refused(rondo_comm_init_rank(&comm, 2, &id, -1, nullptr), RONDO_INVALID_ARGUMENT, {"rank", "-1"}, nullptr);
+  for (const int nranks : {65536, 1 << 28, std::numeric_limits<int>::max()})
+    refused(rondo_comm_init_rank(&comm, nranks, &id, 1, nullptr), RONDO_INVALID_ARGUMENT,
+            {"rank 1", ("nranks is " + std::to_string(nranks)).c_str(), "65535"}, nullptr);
+  refused(rondo_comm_shrink(comms_[0], &device, 1 << 28, &comm, nullptr), RONDO_INVALID_ARGUMENT,
+          {"rank 0", "num_excluded is 268435456"});
   refused(rondo_comm_init_rank(nullptr, 1, &id, 0, nullptr), RONDO_INVALID_ARGUMENT, {"comm"}, nullptr);
   EXPECT_EQ(comm, nullptr) << "a refusal sets no communicator";
   ASSERT_EQ(rondo_comm_init_rank(&comm, 1, &id, 0, nullptr), RONDO_OK) << rondo_last_error(nullptr);

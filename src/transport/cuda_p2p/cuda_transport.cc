@@ -72,11 +72,13 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
 Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   auto& slabs = reached_[static_cast<size_t>(owner)];
   if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
+  const Status not_made(StatusCode::kInternal,
+                        fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+  if (slab >= DeviceBoard::kMaxSlabs) return not_made;
   if (slabs.size() <= slab) slabs.resize(slab + 1);
   const SlabEntry& entry = board_of(owner).slabs[slab];
   if (std::atomic_ref<uint64_t>(const_cast<uint64_t&>(entry.bytes)).load(std::memory_order_acquire) == 0)
-    return Status(StatusCode::kInternal,
-                  fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+    return not_made;
   const cuda::Driver* d = cuda::driver();
   const DeviceOfRank &own = devices_[static_cast<size_t>(rank_)], &theirs = devices_[static_cast<size_t>(owner)];
   if (own.same_process(theirs)) {
