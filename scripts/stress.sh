@@ -4,12 +4,24 @@
 # suites themselves run a small share of it with the other tests.
 #
 #   scripts/stress.sh [release|tsan] [factor]      factor: times what the tests run (default 12)
+#   scripts/stress.sh --kill [number] [first]      random kills of ranks instead (default 3000, from 1 on): the same
+#                                                  number is the same kill again
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 
+if [ "${1:-}" = --kill ]; then
+  need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+  configure release -D RONDO_BUILD_BENCH=OFF
+  build build/release core_kills_test
+  RONDO_TEST_KILLS=${2:-3000} RONDO_TEST_KILL_SEED=${3:-1} exec build/release/tests/core_kills_test
+fi
 preset=${1:-release} factor=${2:-12}
-case $preset in release) worlds=(threads processes) ;; tsan) worlds=(threads) ;; *) echo "stress.sh [release|tsan] [factor]" >&2; exit 2 ;; esac
+case $preset in
+  release) worlds=(threads processes) ;;
+  tsan) worlds=(threads) ;;
+  *) echo "stress.sh [release|tsan] [factor], or --kill [number] [first]" >&2; exit 2 ;;
+esac
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 [ "$preset" = release ] || need_packages "${CLANG_PACKAGES[@]}"
 configure "$preset" -D RONDO_BUILD_BENCH=OFF

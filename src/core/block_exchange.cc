@@ -109,7 +109,7 @@ Status Bootstrap::Impl::exchange_in_blocks(const Exchange& what, const std::vect
   for (const Rank r : mine)
     if (r != rank_) others.push_back(r);
 
-  const Patience patience(options_.deadline_s, options_.abort);
+  const Patience& patience = what.patience;
   const Patience a_step_later = patience.extended(kGraceS), two_steps_later = patience.extended(2 * kGraceS);
   if (self != first) {
     RONDO_TRY(pass_bundle(what, {rank_}, {{mine[0]}, {mine[0]}, &two_steps_later}, got));

@@ -80,9 +80,9 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::fun
     port_ = {};
     return {};
   }
-  interrupt_ = interrupt;
+  std::function<Status()> later = std::exchange(interrupt_, interrupt);
   const Status learnt = learn_of_all();
-  interrupt_ = nullptr;
+  interrupt_ = std::move(later);
   RONDO_TRY(learnt);
   return start_news();
 }
@@ -164,8 +164,7 @@ Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) 
     if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
   if (ranks.size() > std::min(kMostDirect, static_cast<size_t>(plan_.most_full())))
     return exchange_in_blocks(what, ranks, got);
-  const Patience patience(options_.deadline_s, options_.abort);
-  Awaited how{what.kind, what.sequence, {}, {}, &patience};
+  Awaited how{what.kind, what.sequence, {}, {}, &what.patience};
   for (const Rank r : ranks) {
     if (r == rank_) continue;
     links_[r]->queue(what.kind, what.sequence, what.payload, what.descriptors);
@@ -315,8 +314,7 @@ std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::stri
   }
   if (end == Link::End::kLost) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
   const std::lock_guard lock(loss_mutex_);
-  const Rank first = first_left_.value_or(peer);
-  return peer_text(first, peers_[first]) + " left the communicator";
+  return left_text(first_left_.value_or(peer));
 }
 
 Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {
@@ -339,7 +337,8 @@ Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vecto
                       std::make_shared<const std::string>(mine),
                       {},
                       [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
-                      sequence},
+                      sequence,
+                      Patience(options_.deadline_s, options_.abort)},
                      &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
@@ -351,7 +350,13 @@ Status Bootstrap::Impl::barrier() {
   const Call call(*this);
   ++sequence_;
   std::vector<Frame> got;
-  return exchange({FrameKind::kBarrier, nullptr, {}, [](Rank) { return true; }, sequence_}, &got);
+  return exchange({FrameKind::kBarrier,
+                   nullptr,
+                   {},
+                   [](Rank) { return true; },
+                   sequence_,
+                   Patience(options_.deadline_s, options_.abort)},
+                  &got);
 }
 
 // As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
@@ -368,7 +373,8 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
     const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
     std::vector<Frame> got;
     RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
-                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_},
+                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_,
+                        Patience(options_.deadline_s, options_.abort)},
                        &got));
     most = std::max(most, mine.size());
     for (size_t r = 0; r < got.size(); ++r) {
@@ -380,32 +386,6 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
   for (size_t r = 0; r < owned.size(); ++r)
     for (Fd& fd : owned[r]) (*all)[r].push_back(fd.release());
   return {};
-}
-
-std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
-  if (plan_.is_full()) look();  // reads what has come; else somebody has
-  const std::lock_guard lock(loss_mutex_);
-  if (links_[peer])
-    return links_[peer]->end(nullptr) == Link::End::kLeft ? std::optional(links_[peer]->note()) : std::nullopt;
-  const auto parted = parted_.find(peer);
-  return parted != parted_.end() ? std::optional(parted->second) : std::nullopt;
-}
-
-// The mesh's thread must not write behind the goodbyes.
-void Bootstrap::Impl::say_goodbye(const std::string& note) {
-  if (is_in_forked_child()) return;  // the thread may have held a lock
-  if (!plan_.is_full()) {
-    const Call call(*this);
-    look();
-    const std::lock_guard lock(loss_mutex_);
-    leaving_ = true;
-  }
-  stop_news();
-  const Call call(*this);
-  if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
-  port_.shut();
-  for (const auto& link : links_)
-    if (link) link->say_goodbye(note);
 }
 
 void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
@@ -425,7 +405,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
   auto impl = std::make_unique<Impl>(rank, options);
-  RONDO_TRY(impl->connect(nranks, contents));
+  RONDO_TRY(impl->connect(nranks, contents, options.interrupt));
   return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
 }
 
@@ -472,7 +452,7 @@ void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
   impl_->announce(topic, place, std::move(text));
 }
 std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) { return impl_->announced(topic); }
-void Bootstrap::say_goodbye(const std::string& note) { impl_->say_goodbye(note); }
+void Bootstrap::say_goodbye(const std::string& note, const Status& cause) { impl_->say_goodbye(note, cause); }
 std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }
 Status Bootstrap::all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
   return impl_->all_gather_here({static_cast<const char*>(mine), bytes}, all);

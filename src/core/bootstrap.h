@@ -45,6 +45,7 @@ struct BootstrapOptions {
   double deadline_s = 120;                     // of join, and of every collective call on the Bootstrap
   const std::atomic<bool>* abort = nullptr;    // raised by another thread: waits return kAborted. Outlives the Bootstrap
   uint64_t pretend_host = 0;                   // tests: ranks with different values treat each other as other hosts
+  std::function<Status()> interrupt = {};      // of join, and of what is made before another set_interrupt()
 };
 
 /// Makes an id and starts its rendezvous: a thread of this process that listens on every usable network interface
@@ -126,6 +127,13 @@ class Bootstrap {
   /// rendezvous of members[0]. Errors:
   /// those of all_gather, and kSystem naming the rank that could not make its sockets.
   Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
+  /// While a communicator of these ranks, or of some of them, is being made: ok, or why it cannot come about any more:
+  /// a rank is gone or has given up making it. Errors: that rank's. Not to be asked within a call on this Bootstrap.
+  Status still_whole();
+  /// Collective over all ranks, at the end of making: `made` is how it went here. Ok if it went well everywhere; else
+  /// all ranks get an error, and of several the gravest. After kTimeout, kPeerLost and kAborted the Bootstrap is
+  /// unusable, and no rank is waited for.
+  Status commit(const Status& made, const BootstrapOptions& options);
   /// Asked at least every 50 ms while a collective call waits; an error ends the call. Set before the first call.
   void set_interrupt(std::function<Status()> interrupt);
 
@@ -143,11 +151,13 @@ class Bootstrap {
   /// A Bootstrap of the members that agree() said.
   Expected<std::unique_ptr<Bootstrap>> subset_of_survivors(const std::vector<Rank>& members,
                                                            const BootstrapOptions& options);
+  /// As still_whole(), of what the members make after subset_of_survivors().
+  Status still_with_survivors(const std::vector<Rank>& members);
 
   /// Tells the peers that this rank leaves on purpose: they see no loss, and an error "rank r left the communicator"
   /// only if they wait for it. No collective call may follow. `note`: what parting_note() tells them, about
-  /// a line.
-  void say_goodbye(const std::string& note = {});
+  /// a line. `cause`: the failure for which it leaves, if any; that error names it.
+  void say_goodbye(const std::string& note = {}, const Status& cause = {});
 
  private:
   class Impl;

@@ -33,7 +33,8 @@ namespace rondo {
 
 class Bootstrap::Impl {
  public:
-  Impl(Rank rank, const BootstrapOptions& options) : rank_(rank), options_(options) {}
+  Impl(Rank rank, const BootstrapOptions& options)
+      : rank_(rank), options_{options.deadline_s, options.abort, options.pretend_host}, interrupt_(options.interrupt) {}
   ~Impl();
 
   /// `interrupt`: as join_rendezvous'.
@@ -51,7 +52,10 @@ class Bootstrap::Impl {
   bool is_full() const { return plan_.is_full(); }
   void announce(Topic topic, uint64_t place, std::string text);
   std::optional<Announcement> announced(Topic topic);
-  void say_goodbye(const std::string& note);
+  void say_goodbye(const std::string& note, const Status& cause);
+  Status still_whole();
+  Status still_with_survivors(const std::vector<Rank>& members);
+  Status commit(const Status& made, const BootstrapOptions& options);
   void set_interrupt(std::function<Status()> interrupt);
 
   Rank rank() const { return rank_; }
@@ -86,6 +90,7 @@ class Bootstrap::Impl {
     std::span<const int> descriptors;
     std::function<bool(Rank)> takes_part;
     uint32_t sequence;
+    Patience patience;
   };
   Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all);
   struct Awaited {
@@ -134,6 +139,12 @@ class Bootstrap::Impl {
   void note_left(const Gone& what, Rank from);
   void note_announced(Topic topic, const Gone& what, Rank from);
   void take_news(Rank from);
+  struct Goodbye {
+    std::string cause;  // of the failure for which it left; empty: there was none
+    std::string note;
+  };
+  std::optional<Goodbye> goodbye_of(Rank peer);
+  std::string left_text(Rank peer);
   void judge(Rank peer, bool process_ended);
   void tell(Rank to, uint8_t what, const Gone& gone);
   void send_news();
@@ -163,6 +174,8 @@ class Bootstrap::Impl {
   /// Grows with attempts and phases, and is above the sequence numbers of all other calls.
   uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
+  bool has_begun_anew(Rank peer);
+  Status find_whole();
   Expected<std::vector<bool>> await_views(const std::vector<Rank>& from);
   Status want_links();
   Status take_late_links();

@@ -75,6 +75,7 @@ CommunicatorImpl::~CommunicatorImpl() {
   (void)drain();  // this rank's outstanding work first; its errors are its waiters'
   progress_.reset();
   tracing_.reset();
+  if (control_ != nullptr) control_->leave_because(queue_.cause());
 }
 
 Status CommunicatorImpl::check_process() const {

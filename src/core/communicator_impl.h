@@ -132,6 +132,8 @@ class CommunicatorImpl {
   /// `abort`: that the call under way was given, which need not be this communicator's own.
   Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);
   Expected<ChildOptions> child_options(const Config& config) const;
+  /// It will not be used: its peers hear why when it is destroyed.
+  void give_up(const Status& why);
   Status interrupted() const;
   /// Of the control plane, for one call of the caller's; under control_mutex_.
   CudaTransport::Gather gather_for(std::string_view call);

@@ -64,6 +64,11 @@ class ControlPlane {
   /// of them, in the order of their ranks. (*members)[i] is the old rank of new rank i.
   virtual Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                         const ChildOptions& options) = 0;
+  /// Collective, after make_child: `made` is how it went here. Ok where it went well on all
+  /// ranks, else the same rank's error on all of them.
+  virtual Status commit(const Status& made, const ChildOptions& options) = 0;
+  /// Why this rank is going to leave, for those who wait for it; ok: without a failure.
+  virtual void leave_because(const Status& cause) = 0;
   /// Asked at least every 50 ms while gather and make_child wait; an error ends the wait. Set before the first call.
   virtual void set_interrupt(std::function<Status()> interrupt) = 0;
 };

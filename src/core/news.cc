@@ -115,6 +115,51 @@ void Bootstrap::Impl::forward_leaving(const Gone& what) {
   }
 }
 
+// With loss_mutex_, what a rank said when it left.
+std::optional<Bootstrap::Impl::Goodbye> Bootstrap::Impl::goodbye_of(Rank peer) {
+  const auto parted = parted_.find(peer);
+  if (links_[peer] ? links_[peer]->end(nullptr) != Link::End::kLeft : parted == parted_.end()) return std::nullopt;
+  const std::string bytes = links_[peer] ? links_[peer]->note() : parted->second;
+  wire::Reader r(bytes);
+  Goodbye said;
+  said.cause = r.str();
+  said.note = r.str();
+  return said;
+}
+
+std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
+  if (plan_.is_full()) look();  // reads what has come; else somebody has
+  const std::lock_guard lock(loss_mutex_);
+  auto said = goodbye_of(peer);
+  return said ? std::optional(std::move(said->note)) : std::nullopt;
+}
+
+// With loss_mutex_.
+std::string Bootstrap::Impl::left_text(Rank peer) {
+  const auto said = goodbye_of(peer);
+  return peer_text(peer, peers_[peer]) + " left the communicator" +
+         (said && !said->cause.empty() ? fmt::format(" after this failure: {}", said->cause) : "");
+}
+
+// The mesh's thread must not write behind the goodbyes.
+void Bootstrap::Impl::say_goodbye(const std::string& note, const Status& cause) {
+  if (is_in_forked_child()) return;  // the thread may have held a lock
+  if (!plan_.is_full()) {
+    const Call call(*this);
+    look();
+    const std::lock_guard lock(loss_mutex_);
+    leaving_ = true;
+  }
+  stop_news();
+  const Call call(*this);
+  if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
+  port_.shut();
+  wire::Writer said;
+  said.str(cause.message()).str(note);
+  for (const auto& link : links_)
+    if (link) link->say_goodbye(std::string(said.bytes()));
+}
+
 // What has been read from a neighbour.
 void Bootstrap::Impl::take_news(Rank from) {
   while (const auto frame = links_[static_cast<size_t>(from)]->pop_news()) {

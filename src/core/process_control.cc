@@ -1,25 +1,45 @@
 #include "core/process_control.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "core/bind_rank.h"
+#include "core/caller_ranks.h"
 #include "core/communicator_impl.h"
 #include "core/own_algorithms.h"
 #include "core/rank_order.h"
+#include "core/socket.h"
 #include "topology/probe.h"
 
 namespace rondo {
 
 namespace {
 
-// The ranks that an error of a child names are not the parent's.
-Expected<std::unique_ptr<CommunicatorImpl>> as_new_ranks(Expected<std::unique_ptr<CommunicatorImpl>> made) {
+// The options of what is made of a communicator's ranks: waits ask `look` too, though not each time, as it costs system
+// calls. `heard` is what it said last.
+BootstrapOptions listening(const ChildOptions& options, std::function<Status()> look, Status* heard) {
+  static constexpr auto kPause = std::chrono::milliseconds(10);
+  BootstrapOptions how = bootstrap_options(options);
+  how.interrupt = [look = std::move(look), heard, next = Patience::Clock::now() + kPause]() mutable -> Status {
+    if (!heard->ok() || Patience::Clock::now() < next) return *heard;
+    *heard = look();
+    next = Patience::Clock::now() + kPause;
+    return *heard;
+  };
+  return how;
+}
+
+// A communicator of a Bootstrap whose rank i is the caller's rank members[i]. heard: as above.
+Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Bootstrap> bootstrap,
+                                                            const std::vector<Rank>& members,
+                                                            const ChildOptions& options, const Status& heard) {
+  auto made = make_process_communicator(std::move(bootstrap), options);
   if (made.ok()) return made;
-  return Status(made.status().code(), fmt::format("by the ranks of the new communicator: {}", made.status().message()));
+  RONDO_TRY(heard);
+  return in_callers_ranks(made.status(), members);
 }
 
 std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<RankSettings>& all) {
@@ -151,12 +171,16 @@ Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const 
 
 Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
                                                               const rondo_unique_id& id, Rank rank,
-                                                              const ChildOptions& options) {
-  auto bootstrap = Bootstrap::join(nranks, id, rank, bootstrap_options(options));
-  if (!bootstrap.ok()) return in_call(call, bootstrap.status());
-  auto made = make_process_communicator(std::move(*bootstrap), options);
-  if (!made.ok()) return in_call(call, made.status());
-  return made;
+                                                              const ChildOptions& options,
+                                                              const std::function<Status()>& interrupt) {
+  Status heard;
+  auto made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
+    const BootstrapOptions how = interrupt ? listening(options, interrupt, &heard) : bootstrap_options(options);
+    RONDO_TRY_ASSIGN(auto bootstrap, Bootstrap::join(nranks, id, rank, how));
+    return make_process_communicator(std::move(bootstrap), options);
+  }();
+  if (made.ok()) return made;
+  return in_call(call, heard.ok() ? made.status() : heard);
 }
 
 std::optional<PeerLoss> ProcessControl::find_lost() {
@@ -167,31 +191,28 @@ std::optional<PeerLoss> ProcessControl::find_lost() {
 
 Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_child(const std::vector<Rank>& members,
                                                                        const ChildOptions& options) {
-  auto made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
-    RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> child, bootstrap_->subset(members, bootstrap_options(options)));
-    if (child == nullptr) return std::unique_ptr<CommunicatorImpl>();
-    return as_new_ranks(make_process_communicator(std::move(child), options));
-  }();
-  // A rank that gives up because of a death looks dead in the child. In the parent it is seen to live, and whose death
-  // it was shows there too, maybe a moment later.
-  for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
-    if (const auto loss = bootstrap_->find_lost())
-      return Status(StatusCode::kPeerLost, fmt::format("{}; {}", loss->how, made.status().message()));
-    ::poll(nullptr, 0, 1);
-  }
-  return made;
+  Status heard;
+  RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> child,
+                   bootstrap_->subset(members, listening(
+                                                   options, [this] { return bootstrap_->still_whole(); }, &heard)));
+  if (child == nullptr) return std::unique_ptr<CommunicatorImpl>();
+  return make_of_members(std::move(child), members, options, heard);
 }
 
 // Agrees on the members, makes their communicator, and agrees on whether all could: a death meanwhile begins anew.
 Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_of_survivors(const std::vector<Rank>& excluded,
                                                                               const ChildOptions& options) {
-  const BootstrapOptions how = bootstrap_options(options);
-  RONDO_TRY(bootstrap_->begin_shrink(excluded, how));
+  RONDO_TRY(bootstrap_->begin_shrink(excluded, bootstrap_options(options)));
   RONDO_TRY_ASSIGN(Bootstrap::Survivors found, bootstrap_->agree({}));
   for (;;) {
+    Status heard;
     Expected<std::unique_ptr<CommunicatorImpl>> made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
-      RONDO_TRY_ASSIGN(auto bootstrap, bootstrap_->subset_of_survivors(found.members, how));
-      return as_new_ranks(make_process_communicator(std::move(bootstrap), options));
+      RONDO_TRY_ASSIGN(
+          auto bootstrap,
+          bootstrap_->subset_of_survivors(
+              found.members, listening(
+                                 options, [&] { return bootstrap_->still_with_survivors(found.members); }, &heard)));
+      return make_of_members(std::move(bootstrap), found.members, options, heard);
     }();
     RONDO_TRY_ASSIGN(Bootstrap::Survivors after, bootstrap_->agree(made.status()));
     if (after.members == found.members && !after.begun_anew) {

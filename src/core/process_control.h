@@ -24,9 +24,12 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
 Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
                                                               const Config& config,
                                                               const TransportDecorator& decorate = nullptr);
-/// Collective over those who meet under the id, for init or for what else `call` says.
-Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks, const rondo_unique_id& id,
-                                                              Rank rank, const ChildOptions& options);
+/// Collective over those who meet under the id, for init or for what else `call` says. interrupt: asked meanwhile, at
+/// least every 60 ms; an error ends it.
+Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
+                                                              const rondo_unique_id& id, Rank rank,
+                                                              const ChildOptions& options,
+                                                              const std::function<Status()>& interrupt = nullptr);
 /// What the Bootstrap takes from the options. The token must outlive it.
 BootstrapOptions bootstrap_options(const ChildOptions& options);
 
@@ -56,7 +59,7 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
       : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
-  ~ProcessControl() override { bootstrap_->say_goodbye(note_); }
+  ~ProcessControl() override { bootstrap_->say_goodbye(note_, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine.data(), mine.size(), all);
@@ -65,6 +68,10 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
                                                          const ChildOptions& options) override;
   Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                 const ChildOptions& options) override;
+  Status commit(const Status& made, const ChildOptions& options) override {
+    return bootstrap_->commit(made, bootstrap_options(options));
+  }
+  void leave_because(const Status& cause) override { cause_ = cause; }
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
   const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
@@ -94,6 +101,7 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   std::unique_ptr<Bootstrap> bootstrap_;
   HostPeers here_;
   std::string note_;
+  Status cause_;
 };
 
 }  // namespace rondo

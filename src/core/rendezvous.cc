@@ -171,7 +171,11 @@ Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const
                                 "the id has ended", rank, nranks, why));
     pollfd p{root->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0};
     ::poll(&p, 1, grace.slice_ms());
-    if (interrupt) RONDO_TRY(interrupt());
+    if (const Status s = interrupt ? interrupt() : Status(); !s.ok()) {  // the others are told why this rank leaves
+      root->queue(FrameKind::kGaveUp, 0, refusal_payload(s));
+      root->flush();
+      return s;
+    }
     RONDO_TRY(grace.check(fmt::format("rank {} waits at the rendezvous for the other {} ranks", rank, nranks - 1)));
   }
 }

@@ -166,6 +166,7 @@ class Root {
     while (auto frame = c.link->pop()) {
       if (frame->kind == FrameKind::kJoin && !c.joined) admit(c, *frame);
       else if (frame->kind == FrameKind::kMeshed) c.meshed = true;
+      else if (frame->kind == FrameKind::kGaveUp && c.joined) fail(refusal(*frame));
     }
     std::string why;
     if (c.link->end(&why) == Link::End::kNone) return;
@@ -244,10 +245,11 @@ class Root {
     table_sent_ = true;
   }
 
-  void fail(StatusCode code, std::string message) {
+  void fail(StatusCode code, std::string message) { fail(Status(code, std::move(message))); }
+  void fail(const Status& why) {
     if (failed_) return;
     failed_ = true;
-    refusal_ = refusal_payload(Status(code, std::move(message)));
+    refusal_ = refusal_payload(why);
     for (Connection& c : connections_)
       if (c.joined || &c == newcomer_) tell(c);
     // Ranks that come later hear the same story for a while. After the table nobody new can come.

@@ -28,7 +28,7 @@ constexpr bool uses_ucx(TransportChoice t) { return t == TransportChoice::kShmUc
 constexpr bool is_alone(TransportChoice t) { return t == TransportChoice::kTcp || t == TransportChoice::kUcx; }
 
 struct RankSettings {
-  uint64_t abi = 6;  // of this struct, the shared segments and what travels; ranks must be of one build
+  uint64_t abi = 7;  // of this struct, the shared segments and what travels; ranks must be of one build
   char version[16] = {};
   double deadline_s = 600;     // RONDO_TIMEOUT_S
   double init_deadline_s = 120;  // RONDO_INIT_TIMEOUT_S

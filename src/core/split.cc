@@ -93,8 +93,18 @@ Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, 
     return wishes[static_cast<size_t>(a)].second < wishes[static_cast<size_t>(b)].second;
   });
   auto made = control_->make_child(members, *options);
-  if (!made.ok()) return in_call("split", made.status());
-  return made;
+  const Status outcome = in_call("split", control_->commit(made.status(), *options));
+  if (outcome.ok()) return made;
+  // A rank that died in the last moment may have told some that it has its part: they hear why this rank leaves.
+  if (made.ok() && *made != nullptr) (*made)->give_up(outcome);
+  return outcome;
+}
+
+void CommunicatorImpl::give_up(const Status& why) {
+  lock();
+  tracing_->finish();  // it has done nothing that a record could tell of
+  queue_.fail(why);
+  unlock();
 }
 
 }  // namespace rondo

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "core/bootstrap_impl.h"
+#include "core/caller_ranks.h"
 #include "core/rendezvous.h"
 #include "core/unique_id.h"
 
@@ -114,13 +115,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const s
   RONDO_TRY(all_gather(first ? make_id_blob() : std::string(), &all));
   if (members.empty()) return std::unique_ptr<Impl>();
   // Who dies on the way to the rendezvous is not missed there before the deadline, but here.
-  return meet_by_id(members, all[members[0]], options, [&]() -> Status {
-    (void)find_lost();
-    const std::lock_guard lock(loss_mutex_);
-    for (const Rank r : members)
-      if (gone_[static_cast<size_t>(r)]) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " is gone");
-    return {};
-  });
+  return meet_by_id(members, all[members[0]], options, options.interrupt);
 }
 
 // The same without those who take no part: the first member sends its id to the others.
@@ -162,8 +157,77 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std
   BootstrapOptions same_host = options;
   same_host.pretend_host = options_.pretend_host;
   auto child = std::make_unique<Impl>(place_in(members, rank_), same_host);
-  RONDO_TRY(child->connect(static_cast<int>(members.size()), contents, interrupt));
+  Status heard;  // in this mesh, whose numbers it has
+  const Status met = child->connect(static_cast<int>(members.size()), contents,
+                                    interrupt ? [&] { return heard = interrupt(); } : std::function<Status()>());
+  RONDO_TRY(heard);
+  RONDO_TRY(in_callers_ranks(met, members));
   return child;
 }
+
+// With the turn: a rank that is gone, or has given up what is being made.
+Status Bootstrap::Impl::find_whole() {
+  if (!failure_.ok()) return failure_;
+  if (interrupt_) RONDO_TRY(interrupt_());
+  look();
+  auto lost = [this]() -> Status {
+    const std::lock_guard lock(loss_mutex_);
+    return loss_ ? Status(StatusCode::kPeerLost, loss_->how) : Status();
+  };
+  RONDO_TRY(lost());
+  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
+    if (!links_[r]) continue;
+    links_[r]->drain();
+    judge_aloud(r);
+    sort_frames(r);
+    for (const Frame& frame : others_[r])
+      if (frame.kind == FrameKind::kGaveUp) return refusal(frame);
+  }
+  RONDO_TRY(lost());  // the news of it may have come now
+  const std::lock_guard lock(loss_mutex_);
+  return first_left_ ? Status(StatusCode::kPeerLost, left_text(*first_left_)) : Status();
+}
+
+Status Bootstrap::Impl::still_whole() {
+  const Call call(*this);
+  return find_whole();
+}
+
+// A gather of outcomes. Who knows that one of the ranks will not come tells all in its place.
+Status Bootstrap::Impl::commit(const Status& made, const BootstrapOptions& options) {
+  constexpr double kGraceS = 0.5;  // who waits for what is being made gives up first, and knows for whom
+  const Call call(*this);
+  ++sequence_;
+  Status why = find_whole();
+  if (why.ok() && (made.code() == StatusCode::kTimeout || made.code() == StatusCode::kAborted)) why = made;
+  if (!why.ok()) return give_up(sequence_, std::move(why));
+  const Patience patience(options.deadline_s, options.abort);
+  std::vector<Frame> got;
+  RONDO_TRY(exchange({FrameKind::kGather,
+                      refusal_payload(made),
+                      {},
+                      [](Rank) { return true; },
+                      sequence_,
+                      patience.extended(made.ok() ? kGraceS : 0)},
+                     &got));
+  // A rank that has lost another one while it made its part has seen the consequence of what that one says.
+  auto is_graver = [](const Status& a, const Status& b) {
+    return !a.ok() && (b.ok() || (b.code() == StatusCode::kPeerLost && a.code() != StatusCode::kPeerLost));
+  };
+  Status gravest;
+  for (Rank r = 0; r < static_cast<Rank>(got.size()); ++r) {
+    const bool failed = r == rank_ ? !made.ok() : !got[static_cast<size_t>(r)].payload.starts_with('\0');
+    if (!failed) continue;
+    const Status theirs = r == rank_ ? made : refusal(got[static_cast<size_t>(r)]);
+    if (is_graver(theirs, gravest)) gravest = theirs;
+  }
+  return gravest;
+}
+
+Status Bootstrap::still_whole() { return impl_->still_whole(); }
+Status Bootstrap::still_with_survivors(const std::vector<Rank>& members) {
+  return impl_->still_with_survivors(members);
+}
+Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) { return impl_->commit(made, options); }
 
 }  // namespace rondo

@@ -10,6 +10,7 @@
 #include "core/bind_rank.h"
 #include "core/communicator_impl.h"
 #include "core/rendezvous.h"
+#include "core/wire.h"
 #include "os/thread.h"
 
 namespace rondo {
@@ -73,13 +74,17 @@ Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, con
   if (!s.ok()) return close(s);
   if (!closed_.ok()) return closed_;
   if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // why it left
-  return close(Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator",
-                                                         rank, *gone())));
+  const Rank left = *gone();
+  const std::string& cause = causes_[static_cast<size_t>(left)];
+  return close(
+      Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator{}{}",
+                                                rank, left, cause.empty() ? "" : " after this failure: ", cause)));
 }
 
-void ThreadMeeting::leave(Rank rank) {
+void ThreadMeeting::leave(Rank rank, const Status& cause) {
   const std::lock_guard lock(mutex_);
   left_[static_cast<size_t>(rank)] = true;
+  causes_[static_cast<size_t>(rank)] = cause.message();
   changed_.notify_all();
 }
 
@@ -94,6 +99,19 @@ Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* al
   RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, {std::string(mine), nullptr}, how));
   all->clear();
   for (const ThreadMeeting::Offer& o : *offers) all->push_back(o.bytes);
+  return {};
+}
+
+Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
+  wire::Writer mine;
+  mine.put(static_cast<uint8_t>(made.code())).str(made.message());
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers outcomes,
+                   meeting_->gather(rank_, {mine.take(), nullptr}, wait(options, true)));
+  for (const ThreadMeeting::Offer& o : *outcomes) {
+    wire::Reader theirs(o.bytes);
+    const auto code = theirs.get<uint8_t>();
+    if (code != 0) return status_from_peer(code, theirs.str());
+  }
   return {};
 }
 

@@ -42,12 +42,16 @@ class ThreadMeeting {
     std::function<Status()> interrupt;
   };
   explicit ThreadMeeting(int nranks)
-      : offers_(static_cast<size_t>(nranks)), here_(offers_.size()), left_(offers_.size()), attempts_(offers_.size()) {}
+      : offers_(static_cast<size_t>(nranks)),
+        here_(offers_.size()),
+        left_(offers_.size()),
+        causes_(offers_.size()),
+        attempts_(offers_.size()) {}
 
   /// Collective: what every rank brought, by rank. After an error the meeting is closed: all later calls return it.
   Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
-  /// The rank is going to be destroyed: who waits for it hears that.
-  void leave(Rank rank);
+  /// The rank is going to be destroyed: who waits for it hears that, and the failure for which it leaves, if any.
+  void leave(Rank rank, const Status& cause);
 
   struct Survivors {
     std::vector<Rank> members;           // old ranks, in order
@@ -78,6 +82,7 @@ class ThreadMeeting {
   std::vector<Offer> offers_;
   std::vector<bool> here_;
   std::vector<bool> left_;
+  std::vector<std::string> causes_;  // by rank: of those that left after a failure
   uint64_t round_ = 0;
   Offers complete_;  // of the last round
   Status closed_;
@@ -93,13 +98,15 @@ class ThreadControl final : public ControlPlane {
  public:
   ThreadControl(Rank rank, std::shared_ptr<ThreadMeeting> meeting, const ChildOptions& options)
       : rank_(rank), meeting_(std::move(meeting)), deadline_s_(options.settings.init_deadline_s), abort_(options.abort) {}
-  ~ThreadControl() override { meeting_->leave(rank_); }
+  ~ThreadControl() override { meeting_->leave(rank_, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override;
   Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
                                                          const ChildOptions& options) override;
   Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
                                                                 const ChildOptions& options) override;
+  Status commit(const Status& made, const ChildOptions& options) override;
+  void leave_because(const Status& cause) override { cause_ = cause; }
   void set_interrupt(std::function<Status()> interrupt) override { interrupt_ = std::move(interrupt); }
 
  private:
@@ -110,6 +117,7 @@ class ThreadControl final : public ControlPlane {
   const double deadline_s_;
   const std::optional<AbortToken> abort_;
   std::function<Status()> interrupt_;
+  Status cause_;
 };
 
 }  // namespace rondo

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "rondo/status.h"
+#include "transport/status_from_peer.h"
 
 namespace rondo::wire {
 
@@ -62,22 +63,3 @@ class Reader {
 };
 
 }  // namespace rondo::wire
-
-namespace rondo {
-
-/// Whether the byte is one of StatusCode's values.
-constexpr bool is_status_code(uint8_t code) {
-#define RONDO_X(name, value, text, remedy) \
-  if (code == (value)) return true;
-  RONDO_STATUS_CODES(RONDO_X)
-#undef RONDO_X
-  return false;
-}
-
-/// An error that a peer reports as a code and a text, neither of which is to be believed.
-inline Status status_from_peer(uint8_t code, std::string_view text) {
-  const bool known = code > 0 && is_status_code(code);
-  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));
-}
-
-}  // namespace rondo

@@ -76,9 +76,10 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
   announce(*op);  // a program of one lane does it at its end, but others are to see that it is under way
-  auto end = [&](StatusCode code, const std::string& text) {
+  auto end = [&](StatusCode code, const std::string& text, const Status& cause = {}) {
     board_.note_waits(waits_of(*op), OperationBoard::kForGood);
-    fail(Status(code, text));
+    const Status status(code, text);
+    fail(status, cause.ok() ? status : cause);
   };
   auto end_if_ranks_differ = [&](bool looks_back) {
     const Status s = find_mismatch(*op, waited, looks_back);
@@ -91,14 +92,16 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
     board_.note_waits(waits_of(*op), now);
     // No board says whether a message was sent before its sender left. All that it sent is there by now, but may have
     // come since our lanes were last stepped: they are stepped once more before the next look.
-    const auto loss = find_lost(*op, waited_ns);
+    Status cause;
+    const auto loss = find_lost(*op, waited_ns, &cause);
     if (loss && check_abort()) return;  // why it left may have become known with that it did
     if (loss && end_if_ranks_differ(true)) return;
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
     if (loss && !may_have_come)
-      return end(StatusCode::kPeerLost, fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank, loss->how,
-                                                    blocked_on(*op)));
+      return end(cause.ok() ? StatusCode::kPeerLost : cause.code(),
+                 fmt::format("{}: rank {} is lost: {}; {}", describe(*op), loss->rank, loss->how, blocked_on(*op)),
+                 cause);
   }
   if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
     return end(op->reach_error.code(), fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(),
@@ -108,7 +111,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
 
 // A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
 // nothing moves any more: transports report the first death only, and a second one may be what stops us.
-std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns) const {
+// cause: the failure for which that rank left, where it says one.
+std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
   auto finished = [&](Rank r) {
@@ -122,7 +126,11 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
   std::optional<PeerLoss> died = transport_.find_lost();
-  return died && (!finished(died->rank) || waited_ns >= kStillnessNs) ? died : left;
+  if (died && (!finished(died->rank) || waited_ns >= kStillnessNs)) return died;
+  if (!left) return left;
+  *cause = transport_.parting_failure(left->rank);
+  if (!cause->ok()) left->how += fmt::format(" after this failure: {}", cause->message());
+  return left;
 }
 
 // Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place
@@ -250,7 +258,7 @@ std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
 
 // A rank that is late makes others late, which make us late: their boards say whom each of them waits for, in this
 // operation or in one before it. Where that ends, or who is seen to be stopped, is where to look.
-std::string OperationQueue::who_waits_for_whom(const Operation& op) {
+std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string* ended) {
   constexpr size_t kMost = 16;  // ranks; a text that nobody reads to its end says nothing
   auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
   const bool pair = is_point_to_point(op.program);
@@ -269,7 +277,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op) {
     if (board == nullptr) continue;
     const std::string state = process_state(get(board->owner_pid), get(board->owner_pid_namespace));
     if (state == "stopped" || state == "gone") {
-      text += fmt::format("; rank {}'s process (pid {}) is {}", r, get(board->owner_pid), state);
+      *ended += fmt::format("; rank {}'s process (pid {}) is {}", r, get(board->owner_pid), state);
       continue;
     }
     const uint64_t posted = board->last_posted(), finished = board->last_finished();
@@ -321,8 +329,10 @@ std::string OperationQueue::who_is_late(const Operation& op) {
 }
 
 std::string OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
-  return fmt::format("{} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s){}; {}{}", describe(op), static_cast<double>(waited_ns) * 1e-9, who_is_late(op),
-                     blocked_on(op), who_waits_for_whom(op));
+  std::string ended;  // comes first: a text that is passed on may be cut
+  const std::string waits = who_waits_for_whom(op, &ended);
+  return fmt::format("{} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s){}{}; {}{}", describe(op),
+                     static_cast<double>(waited_ns) * 1e-9, ended, who_is_late(op), blocked_on(op), waits);
 }
 
 }  // namespace rondo

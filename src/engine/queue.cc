@@ -206,10 +206,14 @@ void OperationQueue::complete(Operation& op, Status status) {
   op.done.store(true, std::memory_order_release);  // the owner may free it from here on
 }
 
-void OperationQueue::fail(const Status& status) {
+void OperationQueue::fail(const Status& status, const Status& cause) {
   if (!has_failed()) {
     if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
+    if (cause.code() != StatusCode::kInvalidArgument) {  // else the caller has ended its work
+      cause_ = cause;
+      transport_.tell_failure(cause);
+    }
     failed_.store(true, std::memory_order_release);
     if (alone_ != nullptr) alone_->bring_in();
     for (Operation* op : active_) op->bring_in();

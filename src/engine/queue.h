@@ -97,8 +97,10 @@ class OperationQueue {
   bool step_alone(Operation& op);
   /// Runs a program in `once` form to its end on an idle queue; false when the queue has failed.
   bool run_once(Operation& op, HostSpin& spin);
-  /// Ends every operation of the queue, and all to come, with `status`.
-  void fail(const Status& status);
+  /// Ends every operation of the queue, and all to come, with `status`. `cause`: what the peers are told when this rank
+  /// leaves.
+  void fail(const Status& status, const Status& cause);
+  void fail(const Status& status) { fail(status, status); }
   /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
   void diagnose(uint64_t waited_ns);
   /// What is under way here and what can be seen of the others. `lanes`: whether the caller drives; without that the
@@ -125,6 +127,8 @@ class OperationQueue {
 
   /// Ok, or why the communicator refuses work.
   Status failure() const;
+  /// The cause that the peers are told of; ok while there is none.
+  Status cause() const { return has_failed() ? cause_ : Status(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
   Rank rank() const { return rank_; }
   int nranks() const { return nranks_; }
@@ -169,7 +173,7 @@ class OperationQueue {
   FlightCurrent look_at(const Operation& op);
   void complete(Operation& op, Status status);
   Operation* oldest() { return alone_ != nullptr ? alone_ : active_.empty() ? nullptr : active_.front(); }
-  std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns) const;
+  std::optional<PeerLoss> find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const;
   Status find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back);
   Status find_board_mismatch(const Operation& op, bool looks_back);
   Status compare_call(uint64_t sequence, const OperationShape& mine, Rank peer);
@@ -180,7 +184,8 @@ class OperationQueue {
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
   std::vector<PeerWait> waits_of(const Operation& op) const;
-  std::string who_waits_for_whom(const Operation& op);
+  /// Those whose processes are stopped or gone go to `ended`.
+  std::string who_waits_for_whom(const Operation& op, std::string* ended);
 
   Rank rank_;
   int nranks_;
@@ -204,7 +209,7 @@ class OperationQueue {
   QueueObserver* observer_ = nullptr;
   std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};
-  Status failure_;  // written once, before failed_
+  Status failure_, cause_;  // written once, before failed_
 };
 
 }  // namespace rondo

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <iterator>
+#include <span>
+#include <string_view>
 
 #include "transport/round_up.h"
+#include "transport/status_from_peer.h"
 
 #ifndef MADV_POPULATE_READ  // older headers
 #define MADV_POPULATE_READ 22
@@ -29,6 +31,26 @@ uint64_t pack(const ConnectionKey& k) {
 // cost the first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is
 // how it is.
 constexpr uint64_t kFirstLapBytes = 512 * 1024;  // 32 messages of 16 KiB, 8 of 64 KiB
+
+// Texts in shared memory, word by word: others may read meanwhile.
+void store_text(std::string_view text, std::span<uint64_t> words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    uint64_t word = 0;  // the last one ends with a zero byte
+    const std::string_view piece = text.substr(std::min(text.size(), 8 * i), i + 1 == words.size() ? 7 : 8);
+    std::memcpy(&word, piece.data(), piece.size());
+    std::atomic_ref<uint64_t>(words[i]).store(word, std::memory_order_relaxed);
+  }
+}
+
+std::string load_text(std::span<uint64_t> words) {
+  std::string text;
+  for (uint64_t& w : words) {
+    const uint64_t word = std::atomic_ref<uint64_t>(w).load(std::memory_order_relaxed);
+    text.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  text.resize(strnlen(text.data(), text.size()));
+  return text;
+}
 
 void populate(const FifoView& v, int advice) {
   if (v.data != nullptr) (void)::madvise(v.data, std::min<uint64_t>(v.data_bytes, kFirstLapBytes), advice);
@@ -107,27 +129,24 @@ Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
                        key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
   SegmentHeader& own = header(rank_);
   // Whatever others have raised meanwhile: where this rank's abort arrives first it is the one that counts.
-  if (aborted_by() != rank_ && std::atomic_ref<uint64_t>(own.reason[0]).load(std::memory_order_relaxed) == 0) {
-    char text[sizeof own.reason] = {};
-    s.message().copy(text, sizeof text - 1);
-    for (size_t i = 0; i < std::size(own.reason); ++i) {
-      uint64_t word;
-      std::memcpy(&word, text + 8 * i, 8);
-      std::atomic_ref<uint64_t>(own.reason[i]).store(word, std::memory_order_relaxed);
-    }
-  }
+  if (aborted_by() != rank_ && std::atomic_ref<uint64_t>(own.reason[0]).load(std::memory_order_relaxed) == 0)
+    store_text(s.message(), own.reason);
   raise_abort(rank_);
   return s;
 }
 
-std::string SegmentTransport::abort_reason(Rank by) {
-  SegmentHeader& theirs = header(by);
-  char text[sizeof theirs.reason];
-  for (size_t i = 0; i < std::size(theirs.reason); ++i) {
-    const uint64_t word = std::atomic_ref<uint64_t>(theirs.reason[i]).load(std::memory_order_relaxed);
-    std::memcpy(text + 8 * i, &word, 8);
-  }
-  return std::string(text, strnlen(text, sizeof text));
+std::string SegmentTransport::abort_reason(Rank by) { return load_text(header(by).reason); }
+
+void SegmentTransport::tell_failure(const Status& cause) {
+  SegmentHeader& own = header(rank_);
+  store_text(cause.message(), own.failure);
+  std::atomic_ref<uint64_t>(own.failure_code).store(static_cast<uint64_t>(cause.code()), std::memory_order_release);
+}
+
+// Its segment stays as it left it until this rank has departed, too.
+Status SegmentTransport::parting_failure(Rank r) {
+  const uint64_t code = std::atomic_ref<uint64_t>(header(r).failure_code).load(std::memory_order_acquire);
+  return code != 0 ? status_from_peer(static_cast<uint8_t>(code), load_text(header(r).failure)) : Status();
 }
 
 std::optional<FifoView> SegmentTransport::open_reader(const ConnectionKey& key) {

@@ -46,6 +46,8 @@ struct SegmentLayout {
 struct SegmentHeader {
   alignas(64) uint64_t aborted_by;  // rank + 1; 0: nobody
   uint64_t reason[63];              // why the owner aborted: text, zero-terminated; empty: its caller asked for it
+  uint64_t failure_code;            // a StatusCode: how the owner's communicator has failed; 0: it has not
+  uint64_t failure[127];            // its text, likewise
   alignas(64) Doorbell bell;
   OperationBoard board;
   PairBoard pair_board;
@@ -70,6 +72,8 @@ class SegmentTransport : public Transport {
   void raise_abort(Rank by) override;
   std::optional<Rank> aborted_by() override;
   std::string abort_reason(Rank by) override;
+  void tell_failure(const Status& cause) override;
+  Status parting_failure(Rank r) override;
   bool departed(Rank r) override;
   uint64_t staging_bytes() const override { return used_bytes_; }
   /// Before the first connection, on all ranks alike.

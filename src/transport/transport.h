@@ -4,7 +4,7 @@
 // engine's business, through the FIFO protocol (src/protocol/fifo.h) over the FifoViews that a transport hands out.
 //
 // Thread safety: all functions may be called by one thread at a time per rank, except raise_abort, aborted_by,
-// departed, find_lost, the boards and what is told of disagreements, which any thread may use.
+// departed, find_lost, the boards and what is told of disagreements and failures, which any thread may use.
 #pragma once
 
 #include <cstdint>
@@ -95,6 +95,11 @@ class Transport {
   virtual void tell_disagreement(uint64_t sequence, std::string_view text) {}
   /// What this rank was told of the earliest one, where that is of an operation up to `sequence`.
   virtual std::optional<std::string> told_disagreement(uint64_t sequence) { return std::nullopt; }
+
+  /// This rank's communicator has failed: the others can ask for the cause once it has departed. Called once.
+  virtual void tell_failure(const Status& cause) {}
+  /// The cause that rank r, which has departed, has told; ok if it left without a failure.
+  virtual Status parting_failure(Rank r) { return {}; }
 
   /// Tells all ranks that rank `by` has aborted.
   virtual void raise_abort(Rank by) = 0;

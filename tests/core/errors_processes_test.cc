@@ -3,6 +3,7 @@
 // timeout: 120
 #include "core/errors_suite.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 namespace rondo::testing {
@@ -36,6 +37,34 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Errors, ::testing::Values(World::kProcesses),
 TEST(ProcessErrors, ARankThatExitsWithoutGoodbyeIsNamedSoon) {
   const auto results = run_with_leaver([] { _exit(0); });
   EXPECT_EQ(results[1].end, RankResult::End::kExited);
+}
+
+// With equal deadlines one rank is the first all the same, and leaves at once.
+TEST(ProcessErrors, AStoppedRankIsNamedByAllOthers) {
+  for (const World world : {World::kProcesses, World::kTcp}) {
+    SCOPED_TRACE(world_name(world));
+    Shared<SharedCounter> told;
+    SpawnOptions options;
+    options.config.deadline_s = 0.7;
+    options.may_die = {2};
+    options.in_parent = [&](const std::vector<pid_t>& pids) {
+      EXPECT_TRUE(told->wait_at_least(3, 50));
+      kill(pids[2], SIGKILL);
+    };
+    spawn_owning(
+        world, 4,
+        [&](std::unique_ptr<Communicator> comm) {
+          EXPECT_TRUE(works(*comm));
+          if (comm->rank() == 2) kill(getpid(), SIGSTOP);
+          EXPECT_TRUE(fails_with(make(*comm, {}), StatusCode::kTimeout, {"rank 2"}));
+          if (world == World::kProcesses) {
+            EXPECT_TRUE(fails_with(comm->error(), StatusCode::kTimeout, {"rank 2's process", "is stopped"}));
+          }
+          told->add();
+          comm.reset();
+        },
+        options);
+  }
 }
 
 TEST(ProcessErrors, AllocWithoutTheOthersTimesOut) {

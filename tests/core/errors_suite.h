@@ -336,6 +336,28 @@ TEST_P(Errors, ARankThatLeftIsNamedSoon) {
   });
 }
 
+// The first rank whose deadline passes names who is late, and leaves: the others say the same, and name the same rank.
+TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
+  Shared<SharedCounter> told;
+  spawn_owning(GetParam(), 4, [&](std::unique_ptr<Communicator> comm) {
+    const Rank r = comm->rank();
+    EXPECT_TRUE(works(*comm));
+    if (r == 2) {  // never calls
+      EXPECT_TRUE(told->wait_at_least(3, 50));
+      return;
+    }
+    CallOptions options;
+    options.deadline_s = r == 1 ? 0.3 : 40;
+    SimpleAllReduce call(*comm, 1000);
+    const Status s = r == 0 ? comm->split(0, 0).status() : call.start(*comm, nullptr, &options);
+    EXPECT_TRUE(
+        fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout, {"rank 1", "rank 2 has not called it"}));
+    if (r == 1) comm.reset();
+    told->add();
+    EXPECT_TRUE(told->wait_at_least(3, 50));
+  });
+}
+
 // ---- abort
 
 TEST_P(Errors, AbortEndsACallThatIsUnderWay) {

@@ -25,6 +25,8 @@ class ForwardingTransport : public Transport {
   std::optional<std::string> told_disagreement(uint64_t sequence) override {
     return real_->told_disagreement(sequence);
   }
+  void tell_failure(const Status& cause) override { real_->tell_failure(cause); }
+  Status parting_failure(Rank r) override { return real_->parting_failure(r); }
   void raise_abort(Rank by) override { real_->raise_abort(by); }
   std::optional<Rank> aborted_by() override { return real_->aborted_by(); }
   std::string abort_reason(Rank by) override { return real_->abort_reason(by); }

@@ -161,6 +161,8 @@ class CudaTransport final : public Transport {
   std::optional<Rank> aborted_by() override { return host_.aborted_by(); }
   std::string abort_reason(Rank by) override { return host_.abort_reason(by); }
   bool departed(Rank r) override { return host_.departed(r); }
+  void tell_failure(const Status& cause) override { host_.tell_failure(cause); }
+  Status parting_failure(Rank r) override { return host_.parting_failure(r); }
   uint64_t agreed_id() const override { return host_.agreed_id(); }
   std::optional<PeerLoss> find_lost() override { return host_.find_lost(); }
   Expected<void*> alloc(uint64_t bytes) override;

@@ -18,7 +18,7 @@
 namespace rondo::net {
 
 /// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that,
-/// and whoever has not heard of an abort, or that ranks disagree, why it leaves.
+/// and whoever has not heard of an abort, that ranks disagree, or of another failure, why it leaves.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
   int64_t aborted_by = -1;
@@ -26,6 +26,8 @@ struct PartingNote {
   uint64_t differ_place = 0;  // the operation
   std::string reason;         // of the abort
   std::string difference;
+  uint8_t failure_code = 0;  // a StatusCode; 0: it has not failed
+  std::string failure;
 
   std::string encode() const;
   static bool decode(const std::byte* bytes, size_t num_bytes, PartingNote* note);

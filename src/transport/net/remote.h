@@ -109,6 +109,8 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void raise_abort(Rank by) override { raise(by, {}); }
   void tell_disagreement(uint64_t sequence, std::string_view text) override;
   std::optional<std::string> told_disagreement(uint64_t sequence) override;
+  void tell_failure(const Status& cause) override;
+  Status parting_failure(Rank r) override;
   std::optional<Rank> aborted_by() override;
   std::string abort_reason(Rank by) override;
   bool departed(Rank r) override;
@@ -151,6 +153,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     bool leaving = false;             // it waits for our answer
     bool has_all = false;             // it has what we sent
     uint64_t boards_asked_ns = 0, boards_came_ns = 0;
+    Status failure;  // that it told of when it left
     BoardMirror mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers);
@@ -202,6 +205,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   bool abort_untold_ = false;                     // this rank's own, from within a message
   std::string reason_;                            // of the abort
   std::optional<News> disagreement_;              // what this rank has found or heard of
+  Status failure_;                                // of this rank's communicator
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
   uint64_t session_ = 0;  // names the communicator

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "transport/net/remote.h"
+#include "transport/status_from_peer.h"
 
 namespace rondo::net {
 namespace {
@@ -79,7 +80,21 @@ bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes)
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
   if (note.differ_by >= 0 && note.differ_by < nranks_)
     take_disagreement({static_cast<Rank>(note.differ_by), note.differ_place, std::move(note.difference)});
+  if (note.failure_code != 0)
+    remotes_[static_cast<size_t>(r)]->failure = status_from_peer(note.failure_code, note.failure);
   return true;
+}
+
+void RemoteTransport::tell_failure(const Status& cause) {
+  if (local_ != nullptr) local_->tell_failure(cause);
+  const std::lock_guard lock(mutex_);
+  failure_ = cause;
+}
+
+Status RemoteTransport::parting_failure(Rank r) {
+  if (shares_memory(r)) return local_->parting_failure(index_here(r));
+  const std::lock_guard lock(mutex_);
+  return remotes_[static_cast<size_t>(r)]->failure;
 }
 
 void RemoteTransport::hear_of_aborts() {

@@ -187,6 +187,8 @@ void RemoteTransport::leave() {
       note.differ_place = disagreement_->place;
       note.difference = disagreement_->text;
     }
+    note.failure_code = static_cast<uint8_t>(failure_.code());
+    note.failure = failure_.message();
     const std::string bytes = note.encode();
     peers_.part(bytes);
     fifos_->carry(*wire_);

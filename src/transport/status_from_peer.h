@@ -1,0 +1,27 @@
+// Errors as peers report them: a code and a text, neither of which is to be believed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "rondo/status.h"
+
+namespace rondo {
+
+/// Whether the byte is one of StatusCode's values.
+constexpr bool is_status_code(uint8_t code) {
+#define RONDO_X(name, value, text, remedy) \
+  if (code == (value)) return true;
+  RONDO_STATUS_CODES(RONDO_X)
+#undef RONDO_X
+  return false;
+}
+
+/// An error, whatever the code.
+inline Status status_from_peer(uint8_t code, std::string_view text) {
+  const bool known = code > 0 && is_status_code(code);
+  return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));
+}
+
+}  // namespace rondo

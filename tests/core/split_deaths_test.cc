@@ -1,0 +1,127 @@
+// A rank dies or stops while a communicator is being split: all ranks hear of it, whatever they wait for, and by the
+// numbers of the communicator that they split.
+// labels: mp
+// timeout: 120
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "core/bootstrap_harness.h"
+#include "core/communicator_impl.h"
+#include "core/parts.h"
+#include "core/process_control.h"
+#include "support/fault_case.h"
+#include "support/shared.h"
+#include "support/spawn_processes.h"
+
+namespace rondo::testing {
+namespace {
+
+constexpr double kPatienceS = 40;
+
+// Rank 3 dies when rank 0 has its colour, but ranks 1 and 2 have not. Rank 0 then makes the socket of its pair with
+// rank 1 and waits there, while rank 1 has given up and will never take its end.
+TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
+  SharedCounter joined, gave_up, done;
+  const rondo_unique_id id = new_id();
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < 4; ++r)
+    threads.emplace_back([&, r] {
+      BootstrapOptions how;
+      how.deadline_s = kPatienceS;
+      auto b = Bootstrap::join(4, id, r, how);
+      ASSERT_OK(b.status());
+      std::vector<std::string> all;
+      ASSERT_OK((*b)->all_gather("x", 1, &all));
+      joined.add();
+      ASSERT_TRUE(joined.wait_at_least(4, kPatienceS));
+      if (r == 3) return;  // without a goodbye
+      auto settings = read_settings({});
+      ASSERT_OK(settings.status());
+      settings->init_deadline_s = kPatienceS;
+      ChildOptions options;
+      options.settings = *settings;
+      ProcessControl control(std::move(*b), options);
+      if (r == 0) {
+        ASSERT_TRUE(gave_up.wait_at_least(2, kPatienceS));
+        EXPECT_OK(control.make_child({}, options).status());  // counts as the gather that the others have failed in
+        const Stopwatch watch;
+        expect_error(control.make_child({0, 1}, options).status(), StatusCode::kPeerLost, {"rank 3"});
+        EXPECT_LT(watch.seconds(), kPatienceS / 2);
+      } else {
+        expect_error(control.gather("x", &all), StatusCode::kPeerLost, {"rank 3"});
+        gave_up.add();
+      }
+      done.add();
+      EXPECT_TRUE(done.wait_at_least(3, kPatienceS));
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+// What a rank does when the transport of its part is there.
+using Deed = void (*)();
+
+// Splits four ranks into rank 0 and, in reverse order, ranks 3, 2 and 1. `victim` does the deed in the middle of it.
+// Returns once all others are back; they have `judge`d what they got.
+void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
+                       const std::function<void(const Status&)>& judge) {
+  Shared<SharedCounter> split, done;
+  IdPipes ids(4);
+  SpawnOptions options;
+  options.may_die = {victim};
+  options.in_parent = [&](const std::vector<pid_t>& pids) {
+    EXPECT_TRUE(done->wait_at_least(3, kPatienceS));
+    kill(pids[static_cast<size_t>(victim)], SIGKILL);
+  };
+  const auto results = run_processes_bare(
+      4,
+      [&](Rank rank) -> Status {
+        bool armed = false;
+        const TransportDecorator decorate = [&](Rank, int, std::unique_ptr<Transport> real) {
+          if (armed && rank == victim) deed();
+          return real;
+        };
+        Config config;
+        if (world == World::kTcp) config.settings = "transport = tcp\n";
+        RONDO_TRY_ASSIGN(const UniqueId id, ids.exchange(rank));
+        RONDO_TRY_ASSIGN(const Comm comm, init_rank_with(decorate, 4, id, rank, config));
+        EXPECT_TRUE(works(*comm));
+        armed = true;
+        split->add();
+        EXPECT_TRUE(split->wait_at_least(4, kPatienceS));
+        config.init_deadline_s = deadline_s;
+        judge(comm->split(rank == 0 ? 0 : 1, -rank, config).status());
+        done->add();
+        EXPECT_TRUE(done->wait_at_least(3, kPatienceS));
+        return {};
+      },
+      options);
+  report(results, options);
+}
+
+class SplitDeaths : public ::testing::TestWithParam<World> {};
+
+TEST_P(SplitDeaths, ADeathEndsTheSplitOfAllGroups) {
+  split_with_victim(
+      GetParam(), 3, [] { kill(getpid(), SIGKILL); }, kPatienceS,
+      [](const Status& s) {
+        EXPECT_TRUE(fails_with(s, StatusCode::kPeerLost, {"split", "rank 3"}));
+      });
+}
+
+TEST_P(SplitDeaths, AStoppedRankIsNamedByTheNumbersOfTheParent) {
+  // Rank 3 is rank 0 of its part, whose ranks 1 and 2 are ranks 2 and 1.
+  split_with_victim(
+      GetParam(), 3, [] { kill(getpid(), SIGSTOP); }, 2,
+      [](const Status& s) {
+        EXPECT_TRUE(fails_with(s, StatusCode::kTimeout, {"split", "waiting for rank 3"}));
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, SplitDeaths, ::testing::Values(World::kProcesses, World::kTcp),
+                         [](const auto& info) { return std::string(world_name(info.param)); });
+
+}  // namespace
+}  // namespace rondo::testing
