@@ -47,7 +47,8 @@ std::string why_busy(const std::vector<int>& cpus) {
   const auto worst = std::max_element(shares.begin(), shares.end());
   if (worst == shares.end() || *worst <= kMostBusy) return "";
   return fmt::format(
-      "the machine is busy: other work, or a limit on this program, takes {:.0f} % of processor {} (at most {:.0f} % may "
+      "the machine is busy: other work, or a limit on this program, takes {:.0f} % of processor {} (at most {:.0f} % "
+      "may "
       "be taken). The constants would be those of a busy machine; nothing is written. Run it when the machine is idle, "
       "or insist with --force",
       100 * *worst, cpus[static_cast<size_t>(worst - shares.begin())], 100 * kMostBusy);
@@ -57,8 +58,10 @@ std::string why_unfit(std::string_view what, std::span<const Observation> timing
   const double error = median_error(timings, constants);
   if (timings.empty() || error <= kMostMedianError) return "";
   return fmt::format(
-      "the constants for {} miss half of their own timings by {:.0f} % or more (at most {:.0f} % is accepted): the machine "
-      "was busy meanwhile, or its timings are not steady. Nothing is written. Run it when the machine is idle, or insist "
+      "the constants for {} miss half of their own timings by {:.0f} % or more (at most {:.0f} % is accepted): the "
+      "machine "
+      "was busy meanwhile, or its timings are not steady. Nothing is written. Run it when the machine is idle, or "
+      "insist "
       "with --force",
       what, 100 * error, 100 * kMostMedianError);
 }

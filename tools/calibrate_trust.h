@@ -10,8 +10,8 @@
 
 namespace rondo::tools {
 
-/// What of a processor others may take, and how far the constants may be off, before nothing is written. A fit to an idle
-/// machine's timings is off by 10 to 20 % (docs/planner.md), one to a busy machine's by 100 %.
+/// What of a processor others may take, and how far the constants may be off, before nothing is written. A fit to an
+/// idle machine's timings is off by 9 to 14 % (docs/planner.md), one to a busy machine's by 100 %.
 inline constexpr double kMostBusy = 0.15, kMostMedianError = 0.5;
 /// Why timings on these processors would not be this machine's; empty where nothing else runs. Takes half a second of
 /// each of them.

@@ -85,8 +85,9 @@ class Detective {
     if (!dead.empty()) return;
     for (const RankView& r : comm_.ranks)
       if (r.departed && waited_for(r.rank) && !gave_up(r))
-        add(Cause::kDeparted, fmt::format("rank {}{} has destroyed its communicator, while {} still {} for it; {}",
-                                          r.rank, process_text(r), waiters(), wait_or_waits(), last_call(r)),
+        add(Cause::kDeparted,
+            fmt::format("rank {}{} has destroyed its communicator, while {} still {} for it; {}", r.rank,
+                        process_text(r), waiters(), wait_or_waits(), last_call(r)),
             {r.rank});
   }
 
@@ -314,7 +315,8 @@ Verdict find_verdict(const std::vector<CommunicatorView>& comms) {
     causes.within.push_back(all.within.back());
     std::erase_if(causes.within.back(), [&](const Finding& f) {
       return (f.cause == Cause::kMissingCall || f.cause == Cause::kDeparted) &&
-             std::all_of(f.culprits.begin(), f.culprits.end(), [&](int rank) { return waits_elsewhere(comms, c, rank); });
+             std::all_of(f.culprits.begin(), f.culprits.end(),
+                         [&](int rank) { return waits_elsewhere(comms, c, rank); });
     });
     any |= !causes.within.back().empty();
   }

@@ -87,8 +87,8 @@ RONDO_API const Algorithm* find_algorithm(Collective collective, std::string_vie
 /// race, its cost. Errors: kInvalidArgument with the first instruction that breaks it and how. O(instructions of all
 /// ranks).
 RONDO_API Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts);
-/// Every step, in letters, as `rondo explain` prints it. 1 to 256 ranks, for which the algorithm must be proven. A number
-/// of ranks, a root or a text that is none gives a line that says so instead.
+/// Every step, in letters, as `rondo explain` prints it. 1 to 256 ranks, for which the algorithm must be proven. A
+/// number of ranks, a root or a text that is none gives a line that says so instead.
 RONDO_API std::string explain_algorithm(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 
 }  // namespace rondo

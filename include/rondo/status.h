@@ -19,21 +19,21 @@
 
 namespace rondo {
 
-// X(name, value, text, remedy). Values are part of the C ABI: append only. A remedy is one that helps with every error of
-// its code; where that differs from error to error it is empty, and the message says what to do.
-#define RONDO_STATUS_CODES(X)                                                                                         \
-  X(kOk, 0, "ok", "")                                                                                                 \
-  X(kInvalidArgument, 1, "invalid argument", "")                                                                      \
-  X(kMismatch, 2, "ranks disagree on the operation",                                                                  \
-    "call the same operation with equal count, dtype and op on all ranks, in the same order")                         \
-  X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline")                           \
-  X(kPeerLost, 4, "a peer was lost", "restart the job, or make a new communicator of the survivors")                  \
-  X(kAborted, 5, "aborted", "destroy the communicator; make a new one to go on")                                      \
-  X(kSystem, 6, "system call failed", "")                                                                             \
-  X(kUnsupported, 7, "not supported", "")                                                                             \
-  X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")                           \
-  X(kInProgress, 9, "not finished yet", "wait or test again")                                                         \
-  X(kInternal, 10, "internal error", "please report this with the message")                                           \
+// X(name, value, text, remedy). Values are part of the C ABI: append only. A remedy is one that helps with every error
+// of its code; where that differs from error to error it is empty, and the message says what to do.
+#define RONDO_STATUS_CODES(X)                                                                        \
+  X(kOk, 0, "ok", "")                                                                                \
+  X(kInvalidArgument, 1, "invalid argument", "")                                                     \
+  X(kMismatch, 2, "ranks disagree on the operation",                                                 \
+    "call the same operation with equal count, dtype and op on all ranks, in the same order")        \
+  X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline")         \
+  X(kPeerLost, 4, "a peer was lost", "restart the job, or make a new communicator of the survivors") \
+  X(kAborted, 5, "aborted", "destroy the communicator; make a new one to go on")                     \
+  X(kSystem, 6, "system call failed", "")                                                            \
+  X(kUnsupported, 7, "not supported", "")                                                            \
+  X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")          \
+  X(kInProgress, 9, "not finished yet", "wait or test again")                                        \
+  X(kInternal, 10, "internal error", "please report this with the message")                          \
   X(kExhausted, 11, "a limit was reached", "")
 
 enum class StatusCode : int {
@@ -89,11 +89,13 @@ class [[nodiscard]] Expected {
   bool ok() const { return v_.index() == 0; }
   Status status() const { return ok() ? Status() : std::get<1>(v_); }
   T& value() {
-    if (T* v = std::get_if<0>(&v_)) [[likely]] return *v;
+    if (T* v = std::get_if<0>(&v_)) [[likely]]
+      return *v;
     internal::no_value(status());
   }
   const T& value() const {
-    if (const T* v = std::get_if<0>(&v_)) [[likely]] return *v;
+    if (const T* v = std::get_if<0>(&v_)) [[likely]]
+      return *v;
     internal::no_value(status());
   }
   T& operator*() { return value(); }

@@ -399,8 +399,8 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to {}", rank, nranks, nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
-    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank,
-                                                            nranks, rank, nranks - 1));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank, nranks, rank, nranks - 1));
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));

@@ -93,7 +93,8 @@ template <class Issue>
 rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work,
                  Issue&& issue) {
   if (comm == nullptr) [[unlikely]] return null_argument("comm");
-  if (const rondo_status s = check_type(comm, dtype, op); s != RONDO_OK) [[unlikely]] return s;
+  if (const rondo_status s = check_type(comm, dtype, op); s != RONDO_OK) [[unlikely]]
+    return s;
   Communicator& c = *comm->comm;
   if (call == nullptr && work == nullptr) [[likely]] return report(issue(c, nullptr, nullptr), comm);
   TypeRow row;
@@ -363,7 +364,8 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
     return rondo::null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
   if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
   const auto c = rondo::collective_from_name(collective);
-  if (!c) return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
+  if (!c)
+    return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
   if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
   rondo::PlanRequest request;
   request.collective = *c;

@@ -1,5 +1,5 @@
-// Algorithms from buffer to buffer, among processes that may not read one another's memory, on buffers that not all ranks
-// can reach: memory of the communicator makes such an algorithm a candidate, and the call's own buffers are ordinary.
+// Algorithms from buffer to buffer, among processes that may not read one another's memory, on buffers that not all
+// ranks can reach: memory of the communicator makes such an algorithm a candidate, and the call's buffers are ordinary.
 // labels: mp
 // timeout: 120
 #include "conformance/conformance_suite.h"

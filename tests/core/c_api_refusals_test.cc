@@ -82,8 +82,10 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
       {"all_reduce", "comm", [&] { return rondo_all_reduce(nullptr, x, x, 1, kType, RONDO_SUM, nullptr, nullptr); }},
       {"all_reduce", "in", [&] { return rondo_all_reduce(c, nullptr, x, 1, kType, RONDO_SUM, nullptr, nullptr); }},
       {"all_reduce", "out", [&] { return rondo_all_reduce(c, x, nullptr, 1, kType, RONDO_SUM, nullptr, nullptr); }},
-      {"reduce_scatter", "in", [&] { return rondo_reduce_scatter(c, nullptr, y, 1, kType, RONDO_SUM, nullptr, nullptr); }},
-      {"reduce_scatter", "out", [&] { return rondo_reduce_scatter(c, x, nullptr, 1, kType, RONDO_SUM, nullptr, nullptr); }},
+      {"reduce_scatter", "in",
+       [&] { return rondo_reduce_scatter(c, nullptr, y, 1, kType, RONDO_SUM, nullptr, nullptr); }},
+      {"reduce_scatter", "out",
+       [&] { return rondo_reduce_scatter(c, x, nullptr, 1, kType, RONDO_SUM, nullptr, nullptr); }},
       {"all_gather", "in", [&] { return rondo_all_gather(c, nullptr, y, 1, kType, nullptr, nullptr); }},
       {"all_gather", "out", [&] { return rondo_all_gather(c, x, nullptr, 1, kType, nullptr, nullptr); }},
       {"broadcast", "in", [&] { return rondo_broadcast(c, nullptr, y, 1, kType, 0, nullptr, nullptr); }},
@@ -99,8 +101,10 @@ TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
       {"barrier", "comm", [&] { return rondo_barrier(nullptr, nullptr, nullptr); }},
       {"send", "in", [&] { return rondo_send(c, nullptr, 1, kType, 1, nullptr, nullptr); }},
       {"recv", "out", [&] { return rondo_recv(c, nullptr, 1, kType, 1, nullptr, nullptr); }},
-      {"all_gather_v", "counts", [&] { return rondo_all_gather_v(c, x, y, nullptr, nullptr, kType, nullptr, nullptr); }},
-      {"all_gather_v", "in", [&] { return rondo_all_gather_v(c, nullptr, y, counts, nullptr, kType, nullptr, nullptr); }},
+      {"all_gather_v", "counts",
+       [&] { return rondo_all_gather_v(c, x, y, nullptr, nullptr, kType, nullptr, nullptr); }},
+      {"all_gather_v", "in",
+       [&] { return rondo_all_gather_v(c, nullptr, y, counts, nullptr, kType, nullptr, nullptr); }},
       {"reduce_scatter_v", "counts",
        [&] { return rondo_reduce_scatter_v(c, x, y, nullptr, nullptr, kType, RONDO_SUM, nullptr, nullptr); }},
       {"reduce_scatter_v", "out",
@@ -153,8 +157,7 @@ TEST_F(CApiRefusals, EveryEnumOutOfItsRangeIsNamed) {
          [&] { return rondo_all_reduce(comms_[0], x, x, 1, type, RONDO_SUM, nullptr, nullptr); }},
         {"all_gather", "dtype", [&] { return rondo_all_gather(comms_[0], x, x, 1, type, nullptr, nullptr); }},
         {"send", "dtype", [&] { return rondo_send(comms_[0], x, 1, type, 1, nullptr, nullptr); }},
-        {"all_reduce", "op",
-         [&] { return rondo_all_reduce(comms_[0], x, x, 1, RONDO_FLOAT32, op, nullptr, nullptr); }},
+        {"all_reduce", "op", [&] { return rondo_all_reduce(comms_[0], x, x, 1, RONDO_FLOAT32, op, nullptr, nullptr); }},
         {"reduce", "op", [&] { return rondo_reduce(comms_[0], x, x, 1, RONDO_FLOAT32, op, 0, nullptr, nullptr); }},
         {"explain_plan", "dtype",
          [&] { return rondo_explain_plan(comms_[0], "reduce", 1, type, RONDO_SUM, text, sizeof text); }},
@@ -203,14 +206,16 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
       {"alloc", "bytes", [&] { return rondo_alloc(c, kHuge, &memory); }},
       {"alloc", "bytes", [&] { return rondo_alloc(c, kHuge - 4096, &memory); }},
       {"register", "bytes", [&] { return rondo_register(c, x, 0); }},
-      {"explain_plan", "capacity", [&] { return rondo_explain_plan(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, text, 0); }},
+      {"explain_plan", "capacity",
+       [&] { return rondo_explain_plan(c, "reduce", 1, RONDO_FLOAT32, RONDO_SUM, text, 0); }},
       {"explain_plan", "count_elems",
        [&] { return rondo_explain_plan(c, "reduce", kHuge, RONDO_FLOAT32, RONDO_SUM, text, 8); }},
       {"trace_start", "num_records", [&] { return rondo_trace_start(c, "/tmp", kHuge); }},
       {"trace_start", "num_records", [&] { return rondo_trace_start(c, "/tmp", 1); }},
       {"all_reduce", "count_elems",
        [&] { return rondo_all_reduce(c, x, x, kHuge, RONDO_FLOAT32, RONDO_SUM, nullptr, nullptr); }},
-      {"all_gather", "count_elems", [&] { return rondo_all_gather(c, x, y, kHuge / 4, RONDO_FLOAT32, nullptr, nullptr); }},
+      {"all_gather", "count_elems",
+       [&] { return rondo_all_gather(c, x, y, kHuge / 4, RONDO_FLOAT32, nullptr, nullptr); }},
       {"send", "count_elems", [&] { return rondo_send(c, x, kHuge, RONDO_FLOAT32, 1, nullptr, nullptr); }},
       {"all_gather_v", "counts[0]",
        [&] { return rondo_all_gather_v(c, x, y, huge, nullptr, RONDO_FLOAT32, nullptr, nullptr); }},
@@ -236,7 +241,8 @@ TEST_F(CApiRefusals, EverySizeOfAStructIsTheEndOfAField) {
     rondo_call call = RONDO_CALL_INIT;
     call.size_bytes = bytes;
     call.deadline_s = 2;
-    if (bytes == sizeof call || bytes == offsetof(rondo_call, premul_memory) || bytes == offsetof(rondo_call, max_blocks))
+    if (bytes == sizeof call || bytes == offsetof(rondo_call, premul_memory) ||
+        bytes == offsetof(rondo_call, max_blocks))
       continue;
     refused("all_reduce", "call.size_bytes",
             [&] { return rondo_all_reduce(comms_[0], x, x, 1, RONDO_FLOAT32, RONDO_SUM, &call, nullptr); });

@@ -29,8 +29,8 @@ TEST(Expected, TheValueOfAnErrorPrintsTheStatusAndAborts) {
 
 // A remedy stands only where it helps with every error of its code.
 TEST(Status, SaysNoRemedyThatNeedNotHelp) {
-  for (const StatusCode code : {StatusCode::kInvalidArgument, StatusCode::kUnsupported, StatusCode::kSystem,
-                                StatusCode::kExhausted})
+  for (const StatusCode code :
+       {StatusCode::kInvalidArgument, StatusCode::kUnsupported, StatusCode::kSystem, StatusCode::kExhausted})
     EXPECT_EQ(Status(code, "why").to_string(), std::string(status_text(code)) + ": why");
   EXPECT_EQ(Status(StatusCode::kInternal, "why").to_string(),
             "internal error: why [please report this with the message]");

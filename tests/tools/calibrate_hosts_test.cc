@@ -24,14 +24,15 @@ class CalibrateHosts : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Two ranks, told by torchrun's variables; however busy the machine is, of which this is no test. What rank 0 says; the shell's status is that of both.
+  // Two ranks, told by torchrun's variables. What rank 0 says; the shell's status is that of both. --force: however
+  // busy the machine is, of which this is no test.
   std::string run(int hosts, int* status) {
     std::string command = "export WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29533; ";
     for (const int rank : {1, 0}) {
       command += "RANK=" + std::to_string(rank) + " LOCAL_RANK=" + std::to_string(hosts == 2 ? 0 : rank) +
                  " LOCAL_WORLD_SIZE=" + std::to_string(hosts == 2 ? 1 : 2) + " timeout 200 " +
-                 test_hosts().shell_prefix(hosts == 2 ? rank : 0) + " " RONDO_CLI " calibrate --network --force -o " + path_ +
-                 (rank == 1 ? " > /dev/null 2>&1 & " : " 2>&1; s=$?; wait $! && exit $s");
+                 test_hosts().shell_prefix(hosts == 2 ? rank : 0) + " " RONDO_CLI " calibrate --network --force -o " +
+                 path_ + (rank == 1 ? " > /dev/null 2>&1 & " : " 2>&1; s=$?; wait $! && exit $s");
     }
     std::FILE* const out = popen(command.c_str(), "r");
     std::string text;

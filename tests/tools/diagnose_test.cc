@@ -226,7 +226,7 @@ TEST(Diagnose, CommunicatorsInCrossedOrderAreOneVerdict) {
     EXPECT_TRUE(found.empty()) << cause_name(found[0].cause) << ": " << found[0].text;
 }
 
-// Ranks 1 and 3 are late in the first communicator. Rank 3's process waits in the second, for rank 1, which waits nowhere.
+// Ranks 1 and 3 are late in the first communicator. Rank 3's process waits in the second, for rank 1. That one is idle.
 TEST(Diagnose, ARankWhoseProcessWaitsElsewhereIsNoCause) {
   std::vector<CommunicatorView> comms = two_communicators({0, 2}, {0, 2, 3});
   for (CommunicatorView& c : comms)

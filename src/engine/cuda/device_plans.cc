@@ -287,9 +287,10 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
         if (!missing->slots_[i].ready && whom < 0) whom = missing->slots_[i].reader;
       return Status(
           StatusCode::kTimeout,
-          fmt::format("rank {}: waited {:.1f} s (RONDO_INIT_TIMEOUT_S or init_deadline_s) for rank {} to make its end of a "
-                      "connection: has it called {}?",
-                      missing->rank_, waited_s, whom, collective_name(plans[which]->request.collective)));
+          fmt::format(
+              "rank {}: waited {:.1f} s (RONDO_INIT_TIMEOUT_S or init_deadline_s) for rank {} to make its end of a "
+              "connection: has it called {}?",
+              missing->rank_, waited_s, whom, collective_name(plans[which]->request.collective)));
     }
     RONDO_TRY(missing->lost_peer());
     timespec pause{0, static_cast<long>(wait_ns)};

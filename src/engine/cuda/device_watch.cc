@@ -172,8 +172,8 @@ Status DeviceEngine::report() const {
     return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
                                                      rank_, what, peer, where, which));
   return Status(StatusCode::kTimeout,
-                fmt::format("rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_, what,
-                            static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
+                fmt::format("rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_,
+                            what, static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
                             peer >= 0         ? fmt::format("rank {}", peer)
                             : c.for_room != 0 ? std::string("the readers of a connection")
                                               : std::string("another lane"),
@@ -207,10 +207,12 @@ Status DeviceEngine::look() {
     if (board != nullptr && std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire) < o.sequence)
       late += who_waits(o, r);
   }
-  return Status(StatusCode::kTimeout,
-                fmt::format("rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}", rank_,
-                            collective_name(o.shape.collective), o.sequence, o.shape.count_elems,
-                            dtype_name(o.shape.dtype), static_cast<double>(now - o.issued_ns) * 1e-9, late));
+  return Status(
+      StatusCode::kTimeout,
+      fmt::format(
+          "rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}",
+          rank_, collective_name(o.shape.collective), o.sequence, o.shape.count_elems, dtype_name(o.shape.dtype),
+          static_cast<double>(now - o.issued_ns) * 1e-9, late));
 }
 
 // The first failure of the communicator: kernels leave, the other ranks hear of it, streams are let go.
