@@ -212,7 +212,8 @@ void read_observations(const std::string& path, Observations& to) {
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "rondo_calibrate_XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) fail_calibrate(fmt::format("cannot make {}: {}", path_, std::strerror(errno)));
+    if (mkdtemp(path_.data()) == nullptr)
+      fail_calibrate(fmt::format("cannot make {}: {}", path_, std::strerror(errno)));
   }
   ~TemporaryFolder() {
     std::error_code error;

@@ -224,7 +224,7 @@ class RONDO_API Communicator {
   Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
 
   /// Waits until this rank's outstanding work is done and returns its first error; after that no call is accepted but
-  /// abort, error and shrink. Also returns kMismatch if another rank's last 64 calls are seen to differ from this rank's.
+  /// abort, error and shrink. kMismatch too if another rank's last 64 calls are seen to differ from this rank's.
   /// Not needed before destruction, which waits likewise.
   Status finalize();
   /// From any thread.

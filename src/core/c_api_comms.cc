@@ -94,7 +94,8 @@ rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_ex
   if (comm == nullptr || smaller == nullptr) return null_argument(comm == nullptr ? "comm" : "smaller", comm);
   if (num_excluded < 0 || num_excluded > comm->comm->size())
     return rondo::bad_argument("num_excluded",
-                               "is " + std::to_string(num_excluded) + ": expected 0 to the communicator's number of ranks, " +
+                               "is " + std::to_string(num_excluded) +
+                                   ": expected 0 to the communicator's number of ranks, " +
                                    std::to_string(comm->comm->size()),
                                comm);
   if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);

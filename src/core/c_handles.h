@@ -7,8 +7,8 @@
 #include <mutex>
 #include <string>
 
-#include "rondo/communicator.h"
 #include "os/forks.h"
+#include "rondo/communicator.h"
 
 namespace rondo {
 

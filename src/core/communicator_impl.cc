@@ -220,7 +220,8 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
       call.in,
       call.out,
       settings_.deadline_s};
-  if (!is_of_this_process()) [[unlikely]] return check_process();
+  if (!is_of_this_process()) [[unlikely]]
+    return check_process();
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
   RONDO_TRY(check(c, options));
   // Before anything is sent: else the peers could still finish an operation that this rank refuses.

@@ -17,8 +17,8 @@
 #include "engine/engine.h"
 #include "engine/planner.h"
 #include "engine/progress.h"
-#include "rondo/communicator.h"
 #include "os/forks.h"
+#include "rondo/communicator.h"
 #include "transport/transport.h"
 
 namespace rondo {

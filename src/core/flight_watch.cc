@@ -93,7 +93,8 @@ class Watcher {
   Thread thread_;
 };
 
-// Never destroyed, since communicators may outlive main(). A forked child has no such thread: it ignores the signal, and
+// Never destroyed, since communicators may outlive main(). A forked child has no such thread: it ignores the
+// signal, and
 // a communicator that it makes itself brings a new one.
 struct Registry {
   std::mutex mutex;

@@ -160,7 +160,8 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   std::vector<Status> ended(made.size());
   std::deque<Thread> threads(made.size());
   for (size_t r = 0; r < made.size(); ++r)
-    if (Status s = threads[r].start("a thread that makes a rank", [&, r] { ended[r] = made[r]->take_device(devices[r]); });
+    if (Status s =
+            threads[r].start("a thread that makes a rank", [&, r] { ended[r] = made[r]->take_device(devices[r]); });
         !s.ok())
       ended[r] = std::move(s);
   for (Thread& t : threads)

@@ -20,9 +20,7 @@ Status trace_stop(Communicator& comm) {
 
 uint64_t trace_clock() { return ticks(); }
 
-bool is_traced(Communicator& comm) {
-  return comm.impl().is_of_this_process() && comm.impl().tracing().is_on();
-}
+bool is_traced(Communicator& comm) { return comm.impl().is_of_this_process() && comm.impl().tracing().is_on(); }
 
 void trace_span(Communicator& comm, TraceSpan span) {
   if (comm.impl().is_of_this_process()) comm.impl().tracing().add_span(std::move(span));

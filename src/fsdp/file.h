@@ -54,7 +54,8 @@ class File {
   uint64_t size_bytes_;
 };
 
-/// A new file: what is there already, a link too, is an error. It is on the disk after finish(); without that its content is undefined.
+/// A new file: what is there already, a link too, is an error. It is on the disk after finish(); without that
+/// its content is undefined.
 class Writer {
  public:
   static Expected<Writer> create(const std::string& path);
@@ -72,7 +73,8 @@ class Writer {
   std::string path_;
 };
 
-/// A file that is complete or as it was: written beside as PATH.saving, and renamed at its end. What lies at PATH.saving,
+/// A file that is complete or as it was: written beside as PATH.saving, and renamed at its end. What lies at
+/// PATH.saving,
 /// a leftover or a link, is removed and not written to.
 class WholeFile {
  public:

@@ -22,9 +22,9 @@
 #include "nccl/abi.h"
 #include "nccl/config.h"
 #include "nccl/job.h"
+#include "os/forks.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
-#include "os/forks.h"
 
 namespace rondo::nccl {
 

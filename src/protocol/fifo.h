@@ -79,8 +79,8 @@ inline constexpr uint32_t kRingMessages = 8;
 /// Before a message of so many bytes or more a writer looks whether its ring is empty, and then begins it anew.
 inline constexpr uint32_t kRestartBytes = 256 * 1024;
 
-/// The fingerprint of the messages of call number `sequence`, whose shape alone has the fingerprint `shape`. Equal calls
-/// with different numbers never share one, unless the numbers differ by a multiple of kFingerprints.
+/// The fingerprint of the messages of call number `sequence`, whose shape alone has the fingerprint `shape`. Equal
+/// calls with different numbers never share one, unless the numbers differ by a multiple of kFingerprints.
 constexpr uint32_t call_index(uint64_t sequence) { return static_cast<uint32_t>(sequence % kFingerprints); }
 constexpr uint32_t fingerprint_at(uint32_t shape, uint32_t call_index) {
   const uint32_t sum = shape + call_index;

@@ -7,8 +7,8 @@
 //
 // A word is one 64-bit access, so whoever finds the flag has found the data: no fence, no second look, half of the
 // bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is 0: a line that was never
-// written is never taken for a message, and a line of the same step under another fingerprint is a mismatch. 255 divides
-// kFingerprints, so equal calls whose numbers differ by less than 255 always have different flags.
+// written is never taken for a message, and a line of the same step under another fingerprint is a mismatch. 255
+// divides kFingerprints, so equal calls whose numbers differ by less than 255 always have different flags.
 //
 // The step wraps after 2^24 messages, and a line that only long messages reach might still hold the flag of that long
 // ago. So in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is

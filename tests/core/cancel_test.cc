@@ -24,15 +24,16 @@ struct Call {
 void expect_returns(const char* name, StatusCode code, std::function<Status()> fn) {
   Call call{std::move(fn), std::nullopt};
   pthread_t thread;
-  ASSERT_EQ(pthread_create(&thread, nullptr,
-                           [](void* arg) -> void* {
-                             auto& mine = *static_cast<Call*>(arg);
-                             pthread_cancel(pthread_self());
-                             mine.ended = mine.call();
-                             pthread_testcancel();
-                             return nullptr;
-                           },
-                           &call),
+  ASSERT_EQ(pthread_create(
+                &thread, nullptr,
+                [](void* arg) -> void* {
+                  auto& mine = *static_cast<Call*>(arg);
+                  pthread_cancel(pthread_self());
+                  mine.ended = mine.call();
+                  pthread_testcancel();
+                  return nullptr;
+                },
+                &call),
             0);
   void* result = nullptr;
   pthread_join(thread, &result);

@@ -52,8 +52,8 @@ TEST(Kills, SurvivorsAreToldWhoDiedAndGoOn) {
       outcome = run_kill_case(c);
     }
     if (outcome.told_s > limit_s)
-      outcome.faults.push_back("the survivors were told after " + std::to_string(outcome.told_s) + " s: " +
-                               outcome.slowest);
+      outcome.faults.push_back("the survivors were told after " + std::to_string(outcome.told_s) +
+                               " s: " + outcome.slowest);
     for (const std::string& fault : outcome.faults) ADD_FAILURE() << describe(c) << "\n" << fault;
     num_bad += !outcome.faults.empty();
     figures[static_cast<int>(c.stage)].told_s.push_back(outcome.told_s);

@@ -271,7 +271,7 @@ class MismatchPlan {
     const ListedCall same = any_call();
     for (uint64_t i = 0; i < num_calls; ++i) most_.push_back(one_shape ? same : any_call());
   }
-  // The tail makes every connection of the call in question busy again, and its barrier shows a call too many or too few.
+  // The tail makes every connection of the call in question busy again, and its barrier shows a call too many or few.
   void alter() {
     const size_t at = below(most_.size());
     const ListedCall c = most_[at];

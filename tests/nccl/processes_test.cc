@@ -300,8 +300,7 @@ TEST(NcclProcesses, AForkedChildIsRefusedAndTheJobGoesOn) {
     EXPECT_EQ(wrong, "");
     EXPECT_TRUE(succeeds(ncclGroupEnd()));
     EXPECT_EQ(x, 2);
-    for (state = ncclInProgress; state == ncclInProgress;)
-      ASSERT_TRUE(succeeds(ncclCommGetAsyncError(kept, &state)));
+    for (state = ncclInProgress; state == ncclInProgress;) ASSERT_TRUE(succeeds(ncclCommGetAsyncError(kept, &state)));
     for (ncclComm_t c : {comm, aborted, kept}) {
       expect_works(c, 1000);
       EXPECT_TRUE(succeeds(ncclCommDestroy(c)));

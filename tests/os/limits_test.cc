@@ -57,7 +57,9 @@ void expect_says(const Status& s, StatusCode code, std::string_view words) {
 
 void in_process(const std::function<void()>& fn) {
   SpawnOptions options;
-  report(run_processes_bare(1, [&](Rank) { return fn(), Status(); }, options), options);
+  report(run_processes_bare(
+             1, [&](Rank) { return fn(), Status(); }, options),
+         options);
 }
 
 TEST(Limits, AFileBeyondTheLimitIsAnErrorAndNoSignal) {

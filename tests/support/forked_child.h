@@ -17,7 +17,8 @@ extern "C" inline int __lsan_is_turned_off() { return rondo::testing::in_forked_
 
 namespace rondo::testing {
 
-/// Runs body in a forked child that ends by exit(), destructors of static objects included. Returns the body's text, and
+/// Runs body in a forked child that ends by exit(), destructors of static objects included. Returns the body's text,
+/// and
 /// what was wrong with the child's end.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
