@@ -102,7 +102,7 @@ struct Program {
   }
 };
 
-/// 1 .. kFingerprints (fifo.h), from what all ranks must agree on for an operation. `more`: a hash of what the shape lacks.
+/// 1 .. kFingerprints (fifo.h), of what all ranks must agree on for an operation. `more`: a hash of what the shape lacks.
 uint32_t fingerprint_of(const OperationShape& operation, uint64_t more = 0);
 
 /// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.
