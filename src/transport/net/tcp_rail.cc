@@ -96,7 +96,7 @@ TcpRail::Connection* TcpRail::connect(Rank to) {
   return made.broken ? nullptr : &made;
 }
 
-// Never waits: what is sent before the other side has answered stays in the queue.
+// Never waits: what is posted stays in the queue until the connection is there, and the other side has answered.
 void TcpRail::dial(Connection& c) {
   const PeerRoute& route = routes_[static_cast<size_t>(c.peer)];
   const size_t space = std::min(route.address.find(' '), route.address.size());
@@ -142,7 +142,7 @@ Rank TcpRail::who_greets(std::string_view greeting) {
 
 bool TcpRail::admit(int fd, std::string_view greeting) {
   const Rank from = who_greets(greeting);
-  if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr) {
+  if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr || peers_[static_cast<size_t>(from)].failed) {
     if (!std::exchange(told_of_stranger_, true))
       std::fprintf(stderr, "rondo: rank %d turns a connection away that does not know its communicator\n", rank_);
     return false;
@@ -165,9 +165,15 @@ bool TcpRail::take_answer(Connection& c) {
   if (c.end - c.begin < greeting_bytes()) return false;
   const Rank from = who_greets({reinterpret_cast<const char*>(c.buffer.data() + c.begin), greeting_bytes()});
   c.begin += greeting_bytes();
-  c.known = from == c.peer;
-  if (!c.known) nonsense(c);
+  if (from == c.peer) answered(c);
+  else nonsense(c);
   return c.known;
+}
+
+// What was sent before need not be sent again.
+void TcpRail::answered(Connection& c) {
+  c.known = true;
+  for (; c.sent != 0; --c.sent) finish_front(c);
 }
 
 void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
@@ -238,11 +244,11 @@ void TcpRail::write(Connection& c) {
     if (::poll(&room, 1, 0) == 0) return;
     c.is_full = false;
   }
-  if (!write_greeting(c) || !c.known) return;
-  while (!c.queue.empty()) {
+  if (!write_greeting(c)) return;
+  while (c.sent < c.queue.size()) {
     std::array<iovec, 3 * kMostAtOnce> parts;
     size_t n = 0, total = 0;
-    for (size_t i = 0; i < std::min(c.queue.size(), kMostAtOnce); ++i) {
+    for (size_t i = c.sent; i < std::min(c.queue.size(), c.sent + kMostAtOnce); ++i) {
       Outgoing& o = c.queue[i];
       size_t skip = o.written;
       auto part = [&](const void* at, size_t bytes) {
@@ -265,13 +271,14 @@ void TcpRail::write(Connection& c) {
       continue;
     }
     const bool all = static_cast<size_t>(written) == total;
-    for (auto left = static_cast<size_t>(written); !c.queue.empty();) {
-      Outgoing& o = c.queue.front();
+    for (auto left = static_cast<size_t>(written); c.sent < c.queue.size();) {
+      Outgoing& o = c.queue[c.sent];
       const size_t step = std::min(left, o.total() - o.written);
       o.written += step;
       left -= step;
       if (o.written < o.total()) break;
-      finish_front(c);
+      if (c.known) finish_front(c);
+      else ++c.sent;
     }
     if (!all) {
       c.is_full = true;
@@ -330,6 +337,7 @@ void TcpRail::drop(Connection& c) {
   if (c.broken) return;
   c.broken = any_broken_ = true;
   hang_up(c);
+  c.sent = 0;
   while (!c.queue.empty()) finish_front(c);
   keep_out_of_buffers(c);
 }
@@ -344,7 +352,8 @@ void TcpRail::ended(Connection& c, int error) {
                    : c.known ? "it closed the connection"
                              : fmt::format("it closed {} connections unanswered", c.times_closed + 1));
   hang_up(c);
-  c.greeted = c.begin = c.end = 0;
+  for (Outgoing& o : c.queue) o.written = 0;
+  c.sent = c.greeted = c.begin = c.end = 0;
   c.connect_ns = now + (kFirstPauseNs << std::min(c.times_closed++, kMostDoublings));
 }
 
@@ -358,7 +367,7 @@ void TcpRail::ignore(Connection& c) {
   if (std::exchange(c.ignored, true)) return;
   epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
   c.begin = c.end = 0;
-  c.known = true;
+  answered(c);
   tampered(c.peer);
 }
 

@@ -19,10 +19,10 @@
 // Sealed ones all go on the sender's own, in order: what is too old counts as a copy (sealer.h).
 //
 // The greeting of the rank that connects says which communicator and which rank of it this is, and which rank it wants;
-// who does not know that is turned away (TcpListener). The other rank answers with a greeting of its own. Nothing else
-// is sent before the answer: until then the connection may be closed for no fault of either rank, and is made again.
-// Where data are sealed, so are greetings, and every frame carries a proof that its lengths were not altered. A message
-// that cannot be opened fails the communicator: TCP delivers it no second time.
+// who does not know that is turned away (TcpListener). The other rank answers with a greeting of its own. What
+// is sent before the answer is kept: until then the connection may be closed for no fault of either rank. It is then made
+// again, and all is sent again. Where data are sealed, so are greetings, and every frame carries a proof that its lengths
+// were not altered. A message that cannot be opened fails the communicator: TCP delivers it no second time.
 //
 // Once all peers have connected, the rail listens no more.
 //
@@ -112,6 +112,7 @@ class TcpRail final : public Rail {
     bool is_full = false;       // the kernel did not take all of what was written last
     bool broken = false;
     std::deque<Outgoing> queue;
+    size_t sent = 0;                // of the queue, kept while the peer has not answered
     std::vector<std::byte> buffer;  // what came and was not looked at: [begin, end)
     size_t begin = 0, end = 0;
     std::unique_ptr<std::byte[]> block;  // of a message that is taken in pieces
@@ -142,9 +143,8 @@ class TcpRail final : public Rail {
   Rank who_greets(std::string_view greeting);
   bool admit(int fd, std::string_view greeting);
   bool take_answer(Connection& c);
-  static bool has_to_write(const Connection& c) {
-    return c.greeted < c.greeting.size() || (c.known && !c.queue.empty());
-  }
+  void answered(Connection& c);
+  static bool has_to_write(const Connection& c) { return c.greeted < c.greeting.size() || c.sent < c.queue.size(); }
   void write(Connection& c);
   bool write_greeting(Connection& c);
   bool is_stalled(Connection& c, int error);

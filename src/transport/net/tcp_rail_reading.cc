@@ -169,8 +169,7 @@ bool TcpRail::more(Connection& c) {
 void TcpRail::read(Connection& c) {
   for (const uint64_t before = moves_; c.fd >= 0 && !c.ignored && moves_ == before;) {
     if (!c.known) {
-      if (take_answer(c)) write(c);  // what has waited for it
-      else if (c.fd < 0 || c.ignored || !more(c)) return;
+      if (!take_answer(c) && (c.fd < 0 || c.ignored || !more(c))) return;
     } else if (c.in_message || begin_message(c)) {
       if (c.message.got < c.message.bytes && !more(c)) return;
       if (c.message.got == c.message.bytes) end_message(c);
