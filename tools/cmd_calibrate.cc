@@ -293,7 +293,7 @@ void print_found(const Calibration& found, const Observations& o) {
   line("shared cores", o.crowded, built_in.crowded, found.costs.crowded);
 }
 
-void refuse(const std::string& why) {
+void refuse_calibration(const std::string& why) {
   if (!why.empty()) fail_calibrate(why);
 }
 
@@ -309,17 +309,17 @@ int run(const CalibrateArgs& args) {
   int most = 0;
   for (const World& w : worlds) most = std::max(most, w.cpus);
   cpus.resize(std::min(cpus.size(), static_cast<size_t>(most)));
-  if (!args.force) refuse(why_busy(cpus));
+  if (!args.force) refuse_calibration(why_busy(cpus));
   const Observations all = measure(worlds);
-  if (!args.force) refuse(why_busy(cpus));  // what began meanwhile
+  if (!args.force) refuse_calibration(why_busy(cpus));  // what began meanwhile
   Calibration found;
   found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
   found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
   found.corrections = corrections_of(all.timings, found.costs);
   print_found(found, all);
   if (!args.force) {
-    refuse(why_unfit("ranks with a core each", all.spread, found.costs.spread));
-    refuse(why_unfit("ranks that share cores", all.crowded, found.costs.crowded));
+    refuse_calibration(why_unfit("ranks with a core each", all.spread, found.costs.spread));
+    refuse_calibration(why_unfit("ranks that share cores", all.crowded, found.costs.crowded));
   }
   write_calibration(path, std::move(found));
   return 0;

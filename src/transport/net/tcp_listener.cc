@@ -17,7 +17,7 @@
 namespace rondo::net {
 namespace {
 
-constexpr int kMostAtOnce = 16;  // connections that one look accepts
+constexpr int kMostAccepted = 16;  // connections that one look accepts
 
 std::string source_of(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) {
@@ -115,7 +115,7 @@ void TcpListener::make_room(size_t most, size_t greeting_bytes, const Admit& adm
 }
 
 void TcpListener::accept_some(int listener, size_t greeting_bytes, const Admit& admit) {
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  for (int i = 0; i < kMostAccepted; ++i) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof from;
     const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -138,8 +138,8 @@ void TcpListener::accept_some(int listener, size_t greeting_bytes, const Admit& 
 }
 
 void TcpListener::look(size_t greeting_bytes, const Admit& admit) {
-  epoll_event news[kMostAtOnce];
-  const int n = epoll_wait(event_fd_, news, kMostAtOnce, 0);
+  epoll_event news[kMostAccepted];
+  const int n = epoll_wait(event_fd_, news, kMostAccepted, 0);
   bool somebody_came = false;
   for (int i = 0; i < n; ++i) {
     auto* what = static_cast<Unknown*>(news[i].data.ptr);
