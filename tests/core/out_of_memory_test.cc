@@ -1,6 +1,7 @@
 // When there is no more memory the process ends inside the library: no exception crosses the C ABI, whose callers could
 // not go on, since nothing has been cleaned up on the way.
-// labels: unit
+// Replaces operator new, as sanitizers do, so it does not run with them.
+// labels: mp
 #include <gtest/gtest.h>
 
 #include <atomic>
