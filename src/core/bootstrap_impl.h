@@ -174,7 +174,7 @@ class Bootstrap::Impl {
   /// Grows with attempts and phases, and is above the sequence numbers of all other calls.
   uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
-  bool has_begun_anew(Rank peer);
+  bool has_begun_anew(Rank peer, bool phases_count);
   Status find_whole();
   Expected<std::vector<bool>> await_views(const std::vector<Rank>& from);
   Status want_links();

@@ -364,16 +364,18 @@ Status Bootstrap::Impl::still_with(const std::vector<Rank>& members, const std::
   return {};
 }
 
-bool Bootstrap::Impl::has_begun_anew(Rank peer) {
-  return std::any_of(views_[peer].begin(), views_[peer].end(), [this](const Frame& f) {
+// Whether a view has come from this peer that belongs to what comes after this attempt, or after this phase of it.
+bool Bootstrap::Impl::has_begun_anew(Rank peer, bool phases_count) {
+  return std::any_of(views_[peer].begin(), views_[peer].end(), [&](const Frame& f) {
     const auto m = decode_view(f.payload, static_cast<int>(peers_.size()));
-    return m && (m->attempt > attempt_ || (m->attempt == attempt_ && m->phase > phase_));
+    return m && (m->attempt > attempt_ || (phases_count && m->attempt == attempt_ && m->phase > phase_));
   });
 }
 
+// A member that has made its part already agrees on that: in the next phase.
 Status Bootstrap::Impl::still_with_survivors(const std::vector<Rank>& members) {
   const Call call(*this);
-  return still_with(members, [this](Rank peer) { return has_begun_anew(peer); });
+  return still_with(members, [this](Rank peer) { return has_begun_anew(peer, false); });
 }
 
 Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
@@ -381,7 +383,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
   const Call call(*this);
   Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
   how.skip_others = true;
-  how.gave_up = [this](Rank peer) { return has_begun_anew(peer); };
+  how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
   // What the communicator's own calls have come to does not matter here.
   const Status before = std::exchange(failure_, Status());
   const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
