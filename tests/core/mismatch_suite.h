@@ -271,7 +271,8 @@ class MismatchPlan {
     const ListedCall same = any_call();
     for (uint64_t i = 0; i < num_calls; ++i) most_.push_back(one_shape ? same : any_call());
   }
-  // The tail makes every connection of the call in question busy again, and its barrier shows a call too many or few.
+  // The tail makes every connection of the call in question busy again. Its last two calls differ, which shows a call too
+  // many or too few.
   void alter() {
     const size_t at = below(most_.size());
     const ListedCall c = most_[at];
@@ -317,7 +318,7 @@ class MismatchPlan {
     if (odd_ == most_) return;
     for (std::vector<ListedCall>* list : {&most_, &odd_}) {
       if (at + 1 < list->size()) list->push_back((*list)[at + 1]);
-      list->insert(list->end(), {c, other, ListedCall{}});
+      list->insert(list->end(), {c, other, {.collective = Collective::kAllGather, .count_elems = 3}, ListedCall{}});
     }
   }
 
