@@ -6,7 +6,8 @@
  *
  * Thread safety: different communicators may be used from different threads at once. Calls on one communicator are
  * serialised inside; their order, which must be equal on all ranks, is the caller's business. rondo_comm_abort may be
- * called from any thread at any time.
+ * called from any thread at any time. In a child of fork() every call on a communicator of the parent returns
+ * RONDO_UNSUPPORTED, and rondo_comm_destroy leaves the parent's alone. pthread_cancel takes effect after the call.
  */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
