@@ -243,10 +243,8 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
   }
 }
 
-// Whoever has a link to all has told all.
-Status Bootstrap::Impl::pass_on_giving_up(const Frame& frame) {
-  return plan_.is_full() ? fail(refusal(frame)) : give_up(frame.sequence, refusal(frame));
-}
+// Also where the mesh is full: a rank that is in a later call, and waits for this one alone, listens to no other.
+Status Bootstrap::Impl::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
 Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
   sort_frames(peer);
@@ -282,10 +280,10 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
     }
     if (what.skip_others) continue;
     if (frame->kind == FrameKind::kGaveUp) return pass_on_giving_up(*frame);
-    return fail(
-        Status(StatusCode::kMismatch,
-               fmt::format("rank {} is in {} #{}, but {} is in {} #{}", rank_, frame_name(what.kind), what.sequence,
-                           peer_text(peer, peers_[peer]), frame_name(frame->kind), frame->sequence)));
+    return give_up(what.sequence, Status(StatusCode::kMismatch, fmt::format("rank {} is in {} #{}, but {} is in {} #{}",
+                                                                            rank_, frame_name(what.kind), what.sequence,
+                                                                            peer_text(peer, peers_[peer]),
+                                                                            frame_name(frame->kind), frame->sequence)));
   }
   if (end == Link::End::kNone) {
     if (what.gave_up && what.gave_up(peer))
@@ -293,7 +291,8 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
                                                             peer_text(peer, peers_[peer]))));
     return false;
   }
-  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok()) return fail(s);  // why it left, most likely
+  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok())  // why it left, most likely
+    return what.skip_others ? fail(s) : give_up(what.sequence, s);
   if (!what.skip_others) {  // or another one has seen who ended first, and has left since
     for (const Rank r : what.from) {
       links_[r]->drain();

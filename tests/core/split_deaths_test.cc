@@ -60,6 +60,45 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
   for (std::thread& t : threads) t.join();
 }
 
+// Rank 1 gives up before rank 0 looks, and rank 2 hears of it. Rank 0 waits for rank 2 alone, and hears it from there.
+TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
+  SharedCounter joined, gave_up, done;
+  const AbortToken token;
+  const rondo_unique_id id = new_id();
+  std::vector<std::thread> threads;
+  for (Rank r = 0; r < 3; ++r)
+    threads.emplace_back([&, r] {
+      BootstrapOptions how;
+      how.deadline_s = kPatienceS;
+      auto b = Bootstrap::join(3, id, r, how);
+      ASSERT_OK(b.status());
+      joined.add();
+      ASSERT_TRUE(joined.wait_at_least(3, kPatienceS));
+      auto settings = read_settings({});
+      ASSERT_OK(settings.status());
+      settings->init_deadline_s = kPatienceS;
+      ChildOptions options;
+      options.settings = *settings;
+      ProcessControl control(std::move(*b), options);
+      // Each waits for a socket of the first in its list.
+      const std::vector<Rank> members[] = {{2, 0}, {2, 1}, {1, 2}};
+      if (r == 0) {
+        ASSERT_TRUE(gave_up.wait_at_least(2, kPatienceS));
+      }
+      if (r == 1) {
+        options.abort = token;
+        token.raise();
+      }
+      const Stopwatch watch;
+      expect_error(control.make_child(members[r], options).status(), StatusCode::kAborted, {"rank 1"});
+      EXPECT_LT(watch.seconds(), kPatienceS / 2);
+      gave_up.add();
+      done.add();
+      EXPECT_TRUE(done.wait_at_least(3, kPatienceS));
+    });
+  for (std::thread& t : threads) t.join();
+}
+
 // What a rank does when the transport of its part is there.
 using Deed = void (*)();
 
