@@ -14,13 +14,14 @@
 
 namespace {
 
-using Export = rondo::Expected<rondo::ExportReport> (*)(const std::vector<rondo::TraceFile>&, std::FILE*);
+using Export = rondo::Expected<rondo::ExportReport> (*)(const std::vector<rondo::TraceFile>&, std::FILE*,
+                                                        const rondo::TraceSelection&);
 
 std::string text_of(Export exporter, const std::vector<rondo::TraceFile>& files) {
   char* text = nullptr;
   size_t bytes = 0;
   std::FILE* out = open_memstream(&text, &bytes);
-  if (out == nullptr || !exporter(files, out).ok()) std::abort();
+  if (out == nullptr || !exporter(files, out, {}).ok()) std::abort();
   std::fclose(out);
   std::string result(text, bytes);
   std::free(text);
