@@ -213,8 +213,8 @@ TEST(CheckpointFaults, AFileThatMayNotGrowIsNamed) {
     Status saved;
     save_turn(engine, 1, folder / "c", &saved);
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-    EXPECT_EQ(saved.code(), StatusCode::kSystem);
-    for (const char* words : {"rank 1", "shard-00002", "File too large"})
+    EXPECT_EQ(saved.code(), StatusCode::kExhausted);
+    for (const char* words : {"rank 1", "shard-00002", "File too large", "ulimit -f"})
       EXPECT_NE(saved.message().find(words), std::string::npos) << saved.to_string();
     save_turn(engine, 2, folder / "c", &saved);
     EXPECT_TRUE(saved.ok()) << saved.to_string();

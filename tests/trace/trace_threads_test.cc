@@ -23,7 +23,7 @@ TEST(Tracing, BadArgumentsAreNamed) {
   TemporaryFolder folder;
   spawn_threads(1, [&](Communicator& comm) {
     EXPECT_TRUE(fails_with(trace_start(comm, {"", 0}), StatusCode::kInvalidArgument, {"directory"}));
-    EXPECT_TRUE(fails_with(trace_start(comm, {folder.path(), 1}), StatusCode::kInvalidArgument, {"1 records"}));
+    EXPECT_TRUE(fails_with(trace_start(comm, {folder.path(), 1}), StatusCode::kInvalidArgument, {"num_records is 1"}));
     EXPECT_TRUE(fails_with(trace_start(comm, {"/proc/none/x", 0}), StatusCode::kSystem, {"/proc/none/x"}));
     EXPECT_TRUE(fails_with(write_flight_record(comm, "/proc/none/x"), StatusCode::kSystem, {"/proc/none/x"}));
     EXPECT_TRUE(works(comm));

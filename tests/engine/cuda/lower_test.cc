@@ -26,7 +26,7 @@ TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(offsetof(DeviceProgram, in_elems), 152u);
   EXPECT_EQ(sizeof(DeviceWriteEnd), 200u);
   EXPECT_EQ(sizeof(DeviceReadEnd), 56u);
-  EXPECT_EQ(sizeof(DeviceCall), 96u);
+  EXPECT_EQ(sizeof(DeviceCall), 112u);
   EXPECT_EQ(sizeof(PeerCredit), 24u);
   EXPECT_EQ(sizeof(DeviceUnit), 20u);
   EXPECT_EQ(sizeof(DeviceRecord), 64u);
