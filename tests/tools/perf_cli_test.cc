@@ -179,7 +179,7 @@ TEST(PerfCli, OneThreadUnderALauncherIsARankOfItsWorld) {
   EXPECT_EQ(zero.status, 0) << zero.err << text_of(folder / "one");
   EXPECT_TRUE(has(zero.out, "nRanks 2 (processes of RONDO_RANK)")) << zero.out;
   EXPECT_EQ(text_of(folder / "one"), "") << "rank 0 prints the table";
-  const Ended many = run_rondo("perf all_reduce -t 2 -b 64 -n 2", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 RONDO_JOB_ID=1");
+  const Ended many = run_rondo("perf all_reduce -t 2 -b 64 -n 2", "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 RONDO_JOB_ID=1");
   EXPECT_EQ(many.status, 2);
   EXPECT_TRUE(has(many.err, "-t 2 -g 1: a process of Open MPI is one rank here: start 2 times as many processes"))
       << many.err;
