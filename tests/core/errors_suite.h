@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -350,8 +351,10 @@ TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
     options.deadline_s = r == 1 ? 0.3 : 40;
     SimpleAllReduce call(*comm, 1000);
     const Status s = r == 0 ? comm->split(0, 0).status() : call.start(*comm, nullptr, &options);
-    EXPECT_TRUE(
-        fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout, {"rank 1", "rank 2 has not called it"}));
+    // In a grid a rank asks its neighbours alone for their status pages, and rank 2 is none of rank 1's.
+    const bool grid = GetParam() == World::kHosts && std::getenv("RONDO_FULL_MESH") != nullptr;
+    EXPECT_TRUE(fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout,
+                           {"rank 1", grid ? "nothing is heard of rank 2" : "rank 2 has not called it"}));
     if (r == 1) comm.reset();
     told->add();
     EXPECT_TRUE(told->wait_at_least(3, 50));
