@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <utility>
+
 #include "core/communicator_impl.h"
 #include "core/launch.h"
 #include "core/process_control.h"
@@ -14,11 +17,27 @@ namespace rondo {
 AbortToken::AbortToken() : raised_(std::make_shared<std::atomic<bool>>(false)) {}
 
 Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::move(impl)) {}
-// A forked child leaves the parent's threads, connections and shared memory alone: its copy of the memory goes when it
-// ends.
+
+namespace {
+
+// A communicator that fork() has copied. Its destructor would touch the parent's threads, connections and shared memory.
+// It is kept instead, and its memory and descriptors go when this process ends.
+void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
+  struct Copy {
+    std::unique_ptr<CommunicatorImpl> impl;
+    Copy* next;
+  };
+  static std::atomic<Copy*> copies{nullptr};
+  Copy* const copy = new Copy{std::move(impl), copies.load()};
+  while (!copies.compare_exchange_weak(copy->next, copy)) {
+  }
+}
+
+}  // namespace
+
 Communicator::~Communicator() {
   const NoCancel no_cancel;
-  if (!impl_->is_of_this_process()) (void)impl_.release();
+  if (!impl_->is_of_this_process()) keep_copy(std::move(impl_));
   impl_.reset();
 }
 
