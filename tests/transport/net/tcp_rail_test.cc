@@ -1,5 +1,5 @@
-// Rails of one process: whole messages of all lengths, in either direction, to where they belong; and what calls that give
-// up, and peers that end, do to them.
+// Rails of one process: whole messages of all lengths, in either direction, to where they belong; and what calls that
+// give up, and peers that end, do to them.
 #include "transport/net/tcp_rails.h"
 
 namespace rondo::net {
