@@ -1,4 +1,4 @@
-# CUDA kernels: src/engine/cuda/kernels.cu, compiled once for each image into a fatbin that images.cc embeds. Nothing
+# CUDA kernels: src/device/engine/kernels.cu and src/fsdp/kernels.cu, compiled once for each image into a fatbin that images.cc embeds. Nothing
 # else of the library needs CUDA: no header, no runtime library, and a build without nvcc lacks the images only.
 #
 #   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
@@ -52,8 +52,8 @@ set(RONDO_INLINED_DTYPES float half bfloat16)  # whose sums have inlined texts t
 string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
        "grep -i warning \"$0\" >&2 || true")
 
-# rondo_cuda_image(NAME KIND DEFINE...): a fatbin, and its row in cuda_images.inc.
-function(rondo_cuda_image name kind)
+# rondo_cuda_image(NAME KIND SOURCE DEFINE...): a fatbin, and its row in cuda_images.inc.
+function(rondo_cuda_image name kind source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
@@ -61,9 +61,9 @@ function(rondo_cuda_image name kind)
     COMMAND sh -c "${RONDO_KEEP_LOG}" ${name}.ptxas
             ${CUDAToolkit_NVCC_EXECUTABLE} -fatbin ${RONDO_NVCC_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR}/src
             -I${PROJECT_SOURCE_DIR}/include -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin}
-            ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+            ${PROJECT_SOURCE_DIR}/src/${source}
     WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/cuda
-    DEPENDS ${PROJECT_SOURCE_DIR}/src/engine/cuda/kernels.cu
+    DEPENDS ${PROJECT_SOURCE_DIR}/src/${source}
     DEPFILE ${fatbin}.d
     COMMENT "CUDA kernels: ${name}"
     VERBATIM)
@@ -76,18 +76,18 @@ function(rondo_add_cuda_images target)
   if(NOT RONDO_HAVE_CUDA)
     return()
   endif()
-  rondo_cuda_image(copy copy RONDO_IMAGE_COPY)
-  rondo_cuda_image(mixed mixed RONDO_IMAGE_MIXED)
-  rondo_cuda_image(optimizer optimizer RONDO_IMAGE_OPTIMIZER)
+  rondo_cuda_image(copy copy device/engine/kernels.cu RONDO_IMAGE_COPY)
+  rondo_cuda_image(mixed mixed device/engine/kernels.cu RONDO_IMAGE_MIXED)
+  rondo_cuda_image(optimizer optimizer fsdp/kernels.cu)
   rondo_dtype_rows(rows)
   foreach(row ${rows})
     string(REPLACE ":" ";" row ${row})
     list(GET row 0 name)
     list(GET row 1 dtype)
     if(name IN_LIST RONDO_INLINED_DTYPES)
-      rondo_cuda_image(${name} inlining RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name} RONDO_IMAGE_INLINES)
+      rondo_cuda_image(${name} inlining device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name} RONDO_IMAGE_INLINES)
     else()
-      rondo_cuda_image(${name} dtype RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
+      rondo_cuda_image(${name} dtype device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
     endif()
   endforeach()
   get_property(fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
@@ -95,6 +95,6 @@ function(rondo_add_cuda_images target)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_images.inc CONTENT "${rows}" @ONLY)
   add_custom_target(rondo_cuda_images DEPENDS ${fatbins})  # the kernels alone
   add_dependencies(${target} rondo_cuda_images)
-  set_source_files_properties(engine/cuda/images.cc PROPERTIES
+  set_source_files_properties(device/driver/images.cc PROPERTIES
     OBJECT_DEPENDS "${fatbins}" COMPILE_DEFINITIONS RONDO_HAVE_CUDA_IMAGES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/cuda)
 endfunction()

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: who may include whom, and what src/ may contain.
 
-Rules (docs/architecture.md, "Rooms"):
-  order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other
-  public    src/fsdp, adapters/ and examples/ use the public headers only; adapters/X/include holds public headers too,
-            for all that stands right of adapters
+Rules (docs/map.md has the rooms and their levels; this script reads them there):
+  order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other.
+            adapters/ and examples/ use the public headers only, src/fsdp these and a few rooms
+  map       the table of docs/map.md names each room of src/ with a file that exists and its lines, within 10 % or 100
   paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks,
             examples and adapters may also name a file beside them
   cuda      no CUDA header outside *.cu and *.cuh
@@ -23,20 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LEVELS: tuple[tuple[str, ...], ...] = (
-    ("include",),
-    ("os",),
-    ("cuda",),
-    ("algorithms", "kernels", "protocol", "topology", "trace"),
-    ("schedule",),
-    ("transport",),
-    ("engine",),
-    ("core",),
-    ("nccl", "fsdp", "tools"),
-    ("adapters",),
-)
-LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-PUBLIC_ONLY = {"fsdp", "adapters", "examples"}
+MAP = Path("docs/map.md")
+MAP_ROW = re.compile(r"^\| (\d+) \| `([\w/]+)` \| .+ \| `([\w./]+)` \| ([\d,]+) \|$")
+PUBLIC_ONLY: dict[str, set[str]] = {"adapters": set(), "examples": {"adapters"}, "fsdp": {"base", "kernels", "device/driver"}}
 UNRESTRICTED = {"tests", "bench"}  # they look everywhere; the rules on paths and CUDA hold for them too
 TOP_FOLDERS = ("include", "src", "tools", "adapters", "examples", "tests", "bench")
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".c", ".cu", ".cuh"}
@@ -68,10 +57,29 @@ class Finding:
         return f"{self.path}:{self.line}: {'warning: ' if self.warning else ''}{self.rule}: {self.text}"
 
 
-def room_of(path: Path) -> str | None:
+@dataclass(frozen=True)
+class Room:
+    level: int
+    line: int  # of docs/map.md
+    begin_with: str
+    num_lines: int
+
+
+def read_map(top: Path) -> dict[str, Room]:
+    """The rooms of docs/map.md, and those that stand beside src/."""
+    rooms = {"include": Room(0, 0, "", 0), "adapters": Room(1000, 0, "", 0)}
+    for number, line in enumerate((top / MAP).read_text(encoding="utf-8").splitlines(), 1):
+        if match := MAP_ROW.match(line):
+            rooms[match[2]] = Room(int(match[1]), number, match[3], int(match[4].replace(",", "")))
+    return rooms
+
+
+def room_of(rooms: dict[str, Room], path: Path) -> str | None:
     """The room of a file by its path from the top, None for src/x.cc, which lies in no room."""
     if path.parts[0] != "src":
         return path.parts[0]
+    if "/".join(path.parts[1:3]) in rooms:
+        return "/".join(path.parts[1:3])
     return path.parts[1] if len(path.parts) > 2 else None
 
 
@@ -88,53 +96,52 @@ def is_cuda_header(name: str) -> bool:
     return bool(CUDA_HEADER.match(name) or CUDA_NAMES.match(name))
 
 
-def room_of_include(top: Path, own: str, name: str) -> str | None:
+def room_of_include(rooms: dict[str, Room], top: Path, own: str, name: str) -> str | None:
     """The room of an include in quotes, None when no such file exists."""
     if (top / "include" / name).is_file():
         return "include"
     if (top / "src" / name).is_file():
-        return room_of(Path("src") / name)
+        return room_of(rooms, Path("src") / name)
     if any((adapter / "include" / name).is_file() for adapter in (top / "adapters").glob("*")):
         return "adapters"
     for other in ("tools", "examples", "tests"):  # tests and benchmarks of their parts
         if own in UNRESTRICTED and (top / other / name).is_file():
             return other
-    return own if own not in LEVELS[0] and (top / own / name).is_file() else None
+    return own if own != "include" and (top / own / name).is_file() else None
 
 
-def may_include(room: str, name: str, target: str) -> str | None:
+def may_include(rooms: dict[str, Room], room: str, name: str, target: str) -> str | None:
     """Why `room` may not include `name` of room `target`; None when it may."""
     if target == room or room in UNRESTRICTED or target == "include":
         return None
-    if room == "examples" and target == "adapters":
-        return None
     if room in PUBLIC_ONLY:
-        return f"{room} uses the public headers only, not {name}"
-    if target not in LEVEL_OF:
-        return f"{name} lies in {target}, which is no room of src/"
-    if LEVEL_OF[target] < LEVEL_OF[room]:
+        allowed = PUBLIC_ONLY[room]
+        beside = f" and {', '.join(sorted(allowed))}" if allowed else ""
+        return None if target in allowed else f"{room} uses the public headers{beside} only, not {name}"
+    if target not in rooms:
+        return f"{name} lies in {target}, which is no room of {MAP}"
+    if rooms[target].level < rooms[room].level:
         return None
-    return f"{room} (level {LEVEL_OF[room]}) must not include {name} of {target} (level {LEVEL_OF[target]})"
+    return f"{room} (level {rooms[room].level}) must not include {name} of {target} (level {rooms[target].level})"
 
 
-def check_includes(top: Path, path: Path, room: str, text: str) -> Iterator[Finding]:
+def check_includes(rooms: dict[str, Room], top: Path, path: Path, room: str, text: str) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         match = INCLUDE.match(line)
         if not match:
             continue
         quote, name = match.groups()
-        ours = quote == '"' and (top / "src" / name).is_file()  # the room cuda/ has no header of CUDA's
-        if is_cuda_header(name) and not ours and path.suffix not in CUDA_SUFFIXES:
+        if is_cuda_header(name) and path.suffix not in CUDA_SUFFIXES:
             yield Finding(path, number, "cuda", f"<{name}> outside *.cu and *.cuh")
         if quote == "<" and not name.startswith("rondo/"):
             continue
-        target = room_of_include(top, path.parts[0], name)
+        target = room_of_include(rooms, top, path.parts[0], name)
         if target is None:
             beside = room in UNRESTRICTED | {"examples", "adapters"} and (top / path.parent / name).is_file()
             if not beside and not is_cuda_header(name):
                 yield Finding(path, number, "paths", f'"{name}" is no file of src/, include/ or {path.parts[0]}/')
             continue
-        reason = may_include(room, name, target)
+        reason = may_include(rooms, room, name, target)
         if reason is not None:
             yield Finding(path, number, "order", reason)
 
@@ -145,14 +152,13 @@ def check_language(path: Path, text: str) -> Iterator[Finding]:
             yield Finding(path, number, "language", f"'{match.group()}' in src/ (no exceptions, no RTTI)")
 
 
-def check_file(top: Path, path: Path) -> Iterator[Finding]:
+def check_file(rooms: dict[str, Room], top: Path, path: Path) -> Iterator[Finding]:
     text = (top / path).read_text(encoding="utf-8")
-    room = room_of(path)
-    known = room in LEVEL_OF or room in UNRESTRICTED or room in PUBLIC_ONLY
-    if room is None or not known:
-        yield Finding(path, 1, "order", "lies in no known room (scripts/check_dependencies.py lists them)")
+    room = room_of(rooms, path)
+    if room is None or (room not in rooms and room not in UNRESTRICTED and room not in PUBLIC_ONLY):
+        yield Finding(path, 1, "order", f"lies in no room of {MAP}")
         return
-    yield from check_includes(top, path, room, text)
+    yield from check_includes(rooms, top, path, room, text)
     if path.parts[0] == "src":
         yield from check_language(path, text)
         lines = len(text.splitlines())
@@ -160,23 +166,61 @@ def check_file(top: Path, path: Path) -> Iterator[Finding]:
             yield Finding(path, lines, "size", f"{lines} lines: do two ideas share a room?", warning=True)
 
 
+def count_lines(rooms: dict[str, Room], top: Path) -> dict[str, int]:
+    num_lines = dict.fromkeys(rooms, 0)
+    for path in (path for folder in ("src", "tools") for path in (top / folder).rglob("*") if path.is_file()):
+        room = room_of(rooms, path.relative_to(top))
+        if room in num_lines:
+            num_lines[room] += len(path.read_text(encoding="utf-8").splitlines())
+    return num_lines
+
+
+def check_map(rooms: dict[str, Room], top: Path) -> Iterator[Finding]:
+    """That docs/map.md says what is there."""
+    num_lines = count_lines(rooms, top)
+    for name, room in rooms.items():
+        if room.line == 0:
+            continue
+        folder = top / ("tools" if name == "tools" else f"src/{name}")
+        if not (folder / room.begin_with).is_file():
+            yield Finding(MAP, room.line, "map", f"{name} has no file {room.begin_with}")
+        elif abs(num_lines[name] - room.num_lines) > max(100, num_lines[name] // 10):
+            yield Finding(MAP, room.line, "map", f"{name} has {num_lines[name]} lines, not {room.num_lines} "
+                                                 "(scripts/check_dependencies.py --update-map)")
+
+
+def update_map(top: Path) -> None:
+    """Writes the lines of each room into docs/map.md."""
+    num_lines = count_lines(read_map(top), top)
+    lines = (top / MAP).read_text(encoding="utf-8").splitlines()
+    for i, line in enumerate(lines):
+        if match := MAP_ROW.match(line):
+            lines[i] = f"{line[: match.start(4)]}{num_lines[match[2]]:,} |"
+    (top / MAP).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def check_tree(top: Path) -> list[Finding]:
     """All findings below `top`, in the order of paths."""
-    findings: list[Finding] = []
+    rooms = read_map(top)
+    findings = list(check_map(rooms, top))
     for folder in TOP_FOLDERS:
         for file in sorted((top / folder).rglob("*")):
             if file.suffix in SUFFIXES and file.is_file():
-                findings += check_file(top, file.relative_to(top))
+                findings += check_file(rooms, top, file.relative_to(top))
     return findings
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("top", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent)
-    top: Path = parser.parse_args(arguments).top
-    if not (top / "src").is_dir():
-        print(f"{top} has no src/", file=sys.stderr)
+    parser.add_argument("--update-map", action="store_true", help=f"write the rooms' lines into {MAP}, then check")
+    options = parser.parse_args(arguments)
+    top: Path = options.top
+    if not (top / MAP).is_file():
+        print(f"{top} has no {MAP}", file=sys.stderr)
         return 2
+    if options.update_map:
+        update_map(top)
     findings = check_tree(top)
     for finding in findings:
         print(finding)

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/calibration.h"
+#include "plan/calibration.h"
 
 namespace rondo::tools {
 

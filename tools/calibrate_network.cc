@@ -6,9 +6,9 @@
 #include <sstream>
 #include <vector>
 
+#include "api/communicator_impl.h"
 #include "calibrate.h"
 #include "calibrate_trust.h"
-#include "core/communicator_impl.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
 #include "perf_fit.h"

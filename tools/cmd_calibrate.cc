@@ -23,15 +23,15 @@
 #include <memory>
 #include <sstream>
 
+#include "base/new_file.h"
 #include "calibrate.h"
 #include "calibrate_trust.h"
 #include "commands.h"
-#include "core/calibration.h"
-#include "os/new_file.h"
 #include "perf_bench.h"
 #include "perf_candidates.h"
 #include "perf_fit.h"
 #include "perf_launch.h"
+#include "plan/calibration.h"
 
 namespace rondo::tools {
 namespace {

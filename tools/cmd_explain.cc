@@ -5,9 +5,9 @@
 #include <string>
 
 #include "commands.h"
-#include "core/own_algorithms.h"
 #include "perf_options.h"
 #include "plugin.h"
+#include "schedule/own_algorithms.h"
 #include "schedule/renderer.h"
 
 namespace rondo::tools {

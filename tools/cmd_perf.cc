@@ -11,7 +11,7 @@
 
 #include "algorithms/registry.h"
 #include "commands.h"
-#include "core/launch.h"
+#include "launch/launch.h"
 #include "nccl_flags.h"
 #include "perf_bench.h"
 #include "perf_explain.h"

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "commands.h"
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
+#include "device/topology/probe.h"
 #include "topology/host_reader.h"
 #include "topology/host_svg.h"
 #include "topology/host_text.h"
-#include "topology/probe.h"
 
 namespace rondo::tools {
 namespace {

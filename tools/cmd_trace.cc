@@ -1,4 +1,4 @@
-// `rondo trace`: what RONDO_TRACE wrote, for people and for other programs (src/trace/export.h).
+// `rondo trace`: what RONDO_TRACE wrote, for people and for other programs (tools/trace/export.h).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "core/communicator_impl.h"
+#include "api/communicator_impl.h"
 #include "perf_bench.h"
 
 namespace rondo::tools {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/planner.h"
+#include "plan/planner.h"
 #include "rondo/communicator.h"
 
 namespace rondo::tools {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 
 namespace rondo::tools {
 

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/calibration.h"
-#include "core/communicator_impl.h"
+#include "api/communicator_impl.h"
 #include "perf_report.h"
+#include "plan/calibration.h"
 
 namespace rondo::tools {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "engine/cost_model.h"
+#include "plan/cost_model.h"
 
 namespace rondo::tools {
 

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/launch.h"
+#include "launch/launch.h"
 #include "rondo/rondo.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)

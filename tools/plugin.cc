@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "core/own_algorithms.h"
 #include "rondo/algorithm.h"
+#include "schedule/own_algorithms.h"
 
 namespace rondo::tools {
 namespace {

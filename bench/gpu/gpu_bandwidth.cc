@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cuda/handles.h"
-#include "engine/cuda/device_program.h"
-#include "engine/cuda/kernel_loader.h"
+#include "device/driver/handles.h"
+#include "device/driver/kernel_loader.h"
+#include "device/engine/device_program.h"
 
 namespace {
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 
 namespace {
 

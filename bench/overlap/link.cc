@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/communicator_impl.h"
-#include "core/process_control.h"
+#include "api/communicator_impl.h"
+#include "api/process_control.h"
 #include "support/link_transport.h"
 
 namespace rondo::bench {

@@ -74,7 +74,7 @@ struct CallOptions {
 };
 
 struct Operation;  // src/engine
-class CommunicatorImpl;  // src/core
+class CommunicatorImpl;  // src/api
 
 /// Calls of communicators of device memory are ordered in CallOptions::stream (nullptr: the default stream) and return
 /// when they stand there, with or without a Work, which then tells when the device is done. They may be captured into

@@ -18,7 +18,7 @@
 #include "rondo/rondo.h"
 #include "rondo/schedule.h"
 
-/// Stands before a text that a kernel may have inlined (src/engine/cuda/device_prims.h): callable on host and device.
+/// Stands before a text that a kernel may have inlined (src/device/engine/device_prims.h): callable on host and device.
 #if defined(__CUDACC__)
 #define RONDO_TEXT __host__ __device__ __forceinline__
 #else

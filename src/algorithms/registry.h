@@ -2,7 +2,7 @@
 // benchmarks and the documentation find algorithms here and nowhere else.
 //
 // Adding an algorithm to the library: write its header, add its rows to the table in registry.cc. Nothing else.
-// From outside: register_algorithm (rondo/algorithm.h, src/core/own_algorithms.cc), which proves the row and adds it.
+// From outside: register_algorithm (rondo/algorithm.h, src/schedule/own_algorithms.cc), which proves the row and adds it.
 //
 // The one state that a process has as a whole: rows are appended until the first communicator is made, and never move
 // or go. Thread safety: readers at any time, writers one after the other.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/round_up.h"
+#include "base/round_up.h"
 
 namespace rondo {
 namespace {

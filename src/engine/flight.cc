@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "engine/describe_program.h"
 #include "engine/queue.h"
+#include "plan/describe_program.h"
 
 namespace rondo {
 namespace {

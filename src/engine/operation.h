@@ -7,11 +7,11 @@
 #include <memory>
 #include <vector>
 
-#include "engine/ports.h"
-#include "engine/program.h"
+#include "plan/program.h"
 #include "protocol/lending.h"
 #include "rondo/status.h"
 #include "trace/step_trace.h"
+#include "transport/ports.h"
 
 namespace rondo {
 

@@ -12,8 +12,8 @@
 #include <mutex>
 #include <optional>
 
+#include "base/thread.h"
 #include "engine/queue.h"
-#include "os/thread.h"
 #include "topology/binding.h"
 
 namespace rondo {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/describe_program.h"
 #include "engine/executor.h"
+#include "plan/describe_program.h"
 
 namespace rondo {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/encryption.h"
+#include "config/encryption.h"
 #include "nccl/abi.h"
 #include "nccl/group.h"
 #include "nccl/process.h"

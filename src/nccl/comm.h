@@ -19,10 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "base/forks.h"
 #include "nccl/abi.h"
 #include "nccl/config.h"
 #include "nccl/job.h"
-#include "os/forks.h"
 #include "rondo/communicator.h"
 #include "rondo/status.h"
 

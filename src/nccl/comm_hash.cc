@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/unique_id.h"
+#include "bootstrap/unique_id.h"
 
 namespace rondo::nccl {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/setting_table.h"
+#include "config/setting_table.h"
 
 namespace rondo::nccl {
 namespace {

@@ -5,10 +5,10 @@
 #include <deque>
 #include <utility>
 
+#include "base/no_cancel.h"
+#include "base/thread.h"
 #include "nccl/process.h"
 #include "nccl/result.h"
-#include "os/no_cancel.h"
-#include "os/thread.h"
 
 namespace rondo::nccl {
 namespace {

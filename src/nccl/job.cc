@@ -1,8 +1,8 @@
 #include "nccl/job.h"
 
+#include "base/no_cancel.h"
+#include "base/thread.h"
 #include "nccl/comm.h"
-#include "os/no_cancel.h"
-#include "os/thread.h"
 
 namespace rondo::nccl {
 

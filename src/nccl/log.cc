@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "os/no_cancel.h"
+#include "base/no_cancel.h"
 
 namespace rondo::nccl {
 namespace {

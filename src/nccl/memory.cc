@@ -7,8 +7,8 @@
 #include <map>
 #include <mutex>
 
-#include "core/setting_table.h"
-#include "cuda/handles.h"
+#include "config/setting_table.h"
+#include "device/driver/handles.h"
 #include "nccl/comm.h"
 #include "nccl/process.h"
 #include "nccl/result.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "core/setting_table.h"
+#include "config/setting_table.h"
 #include "nccl/comm.h"
 #include "rondo/communicator.h"
 

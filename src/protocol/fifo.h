@@ -30,7 +30,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/host_device.h"
+#include "base/host_device.h"
 
 namespace rondo {
 

@@ -3,7 +3,7 @@
 // stand around the calls.
 #pragma once
 
-#include "cuda/host_device.h"
+#include "base/host_device.h"
 
 namespace rondo {
 

@@ -20,7 +20,7 @@
 #include <optional>
 #include <vector>
 
-#include "os/no_cancel.h"
+#include "base/no_cancel.h"
 
 namespace rondo {
 

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "trace/json_text.h"
+#include "base/json_text.h"
 #include "trace/trace_file.h"
 
 namespace rondo {

@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <tuple>
 
-#include "os/new_file.h"
-#include "trace/byte_stream.h"
+#include "base/byte_stream.h"
+#include "base/new_file.h"
 
 namespace rondo {
 namespace {

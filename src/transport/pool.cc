@@ -15,9 +15,9 @@
 #include <tuple>
 #include <utility>
 
-#include "os/limits.h"
+#include "base/limits.h"
+#include "base/round_up.h"
 #include "protocol/spin.h"
-#include "transport/round_up.h"
 
 namespace rondo {
 namespace {

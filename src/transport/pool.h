@@ -27,9 +27,9 @@
 #include <span>
 #include <vector>
 
+#include "base/process_name.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
-#include "transport/process_name.h"
 #include "transport/range_list.h"
 
 namespace rondo {

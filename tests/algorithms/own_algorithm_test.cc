@@ -9,7 +9,7 @@
 
 #include "../examples/05_own_algorithm/star.h"
 #include "algorithms/registry.h"
-#include "core/settings.h"
+#include "plan/settings.h"
 #include "schedule/checker.h"
 #include "support/spawn.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <sstream>
 
-#include "core/communicator_impl.h"
-#include "cuda/driver.h"
+#include "api/communicator_impl.h"
+#include "device/driver/driver.h"
 
 namespace rondo::testing {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "algorithms/registry.h"
 #include "conformance/data_tables.h"
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 #include "rondo/communicator.h"
 
 namespace rondo::testing {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "api/communicator_impl.h"
 #include "conformance/conformance_suite.h"
-#include "core/communicator_impl.h"
 #include "core/parts.h"
 
 namespace rondo::testing {

@@ -1,8 +1,8 @@
 // The handshake's keyed hash, and its client's side against a server's: what is accepted, what is refused and why.
 // labels: unit
-#include "core/auth.h"
+#include "bootstrap/auth.h"
 
-#include "core/tls.h"
+#include "bootstrap/tls.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

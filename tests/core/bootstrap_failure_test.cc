@@ -11,12 +11,12 @@
 #include <cstring>
 #include <thread>
 
+#include "bootstrap/auth.h"
+#include "bootstrap/link.h"
+#include "bootstrap/socket.h"
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/auth.h"
-#include "core/encryption.h"
-#include "core/link.h"
-#include "core/socket.h"
-#include "core/unique_id.h"
+#include "config/encryption.h"
 
 namespace rondo {
 namespace {

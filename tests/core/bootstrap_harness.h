@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 #define ASSERT_OK(expr)                                        \
   do {                                                         \

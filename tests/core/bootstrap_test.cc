@@ -2,7 +2,7 @@
 // labels: unit mp
 // timeout: 120
 // again with: RONDO_FULL_MESH=3
-#include "core/bootstrap.h"
+#include "bootstrap/bootstrap.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <string>
 #include <thread>
 
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/unique_id.h"
 
 namespace rondo {
 namespace {

@@ -1,6 +1,6 @@
 // The calibration file: it comes back as it was written, and whatever is wrong with one is named by line.
 // labels: unit
-#include "core/calibration.h"
+#include "plan/calibration.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "core/caller_ranks.h"
+#include "bootstrap/caller_ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Meeting through a file: the ranks' own job and others in one directory, what dead jobs have left, what is refused.
 // labels: unit mp
 // timeout: 120
-#include "core/file_store.h"
+#include "launch/file_store.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,9 +11,9 @@
 #include <map>
 #include <thread>
 
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/launch.h"
-#include "core/unique_id.h"
+#include "launch/launch.h"
 
 namespace rondo {
 namespace {

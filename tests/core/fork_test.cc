@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/c_handles.h"
+#include "api/c_handles.h"
 #include "rondo/trace.h"
 #include "support/forked_child.h"
 #include "support/shared.h"

@@ -10,9 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "bootstrap/mesh_plan.h"
 #include "bootstrap_harness.h"
-#include "core/mesh_plan.h"
-#include "core/setting_table.h"
+#include "config/setting_table.h"
 #include "support/shared.h"
 
 namespace rondo {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "core/socket.h"
+#include "bootstrap/socket.h"
 #include "rondo/communicator.h"
 #include "support/fake_torch_store.h"
 #include "support/shared.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bootstrap_harness.h"
-#include "core/launch.h"
+#include "launch/launch.h"
 #include "support/launchers.h"
 
 namespace rondo {

@@ -1,16 +1,16 @@
 // Launchers: what is read from their environments (pure), and meeting through each of the four ways.
 // labels: unit mp
 // timeout: 120
-#include "core/launch.h"
+#include "launch/launch.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <thread>
 
+#include "bootstrap/socket.h"
 #include "bootstrap_harness.h"
-#include "core/id_handout.h"
-#include "core/socket.h"
+#include "launch/id_handout.h"
 #include "support/fake_torch_store.h"
 
 namespace rondo {

@@ -1,5 +1,5 @@
 // Which ranks have control connections: the grid's promises, for all sizes and for hosts in any order.
-#include "core/mesh_plan.h"
+#include "bootstrap/mesh_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Making links: strangers at a rank's port, peers that come many at once, and asking whether one lives.
 // labels: unit mp
 // timeout: 120
-#include "core/mesh.h"
+#include "bootstrap/mesh.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,11 +10,11 @@
 #include <string>
 #include <thread>
 
+#include "bootstrap/auth.h"
+#include "bootstrap/link.h"
+#include "bootstrap/socket.h"
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/auth.h"
-#include "core/link.h"
-#include "core/socket.h"
-#include "core/unique_id.h"
 
 namespace rondo {
 namespace {

@@ -2,7 +2,7 @@
 // no rank waits for them.
 // labels: unit mp
 // timeout: 120
-#include "core/pending.h"
+#include "bootstrap/pending.h"
 
 #include <dirent.h>
 #include <gtest/gtest.h>
@@ -16,12 +16,12 @@
 #include <deque>
 #include <thread>
 
+#include "bootstrap/auth.h"
+#include "bootstrap/link.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/auth.h"
-#include "core/id_handout.h"
-#include "core/link.h"
-#include "core/rendezvous.h"
-#include "core/unique_id.h"
+#include "launch/id_handout.h"
 
 namespace rondo {
 namespace {

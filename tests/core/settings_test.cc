@@ -10,9 +10,9 @@
 #include <sstream>
 #include <string>
 
-#include "core/config_file.h"
-#include "core/setting_table.h"
-#include "core/settings.h"
+#include "config/config_file.h"
+#include "config/setting_table.h"
+#include "plan/settings.h"
 #include "support/simple_calls.h"
 
 namespace rondo::testing {

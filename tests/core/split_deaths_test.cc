@@ -8,10 +8,10 @@
 
 #include <thread>
 
+#include "api/communicator_impl.h"
+#include "api/process_control.h"
 #include "core/bootstrap_harness.h"
-#include "core/communicator_impl.h"
 #include "core/parts.h"
-#include "core/process_control.h"
 #include "support/fault_case.h"
 #include "support/shared.h"
 #include "support/spawn_processes.h"

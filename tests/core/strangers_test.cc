@@ -10,9 +10,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "bootstrap/socket.h"
+#include "bootstrap/unique_id.h"
 #include "bootstrap_harness.h"
-#include "core/socket.h"
-#include "core/unique_id.h"
 #include "support/shared.h"
 #include "support/spawn.h"
 #include "support/test_hosts.h"

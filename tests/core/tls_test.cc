@@ -1,5 +1,5 @@
 // TLS sessions by themselves: what goes in comes out, in any pieces, and only for who holds the key.
-#include "core/tls.h"
+#include "bootstrap/tls.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// src/cuda/driver.h against NVIDIA's headers: constants, layouts and every function's prototype, at compile time; and
+// src/device/driver/driver.h against NVIDIA's headers: constants, layouts and every function's prototype, at compile time; and
 // the exported names against the toolkit's stub of libcuda, at run time. Compiled wherever CUDA's headers are found
 // (version 12.4 or later), as C++: there is no device code in it.
 //
@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <type_traits>
 
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 
 namespace {
 

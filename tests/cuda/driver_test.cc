@@ -1,7 +1,7 @@
 // How the CUDA driver is found: what is said when there is none, when it is turned off, too old, incomplete or without
 // devices. Each case is a process of its own, since what was found once stays; this program prints it for --driver.
 // labels: unit tsan
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

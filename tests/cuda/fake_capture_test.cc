@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 #include "support/fake_cuda/fake_cuda.h"
 
 namespace rondo::testing {

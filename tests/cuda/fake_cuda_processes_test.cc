@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 #include "support/fake_cuda/fake_cuda.h"
 #include "support/spawn.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 #include "support/fake_cuda/fake_cuda.h"
 
 namespace rondo::testing {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "algorithms/registry.h"
-#include "core/communicator_impl.h"
+#include "api/communicator_impl.h"
 #include "engine/engine.h"
 
 namespace rondo {

@@ -2,8 +2,8 @@
 // grow where they must.
 //
 // labels: unit
-#include "engine/cost_corrections.h"
-#include "engine/cost_model.h"
+#include "plan/cost_model.h"
+#include "plan/cost_corrections.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The planner: alike on all ranks, obedient to settings and promises, and able to say why.
 // labels: unit
-#include "engine/planner.h"
+#include "plan/planner.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "core/communicator_impl.h"
+#include "api/communicator_impl.h"
 #include "rondo/communicator.h"
 
 namespace rondo {

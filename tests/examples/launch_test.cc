@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "core/socket.h"
+#include "bootstrap/socket.h"
 #include "mpi/programs.h"
 #include "support/launchers.h"
 

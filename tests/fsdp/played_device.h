@@ -7,8 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "core/communicator_impl.h"
-#include "cuda/handles.h"
+#include "api/communicator_impl.h"
+#include "device/driver/handles.h"
 #include "fsdp/training.h"
 #include "support/emulated_cuda.h"
 

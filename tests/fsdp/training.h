@@ -11,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 #include "fsdp/tiny_net.h"
 #include "rondo/fsdp/engine.h"
 #include "support/spawn.h"

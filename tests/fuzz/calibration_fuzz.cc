@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/calibration.h"
+#include "plan/calibration.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

@@ -2,8 +2,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/config_file.h"
-#include "core/settings.h"
+#include "config/config_file.h"
+#include "plan/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/launch.h"
-#include "core/settings.h"
+#include "launch/launch.h"
+#include "plan/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/auth.h"
-#include "core/link.h"
-#include "core/rendezvous.h"
-#include "core/survivors.h"
-#include "core/unique_id.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/link.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/survivors.h"
+#include "bootstrap/unique_id.h"
 
 namespace rondo {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/id_handout.h"
-#include "core/launch.h"
-#include "core/unique_id.h"
+#include "bootstrap/unique_id.h"
+#include "launch/id_handout.h"
+#include "launch/launch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

@@ -1,7 +1,7 @@
 // libFuzzer: what a server on MASTER_PORT may answer that need not be torch's store.
 #include <sys/socket.h>
 
-#include "core/torch_store.h"
+#include "launch/torch_store.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace rondo;

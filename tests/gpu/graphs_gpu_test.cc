@@ -6,7 +6,7 @@
 
 #include <barrier>
 
-#include "core/communicator_impl.h"
+#include "api/communicator_impl.h"
 #include "gpu/gpu.h"
 #include "support/simple_calls.h"
 #include "support/spawn.h"

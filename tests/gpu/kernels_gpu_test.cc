@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "cuda/handles.h"
-#include "engine/cuda/kernel_loader.h"
-#include "engine/cuda/lower.h"
+#include "device/driver/handles.h"
+#include "device/driver/kernel_loader.h"
+#include "device/engine/lower.h"
 #include "gpu/gpu.h"
 #include "kernels/kernels.h"
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 #include "gpu/gpu.h"
 #include "rondo/fsdp/checkpoint.h"
 #include "support/spawn.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "cuda/handles.h"
+#include "device/driver/handles.h"
 #include "nccl/comm.h"
 #include "nccl/nccl_ranks.h"
 #include "support/emulated_cuda.h"

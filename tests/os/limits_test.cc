@@ -1,6 +1,6 @@
 // A process's limits end in errors that name them.
 // labels: mp
-#include "os/limits.h"
+#include "base/limits.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include <functional>
 #include <string>
 
-#include "os/new_file.h"
-#include "os/thread.h"
+#include "base/new_file.h"
+#include "base/thread.h"
 #include "rondo/communicator.h"
 #include "support/shared.h"
 #include "support/spawn.h"

@@ -1,5 +1,5 @@
 // Files under names that can be guessed: a link in their place loses nothing of what it points to.
-#include "os/new_file.h"
+#include "base/new_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -87,7 +87,7 @@ def sources() -> str:
 
 
 def wrong_variables(page: str, text: str, known: str) -> list[str]:
-    settings = set(re.findall(r'\{"(\w+)", Kind::', read("src/core/setting_table.cc")))
+    settings = set(re.findall(r'\{"(\w+)", Kind::', read("src/config/setting_table.cc")))
     return [f"{page}: {name}: there is no such variable"
             for name in re.findall(r"\bRONDO_[A-Z][A-Z0-9_]*[A-Z0-9]\b", text)
             if name[6:].lower() not in settings and not re.search(rf"\b{name}", known)]

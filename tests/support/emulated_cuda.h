@@ -10,11 +10,11 @@
 #include <set>
 #include <string>
 
-#include "engine/cuda/clock_exchange.h"
-#include "engine/cuda/device_program.h"
-#include "engine/cuda/kernel_loader.h"
-#include "engine/cuda/lower.h"
-#include "engine/cuda/optimizer_kernels.h"
+#include "device/driver/kernel_loader.h"
+#include "device/engine/clock_exchange.h"
+#include "device/engine/device_program.h"
+#include "device/engine/lower.h"
+#include "fsdp/optimizer_kernels.h"
 #include "rondo/communicator.h"
 #include "support/fake_cuda/fake_cuda.h"
 #include "support/fake_cuda/fake_machine.h"

@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cuda/device_program.h"
-#include "engine/cuda/lower.h"
-#include "engine/ports.h"
+#include "device/engine/device_program.h"
+#include "device/engine/lower.h"
 #include "transport/inproc/inproc.h"
+#include "transport/ports.h"
 
 namespace rondo::testing {
 

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/socket.h"
-#include "core/wire.h"
+#include "base/wire.h"
+#include "bootstrap/socket.h"
 
 namespace rondo::testing {
 

@@ -13,10 +13,10 @@
 #include <ostream>
 #include <thread>
 
+#include "api/communicator_impl.h"
+#include "api/process_control.h"
+#include "api/thread_control.h"
 #include "conformance/case_runner.h"
-#include "core/communicator_impl.h"
-#include "core/process_control.h"
-#include "core/thread_control.h"
 #include "support/process_state.h"
 #include "support/shared.h"
 #include "support/simple_calls.h"

@@ -25,7 +25,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/control_plane.h"
+#include "api/control_plane.h"
 #include "support/forwarding_transport.h"
 #include "transport/pool.h"
 

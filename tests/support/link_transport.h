@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/control_plane.h"
+#include "api/control_plane.h"
 #include "support/forwarding_transport.h"
 
 namespace rondo::testing {

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/control_plane.h"
+#include "api/control_plane.h"
 #include "rondo/communicator.h"
 
 namespace rondo::testing {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "core/calibration.h"
+#include "plan/calibration.h"
 #include "support/spawn.h"
 #include "support/test_hosts.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "core/launch.h"
+#include "launch/launch.h"
 #include "rondo/rondo.h"
 
 namespace rondo {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/launch.h"
+#include "launch/launch.h"
 #include "rondo/rondo.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// src/topology/nvml.h against NVIDIA's nvml.h: constants, layout, and every function's prototype, at compile time.
+// src/device/topology/nvml.h against NVIDIA's nvml.h: constants, layout, and every function's prototype, at compile time.
 // Compiled as C++ wherever that header is found (CUDA's toolkit has it in a part of its own).
 #include <nvml.h>
 
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <type_traits>
 
-#include "topology/nvml.h"
+#include "device/topology/nvml.h"
 
 namespace {
 

@@ -7,10 +7,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
+#include "device/topology/nvml.h"
+#include "device/topology/probe.h"
 #include "support/fake_cuda/fake_machine.h"
-#include "topology/nvml.h"
-#include "topology/probe.h"
 
 namespace rondo::testing {
 namespace {

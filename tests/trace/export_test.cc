@@ -6,8 +6,8 @@
 
 #include <sstream>
 
+#include "base/json_text.h"
 #include "trace/chrome_validator.h"
-#include "trace/json_text.h"
 #include "trace/synthetic_trace.h"
 #include "trace/timeline.h"
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/host_device.h"
+#include "base/host_device.h"
 
 namespace rondo::device_kernels {
 

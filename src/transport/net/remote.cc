@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "rondo/schedule.h"
-#include "transport/round_up.h"
 
 namespace rondo::net {
 namespace {

@@ -29,7 +29,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "os/thread.h"
+#include "base/thread.h"
 #include "rondo/host_layout.h"
 #include "transport/net/board_mirror.h"
 #include "transport/net/relayed_slots.h"

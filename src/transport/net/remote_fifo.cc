@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/round_up.h"
 #include "protocol/memory.h"
 #include "rondo/schedule.h"
-#include "transport/round_up.h"
 
 namespace rondo::net {
 namespace {

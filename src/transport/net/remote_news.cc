@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include "base/status_from_peer.h"
 #include "transport/net/remote.h"
-#include "transport/status_from_peer.h"
 
 namespace rondo::net {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "os/no_cancel.h"
+#include "base/no_cancel.h"
 #include "transport/net/remote.h"
 
 namespace rondo::net {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "os/limits.h"
+#include "base/limits.h"
 
 namespace rondo {
 namespace {

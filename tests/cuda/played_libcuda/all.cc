@@ -1,5 +1,5 @@
 // Every other function of the table, so that none is missing. Those of answers.cc stand before these weak ones.
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 
 using namespace rondo::cuda;  // NOLINT: the prototypes name its types
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/communicator_impl.h"
-#include "cuda/handles.h"
+#include "api/communicator_impl.h"
+#include "device/driver/handles.h"
 #include "support/simple_calls.h"
 
 namespace rondo::testing {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "api/communicator_impl.h"
 #include "conformance/case_runner.h"
-#include "core/communicator_impl.h"
 #include "support/emulated_cuda.h"
 
 namespace rondo::testing {

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "algorithms/registry.h"
-#include "engine/cuda/images.h"
-#include "engine/cuda/lower.h"
-#include "engine/cuda/optimizer_kernels.h"
+#include "device/driver/images.h"
+#include "device/engine/lower.h"
+#include "fsdp/optimizer_kernels.h"
 #include "transport/inproc/inproc.h"
 
 namespace rondo {

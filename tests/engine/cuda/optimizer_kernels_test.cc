@@ -2,7 +2,7 @@
 // aligned and not, by any grid.
 // labels: unit tsan
 // links: host_kernels
-#include "engine/cuda/optimizer_kernels.h"
+#include "fsdp/optimizer_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "fsdp/host_optimizer.h"
 #include "support/host_kernels/host_kernels.h"
 
 namespace rondo::testing {

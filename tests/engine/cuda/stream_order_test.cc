@@ -1,7 +1,7 @@
 // The order in which streams carry instructions: each rank one after the other, with kStreamSlots messages in a
 // connection, and nobody waits for ever.
 // optimised
-#include "engine/cuda/stream_order.h"
+#include "device/engine/stream_order.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/device_program.h"
-#include "engine/cuda/lower.h"
+#include "device/engine/device_program.h"
+#include "device/engine/lower.h"
 #include "kernels/kernels.h"
 #include "support/host_kernels/host_kernels.h"
 

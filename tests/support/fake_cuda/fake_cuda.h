@@ -40,7 +40,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "device/driver/driver.h"
 
 namespace rondo::testing {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "topology/nvml.h"
+#include "device/topology/nvml.h"
 
 namespace rondo::testing {
 namespace {

@@ -11,7 +11,7 @@ namespace rondo::testing {
 /// 512 do: kernels take any number that is a power of two.
 using HostKernel = void (*)(const void* args, uint32_t grid, uint32_t block_threads);
 
-/// nullptr when there is no kernel of this name ("rondo_interpret_float_sum", "rondo_copy", ...: engine/cuda/lower.h).
+/// nullptr when there is no kernel of this name ("rondo_interpret_float_sum", "rondo_copy", ...: device/engine/lower.h).
 HostKernel find_host_kernel(std::string_view name);
 
 }  // namespace rondo::testing

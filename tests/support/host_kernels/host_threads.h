@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "engine/cuda/clock_exchange.h"
-#include "engine/cuda/device_prims.h"
-#include "engine/cuda/grid_reduce.h"
-#include "engine/cuda/interpreter.h"
+#include "device/engine/clock_exchange.h"
+#include "device/engine/device_prims.h"
+#include "device/engine/grid_reduce.h"
+#include "device/engine/interpreter.h"
 #include "protocol/memory.h"
 #include "support/host_kernels/host_kernels.h"
 

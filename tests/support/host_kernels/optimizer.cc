@@ -1,4 +1,4 @@
-#include "engine/cuda/optimizer_kernels.h"
+#include "fsdp/optimizer_kernels.h"
 
 #include "support/host_kernels/host_threads.h"
 #include "support/host_kernels/table.h"

@@ -1,0 +1,398 @@
+// The C ABI: argument checks and conversions, nothing else. Communicator does the work.
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "api/c_handles.h"
+#include "api/communicator_impl.h"
+#include "bootstrap/rendezvous.h"
+#include "rondo/rondo.h"
+#include "rondo/trace.h"
+
+namespace rondo {
+namespace {
+
+std::string& thread_error() {
+  thread_local std::string text;
+  return text;
+}
+
+}  // namespace
+
+rondo_status report(const Status& s, LastError* error) {
+  if (s.ok()) [[likely]] return RONDO_OK;
+  thread_error() = s.to_string();
+  if (error != nullptr && error->made_here) {
+    std::lock_guard lock(error->mutex);
+    error->text = thread_error();
+  }
+  return static_cast<rondo_status>(s.code());
+}
+
+rondo_status bad_argument(const char* name, const std::string& why, rondo_comm* comm) {
+  std::string text;
+  if (comm != nullptr) text.append("rank ").append(std::to_string(comm->comm->rank())).append(": ");
+  return report(Status(StatusCode::kInvalidArgument, text.append(name).append(" ").append(why)), comm);
+}
+rondo_status null_argument(const char* name, rondo_comm* comm) { return bad_argument(name, "is a null pointer", comm); }
+
+namespace {
+
+// RONDO_OK, or the error that names the one that is none.
+rondo_status check_type(rondo_comm* comm, rondo_dtype dtype, rondo_op op) {
+  if (static_cast<unsigned>(dtype) >= kNumDtypes)
+    return bad_argument("dtype", "is " + std::to_string(dtype) + ", which is no element type", comm);
+  if (static_cast<unsigned>(op) >= kNumOps)
+    return bad_argument("op", "is " + std::to_string(op) + ", which is no operator", comm);
+  return RONDO_OK;
+}
+
+Status take_type(const char* field, rondo_dtype value, Dtype* type) {
+  if (value == RONDO_DTYPE_DEFAULT) return {};
+  if (static_cast<unsigned>(value) >= kNumDtypes)
+    return Status(StatusCode::kInvalidArgument,
+                  std::string(field) + " is " + std::to_string(value) + ", which is no element type");
+  *type = static_cast<Dtype>(value);
+  return {};
+}
+
+// rondo_call as CallOptions; `row` keeps the types that it names.
+Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
+  // Where the structs of earlier releases ended.
+  constexpr size_t kOldest = offsetof(rondo_call, premul_memory), kWithoutBlocks = offsetof(rondo_call, max_blocks);
+  if (c.size_bytes != sizeof(rondo_call) && c.size_bytes != kOldest && c.size_bytes != kWithoutBlocks)
+    return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +
+                                                    ", not the size of this release's rondo_call (" +
+                                                    std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
+  *row = uniform_row(dtype);
+  RONDO_TRY(take_type("call.wire", c.wire, &row->wire));
+  RONDO_TRY(take_type("call.accumulator", c.accumulator, &row->accumulator));
+  RONDO_TRY(take_type("call.output", c.output, &row->output));
+  options->row = row;
+  options->deadline_s = c.deadline_s;
+  options->algorithm = c.algorithm;
+  options->premul = c.premul;
+  if (c.size_bytes > kOldest) {
+    RONDO_TRY(check_memory("call.premul_memory", c.premul_memory));
+    options->premul_on_device = c.premul_memory == RONDO_MEMORY_CUDA;
+  }
+  options->stream = c.stream;
+  options->promises = c.promises;
+  options->tag = c.tag;
+  if (c.size_bytes > kWithoutBlocks) {
+    options->min_blocks = c.min_blocks;
+    options->max_blocks = c.max_blocks;
+    options->launch_event = c.launch_event;
+  }
+  return {};
+}
+
+// Runs `issue(options, work)`, a call of the Communicator, after what only the C ABI can get wrong has been checked.
+template <class Issue>
+rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work,
+                 Issue&& issue) {
+  if (comm == nullptr) [[unlikely]] return null_argument("comm");
+  if (const rondo_status s = check_type(comm, dtype, op); s != RONDO_OK) [[unlikely]]
+    return s;
+  Communicator& c = *comm->comm;
+  if (call == nullptr && work == nullptr) [[likely]] return report(issue(c, nullptr, nullptr), comm);
+  TypeRow row;
+  CallOptions options;
+  if (call != nullptr)
+    if (const Status s = options_of(*call, static_cast<Dtype>(dtype), &row, &options); !s.ok()) return report(s, comm);
+  Work started;
+  const Status s = issue(c, call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
+  if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm->error};
+  return report(s, comm);
+}
+
+}  // namespace
+}  // namespace rondo
+
+using rondo::report;
+
+extern "C" {
+
+const char* rondo_version(void) { return RONDO_VERSION; }
+
+const char* rondo_status_string(rondo_status status) {
+  return rondo::status_text(static_cast<rondo::StatusCode>(status)).data();
+}
+
+const char* rondo_last_error(const rondo_comm* comm) {
+  if (comm == nullptr || !comm->error->made_here) return rondo::thread_error().c_str();
+  thread_local std::string copy;
+  std::lock_guard lock(comm->error->mutex);
+  copy = comm->error->text;
+  return copy.c_str();
+}
+
+rondo_status rondo_get_unique_id(rondo_unique_id* id) {
+  if (id == nullptr) return rondo::null_argument("id");
+  auto made = rondo::Communicator::make_unique_id();
+  if (made.ok()) *id = *made;
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
+                                  const rondo_config* config) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  if (id == nullptr) return rondo::null_argument("id");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  auto made = rondo::Communicator::init_rank(nranks, *id, rank, *c);
+  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config) {
+  if (comms == nullptr) return rondo::null_argument("comms");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  if (config != nullptr && config->size_bytes == sizeof(rondo_config) && config->devices != nullptr && nranks > 0 &&
+      nranks <= rondo::kMaxRanks)
+    c->devices.assign(config->devices, config->devices + nranks);
+  auto made = rondo::Communicator::init_all(nranks, *c);
+  if (made.ok())
+    for (size_t r = 0; r < made->size(); ++r) comms[r] = new rondo_comm{std::move((*made)[r])};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  auto c = rondo::config_of(config);
+  if (!c.ok()) return report(c.status());
+  auto made = rondo::Communicator::init_env(*c);
+  if (made.ok()) *comm = new rondo_comm{std::move(*made)};
+  return report(made.status());
+}
+
+rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank) {
+  if (comm == nullptr || rank == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "rank");
+  *rank = comm->comm->rank();
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks) {
+  if (comm == nullptr || nranks == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "nranks");
+  *nranks = comm->comm->size();
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_error(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->error(), comm);
+}
+
+rondo_status rondo_comm_abort(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  comm->comm->abort();
+  return report(comm->comm->impl().check_process(), comm);
+}
+
+rondo_status rondo_comm_destroy(rondo_comm* comm) {
+  delete comm;
+  return RONDO_OK;
+}
+
+rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(
+      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+        return c.all_reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
+      });
+}
+
+rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                                  rondo_op op, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.reduce_scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype),
+                                              static_cast<rondo::Op>(op), o, w);
+                    });
+}
+
+rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                             int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.broadcast(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                          rondo_op op, int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(
+      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+        return c.reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), root, o, w);
+      });
+}
+
+rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                              const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_to_all(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                          int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
+                           int root, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
+                    });
+}
+
+rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work) {
+  return rondo::run(
+      comm, RONDO_UINT8, RONDO_SUM, call, work,
+      [](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) { return c.barrier(o, w); });
+}
+
+rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
+                        const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.send(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
+                    });
+}
+
+rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
+                        const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.recv(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
+                    });
+}
+
+rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_gather_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
+                                    const uint64_t* offsets, rondo_dtype dtype, rondo_op op, const rondo_call* call,
+                                    rondo_work** work) {
+  return rondo::run(comm, dtype, op, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype),
+                                                static_cast<rondo::Op>(op), o, w);
+                    });
+}
+
+rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts, const uint64_t* in_offsets,
+                                void* out, const uint64_t* out_counts, const uint64_t* out_offsets, rondo_dtype dtype,
+                                const rondo_call* call, rondo_work** work) {
+  return rondo::run(comm, dtype, RONDO_SUM, call, work,
+                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
+                      return c.all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets,
+                                            static_cast<rondo::Dtype>(dtype), o, w);
+                    });
+}
+
+rondo_status rondo_work_wait(rondo_work* work) {
+  if (work == nullptr) return rondo::null_argument("work");
+  const rondo_status s = report(work->work.wait(), work->error.get());
+  delete work;
+  return s;
+}
+
+rondo_status rondo_work_test(rondo_work* work) {
+  if (work == nullptr) return rondo::null_argument("work");
+  const rondo::Status s = work->work.test();
+  return s.code() == rondo::StatusCode::kInProgress ? RONDO_IN_PROGRESS : report(s, work->error.get());
+}
+
+rondo_status rondo_work_free(rondo_work* work) {
+  delete work;
+  return RONDO_OK;
+}
+
+rondo_status rondo_group_start(void) {
+  rondo::group_start();
+  return RONDO_OK;
+}
+
+rondo_status rondo_group_end(void) { return report(rondo::group_end()); }
+
+rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr) {
+  if (comm == nullptr || ptr == nullptr) return rondo::null_argument(comm == nullptr ? "comm" : "ptr", comm);
+  auto p = comm->comm->alloc(bytes);
+  if (p.ok()) *ptr = *p;
+  return report(p.status(), comm);
+}
+
+rondo_status rondo_free(rondo_comm* comm, void* ptr) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->free(ptr), comm);
+}
+
+rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->register_memory(ptr, bytes), comm);
+}
+
+rondo_status rondo_deregister(rondo_comm* comm, void* ptr) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(comm->comm->deregister_memory(ptr), comm);
+}
+
+rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems, rondo_dtype dtype,
+                                rondo_op op, char* text, size_t capacity) {
+  if (comm == nullptr || collective == nullptr || text == nullptr)
+    return rondo::null_argument(comm == nullptr ? "comm" : collective == nullptr ? "collective" : "text", comm);
+  if (capacity == 0) return rondo::bad_argument("capacity", "is 0: text needs room for a final 0", comm);
+  const auto c = rondo::collective_from_name(collective);
+  if (!c)
+    return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
+  if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
+  rondo::PlanRequest request;
+  request.collective = *c;
+  request.count_elems = count_elems;
+  if (const rondo::Status s = comm->comm->impl().check_planned(request); !s.ok()) return report(s, comm);
+  const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
+                                                   static_cast<rondo::Op>(op));
+  std::strncpy(text, why.c_str(), capacity - 1);
+  text[capacity - 1] = '\0';
+  return RONDO_OK;
+}
+
+rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records) {
+  if (comm == nullptr || directory == nullptr)
+    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  return report(rondo::trace_start(*comm->comm, {directory, num_records}), comm);
+}
+
+rondo_status rondo_trace_stop(rondo_comm* comm) {
+  if (comm == nullptr) return rondo::null_argument("comm");
+  return report(rondo::trace_stop(*comm->comm), comm);
+}
+
+rondo_status rondo_flight_record(rondo_comm* comm, const char* directory) {
+  if (comm == nullptr || directory == nullptr)
+    return rondo::null_argument(comm == nullptr ? "comm" : "directory", comm);
+  return report(rondo::write_flight_record(*comm->comm, directory), comm);
+}
+
+}  // extern "C"

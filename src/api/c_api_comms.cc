@@ -1,0 +1,115 @@
+// The C ABI of making communicators out of communicators, of their end, and of abort handles.
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "api/c_handles.h"
+
+namespace rondo {
+
+Status check_memory(const char* field, rondo_memory value) {
+  if (value == RONDO_MEMORY_HOST || value == RONDO_MEMORY_CUDA) return {};
+  return Status(StatusCode::kInvalidArgument, std::string(field) + " is " + std::to_string(value) +
+                                                  ": expected RONDO_MEMORY_HOST or RONDO_MEMORY_CUDA");
+}
+
+Expected<Config> config_of(const rondo_config* c) {
+  if (c == nullptr) return Config{};
+  constexpr size_t kOldest = offsetof(rondo_config, abort);  // the struct of release 0.1 ended here
+  const bool cuts_a_field = c->size_bytes % alignof(rondo_config) != 0;
+  if (c->size_bytes < kOldest || c->size_bytes > sizeof(rondo_config) || cuts_a_field)
+    return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
+                                                    ", this release's rondo_config has " +
+                                                    std::to_string(sizeof(rondo_config)) +
+                                                    "; use RONDO_CONFIG_INIT, or a newer rondo");
+  rondo_config full = RONDO_CONFIG_INIT;
+  std::memcpy(&full, c, c->size_bytes);
+  for (const auto& [name, seconds] : {std::pair{"deadline_s", full.deadline_s}, {"init_deadline_s", full.init_deadline_s}})
+    if (!(seconds >= 0))
+      return Status(StatusCode::kInvalidArgument,
+                    std::string("config.") + name + " is " + std::to_string(seconds) + ": not a time");
+  Config config;
+  config.deadline_s = full.deadline_s;
+  config.init_deadline_s = full.init_deadline_s;
+  if (full.abort != nullptr) config.abort = full.abort->token;
+  if (full.settings != nullptr) config.settings = full.settings;
+  RONDO_TRY(check_memory("config.memory", full.memory));
+  config.memory = static_cast<Memory>(full.memory);
+  config.device = full.device;
+  return config;
+}
+
+namespace {
+
+// Reports, and hands out the new communicator, which may be none.
+rondo_status hand_out(Expected<std::unique_ptr<Communicator>> made, rondo_comm* parent, rondo_comm** to) {
+  if (made.ok()) *to = *made != nullptr ? new rondo_comm{std::move(*made)} : nullptr;
+  return report(made.status(), parent);
+}
+
+}  // namespace
+}  // namespace rondo
+
+using rondo::config_of;
+using rondo::hand_out;
+using rondo::null_argument;
+using rondo::report;
+using rondo::Status;
+using rondo::StatusCode;
+
+extern "C" {
+
+rondo_status rondo_abort_create(rondo_abort** abort) {
+  if (abort == nullptr) return null_argument("abort");
+  *abort = new rondo_abort;
+  return RONDO_OK;
+}
+
+rondo_status rondo_abort_raise(rondo_abort* abort) {
+  if (abort == nullptr) return null_argument("abort");
+  abort->token.raise();
+  return RONDO_OK;
+}
+
+rondo_status rondo_abort_free(rondo_abort* abort) {
+  delete abort;
+  return RONDO_OK;
+}
+
+rondo_status rondo_comm_finalize(rondo_comm* comm) {
+  if (comm == nullptr) return null_argument("comm");
+  return report(comm->comm->finalize(), comm);
+}
+
+rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part, const rondo_config* config) {
+  if (comm == nullptr || part == nullptr) return null_argument(comm == nullptr ? "comm" : "part", comm);
+  auto c = config_of(config);
+  if (!c.ok()) return report(c.status(), comm);
+  return hand_out(comm->comm->split(colour, key, *c), comm, part);
+}
+
+rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
+                               const rondo_config* config) {
+  if (comm == nullptr || smaller == nullptr) return null_argument(comm == nullptr ? "comm" : "smaller", comm);
+  if (num_excluded < 0 || num_excluded > comm->comm->size())
+    return rondo::bad_argument("num_excluded",
+                               "is " + std::to_string(num_excluded) +
+                                   ": expected 0 to the communicator's number of ranks, " +
+                                   std::to_string(comm->comm->size()),
+                               comm);
+  if (num_excluded > 0 && excluded == nullptr) return null_argument("excluded", comm);
+  auto c = config_of(config);
+  if (!c.ok()) return report(c.status(), comm);
+  return hand_out(comm->comm->shrink(std::vector<rondo::Rank>(excluded, excluded + num_excluded), *c), comm, smaller);
+}
+
+rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const rondo_unique_id* id, rondo_comm** larger,
+                             const rondo_config* config) {
+  if (comm == nullptr || larger == nullptr) return null_argument(comm == nullptr ? "comm" : "larger", comm);
+  auto c = config_of(config);
+  if (!c.ok()) return report(c.status(), comm);
+  return hand_out(comm->comm->grow(new_nranks, id, *c), comm, larger);
+}
+
+}  // extern "C"

@@ -1,0 +1,198 @@
+#include "rondo/communicator.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <utility>
+
+#include "api/communicator_impl.h"
+#include "api/process_control.h"
+#include "api/thread_control.h"
+#include "base/no_cancel.h"
+#include "bootstrap/rendezvous.h"
+#include "launch/launch.h"
+#include "rondo/fsdp/device.h"
+
+namespace rondo {
+AbortToken::AbortToken() : raised_(std::make_shared<std::atomic<bool>>(false)) {}
+
+Communicator::Communicator(std::unique_ptr<CommunicatorImpl> impl) : impl_(std::move(impl)) {}
+
+namespace {
+
+// A communicator that fork() has copied. Its destructor would touch the parent's threads, connections and shared memory.
+// It is kept instead, and its memory and descriptors go when this process ends.
+void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
+  struct Copy {
+    std::unique_ptr<CommunicatorImpl> impl;
+    Copy* next;
+  };
+  static std::atomic<Copy*> copies{nullptr};
+  Copy* const copy = new Copy{std::move(impl), copies.load()};
+  while (!copies.compare_exchange_weak(copy->next, copy)) {
+  }
+}
+
+}  // namespace
+
+Communicator::~Communicator() {
+  const NoCancel no_cancel;
+  if (!impl_->is_of_this_process()) keep_copy(std::move(impl_));
+  impl_.reset();
+}
+
+Expected<UniqueId> Communicator::make_unique_id() {
+  const NoCancel no_cancel;
+  return rondo::make_unique_id();
+}
+Expected<UniqueId> Communicator::unique_id_at(const std::string& host_port, const std::string& secret, bool open) {
+  const NoCancel no_cancel;
+  return rondo::unique_id_at(host_port, secret, open);
+}
+
+std::unique_ptr<Communicator> Communicator::wrap(std::unique_ptr<CommunicatorImpl> impl) {
+  return std::unique_ptr<Communicator>(impl != nullptr ? new Communicator(std::move(impl)) : nullptr);
+}
+
+Expected<std::unique_ptr<Communicator>> Communicator::init_rank(int nranks, const UniqueId& id, Rank rank,
+                                                                const Config& config) {
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(auto impl, init_communicator(nranks, id, rank, config));
+  return wrap(std::move(impl));
+}
+
+Expected<std::unique_ptr<Communicator>> Communicator::init_env(const Config& config) {
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
+  RONDO_TRY_ASSIGN(const auto device, device_of(config));
+  const ChildOptions options{settings, config.abort, nullptr, device};
+  RONDO_TRY_ASSIGN(auto bootstrap, join_from_environment(bootstrap_options(options)));
+  RONDO_TRY_ASSIGN(auto impl, make_process_communicator(std::move(bootstrap), options));
+  return wrap(std::move(impl));
+}
+
+Expected<std::vector<std::unique_ptr<Communicator>>> Communicator::init_all(int nranks, const Config& config) {
+  if (nranks < 1 || nranks > kMaxRanks)
+    return Status(StatusCode::kInvalidArgument, fmt::format("nranks is {}: expected 1 to {}", nranks, kMaxRanks));
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(const Settings settings, read_settings(config));
+  RONDO_TRY_ASSIGN(const std::vector<int> devices, devices_of(config, nranks));
+  RONDO_TRY_ASSIGN(auto impls, make_thread_communicators(nranks, {settings, config.abort}, devices));
+  std::vector<std::unique_ptr<Communicator>> comms;
+  for (auto& impl : impls) comms.push_back(wrap(std::move(impl)));
+  return comms;
+}
+
+Rank Communicator::rank() const { return impl_->rank(); }
+int Communicator::size() const { return impl_->nranks(); }
+std::string_view Communicator::transport() const { return impl_->transport().name(); }
+
+uint64_t Communicator::device_bytes() const {
+  DeviceSide* device = impl_->is_of_this_process() ? impl_->device() : nullptr;
+  return device != nullptr ? device->transport().staging_bytes() : 0;
+}
+Expected<void*> Communicator::alloc(uint64_t bytes) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->alloc(bytes);
+}
+Status Communicator::free(void* ptr) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->free(ptr);
+}
+Status Communicator::register_memory(void* ptr, uint64_t bytes) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->register_memory(ptr, bytes);
+}
+Status Communicator::deregister_memory(void* ptr) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->deregister_memory(ptr);
+}
+Expected<std::unique_ptr<Communicator>> Communicator::split(int colour, int key, const Config& config) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(auto impl, impl_->split(colour, key, config));
+  return wrap(std::move(impl));
+}
+Expected<std::unique_ptr<Communicator>> Communicator::shrink(const std::vector<Rank>& excluded, const Config& config) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(auto impl, impl_->shrink(excluded, config));
+  return wrap(std::move(impl));
+}
+Expected<std::unique_ptr<Communicator>> Communicator::grow(int new_nranks, const UniqueId* id, const Config& config) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  RONDO_TRY_ASSIGN(auto impl, impl_->grow(new_nranks, id, config));
+  return wrap(std::move(impl));
+}
+Status Communicator::finalize() {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->finalize();
+}
+void Communicator::abort() {
+  const NoCancel no_cancel;
+  if (impl_->is_of_this_process()) impl_->abort();
+}
+Status Communicator::error() const {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  return impl_->error();
+}
+Expected<double> Communicator::forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root,
+                                           const CallOptions* options) {
+  RONDO_TRY(impl_->check_process());
+  const NoCancel no_cancel;
+  PlanRequest request;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.op = op;
+  request.root = root;
+  request.count_elems = count_elems;
+  return impl_->forecast_us(request, options);
+}
+std::string Communicator::explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op) {
+  if (const Status s = impl_->check_process(); !s.ok()) return s.to_string();
+  const NoCancel no_cancel;
+  PlanRequest request;
+  request.collective = collective;
+  request.dtype = dtype;
+  request.op = op;
+  request.count_elems = count_elems;
+  return impl_->explain_plan(request);
+}
+
+Work::Work(Work&&) noexcept = default;
+Work& Work::operator=(Work&&) noexcept = default;
+Work::~Work() = default;
+
+Status Work::wait() {
+  if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
+  if (!state_->submitted.load(std::memory_order_acquire))
+    return Status(StatusCode::kInvalidArgument, "the operation's group is still open: end it before waiting");
+  if (!state_->op.done.load(std::memory_order_acquire)) {
+    RONDO_TRY(state_->comm->check_process());
+    const NoCancel no_cancel;
+    if (state_->comm->device() != nullptr) return state_->comm->device()->engine().wait(state_->op);
+    const BatchEntry entry{&state_->comm->queue(), &state_->op};
+    (void)Engine::run(std::span(&entry, 1));
+  }
+  return state_->op.status;
+}
+
+Status Work::test() {
+  if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
+  if (state_->op.done.load(std::memory_order_acquire)) return state_->op.status;
+  if (state_->submitted.load(std::memory_order_acquire)) RONDO_TRY(state_->comm->check_process());
+  return Status(StatusCode::kInProgress, "");
+}
+
+namespace fsdp {
+int device_of(Communicator& comm) { return comm.impl().device() != nullptr ? comm.impl().device()->ordinal() : -1; }
+}  // namespace fsdp
+
+}  // namespace rondo

@@ -1,0 +1,51 @@
+// Growing a communicator: its ranks and newcomers meet under one unique id.
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <cstring>
+
+#include "api/process_control.h"
+#include "api/wish.h"
+#include "bootstrap/rendezvous.h"
+
+namespace rondo {
+
+Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::grow(int new_nranks, const UniqueId* id,
+                                                                   const Config& config) {
+  const std::lock_guard guard(control_mutex_);
+  Wish mine{Wish::Kind::kGrow, new_nranks, 0, {}, ready()};
+  auto options = child_options(config);
+  if (mine.status.ok()) mine.status = options.status();
+  if (mine.status.ok() && new_nranks <= nranks_)
+    mine.status = bad("new_nranks", fmt::format("is {}, but the communicator has {} ranks already", new_nranks, nranks_));
+  if (mine.status.ok() && new_nranks > kMaxRanks)
+    mine.status = bad("new_nranks", fmt::format("is {}: a communicator has at most {} ranks", new_nranks, kMaxRanks));
+  if (mine.status.ok() && rank_ == 0 && id == nullptr)
+    mine.status = bad("id", "is a null pointer: rank 0 makes it (make_unique_id) and gives it to the newcomers too");
+  if (rank_ == 0 && id != nullptr) mine.bytes.assign(id->bytes, sizeof id->bytes);
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
+  for (Rank r = 0; r < nranks_; ++r)
+    if (wishes[static_cast<size_t>(r)].first != new_nranks)
+      return Status(StatusCode::kMismatch, fmt::format("rank {} grows to {} ranks, rank {} to {}", rank_, new_nranks, r,
+                                                       wishes[static_cast<size_t>(r)].first));
+  UniqueId common = {};
+  if (wishes[0].bytes.size() != sizeof common.bytes)
+    return Status(StatusCode::kMismatch, fmt::format("rank {}: rank 0 sent no unique id", rank_));
+  std::memcpy(common.bytes, wishes[0].bytes.data(), sizeof common.bytes);
+  // Newcomers may not come; but these ranks are not waited for once one of them is gone.
+  auto made = join_communicator("grow", new_nranks, common, rank_, *options, [this]() -> Status {
+    RONDO_TRY(interrupted());
+    const auto loss = transport_->find_lost();
+    return loss ? Status(StatusCode::kPeerLost, loss->how) : Status();
+  });
+  // A rank that gives up because of a death looks dead, too. Here it is seen whose death it was, maybe a moment later.
+  for (int waited_ms = 0; !made.ok() && made.status().code() == StatusCode::kPeerLost && waited_ms < 100; ++waited_ms) {
+    const auto loss = transport_->find_lost();
+    if (loss && made.status().message().find(loss->how) != std::string_view::npos) break;
+    if (loss) return Status(StatusCode::kPeerLost, fmt::format("grow: {}; {}", loss->how, made.status().message()));
+    ::poll(nullptr, 0, 1);
+  }
+  return made;
+}
+
+}  // namespace rondo

@@ -1,0 +1,226 @@
+#include "api/process_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "api/bind_rank.h"
+#include "api/communicator_impl.h"
+#include "api/rank_order.h"
+#include "bootstrap/caller_ranks.h"
+#include "bootstrap/socket.h"
+#include "device/topology/probe.h"
+#include "schedule/own_algorithms.h"
+
+namespace rondo {
+
+namespace {
+
+// The options of what is made of a communicator's ranks: waits ask `look` too, though not each time, as it costs system
+// calls. `heard` is what it said last.
+BootstrapOptions listening(const ChildOptions& options, std::function<Status()> look, Status* heard) {
+  static constexpr auto kPause = std::chrono::milliseconds(10);
+  BootstrapOptions how = bootstrap_options(options);
+  how.interrupt = [look = std::move(look), heard, next = Patience::Clock::now() + kPause]() mutable -> Status {
+    if (!heard->ok() || Patience::Clock::now() < next) return *heard;
+    *heard = look();
+    next = Patience::Clock::now() + kPause;
+    return *heard;
+  };
+  return how;
+}
+
+// A communicator of a Bootstrap whose rank i is the caller's rank members[i]. heard: as above.
+Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Bootstrap> bootstrap,
+                                                            const std::vector<Rank>& members,
+                                                            const ChildOptions& options, const Status& heard) {
+  auto made = make_process_communicator(std::move(bootstrap), options);
+  if (made.ok()) return made;
+  RONDO_TRY(heard);
+  return in_callers_ranks(made.status(), members);
+}
+
+std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<RankSettings>& all) {
+  std::vector<RankSettings> host;
+  size_t self = 0;
+  for (Rank r = 0; r < bootstrap.nranks(); ++r) {
+    if (!bootstrap.same_host(r)) continue;
+    if (r == bootstrap.rank()) self = host.size();
+    host.push_back(all[static_cast<size_t>(r)]);
+  }
+  return bind_calling_thread(bootstrap.rank(), host, self);
+}
+
+}  // namespace
+
+namespace {
+
+// Before the first yield. A pass asks the kernel for news, and takes a microsecond where a look at memory takes none: a
+// yield costs less, and ranks that share cores, also with other hosts' as in the tests, get on.
+constexpr uint32_t kPassesOverWire = 1;
+
+Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, TransportChoice transport,
+                                                    const Settings& settings, ProcessControl& control) {
+  const int nranks = hosts.nranks();
+  if (static_cast<int>(control.ranks_here().size()) == nranks && !is_alone(transport)) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.peers_here()));
+    return std::unique_ptr<Transport>(std::move(shm));
+  }
+  RONDO_TRY_ASSIGN(auto remote,
+                   net::RemoteTransport::create(rank, hosts,
+                                                {.net = uses_ucx(transport) ? net::Net::kUcx : net::Net::kTcp,
+                                                 .alone = is_alone(transport),
+                                                 .encrypted = settings.encrypted != 0,
+                                                 .rails = settings.rails},
+                                                control));
+  return std::unique_ptr<Transport>(std::move(remote));
+}
+
+}  // namespace
+
+HostPeers::HostPeers(Bootstrap& bootstrap, bool may_pull) : bootstrap_(bootstrap), may_pull_(may_pull) {
+  for (Rank r = 0; r < bootstrap.nranks(); ++r)
+    if (bootstrap.same_host(r)) ranks_.push_back(r);
+}
+
+Status HostPeers::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  const Status s = bootstrap_.exchange_descriptors(mine, all);
+  if (all->size() == static_cast<size_t>(bootstrap_.nranks())) pick(all);
+  return s;
+}
+
+Status HostPeers::all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) {
+  RONDO_TRY(bootstrap_.all_gather_here(mine, bytes, all));
+  pick(all);
+  return {};
+}
+
+std::optional<PeerLoss> HostPeers::find_lost() {
+  auto loss = bootstrap_.find_lost();
+  if (!loss) return std::nullopt;
+  const auto place = std::find(ranks_.begin(), ranks_.end(), loss->rank);
+  if (place == ranks_.end()) return std::nullopt;
+  return PeerLoss{static_cast<Rank>(place - ranks_.begin()), std::move(loss->how)};
+}
+
+BootstrapOptions bootstrap_options(const ChildOptions& options) {
+  BootstrapOptions o;
+  o.deadline_s = options.settings.init_deadline_s;
+  o.abort = options.abort ? options.abort->flag() : nullptr;
+  return o;
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
+                                                                      const ChildOptions& options) {
+  const Rank rank = bootstrap->rank();
+  const int nranks = bootstrap->nranks();
+  std::vector<std::string> blobs;
+  Settings mine = options.settings;
+  const bool binds = mine.bind != BindTo::kNone && !options.binding;
+  if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
+  RONDO_TRY(bootstrap->all_gather(&mine, rank == 0 ? sizeof(Settings) : sizeof(RankSettings), &blobs));
+  std::vector<RankSettings> all(blobs.size());
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    if (blobs[r].size() != (r == 0 ? sizeof(Settings) : sizeof(RankSettings)))
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
+    std::memcpy(&all[r], blobs[r].data(), sizeof(RankSettings));
+  }
+  Settings first;
+  std::memcpy(&first, blobs[0].data(), sizeof(Settings));
+  const HostLayout machines = bootstrap->hosts();
+  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, all, first.corrections, machines));
+  std::memcpy(agreed.settings.rails, mine.rails, sizeof mine.rails);  // devices may have other names on other hosts
+  if (agreed.settings.planner.by_rank == 0 && agreed.settings.planner.hosts_pretended == 0) {
+    RONDO_TRY_ASSIGN(const HostLayout ordered, order_by_places(*bootstrap, all, machines));
+    if (!options.device) agreed.hosts = ordered;  // devices have places of their own
+    RONDO_TRY(prove_own_algorithms(agreed.hosts));
+  }
+  ChildOptions inherited = options;
+  if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
+  auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
+                   make_transport(rank, agreed.hosts, agreed.transport, agreed.settings, *control));
+  const int here = machines.host(rank);
+  SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
+  if (transport->needs_progress()) {  // passes are what moves its messages
+    spin.pauses = std::min(spin.pauses, kPassesOverWire);
+    spin.callers_compete = false;
+  }
+  if (spin.crowded) go_to_cpu(nth_cpu(machines.local(rank)));  // as many ranks on each core
+  else if (const auto place = place_among_hosts(all, machines, rank); place && !inherited.binding)
+    go_to_cpu(spin.home_cpu = nth_cpu(*place));
+  auto impl = std::make_unique<CommunicatorImpl>(rank, agreed.hosts, agreed.settings, spin,
+                                                 options.decorated(rank, nranks, std::move(transport)));
+  impl->take_control(std::move(control), inherited);
+  if (options.device) RONDO_TRY(impl->take_device(*options.device));
+  return impl;
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
+                                                              const Config& config,
+                                                              const TransportDecorator& decorate) {
+  auto settings = read_settings(config);
+  if (!settings.ok())
+    return Status(settings.status().code(), fmt::format("init: rank {}: {}", rank, settings.status().message()));
+  auto device = device_of(config);
+  if (!device.ok()) return in_call("init", device.status());
+  return join_communicator("init", nranks, id, rank, {*settings, config.abort, decorate, *device});
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
+                                                              const rondo_unique_id& id, Rank rank,
+                                                              const ChildOptions& options,
+                                                              const std::function<Status()>& interrupt) {
+  Status heard;
+  auto made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
+    const BootstrapOptions how = interrupt ? listening(options, interrupt, &heard) : bootstrap_options(options);
+    RONDO_TRY_ASSIGN(auto bootstrap, Bootstrap::join(nranks, id, rank, how));
+    return make_process_communicator(std::move(bootstrap), options);
+  }();
+  if (made.ok()) return made;
+  return in_call(call, heard.ok() ? made.status() : heard);
+}
+
+std::optional<PeerLoss> ProcessControl::find_lost() {
+  auto loss = bootstrap_->find_lost();
+  if (!loss) return std::nullopt;
+  return PeerLoss{loss->rank, std::move(loss->how)};
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_child(const std::vector<Rank>& members,
+                                                                       const ChildOptions& options) {
+  Status heard;
+  RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> child,
+                   bootstrap_->subset(members, listening(
+                                                   options, [this] { return bootstrap_->still_whole(); }, &heard)));
+  if (child == nullptr) return std::unique_ptr<CommunicatorImpl>();
+  return make_of_members(std::move(child), members, options, heard);
+}
+
+// Agrees on the members, makes their communicator, and agrees on whether all could: a death meanwhile begins anew.
+Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_of_survivors(const std::vector<Rank>& excluded,
+                                                                              const ChildOptions& options) {
+  RONDO_TRY(bootstrap_->begin_shrink(excluded, bootstrap_options(options)));
+  RONDO_TRY_ASSIGN(Bootstrap::Survivors found, bootstrap_->agree({}));
+  for (;;) {
+    Status heard;
+    Expected<std::unique_ptr<CommunicatorImpl>> made = [&]() -> Expected<std::unique_ptr<CommunicatorImpl>> {
+      RONDO_TRY_ASSIGN(
+          auto bootstrap,
+          bootstrap_->subset_of_survivors(
+              found.members, listening(
+                                 options, [&] { return bootstrap_->still_with_survivors(found.members); }, &heard)));
+      return make_of_members(std::move(bootstrap), found.members, options, heard);
+    }();
+    RONDO_TRY_ASSIGN(Bootstrap::Survivors after, bootstrap_->agree(made.status()));
+    if (after.members == found.members && !after.begun_anew) {
+      RONDO_TRY(after.failure);
+      return made;
+    }
+    found = std::move(after);
+  }
+}
+
+}  // namespace rondo

@@ -1,0 +1,107 @@
+// ProcessControl: the control plane of ranks that met through a Bootstrap (processes of a host, or threads that joined
+// one by one), and how their communicators are made. It also serves the shm transport with descriptors and deaths.
+//
+// Thread safety: as ControlPlane.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/control_plane.h"
+#include "bootstrap/bootstrap.h"
+#include "transport/net/remote.h"
+#include "transport/shm/shm.h"
+
+namespace rondo {
+
+/// Collective over the Bootstrap's ranks: exchanges the settings, makes the transport: shm on one host, over the
+/// network otherwise. Errors: kMismatch (settings, version), kUnsupported (no UCX), those of the Bootstrap and the
+/// transport.
+Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::unique_ptr<Bootstrap> bootstrap,
+                                                                      const ChildOptions& options);
+/// Communicator::init_rank.
+Expected<std::unique_ptr<CommunicatorImpl>> init_communicator(int nranks, const rondo_unique_id& id, Rank rank,
+                                                              const Config& config,
+                                                              const TransportDecorator& decorate = nullptr);
+/// Collective over those who meet under the id, for init or for what else `call` says. interrupt: asked meanwhile, at
+/// least every 60 ms; an error ends it.
+Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view call, int nranks,
+                                                              const rondo_unique_id& id, Rank rank,
+                                                              const ChildOptions& options,
+                                                              const std::function<Status()>& interrupt = nullptr);
+/// What the Bootstrap takes from the options. The token must outlive it.
+BootstrapOptions bootstrap_options(const ChildOptions& options);
+
+/// The ranks of this host among a Bootstrap's, numbered from 0.
+class HostPeers final : public LocalPeers {
+ public:
+  HostPeers(Bootstrap& bootstrap, bool may_pull);
+  const std::vector<Rank>& ranks() const { return ranks_; }
+  Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) override;
+  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override;
+  bool may_pull() const override { return may_pull_; }
+  std::optional<PeerLoss> find_lost() override;
+
+ private:
+  template <class T>
+  void pick(std::vector<T>* all) const {
+    std::vector<T> picked;
+    for (const Rank r : ranks_) picked.push_back(std::move((*all)[static_cast<size_t>(r)]));
+    *all = std::move(picked);
+  }
+  Bootstrap& bootstrap_;
+  const bool may_pull_;
+  std::vector<Rank> ranks_;  // ascending
+};
+
+class ProcessControl final : public ControlPlane, public net::RemotePeers {
+ public:
+  ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
+      : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
+  ~ProcessControl() override { bootstrap_->say_goodbye(note_, cause_); }
+
+  Status gather(std::string_view mine, std::vector<std::string>* all) override {
+    return bootstrap_->all_gather(mine.data(), mine.size(), all);
+  }
+  Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
+                                                         const ChildOptions& options) override;
+  Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
+                                                                const ChildOptions& options) override;
+  Status commit(const Status& made, const ChildOptions& options) override {
+    return bootstrap_->commit(made, bootstrap_options(options));
+  }
+  void leave_because(const Status& cause) override { cause_ = cause; }
+  void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
+
+  const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
+  LocalPeers& peers_here() override { return here_; }
+  std::string address_of(Rank r) override { return bootstrap_->address_of(r); }
+  std::vector<std::string> own_addresses() override { return bootstrap_->own_addresses(); }
+  std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
+  void part(std::string note) override { note_ = std::move(note); }
+  bool are_many() const override { return !bootstrap_->is_full(); }
+  void announce(net::Topic topic, uint64_t place, std::string text) override {
+    bootstrap_->announce(topic_of(topic), place, std::move(text));
+  }
+  std::optional<net::News> announced(net::Topic topic) override {
+    auto news = bootstrap_->announced(topic_of(topic));
+    return news ? std::optional(net::News{news->by, news->place, std::move(news->text)}) : std::nullopt;
+  }
+  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
+    return bootstrap_->all_gather(mine, bytes, all);
+  }
+  std::optional<PeerLoss> find_lost() override;
+
+ private:
+  static Bootstrap::Topic topic_of(net::Topic topic) {
+    return topic == net::Topic::kAbort ? Bootstrap::Topic::kAbort : Bootstrap::Topic::kDisagreement;
+  }
+  const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
+  std::unique_ptr<Bootstrap> bootstrap_;
+  HostPeers here_;
+  std::string note_;
+  Status cause_;
+};
+
+}  // namespace rondo

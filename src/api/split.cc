@@ -1,0 +1,110 @@
+// Splitting a communicator, and what split and grow have in common: every rank hears first what all ranks ask for.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "api/wish.h"
+#include "base/wire.h"
+
+namespace rondo {
+namespace {
+
+std::string_view name_of(uint8_t kind) { return kind == 1 ? "split" : kind == 2 ? "grow" : "something else"; }
+
+}  // namespace
+
+void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const ChildOptions& options) {
+  control_ = std::move(control);
+  abort_ = options.abort;
+  decorate_ = options.decorate;
+  binding_ = options.binding;
+  control_->set_interrupt([this] { return interrupted(); });
+}
+
+Status CommunicatorImpl::interrupted() const {
+  for (const std::optional<AbortToken>* token : {&abort_, &wish_abort_})
+    if (*token && (*token)->raised()) return Status(StatusCode::kAborted, "aborted while making a communicator");
+  if (const auto by = transport_->aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {} aborted the communicator", *by));
+  return {};
+}
+
+Status CommunicatorImpl::ready() {
+  return finalized_ ? Status(StatusCode::kInvalidArgument, fmt::format("rank {}: the communicator was finalized", rank_))
+                    : error();
+}
+
+Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
+  RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
+  // A child's buffers lie where its parent's do, unless it is told to take a device.
+  std::optional<int> device = device_ordinal();
+  if (config.memory == Memory::kCuda) {
+    RONDO_TRY_ASSIGN(device, device_of(config));
+  }
+  return ChildOptions{settings, config.abort ? config.abort : abort_, decorate_, device, binding_};
+}
+
+Expected<std::vector<CommunicatorImpl::Wish>> CommunicatorImpl::gather_wishes(const Wish& mine,
+                                                                              const std::optional<AbortToken>& abort) {
+  wire::Writer w;
+  w.put(static_cast<uint8_t>(mine.kind)).put(mine.first).put(mine.second).str(mine.bytes);
+  w.put(static_cast<uint8_t>(mine.status.code())).str(mine.status.message());
+  std::vector<std::string> all;
+  wish_abort_ = abort;
+  const Status gathered = control_->gather(w.bytes(), &all);
+  wish_abort_.reset();
+  RONDO_TRY(in_call(name_of(static_cast<uint8_t>(mine.kind)), gathered));
+  std::vector<Wish> wishes;
+  for (size_t r = 0; r < all.size(); ++r) {
+    wire::Reader reader(all[r]);
+    Wish theirs;
+    theirs.kind = static_cast<Wish::Kind>(reader.get<uint8_t>());
+    theirs.first = reader.get<int64_t>();
+    theirs.second = reader.get<int64_t>();
+    theirs.bytes = reader.str();
+    const auto code = reader.get<uint8_t>();
+    const std::string_view why = reader.str();
+    if (!reader.finished() || theirs.kind != mine.kind)
+      return Status(StatusCode::kMismatch,
+                    fmt::format("rank {} calls {}, rank {} calls {}", rank_, name_of(static_cast<uint8_t>(mine.kind)), r,
+                                name_of(static_cast<uint8_t>(theirs.kind))));
+    if (code != 0)
+      theirs.status = status_from_peer(code, static_cast<Rank>(r) == rank_ ? std::string(why)
+                                                                 : fmt::format("rank {} cannot {}: {}", r,
+                                                                               name_of(all[r][0]), why));
+    wishes.push_back(std::move(theirs));
+  }
+  RONDO_TRY(wishes[static_cast<size_t>(rank_)].status);
+  for (const Wish& wish : wishes) RONDO_TRY(wish.status);
+  return wishes;
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> CommunicatorImpl::split(int colour, int key, const Config& config) {
+  const std::lock_guard guard(control_mutex_);
+  Wish mine{Wish::Kind::kSplit, std::max(colour, kNoColour), key, {}, ready()};
+  auto options = child_options(config);
+  if (mine.status.ok()) mine.status = options.status();
+  RONDO_TRY_ASSIGN(const std::vector<Wish> wishes, gather_wishes(mine, options.ok() ? options->abort : abort_));
+
+  std::vector<Rank> members;
+  for (Rank r = 0; r < nranks_ && colour >= 0; ++r)
+    if (wishes[static_cast<size_t>(r)].first == colour) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
+    return wishes[static_cast<size_t>(a)].second < wishes[static_cast<size_t>(b)].second;
+  });
+  auto made = control_->make_child(members, *options);
+  const Status outcome = in_call("split", control_->commit(made.status(), *options));
+  if (outcome.ok()) return made;
+  // A rank that died in the last moment may have told some that it has its part: they hear why this rank leaves.
+  if (made.ok() && *made != nullptr) (*made)->give_up(outcome);
+  return outcome;
+}
+
+void CommunicatorImpl::give_up(const Status& why) {
+  lock();
+  tracing_->finish();  // it has done nothing that a record could tell of
+  queue_.fail(why);
+  unlock();
+}
+
+}  // namespace rondo

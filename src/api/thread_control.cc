@@ -1,0 +1,267 @@
+#include "api/thread_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+
+#include "api/bind_rank.h"
+#include "api/communicator_impl.h"
+#include "base/thread.h"
+#include "base/wire.h"
+#include "bootstrap/rendezvous.h"
+
+namespace rondo {
+
+Expected<std::shared_ptr<ThreadWorld>> ThreadWorld::create(int nranks) {
+  auto world = std::make_shared<ThreadWorld>();
+  RONDO_TRY_ASSIGN(world->memory, InprocWorld::create(nranks));
+  world->meeting = std::make_shared<ThreadMeeting>(nranks);
+  return world;
+}
+
+Status ThreadMeeting::close(Status why) {
+  if (closed_.ok()) closed_ = why;
+  changed_.notify_all();
+  return why;
+}
+
+// Ok when done() holds; the caller holds the lock and what done() and missing() look at.
+Status ThreadMeeting::wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
+                               const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing) {
+  while (!done()) {
+    changed_.wait_for(lock, std::chrono::milliseconds(std::max(1, wait.patience.slice_ms())));
+    if (done()) break;
+    Status s = wait.patience.check(what);
+    if (s.ok() && wait.interrupt) s = wait.interrupt();
+    if (!s.ok())
+      return Status(s.code(), fmt::format("rank {} {}, waiting for {}", rank, s.message(), list_ranks(missing())));
+  }
+  return {};
+}
+
+Expected<ThreadMeeting::Offers> ThreadMeeting::gather(Rank rank, Offer mine, const Wait& wait) {
+  std::unique_lock lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  offers_[static_cast<size_t>(rank)] = std::move(mine);
+  here_[static_cast<size_t>(rank)] = true;
+  const uint64_t round = round_;
+  if (std::all_of(here_.begin(), here_.end(), [](bool h) { return h; })) {
+    complete_ = std::make_shared<const std::vector<Offer>>(std::exchange(offers_, std::vector<Offer>(here_.size())));
+    here_.assign(here_.size(), false);
+    ++round_;
+    changed_.notify_all();
+    return complete_;
+  }
+  // Nobody can begin the next round before this rank has left this one: so complete_ is this round's.
+  auto missing = [&] {
+    std::vector<Rank> ranks;
+    for (size_t r = 0; r < here_.size(); ++r)
+      if (!here_[r]) ranks.push_back(static_cast<Rank>(r));
+    return ranks;
+  };
+  auto gone = [&]() -> std::optional<Rank> {
+    for (const Rank r : missing())
+      if (left_[static_cast<size_t>(r)]) return r;
+    return std::nullopt;
+  };
+  const Status s = wait_for(lock, rank, wait, "meeting the other ranks", [&] {
+    return round_ != round || !closed_.ok() || gone();
+  }, missing);
+  if (round_ != round) return complete_;
+  if (!s.ok()) return close(s);
+  if (!closed_.ok()) return closed_;
+  if (const Status why = wait.interrupt ? wait.interrupt() : Status(); !why.ok()) return close(why);  // why it left
+  const Rank left = *gone();
+  const std::string& cause = causes_[static_cast<size_t>(left)];
+  return close(
+      Status(StatusCode::kPeerLost, fmt::format("rank {} met the other ranks, but rank {} left the communicator{}{}",
+                                                rank, left, cause.empty() ? "" : " after this failure: ", cause)));
+}
+
+void ThreadMeeting::leave(Rank rank, const Status& cause) {
+  const std::lock_guard lock(mutex_);
+  left_[static_cast<size_t>(rank)] = true;
+  causes_[static_cast<size_t>(rank)] = cause.message();
+  changed_.notify_all();
+}
+
+ThreadMeeting::Wait ThreadControl::wait(const ChildOptions& options, bool interruptible) const {
+  const std::optional<AbortToken>& token = options.abort;
+  return {Patience(options.settings.init_deadline_s, token ? token->flag() : nullptr),
+          interruptible ? interrupt_ : std::function<Status()>()};
+}
+
+Status ThreadControl::gather(std::string_view mine, std::vector<std::string>* all) {
+  const ThreadMeeting::Wait how{Patience(deadline_s_, abort_ ? abort_->flag() : nullptr), interrupt_};
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, {std::string(mine), nullptr}, how));
+  all->clear();
+  for (const ThreadMeeting::Offer& o : *offers) all->push_back(o.bytes);
+  return {};
+}
+
+Status ThreadControl::commit(const Status& made, const ChildOptions& options) {
+  wire::Writer mine;
+  mine.put(static_cast<uint8_t>(made.code())).str(made.message());
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers outcomes,
+                   meeting_->gather(rank_, {mine.take(), nullptr}, wait(options, true)));
+  for (const ThreadMeeting::Offer& o : *outcomes) {
+    wire::Reader theirs(o.bytes);
+    const auto code = theirs.get<uint8_t>();
+    if (code != 0) return status_from_peer(code, theirs.str());
+  }
+  return {};
+}
+
+namespace {
+
+Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const std::vector<Settings>& all,
+                                                             const std::shared_ptr<ThreadWorld>& world,
+                                                             const ChildOptions& options) {
+  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all));
+  const auto nranks = static_cast<int>(all.size());
+  auto impl = std::make_unique<CommunicatorImpl>(
+      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus({all.begin(), all.end()}, nranks, 0)),
+      options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, world->memory)));
+  impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
+  if (options.device) RONDO_TRY(impl->take_device(*options.device));
+  return impl;
+}
+
+std::string_view bytes_of(const Settings& s) { return {reinterpret_cast<const char*>(&s), sizeof s}; }
+
+// The settings of the members among what all ranks sent.
+std::vector<Settings> settings_of(const std::vector<std::string>& all, const std::vector<Rank>& members) {
+  std::vector<Settings> settings(members.size());
+  for (size_t i = 0; i < members.size(); ++i)
+    std::memcpy(&settings[i], all[static_cast<size_t>(members[i])].data(), sizeof(Settings));
+  return settings;
+}
+
+}  // namespace
+
+Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(int nranks,
+                                                                                   const ChildOptions& options,
+                                                                                   const std::vector<int>& devices) {
+  RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
+  const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
+  std::vector<std::unique_ptr<CommunicatorImpl>> made;
+  const std::vector<std::optional<Binding>> bindings = bindings_of_threads({all.begin(), all.end()});
+  for (Rank r = 0; r < nranks; ++r) {
+    ChildOptions mine = options;
+    mine.binding = bindings[static_cast<size_t>(r)];
+    RONDO_TRY_ASSIGN(auto impl, make_thread_rank(r, all, world, mine));
+    made.push_back(std::move(impl));
+  }
+  if (devices.empty()) return made;
+  // Their device sides meet one another: each rank needs a thread of its own for that.
+  std::vector<Status> ended(made.size());
+  std::deque<Thread> threads(made.size());
+  for (size_t r = 0; r < made.size(); ++r)
+    if (Status s =
+            threads[r].start("a thread that makes a rank", [&, r] { ended[r] = made[r]->take_device(devices[r]); });
+        !s.ok())
+      ended[r] = std::move(s);
+  for (Thread& t : threads)
+    if (t.joinable()) t.join();
+  for (const Status& s : ended) RONDO_TRY(s);
+  return made;
+}
+
+// The first member makes the world and hands it over with its settings, in one round.
+Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std::vector<Rank>& members,
+                                                                      const ChildOptions& options) {
+  ThreadMeeting::Offer mine{std::string(bytes_of(options.settings)), nullptr};
+  if (!members.empty() && members[0] == rank_) {
+    auto world = ThreadWorld::create(static_cast<int>(members.size()));
+    if (world.ok()) mine.world = *world;
+    else mine.bytes = world.status().to_string();
+  }
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Offers offers, meeting_->gather(rank_, std::move(mine), wait(options, true)));
+  if (members.empty()) return std::unique_ptr<CommunicatorImpl>();
+  const ThreadMeeting::Offer& first = (*offers)[static_cast<size_t>(members[0])];
+  if (first.world == nullptr)
+    return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
+                                                   first.bytes));
+  std::vector<std::string> all;
+  for (const ThreadMeeting::Offer& o : *offers) all.push_back(o.bytes);
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  return make_thread_rank(static_cast<Rank>(place), settings_of(all, members), first.world, options);
+}
+
+Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(const std::vector<Rank>& excluded,
+                                                                             const ChildOptions& options) {
+  const std::string bytes(bytes_of(options.settings));
+  RONDO_TRY_ASSIGN(const ThreadMeeting::Survivors found,
+                   meeting_->find_survivors(rank_, excluded, bytes, wait(options, false)));
+  const auto place = std::find(found.members.begin(), found.members.end(), rank_) - found.members.begin();
+  std::vector<Settings> all(found.members.size());
+  for (size_t i = 0; i < all.size(); ++i) std::memcpy(&all[i], found.settings[i].data(), sizeof(Settings));
+  return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
+}
+
+// Those who exclude the same ranks gather; when all others that have not left are there, it is decided once, under the
+// lock, by whoever sees that first, and the others take it. A rank that has given up may call again with another list
+// while the others still wait in the old gathering: only callers of the same attempt must have the same list.
+Expected<ThreadMeeting::Survivors> ThreadMeeting::find_survivors(Rank rank, const std::vector<Rank>& excluded,
+                                                                 std::string settings, const Wait& wait) {
+  std::unique_lock lock(mutex_);
+  const auto me = static_cast<size_t>(rank);
+  const uint32_t attempt = ++attempts_[me];
+  std::vector<bool> out(here_.size(), false);
+  for (const Rank r : excluded) out[static_cast<size_t>(r)] = true;
+  for (const auto& [their_out, gathering] : gatherings_)
+    for (const auto& [other, theirs] : gathering->callers) {
+      if (!theirs.waits) continue;
+      if (their_out[me])
+        return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} goes on without rank {}", other, rank));
+      if (their_out != out && theirs.attempt == attempt)
+        return Status(StatusCode::kMismatch, fmt::format("shrink: ranks {} and {} exclude different ranks", other, rank));
+    }
+  std::shared_ptr<Gathering>& slot = gatherings_[out];
+  if (slot == nullptr) slot = std::make_shared<Gathering>();
+  const std::shared_ptr<Gathering> mine = slot;
+  mine->callers[rank] = {attempt, std::move(settings), true};
+  changed_.notify_all();
+  // Who has never called; or, when all have, who has given up meanwhile.
+  auto missing = [&] {
+    std::vector<Rank> never, gave_up;
+    for (Rank r = 0; r < static_cast<Rank>(out.size()); ++r) {
+      if (left_[static_cast<size_t>(r)] || out[static_cast<size_t>(r)]) continue;
+      const auto caller = mine->callers.find(r);
+      if (caller == mine->callers.end()) never.push_back(r);
+      else if (!caller->second.waits) gave_up.push_back(r);
+    }
+    return never.empty() ? gave_up : never;
+  };
+  const Status s = wait_for(lock, rank, wait, "agreeing with the survivors", [&] {
+    return mine->outcome || missing().empty();
+  }, missing);
+  if (!mine->outcome && s.ok()) {
+    gatherings_.erase(out);
+    decide(*mine);
+  }
+  if (!mine->outcome) {
+    mine->callers[rank].waits = false;
+    return s;
+  }
+  if (!mine->outcome->ok()) return mine->outcome->status();
+  return **mine->outcome;
+}
+
+void ThreadMeeting::decide(Gathering& gathering) {
+  Survivors found;
+  for (auto& [rank, caller] : gathering.callers) {
+    if (left_[static_cast<size_t>(rank)]) continue;  // it gave up and has left since
+    found.members.push_back(rank);
+    found.settings.push_back(std::move(caller.settings));
+  }
+  auto world = ThreadWorld::create(static_cast<int>(found.members.size()));
+  if (world.ok()) found.world = *world;
+  gathering.outcome = world.ok() ? Expected<Survivors>(std::move(found)) : Expected<Survivors>(world.status());
+  changed_.notify_all();
+}
+
+}  // namespace rondo

@@ -1,0 +1,123 @@
+// ThreadControl: the control plane of ranks that were made together as threads of this process (init_all), and how
+// their communicators are made. The ranks share one ThreadMeeting: a table in memory, a mutex and a condition variable.
+//
+// Thread safety: ThreadMeeting from any thread; ThreadControl as ControlPlane.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api/control_plane.h"
+#include "bootstrap/socket.h"
+#include "transport/inproc/inproc.h"
+
+namespace rondo {
+
+class ThreadMeeting;
+
+/// What the ranks of one communicator of threads share.
+struct ThreadWorld {
+  std::shared_ptr<InprocWorld> memory;
+  std::shared_ptr<ThreadMeeting> meeting;
+  static Expected<std::shared_ptr<ThreadWorld>> create(int nranks);
+};
+
+class ThreadMeeting {
+ public:
+  /// What a rank brings to a meeting.
+  struct Offer {
+    std::string bytes;
+    std::shared_ptr<ThreadWorld> world;
+  };
+  using Offers = std::shared_ptr<const std::vector<Offer>>;
+  /// How long, and what else ends the wait.
+  struct Wait {
+    Patience patience;
+    std::function<Status()> interrupt;
+  };
+  explicit ThreadMeeting(int nranks)
+      : offers_(static_cast<size_t>(nranks)),
+        here_(offers_.size()),
+        left_(offers_.size()),
+        causes_(offers_.size()),
+        attempts_(offers_.size()) {}
+
+  /// Collective: what every rank brought, by rank. After an error the meeting is closed: all later calls return it.
+  Expected<Offers> gather(Rank rank, Offer mine, const Wait& wait);
+  /// The rank is going to be destroyed: who waits for it hears that, and the failure for which it leaves, if any.
+  void leave(Rank rank, const Status& cause);
+
+  struct Survivors {
+    std::vector<Rank> members;           // old ranks, in order
+    std::vector<std::string> settings;   // of the members, as they passed them
+    std::shared_ptr<ThreadWorld> world;  // made for them
+  };
+  /// Collective over the ranks that have not left and are not excluded.
+  Expected<Survivors> find_survivors(Rank rank, const std::vector<Rank>& excluded, std::string settings,
+                                     const Wait& wait);
+
+ private:
+  Status wait_for(std::unique_lock<std::mutex>& lock, Rank rank, const Wait& wait, std::string_view what,
+                  const std::function<bool()>& done, const std::function<std::vector<Rank>()>& missing);
+  Status close(Status why);
+  struct Gathering {  // of those who shrink
+    struct Caller {
+      uint32_t attempt;
+      std::string settings;
+      bool waits;  // false: has given up
+    };
+    std::map<Rank, Caller> callers;
+    std::optional<Expected<Survivors>> outcome;  // nothing until it is decided
+  };
+  void decide(Gathering& gathering);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Offer> offers_;
+  std::vector<bool> here_;
+  std::vector<bool> left_;
+  std::vector<std::string> causes_;  // by rank: of those that left after a failure
+  uint64_t round_ = 0;
+  Offers complete_;  // of the last round
+  Status closed_;
+  std::vector<uint32_t> attempts_;  // by rank: how often it has called find_survivors
+  std::map<std::vector<bool>, std::shared_ptr<Gathering>> gatherings_;  // by whom they exclude
+};
+
+/// Communicators of all ranks of a world, by rank.
+Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicators(
+    int nranks, const ChildOptions& options, const std::vector<int>& devices = {});
+
+class ThreadControl final : public ControlPlane {
+ public:
+  ThreadControl(Rank rank, std::shared_ptr<ThreadMeeting> meeting, const ChildOptions& options)
+      : rank_(rank), meeting_(std::move(meeting)), deadline_s_(options.settings.init_deadline_s), abort_(options.abort) {}
+  ~ThreadControl() override { meeting_->leave(rank_, cause_); }
+
+  Status gather(std::string_view mine, std::vector<std::string>* all) override;
+  Expected<std::unique_ptr<CommunicatorImpl>> make_child(const std::vector<Rank>& members,
+                                                         const ChildOptions& options) override;
+  Expected<std::unique_ptr<CommunicatorImpl>> make_of_survivors(const std::vector<Rank>& excluded,
+                                                                const ChildOptions& options) override;
+  Status commit(const Status& made, const ChildOptions& options) override;
+  void leave_because(const Status& cause) override { cause_ = cause; }
+  void set_interrupt(std::function<Status()> interrupt) override { interrupt_ = std::move(interrupt); }
+
+ private:
+  ThreadMeeting::Wait wait(const ChildOptions& options, bool interruptible) const;
+
+  const Rank rank_;
+  const std::shared_ptr<ThreadMeeting> meeting_;
+  const double deadline_s_;
+  const std::optional<AbortToken> abort_;
+  std::function<Status()> interrupt_;
+  Status cause_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,35 @@
+#include "rondo/trace.h"
+
+#include "api/communicator_impl.h"
+#include "base/no_cancel.h"
+#include "trace/clock.h"
+
+namespace rondo {
+
+Status trace_start(Communicator& comm, const TraceOptions& options) {
+  RONDO_TRY(comm.impl().check_process());
+  const NoCancel no_cancel;
+  return comm.impl().start_trace(options.directory, options.num_records);
+}
+
+Status trace_stop(Communicator& comm) {
+  RONDO_TRY(comm.impl().check_process());
+  const NoCancel no_cancel;
+  return comm.impl().stop_trace();
+}
+
+uint64_t trace_clock() { return ticks(); }
+
+bool is_traced(Communicator& comm) { return comm.impl().is_of_this_process() && comm.impl().tracing().is_on(); }
+
+void trace_span(Communicator& comm, TraceSpan span) {
+  if (comm.impl().is_of_this_process()) comm.impl().tracing().add_span(std::move(span));
+}
+
+Status write_flight_record(Communicator& comm, const std::string& directory) {
+  RONDO_TRY(comm.impl().check_process());
+  const NoCancel no_cancel;
+  return comm.impl().tracing().write_flight(directory, "request");
+}
+
+}  // namespace rondo

@@ -1,0 +1,30 @@
+// Fd: owns a file descriptor.
+#pragma once
+
+#include <utility>
+
+namespace rondo {
+
+/// Owns a file descriptor.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
+  Fd& operator=(Fd&& o) noexcept {
+    if (this != &o) reset(std::exchange(o.fd_, -1));
+    return *this;
+  }
+  ~Fd() { reset(); }
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1);
+  /// Ends the connection or the listening also for copies that a fork left in other processes, then closes.
+  void shut();
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace rondo

@@ -1,0 +1,25 @@
+#include "base/forks.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+namespace rondo {
+
+std::atomic<uint32_t> number_of_forks{0};
+
+namespace {
+
+// When the library is loaded, so that handlers of the application run after it and find its communicators refuse.
+[[maybe_unused]] const int registered =
+    pthread_atfork(nullptr, nullptr, [] { number_of_forks.fetch_add(1, std::memory_order_relaxed); });
+
+}  // namespace
+
+Status forked_error(std::string_view who) {
+  return Status(StatusCode::kUnsupported,
+                fmt::format("{}: this process was forked from the one that made the communicator, which stays its "
+                            "parent's: make a communicator of its own here, or fork before making any",
+                            who));
+}
+
+}  // namespace rondo

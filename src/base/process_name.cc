@@ -1,0 +1,55 @@
+#include "base/process_name.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+// 0 when there is no such process, or no /proc.
+uint64_t start_ticks_of(int pid) {
+  char path[32], text[1024];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  // "pid (name) state ppid ...": the name may hold anything, so count from its end; state is field 3.
+  const char* at = std::strrchr(text, ')');
+  for (int field = 2; at != nullptr && field < 22; ++field) at = std::strchr(at + 1, ' ');
+  return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
+}
+
+uint64_t own_pid_namespace() {
+  struct stat ns {};
+  return stat("/proc/self/ns/pid", &ns) == 0 ? ns.st_ino : 0;
+}
+
+}  // namespace
+
+ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), own_pid_namespace()}; }
+
+bool ProcessName::ended() const {
+  if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != own_pid_namespace()) return false;
+  // The descriptor first: while it is open, the number cannot change hands between the two questions.
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd exited{fd, POLLIN, 0};
+  const uint64_t start = start_ticks_of(pid);
+  const bool gone =
+      (start != 0 && start != start_ticks) || (poll(&exited, 1, 0) == 1 && (exited.revents & POLLIN) != 0);
+  close(fd);
+  return gone;
+}
+
+}  // namespace rondo

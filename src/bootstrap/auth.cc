@@ -1,0 +1,365 @@
+#define OPENSSL_SUPPRESS_DEPRECATED  // SHA256_Init and its like: see bootstrap/auth.h
+#include "bootstrap/auth.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <poll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/wire.h"
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kMagic = "rondoHS";
+constexpr uint8_t kVersion = 2;
+constexpr size_t kNonceBytes = 32;
+constexpr size_t kHelloBytes = 7 + 1 + 1 + 1 + 4 + kNonceBytes;
+constexpr size_t kChallengeBytes = 7 + 1 + 1 + kNonceBytes;
+constexpr size_t kProofBytes = sizeof(Mac);
+constexpr size_t kVerdictBytes = 1 + sizeof(Mac);
+constexpr size_t kPairHelloBytes = 7 + 1 + 1 + 4 + sizeof(Mac);
+constexpr uint8_t kAccept = 1, kDiffers = 2;
+
+std::string_view view(const Mac& mac) { return {reinterpret_cast<const char*>(mac.data()), mac.size()}; }
+bool same_secretly(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// A message of 40 bytes into an empty socket buffer goes out whole or the connection is broken.
+bool send_whole(int fd, std::string_view bytes) {
+  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
+// The key of a connection's TLS: this transcript's, of those who hold the secret and what encryption adds to it.
+Mac tls_key(const Secret& secret, const std::string& transcript, const Encryption& encryption) {
+  return hmac_sha256(secret, "tls" + transcript + encryption.psk);
+}
+
+// Sends what the session has to say.
+bool send_part(int fd, TlsSession& session) {
+  const std::string bytes = session.to_send();
+  return bytes.empty() || send_whole(fd, bytes);
+}
+
+// Moves a TLS handshake on with what has arrived. True when it is over; kPeerLost and TLS's own errors.
+Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
+  while (!session.ready()) {
+    char buffer[4096];
+    const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+    if (n == 0) return Status(StatusCode::kPeerLost, "the other side closed the connection in the TLS handshake");
+    const Status taken = session.take({buffer, static_cast<size_t>(n)});
+    const bool sent = send_part(fd, session);  // also what an error has to tell the other side
+    RONDO_TRY(taken);
+    if (!sent) return Status(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+  }
+  return true;
+}
+
+constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT alike on all ranks";
+
+}  // namespace
+
+Status random_bytes(void* data, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::getrandom(static_cast<char*>(data) + done, bytes - done, 0);
+    if (n > 0) done += static_cast<size_t>(n);
+    else if (errno != EINTR) return Status(StatusCode::kSystem, "getrandom: " + errno_text(errno));
+  }
+  return {};
+}
+
+Mac hmac_sha256(const Secret& secret, std::string_view text) {
+  std::array<uint8_t, SHA256_CBLOCK> inner, outer;
+  static_assert(sizeof(Secret) <= SHA256_CBLOCK);
+  for (size_t i = 0; i < inner.size(); ++i) {
+    const uint8_t key = i < secret.size() ? secret[i] : 0;
+    inner[i] = key ^ 0x36;
+    outer[i] = key ^ 0x5c;
+  }
+  Mac mac;
+  SHA256_CTX hash;
+  ::SHA256_Init(&hash);
+  ::SHA256_Update(&hash, inner.data(), inner.size());
+  ::SHA256_Update(&hash, text.data(), text.size());
+  ::SHA256_Final(mac.data(), &hash);
+  ::SHA256_Init(&hash);
+  ::SHA256_Update(&hash, outer.data(), outer.size());
+  ::SHA256_Update(&hash, mac.data(), mac.size());
+  ::SHA256_Final(mac.data(), &hash);
+  ::OPENSSL_cleanse(&hash, sizeof(hash));
+  ::OPENSSL_cleanse(inner.data(), inner.size());
+  ::OPENSSL_cleanse(outer.data(), outer.size());
+  return mac;
+}
+
+Secret secret_from_text(std::string_view text) {
+  const Mac hash = hmac_sha256(Secret{'r', 'o', 'n', 'd', 'o', ' ', 's', 'e', 'c', 'r', 'e', 't'}, text);
+  Secret secret;
+  std::memcpy(secret.data(), hash.data(), secret.size());
+  return secret;
+}
+
+ClientHandshake::State ClientHandshake::fail(StatusCode code, std::string why) {
+  status_ = Status(code, std::move(why));
+  return State::kFailed;
+}
+
+ClientHandshake::State ClientHandshake::start(int fd) {
+  std::string nonce(kNonceBytes, '\0');
+  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
+    return fail(s.code(), std::string(s.message()));
+  wire::Writer hello;
+  hello.raw(kMagic)
+      .put(kVersion)
+      .put<uint8_t>(encryption_.on)
+      .put(static_cast<uint8_t>(purpose_))
+      .put(static_cast<uint32_t>(rank_))
+      .raw(nonce);
+  transcript_ = hello.take();
+  if (!send_whole(fd, transcript_))
+    return fail(StatusCode::kPeerLost, errno_text(errno) + " while greeting the other side");
+  return State::kUnderWay;
+}
+
+ClientHandshake::State ClientHandshake::advance(int fd) {
+  for (;;) {
+    if (session_ != nullptr) return shake_hands(fd);
+    const size_t wanted = proven_ ? kVerdictBytes : kChallengeBytes;
+    const char* doing = proven_ ? "waiting for the verdict" : "waiting for the other side's challenge";
+    char buffer[std::max(kVerdictBytes, kChallengeBytes)];
+    const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n <= 0 && !differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
+    if (n < 0) return fail(StatusCode::kPeerLost, fmt::format("{} while {}", errno_text(errno), doing));
+    if (n == 0) return fail(StatusCode::kPeerLost, fmt::format("the other side closed the connection while {}", doing));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    if (inbox_.size() < wanted) continue;
+    if (proven_) return judge_verdict(fd);
+    if (const State s = answer_challenge(fd); s != State::kUnderWay) return s;
+  }
+}
+
+ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
+  if (!std::string_view(inbox_).starts_with(kMagic))
+    return fail(StatusCode::kMismatch, "what answers there does not speak rondo's protocol");
+  if (const auto version = static_cast<uint8_t>(inbox_[kMagic.size()]); version != kVersion)
+    return fail(StatusCode::kMismatch,
+                fmt::format("the other side speaks version {} of the handshake, this one {}", version, kVersion));
+  if (const bool encrypts = inbox_[kMagic.size() + 1] != 0; encrypts != encryption_.on)
+    differs_ = Status(StatusCode::kMismatch,
+                      fmt::format("the other side {}, and rank {} {}: {}", encrypts ? "encrypts" : "does not encrypt",
+                                  rank_, encryption_.on ? "does" : "does not", kSetAlike));
+  transcript_ += inbox_;
+  inbox_.clear();
+  proven_ = true;
+  if (!send_whole(fd, view(hmac_sha256(secret_, "client" + transcript_))))
+    return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
+  return State::kUnderWay;
+}
+
+ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
+  if (inbox_[0] != kAccept && inbox_[0] != kDiffers)
+    return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
+  if (!same_secretly(std::string_view(inbox_).substr(1), view(hmac_sha256(secret_, "server" + transcript_))))
+    return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+  if (!differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
+  if (!encryption_.on) return State::kAccepted;
+  auto session = TlsSession::create(TlsSession::Role::kClient, tls_key(secret_, transcript_, encryption_));
+  if (!session.ok()) return fail(session.status().code(), std::string(session.status().message()));
+  session_ = std::move(*session);
+  if (!send_part(fd, *session_)) return fail(StatusCode::kPeerLost, errno_text(errno) + " in the TLS handshake");
+  return shake_hands(fd);
+}
+
+ClientHandshake::State ClientHandshake::shake_hands(int fd) {
+  const auto done = shake_tls_hands(fd, *session_);
+  if (!done.ok()) return fail(done.status().code(), std::string(done.status().message()));
+  return *done ? State::kAccepted : State::kUnderWay;
+}
+
+Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshake handshake, const Patience& patience) {
+  for (auto state = handshake.start(fd); state != ClientHandshake::State::kAccepted; state = handshake.advance(fd)) {
+    if (state == ClientHandshake::State::kFailed) return handshake.status();
+    RONDO_TRY(patience.wait_ready(fd, POLLIN, "waiting for the other side's part of the handshake"));
+  }
+  return handshake.take_session();
+}
+
+ServerHandshake::State ServerHandshake::fail(std::string why) {
+  why_ = std::move(why);
+  return State::kFailed;
+}
+
+ServerHandshake::State ServerHandshake::advance(int fd) {
+  for (;;) {
+    if (session_ != nullptr) return shake_hands(fd);
+    // Never past the handshake: what follows belongs to the next reader.
+    const size_t wanted = challenged_ ? kProofBytes : kHelloBytes;
+    char buffer[kHelloBytes];
+    const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
+    if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), wanted));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n < 0) return fail(errno_text(errno));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    // Garbage is known by its first bytes; waiting for the rest would only keep it.
+    const size_t known = std::min(inbox_.size(), kMagic.size());
+    if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
+      return fail("does not speak rondo's protocol");
+    if (inbox_.size() < wanted) continue;
+    if (challenged_) return judge_proof(fd);
+    if (const State s = answer_hello(fd); s != State::kUnderWay) return s;
+  }
+}
+
+ServerHandshake::State ServerHandshake::answer_hello(int fd) {
+  wire::Reader r(inbox_);
+  r.raw(kMagic.size());
+  const auto version = r.get<uint8_t>();
+  client_encrypts_ = r.get<uint8_t>() != 0;
+  const auto purpose = r.get<uint8_t>();
+  rank_ = static_cast<Rank>(r.get<uint32_t>());
+  std::string nonce(kNonceBytes, '\0');
+  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
+  wire::Writer challenge;
+  challenge.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).raw(nonce);
+  if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
+  if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+  if (purpose != static_cast<uint8_t>(purpose_))
+    return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
+  transcript_ = inbox_ + challenge.bytes();
+  inbox_.clear();
+  challenged_ = true;
+  return State::kUnderWay;
+}
+
+ServerHandshake::State ServerHandshake::judge_proof(int fd) {
+  wrong_secret_ = !same_secretly(inbox_, view(hmac_sha256(secret_, "client" + transcript_)));
+  encryption_differs_ = !wrong_secret_ && client_encrypts_ != encryption_.on;
+  wire::Writer verdict;
+  if (wrong_secret_) {
+    verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
+  } else {
+    verdict.put(encryption_differs_ ? kDiffers : kAccept).raw(view(hmac_sha256(secret_, "server" + transcript_)));
+  }
+  const bool sent = send_whole(fd, verdict.bytes());
+  if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
+  if (encryption_differs_)
+    return fail(fmt::format("{}, and this side {}: {}", client_encrypts_ ? "encrypts" : "does not encrypt",
+                            encryption_.on ? "does" : "does not", kSetAlike));
+  if (!sent) return fail("cannot be written to: " + errno_text(errno));
+  if (!encryption_.on) return State::kAccepted;
+  auto session = TlsSession::create(TlsSession::Role::kServer, tls_key(secret_, transcript_, encryption_));
+  if (!session.ok()) return fail(session.status().to_string());
+  session_ = std::move(*session);
+  return shake_hands(fd);
+}
+
+ServerHandshake::State ServerHandshake::shake_hands(int fd) {
+  const auto done = shake_tls_hands(fd, *session_);
+  if (!done.ok()) return fail(std::string(done.status().message()));
+  return *done ? State::kAccepted : State::kUnderWay;
+}
+
+namespace {
+
+std::string pair_text(std::string_view label, const RankPair& pair) {
+  wire::Writer w;
+  w.raw(label).raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
+  w.put(static_cast<uint32_t>(pair.client)).put(static_cast<uint32_t>(pair.server));
+  w.str(pair.client_name).str(pair.server_name);
+  return w.take();
+}
+
+}  // namespace
+
+PairClient::PairClient(const Secret& secret, const RankPair& pair)
+    : expected_(hmac_sha256(secret, pair_text("server", pair))) {
+  wire::Writer hello;
+  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
+  hello.put(static_cast<uint32_t>(pair.client)).raw(view(hmac_sha256(secret, pair_text("client", pair))));
+  hello_ = hello.take();
+}
+
+PairClient::State PairClient::fail(StatusCode code, std::string why) {
+  status_ = Status(code, std::move(why));
+  return State::kFailed;
+}
+
+PairClient::State PairClient::start(int fd) {
+  if (send_whole(fd, hello_)) return State::kUnderWay;
+  return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
+}
+
+PairClient::State PairClient::advance(int fd) {
+  for (;;) {
+    char buffer[kVerdictBytes];
+    const ssize_t n = ::recv(fd, buffer, kVerdictBytes - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n <= 0)
+      return fail(StatusCode::kPeerLost,
+                  fmt::format("{} while waiting for the verdict",
+                              n < 0 ? errno_text(errno) : "the other side closed the connection"));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    if (inbox_.size() == kVerdictBytes) break;
+  }
+  if (inbox_[0] != kAccept)
+    return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
+  if (!same_secretly(std::string_view(inbox_).substr(1), view(expected_)))
+    return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
+  return State::kAccepted;
+}
+
+PairServer::State PairServer::fail(std::string why) {
+  why_ = std::move(why);
+  return State::kFailed;
+}
+
+PairServer::State PairServer::advance(int fd) {
+  for (;;) {
+    char buffer[kPairHelloBytes];  // never past it: what follows belongs to the next reader
+    const ssize_t n = ::recv(fd, buffer, kPairHelloBytes - inbox_.size(), 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
+    if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), kPairHelloBytes));
+    if (n < 0) return fail(errno_text(errno));
+    inbox_.append(buffer, static_cast<size_t>(n));
+    const size_t known = std::min(inbox_.size(), kMagic.size());
+    if (inbox_.compare(0, known, kMagic.substr(0, known)) != 0) return fail("does not speak rondo's protocol");
+    if (inbox_.size() == kPairHelloBytes) return judge(fd);
+  }
+}
+
+PairServer::State PairServer::judge(int fd) {
+  wire::Reader r(inbox_);
+  r.raw(kMagic.size());
+  const auto version = r.get<uint8_t>();
+  const auto purpose = r.get<uint8_t>();
+  rank_ = static_cast<Rank>(r.get<uint32_t>());
+  if (version != kVersion)
+    return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+  if (purpose != static_cast<uint8_t>(Purpose::kMeshOnHost))
+    return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(Purpose::kMeshOnHost)));
+  const RankPair pair = pair_of_(rank_);
+  wrong_secret_ = !same_secretly(r.raw(sizeof(Mac)), view(hmac_sha256(secret_, pair_text("client", pair)))) ||
+                  pair.client_name.empty();
+  wire::Writer verdict;
+  if (wrong_secret_) verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
+  else verdict.put(kAccept).raw(view(hmac_sha256(secret_, pair_text("server", pair))));
+  const bool sent = send_whole(fd, verdict.bytes());
+  if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
+  return sent ? State::kAccepted : fail("cannot be written to: " + errno_text(errno));
+}
+
+}  // namespace rondo

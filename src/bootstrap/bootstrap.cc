@@ -1,0 +1,460 @@
+// The collective calls of a Bootstrap, and how it notices deaths.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/wire.h"
+#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/unique_id.h"
+#include "config/setting_table.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t kPidfdEvent = uint64_t{1} << 32;
+constexpr size_t kMaxBlobBytes = size_t{1} << 30;
+
+// Empty when the peer's process is not visible from here (another pid namespace) or the kernel is older than 5.3: then
+// the end of the link alone tells.
+Fd open_pidfd(int link_fd) {
+  ucred who = {};
+  socklen_t len = sizeof(who);
+  if (::getsockopt(link_fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.pid <= 0) return Fd();
+  return Fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+}
+
+}  // namespace
+
+Expected<rondo_unique_id> make_unique_id() {
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  IdContents id;
+  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(settings.text("socket_ifname")));
+  if (addresses.size() > IdContents::kMaxAddresses) addresses.resize(IdContents::kMaxAddresses);
+  RONDO_TRY(random_bytes(id.secret.data(), id.secret.size()));
+  RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
+  id.host_hash = fnv1a(self.host);
+  RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(addresses, 0));
+  id.port = listeners.port;
+  id.addresses = listeners.addresses;
+  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * settings.number_or("init_timeout_s", kDefaultInitS)));
+  return encode_id(id);
+}
+
+Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
+  const Patience patience(options_.deadline_s, options_.abort);
+  auto of_this_rank = [this](const Status& s) {
+    return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
+  };
+  auto described = describe_self(options_.pretend_host);
+  if (!described.ok()) return of_this_rank(described.status());
+  PeerInfo self = std::move(*described);
+  auto port = open_mesh_port(&self);
+  if (!port.ok()) return of_this_rank(port.status());
+  port_ = std::move(*port);
+  const auto between_looks = [&] {
+    port_.take_in(nranks);
+    return interrupt ? interrupt() : Status();
+  };
+  RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, between_looks));
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met, interrupt}, port_, patience));
+  met.root->queue(FrameKind::kMeshed, 0, nullptr);
+  met.root->flush();
+  peers_ = std::move(met.peers);
+  plan_ = std::move(met.plan);
+  secret_ = id.secret;
+  views_.resize(peers_.size());
+  others_.resize(peers_.size());
+  pidfds_.resize(peers_.size());
+  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
+    if (links_[peer] && peers_[peer].host == peers_[rank_].host && peers_[peer].process != peers_[rank_].process)
+      pidfds_[peer] = open_pidfd(links_[peer]->fd());
+  RONDO_TRY(watch());
+  if (plan_.is_full()) {
+    port_ = {};
+    return {};
+  }
+  std::function<Status()> later = std::exchange(interrupt_, interrupt);
+  const Status learnt = learn_of_all();
+  interrupt_ = std::move(later);
+  RONDO_TRY(learnt);
+  return start_news();
+}
+
+Bootstrap::Impl::~Impl() { stop_news(); }
+
+Status Bootstrap::Impl::watch() {
+  watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!watch_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+  gone_.resize(peers_.size(), false);
+  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
+    if (links_[peer]) RONDO_TRY(watch_link(peer));
+  return {};
+}
+
+Status Bootstrap::Impl::watch_link(Rank peer) {
+  auto add = [this](int fd, uint32_t events, uint64_t data) -> Status {
+    epoll_event event = {events, {.u64 = data}};
+    if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
+    return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+  };
+  const uint32_t events = plan_.is_full() ? EPOLLRDHUP : EPOLLRDHUP | EPOLLIN;
+  RONDO_TRY(add(links_[peer]->fd(), events, static_cast<uint64_t>(peer)));
+  return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
+}
+
+std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
+  if (is_in_forked_child()) return std::nullopt;
+  if (plan_.is_full()) look();
+  else if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
+  const std::lock_guard lock(loss_mutex_);
+  return loss_;
+}
+
+// With the turn, unless the mesh is full.
+void Bootstrap::Impl::look() {
+  const std::lock_guard lock(loss_mutex_);
+  epoll_event events[16];
+  const int n = ::epoll_wait(watch_.get(), events, 16, 0);
+  for (int i = 0; i < n; ++i) look_at(events[i].data.u64);
+  if (!plan_.is_full()) send_news();
+}
+
+void Bootstrap::Impl::look_at(uint64_t event) {
+  const auto peer = static_cast<Rank>(event & 0xffffffff);
+  links_[peer]->drain();  // a goodbye may stand before the end
+  judge(peer, (event & kPidfdEvent) != 0);
+}
+
+void Bootstrap::Impl::forget(Rank peer) {
+  ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, links_[peer]->fd(), nullptr);
+  if (pidfds_[peer]) ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, pidfds_[peer].get(), nullptr);
+}
+
+Status Bootstrap::Impl::fail(Status status) {
+  // What has not left yet may name descriptors whose owner is about to close them.
+  for (const auto& link : links_)
+    if (link) link->drop_unsent();
+  return failure_ = std::move(status);
+}
+
+// Fails, and tells all peers: they need not wait for what will not come.
+Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
+  const auto payload = refusal_payload(status);
+  const Status failed = fail(std::move(status));
+  for (const auto& link : links_) {
+    if (!link) continue;
+    link->queue(FrameKind::kGaveUp, sequence, payload);
+    link->flush();
+  }
+  return failed;
+}
+
+// A frame of every peer that takes part, and this rank's for each of them.
+Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
+  if (!failure_.ok()) return failure_;
+  std::vector<Rank> ranks;
+  for (const Rank r : plan_.order())
+    if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
+  if (ranks.size() > std::min(kMostDirect, static_cast<size_t>(plan_.most_full())))
+    return exchange_in_blocks(what, ranks, got);
+  Awaited how{what.kind, what.sequence, {}, {}, &what.patience};
+  for (const Rank r : ranks) {
+    if (r == rank_) continue;
+    links_[r]->queue(what.kind, what.sequence, what.payload, what.descriptors);
+    how.to.push_back(r);
+  }
+  how.from = how.to;
+  return receive(how, got);
+}
+
+// Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
+// size cannot block each other. Only links that have news cost a system call.
+Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
+  if (!failure_.ok()) return failure_;
+  got->clear();
+  got->resize(peers_.size());
+  struct Partner {
+    Rank rank;
+    bool flushed = true, have = true;
+  };
+  std::vector<Partner> open(peers_.size());
+  for (size_t r = 0; r < open.size(); ++r) open[r].rank = static_cast<Rank>(r);
+  std::vector<bool> is_partner(open.size(), false);
+  for (const Rank r : what.to) {
+    open[r].flushed = links_[r]->flush();
+    is_partner[r] = true;
+  }
+  for (const Rank r : what.from) {  // what came with an earlier frame
+    is_partner[r] = true;
+    RONDO_TRY_ASSIGN(open[r].have, take_one(what, r, &(*got)[r]));
+  }
+  // Who has done his part may still give up for want of another's: then nobody needs to wait for that one.
+  std::vector<Rank> done;
+  std::vector<pollfd> fds;
+  for (;;) {
+    for (const Partner& p : open) {
+      if (what.skip_others || !p.flushed || !p.have || !is_partner[p.rank]) continue;
+      RONDO_TRY(heard_of_giving_up(what, p.rank));  // it may have come with the other frame
+      done.push_back(p.rank);
+    }
+    std::erase_if(open, [](const Partner& p) { return p.flushed && p.have; });
+    if (open.empty()) return {};
+    std::erase_if(done, [this](Rank r) { return links_[r]->end(nullptr) != Link::End::kNone; });
+    fds.clear();
+    for (const Partner& p : open) {
+      const int events = (p.flushed ? 0 : POLLOUT) | (p.have ? 0 : POLLIN);
+      fds.push_back({links_[p.rank]->fd(), static_cast<short>(events), 0});
+    }
+    for (const Rank r : done) fds.push_back({links_[r]->fd(), POLLIN, 0});
+    ::poll(fds.data(), fds.size(), what.patience->slice_ms());
+    for (size_t i = 0; i < done.size(); ++i) {
+      if (fds[open.size() + i].revents == 0) continue;
+      links_[done[i]]->drain_announced();
+      judge_aloud(done[i]);
+      RONDO_TRY(heard_of_giving_up(what, done[i]));
+    }
+    for (size_t i = 0; i < open.size(); ++i) {
+      if (fds[i].revents == 0) continue;
+      Partner& p = open[i];
+      if (!p.flushed) p.flushed = links_[p.rank]->flush();
+      if (p.have) continue;
+      links_[p.rank]->drain_announced();
+      judge_aloud(p.rank);
+      RONDO_TRY_ASSIGN(p.have, take_one(what, p.rank, &(*got)[p.rank]));
+    }
+    Status s = what.patience->check(frame_name(what.kind));
+    if (s.ok() && interrupt_) s = interrupt_();
+    if (s.ok()) continue;
+    std::vector<Rank> waiting_for;
+    for (const Partner& p : open)
+      if (!p.have) waiting_for.push_back(p.rank);
+    if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
+      return {};
+    Status failed(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
+                                        waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
+    return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
+  }
+}
+
+// Also where the mesh is full: a rank that is in a later call, and waits for this one alone, listens to no other.
+Status Bootstrap::Impl::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
+
+Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
+  sort_frames(peer);
+  for (const Frame& frame : others_[peer])
+    if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return pass_on_giving_up(frame);
+  return {};
+}
+
+// What a peer says about survivors is kept for whoever asks (survivors.cc).
+void Bootstrap::Impl::sort_frames(Rank peer) {
+  while (auto frame = links_[peer]->pop())
+    (frame->kind == FrameKind::kView ? views_[peer] : others_[peer]).push_back(std::move(*frame));
+}
+
+std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
+  sort_frames(peer);
+  if (others_[peer].empty()) return std::nullopt;
+  Frame first = std::move(others_[peer].front());
+  others_[peer].pop_front();
+  return first;
+}
+
+// Takes the peer's frame if it has been read: true. An error when it is another one, or when the link has ended without
+// it.
+Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* got) {
+  Link& link = *links_[peer];
+  std::string why;
+  const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
+  while (auto frame = next_frame(peer)) {
+    if (frame->kind == what.kind && frame->sequence == what.sequence) {
+      *got = std::move(*frame);
+      return true;
+    }
+    if (what.skip_others) continue;
+    if (frame->kind == FrameKind::kGaveUp) return pass_on_giving_up(*frame);
+    return give_up(what.sequence, Status(StatusCode::kMismatch, fmt::format("rank {} is in {} #{}, but {} is in {} #{}",
+                                                                            rank_, frame_name(what.kind), what.sequence,
+                                                                            peer_text(peer, peers_[peer]),
+                                                                            frame_name(frame->kind), frame->sequence)));
+  }
+  if (end == Link::End::kNone) {
+    if (what.gave_up && what.gave_up(peer))
+      return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has begun anew", rank_,
+                                                            peer_text(peer, peers_[peer]))));
+    return false;
+  }
+  if (const Status s = interrupt_ ? interrupt_() : Status(); !s.ok())  // why it left, most likely
+    return what.skip_others ? fail(s) : give_up(what.sequence, s);
+  if (!what.skip_others) {  // or another one has seen who ended first, and has left since
+    for (const Rank r : what.from) {
+      links_[r]->drain();
+      RONDO_TRY(heard_of_giving_up(what, r));
+    }
+  }
+  Status lost(StatusCode::kPeerLost, fmt::format("{}; rank {} was in {} #{}", first_end(peer, end, why), rank_,
+                                                 frame_name(what.kind), what.sequence));
+  return what.skip_others ? fail(std::move(lost)) : give_up(what.sequence, std::move(lost));
+}
+
+// A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
+std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::string& why) {
+  look();
+  {
+    const std::lock_guard lock(loss_mutex_);
+    if (loss_) return loss_->how;
+  }
+  if (end == Link::End::kLost) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
+  const std::lock_guard lock(loss_mutex_);
+  return left_text(first_left_.value_or(peer));
+}
+
+Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {
+  return gather(FrameKind::kGather, mine, all);
+}
+
+Status Bootstrap::Impl::all_gather_here(std::string_view mine, std::vector<std::string>* all) {
+  return gather(FrameKind::kHostGather, mine, all);
+}
+
+Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
+  if (mine.size() > kMaxBlobBytes)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
+  const Call call(*this);
+  const bool everywhere = kind == FrameKind::kGather;
+  const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
+  std::vector<Frame> got;
+  RONDO_TRY(exchange({kind,
+                      std::make_shared<const std::string>(mine),
+                      {},
+                      [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
+                      sequence,
+                      Patience(options_.deadline_s, options_.abort)},
+                     &got));
+  all->clear();
+  for (Frame& frame : got) all->push_back(std::move(frame.payload));
+  (*all)[rank_] = std::string(mine);
+  return {};
+}
+
+Status Bootstrap::Impl::barrier() {
+  const Call call(*this);
+  ++sequence_;
+  std::vector<Frame> got;
+  return exchange({FrameKind::kBarrier,
+                   nullptr,
+                   {},
+                   [](Rank) { return true; },
+                   sequence_,
+                   Patience(options_.deadline_s, options_.abort)},
+                  &got);
+}
+
+// As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
+Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  const Call call(*this);
+  ++host_sequence_;
+  wire::Writer total;
+  total.put(static_cast<uint64_t>(mine.size()));
+  const auto payload = std::make_shared<const std::string>(total.take());
+  std::vector<std::vector<Fd>> owned(peers_.size());
+  size_t most = 1;
+  for (size_t first = 0; first < most; first += Link::kMaxDescriptorsPerFrame) {
+    const size_t begin = std::min(first, mine.size());
+    const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
+    std::vector<Frame> got;
+    RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
+                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_,
+                        Patience(options_.deadline_s, options_.abort)},
+                       &got));
+    most = std::max(most, mine.size());
+    for (size_t r = 0; r < got.size(); ++r) {
+      if (!got[r].payload.empty()) most = std::max<size_t>(most, wire::Reader(got[r].payload).get<uint64_t>());
+      for (Fd& fd : got[r].descriptors) owned[r].push_back(std::move(fd));
+    }
+  }
+  all->assign(peers_.size(), {});
+  for (size_t r = 0; r < owned.size(); ++r)
+    for (Fd& fd : owned[r]) (*all)[r].push_back(fd.release());
+  return {};
+}
+
+void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
+  const std::lock_guard lock(collective_mutex_);
+  interrupt_ = std::move(interrupt);
+}
+
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_unique_id& id, Rank rank,
+                                                     const BootstrapOptions& options) {
+  if (nranks < 1 || nranks > kMaxRanks)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} of {} ranks: nranks is {}, expected 1 to {}", rank, nranks, nranks, kMaxRanks));
+  if (rank < 0 || rank >= nranks)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} of {} ranks: rank is {}, expected 0 to {}", rank, nranks, rank, nranks - 1));
+  RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
+  if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
+    return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
+  auto impl = std::make_unique<Impl>(rank, options);
+  RONDO_TRY(impl->connect(nranks, contents, options.interrupt));
+  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
+}
+
+Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Bootstrap::~Bootstrap() = default;
+
+Rank Bootstrap::rank() const { return impl_->rank(); }
+int Bootstrap::nranks() const { return static_cast<int>(impl_->peers().size()); }
+Status Bootstrap::all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
+  return impl_->all_gather({static_cast<const char*>(mine), bytes}, all);
+}
+Status Bootstrap::barrier() { return impl_->barrier(); }
+Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+  return impl_->exchange_descriptors(mine, all);
+}
+HostLayout Bootstrap::hosts() const {
+  std::vector<std::string> keys;
+  for (const PeerInfo& peer : impl_->peers()) keys.push_back(peer.host);
+  return HostLayout::of(keys);
+}
+bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
+bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
+std::string Bootstrap::address_of(Rank peer) const { return impl_->address_of(peer); }
+std::vector<std::string> Bootstrap::own_addresses() const { return impl_->own_addresses(); }
+std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
+std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
+void Bootstrap::set_interrupt(std::function<Status()> interrupt) { impl_->set_interrupt(std::move(interrupt)); }
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& members,
+                                                       const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset(members, options));
+  return std::unique_ptr<Bootstrap>(impl != nullptr ? new Bootstrap(std::move(impl)) : nullptr);
+}
+Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
+  return impl_->begin_shrink(excluded, options);
+}
+Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) { return impl_->agree(made); }
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
+                                                                    const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset_of_survivors(members, options));
+  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
+}
+bool Bootstrap::is_full() const { return impl_->is_full(); }
+void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
+  impl_->announce(topic, place, std::move(text));
+}
+std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) { return impl_->announced(topic); }
+void Bootstrap::say_goodbye(const std::string& note, const Status& cause) { impl_->say_goodbye(note, cause); }
+std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }
+Status Bootstrap::all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
+  return impl_->all_gather_here({static_cast<const char*>(mine), bytes}, all);
+}
+
+}  // namespace rondo

@@ -1,0 +1,141 @@
+// Which network interfaces the bootstrap listens on, at which addresses ranks reach one another, and what a host name
+// stands for. Declared in bootstrap/socket.h and bootstrap/bootstrap_impl.h.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/socket.h"
+
+namespace rondo {
+namespace {
+
+std::string text_of(const IpAddress& a) {
+  char text[INET6_ADDRSTRLEN] = "";
+  ::inet_ntop(a.v6 ? AF_INET6 : AF_INET, a.bytes, text, sizeof text);
+  return text;
+}
+
+bool from_sockaddr(const sockaddr* from, IpAddress* to) {
+  if (from == nullptr) return false;
+  if (from->sa_family == AF_INET) {
+    std::memcpy(to->bytes, &reinterpret_cast<const sockaddr_in*>(from)->sin_addr, 4);
+    return true;
+  }
+  if (from->sa_family != AF_INET6) return false;
+  to->v6 = true;
+  const in6_addr& a = reinterpret_cast<const sockaddr_in6*>(from)->sin6_addr;
+  std::memcpy(to->bytes, &a, 16);
+  return !IN6_IS_ADDR_LINKLOCAL(&a);
+}
+
+// Bridges that container engines make: up on every host, and reachable from no other.
+bool is_bridge(std::string_view name) {
+  for (std::string_view prefix : {"docker", "br-", "virbr", "cni", "flannel", "veth"})
+    if (name.starts_with(prefix)) return true;
+  return false;
+}
+
+void put_v4_first(std::vector<IpAddress>* addresses) {
+  std::stable_sort(addresses->begin(), addresses->end(),
+                   [](const IpAddress& a, const IpAddress& b) { return a.v6 < b.v6; });
+}
+
+}  // namespace
+
+bool interface_selected(std::string_view spec, std::string_view name) {
+  const bool exclude = spec.starts_with('^');
+  if (exclude) spec.remove_prefix(1);
+  const bool exact = spec.starts_with('=');
+  if (exact) spec.remove_prefix(1);
+  bool found = false;
+  while (!spec.empty() && !found) {
+    const size_t comma = spec.find(',');
+    const std::string_view item = spec.substr(0, comma);
+    found = !item.empty() && (exact ? name == item : name.starts_with(item));
+    spec = comma == std::string_view::npos ? std::string_view() : spec.substr(comma + 1);
+  }
+  return found != exclude;
+}
+
+Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return Status(StatusCode::kSystem, "getifaddrs: " + errno_text(errno));
+  std::vector<IpAddress> outside, bridges, loopback;
+  std::string names;
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    IpAddress address;
+    if ((i->ifa_flags & IFF_UP) == 0 || !from_sockaddr(i->ifa_addr, &address)) continue;
+    const std::string_view name = i->ifa_name;
+    if (names.find(name) == std::string::npos) names.append(names.empty() ? "" : ", ").append(name);
+    if (!spec.empty()) {
+      if (interface_selected(spec, name)) outside.push_back(address);
+    } else {
+      ((i->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : is_bridge(name) ? bridges : outside).push_back(address);
+    }
+  }
+  ::freeifaddrs(list);
+  if (!spec.empty() && outside.empty())
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_SOCKET_IFNAME='{}' selects none of the interfaces that are up: {}", spec, names));
+  std::vector<IpAddress>& chosen = !outside.empty() ? outside : !bridges.empty() ? bridges : loopback;
+  if (chosen.empty()) return Status(StatusCode::kSystem, "no network interface is up, not even loopback");
+  put_v4_first(&chosen);
+  return std::move(chosen);
+}
+
+// Without a link by TCP, which shows which of its addresses can be reached: the one that is nearest to one of ours.
+std::string Bootstrap::Impl::address_of(Rank peer) {
+  const std::lock_guard lock(loss_mutex_);
+  sockaddr_storage at{};
+  socklen_t bytes = sizeof at;
+  if (links_[peer] && ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
+  IpAddress address;
+  if (from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address)) return text_of(address);
+  return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
+}
+
+// Those that it listens at, and those that its links come from: a peer may have seen no other.
+std::vector<std::string> Bootstrap::Impl::own_addresses() {
+  std::vector<IpAddress> all = peers_[rank_].addresses;
+  const std::lock_guard lock(loss_mutex_);
+  for (const auto& link : links_) {
+    sockaddr_storage at{};
+    socklen_t bytes = sizeof at;
+    IpAddress address;
+    if (link && ::getsockname(link->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) == 0 &&
+        from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address) &&
+        std::find(all.begin(), all.end(), address) == all.end())
+      all.push_back(address);
+  }
+  std::vector<std::string> texts;
+  for (const IpAddress& a : all) texts.push_back(text_of(a));
+  return texts;
+}
+
+Expected<std::vector<IpAddress>> resolve(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0)
+    return Status(StatusCode::kInvalidArgument, fmt::format("host '{}': {}", host, ::gai_strerror(error)));
+  std::vector<IpAddress> addresses;
+  for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
+    IpAddress address;
+    if (!from_sockaddr(i->ai_addr, &address)) continue;
+    if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) addresses.push_back(address);
+  }
+  ::freeaddrinfo(list);
+  if (addresses.empty()) return Status(StatusCode::kInvalidArgument, fmt::format("host '{}' has no address", host));
+  put_v4_first(&addresses);
+  return addresses;
+}
+
+}  // namespace rondo

@@ -1,0 +1,435 @@
+#include "bootstrap/mesh.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include "config/setting_table.h"
+
+namespace rondo {
+namespace {
+
+constexpr auto kConnect = std::chrono::seconds(5);     // per address of a peer
+constexpr auto kRetry = std::chrono::milliseconds(2);  // where a peer's queue is full
+constexpr double kNewsS = 0.3;                         // within which the root has heard of a death
+
+// Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
+Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
+  const Mac mac = hmac_sha256(secret, "mesh " + listener.unix_name);
+  Secret own;
+  std::memcpy(own.data(), mac.data(), own.size());
+  return own;
+}
+
+// What stays on a host needs no encryption: the kernel passes it on, and descriptors with it.
+template <class Encrypts, class Either>
+std::unique_ptr<TlsSession> session_of(Either& handshake) {
+  auto* across_hosts = std::get_if<Encrypts>(&handshake);
+  return across_hosts != nullptr ? across_hosts->take_session() : nullptr;
+}
+
+}  // namespace
+
+LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port,
+                     Encryption encryption, std::vector<bool> known)
+    : rank_(rank),
+      secret_(secret),
+      encryption_(std::move(encryption)),
+      peers_(peers),
+      port_(port),
+      known_(std::move(known)) {
+  for (MeshPort::Waiting& w : std::exchange(port_.waiting, {})) take(std::move(w.fd), std::move(w.address), w.local);
+}
+
+// The client's name is empty where that rank may not come to this one.
+RankPair LinkMaker::pair_of(Rank client, Rank server) const {
+  const bool may = client > server && client < static_cast<Rank>(peers_.size()) && same_host(client);
+  return {client, server, may ? std::string_view(peers_[index(client)].unix_name) : std::string_view(),
+          peers_[index(server)].unix_name};
+}
+
+void LinkMaker::link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session) {
+  known_[index(peer)] = true;
+  for (Caller& c : callers_) {  // it has come by itself
+    if (c.peer != peer || !c.only_asks) continue;
+    c.peer = -1;
+    c.fd = Fd();
+  }
+  links_.emplace_back(peer, std::make_unique<Link>(std::move(fd), local, kMaxPayloadBytes, std::move(session)));
+}
+
+void LinkMaker::call(Rank peer) {
+  if (known_[index(peer)]) return;
+  known_[index(peer)] = true;
+  dial(&callers_.emplace_back(Caller{.peer = peer, .handshake = handshake_with(peer)}));
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+}
+
+LinkMaker::ClientSide LinkMaker::handshake_with(Rank peer) const {
+  if (same_host(peer)) return PairClient(secret_, pair_of(rank_, peer));
+  return ClientHandshake(listener_secret(secret_, peers_[index(peer)]), Purpose::kMesh, rank_, encryption_);
+}
+
+void LinkMaker::ask(Rank peer) {
+  if (std::any_of(callers_.begin(), callers_.end(), [peer](const Caller& c) { return c.peer == peer; })) return;
+  Caller& caller = callers_.emplace_back(
+      Caller{.peer = peer, .only_asks = true, .handshake = ClientHandshake(secret_, Purpose::kMesh, rank_)});
+  dial(&caller);
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+}
+
+void LinkMaker::fail(Caller* caller, Status why) {
+  const bool gone = why.code() == StatusCode::kPeerLost;
+  if (!caller->only_asks && !gone) known_[index(caller->peer)] = false;
+  if (!caller->only_asks || gone) failures_.push_back({caller->peer, std::move(why)});
+  caller->peer = -1;
+  caller->fd = Fd();
+}
+
+// What a connection has come to whose handshake has failed. One that was closed without an answer was one of too many
+// there, or its listener has ended: the next attempt tells.
+void LinkMaker::judge(Caller* caller, Status why) {
+  if (why.code() != StatusCode::kPeerLost) return fail(caller, std::move(why));
+  caller->handshake = handshake_with(caller->peer);
+  dial_again(caller);
+}
+
+void LinkMaker::dial_again(Caller* caller) {
+  caller->fd = Fd();
+  caller->all_refused = true;
+  caller->next_address = 0;
+  caller->since = Patience::Clock::now();
+}
+
+void LinkMaker::dial(Caller* caller) {
+  const PeerInfo& to = peers_[index(caller->peer)];
+  caller->since = Patience::Clock::now();
+  const bool local = same_host(caller->peer);
+  if (!local && caller->next_address >= to.addresses.size()) {
+    const StatusCode code = caller->last.ok() || caller->all_refused ? StatusCode::kPeerLost : caller->last.code();
+    return fail(caller, Status(code, caller->last.ok() ? "it has no address" : std::string(caller->last.message())));
+  }
+  bool connected = false;
+  int error = 0;
+  caller->fd = local ? begin_connect_abstract(to.unix_name, &connected, &error)
+                     : begin_connect_tcp(to.addresses[caller->next_address], to.tcp_port, &connected, &error);
+  const std::string name = local ? to.unix_name : to.addresses[caller->next_address].to_string(to.tcp_port);
+  if (!caller->fd && local && error == EAGAIN) {  // its queue is full, so there is one
+    if (caller->only_asks) caller->peer = -1;
+    return;
+  }
+  if (!caller->fd && (error == EMFILE || error == ENFILE)) {
+    own_ = Status(StatusCode::kSystem, fmt::format("rank {} cannot connect to rank {}: {}; raise this process's limit "
+                                                   "(ulimit -n)",
+                                                   rank_, caller->peer, errno_text(error)));
+    return;
+  }
+  if (!caller->fd)
+    return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+                     error == ECONNREFUSED);
+  caller->connecting = !connected;
+  if (connected) greet(caller);
+}
+
+void LinkMaker::dial_next(Caller* caller, Status why, bool refused) {
+  caller->fd = Fd();
+  caller->connecting = false;
+  caller->all_refused = caller->all_refused && refused;
+  if (same_host(caller->peer))
+    return fail(caller, Status(refused ? StatusCode::kPeerLost : why.code(), std::string(why.message())));
+  caller->last = std::move(why);
+  ++caller->next_address;
+  dial(caller);
+}
+
+void LinkMaker::greet(Caller* caller) {
+  if (caller->only_asks) return;
+  std::visit(
+      [&](auto& handshake) {
+        if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) judge(caller, handshake.status());
+      },
+      caller->handshake);
+}
+
+// Moves a call of ours on. When it has been answered the caller is spent: its peer is -1.
+void LinkMaker::advance(Caller* caller, short events) {
+  if (caller->peer < 0) return;
+  const PeerInfo& to = peers_[index(caller->peer)];
+  if (!caller->fd) {
+    if (Patience::Clock::now() - caller->since >= kRetry) dial(caller);
+    return;
+  }
+  if (caller->connecting) {
+    const std::string name = to.addresses[caller->next_address].to_string(to.tcp_port);
+    if (events != 0) {
+      const int error = end_connect(caller->fd.get());
+      if (error != 0)
+        return dial_next(caller, Status(StatusCode::kSystem, fmt::format("connect to {}: {}", name, errno_text(error))),
+                         error == ECONNREFUSED);
+      caller->connecting = false;
+      return greet(caller);
+    }
+    if (Patience::Clock::now() - caller->since < kConnect) return;
+    return dial_next(caller,
+                     Status(StatusCode::kTimeout, fmt::format("connect to {}: no answer within {} s", name,
+                                                              std::chrono::seconds(kConnect).count())),
+                     false);
+  }
+  if (events == 0) return;
+  if (caller->only_asks) {  // dropped there, as a stranger, or by the kernel: once more, which tells
+    return dial_again(caller);
+  }
+  const auto [state, why] = std::visit(
+      [&](auto& h) {
+        const auto now = h.advance(caller->fd.get());
+        return std::pair(now, h.status());
+      },
+      caller->handshake);
+  if (state == ClientHandshake::State::kFailed) return judge(caller, why);
+  if (state != ClientHandshake::State::kAccepted) return;
+  link(caller->peer, std::move(caller->fd), same_host(caller->peer), session_of<ClientHandshake>(caller->handshake));
+  caller->peer = -1;
+}
+
+void LinkMaker::take(Fd fd, std::string address, bool local) {
+  while (strangers_.size() >= kMaxPending + peers_.size()) close_one_pending(false);
+  Stranger& s = strangers_.emplace_back(
+      Stranger{std::move(fd), std::move(address), local,
+               ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
+               Patience::Clock::now()});
+  if (local) s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
+  serve(s);  // a peer has usually spoken before it is accepted
+  if (!s.fd) strangers_.pop_back();
+  else if (local) s.address = local_peer_name(s.fd.get());
+}
+
+// Unless it has just proved that it need not go. False: there is none.
+bool LinkMaker::close_one_pending(bool silent_only) {
+  const auto s = first_to_close(strangers_);
+  if (s == strangers_.end() || (silent_only && s->has_greeted())) return false;
+  if (s->fd) serve(*s);
+  strangers_.erase(s);
+  return true;
+}
+
+Status LinkMaker::accept_from(int listener, bool local) {
+  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+    std::string address;
+    Fd fd = accept_one(listener, local ? nullptr : &address);
+    if (fd) {
+      take(std::move(fd), std::move(address), local);
+      continue;
+    }
+    if (errno != EMFILE && errno != ENFILE) return {};
+    if (close_one_pending(true)) continue;
+    // It would not get better until the deadline.
+    return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
+                                                   "(ulimit -n)",
+                                                   rank_, errno_text(EMFILE)));
+  }
+  return {};
+}
+
+// Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
+void LinkMaker::serve(Stranger& s) {
+  const auto state = std::visit([&](auto& h) { return h.advance(s.fd.get()); }, s.handshake);
+  if (state == ServerHandshake::State::kUnderWay) return;
+  const auto [peer, wrong_secret, why] =
+      std::visit([](const auto& h) { return std::tuple(h.rank(), h.was_wrong_secret(), h.why()); }, s.handshake);
+  if (wrong_secret && num_refusals_++ < kMaxRefusalsLogged)
+    std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
+                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), why.c_str());
+  if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
+      !known_[index(peer)])
+    link(peer, std::move(s.fd), s.local, session_of<ServerHandshake>(s.handshake));
+  s.fd.reset();
+}
+
+void LinkMaker::add_to(std::vector<pollfd>* fds) const {
+  fds->push_back({port_.local.get(), POLLIN, 0});
+  for (const Fd& l : port_.tcp.sockets) fds->push_back({l.get(), POLLIN, 0});
+  for (const Caller& c : callers_) fds->push_back({c.fd.get(), c.connecting ? short{POLLOUT} : short{POLLIN}, 0});
+  for (const Stranger& s : strangers_) fds->push_back({s.fd.get(), POLLIN, 0});
+}
+
+int LinkMaker::slice_ms(int most_ms) const {
+  const bool again = std::any_of(callers_.begin(), callers_.end(), [](const Caller& c) { return !c.fd; });
+  return again ? std::min<int>(most_ms, kRetry.count()) : most_ms;
+}
+
+Status LinkMaker::step(const pollfd* polled) {
+  RONDO_TRY(std::exchange(own_, {}));
+  size_t i = 1 + port_.tcp.sockets.size();
+  for (Caller& c : callers_) advance(&c, polled[i++].revents);
+  for (Stranger& s : strangers_)
+    if (polled[i++].revents != 0) serve(s);
+  callers_.remove_if([](const Caller& c) { return c.peer < 0; });
+  const auto now = Patience::Clock::now();
+  strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
+    return !s.fd || (!s.has_greeted() && now - s.since > kPendingPatience);
+  });
+  if (polled[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
+  for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
+    if (polled[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));
+  return {};
+}
+
+namespace {
+
+// The links of a plan, with the root listening.
+class MeshBuilder {
+ public:
+  MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Patience& patience)
+      : rank_(request.rank),
+        peers_(request.met->peers),
+        root_(*request.met->root),
+        patience_(patience),
+        interrupt_(request.interrupt),
+        wanted_(request.met->plan.neighbours(request.rank)),
+        maker_(request.rank, *request.secret, request.met->peers, port, std::move(encryption),
+               all_but(wanted_, request.met->peers.size())),
+        links_(request.met->peers.size()) {}
+
+  Status build();
+  Status give_up(const Status& why);
+  std::vector<std::unique_ptr<Link>> take() { return std::move(links_); }
+
+ private:
+  static std::vector<bool> all_but(const std::vector<Rank>& ranks, size_t num_ranks) {
+    std::vector<bool> set(num_ranks, true);
+    for (const Rank r : ranks) set[static_cast<size_t>(r)] = false;
+    return set;
+  }
+  Status could_not_connect(const LinkMaker::Failure& failure);
+  Status news_from_root();
+  Status harvest();
+  std::vector<Rank> missing() const;
+
+  const Rank rank_;
+  const std::vector<PeerInfo>& peers_;
+  Link& root_;
+  const Patience& patience_;
+  const std::function<Status()>& interrupt_;
+  const std::vector<Rank> wanted_;
+  LinkMaker maker_;
+  std::vector<std::unique_ptr<Link>> links_;
+  size_t num_linked_ = 0;
+};
+
+// Whoever has all of his links finds this one closed, in his first collective call: he is told why.
+Status MeshBuilder::give_up(const Status& why) {
+  const auto payload = refusal_payload(why);
+  for (const auto& link : links_) {
+    if (!link) continue;
+    link->queue(FrameKind::kGaveUp, 1, payload);
+    link->flush();
+  }
+  return why;
+}
+
+// A peer that does not answer may have given up because another one has died: the root hears of that and says so, if a
+// little later.
+Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
+  const Patience news = patience_.at_most(kNewsS);
+  do {
+    RONDO_TRY(news_from_root());
+  } while (root_.end(nullptr) == Link::End::kNone && news.wait_ready(root_.fd(), POLLIN, "waiting for news").ok());
+  const Rank peer = failure.peer;
+  return Status(failure.why.code(),
+                fmt::format("rank {} could not connect to {}: {}", rank_,
+                            peer_text(peer, peers_[static_cast<size_t>(peer)]), failure.why.message()));
+}
+
+Status MeshBuilder::news_from_root() {
+  root_.drain();
+  if (auto frame = root_.pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
+  return {};
+}
+
+std::vector<Rank> MeshBuilder::missing() const {
+  std::vector<Rank> ranks;
+  for (const Rank r : wanted_)
+    if (!links_[static_cast<size_t>(r)]) ranks.push_back(r);
+  return ranks;
+}
+
+Status MeshBuilder::harvest() {
+  for (auto& [peer, link] : maker_.take_links()) {
+    links_[static_cast<size_t>(peer)] = std::move(link);
+    ++num_linked_;
+  }
+  for (const LinkMaker::Failure& f : maker_.take_failures()) RONDO_TRY(could_not_connect(f));
+  return {};
+}
+
+// All handshakes at once, ours with the ranks below and those of the ranks above: two wake-ups of a rank can serve
+// dozens of peers.
+Status MeshBuilder::build() {
+  for (const Rank peer : wanted_)
+    if (peer < rank_) maker_.call(peer);
+  std::vector<pollfd> fds;
+  for (;;) {
+    RONDO_TRY(harvest());
+    if (num_linked_ == wanted_.size()) return {};
+    const bool root_speaks = root_.end(nullptr) == Link::End::kNone;
+    fds.assign(1, {root_speaks ? root_.fd() : -1, POLLIN, 0});
+    maker_.add_to(&fds);
+    ::poll(fds.data(), fds.size(), maker_.slice_ms(patience_.slice_ms()));
+    if (Status s = maker_.step(&fds[1]); !s.ok())
+      return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
+    RONDO_TRY(harvest());
+    RONDO_TRY(news_from_root());
+    if (interrupt_) RONDO_TRY(interrupt_());
+    if (const Status s = patience_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
+      return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
+                                          list_ranks(missing()), peers_.size()));
+  }
+}
+
+}  // namespace
+
+void MeshPort::take_in(int nranks) {
+  const size_t most = kMaxPending + static_cast<size_t>(nranks);
+  for (size_t l = 0; l < 1 + tcp.sockets.size(); ++l) {
+    const bool is_local = l == 0;
+    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+      std::string address;
+      Fd fd = accept_one(is_local ? local.get() : tcp.sockets[l - 1].get(), is_local ? nullptr : &address);
+      const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE) && !waiting.empty();
+      if (!fd && !out_of_descriptors) break;
+      if (out_of_descriptors || waiting.size() == most) waiting.pop_front();
+      if (fd) waiting.push_back({std::move(fd), std::move(address), is_local});
+    }
+  }
+}
+
+Expected<MeshPort> open_mesh_port(PeerInfo* self) {
+  uint64_t random[2];
+  RONDO_TRY(random_bytes(random, sizeof(random)));
+  self->unix_name = fmt::format("rondo-{}-{:016x}{:016x}", ::getpid(), random[0], random[1]);
+  MeshPort port;
+  RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
+  RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
+  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(interfaces));
+  RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));
+  self->tcp_port = port.tcp.port;
+  self->addresses = port.tcp.addresses;
+  return port;
+}
+
+Expected<std::vector<std::unique_ptr<Link>>> connect_mesh(const MeshRequest& request, MeshPort& port,
+                                                          const Patience& patience) {
+  RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+  MeshBuilder builder(request, port, std::move(encrypted), patience);
+  const Status built = builder.build();
+  if (!built.ok()) return builder.give_up(built);
+  return builder.take();
+}
+
+}  // namespace rondo

@@ -1,0 +1,268 @@
+// What only some of the ranks see, told to the others. Where the mesh is not full a rank sees the end of its neighbours
+// alone, so ends are passed on:
+//
+//   lost   a flood: whoever hears of a loss tells all of its neighbours, once
+//   left   two steps: the neighbours of who has left each tell some of theirs, so that everybody hears of it once. In
+//          the grid of bootstrap/mesh_plan.h, X leaves; those of its row tell their columns:
+//
+//             .  .  T  .         T hears of X from F. Where there is no F in an incomplete grid, or F has left or died,
+//             .  .  |  .         those of X's column tell their rows in its place: G. Where neither is left T hears
+//             X --- F  .         nothing, having seen both of them go; nor where F leaves in the same moment.
+//
+//   aborted, disagreement   floods as well, of the first that a rank hears of, or is told to announce; what has an
+//          earlier place in the ranks' order comes after it all the same
+//   given up  a collective call that fails: whoever hears of it in that call tells all of its neighbours, once
+//
+//   news = { what u8 | rank u32 | place u64 | text str } ...
+//
+// Between collective calls a thread of this file passes on what comes, also while its rank computes. It sleeps unless
+// something comes.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "bootstrap/bootstrap_impl.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint8_t kLost = 1, kLeft = 2, kAborted = 3, kDisagreement = 4;
+constexpr int kUnsentMs = 20;  // until another try where a neighbour's socket is full
+constexpr size_t kStackBytes = 512 * 1024;
+
+}  // namespace
+
+Bootstrap::Impl::Turn::Turn(Impl& impl) : impl_(impl), has_(true) {
+  while (impl_.turn_taken_.exchange(true, std::memory_order_acquire)) impl_.turn_taken_.wait(true);
+}
+Bootstrap::Impl::Turn::Turn(Impl& impl, std::try_to_lock_t)
+    : impl_(impl), has_(!impl.turn_taken_.exchange(true, std::memory_order_acquire)) {}
+Bootstrap::Impl::Turn::~Turn() {
+  if (!has_) return;
+  impl_.turn_taken_.store(false, std::memory_order_release);
+  impl_.turn_taken_.notify_one();
+}
+
+void Bootstrap::Impl::tell(Rank to, uint8_t what, const Gone& gone) {
+  const auto& link = links_[static_cast<size_t>(to)];
+  if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
+  outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
+}
+
+// One frame for each neighbour, however much there is to tell.
+void Bootstrap::Impl::send_news() {
+  for (auto& [to, text] : std::exchange(outgoing_news_, {})) {
+    links_[static_cast<size_t>(to)]->queue(FrameKind::kNews, 0, std::make_shared<const std::string>(text.take()));
+    unsent_news_.push_back(to);
+  }
+  std::erase_if(unsent_news_, [this](Rank r) { return links_[static_cast<size_t>(r)]->flush(); });
+  if (!unsent_news_.empty()) wake_news();
+}
+
+void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
+  if (gone_[static_cast<size_t>(what.rank)]) return;
+  gone_[static_cast<size_t>(what.rank)] = true;
+  if (!loss_) loss_ = Loss{what.rank, what.text};  // the first counts
+  if (plan_.is_full()) return;
+  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
+    if (r != from && r != what.rank) tell(r, kLost, what);
+}
+
+void Bootstrap::Impl::note_announced(Topic topic, const Gone& what, Rank from) {
+  auto& known = announced_[static_cast<size_t>(topic)];
+  if (known && known->place <= what.place) return;
+  known = Announcement{what.rank, what.place, what.text};
+  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
+    if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
+}
+
+void Bootstrap::Impl::announce(Topic topic, uint64_t place, std::string text) {
+  const std::lock_guard lock(loss_mutex_);
+  note_announced(topic, {rank_, std::move(text), place}, -1);
+  send_news();
+}
+
+std::optional<Bootstrap::Announcement> Bootstrap::Impl::announced(Topic topic) {
+  const std::lock_guard lock(loss_mutex_);
+  return announced_[static_cast<size_t>(topic)];
+}
+
+// from: who says so; -1: its own link.
+void Bootstrap::Impl::note_left(const Gone& what, Rank from) {
+  if (gone_[static_cast<size_t>(what.rank)]) return;
+  gone_[static_cast<size_t>(what.rank)] = true;
+  if (!first_left_) first_left_ = what.rank;
+  if (plan_.is_full()) return;
+  if (from >= 0) parted_[what.rank] = what.text;
+  else forward_leaving(what);
+}
+
+void Bootstrap::Impl::forward_leaving(const Gone& what) {
+  const Rank x = what.rank;
+  if (!plan_.linked(x, rank_)) return;  // a late link: its neighbours know, too
+  const bool same_row = plan_.corner(x, rank_) == rank_, same_column = plan_.corner(rank_, x) == rank_;
+  for (const Rank t : plan_.neighbours(rank_)) {
+    if (t == x || plan_.linked(t, x)) continue;
+    const Rank f = plan_.corner(x, t);  // in x's row and t's column
+    if (same_row && f == rank_) tell(t, kLeft, what);
+    if (same_column && plan_.corner(t, x) == rank_ && (f < 0 || gone_[static_cast<size_t>(f)])) tell(t, kLeft, what);
+  }
+}
+
+// With loss_mutex_, what a rank said when it left.
+std::optional<Bootstrap::Impl::Goodbye> Bootstrap::Impl::goodbye_of(Rank peer) {
+  const auto parted = parted_.find(peer);
+  if (links_[peer] ? links_[peer]->end(nullptr) != Link::End::kLeft : parted == parted_.end()) return std::nullopt;
+  const std::string bytes = links_[peer] ? links_[peer]->note() : parted->second;
+  wire::Reader r(bytes);
+  Goodbye said;
+  said.cause = r.str();
+  said.note = r.str();
+  return said;
+}
+
+std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
+  if (plan_.is_full()) look();  // reads what has come; else somebody has
+  const std::lock_guard lock(loss_mutex_);
+  auto said = goodbye_of(peer);
+  return said ? std::optional(std::move(said->note)) : std::nullopt;
+}
+
+// With loss_mutex_.
+std::string Bootstrap::Impl::left_text(Rank peer) {
+  const auto said = goodbye_of(peer);
+  return peer_text(peer, peers_[peer]) + " left the communicator" +
+         (said && !said->cause.empty() ? fmt::format(" after this failure: {}", said->cause) : "");
+}
+
+// The mesh's thread must not write behind the goodbyes.
+void Bootstrap::Impl::say_goodbye(const std::string& note, const Status& cause) {
+  if (is_in_forked_child()) return;  // the thread may have held a lock
+  if (!plan_.is_full()) {
+    const Call call(*this);
+    look();
+    const std::lock_guard lock(loss_mutex_);
+    leaving_ = true;
+  }
+  stop_news();
+  const Call call(*this);
+  if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
+  port_.shut();
+  wire::Writer said;
+  said.str(cause.message()).str(note);
+  for (const auto& link : links_)
+    if (link) link->say_goodbye(std::string(said.bytes()));
+}
+
+// What has been read from a neighbour.
+void Bootstrap::Impl::take_news(Rank from) {
+  while (const auto frame = links_[static_cast<size_t>(from)]->pop_news()) {
+    wire::Reader r(frame->payload);
+    while (r.ok() && !r.finished()) {
+      const auto what = r.get<uint8_t>();
+      const auto rank = r.get<uint32_t>();
+      const auto place = r.get<uint64_t>();
+      Gone gone{static_cast<Rank>(rank), std::string(r.str()), place};
+      if (!r.ok() || rank >= peers_.size()) break;
+      if (gone.rank == rank_) continue;
+      if (what == kLost) note_lost(gone, from);
+      if (what == kAborted) note_announced(Topic::kAbort, gone, from);
+      if (what == kDisagreement) note_announced(Topic::kDisagreement, gone, from);
+      if (what == kLeft && !links_[rank]) note_left(gone, from);
+    }
+  }
+}
+
+// The state of a neighbour, after its link has been read.
+void Bootstrap::Impl::judge(Rank peer, bool process_ended) {
+  take_news(peer);
+  std::string why;
+  const Link::End end = links_[static_cast<size_t>(peer)]->end(&why);
+  if (end == Link::End::kNone && !process_ended) return;
+  forget(peer);
+  if (end == Link::End::kLeft) return note_left({peer, links_[static_cast<size_t>(peer)]->note()}, -1);
+  note_lost({peer, fmt::format("{} was lost: {}", peer_text(peer, peers_[static_cast<size_t>(peer)]),
+                               process_ended ? "its process has ended"
+                                             : why + " without a goodbye, so its process died or gave up")},
+            -1);
+}
+
+// Within a call that has the turn.
+void Bootstrap::Impl::judge_aloud(Rank peer, bool process_ended) {
+  if (plan_.is_full()) return;
+  const std::lock_guard lock(loss_mutex_);
+  judge(peer, process_ended);
+  send_news();
+}
+
+// Who the ranks without a link to this one are, which the rendezvous leaves to the mesh.
+Status Bootstrap::Impl::learn_of_all() {
+  wire::Writer mine;
+  encode(peers_[static_cast<size_t>(rank_)], &mine);
+  std::vector<std::string> all;
+  RONDO_TRY(gather(FrameKind::kGather, mine.bytes(), &all));
+  for (size_t r = 0; r < all.size(); ++r) {
+    wire::Reader reader(all[r]);
+    peers_[r] = decode_peer(&reader);
+    if (!reader.finished())
+      return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r));
+  }
+  return {};
+}
+
+Status Bootstrap::Impl::start_news() {
+  news_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!news_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
+  auto loop = +[](void* self) -> void* {
+    Impl& impl = *static_cast<Impl*>(self);
+    pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.news_wake_.get(), POLLIN, 0}};
+    for (bool unsent = false; !impl.news_stops_;) {
+      ::poll(fds, 2, unsent ? kUnsentMs : -1);
+      uint64_t times;
+      (void)!::read(impl.news_wake_.get(), &times, sizeof times);
+      if (impl.news_stops_) break;
+      const Turn turn(impl);
+      impl.look();
+      const std::lock_guard lock(impl.loss_mutex_);
+      unsent = !impl.unsent_news_.empty();
+      if (unsent) ::poll(nullptr, 0, 1);
+    }
+    return nullptr;
+  };
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signal handlers must not run on this thread
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t thread;
+  const int error = ::pthread_create(&thread, &attributes, loop, this);
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return Status(StatusCode::kSystem, "start the thread that passes news on: " + errno_text(error));
+  news_thread_ = thread;
+  news_pid_ = ::getpid();
+  return {};
+}
+
+void Bootstrap::Impl::wake_news() {
+  const uint64_t one = 1;
+  if (news_wake_) (void)!::write(news_wake_.get(), &one, sizeof one);
+}
+
+// Without the turn, which the thread may be waiting for.
+void Bootstrap::Impl::stop_news() {
+  if (!news_thread_ || is_in_forked_child()) return;
+  news_stops_ = true;
+  wake_news();
+  ::pthread_join(*news_thread_, nullptr);
+  news_thread_.reset();
+}
+
+}  // namespace rondo

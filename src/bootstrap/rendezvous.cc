@@ -1,0 +1,183 @@
+#include "bootstrap/rendezvous.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <unordered_map>
+
+namespace rondo {
+namespace {
+
+constexpr double kAddressS = 5;  // per address: one of several may lead nowhere
+constexpr double kHandshakeS = 10;
+constexpr double kVerdictGraceS = 2;  // the root, which knows who is missing, should speak before this side gives up
+constexpr int kRetryMs = 20;
+constexpr size_t kMaxTableBytes = 256 << 20;
+
+struct Reached {
+  Fd fd;
+  std::unique_ptr<TlsSession> session;
+};
+
+// One attempt over all addresses. *retry says whether another may succeed.
+Expected<Reached> reach_root(const IdContents& id, Rank rank, const Patience& patience, bool* retry) {
+  Status last;
+  size_t num_refused = 0;
+  RONDO_TRY_ASSIGN(const Encryption encrypted, encryption());
+  for (const IpAddress& address : id.addresses) {
+    bool refused = false;
+    auto fd = connect_tcp(address, id.port, patience.at_most(kAddressS), &refused);
+    if (fd.ok()) {
+      auto session = authenticate_client(fd->get(), ClientHandshake(id.secret, Purpose::kRendezvous, rank, encrypted),
+                                         patience.at_most(kHandshakeS));
+      if (session.ok()) return Reached{std::move(*fd), std::move(*session)};
+      last = session.status();
+      *retry = last.code() == StatusCode::kPeerLost || last.code() == StatusCode::kTimeout;
+      last = Status(last.code(), fmt::format("rank {} at the rendezvous {}: {}", rank, address.to_string(id.port),
+                                             last.message()));
+      if (!*retry) return last;
+    } else {
+      last = fd.status();
+      num_refused += refused;
+    }
+    if (patience.aborted() || patience.expired()) break;
+  }
+  *retry = id.derived || num_refused < id.addresses.size();
+  if (*retry) return last;
+  return Status(StatusCode::kPeerLost,
+                fmt::format("rank {} found no rendezvous at {}: it has served its communicator, its deadline has passed, "
+                            "or the process that made the id has ended", rank, id.addresses[0].to_string(id.port)));
+}
+
+Expected<Reached> connect_to_root(const IdContents& id, Rank rank, const Patience& patience,
+                                  const std::function<Status()>& interrupt) {
+  for (;;) {
+    if (interrupt) RONDO_TRY(interrupt());
+    bool retry = true;
+    auto reached = reach_root(id, rank, patience, &retry);
+    if (reached.ok() || !retry) return reached;
+    if (const Status s = patience.pause(kRetryMs, "connecting to the rendezvous"); !s.ok())
+      return Status(s.code(), fmt::format("rank {} {}; last: {}", rank, s.message(), reached.status().message()));
+  }
+}
+
+//   table = ranks u32 | most_full u32 | { number of the host u32 } of each rank | entries u32 | { rank u32 | who } ...
+Expected<Met> decode_table(const Frame& frame, int nranks, Rank rank) {
+  wire::Reader r(frame.payload);
+  Met met;
+  const auto num_ranks = r.get<uint32_t>();
+  const auto most_full = static_cast<int>(r.get<uint32_t>());
+  std::vector<uint32_t> hosts;
+  for (int i = 0; i < nranks && r.ok(); ++i) hosts.push_back(r.get<uint32_t>());
+  met.peers.resize(static_cast<size_t>(nranks));
+  std::vector<bool> known(met.peers.size(), false);
+  bool good = num_ranks == static_cast<uint32_t>(nranks) && most_full > 0;
+  for (auto left = r.get<uint32_t>(); left > 0 && good && r.ok(); --left) {
+    const auto whose = r.get<uint32_t>();
+    good = whose < num_ranks;
+    if (!good) break;
+    met.peers[whose] = decode_peer(&r);
+    known[whose] = true;
+  }
+  if (good && r.finished()) {
+    met.plan = MeshPlan(std::move(hosts), most_full);
+    for (const Rank peer : met.plan.neighbours(rank)) good = good && known[static_cast<size_t>(peer)];
+    if (good && known[static_cast<size_t>(rank)]) return met;
+  }
+  return Status(StatusCode::kInternal, "the rendezvous sent a table that cannot be decoded");
+}
+
+}  // namespace
+
+std::string list_ranks(const std::vector<Rank>& ranks) {
+  constexpr size_t kMaxNamed = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxNamed); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  if (ranks.size() > kMaxNamed) text += fmt::format(" and {} more", ranks.size() - kMaxNamed);
+  return text;
+}
+
+Status refusal(const Frame& frame) {
+  wire::Reader r(frame.payload);
+  const auto code = r.get<uint8_t>();
+  const std::string message(r.str());
+  return r.finished() ? status_from_peer(code, message)
+                      : Status(StatusCode::kInternal, "the rendezvous sent a broken refusal");
+}
+
+std::shared_ptr<const std::string> refusal_payload(const Status& why) {
+  wire::Writer w;
+  w.put(static_cast<uint8_t>(why.code())).str(why.message());
+  return std::make_shared<const std::string>(w.take());
+}
+
+TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
+  std::unordered_map<std::string_view, uint32_t> numbers;
+  std::vector<uint32_t> hosts;
+  for (const PeerInfo& p : peers) {
+    hosts.push_back(numbers.emplace(p.host, static_cast<uint32_t>(numbers.size())).first->second);
+    wire::Writer w;
+    w.put(static_cast<uint32_t>(encoded_.size()));
+    encode(p, &w);
+    encoded_.push_back(w.take());
+  }
+  plan_ = MeshPlan(std::move(hosts), most_full);
+  if (plan_.is_full()) everything_ = std::make_shared<const std::string>(entries_of(plan_.order()));
+}
+
+std::string TableWriter::entries_of(const std::vector<Rank>& ranks) const {
+  wire::Writer w;
+  w.put(static_cast<uint32_t>(plan_.nranks())).put(static_cast<uint32_t>(plan_.most_full()));
+  for (const uint32_t host : plan_.hosts()) w.put(host);
+  w.put(static_cast<uint32_t>(ranks.size()));
+  for (const Rank r : ranks) w.raw(encoded_[static_cast<size_t>(r)]);
+  return w.take();
+}
+
+std::shared_ptr<const std::string> TableWriter::of(Rank rank) const {
+  if (everything_ != nullptr) return everything_;
+  std::vector<Rank> ranks = plan_.neighbours(rank);
+  ranks.push_back(rank);
+  return std::make_shared<const std::string>(entries_of(ranks));
+}
+
+Expected<Met> join_rendezvous(const IdContents& id, int nranks, Rank rank, const PeerInfo& self,
+                              const Patience& patience, const std::function<Status()>& interrupt) {
+  RONDO_TRY_ASSIGN(Reached reached, connect_to_root(id, rank, patience, interrupt));
+  auto root = std::make_unique<Link>(std::move(reached.fd), false, kMaxTableBytes, std::move(reached.session));
+  wire::Writer join;
+  join.put(static_cast<uint32_t>(nranks))
+      .put(static_cast<uint64_t>(patience.left_s() * 1e3))
+      .put(static_cast<uint64_t>(patience.seconds() * 1e3));
+  encode(self, &join);
+  root->queue(FrameKind::kJoin, 0, std::make_shared<const std::string>(join.take()));
+
+  const Patience grace = patience.extended(kVerdictGraceS);
+  for (;;) {
+    const bool flushed = root->flush();
+    root->drain();
+    if (auto frame = root->pop()) {
+      if (frame->kind == FrameKind::kRefused) return refusal(*frame);
+      RONDO_TRY_ASSIGN(Met met, decode_table(*frame, nranks, rank));
+      met.root = std::move(root);
+      return met;
+    }
+    std::string why;
+    if (root->end(&why) != Link::End::kNone)
+      return Status(StatusCode::kPeerLost,
+                    fmt::format("rank {} lost the rendezvous before all {} ranks had joined ({}): the process that made "
+                                "the id has ended", rank, nranks, why));
+    pollfd p{root->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0};
+    ::poll(&p, 1, grace.slice_ms());
+    if (const Status s = interrupt ? interrupt() : Status(); !s.ok()) {  // the others are told why this rank leaves
+      root->queue(FrameKind::kGaveUp, 0, refusal_payload(s));
+      root->flush();
+      return s;
+    }
+    RONDO_TRY(grace.check(fmt::format("rank {} waits at the rendezvous for the other {} ranks", rank, nranks - 1)));
+  }
+}
+
+}  // namespace rondo

@@ -1,0 +1,367 @@
+// The root's side of bootstrap/rendezvous.h: one thread, one loop, no wait on any single connection. What a wake-up costs
+// does not grow with the number of ranks that wait.
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "bootstrap/pending.h"
+#include "bootstrap/rendezvous.h"
+#include "config/setting_table.h"
+
+namespace rondo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kPollMs = 100;
+constexpr int kCrowdedPollMs = 20;
+constexpr int kUnsentPollMs = 2;                       // while somebody's socket takes no more
+constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at everybody's age
+constexpr size_t kMaxJoinBytes = 64 * 1024;
+constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
+
+Clock::duration seconds(double s) { return std::chrono::microseconds(static_cast<int64_t>(std::clamp(s, 0.0, 1e8) * 1e6)); }
+
+struct Connection {
+  std::string address;
+  uint64_t source_hash = 0;
+  Clock::time_point since = Clock::now();
+  Fd fd;                          // until authenticated
+  std::optional<ServerHandshake> handshake;
+  std::unique_ptr<Link> link;     // since
+  Rank rank = -1;
+  bool joined = false;            // in the table
+  bool meshed = false;
+  bool told = false;              // of the failure
+  bool finished = false;          // to be dropped
+  int watched_fd() const { return link ? link->fd() : fd.get(); }
+  uint64_t source() const { return source_hash; }
+  bool has_greeted() const { return handshake->has_greeted(); }
+};
+
+class Root {
+ public:
+  Root(Listeners listeners, const Secret& secret, Encryption encryption, double deadline_s, int most_full)
+      : listeners_(std::move(listeners)),
+        secret_(secret),
+        encryption_(std::move(encryption)),
+        most_full_(most_full),
+        deadline_(Clock::now() + seconds(deadline_s)) {}
+
+  /// Before run().
+  Status open() {
+    news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
+    for (Fd& l : listeners_.sockets)
+      if (!watch(l.get(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    return {};
+  }
+
+  void run() {
+    while (!done()) {
+      const bool wait_for_room = std::exchange(crowded_, false);
+      for (Fd& l : listeners_.sockets) {
+        epoll_event event = {wait_for_room ? 0u : EPOLLIN, {.ptr = nullptr}};
+        if (wait_for_room || was_crowded_) ::epoll_ctl(news_.get(), EPOLL_CTL_MOD, l.get(), &event);
+      }
+      was_crowded_ = wait_for_room;
+      epoll_event events[64];
+      const int n = ::epoll_wait(news_.get(), events, std::size(events),
+                                 wait_for_room     ? kCrowdedPollMs
+                                 : unsent_.empty() ? kPollMs
+                                                   : kUnsentPollMs);
+      bool somebody_came = false;
+      for (int i = 0; i < n; ++i) {
+        if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));
+        else somebody_came = true;
+      }
+      std::erase_if(unsent_, [](Connection* c) { return c->link->flush(); });
+      drop_the_finished();
+      for (size_t i = 0; somebody_came && i < listeners_.sockets.size(); ++i) accept_from(listeners_.sockets[i].get());
+      watch_the_clock();
+    }
+  }
+
+ private:
+  bool done() const {
+    if (failed_) return Clock::now() >= deadline_ || (nranks_ > 0 && num_told_ >= nranks_ && unsent_.empty());
+    return (table_sent_ && connections_.empty()) || Clock::now() >= deadline_ + kFarewell;
+  }
+  bool watch(int fd, Connection* what) {  // nullptr: of a listener
+    epoll_event event = {EPOLLIN, {.ptr = what}};
+    return ::epoll_ctl(news_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+  // A forked child may hold copies, for which the kernel would go on to report what is no longer here.
+  void unwatch(int fd) { ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+  void send(Connection& c, FrameKind kind, std::shared_ptr<const std::string> payload) {
+    c.link->queue(kind, 0, std::move(payload));
+    unsent_.push_back(&c);
+  }
+  void finish(Connection& c) {
+    c.finished = true;
+    some_finished_ = true;
+  }
+
+  // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
+  void accept_from(int listener) {
+    for (int i = 0; i < kMaxAcceptsAtOnce && !listeners_.sockets.empty(); ++i) {
+      Connection c;
+      c.fd = accept_one(listener, &c.address);
+      if (!c.fd) {
+        const bool out_of_descriptors = errno == EMFILE || errno == ENFILE;
+        if (out_of_descriptors && close_one_pending()) continue;
+        crowded_ = out_of_descriptors;
+        return;
+      }
+      while (pending_.size() >= kMaxPending + num_awaited()) close_one_pending();
+      c.source_hash = source_of(c.address);
+      c.handshake.emplace(secret_, Purpose::kRendezvous, encryption_);
+      Connection& kept = pending_.emplace_back(std::move(c));
+      if (!watch(kept.fd.get(), &kept)) finish(kept);
+      else serve(kept);  // a rank has usually spoken before it is accepted
+    }
+  }
+  // Ranks that may all come at once and need not go for one another; unknown before the first has joined.
+  size_t num_awaited() const { return static_cast<size_t>(std::max(0, nranks_ - num_present_)); }
+  // Unless it has just proved that it need not go. False: nobody is pending.
+  bool close_one_pending() {
+    const auto c = first_to_close(pending_);
+    if (c == pending_.end()) return false;
+    serve(*c);
+    if (c->link) return true;
+    unwatch(c->fd.get());
+    pending_.erase(c);
+    return true;
+  }
+
+  void serve(Connection& c) {
+    if (c.finished) return;
+    if (!c.link) {
+      const auto state = c.handshake->advance(c.fd.get());
+      if (state == ServerHandshake::State::kFailed) {
+        if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
+          std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", c.address.c_str(), c.handshake->why().c_str(),
+                       num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
+        if (c.handshake->encryption_differs()) fail_for_encryption(c);
+        finish(c);
+      }
+      if (state != ServerHandshake::State::kAccepted) return;
+      const auto at = std::find_if(pending_.begin(), pending_.end(), [&c](const Connection& p) { return &p == &c; });
+      connections_.splice(connections_.end(), pending_, at);
+      c.rank = c.handshake->rank();
+      c.link = std::make_unique<Link>(std::move(c.fd), false, kMaxJoinBytes, c.handshake->take_session());
+    }
+    c.link->drain();
+    while (auto frame = c.link->pop()) {
+      if (frame->kind == FrameKind::kJoin && !c.joined) admit(c, *frame);
+      else if (frame->kind == FrameKind::kMeshed) c.meshed = true;
+      else if (frame->kind == FrameKind::kGaveUp && c.joined) fail(refusal(*frame));
+    }
+    std::string why;
+    if (c.link->end(&why) == Link::End::kNone) return;
+    finish(c);
+    if (c.joined && !c.meshed && !c.told)
+      fail(StatusCode::kPeerLost, fmt::format("{} left the rendezvous before all ranks were connected ({})",
+                                              peer_text(c.rank, peers_[c.rank]), why));
+  }
+
+  // It has heard so in the handshake. The others would wait for it in vain.
+  void fail_for_encryption(const Connection& c) {
+    fail(StatusCode::kMismatch,
+         fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT alike on all "
+                     "ranks",
+                     c.handshake->rank(), c.address, encryption_.on ? "does not encrypt" : "encrypts", ::getpid(),
+                     encryption_.on ? "does" : "does not"));
+    ++num_told_;
+  }
+
+  void admit(Connection& c, const Frame& join) {
+    wire::Reader r(join.payload);
+    const auto nranks = static_cast<int>(r.get<uint32_t>());
+    const auto deadline = Clock::now() + seconds(static_cast<double>(r.get<uint64_t>()) * 1e-3);
+    const double deadline_text_s = static_cast<double>(r.get<uint64_t>()) * 1e-3;  // of which some has passed already
+    PeerInfo info = decode_peer(&r);
+    if (!r.finished() || nranks < 1 || c.rank < 0 || c.rank >= nranks) {
+      finish(c);
+      return;
+    }
+    if (failed_) {
+      if (nranks_ == 0) nranks_ = std::min(nranks, kMaxRanks);  // so many are to be told
+      return tell(c);
+    }
+    if (nranks > kMaxRanks) {  // before anything is made of that size
+      newcomer_ = &c;
+      return fail(StatusCode::kInvalidArgument,
+                  fmt::format("{} was started with nranks = {}: a communicator has at most {} ranks",
+                              peer_text(c.rank, info), nranks, kMaxRanks));
+    }
+    if (nranks_ == 0) {
+      nranks_ = nranks;
+      first_ = c.rank;
+      peers_.resize(nranks);
+      present_.resize(nranks, false);
+    }
+    if (num_present_ == 0 || deadline < deadline_) {
+      deadline_ = deadline;
+      deadline_text_s_ = deadline_text_s;
+    }
+    if (nranks != nranks_) {
+      newcomer_ = &c;
+      return fail(StatusCode::kMismatch, fmt::format("{} was started with nranks = {}, but {} with nranks = {}",
+                                                     peer_text(c.rank, info), nranks, peer_text(first_, peers_[first_]),
+                                                     nranks_));
+    }
+    if (present_[c.rank]) {
+      newcomer_ = &c;
+      return fail(StatusCode::kMismatch,
+                  fmt::format("rank {} of {} came twice: {} and {}", c.rank, nranks_,
+                              peer_text(c.rank, peers_[c.rank]), peer_text(c.rank, info)));
+    }
+    peers_[c.rank] = std::move(info);
+    present_[c.rank] = true;
+    c.joined = true;
+    if (++num_present_ == nranks_) send_table();
+  }
+
+  void send_table() {
+    close_listeners();  // before anyone can have finished, so that a later rendezvous on this port meets nobody here
+    const TableWriter tables(peers_, most_full_);
+    for (Connection& c : pending_) finish(c);
+    for (Connection& c : connections_) {
+      if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
+      else finish(c);
+    }
+    table_sent_ = true;
+  }
+
+  void fail(StatusCode code, std::string message) { fail(Status(code, std::move(message))); }
+  void fail(const Status& why) {
+    if (failed_) return;
+    failed_ = true;
+    refusal_ = refusal_payload(why);
+    for (Connection& c : connections_)
+      if (c.joined || &c == newcomer_) tell(c);
+    // Ranks that come later hear the same story for a while. After the table nobody new can come.
+    if (table_sent_) deadline_ = std::min(deadline_, Clock::now() + kFarewell);
+  }
+  void tell(Connection& c) {
+    if (c.told || c.finished || !c.link) return;
+    c.told = true;
+    ++num_told_;
+    send(c, FrameKind::kRefused, refusal_);
+  }
+
+  void drop_the_finished() {
+    if (!std::exchange(some_finished_, false)) return;
+    std::erase_if(unsent_, [](const Connection* c) { return c->finished; });
+    for (std::list<Connection>* list : {&pending_, &connections_})
+      list->remove_if([this](const Connection& c) {
+        if (c.finished) unwatch(c.watched_fd());
+        return c.finished;
+      });
+  }
+
+  void watch_the_clock() {
+    const auto now = Clock::now();
+    if (now >= next_look_) {
+      next_look_ = now + kLook;
+      for (Connection& c : pending_)
+        if (now - c.since > kPendingPatience) finish(c);
+      drop_the_finished();
+    }
+    if (now < deadline_ || failed_ || nranks_ == 0) return;
+    std::vector<Rank> missing;
+    for (Rank r = 0; r < nranks_; ++r)
+      if (!present_[r]) missing.push_back(r);
+    for (const Connection& c : connections_)
+      if (table_sent_ && !c.meshed) missing.push_back(c.rank);
+    fail(StatusCode::kTimeout,
+         fmt::format("{} {} not {} after {:g} s ({}; {} of {} ranks have)", list_ranks(missing),
+                     missing.size() == 1 ? "has" : "have", table_sent_ ? "connected to all others" : "joined",
+                     deadline_text_s_, kInitDeadline, nranks_ - static_cast<int>(missing.size()), nranks_));
+    deadline_ = now + kFarewell;
+    close_listeners();
+    nranks_ = num_told_;  // whoever is here has been told: nothing more to wait for but the flush
+  }
+
+  void close_listeners() {
+    for (Fd& l : listeners_.sockets) {
+      unwatch(l.get());
+      l.shut();
+    }
+    listeners_.sockets.clear();
+  }
+
+  Listeners listeners_;
+  const Secret secret_;
+  const Encryption encryption_;
+  const int most_full_;
+  Clock::time_point deadline_;
+  double deadline_text_s_ = 0;
+  Fd news_;  // epoll: listeners and connections
+  std::list<Connection> pending_;      // have not proved the secret, in order of arrival
+  std::list<Connection> connections_;  // have
+  std::vector<Connection*> unsent_;  // to whom something is to be written
+  bool some_finished_ = false;
+  bool was_crowded_ = false;
+  Clock::time_point next_look_{};
+  int nranks_ = 0;  // 0: nobody has joined
+  Rank first_ = -1;
+  std::vector<PeerInfo> peers_;
+  std::vector<bool> present_;
+  int num_present_ = 0;
+  bool table_sent_ = false;
+  bool crowded_ = false;
+  bool failed_ = false;
+  int num_told_ = 0;
+  int num_refusals_ = 0;
+  Connection* newcomer_ = nullptr;  // caused the failure, is not in the table, and must hear of it too
+  std::shared_ptr<const std::string> refusal_;
+};
+
+void* run_root(void* root) {
+  const std::unique_ptr<Root> owned(static_cast<Root*>(root));
+  owned->run();
+  return nullptr;
+}
+
+}  // namespace
+
+Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
+  RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  const int most_full = static_cast<int>(settings.number_or("full_mesh", kMostFullMesh));
+  // A connection that says nothing is not even accepted for a second.
+  const int silent_s = 1;
+  for (const Fd& l : listeners.sockets)
+    ::setsockopt(l.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent_s, sizeof(silent_s));
+  auto root = std::make_unique<Root>(std::move(listeners), secret, std::move(encrypted), deadline_s, most_full);
+  RONDO_TRY(root->open());
+  // The application's signal handlers must not run on this thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int error = ::pthread_create(&thread, &attributes, run_root, root.get());
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return Status(StatusCode::kSystem, "start the rendezvous thread: " + errno_text(error));
+  root.release();
+  return {};
+}
+
+}  // namespace rondo

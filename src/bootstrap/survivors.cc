@@ -1,0 +1,403 @@
+// How the ranks that live agree on who they are, whatever became of their communicator.
+//
+//   round k   every rank sends its view to all that it does not know to be gone, and takes the view of round k of each
+//             of them, or learns that it is gone (the kernel tells: end of the link, end of the process)
+//   decide    when all views taken in a round equal the one sent; the decision is sent to all in place of a view of the
+//             next round, and whoever takes one adopts it and passes it on
+//
+// A view only grows, so there are at most as many rounds as deaths, plus two. Two ranks that live never decide
+// differently: if one decides V in round k then all ranks outside of V have sent V in round k; to decide another view W
+// later a rank needs a view of a later round of every rank outside of W, but from who has decided V it gets that
+// decision, or nothing since it is gone, and what comes from a rank that is known to be gone is not taken.
+//
+// Where the mesh is not full the missing links are made meanwhile: each rank connects to those below it, whose ports
+// are open for that, and awaits those above. A port at which nobody listens belongs to a rank that is gone: at the port
+// of one who does not come a connection waits for its end. Where not even the port's host answers, news.cc tells.
+//
+// Source: consensus by flooding with a perfect failure detector; Lynch, Distributed Algorithms, section 6.2, and the
+// early decision of Charron-Bost and Schiper (2004).
+#include "bootstrap/survivors.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/wire.h"
+#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/rendezvous.h"
+
+namespace rondo {
+namespace {
+
+constexpr auto kAskPause = std::chrono::milliseconds(50), kMostAskPause = std::chrono::milliseconds(3200);
+
+// What others have died of is told last.
+int gravity(StatusCode code) { return code == StatusCode::kOk ? 0 : code == StatusCode::kPeerLost ? 1 : 2; }
+
+void put_set(const std::vector<bool>& set, wire::Writer* w) {
+  for (const bool b : set) w->put<uint8_t>(b ? 1 : 0);
+}
+std::vector<bool> get_set(wire::Reader* r, int nranks) {
+  std::vector<bool> set(static_cast<size_t>(nranks));
+  const std::string_view bytes = r->raw(set.size());
+  for (size_t i = 0; i < bytes.size(); ++i) set[i] = bytes[i] != 0;
+  return set;
+}
+
+}  // namespace
+
+void SurvivorView::join(const SurvivorView& other) {
+  for (size_t r = 0; r < gone.size(); ++r) gone[r] = gone[r] || other.gone[r];
+  const int mine = gravity(code), theirs = gravity(other.code);
+  if (theirs < mine || theirs == 0 || (theirs == mine && other.failed >= failed)) return;
+  failed = other.failed;
+  code = other.code;
+  why = other.why;
+}
+
+void SurvivorView::set_failure(Rank rank, const Status& status) {
+  failed = status.ok() ? -1 : rank;
+  code = status.code();
+  why = status.message();
+}
+
+std::vector<Rank> SurvivorView::members() const {
+  std::vector<Rank> ranks;
+  for (size_t r = 0; r < gone.size(); ++r)
+    if (!gone[r]) ranks.push_back(static_cast<Rank>(r));
+  return ranks;
+}
+
+std::string encode_view(const ViewMessage& m) {
+  wire::Writer w;
+  w.put(m.attempt).put(m.phase).put(m.round).put<uint8_t>(m.decided ? 1 : 0);
+  w.put(static_cast<uint32_t>(m.view.gone.size()));
+  put_set(m.view.excluded, &w);
+  put_set(m.view.gone, &w);
+  w.put(static_cast<uint32_t>(m.view.failed)).put(static_cast<uint8_t>(m.view.code)).str(m.view.why);
+  return w.take();
+}
+
+std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
+  wire::Reader r(bytes);
+  ViewMessage m;
+  m.attempt = r.get<uint32_t>();
+  m.phase = r.get<uint32_t>();
+  m.round = r.get<uint32_t>();
+  m.decided = r.get<uint8_t>() != 0;
+  if (r.get<uint32_t>() != static_cast<uint32_t>(nranks)) return std::nullopt;
+  m.view.excluded = get_set(&r, nranks);
+  m.view.gone = get_set(&r, nranks);
+  m.view.failed = static_cast<Rank>(r.get<uint32_t>());
+  const auto code = r.get<uint8_t>();
+  m.view.code = static_cast<StatusCode>(code);
+  m.view.why = r.str();
+  if (!r.finished() || !is_status_code(code)) return std::nullopt;
+  return m;
+}
+
+Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
+  const Call call(*this);
+  SurvivorView view;
+  view.excluded.resize(peers_.size(), false);
+  for (const Rank r : excluded) {
+    if (r < 0 || r >= static_cast<Rank>(peers_.size()) || r == rank_)
+      return Status(StatusCode::kInvalidArgument, fmt::format("rank {}: excluded names rank {}: {}", rank_, r,
+                                                              r == rank_ ? "the caller" : "there is none"));
+    view.excluded[static_cast<size_t>(r)] = true;
+  }
+  view.gone = view.excluded;
+  view_ = std::move(view);
+  ++attempt_;
+  phase_ = 0;
+  decisions_.clear();
+  view_bytes_ = nullptr;
+  shrink_patience_.emplace(options.deadline_s, options.abort);
+  return want_links();
+}
+
+// Where the mesh is not full: to everybody, as far as they live.
+Status Bootstrap::Impl::want_links() {
+  if (plan_.is_full()) return {};
+  if (!late_) {
+    std::vector<bool> known(peers_.size());
+    for (size_t r = 0; r < known.size(); ++r) known[r] = links_[r] != nullptr || r == static_cast<size_t>(rank_);
+    RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
+    late_ = std::make_unique<LinkMaker>(rank_, secret_, peers_, port_, std::move(encrypted), std::move(known));
+    unreachable_.resize(peers_.size(), false);
+  }
+  for (Rank r = 0; r < rank_; ++r) late_->call(r);
+  ask_pause_ = kAskPause;
+  ask_at_ = Patience::Clock::now() + ask_pause_;
+  return take_late_links();
+}
+
+// To whom a link has come the last view is sent, and to those whom the callers exclude.
+Status Bootstrap::Impl::take_late_links() {
+  if (!late_) return {};
+  for (auto& [peer, link] : late_->take_links()) {
+    const auto r = static_cast<size_t>(peer);
+    {
+      const std::lock_guard lock(loss_mutex_);
+      links_[r] = std::move(link);
+      RONDO_TRY(watch_link(peer));
+    }
+    if (!view_bytes_ || (view_.gone[r] && !view_.excluded[r])) continue;
+    for (const auto& decision : decisions_) links_[r]->queue(FrameKind::kView, attempt_, decision);
+    links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
+    links_[r]->flush();
+  }
+  for (const LinkMaker::Failure& f : late_->take_failures())  // others are called again
+    if (f.why.code() == StatusCode::kPeerLost) unreachable_[static_cast<size_t>(f.peer)] = true;
+  return {};
+}
+
+Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
+  const Call call(*this);
+  view_.set_failure(rank_, made);
+  ++phase_;
+  bool restarted = false;
+  for (;;) {
+    RONDO_TRY_ASSIGN(const Phase end, run_phase());
+    if (end == Phase::kDecided) break;
+    // Another rank gave up and calls again: its attempt is everybody's now.
+    restarted = true;
+    decisions_.clear();
+    view_.gone = view_.excluded;
+    view_.set_failure(rank_, {});
+    phase_ = 1;
+  }
+  return Survivors{view_.members(), view_.failure(), restarted};
+}
+
+void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
+  view_bytes_ = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
+  if (decided && late_) decisions_.push_back(view_bytes_);
+  // Whom the callers exclude hears so once, should it call too.
+  const bool to_excluded = phase_ == 1 && round == 1;
+  for (size_t r = 0; r < peers_.size(); ++r) {
+    if (!links_[r] || (view_.gone[r] && !(to_excluded && view_.excluded[r]))) continue;
+    links_[r]->queue(FrameKind::kView, attempt_, view_bytes_);
+    links_[r]->flush();
+  }
+}
+
+// What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's
+// then.
+std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
+  if (!links_[peer]) return std::nullopt;
+  links_[peer]->drain();
+  judge_aloud(peer);
+  std::list<Frame>& kept = views_[peer];
+  while (auto frame = links_[peer]->pop()) {
+    if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));
+    else if (frame->kind != FrameKind::kStream || frame->sequence >= stream_tag()) others_[peer].push_back(std::move(*frame));
+    // A stream for a communicator that was given up is closed at once: its other end may be waiting for that.
+  }
+  const int nranks = static_cast<int>(peers_.size());
+  for (const Frame& frame : kept)
+    if (auto m = decode_view(frame.payload, nranks); m && m->attempt > attempt_ && m->view.excluded == view_.excluded)
+      return m;  // and stays
+  while (!kept.empty()) {
+    auto m = decode_view(kept.front().payload, nranks);
+    if (m && m->attempt > attempt_) break;  // for when this attempt has been given up here, too
+    if (m && m->attempt == attempt_ && m->phase > phase_) break;  // its decision of this phase comes from another
+    kept.pop_front();
+    if (m && m->attempt == attempt_ && m->phase == phase_) return m;
+  }
+  return std::nullopt;
+}
+
+bool Bootstrap::Impl::is_gone(Rank peer) {
+  if (!plan_.is_full()) {
+    const std::lock_guard lock(loss_mutex_);
+    if (gone_[static_cast<size_t>(peer)]) return true;
+    if (!links_[peer]) return unreachable_[static_cast<size_t>(peer)];
+  }
+  if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
+  pollfd p{pidfds_[peer].get(), POLLIN, 0};
+  if (!pidfds_[peer] || ::poll(&p, 1, 0) <= 0) return false;
+  links_[peer]->drain();  // a goodbye may stand before the end
+  judge_aloud(peer, true);
+  return true;
+}
+
+Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
+  for (uint32_t round = 1;; ++round) {
+    const SurvivorView sent = view_;
+    send_view(round, false);
+    bool all_equal = true;
+    std::vector<bool> heard(peers_.size(), false);
+    heard[rank_] = true;
+    std::vector<bool> ready(peers_.size(), true);  // to be looked at: a look is a system call or three
+    for (;;) {
+      std::vector<Rank> waiting_for;
+      for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer) {
+        if (heard[peer] || view_.gone[peer]) continue;
+        if (links_[peer] && !ready[peer]) {
+          waiting_for.push_back(peer);
+          continue;
+        }
+        if (links_[peer]) links_[peer]->flush();
+        const bool gone = is_gone(peer);  // before the look: what it sent before its end still counts
+        const std::optional<ViewMessage> m = next_view(peer);
+        if (!m) {
+          view_.gone[peer] = gone;
+          if (!gone) waiting_for.push_back(peer);
+          continue;
+        }
+        if (m->attempt > attempt_) {
+          attempt_ = m->attempt;
+          return Phase::kRestarted;
+        }
+        RONDO_TRY(check_view(peer, *m, round));
+        if (m->decided) {
+          view_ = m->view;
+          send_view(round, true);
+          return Phase::kDecided;
+        }
+        all_equal = all_equal && m->view == sent;
+        view_.join(m->view);
+        heard[peer] = true;
+      }
+      if (waiting_for.empty()) break;
+      RONDO_TRY_ASSIGN(ready, await_views(waiting_for));
+    }
+    if (all_equal && view_ == sent) {
+      send_view(round, true);
+      return Phase::kDecided;
+    }
+  }
+}
+
+Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t round) const {
+  const std::string who = peer_text(peer, peers_[peer]);
+  if (m.view.excluded != view_.excluded) {
+    auto list = [](const std::vector<bool>& set) {
+      std::vector<Rank> ranks;
+      for (size_t r = 0; r < set.size(); ++r)
+        if (set[r]) ranks.push_back(static_cast<Rank>(r));
+      return ranks.empty() ? std::string("nobody") : list_ranks(ranks);
+    };
+    return Status(StatusCode::kMismatch, fmt::format("shrink: rank {} excludes {}, but {} excludes {}", rank_,
+                                                     list(view_.excluded), who, list(m.view.excluded)));
+  }
+  if (m.view.gone[static_cast<size_t>(rank_)])
+    return Status(StatusCode::kMismatch, fmt::format("shrink: {} goes on without rank {}", who, rank_));
+  if (m.phase != phase_ || (m.round != round && !m.decided))
+    return Status(StatusCode::kInternal, fmt::format("shrink: {} is in round {} of phase {}, rank {} in {} of {}", who,
+                                                     m.round, m.phase, rank_, round, phase_));
+  return {};
+}
+
+// By rank: from whom something may have come.
+Expected<std::vector<bool>> Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
+  std::vector<pollfd> fds;
+  std::vector<Rank> missing, listening;
+  for (const Rank r : from)
+    if (!links_[r]) missing.push_back(r);
+  for (Rank r = 0; !missing.empty() && r < static_cast<Rank>(peers_.size()); ++r)  // any of them may have news
+    if (links_[r] && links_[r]->end(nullptr) == Link::End::kNone) listening.push_back(r);
+  for (const Rank r : listening) fds.push_back({links_[r]->fd(), POLLIN, 0});
+  if (!missing.empty() && Patience::Clock::now() >= ask_at_) {
+    for (const Rank r : missing) r > rank_ ? late_->ask(r) : late_->call(r);
+    ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
+    ask_at_ = Patience::Clock::now() + ask_pause_;
+  }
+  const size_t first_from = fds.size();
+  std::vector<Rank> of_fd;
+  for (const Rank r : from) {
+    if (!links_[r]) continue;
+    const bool flushed = links_[r]->flush();
+    fds.push_back({links_[r]->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0});
+    of_fd.push_back(r);
+    if (!pidfds_[r]) continue;
+    fds.push_back({pidfds_[r].get(), POLLIN, 0});
+    of_fd.push_back(r);
+  }
+  const size_t first_late = fds.size();
+  if (late_) late_->add_to(&fds);
+  const int slice_ms = late_ ? late_->slice_ms(shrink_patience_->slice_ms()) : shrink_patience_->slice_ms();
+  const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
+  std::vector<bool> ready(peers_.size(), num_ready <= 0);
+  for (size_t i = 0; i < of_fd.size(); ++i)
+    if (fds[first_from + i].revents != 0) ready[of_fd[i]] = true;
+  for (size_t i = 0; i < listening.size(); ++i) {
+    if (fds[i].revents == 0) continue;
+    ready[listening[i]] = true;
+    links_[listening[i]]->drain();
+    judge_aloud(listening[i]);
+  }
+  if (late_) RONDO_TRY(late_->step(&fds[first_late]));
+  RONDO_TRY(take_late_links());
+  for (const Rank r : missing) ready[r] = true;
+  if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
+    return Status(s.code(), fmt::format("rank {} {}: {} {} and {} not called shrink", rank_, s.message(), list_ranks(from),
+                                        from.size() == 1 ? "lives" : "live", from.size() == 1 ? "has" : "have"));
+  return ready;
+}
+
+// Until there is a link to each of them.
+Status Bootstrap::Impl::make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up) {
+  for (;;) {
+    std::vector<Rank> missing;
+    for (const Rank r : with)
+      if (r != rank_ && !links_[r]) missing.push_back(r);
+    if (missing.empty()) return {};
+    RONDO_TRY(still_with(with, gave_up));
+    RONDO_TRY(await_views(missing).status());
+  }
+}
+
+// Whether the members still make this communicator together. Some may have no link to this rank.
+Status Bootstrap::Impl::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
+  for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
+    if (!links_[r]) continue;
+    links_[r]->drain();
+    judge_aloud(r);
+    sort_frames(r);
+    if (gave_up(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " has begun anew");
+  }
+  for (const Rank r : members)
+    if (r != rank_ && is_gone(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " is gone");
+  return {};
+}
+
+// Whether a view has come from this peer that belongs to what comes after this attempt, or after this phase of it.
+bool Bootstrap::Impl::has_begun_anew(Rank peer, bool phases_count) {
+  return std::any_of(views_[peer].begin(), views_[peer].end(), [&](const Frame& f) {
+    const auto m = decode_view(f.payload, static_cast<int>(peers_.size()));
+    return m && (m->attempt > attempt_ || (phases_count && m->attempt == attempt_ && m->phase > phase_));
+  });
+}
+
+// A member that has made its part already agrees on that: in the next phase.
+Status Bootstrap::Impl::still_with_survivors(const std::vector<Rank>& members) {
+  const Call call(*this);
+  return still_with(members, [this](Rank peer) { return has_begun_anew(peer, false); });
+}
+
+Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
+                                                                                const BootstrapOptions& options) {
+  const Call call(*this);
+  Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
+  how.skip_others = true;
+  how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
+  // What the communicator's own calls have come to does not matter here.
+  const Status before = std::exchange(failure_, Status());
+  const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
+  const bool by_streams = plan_.is_full() && std::all_of(members.begin(), members.end(), [this](Rank r) {
+                            return peers_[r].host == peers_[rank_].host;
+                          });
+  auto made = [&]() -> Expected<std::unique_ptr<Impl>> {
+    if (by_streams) return subset_by_streams(members, how, options);
+    if (late_) RONDO_TRY(make_links(members[0] == rank_ ? members : std::vector<Rank>{members[0]}, how.gave_up));
+    return subset_by_sent_id(members, how, options);
+  }();
+  failure_ = before;
+  interrupt_ = interrupt;
+  return made;
+}
+
+}  // namespace rondo

@@ -1,0 +1,190 @@
+#include "bootstrap/tls.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace rondo {
+namespace {
+
+// clang-format off
+#define RONDO_SSL_FUNCTIONS(X)                                                                            \
+  X(TLS_method) X(SSL_CTX_new) X(SSL_CTX_ctrl) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_num_tickets)       \
+  X(SSL_CTX_set_psk_use_session_callback) X(SSL_CTX_set_psk_find_session_callback) X(SSL_new) X(SSL_free)   \
+  X(SSL_set_bio) X(SSL_set_ex_data) X(SSL_get_ex_data) X(SSL_set_connect_state) X(SSL_set_accept_state)     \
+  X(SSL_do_handshake) X(SSL_read) X(SSL_write) X(SSL_get_error) X(SSL_SESSION_new)                          \
+  X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version)              \
+  X(SSL_CIPHER_find)
+// clang-format on
+
+/// libssl's functions under their own names.
+struct Library {
+#define RONDO_X(name) decltype(&::name) name = nullptr;
+  RONDO_SSL_FUNCTIONS(RONDO_X)
+#undef RONDO_X
+  SSL_CTX* context = nullptr;  // one for all sessions
+};
+
+constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256: a key of this project is for SHA-256
+constexpr unsigned char kIdentity[] = "rondo";
+constexpr int kKeySlot = 0;  // of a session's application data: its key
+
+const Library* loaded = nullptr;
+
+// The caller, libssl, owns it.
+SSL_SESSION* session_with_key(SSL* ssl) {
+  const Library& lib = *loaded;
+  const auto* key = static_cast<const TlsSession::Key*>(lib.SSL_get_ex_data(ssl, kKeySlot));
+  SSL_SESSION* session = lib.SSL_SESSION_new();
+  if (session == nullptr) return nullptr;
+  lib.SSL_SESSION_set1_master_key(session, key->data(), key->size());
+  lib.SSL_SESSION_set_cipher(session, lib.SSL_CIPHER_find(ssl, kCipher));
+  lib.SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION);
+  return session;
+}
+
+int offer_key(SSL* ssl, const EVP_MD*, const unsigned char** identity, size_t* bytes, SSL_SESSION** session) {
+  *identity = kIdentity;
+  *bytes = sizeof kIdentity;
+  *session = session_with_key(ssl);
+  return *session != nullptr;
+}
+
+int find_key(SSL* ssl, const unsigned char* identity, size_t bytes, SSL_SESSION** session) {
+  const bool ours = bytes == sizeof kIdentity && std::memcmp(identity, kIdentity, bytes) == 0;
+  *session = ours ? session_with_key(ssl) : nullptr;
+  return 1;
+}
+
+Expected<const Library*> load() {
+  void* ssl = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
+  if (ssl == nullptr)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("encryption needs OpenSSL 3, and {}: install it (Debian: libssl3)", dlerror()));
+  auto lib = std::make_unique<Library>();
+#define RONDO_X(name)                                                   \
+  lib->name = reinterpret_cast<decltype(lib->name)>(dlsym(ssl, #name)); \
+  if (lib->name == nullptr) return Status(StatusCode::kUnsupported, "libssl.so.3 has no " #name);
+  RONDO_SSL_FUNCTIONS(RONDO_X)
+#undef RONDO_X
+  SSL_CTX* context = lib->SSL_CTX_new(lib->TLS_method());
+  if (context == nullptr || lib->SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_3_VERSION, nullptr) != 1 ||
+      lib->SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") != 1 ||
+      lib->SSL_CTX_set_num_tickets(context, 0) != 1)
+    return Status(StatusCode::kSystem, "libssl.so.3 cannot be set to TLS 1.3 with AES-128-GCM");
+  lib->SSL_CTX_set_psk_use_session_callback(context, offer_key);
+  lib->SSL_CTX_set_psk_find_session_callback(context, find_key);
+  lib->context = context;
+  return lib.release();  // for good
+}
+
+Expected<const Library*> library() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (loaded == nullptr) {
+    RONDO_TRY_ASSIGN(loaded, load());
+  }
+  return loaded;
+}
+
+}  // namespace
+
+struct TlsSession::Engine {
+  explicit Engine(const Library& l) : lib(l) {}
+  ~Engine() {
+    if (ssl != nullptr) lib.SSL_free(ssl);
+    OPENSSL_cleanse(key.data(), key.size());
+  }
+  const Library& lib;
+  Key key;
+  SSL* ssl = nullptr;
+  BIO* in = nullptr;   // of the session: what came
+  BIO* out = nullptr;  // what is to be sent
+
+  // After a call that did not succeed: Ok when it only waits for more to come.
+  Status outcome(int returned) const {
+    const int error = lib.SSL_get_error(ssl, returned);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
+    const char* reason = ERR_reason_error_string(ERR_get_error());
+    ERR_clear_error();
+    return Status(StatusCode::kUnauthorized,
+                  fmt::format("TLS: {}: the two sides have different keys, or somebody has altered what they sent",
+                              reason != nullptr ? reason : "the connection cannot be decrypted"));
+  }
+};
+
+TlsSession::TlsSession(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+TlsSession::~TlsSession() = default;
+
+Expected<std::unique_ptr<TlsSession>> TlsSession::create(Role role, const Key& key) {
+  RONDO_TRY_ASSIGN(const Library* lib, library());
+  auto engine = std::make_unique<Engine>(*lib);
+  engine->key = key;
+  engine->ssl = lib->SSL_new(lib->context);
+  engine->in = BIO_new(BIO_s_mem());
+  engine->out = BIO_new(BIO_s_mem());
+  if (engine->ssl == nullptr || engine->in == nullptr || engine->out == nullptr) {
+    BIO_free(engine->in);
+    BIO_free(engine->out);
+    return Status(StatusCode::kSystem, "no memory for a TLS session");
+  }
+  lib->SSL_set_bio(engine->ssl, engine->in, engine->out);
+  lib->SSL_set_ex_data(engine->ssl, kKeySlot, &engine->key);
+  if (role == Role::kClient) lib->SSL_set_connect_state(engine->ssl);
+  else lib->SSL_set_accept_state(engine->ssl);
+  std::unique_ptr<TlsSession> session(new TlsSession(std::move(engine)));
+  if (role == Role::kClient) RONDO_TRY(session->shake_hands());
+  return session;
+}
+
+Status TlsSession::shake_hands() {
+  ERR_clear_error();
+  const int done = engine_->lib.SSL_do_handshake(engine_->ssl);
+  ready_ = done == 1;
+  return ready_ ? Status() : engine_->outcome(done);
+}
+
+Status TlsSession::take(std::string_view arrived) {
+  if (!arrived.empty() &&
+      BIO_write(engine_->in, arrived.data(), static_cast<int>(arrived.size())) != static_cast<int>(arrived.size()))
+    return Status(StatusCode::kSystem, "no memory for a TLS session");
+  return ready_ ? Status() : shake_hands();
+}
+
+Status TlsSession::open(std::string* plain) {
+  while (ready_) {
+    char buffer[16384];  // the longest record
+    ERR_clear_error();
+    const int n = engine_->lib.SSL_read(engine_->ssl, buffer, sizeof buffer);
+    if (n <= 0) return engine_->outcome(n);
+    plain->append(buffer, static_cast<size_t>(n));
+  }
+  return {};
+}
+
+Status TlsSession::seal(std::string_view plain) {
+  constexpr size_t kMost = 1 << 20;
+  while (!plain.empty()) {
+    const auto n = static_cast<int>(std::min(plain.size(), kMost));
+    ERR_clear_error();
+    const int done = engine_->lib.SSL_write(engine_->ssl, plain.data(), n);
+    if (done <= 0) return engine_->outcome(done);
+    plain.remove_prefix(static_cast<size_t>(done));
+  }
+  return {};
+}
+
+std::string TlsSession::to_send() {
+  std::string bytes(BIO_ctrl_pending(engine_->out), '\0');
+  if (!bytes.empty()) BIO_read(engine_->out, bytes.data(), static_cast<int>(bytes.size()));
+  return bytes;
+}
+
+}  // namespace rondo

@@ -1,0 +1,142 @@
+#include "bootstrap/unique_id.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kIdMagic = "RNDO";
+constexpr uint8_t kIdVersion = 1;
+constexpr uint8_t kFlagDerived = 1;
+constexpr size_t kSumOffset = 124;
+
+Expected<std::string> read_file(const char* path) {
+  const Fd fd(::open(path, O_RDONLY | O_CLOEXEC));
+  char buffer[4096];
+  const ssize_t n = fd ? ::read(fd.get(), buffer, sizeof(buffer)) : -1;
+  if (n < 0) return Status(StatusCode::kSystem, fmt::format("read {}: {}", path, errno_text(errno)));
+  std::string text(buffer, static_cast<size_t>(n));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+// "net:[4026531833]"; the path itself when namespaces cannot be read.
+std::string read_link(const char* path) {
+  char buffer[256];
+  const ssize_t n = ::readlink(path, buffer, sizeof(buffer));
+  return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : std::string(path);
+}
+
+// Field 22 of /proc/self/stat; the command's name (field 2) may hold spaces, so count from its closing parenthesis.
+std::string start_time(const std::string& stat) {
+  size_t at = stat.rfind(')');
+  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  if (at == std::string::npos) return "?";
+  return stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);
+}
+
+}  // namespace
+
+uint64_t fnv1a(std::string_view bytes) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (const char c : bytes) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return h;
+}
+
+rondo_unique_id encode_id(const IdContents& contents) {
+  wire::Writer w;
+  w.raw(kIdMagic).put(kIdVersion).put<uint8_t>(contents.derived ? kFlagDerived : 0).put(contents.port);
+  w.raw({reinterpret_cast<const char*>(contents.secret.data()), contents.secret.size()}).put(contents.host_hash);
+  const size_t n = std::min(contents.addresses.size(), IdContents::kMaxAddresses);
+  w.put(static_cast<uint8_t>(n));
+  for (size_t i = 0; i < n; ++i) {
+    const IpAddress& a = contents.addresses[i];
+    w.put<uint8_t>(a.v6 ? 6 : 4).raw({reinterpret_cast<const char*>(a.bytes), sizeof(a.bytes)});
+  }
+  rondo_unique_id id = {};
+  RONDO_CHECK(w.bytes().size() <= kSumOffset);
+  std::memcpy(id.bytes, w.bytes().data(), w.bytes().size());
+  wire::Writer sum;
+  sum.put(static_cast<uint32_t>(fnv1a({id.bytes, kSumOffset})));
+  std::memcpy(id.bytes + kSumOffset, sum.bytes().data(), 4);
+  return id;
+}
+
+Expected<IdContents> decode_id(const rondo_unique_id& id) {
+  const Status broken(StatusCode::kInvalidArgument,
+                      "the unique id is damaged or was not made by rondo_get_unique_id: all ranks must get its 128 bytes");
+  const std::string_view all(id.bytes, sizeof(id.bytes));
+  if (!all.starts_with(kIdMagic)) return broken;
+  if (wire::Reader(all.substr(kSumOffset)).get<uint32_t>() != static_cast<uint32_t>(fnv1a(all.substr(0, kSumOffset))))
+    return broken;
+  wire::Reader r(all.substr(kIdMagic.size(), kSumOffset - kIdMagic.size()));
+  if (const auto version = r.get<uint8_t>(); version != kIdVersion)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("the unique id has version {}, this library reads {}", version, kIdVersion));
+  IdContents c;
+  c.derived = (r.get<uint8_t>() & kFlagDerived) != 0;
+  c.port = r.get<uint16_t>();
+  std::memcpy(c.secret.data(), r.raw(c.secret.size()).data(), c.secret.size());
+  c.host_hash = r.get<uint64_t>();
+  const size_t n = r.get<uint8_t>();
+  if (n == 0 || n > IdContents::kMaxAddresses) return broken;
+  for (size_t i = 0; i < n; ++i) {
+    IpAddress a;
+    a.v6 = r.get<uint8_t>() == 6;
+    std::memcpy(a.bytes, r.raw(sizeof(a.bytes)).data(), sizeof(a.bytes));
+    c.addresses.push_back(a);
+  }
+  return c;
+}
+
+Expected<PeerInfo> describe_self(uint64_t pretend_host) {
+  RONDO_TRY_ASSIGN(const std::string boot_id, read_file("/proc/sys/kernel/random/boot_id"));
+  RONDO_TRY_ASSIGN(const std::string stat, read_file("/proc/self/stat"));
+  PeerInfo self;
+  self.host = boot_id + " " + read_link("/proc/self/ns/net");
+  if (pretend_host != 0) self.host += fmt::format(" as {}", pretend_host);
+  self.pid = static_cast<uint32_t>(::getpid());
+  self.process = fmt::format("{} {} {} {}", self.host, read_link("/proc/self/ns/pid"), self.pid, start_time(stat));
+  char name[256] = "?";
+  ::gethostname(name, sizeof(name) - 1);
+  self.host_name = name;
+  return self;
+}
+
+void encode(const PeerInfo& info, wire::Writer* w) {
+  w->str(info.host).str(info.process).str(info.host_name).put(info.pid).str(info.unix_name).put(info.tcp_port);
+  w->put(static_cast<uint8_t>(info.addresses.size()));
+  for (const IpAddress& a : info.addresses)
+    w->put<uint8_t>(a.v6 ? 6 : 4).raw({reinterpret_cast<const char*>(a.bytes), sizeof(a.bytes)});
+}
+
+PeerInfo decode_peer(wire::Reader* r) {
+  PeerInfo info;
+  info.host = r->str();
+  info.process = r->str();
+  info.host_name = r->str();
+  info.pid = r->get<uint32_t>();
+  info.unix_name = r->str();
+  info.tcp_port = r->get<uint16_t>();
+  const size_t n = r->get<uint8_t>();
+  for (size_t i = 0; i < n && r->ok(); ++i) {
+    IpAddress a;
+    a.v6 = r->get<uint8_t>() == 6;
+    const std::string_view bytes = r->raw(sizeof(a.bytes));
+    if (bytes.size() == sizeof(a.bytes)) std::memcpy(a.bytes, bytes.data(), sizeof(a.bytes));
+    info.addresses.push_back(a);
+  }
+  return info;
+}
+
+std::string peer_text(Rank rank, const PeerInfo& info) {
+  return fmt::format("rank {} (pid {} on {})", rank, info.pid, info.host_name);
+}
+
+}  // namespace rondo

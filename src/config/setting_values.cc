@@ -1,0 +1,176 @@
+// Where settings come from: environment, files, a struct. Declared in config/setting_table.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <mutex>
+
+#include "base/fd.h"
+#include "config/config_file.h"
+#include "config/setting_table.h"
+#include "rondo/communicator.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace rondo {
+namespace {
+
+constexpr const char* kSystemFile = "/etc/rondo.conf";
+constexpr const char* kUserFile = "/.config/rondo.conf";  // below HOME
+
+Expected<std::optional<std::string>> read_whole(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && (errno == ENOENT || errno == ENOTDIR)) return std::optional<std::string>();
+  std::string text;
+  for (char buffer[4096]; fd && text.size() <= kMaxConfigBytes;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n == 0) return std::optional(std::move(text));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  if (text.size() > kMaxConfigBytes) return std::optional(std::move(text));  // the parser says so
+  return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_text(errno)));
+}
+
+// set_default_settings: of the process, since what it serves (unique ids, listeners) is the process's too.
+struct DefaultLines {
+  std::mutex mutex;
+  std::string lines, from;
+};
+DefaultLines& default_lines() {
+  static DefaultLines all;
+  return all;
+}
+
+std::string hint_for(std::string_view key, bool variable) {
+  const std::string_view near = similar_setting(key);
+  if (near.empty()) return "";
+  return fmt::format(" (is {} meant?)", variable ? variable_of(near) : std::string(near));
+}
+
+}  // namespace
+
+Expected<SettingValues> SettingValues::load() {
+  RONDO_TRY_ASSIGN(SettingValues values,
+                   load([](const char* name) -> const char* { return std::getenv(name); }, read_whole));
+  SettingValues weaker;
+  {
+    const std::lock_guard guard(default_lines().mutex);
+    RONDO_TRY(weaker.add_lines(default_lines().lines, default_lines().from, default_lines().from));
+  }
+  for (SettingValue& v : weaker.values_)
+    if (values.find(v.key) == nullptr) values.values_.push_back(std::move(v));
+  return values;
+}
+
+Status set_default_settings(const std::string& lines, const std::string& from) {
+  SettingValues tried;
+  RONDO_TRY(tried.add_struct(lines));
+  if (!tried.unknown().empty()) return Status(StatusCode::kInvalidArgument, tried.unknown().front());
+  const std::lock_guard guard(default_lines().mutex);
+  default_lines().lines = lines;
+  default_lines().from = from;
+  return {};
+}
+
+Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const FileLookup& files) {
+  SettingValues v;
+  std::vector<std::string> paths;  // the strongest last
+  const char* named = environment("RONDO_CONFIG");
+  const char* home = environment("HOME");
+  if (named == nullptr) {
+    paths.emplace_back(kSystemFile);
+    if (home != nullptr && *home != '\0') paths.push_back(std::string(home) + kUserFile);
+  } else if (*named != '\0') {
+    paths.emplace_back(named);
+  }
+  for (const std::string& path : paths) {
+    RONDO_TRY_ASSIGN(const std::optional<std::string> text, files(path));
+    if (text) {
+      RONDO_TRY(v.add_lines(*text, path, ""));
+    } else if (named != nullptr) {
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("RONDO_CONFIG={}: expected the path of a configuration file; there is none", named));
+    }
+  }
+  for (const SettingRow& row : setting_rows()) {
+    const std::string name = variable_of(row.key);
+    const char* value = environment(name.c_str());
+    if (value == nullptr || (*value == '\0' && row.key != "config")) continue;
+    const bool confidential = (row.flags & SettingRow::kConfidential) != 0;
+    if ((row.flags & SettingRow::kEnvironmentOnly) == 0)  // launch/launch.h judges the others, which need one another
+      RONDO_TRY(check_setting(row, value, fmt::format("{}={}", name, confidential ? "..." : value)));
+    v.set(row.key, value, "environment");
+  }
+  return v;
+}
+
+Status SettingValues::add_struct(std::string_view text) { return add_lines(text, "config.settings", "struct"); }
+
+Status SettingValues::add_lines(std::string_view text, const std::string& name, const std::string& from) {
+  RONDO_TRY_ASSIGN(const std::vector<ConfigEntry> entries, parse_config(text, name));
+  for (const ConfigEntry& e : entries) {
+    const std::string place = fmt::format("{}:{}", name, e.line);
+    const SettingRow* row = find_setting(e.key);
+    if (row == nullptr) {
+      unknown_.push_back(fmt::format("{}: rondo knows no setting {}{}", place, e.key, hint_for(e.key, false)));
+      continue;
+    }
+    if ((row->flags & SettingRow::kEnvironmentOnly) != 0)
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("{}: {} belongs to one process: set {} in the environment", place, e.key,
+                                variable_of(e.key)));
+    const bool confidential = (row->flags & SettingRow::kConfidential) != 0;
+    RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, confidential ? "..." : e.value)));
+    set(e.key, e.value, from.empty() ? place : from);
+  }
+  return {};
+}
+
+void SettingValues::set(std::string_view key, std::string text, std::string from) {
+  std::erase_if(values_, [&](const SettingValue& v) { return v.key == key; });
+  values_.push_back({std::string(key), std::move(text), std::move(from)});
+}
+
+const SettingValue* SettingValues::find(std::string_view key) const {
+  const auto v = std::find_if(values_.begin(), values_.end(), [&](const SettingValue& s) { return s.key == key; });
+  return v != values_.end() ? &*v : nullptr;
+}
+
+std::string SettingValues::text(std::string_view key) const {
+  const SettingValue* v = find(key);
+  return v != nullptr ? v->text : std::string();
+}
+
+double SettingValues::number_or(std::string_view key, double fallback) const {
+  const SettingValue* v = find(key);
+  if (v == nullptr) return fallback;
+  double value = fallback;
+  std::from_chars(v->text.data(), v->text.data() + v->text.size(), value);
+  return value;
+}
+
+std::vector<std::string> unknown_variables(char** environment) {
+  std::vector<std::string> found;
+  for (char** e = environment; *e != nullptr; ++e) {
+    const std::string_view entry(*e), name = entry.substr(0, entry.find('='));
+    if (!name.starts_with("RONDO_") || name.starts_with("RONDO_TEST_") || name.starts_with("RONDO_PERF_")) continue;
+    std::string key;
+    for (const char c : name.substr(6)) key.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+    if (find_setting(key) == nullptr || variable_of(key) != name)
+      found.push_back(fmt::format("{} is set but rondo knows no such variable{}", name, hint_for(key, true)));
+  }
+  return found;
+}
+
+Expected<std::string> read_setting(std::string_view key) {
+  RONDO_TRY_ASSIGN(const SettingValues values, SettingValues::load());
+  return values.text(key);
+}
+
+}  // namespace rondo

@@ -1,0 +1,196 @@
+#include "device/device_side.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/driver/capture.h"
+#include "device/topology/probe.h"
+#include "topology/select.h"
+
+namespace rondo {
+
+Expected<std::optional<int>> device_of(const Config& config) {
+  if (config.memory == Memory::kHost) return std::optional<int>();
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  if (config.device >= 0) return std::optional<int>(config.device);
+  cuda::Device device = 0;
+  if (d->context_get_device(&device) != cuda::kSuccess) device = 0;  // no context yet: as CUDA's runtime has it
+  return std::optional<int>(device);
+}
+
+Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
+  if (config.memory == Memory::kHost) return std::vector<int>();
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  int count = 0;
+  RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
+  std::vector<int> devices = config.devices;
+  if (devices.empty())
+    for (int r = 0; r < nranks; ++r) devices.push_back(r % std::max(1, count));
+  if (devices.size() != static_cast<size_t>(nranks))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("devices has {} entries for {} ranks", devices.size(), nranks));
+  for (size_t r = 0; r < devices.size(); ++r)
+    if (devices[r] < 0 || devices[r] >= count)
+      return Status(StatusCode::kInvalidArgument,
+                    fmt::format("devices[{}] is {}: this process sees {} devices", r, devices[r], count));
+  return devices;
+}
+
+Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
+                                   int engine_wish, bool through_host, bool wide_lines, double link_gigabytes_per_s) {
+  DeviceWorld world;
+  world.layout = layout;
+  world.through_host = through_host;
+  if (through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
+  world.wide_lines = wide_lines && !through_host;
+  if (link_gigabytes_per_s > 0) world.link_gigabytes_per_s = link_gigabytes_per_s;
+  GpuMachine machine;  // as far as the engine depends on it: the devices in use
+  std::vector<RankPlace> places;
+  std::vector<const CudaTransport::DeviceOfRank*> known, processes;
+  auto index_of = [](auto& list, const auto& same) {
+    return static_cast<size_t>(std::find_if(list.begin(), list.end(), same) - list.begin());
+  };
+  for (const auto& d : devices) {
+    const size_t device = index_of(known, [&](const auto* o) { return o->same_device(d); });
+    if (device == known.size()) {
+      known.push_back(&d);
+      machine.devices.emplace_back().multiprocessors = std::max(1, d.multiprocessors);
+    }
+    const size_t process = index_of(processes, [&](const auto* o) { return o->same_process(d); });
+    if (process == processes.size()) processes.push_back(&d);
+    places.push_back({0, process, static_cast<uint32_t>(device), 0});
+  }
+  LinkWishes wishes;
+  wishes.stream_engine = engine_wish == 2;
+  // One block of each multiprocessor is certain to be resident beside those of the other ranks; a ring has three lanes.
+  const EngineChoice choice = select_engine(machine, places, 3, 1, wishes);
+  if (engine_wish == 1 && choice.kind == EngineKind::kStream)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
+  world.resident_blocks = choice.most_blocks;
+  const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no kernel that waits
+  world.engine =
+      alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
+  world.engine_reason = alone ? "one rank: nobody to wait for" : choice.reason;
+  return world;
+}
+
+namespace {
+
+std::string uuid_text(const cuda::Uuid& uuid) {
+  std::string text;
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i)
+    text += fmt::format("{}{:02x}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid.bytes[i]);
+  return text;
+}
+
+// What the description of this machine says of two ranks' devices; where it does not know one of them (another process
+// may see other devices), the self-test alone decides.
+DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, const CudaTransport::DeviceOfRank& a,
+                       const CudaTransport::DeviceOfRank& b) {
+  DeviceLink link;
+  link.way = a.same_device(b) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
+  link.whole_lines = a.same_device(b);
+  auto place = [&](const CudaTransport::DeviceOfRank& d) {
+    const std::string uuid = uuid_text(d.uuid);
+    return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(),
+                                              [&](const GpuDevice& g) {
+                                                return g.uuid.ends_with(uuid);  // behind GPU- or MIG-
+                                              }) -
+                                 machine.devices.begin());
+  };
+  const RankPlace x{0, 0, place(a), 0}, y{0, a.same_process(b) ? uint64_t{0} : uint64_t{1}, place(b), 0};
+  if (std::max(x.device, y.device) >= machine.devices.size()) {
+    link.reason = "one of the devices is not visible here";
+    return link;
+  }
+  const LinkChoice c = select_link(machine, x, y, wishes);
+  link.way = c.kind == LinkKind::kLocal || c.kind == LinkKind::kSharedDevice ? DeviceLink::Way::kSameDevice
+             : c.kind == LinkKind::kHost || c.kind == LinkKind::kNone        ? DeviceLink::Way::kHost
+                                                                             : DeviceLink::Way::kPeer;
+  link.whole_lines = c.ll128;
+  link.gigabytes_per_s = c.expected_gbps;
+  link.reason = fmt::format("{}: {}", link_name(c.kind), c.reason);
+  return link;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLayout& hosts, int ordinal,
+                                                         Transport& host, const Settings& settings,
+                                                         const KernelTable& host_kernels,
+                                                         const CudaTransport::Gather& gather) {
+  std::unique_ptr<DeviceSide> side(new DeviceSide(ordinal));
+  CudaTransport::Options options;
+  options.ordinal = ordinal;
+  options.host_number = hosts.host(rank);
+  options.may_peer = settings.device_peers != 0;
+  options.wishes = {settings.device_channels, settings.device_engine, settings.device_direct};
+  // An error here is a description without devices: the self-tests decide then.
+  auto probed = probe_machine();
+  const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
+  auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
+  const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings' table has checked it
+  RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
+                                                           [&](const auto& a, const auto& b) {
+                                                             return choose_link(machine, link_wishes, a, b);
+                                                           }));
+  CudaTransport& t = *side->transport_;
+  // Rank 0's wishes count for all; all ranks see the same devices.
+  RONDO_TRY_ASSIGN(DeviceWorld world,
+                   device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
+                                t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
+  world.relayed = t.is_relayed_somewhere();
+  if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
+  auto engine =
+      DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
+  // Whoever has none says so, or the others would wait for it in their first call.
+  std::vector<std::string> all;
+  RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));
+  RONDO_TRY(engine.status());
+  for (size_t r = 0; r < all.size(); ++r)
+    if (!all[r].empty()) return Status(StatusCode::kSystem, fmt::format("rank {}: {}", r, all[r]));
+  side->engine_ = std::move(*engine);
+  return side;
+}
+
+SharedRegions::Install DeviceSide::install() {
+  return [this](uint32_t region, std::span<const SharedRegions::View> views) {
+    return engine_->write_region(region, views);
+  };
+}
+
+Expected<void*> DeviceSide::alloc(uint64_t bytes, const CudaTransport::Gather& gather) {
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->alloc_shared(bytes, gather, install());
+}
+
+// Calls under way may touch what ends here: when this rank's are done it touches nobody's memory, and by their exit
+// credits nobody touches its own. Their errors are their waiters'.
+void DeviceSide::finish_calls() {
+  if (transport_->regions().reach() == SharedRegions::Reach::kAgreed) (void)engine_->drain();
+}
+
+Status DeviceSide::free(void* ptr, const CudaTransport::Gather& gather) {
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->free_shared(ptr, gather);
+}
+
+Status DeviceSide::register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather) {
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->register_memory(ptr, bytes, gather, install());
+}
+
+Status DeviceSide::deregister_memory(void* ptr, const CudaTransport::Gather& gather) {
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_->context());
+  return transport_->deregister_memory(ptr, gather);
+}
+
+}  // namespace rondo

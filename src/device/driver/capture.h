@@ -1,0 +1,27 @@
+// Whether a stream is being captured into a graph, and work that is no part of it.
+#pragma once
+
+#include "device/driver/driver.h"
+
+namespace rondo::cuda {
+
+inline bool captures(Stream stream) {
+  int status = kCaptureNone;
+  const Driver* d = driver();
+  if (d->stream_capture_info(stream, &status, nullptr, nullptr, nullptr, nullptr) != kSuccess) return false;
+  return status == kCaptureActive;
+}
+
+/// Setting up copies and allocates, also while the caller's stream is captured: none of that is part of the graph.
+class OutsideCapture {
+ public:
+  OutsideCapture() { driver()->thread_exchange_capture_mode(&mode_); }
+  ~OutsideCapture() { driver()->thread_exchange_capture_mode(&mode_); }
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  int mode_ = 2;  // relaxed
+};
+
+}  // namespace rondo::cuda

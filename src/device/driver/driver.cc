@@ -1,0 +1,118 @@
+#include "device/driver/driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace rondo::cuda {
+namespace {
+
+constexpr int kOldestVersion = 12000;  // cuLaunchKernelEx, and streams' memory operations without a module parameter
+
+// What became of the search for libcuda. Made once and never again: a driver does not appear while a process runs.
+struct Found {
+  Driver table;
+  std::string why_not;  // empty: the table is complete and cuInit has succeeded
+};
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+// The driver's name and text of an error, from a table that may lack the functions.
+std::string error_text(const Driver* d, Result result) {
+  const char *name = nullptr, *text = nullptr;
+  if (d != nullptr && d->error_name != nullptr) d->error_name(result, &name);
+  if (d != nullptr && d->error_string != nullptr) d->error_string(result, &text);
+  if (name == nullptr) return fmt::format("CUDA error {}", result);
+  return fmt::format("{} ({}{}{})", name, result, text != nullptr ? ": " : "", text != nullptr ? text : "");
+}
+
+std::string missing_symbols(void* library, Driver& table) {
+  std::string missing;
+#define RONDO_X(member, symbol, args)                                       \
+  table.member = reinterpret_cast<Result(*) args>(dlsym(library, #symbol)); \
+  if (table.member == nullptr) missing += missing.empty() ? #symbol : ", " #symbol;
+  RONDO_CUDA_DRIVER(RONDO_X)
+#undef RONDO_X
+  return missing;
+}
+
+std::string open_driver(Driver& table) {
+  if (const char* wish = std::getenv("RONDO_CUDA"); wish != nullptr && std::strcmp(wish, "0") == 0)
+    return "CUDA is turned off (RONDO_CUDA=0)";
+  // Never closed: the driver has threads and handlers of its own.
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* text = dlerror();
+    return fmt::format("no NVIDIA driver: {}", text != nullptr ? text : "libcuda.so.1 cannot be opened");
+  }
+  const std::string missing = missing_symbols(library, table);
+  // The version first: it is what an old driver's user can act on.
+  int version = 0;
+  if (table.driver_version != nullptr && table.driver_version(&version) == kSuccess && version < kOldestVersion)
+    return fmt::format("the NVIDIA driver is of CUDA {}, {} is needed", version_text(version),
+                       version_text(kOldestVersion));
+  if (!missing.empty()) return fmt::format("libcuda.so.1 lacks {}", missing);
+  if (const Result r = table.init(0); r != kSuccess) return "cuInit: " + error_text(&table, r);
+  int count = 0;
+  if (const Result r = table.device_count(&count); r != kSuccess) return "cuDeviceGetCount: " + error_text(&table, r);
+  if (count == 0) return "the NVIDIA driver shows no device (CUDA_VISIBLE_DEVICES?)";
+  return {};
+}
+
+const Found& found() {
+  static const Found* const result = [] {
+    auto* f = new Found;  // lives as long as the process: handles are given back in destructors that run late
+    f->why_not = open_driver(f->table);
+    return f;
+  }();
+  return *result;
+}
+
+std::atomic<const Driver*>& replacement() {
+  static std::atomic<const Driver*> table{nullptr};
+  return table;
+}
+
+}  // namespace
+
+const Driver* driver() {
+  if (const Driver* table = replacement().load(std::memory_order_acquire); table != nullptr) return table;
+  const Found& f = found();
+  return f.why_not.empty() ? &f.table : nullptr;
+}
+
+std::string why_no_driver() {
+  return replacement().load(std::memory_order_acquire) != nullptr ? std::string() : found().why_not;
+}
+
+void set_driver(const Driver* table) { replacement().store(table, std::memory_order_release); }
+
+Status check(Result result, const char* what) {
+  if (result == kSuccess) return {};
+  std::string text = fmt::format("{}: {}", what, error_text(driver(), result));
+  if (result == kErrorNotInitialized) text += "; a process that was forked after CUDA was used cannot use it";
+  return Status(result == kErrorOutOfMemory ? StatusCode::kExhausted : StatusCode::kSystem, std::move(text));
+}
+
+Expected<const Driver*> need_driver() {
+  if (const Driver* d = driver(); d != nullptr) return d;
+  return Status(StatusCode::kUnsupported, why_no_driver());
+}
+
+CurrentContext::CurrentContext(Context context) {
+  const Driver* d = driver();
+  RONDO_CHECK(d != nullptr);
+  if (d->context_get_current(&before_) != kSuccess) before_ = nullptr;
+  if (before_ == context) return;
+  result_ = d->context_set_current(context);
+  changed_ = result_ == kSuccess;
+}
+
+CurrentContext::~CurrentContext() {
+  if (changed_) driver()->context_set_current(before_);  // fails only where the process is ending
+}
+
+}  // namespace rondo::cuda

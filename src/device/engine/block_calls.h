@@ -1,0 +1,227 @@
+// BlockCalls: a block's way through the calls of its unit (device_program.h), whatever runs them: the interpreter
+// (interpreter.h) or a text that was inlined (device_prims.h).
+//
+//     for each call of the unit
+//       load the header and the lane's ends; Self::run_loops(); store the ends
+//       the lanes of the channel meet
+//
+// One text for host and device: Env brings threads, barriers, clock and memory orders, Ops the reduction.
+//   Env::Mem, kPollEvery, kLineThreads      memory policy; tries between looks at the control words; threads of a line
+//   env.thread(), threads(), block()        who I am; as many threads as a power of two
+//   env.sync(), env.any(bool)               barriers of the block; true if it is true of any thread
+//   env.line_any(bool)                      the same among the threads of a line
+//   env.now_ns(), env.relax(tries)
+//
+// Invariants: what decides the way through the code is the same for all threads. After a failure the block leaves where
+// it stands: the communicator's ends are of no use any more.
+#pragma once
+
+#include "device/engine/block_state.h"
+#include "device/engine/waiting.h"
+#include "kernels/cuda/units.h"
+
+namespace rondo {
+
+/// Self derives from it and has run_loops(): all loops of its lane, false when the block has to leave.
+template <class Env, class Ops, class Self>
+class BlockCalls {
+ public:
+  RONDO_HOST_DEVICE_INLINE void run() {
+    const DeviceUnit* units = args_.more_units != nullptr ? args_.more_units : args_.units;
+    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    uint32_t u = 0;
+    while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
+    const DeviceUnit& unit = units[u];
+    const uint32_t place = env_.block() - unit.first_block;
+    if (place >= unit.num_lanes * unit.num_channels) return;
+    lane_ = place % unit.num_lanes;
+    channel_ = place / unit.num_lanes;
+    for (uint32_t i = 0; i < unit.num_calls; ++i) {
+      call_ = unit.first_call + i;
+      load_call(calls[call_], unit.num_lanes);
+      const DeviceProgram& p = b_.program;
+      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
+      const bool last = i + 1 == unit.num_calls;
+      if (unit.num_lanes > 1 && (!last || p.waits) && !meet(unit.num_lanes)) return;
+    }
+  }
+
+ protected:
+  using Mem = typename Env::Mem;
+
+  RONDO_HOST_DEVICE_INLINE BlockCalls(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
+      : env_(env), b_(state), args_(args) {}
+
+  /// Of the messages of a step.
+  RONDO_HOST_DEVICE_INLINE uint32_t fingerprint(uint32_t shape) const { return fingerprint_at(shape, b_.call.index); }
+
+  /// What a record will say of the instruction under way is kept by thread 0 in shared memory: registers are scarce.
+  RONDO_HOST_DEVICE_INLINE bool traced() const { return args_.trace.records != nullptr; }
+  RONDO_HOST_DEVICE_INLINE void begin_record() {
+    if (!traced() || env_.thread() != 0) return;
+    b_.begin_ns = env_.now_ns();
+    b_.waited_ns = 0;
+    b_.num_ports = 0;
+    b_.moved = true;
+  }
+  RONDO_HOST_DEVICE_INLINE void end_record() {
+    if (!traced() || env_.thread() != 0 || !b_.moved) return;
+    const DeviceTrace& t = args_.trace;
+    DeviceRecord r{};
+    r.begin_ns = b_.begin_ns;
+    r.end_ns = env_.now_ns();
+    r.wait_ns = b_.waited_ns < UINT32_MAX ? static_cast<uint32_t>(b_.waited_ns) : UINT32_MAX;
+    r.call = static_cast<uint16_t>(call_);
+    r.pc = static_cast<uint16_t>(standing_.pc);
+    r.lane = static_cast<uint8_t>(lane_);
+    r.channel = static_cast<uint8_t>(channel_);
+    r.loop = static_cast<uint32_t>(standing_.loop);
+    r.fallback = b_.falls_back ? 1 : 0;
+    r.num_steps = b_.num_ports <= DeviceRecord::kSteps ? static_cast<uint8_t>(b_.num_ports) : DeviceRecord::kFirstPorts;
+    for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
+      if (i < b_.num_ports) r.steps[i] = b_.numbers[b_.turn ^ 1][i];  // it has turned since
+    t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
+  }
+
+  /// The number of a port's message, noted by the port's thread before the barrier that follows its wait. Two turns:
+  /// the next instruction's numbers may come while thread 0 still writes this one's record. Thread 0 turns behind that
+  /// barrier, and before the next numbers comes another one.
+  RONDO_HOST_DEVICE_INLINE void end_wait(uint32_t num_ports) {
+    if (env_.thread() != 0) return;
+    b_.turn ^= 1;
+    b_.num_ports = num_ports;
+    b_.waited_ns = env_.now_ns() - b_.begin_ns;
+  }
+  RONDO_HOST_DEVICE_INLINE void note_number(uint32_t port, uint32_t num_recv, uint32_t num_ports, uint64_t step) {
+    if (num_ports > DeviceRecord::kSteps) {
+      if (port != 0 && port != num_recv) return;
+      if (port != 0) port = 1;
+      else if (num_recv == 0) port = 1;
+    }
+    b_.numbers[b_.turn][port] = static_cast<uint32_t>(step);
+  }
+
+  Env& env_;
+  BlockState<Mem>& b_;
+  const LaunchArgs& args_;
+  Standing standing_{};
+  uint32_t lane_ = 0, channel_ = 0, call_ = 0;
+  uint32_t num_reads_ = 0, num_writes_ = 0;
+
+ private:
+  RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
+    env_.sync();  // nobody looks at the last one any more
+    copy_words(&b_.call, &call, sizeof call);
+    copy_words(&b_.program, call.program, sizeof(DeviceProgram));
+    if (env_.thread() == 0) {
+      const Dtype type = static_cast<Dtype>(call.program->own_type);
+      b_.unit_lanes = unit_lanes;
+      b_.first_step = 0;
+      b_.nowhere = 0;
+      b_.falls_back = false;
+      b_.turn = 0;
+      b_.scale = 0;
+      if (call.program->premul)
+        b_.scale = call.premul_at != nullptr
+                       ? Ops::scale_from_element(static_cast<const std::byte*>(call.premul_at), type)
+                       : device_kernels::load_aligned<uint64_t>(call.premul);
+    }
+    env_.sync();
+    standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
+  }
+
+  RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
+    for (uint32_t i = env_.thread() * 4; i < bytes; i += env_.threads() * 4)
+      device_kernels::store_aligned(static_cast<std::byte*>(to) + i,
+                                    device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
+  }
+
+  // Of a call with a fallback the entry credits come first, in lane 0; then all lanes know which program goes on.
+  RONDO_HOST_DEVICE_INLINE bool run_call() {
+    for (;;) {
+      if (lane_ < b_.program.num_lanes && !run_program()) return false;
+      if (b_.call.fallback == nullptr) return true;
+      if (!choose()) return false;
+    }
+  }
+
+  // Lane 0 has read what all ranks say of their buffers. All ranks, and all channels, have read the same.
+  RONDO_HOST_DEVICE_INLINE bool choose() {
+    uint64_t* falls_back = b_.call.comm->meetings + channel_ * 8 + 3;
+    if (lane_ == 0 && env_.thread() == 0) Mem::store_relaxed(falls_back, b_.nowhere);
+    env_.sync();
+    if (b_.unit_lanes > 1 && !meet(b_.unit_lanes)) return false;
+    const bool falls = Mem::load_acquire(falls_back) != 0;
+    if (falls) copy_words(&b_.program, b_.call.fallback, sizeof(DeviceProgram));
+    env_.sync();
+    if (env_.thread() == 0) {
+      b_.falls_back = falls;
+      if (falls) b_.call.program = b_.call.fallback;
+      else b_.first_step = b_.program.entry_steps;
+      b_.call.fallback = nullptr;
+    }
+    env_.sync();
+    return true;
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool run_program() {
+    load_ends();
+    if (!static_cast<Self*>(this)->run_loops()) return false;
+    env_.sync();  // whoever had an end has done with it
+    store_ends();
+    return true;
+  }
+
+  // From the channel's tables, and back into them.
+  RONDO_HOST_DEVICE_INLINE void load_ends() {
+    const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
+    const DeviceComm& comm = *b_.call.comm;
+    num_reads_ = list[0];
+    num_writes_ = list[1];
+    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads()) {
+      const DeviceReadEnd& end = comm.reads[channel_ * comm.read_stride + list[2 + i]];
+      b_.read_at[i] = list[2 + i];
+      b_.readers[i] = FifoReader<Mem, SoloGroup>(end.view, end.counter, end.step);
+      b_.read_slot_bytes[i] = end.slot_bytes;
+      b_.read_ports[i] = end.port;
+    }
+    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads()) {
+      const DeviceWriteEnd& end = comm.writes[channel_ * comm.write_stride + list[2 + num_reads_ + i]];
+      b_.write_at[i] = list[2 + num_reads_ + i];
+      b_.writers[i].load_from(end);
+      b_.write_slot_bytes[i] = end.slot_bytes;
+      b_.write_ports[i] = end.port;
+    }
+    env_.sync();
+  }
+  RONDO_HOST_DEVICE_INLINE void store_ends() {
+    const DeviceComm& comm = *b_.call.comm;
+    for (uint32_t i = env_.thread(); i < num_reads_; i += env_.threads())
+      comm.reads[channel_ * comm.read_stride + b_.read_at[i]].step = b_.readers[i].step();
+    for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads())
+      b_.writers[i].store_to(comm.writes[channel_ * comm.write_stride + b_.write_at[i]]);
+    env_.sync();
+  }
+
+  // All lanes of the unit in this channel: the ends that one has stored are there for the others.
+  RONDO_HOST_DEVICE_INLINE bool meet(uint32_t num_lanes) {
+    bool ok = true;
+    if (env_.thread() == 0) {
+      uint64_t* m = b_.call.comm->meetings + channel_ * 8;
+      const uint64_t meeting = Mem::load_acquire(m + 1);
+      if (Mem::fetch_add(m, 1) + 1 == num_lanes) {
+        Mem::store_relaxed(m, 0);
+        LaneProgress* lanes = b_.call.comm->lanes + channel_ * DeviceProgram::kMaxLanes;
+        for (uint32_t l = 0; l < num_lanes; ++l) Mem::store_relaxed(&lanes[l].completed, 0);
+        Mem::store_release(m + 1, meeting + 1);
+      } else {
+        ok = wait_until<false>(env_, standing_, -1, false, [&] {
+          return Mem::load_acquire(m + 1) != meeting ? Arrival::kReady : Arrival::kNotYet;
+        });
+      }
+    }
+    return !env_.any(!ok);
+  }
+};
+
+}  // namespace rondo

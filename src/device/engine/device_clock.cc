@@ -1,0 +1,80 @@
+#include "device/engine/device_clock.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "device/engine/clock_exchange.h"
+#include "device/engine/lower.h"
+#include "protocol/spin.h"
+
+namespace rondo {
+
+DeviceClock::~DeviceClock() {
+  // A kernel that has not found room yet would read memory that is gone; it has been told that it is not needed.
+  if (launched_) (void)cuda::driver()->stream_synchronize(stream_.get());
+}
+
+Status DeviceClock::make() {
+  if (exchange_.size_bytes() != 0) return {};
+  RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
+  RONDO_TRY_ASSIGN(exchange_, cuda::PinnedMemory::make(sizeof(ClockExchange)));
+  first_ = read_clock_pair();
+  return {};
+}
+
+Status DeviceClock::refresh(KernelLoader& kernels) {
+  if (known_ && monotonic_ns() - read_at_ns_ < kYoungNs) return {};
+  return read(kernels, known_ ? kPatienceNs : kFirstPatienceNs);
+}
+
+Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
+  constexpr uint64_t kQuestions = 32;
+  RONDO_TRY(make());
+  const cuda::Driver* d = cuda::driver();
+  read_at_ns_ = monotonic_ns();
+  const Status no_answer(StatusCode::kTimeout,
+                         "the device's clock could not be read: a kernel of one thread found no room");
+  if (launched_ && d->stream_query(stream_.get()) != cuda::kSuccess)  // still no room for the last one
+    return known_ ? Status() : no_answer;
+  RONDO_TRY_ASSIGN(const cuda::Function kernel, kernels.find(kClockName));
+  ClockExchange& x = *exchange_.as<ClockExchange>();
+  std::memset(static_cast<void*>(&x), 0, sizeof x);
+  ClockArgs args{reinterpret_cast<ClockExchange*>(exchange_.on_device())};
+  void* params[] = {&args};
+  cuda::LaunchConfig config{1, 1, 1, 1, 1, 1, 0, stream_.get(), nullptr, 0};
+  RONDO_TRY(cuda::check(d->launch_kernel(&config, kernel, params, nullptr), "cuLaunchKernelEx"));
+  launched_ = true;
+  uint64_t tightest = UINT64_MAX;
+  const uint64_t give_up_ns = read_at_ns_ + patience_ns;
+  bool answers = true;
+  for (uint64_t q = 1; q <= kQuestions && answers; ++q) {
+    const uint64_t before = ::rondo::ticks();
+    std::atomic_ref(x.asked).store(q, std::memory_order_release);
+    for (uint32_t tries = 1; std::atomic_ref(x.answered).load(std::memory_order_acquire) != q; ++tries) {
+      cpu_pause();
+      if (tries % 64 != 0) continue;
+      if (monotonic_ns() > give_up_ns) answers = false;
+      if (!answers) break;
+      sched_yield();
+    }
+    const uint64_t after = ::rondo::ticks();
+    if (!answers || after - before >= tightest) continue;
+    tightest = after - before;
+    at_ticks_ = before + (after - before) / 2;
+    at_ns_ = std::atomic_ref(x.now_ns).load(std::memory_order_relaxed);
+    known_ = true;
+  }
+  std::atomic_ref(x.asked).store(ClockExchange::kEnough, std::memory_order_release);
+  if (!known_) return no_answer;
+  // The shorter the line between two readings of the host's clocks, the worse its slope: 20 ns in 20 ms are 1 us a
+  // second.
+  while (clock_ns(CLOCK_MONOTONIC) - first_.monotonic_ns < 20'000'000) {
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  ns_per_tick_ = TickScale(first_, read_clock_pair()).ns_per_tick();
+  if (tightest != UINT64_MAX) off_by_ns_ = static_cast<double>(tightest) * ns_per_tick_ / 2;
+  return {};
+}
+
+}  // namespace rondo

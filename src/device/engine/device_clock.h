@@ -1,0 +1,49 @@
+// DeviceClock: places a device's clock on the host's ticks.
+//
+// Thread safety: one thread at a time; the device's context is current.
+#pragma once
+
+#include <cstdint>
+
+#include "device/driver/handles.h"
+#include "device/driver/kernel_loader.h"
+#include "trace/clock.h"
+
+namespace rondo {
+
+class DeviceClock {
+ public:
+  DeviceClock() = default;
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
+  /// Asks the device for the time. Errors: those of the driver; kTimeout when it does not answer within a second, as
+  /// when all of it is taken by kernels that wait.
+  Status read(KernelLoader& kernels) { return read(kernels, kFirstPatienceNs); }
+  /// The same, unless the last answer is young; keeps what it knows when there is no answer soon.
+  Status refresh(KernelLoader& kernels);
+  bool is_known() const { return known_; }
+  /// How far off the last answer may be: half the way to the device and back.
+  double off_by_ns() const { return off_by_ns_; }
+  /// A time of the device in ticks of the host.
+  uint64_t ticks(uint64_t device_ns) const {
+    return at_ticks_ + static_cast<uint64_t>(static_cast<int64_t>(
+                           static_cast<double>(static_cast<int64_t>(device_ns - at_ns_)) / ns_per_tick_));
+  }
+  uint64_t duration_ticks(uint64_t ns) const { return static_cast<uint64_t>(static_cast<double>(ns) / ns_per_tick_); }
+
+ private:
+  static constexpr uint64_t kFirstPatienceNs = 1'000'000'000, kPatienceNs = 2'000'000, kYoungNs = 1'000'000'000;
+  Status make();
+  Status read(KernelLoader& kernels, uint64_t patience_ns);
+
+  cuda::OwnedStream stream_;
+  cuda::PinnedMemory exchange_;
+  bool launched_ = false;  // a kernel may still look at exchange_
+  bool known_ = false;
+  uint64_t at_ticks_ = 0, at_ns_ = 0, read_at_ns_ = 0;
+  double off_by_ns_ = 0, ns_per_tick_ = 1;
+  ClockPair first_;
+};
+
+}  // namespace rondo

@@ -1,0 +1,239 @@
+#include "device/engine/device_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/round_up.h"
+#include "device/driver/capture.h"
+
+namespace rondo {
+
+DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
+                           const PlannerSettings& settings, CudaTransport& transport, const KernelTable& host_kernels,
+                           double connect_deadline_s)
+    : rank_(rank),
+      nranks_(hosts.nranks()),
+      world_(world),
+      connect_deadline_s_(connect_deadline_s),
+      transport_(transport),
+      ports_(rank, transport),
+      host_kernels_(host_kernels),
+      planner_(rank, hosts, settings, ports_, host_kernels),
+      device_planner_(nranks_, world, planner_),
+      kernels_(KernelLoader::of(transport.context())) {}
+
+Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, const HostLayout& hosts,
+                                                             const DeviceWorld& world, const PlannerSettings& settings,
+                                                             CudaTransport& transport, const KernelTable& host_kernels,
+                                                             double connect_deadline_s) {
+  std::unique_ptr<DeviceEngine> e(
+      new DeviceEngine(rank, hosts, world, settings, transport, host_kernels, connect_deadline_s));
+  RONDO_TRY(e->start());
+  return e;
+}
+
+Status DeviceEngine::start() {
+  cuda::CurrentContext current(transport_.context());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(control_, cuda::PinnedMemory::make(sizeof(DeviceControl)));
+  RONDO_TRY_ASSIGN(serial_, cuda::OwnedEvent::make());
+  RONDO_TRY_ASSIGN(graph_serial_, cuda::OwnedEvent::make());
+  if (world_.engine == DeviceEngineKind::kInterpreter) {
+    const uint32_t channels = world_.layout.max_channels;
+    tables_.rank = static_cast<uint32_t>(rank_);
+    tables_.num_ranks = static_cast<uint32_t>(nranks_);
+    tables_.max_channels = channels;
+    tables_.write_stride = tables_.read_stride = static_cast<uint32_t>(32 * nranks_ + 64);
+    const uint64_t header = round_up(sizeof(DeviceComm), 256);
+    const uint64_t writes = round_up(uint64_t{channels} * tables_.write_stride * sizeof(DeviceWriteEnd), 256);
+    const uint64_t reads = round_up(uint64_t{channels} * tables_.read_stride * sizeof(DeviceReadEnd), 256);
+    const uint64_t peers = round_up(uint64_t{channels} * tables_.num_ranks * sizeof(PeerBuffers), 256);
+    const uint64_t lanes = round_up(uint64_t{channels} * DeviceProgram::kMaxLanes * sizeof(LaneProgress), 256);
+    const uint64_t meetings = uint64_t{channels} * 64;
+    if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) tables_.max_regions = SharedRegions::kMaxRegions;
+    const uint64_t regions = uint64_t{tables_.max_regions} * tables_.num_ranks * sizeof(PeerRegion);
+    const uint64_t total = header + writes + reads + peers + lanes + meetings + regions;
+    RONDO_TRY_ASSIGN(comm_, cuda::DeviceMemory::make(total));
+    std::byte* at = comm_.as() + header;
+    tables_.writes = reinterpret_cast<DeviceWriteEnd*>(at);
+    tables_.reads = reinterpret_cast<DeviceReadEnd*>(at += writes);
+    tables_.peers = reinterpret_cast<PeerBuffers*>(at += reads);
+    tables_.lanes = reinterpret_cast<LaneProgress*>(at += peers);
+    tables_.meetings = reinterpret_cast<uint64_t*>(at += lanes);
+    if (regions != 0) tables_.regions = reinterpret_cast<const PeerRegion*>(at + meetings);
+    const cuda::Driver* d = cuda::driver();
+    RONDO_TRY_ASSIGN(auto stream, cuda::OwnedStream::make());
+    RONDO_TRY(cuda::check(d->memset_d8_async(comm_.get(), 0, total, stream.get()), "cuMemsetD8Async"));
+    RONDO_TRY(cuda::check(d->stream_synchronize(stream.get()), "cuStreamSynchronize"));
+    RONDO_TRY(cuda::upload(stream.get(), comm_.get(), &tables_, sizeof tables_));
+  }
+  return watcher_.start("the thread that watches a device", [this] { watch(); });
+}
+
+DeviceEngine::~DeviceEngine() {
+  (void)drain();
+  {
+    const std::lock_guard lock(watch_mutex_);
+    stop_ = true;
+  }
+  watch_changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  cuda::CurrentContext current(transport_.context());
+  {
+    // Whatever could not be waited for ends here.
+    const std::lock_guard lock(watch_mutex_);
+    for (Outstanding& o : outstanding_)
+      end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
+    outstanding_.clear();
+  }
+}
+
+// Calls under way do not look at it: a region that is being made has no buffers yet, and one that has ended is used by
+// no call.
+Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions::View> views) {
+  if (region >= tables_.max_regions) return {};
+  std::vector<PeerRegion> entries;
+  for (const SharedRegions::View& v : views)
+    entries.push_back({reinterpret_cast<const std::byte*>(v.theirs), v.bytes, reinterpret_cast<std::byte*>(v.ours)});
+  return cuda::upload(transport_.setup_stream(),
+                      reinterpret_cast<cuda::DevicePtr>(tables_.regions + uint64_t{region} * tables_.num_ranks),
+                      entries.data(), entries.size() * sizeof(PeerRegion));
+}
+
+Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) const {
+  if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;
+  const PlanRequest& r = request.request;
+  return Status(why.code(),
+                fmt::format("rank {}: {}{} of {} {} was not started: {}", rank_, collective_name(r.collective),
+                            r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
+}
+
+// Rank 0's board has the number where the host's transport has none; boards that nobody has signed stand for
+// themselves.
+uint64_t DeviceEngine::communicator() const {
+  if (const uint64_t agreed = transport_.agreed_id(); agreed != 0) return agreed;
+  OperationBoard* const first = transport_.board(0);
+  const uint64_t id = std::atomic_ref(first->communicator).load(std::memory_order_relaxed);
+  return id != 0 ? id : reinterpret_cast<uint64_t>(first);
+}
+
+Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const {
+  if (ptr == nullptr) return {};
+  unsigned type = 0;
+  const cuda::Result known =
+      cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
+  if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device sees
+  return Status(
+      StatusCode::kInvalidArgument,
+      fmt::format("rank {}: {} is memory that CUDA does not know: this communicator's buffers lie on device {}", rank_,
+                  name, transport_.device()));
+}
+
+Status DeviceEngine::reserve_scratch(uint64_t bytes) {
+  if (bytes <= scratch_.size_bytes()) return {};
+  RONDO_TRY_ASSIGN(auto larger,
+                   cuda::DeviceMemory::make(round_up(std::max(bytes, 2 * scratch_.size_bytes()), 1 << 21)));
+  std::swap(larger, scratch_);
+  if (larger.size_bytes() != 0) old_scratch_.push_back(std::move(larger));
+  return {};
+}
+
+// The calls of a launch may run at the same time, channel by channel: each has scratch of its own.
+Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
+                                     std::span<const std::shared_ptr<DevicePlan>> plans) {
+  for (const Entry& e : entries) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].engine != e.engine) continue;
+      entries[i].request->scratch_offset = bytes;
+      bytes += round_up(plans[i]->scratch_bytes(), 256);
+    }
+    cuda::CurrentContext current(e.engine->transport_.context());
+    RONDO_TRY(e.engine->reserve_scratch(bytes));
+  }
+  return {};
+}
+
+Status DeviceEngine::run(std::span<const Entry> entries) {
+  if (entries.empty()) return {};
+  std::vector<DeviceEngine*> engines;
+  for (const Entry& e : entries)
+    if (std::find(engines.begin(), engines.end(), e.engine) == engines.end()) engines.push_back(e.engine);
+  std::sort(engines.begin(), engines.end());  // one order for all who lock several
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (DeviceEngine* e : engines) locks.emplace_back(e->mutex_);
+
+  std::vector<std::shared_ptr<DevicePlan>> plans;
+  Status failed;
+  {
+    const cuda::OutsideCapture outside;
+    for (const Entry& entry : entries) {
+      DeviceEngine& e = *entry.engine;
+      const DeviceRequest& r = *entry.request;
+      cuda::CurrentContext current(e.transport_.context());
+      auto prepared = [&]() -> Expected<std::shared_ptr<DevicePlan>> {
+        RONDO_TRY(e.error());
+        RONDO_TRY(e.check_buffer("in", r.in));
+        RONDO_TRY(e.check_buffer("out", r.out));
+        RONDO_TRY_ASSIGN(auto plan, e.plan(r.request));
+        return plan;
+      }();
+      if (!prepared.ok()) {
+        failed = e.not_this(r, prepared.status());
+        break;
+      }
+      plans.push_back(std::move(*prepared));
+    }
+    if (failed.ok()) failed = reserve_scratch(entries, plans);
+    if (failed.ok()) {
+      failed = connect_all(entries, plans);
+      if (!failed.ok()) failed = entries[0].engine->not_this(*entries[0].request, failed);
+    }
+  }
+  if (failed.ok()) {
+    // All ranks of a communicator have the same engine, so this order is theirs too.
+    std::vector<Entry> kernels, streams;
+    std::vector<std::shared_ptr<DevicePlan>> plans_of_kernels, plans_of_streams;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const bool by_streams = entries[i].engine->world_.engine == DeviceEngineKind::kStream;
+      (by_streams ? streams : kernels).push_back(entries[i]);
+      (by_streams ? plans_of_streams : plans_of_kernels).push_back(plans[i]);
+    }
+    if (!kernels.empty()) failed = launch_rounds(kernels, plans_of_kernels);
+    if (failed.ok() && !streams.empty()) failed = run_streams(streams, plans_of_streams);
+  }
+  // A caller's mistake changes nothing; after anything else the ranks no longer agree on what runs.
+  const StatusCode code = failed.code();
+  if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported)
+    for (DeviceEngine* e : engines) e->fail(failed);
+  if (!failed.ok())
+    for (const Entry& entry : entries)
+      if (entry.request->op != nullptr && !entry.request->op->done.load(std::memory_order_acquire))
+        end_operation(entry.request->op, failed);
+  return failed;
+}
+
+Expected<double> DeviceEngine::forecast_us(const PlanRequest& request) {
+  const std::lock_guard lock(mutex_);
+  RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
+  return found[0].forecast_ns / 1e3;
+}
+
+Expected<std::string> DeviceEngine::explain(const PlanRequest& request) {
+  const std::lock_guard lock(mutex_);
+  RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
+  std::string text = device_planner_.describe(found[0]);
+  if (found[0].algorithm->direct && nranks_ > 1 && !transport_.reaches_everything()) {
+    RONDO_TRY_ASSIGN(const auto others, device_planner_.fallbacks(request, found[0]));
+    DeviceCandidate direct = found[0];
+    direct.num_channels = others[0].num_channels;
+    text = fmt::format("{}; {} when a rank's buffers cannot be reached", device_planner_.describe(direct),
+                       device_planner_.describe(others[0]));
+  }
+  if (found.size() > 1) text += "; next best " + device_planner_.describe(found[1]);
+  return text;
+}
+
+}  // namespace rondo

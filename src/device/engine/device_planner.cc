@@ -1,0 +1,193 @@
+#include "device/engine/device_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/engine/lower.h"
+
+namespace rondo {
+namespace {
+
+// The longest message that a protocol's slot, or the ring, takes in one piece.
+uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
+  switch (p) {
+    case DeviceProtocol::kLl: return DeviceLayout::slot_payload(ConnectionForm::kWords);
+    case DeviceProtocol::kLl128: return DeviceLayout::slot_payload(ConnectionForm::kWideLines);
+    case DeviceProtocol::kSimple: return layout.message_bytes;
+  }
+  return 0;
+}
+
+// Registered from outside.
+bool is_own(const Algorithm& a) {
+  const auto own = own_algorithms();
+  return !own.empty() && &a >= own.data() && &a < own.data() + own.size();
+}
+
+// Below this a channel's share is not worth a block.
+uint64_t least_share(DeviceProtocol p) {
+  switch (p) {
+    case DeviceProtocol::kLl: return 4 * 1024;
+    case DeviceProtocol::kLl128: return 8 * 1024;
+    case DeviceProtocol::kSimple: return 32 * 1024;
+  }
+  return 1;
+}
+
+}  // namespace
+
+DevicePlanner::DevicePlanner(int nranks, const DeviceWorld& world, Planner& planner)
+    : nranks_(nranks), world_(world), planner_(planner) {}
+
+uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
+  for (const auto& [known, lanes] : lanes_)
+    if (known == &a) return lanes;
+  // A rank's number of lanes may depend on its place; the most of any rank counts for all.
+  size_t most = 1;
+  for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2)
+    most = std::max(most, record_rank(a, r, planner_.hosts(), root).lanes.size());
+  if (nranks_ > 1) most = std::max(most, record_rank(a, nranks_ - 1, planner_.hosts(), root).lanes.size());
+  lanes_.emplace_back(&a, static_cast<uint32_t>(most));
+  return static_cast<uint32_t>(most);
+}
+
+// `wish`: a call's own limit, 0: none.
+uint32_t DevicePlanner::most_blocks(uint32_t wish) const {
+  uint32_t most = world_.resident_blocks;
+  for (const uint32_t limit : {static_cast<uint32_t>(std::max(0, planner_.settings().device_max_blocks)), wish})
+    if (limit > 0) most = std::min(most, limit);
+  return most;
+}
+
+uint32_t DevicePlanner::most_channels(uint32_t lanes, uint32_t wish) const {
+  return std::min(world_.layout.max_channels, std::max(1u, most_blocks(wish) / lanes));
+}
+
+uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes,
+                                     const PlanRequest& request) const {
+  const double wanted = bytes / static_cast<double>(least_bytes);
+  const uint32_t most = most_channels(lanes, request.max_blocks);
+  const auto least_blocks =
+      static_cast<uint32_t>(std::max({1, planner_.settings().device_min_blocks, int32_t{request.min_blocks}}));
+  const uint32_t least = std::min(most, (least_blocks + lanes - 1) / lanes);
+  return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
+}
+
+double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const {
+  const Cost cost = cost_of(*c.algorithm, planner_.hosts());
+  const auto p = static_cast<size_t>(c.protocol);
+  const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
+  double across = 0;  // over the link of the busiest host, beside what goes on inside
+  if (world_.relayed) {
+    const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
+    across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
+  }
+  if (world_.engine == DeviceEngineKind::kStream)
+    return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
+           sent * whole_bytes / world_.link_gigabytes_per_s;
+  // What is read or written in place crosses the link once, without a ring on the way.
+  const double moved = c.algorithm->direct ? 1.0 : sent;
+  const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
+  return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
+         moved * whole_bytes / (world_.link_gigabytes_per_s * costs_.efficiency[p]);
+}
+
+void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vector<DeviceCandidate>& found) {
+  const bool stream = world_.engine == DeviceEngineKind::kStream;
+  const double whole =
+      static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
+  const uint32_t lanes = lanes_of(a, r.root);
+  if (!stream && lanes > world_.resident_blocks) return;
+  if (stream) {
+    // The stream engine has no channels, and maps no peer's buffers.
+    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, {}, 0});
+    return;
+  }
+  // How much a lane moves of the whole at once: at most a chunk, and the smallest are whole / ranks.
+  const double chunk = whole / nranks_;
+  const bool pairwise = r.counts != nullptr && r.counts->pairwise;
+  const std::string_view wanted = planner_.settings().protocol;
+  const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr &&
+                          planner_.hosts().one_host();  // of which the inlined texts do not know
+  const std::string inlined = may_inline ? inlined_name(a, r.dtype, r.op, r.row) : "";
+  for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
+    if (a.direct && p != DeviceProtocol::kSimple) continue;
+    if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
+    if (p != DeviceProtocol::kSimple && world_.relayed) continue;  // a relay cannot see when they are full
+    if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
+    // LL's lines order less than a flag behind data does (docs/cuda.md); the library's own algorithms need no more.
+    if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
+    if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
+        !(wanted == "inline" && p != DeviceProtocol::kSimple))
+      continue;
+    found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes, r),
+                     longest_message(p, world_.layout), inlined, 0});
+  }
+}
+
+Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request, bool staged_only) {
+  RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request, staged_only));
+  std::vector<DeviceCandidate> found;
+  // A limit below the lanes of all of them is kept as far as it can be.
+  uint32_t fewest = UINT32_MAX;
+  for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
+  const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));
+  for (const Algorithm* a : usable)
+    if (world_.engine == DeviceEngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
+  if (found.empty() && !planner_.settings().protocol[0])
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",
+                              collective_name(request.collective), world_.resident_blocks));
+  if (found.empty())
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("RONDO_PROTO={} serves no algorithm for this {} on devices", planner_.settings().protocol,
+                              collective_name(request.collective)));
+  const double whole = static_cast<double>(whole_elems(request.collective, request.count_elems, nranks_)) *
+                       dtype_bytes(request.types().wire);
+  for (DeviceCandidate& c : found) c.forecast_ns = forecast(c, whole, request.root);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const DeviceCandidate& x, const DeviceCandidate& y) { return x.forecast_ns < y.forecast_ns; });
+  return found;
+}
+
+Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanRequest& request,
+                                                                const DeviceCandidate& direct) {
+  PlanRequest staged = request;
+  staged.algorithm = nullptr;  // what a call demands is not what it falls back to
+  RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
+  for (DeviceCandidate& c : found) {
+    c.num_channels =
+        std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
+    c.inlined.clear();  // the direct program is interpreted, and so is what stands in for it
+  }
+  return found;
+}
+
+DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
+  DeviceCandidate c;
+  if (world_.engine == DeviceEngineKind::kStream) {
+    c.message_bytes = world_.stream_slot_bytes;
+    return c;
+  }
+  c.protocol = bytes <= 32 * 1024 && !world_.relayed ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
+  c.message_bytes = longest_message(c.protocol, world_.layout);
+  // A rank may send to and receive from everyone, itself too, at once.
+  const auto directions = static_cast<uint32_t>(2 * nranks_);
+  c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), directions, {});
+  return c;
+}
+
+std::string DevicePlanner::describe(const DeviceCandidate& c) const {
+  if (world_.engine == DeviceEngineKind::kStream)
+    return fmt::format("{} by streams, messages of {} B, forecast {:.1f} us", c.algorithm->name, c.message_bytes,
+                       c.forecast_ns / 1000);
+  if (c.algorithm->direct)
+    return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
+                       c.forecast_ns / 1000);
+  return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
+                     protocol_name(c.protocol), c.inlined.empty() ? "" : " inlined", c.num_channels, c.message_bytes,
+                     c.forecast_ns / 1000);
+}
+
+}  // namespace rondo

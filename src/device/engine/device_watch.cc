@@ -1,0 +1,270 @@
+// The watcher of a DeviceEngine: sees how calls end, and what goes wrong while nobody looks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+
+#include "device/engine/device_engine.h"
+#include "plan/describe_program.h"
+
+namespace rondo {
+namespace {
+
+constexpr auto kBusyLook = std::chrono::microseconds(500);  // while calls are under way
+constexpr auto kIdleLook = std::chrono::milliseconds(100);  // aborts and deaths while nothing is: replays of graphs
+constexpr uint64_t kLostEveryNs = 50'000'000;               // a look for dead peers costs a system call
+
+}  // namespace
+
+void DeviceEngine::watch() {
+  cuda::CurrentContext current(transport_.context());
+  int relaxed = 2;
+  cuda::driver()->thread_exchange_capture_mode(&relaxed);  // others' captures are none of this thread's business
+  uint64_t looked_for_lost_ns = 0;
+  std::unique_lock lock(watch_mutex_);
+  while (!stop_) {
+    if (!look_now_)
+      watch_changed_.wait_for(lock,
+                              outstanding_.empty() && !issuing_ ? std::chrono::microseconds(kIdleLook) : kBusyLook);
+    look_now_ = false;
+    if (stop_) break;
+    const bool retired = retire();
+    if (retired) watch_changed_.notify_all();
+    if (failed_.load(std::memory_order_relaxed)) {
+      // Streams that wait for flags are let go until none is left under way.
+      if ((issuing_ || !outstanding_.empty()) && world_.engine == DeviceEngineKind::kStream)
+        transport_.release_streams();
+      continue;
+    }
+    lock.unlock();
+    Status wrong = look();
+    if (const uint64_t now = monotonic_ns(); wrong.ok() && now - looked_for_lost_ns > kLostEveryNs) {
+      looked_for_lost_ns = now;
+      wrong = lost_peer();
+    }
+    if (!wrong.ok()) fail(std::move(wrong));
+    lock.lock();
+  }
+}
+
+// Ends the operations that are done, oldest first; the caller holds the lock. True when there was one.
+bool DeviceEngine::retire() {
+  bool any = false;
+  const cuda::Driver* d = cuda::driver();
+  while (!outstanding_.empty()) {
+    Outstanding& o = outstanding_.front();
+    const cuda::Result r = d->event_query(o.event.get());
+    if (r == cuda::kErrorNotReady) break;
+    // A kernel that gave up has reported so before it ended.
+    Status status = failure_;
+    if (status.ok()) status = report();
+    // Whoever gives up lets all streams go, after it has said so: what ends from then on may not have done its work.
+    if (const auto by = transport_.aborted_by(); status.ok() && by)
+      status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+    if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
+    if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
+    if (!status.ok() && failure_.ok()) take_failure(status);
+    if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
+    end_operation(o.op, status);
+    free_events_.push_back(std::move(o.event));
+    outstanding_.pop_front();
+    any = true;
+  }
+  if (any && outstanding_.empty() && !issuing_ && !replayed_) transport_.attend(false);
+  return any;
+}
+
+// What the kernel wrote down of a call that has ended; the caller holds the lock.
+void DeviceEngine::trace_call(Outstanding& o) {
+  if (!tracing_.on()) return;
+  const uint64_t sequence = o.sequence != 0 ? o.sequence : o.message_number;
+  const DevicePlan& plan = *o.plan;
+  const TracedPrograms programs{plan.program.get(), &plan.header, plan.fallback.get(), &plan.header_fallback};
+  const Status s = tracing_.add(*o.trace, o.call, sequence, programs, *kernels_);
+  if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: a call is not traced: %s\n", rank_, s.to_string().c_str());
+  if (s.ok() && o.call == 0 && o.trace->num_lost() != 0)
+    std::fprintf(stderr, "rondo: rank %d: the trace of a launch lacks its first %llu instructions: it keeps %llu\n",
+                 rank_, static_cast<unsigned long long>(o.trace->num_lost()),
+                 static_cast<unsigned long long>(o.trace->capacity()));
+}
+
+Status DeviceEngine::set_trace(StepTrace* trace) {
+  cuda::CurrentContext current(transport_.context());
+  RONDO_TRY(current.status());
+  {
+    const std::lock_guard lock(watch_mutex_);
+    tracing_.stop();
+  }
+  if (trace == nullptr) return {};
+  RONDO_TRY(tracing_.prepare(*kernels_));  // nobody else looks at it while it is off
+  const std::lock_guard lock(watch_mutex_);
+  tracing_.start(trace);
+  return {};
+}
+
+void DeviceEngine::set_failure_hook(FailureHook hook) {
+  const std::lock_guard lock(watch_mutex_);
+  failure_hook_ = std::move(hook);
+}
+
+std::vector<FlightCurrent> DeviceEngine::look_at_calls() {
+  const std::lock_guard lock(watch_mutex_);
+  return calls_under_way();
+}
+
+std::vector<FlightCurrent> DeviceEngine::calls_under_way() const {
+  std::vector<FlightCurrent> calls;
+  const uint64_t now_ns = monotonic_ns();
+  for (const Outstanding& o : outstanding_) {
+    FlightCurrent c;
+    c.operation.posted.shape = o.shape;
+    c.operation.posted.sequence = o.sequence != 0 ? o.sequence : o.message_number;
+    c.operation.posted.tag = o.tag;
+    if (o.sequence != 0)
+      if (const auto posted = transport_.board(rank_)->read(o.sequence)) c.operation.posted = *posted;
+    c.operation.algorithm = algorithm_name(o.shape);
+    c.protocol = engine_name(world_.engine);
+    c.reason = o.plan->reason;
+    c.started = true;
+    c.waited_ns = static_cast<int64_t>(now_ns - o.issued_ns);
+    calls.push_back(std::move(c));
+  }
+  return calls;
+}
+
+std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
+  if (peer < 0 || o.sequence == 0) return "";
+  OperationBoard* board = transport_.board(peer);
+  if (board == nullptr) return "";
+  const uint64_t posted = std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire);
+  if (posted < o.sequence) return fmt::format("; rank {} has not called it, its last operation is #{}", peer, posted);
+  if (const auto theirs = board->find(o.sequence); theirs && !(*theirs == o.shape))
+    return fmt::format("; rank {} calls {} of {} {} instead", peer, collective_name(theirs->collective),
+                       theirs->count_elems, dtype_name(theirs->dtype));
+  return fmt::format("; rank {} has called it too", peer);
+}
+
+// What a kernel says about its failure; the caller holds the lock.
+Status DeviceEngine::report() const {
+  DeviceControl& c = *control_.as<DeviceControl>();
+  const auto failure = static_cast<DeviceFailure>(std::atomic_ref<uint32_t>(c.failed).load(std::memory_order_acquire));
+  if (failure == DeviceFailure::kNone) return {};
+  const Rank peer = c.peer;
+  if (failure == DeviceFailure::kAborted) {
+    const auto by = transport_.aborted_by();
+    return Status(StatusCode::kAborted,
+                  fmt::format("rank {}: {}", rank_, by ? abort_text(transport_, *by) : "the communicator was aborted"));
+  }
+  std::string what = "a call on the device", which;
+  if (!outstanding_.empty()) {
+    const Outstanding& o = outstanding_.front();
+    what = fmt::format("{} #{} of {} {}", collective_name(o.shape.collective), o.sequence, o.shape.count_elems,
+                       dtype_name(o.shape.dtype));
+    which = who_waits(o, peer);
+  }
+  const std::string where = fmt::format("step {} of lane {}, channel {}, loop {}", c.pc, c.lane, c.channel, c.loop);
+  if (failure == DeviceFailure::kUnreachable)
+    return Status(StatusCode::kInternal, fmt::format("rank {}: {}: rank {}'s buffers cannot be reached from here in {}",
+                                                     rank_, what, peer, where));
+  if (failure == DeviceFailure::kMismatch)
+    return Status(StatusCode::kMismatch, fmt::format("rank {}: {}: rank {} sent a message of another operation in {}{}",
+                                                     rank_, what, peer, where, which));
+  return Status(StatusCode::kTimeout,
+                fmt::format("rank {}: {} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s) for {} {} in {}{}", rank_,
+                            what, static_cast<double>(c.waited_ns) * 1e-9, c.for_room != 0 ? "room of" : "data from",
+                            peer >= 0         ? fmt::format("rank {}", peer)
+                            : c.for_room != 0 ? std::string("the readers of a connection")
+                                              : std::string("another lane"),
+                            where, which));
+}
+
+// What ranks on other hosts do is asked for when a call is late, so that its deadline can tell. The caller holds the
+// lock.
+void DeviceEngine::ask_for_boards() const {
+  if (!world_.relayed || outstanding_.empty()) return;
+  const Outstanding& o = outstanding_.front();
+  if (o.deadline_ns == 0 || monotonic_ns() - o.issued_ns < o.deadline_ns / 2) return;
+  for (Rank r = 0; r < nranks_; ++r) (void)transport_.board(r);
+}
+
+// What can be seen to be wrong while calls are under way.
+Status DeviceEngine::look() {
+  if (const auto by = transport_.aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+  const std::lock_guard lock(watch_mutex_);
+  RONDO_TRY(report());
+  ask_for_boards();
+  if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
+  // Streams have no clock of their own.
+  const Outstanding& o = outstanding_.front();
+  const uint64_t now = monotonic_ns();
+  if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
+  std::string late;
+  for (Rank r = 0; r < nranks_; ++r) {
+    OperationBoard* const board = r != rank_ && o.sequence != 0 ? transport_.board(r) : nullptr;
+    if (board != nullptr && std::atomic_ref<uint64_t>(board->posted).load(std::memory_order_acquire) < o.sequence)
+      late += who_waits(o, r);
+  }
+  return Status(
+      StatusCode::kTimeout,
+      fmt::format(
+          "rank {}: {} #{} of {} {} has not ended {:.1f} s after it was issued (RONDO_TIMEOUT_S or deadline_s){}",
+          rank_, collective_name(o.shape.collective), o.sequence, o.shape.count_elems, dtype_name(o.shape.dtype),
+          static_cast<double>(now - o.issued_ns) * 1e-9, late));
+}
+
+// The first failure of the communicator: kernels leave, the other ranks hear of it, streams are let go.
+void DeviceEngine::fail(Status status) {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    if (!failure_.ok()) return;
+    take_failure(std::move(status));
+  }
+  if (world_.engine == DeviceEngineKind::kStream) transport_.release_streams();
+  watch_changed_.notify_all();
+}
+
+// The caller holds the lock.
+void DeviceEngine::take_failure(Status status) {
+  failure_ = std::move(status);
+  failed_.store(true, std::memory_order_release);
+  std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
+  transport_.raise_abort(rank_);  // before files are written: the others wait
+  if (failure_hook_ != nullptr) failure_hook_(failure_, calls_under_way());
+}
+
+Status DeviceEngine::error() {
+  if (!failed_.load(std::memory_order_acquire)) {
+    if (const auto by = transport_.aborted_by())
+      return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+    return {};
+  }
+  const std::lock_guard lock(watch_mutex_);
+  return failure_;
+}
+
+void DeviceEngine::wake() {
+  {
+    const std::lock_guard lock(watch_mutex_);
+    look_now_ = true;
+  }
+  watch_changed_.notify_all();
+}
+
+Status DeviceEngine::wait(const Operation& op) {
+  std::unique_lock lock(watch_mutex_);
+  watch_changed_.wait(lock, [&] { return op.done.load(std::memory_order_acquire) || stop_; });
+  return op.status;
+}
+
+// Every call ends: by itself, at its deadline, or soon after an abort or a death.
+Status DeviceEngine::drain() {
+  std::unique_lock lock(watch_mutex_);
+  if (!watcher_.joinable()) return {};
+  watch_changed_.wait(lock, [&] { return outstanding_.empty(); });
+  return failure_;
+}
+
+}  // namespace rondo

@@ -1,0 +1,252 @@
+// The interpreter: a block runs one lane of a unit's calls in one channel (block_calls.h), instruction by instruction
+// as the program has them. The same semantics as the host's executor (engine/executor.cc), for many threads that may
+// wait:
+//
+//     for each loop, for each instruction
+//       poll, gather, move, post      a message (messages.h); a credit and a direct instruction lack some of it
+//
+// Invariants: between the barriers of an instruction an end belongs to the thread that handles its port. What decides
+// the way through the code is the same for all threads: instructions, extents, and what env.any() says.
+#pragma once
+
+#include "device/engine/messages.h"
+
+namespace rondo {
+
+/// The shape of what is read from an instruction. Thread i handles port i.
+struct StepShape {
+  static constexpr int kSrc = 0, kDst = 0;
+  static constexpr bool kMayCopy = true, kMayReduce = true, kTravels = true, kEndsStay = false;
+  uint32_t num_receives, num_sends;
+  bool src, dst;
+  const uint16_t* ends;  // of the receives, then of the sends
+
+  RONDO_HOST_DEVICE_INLINE uint32_t num_recv() const { return num_receives; }
+  RONDO_HOST_DEVICE_INLINE uint32_t num_send() const { return num_sends; }
+  RONDO_HOST_DEVICE_INLINE bool has_src() const { return src; }
+  RONDO_HOST_DEVICE_INLINE bool has_dst() const { return dst; }
+  RONDO_HOST_DEVICE_INLINE uint32_t reader(uint32_t i) const { return ends[i]; }
+  RONDO_HOST_DEVICE_INLINE uint32_t writer(uint32_t i) const { return ends[num_receives + i]; }
+
+  template <class Env, class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE bool handle_mine(Env& env, OfRead of_read, OfWrite of_write) const {
+    bool ok = true;
+    for (uint32_t i = env.thread(); i < num_receives + num_sends && ok; i += env.threads())
+      ok = i < num_receives ? of_read(i, ends[i]) : of_write(i - num_receives, ends[i]);
+    return ok;
+  }
+};
+
+template <class Env, class Ops>
+class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
+  using Base = Messages<Env, Ops, Interpreter<Env, Ops>>;
+  using Mem = typename Env::Mem;
+  using ReduceStep = device_kernels::ReduceStep;
+  using Base::at, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
+
+ public:
+  using State = InterpreterState<Mem>;
+  RONDO_HOST_DEVICE_INLINE Interpreter(Env& env, State& state, const LaunchArgs& args)
+      : Base(env, state, args), w_(state) {}
+
+  RONDO_HOST_DEVICE_INLINE bool run_loops() {
+    const DeviceProgram& p = b_.program;
+    uint32_t steps = p.lane_first[lane_ + 1] - p.lane_first[lane_];
+    if (b_.call.fallback != nullptr) steps = p.entry_steps;  // the call has not chosen yet
+    window_first_ = 0;
+    window_end_ = 0;
+    completed_ = 0;
+    for (uint64_t loop = 0; loop < p.num_loops; ++loop)
+      for (uint32_t pc = b_.first_step; pc < steps; ++pc) {
+        if (pc < window_first_ || pc >= window_end_) load_window(pc, steps);
+        standing_.loop = loop;
+        standing_.pc = pc;
+        if (!run_step(w_.window[pc - window_first_])) return false;
+      }
+    return true;
+  }
+
+ private:
+  // Instructions from pc on, with the channel's share of each.
+  RONDO_HOST_DEVICE_INLINE void load_window(uint32_t pc, uint32_t steps) {
+    const DeviceProgram& p = b_.program;
+    env_.sync();
+    window_first_ = pc;
+    window_end_ = steps - pc < State::kWindowSteps ? steps : pc + State::kWindowSteps;
+    const DeviceStep* from = b_.call.program->steps() + p.lane_first[lane_] + pc;
+    for (uint32_t i = env_.thread(); i < window_end_ - pc; i += env_.threads()) {
+      DeviceStep s = from[i];
+      const Extent share = channel_extent(s.num_elems, p.num_channels, channel_, p.wire_bytes);
+      s.src_first_elem += share.first_elem;
+      s.dst_first_elem += share.first_elem;
+      s.num_elems = share.num_elems;
+      w_.window[i] = s;
+    }
+    index_first_ = from[0].first_index;
+    const uint16_t* index = b_.call.program->index() + index_first_;
+    const DeviceStep& last = from[window_end_ - pc - 1];
+    const uint32_t entries = last.first_index + last.num_recv + last.num_send - index_first_;
+    for (uint32_t i = env_.thread(); i < entries && i < State::kWindowIndex; i += env_.threads())
+      w_.index[i] = index[i];
+    env_.sync();
+  }
+  RONDO_HOST_DEVICE_INLINE const uint16_t* index_of(const DeviceStep& s) const {
+    const uint32_t at = s.first_index - index_first_;
+    return at + s.num_recv + s.num_send <= State::kWindowIndex ? w_.index + at
+                                                               : b_.call.program->index() + s.first_index;
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool run_step(const DeviceStep& s) {
+    Base::begin_record();
+    bool ok;
+    if (s.verb == Verb::kWait) ok = wait_for_lane(s);
+    else if ((s.flags & kFlagCredit) != 0) ok = credit(s);
+    else if ((s.flags & kFlagDirect) != 0) ok = direct(s);
+    else ok = chunk(s);
+    if (!ok) return false;
+    if (b_.program.waits && env_.thread() == 0) {
+      LaneProgress& mine = b_.call.comm->lanes[channel_ * DeviceProgram::kMaxLanes + lane_];
+      Mem::store_release(&mine.completed, ++completed_);
+    }
+    Base::end_record();
+    return true;
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool wait_for_lane(const DeviceStep& s) {
+    const DeviceProgram& p = b_.program;
+    bool ok = true;
+    if (env_.thread() == 0) {
+      const uint64_t steps = p.lane_first[s.wait_lane + 1] - p.lane_first[s.wait_lane];
+      const uint64_t needed = standing_.loop * steps + s.wait_pc + 1;
+      const LaneProgress& other = b_.call.comm->lanes[channel_ * DeviceProgram::kMaxLanes + s.wait_lane];
+      ok = wait_until<false>(env_, standing_, -1, false, [&] {
+        return Mem::load_acquire(&other.completed) >= needed ? Arrival::kReady : Arrival::kNotYet;
+      });
+    }
+    return !env_.any(!ok);
+  }
+
+  // `nowhere` becomes true when the peer's buffers cannot be reached, which is a failure only without a fallback.
+  RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerCredit& theirs, bool& nowhere) {
+    const DeviceComm& comm = *b_.call.comm;
+    if (b_.call.fallback != nullptr && (theirs.in_region == kRegionNowhere || theirs.out_region == kRegionNowhere)) {
+      nowhere = true;
+      return true;
+    }
+    std::byte *in, *out;
+    if (!resolve_peer(comm, peer, theirs.in_region, theirs.buffers.in, in) ||
+        !resolve_peer(comm, peer, theirs.out_region, theirs.buffers.out, out)) {
+      report_failure(env_, standing_, DeviceFailure::kUnreachable, peer, false, 0);
+      return false;
+    }
+    comm.peers[uint64_t{channel_} * comm.num_ranks + static_cast<uint32_t>(peer)] = {in, out};
+    return true;
+  }
+
+  // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
+  RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s) {
+    const bool carries = b_.program.direct;
+    bool nowhere = b_.call.in_region == kRegionNowhere || b_.call.out_region == kRegionNowhere;
+    const StepShape shape{s.num_recv, s.num_send, false, false, index_of(s)};
+    const bool arrived = Base::poll(
+        shape,
+        [&](uint32_t, uint32_t end) {
+          FifoReader<Mem, SoloGroup>& r = b_.readers[end];
+          if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
+                                 [&] { return r.arrived(1, Base::fingerprint(s.fingerprint)); }))
+            return false;
+          return !carries ||
+                 take_address(b_.read_ports[end].peer, *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
+        },
+        [&](uint32_t, uint32_t end) {
+          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          if (!Base::wait_room(w)) return false;
+          if (carries)
+            *reinterpret_cast<PeerCredit*>(w.line(0)) = {
+                {b_.call.in, b_.call.out}, b_.call.in_region, b_.call.out_region};
+          return true;
+        });
+    if (!arrived) return false;
+    Base::post(
+        shape, [](auto& r) { r.release(1); }, [&](auto& w) { w.post(1, Base::fingerprint(s.fingerprint)); });
+    if (carries && b_.call.fallback != nullptr && env_.any(nowhere) && env_.thread() == 0) b_.nowhere = 1;
+    return true;
+  }
+
+  // One loop's window of the instruction's chunk.
+  RONDO_HOST_DEVICE_INLINE Operands operands_of(const DeviceStep& s) const {
+    const uint64_t loop_elems = b_.program.loop_elems, skip = standing_.loop * loop_elems;
+    Operands o{};
+    if (skip >= s.num_elems) return o;
+    const uint64_t rest = s.num_elems - skip;
+    o.num_elems = rest < loop_elems ? rest : loop_elems;
+    if ((verb_bits(s.verb) & kVerbSrc) != 0) o.src = at(s.src_buffer, s.src_first_elem + skip);
+    if ((verb_bits(s.verb) & kVerbDst) != 0) o.dst = at(s.dst_buffer, s.dst_first_elem + skip);
+    o.position = s.src_position;
+    o.copies = (s.bits & kStepCopies) != 0;
+    o.prescale = (s.bits & kStepPrescale) != 0;
+    o.is_final = (s.flags & kFlagFinal) != 0;
+    o.as_wire = (s.bits & kStepAsWire) != 0;
+    o.src_type = type_in(s.src_buffer);
+    o.dst_type = type_in(s.dst_buffer);
+    o.fingerprint = Base::fingerprint(s.fingerprint);
+    return o;
+  }
+  RONDO_HOST_DEVICE_INLINE Dtype type_in(uint8_t buffer) const {
+    const DeviceProgram& p = b_.program;
+    return static_cast<Dtype>(buffer == static_cast<uint8_t>(Buffer::kIn)    ? p.own_type
+                              : buffer == static_cast<uint8_t>(Buffer::kOut) ? p.out_type
+                                                                             : p.wire_type);
+  }
+
+  RONDO_HOST_DEVICE_INLINE bool chunk(const DeviceStep& s) {
+    Operands o = operands_of(s);
+    if (o.src == o.dst && s.num_recv == 0 && o.copies) o.dst = nullptr;  // in place
+    const StepShape shape{s.num_recv, s.num_send, o.src != nullptr, o.dst != nullptr, index_of(s)};
+    return Base::message(shape, o);
+  }
+
+  // From and to the peers' own buffers, which their entry credits have named.
+  RONDO_HOST_DEVICE_INLINE bool direct(const DeviceStep& s) {
+    Operands o = operands_of(s);
+    if (o.num_elems == 0) {
+      if (env_.thread() == 0) b_.moved = false;
+      return true;
+    }
+    const DeviceProgram& p = b_.program;
+    const DeviceComm& comm = *b_.call.comm;
+    if (o.src == o.dst && s.num_recv == 0 && !o.prescale) o.dst = nullptr;
+    const uint16_t* ranks = index_of(s);
+    const StepShape shape{s.num_recv, s.num_send, o.src != nullptr, o.dst != nullptr, ranks};
+    ReduceStep r = Base::reduce_step(shape, o);
+    // A peer's input in a call of mixed types is not yet what would have travelled; its result is what shall arrive.
+    const bool mixed = p.row != 0, converts = mixed && s.src_buffer == static_cast<uint8_t>(Buffer::kIn);
+    if (converts) {
+      r.raw = true;
+      r.own_type = static_cast<Dtype>(p.own_type);
+    }
+    const uint32_t elem_bytes = p.elem_bytes[s.src_buffer];
+    const uint64_t skip = standing_.loop * p.loop_elems;
+    const PeerBuffers* peers = comm.peers + uint64_t{channel_} * comm.num_ranks;
+    Base::put_own(shape, r, o);
+    for (uint32_t i = env_.thread(); i < uint32_t{s.num_recv} + s.num_send; i += env_.threads()) {
+      const PeerBuffers& peer = peers[ranks[i]];
+      if (i < s.num_recv) {
+        const std::byte* buffer = s.src_buffer == static_cast<uint8_t>(Buffer::kOut) ? peer.out : peer.in;
+        b_.sources[Base::source_place(r, i)] = buffer + (s.src_first_elem + skip) * elem_bytes;
+      } else {
+        b_.sinks[i - s.num_recv + (r.has_dst ? 1 : 0)] = peer.out + (s.dst_first_elem + skip) * elem_bytes;
+      }
+    }
+    env_.sync();
+    Base::template reduce<StepShape>(r, mixed ? !converts : o.copies, elem_bytes);
+    env_.sync();
+    return true;
+  }
+
+  State& w_;  // b_ again, with the window
+  uint32_t window_first_ = 0, window_end_ = 0, index_first_ = 0;
+  uint64_t completed_ = 0;  // thread 0
+};
+
+}  // namespace rondo

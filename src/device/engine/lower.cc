@@ -1,0 +1,230 @@
+#include "device/engine/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+constexpr uint32_t align16(uint64_t bytes) { return static_cast<uint32_t>((bytes + 15) / 16 * 16); }
+
+// Ends of one kind that a lane uses, in the order of first use.
+class EndList {
+ public:
+  uint16_t place_of(uint16_t table_index) {
+    const auto place = static_cast<size_t>(std::find(ends_.begin(), ends_.end(), table_index) - ends_.begin());
+    if (place == ends_.size()) ends_.push_back(table_index);
+    return static_cast<uint16_t>(place);
+  }
+  const std::vector<uint16_t>& ends() const { return ends_; }
+
+ private:
+  std::vector<uint16_t> ends_;
+};
+
+class Lowering {
+ public:
+  Lowering(const Program& program, const DeviceShape& shape, PortIndex& ports)
+      : p_(program), shape_(shape), ports_(ports) {}
+
+  Expected<std::vector<std::byte>> run() {
+    if (p_.lanes.size() > DeviceProgram::kMaxLanes)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("{} lanes: a device runs at most {}", p_.lanes.size(), DeviceProgram::kMaxLanes));
+    RONDO_CHECK(shape_.num_channels >= 1);
+    fill_header();
+    for (size_t lane = 0; lane < p_.lanes.size(); ++lane) RONDO_TRY(add_lane(lane));
+    h_.entry_steps = entry_steps(p_);
+    return flatten();
+  }
+
+ private:
+  DeviceEnd end_of(const ProgramStep& s) const {
+    if (s.is(kFlagCredit)) return DeviceEnd::kCredit;
+    switch (h_.protocol) {
+      case DeviceProtocol::kSimple: return DeviceEnd::kSimple;
+      case DeviceProtocol::kLl: return DeviceEnd::kLl;
+      case DeviceProtocol::kLl128: return DeviceEnd::kLl128;
+    }
+    return DeviceEnd::kSimple;
+  }
+
+  void fill_header() {
+    h_.num_lanes = static_cast<uint32_t>(p_.lanes.size());
+    h_.num_channels = shape_.num_channels;
+    h_.num_ranks = static_cast<uint32_t>(p_.nranks);
+    h_.rank = static_cast<uint32_t>(p_.rank);
+    h_.protocol = p_.protocol == Protocol::kInline ? shape_.short_messages : DeviceProtocol::kSimple;
+    h_.dtype = static_cast<uint8_t>(p_.operation.dtype);
+    h_.op = static_cast<uint8_t>(p_.operation.op);
+    h_.row = p_.operation.row;
+    for (int b = 0; b < 3; ++b) h_.elem_bytes[b] = static_cast<uint8_t>(p_.elem_bytes[b]);
+    h_.wire_bytes = static_cast<uint8_t>(p_.wire_bytes);
+    h_.own_type = static_cast<uint8_t>(p_.types.input);
+    h_.wire_type = static_cast<uint8_t>(p_.types.wire);
+    h_.out_type = static_cast<uint8_t>(p_.types.output);
+    h_.accumulator = static_cast<uint8_t>(p_.types.accumulator);
+    h_.premul = p_.premul;
+    h_.direct = p_.direct;
+    h_.divide_by = p_.divide_by;
+    h_.fingerprint = p_.fingerprint;
+    h_.scratch_bytes = p_.scratch_bytes;
+    const CollectiveTraits& traits = collective_traits(p_.operation.collective);
+    h_.in_elems = p_.operation.count_elems * parts(traits.in_parts, p_.nranks);
+    h_.out_elems = p_.operation.count_elems * parts(traits.out_parts, p_.nranks);
+    h_.loop_elems = p_.loop_elems;
+    if (!p_.direct && shape_.message_bytes != 0)
+      h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
+    uint64_t longest = 0;  // of what a channel moves of a chunk; the first channel has the longest share
+    for (const ProgramLane& lane : p_.lanes)
+      for (const ProgramStep& s : lane)
+        longest = std::max(longest, channel_extent(s.src.num_elems, shape_.num_channels, 0, p_.wire_bytes).num_elems);
+    // What all ranks must agree on is in p_.num_loops: none of them makes a step, credits included, when it is 0; and a
+    // rank that moves nothing itself still makes its credits.
+    h_.num_loops =
+        p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
+    const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;
+    if (h_.protocol == DeviceProtocol::kSimple && !p_.direct)
+      h_.lap_bytes = place_bytes(static_cast<uint32_t>(message)) * std::max(shape_.lap_messages, kRingMessages);
+  }
+
+  Status add_lane(size_t lane) {
+    h_.lane_first[lane] = static_cast<uint32_t>(steps_.size());
+    EndList reads, writes;
+    std::vector<uint16_t> index;  // of this lane's steps
+    uint16_t most_recv = 0, most_send = 0;
+    for (const ProgramStep& s : p_.lanes[lane]) {
+      DeviceStep d = made_from(s);
+      d.first_index = static_cast<uint32_t>(index.size());
+      if (s.is(kFlagDirect)) {
+        for (Rank r : s.recv_peers) index.push_back(static_cast<uint16_t>(r));
+        for (Rank r : s.send_peers) index.push_back(static_cast<uint16_t>(r));
+        d.num_recv = static_cast<uint16_t>(s.recv_peers.size());
+        d.num_send = static_cast<uint16_t>(s.send_peers.size());
+      } else {
+        for (const ReadPort* r : s.recv) {
+          RONDO_TRY_ASSIGN(const uint16_t at, ports_.reader(*r, end_of(s)));
+          index.push_back(reads.place_of(at));
+        }
+        for (const WritePort* w : s.send) {
+          RONDO_TRY_ASSIGN(const uint16_t at, ports_.writer(*w, end_of(s)));
+          index.push_back(writes.place_of(at));
+        }
+        d.num_recv = static_cast<uint16_t>(s.recv.size());
+        d.num_send = static_cast<uint16_t>(s.send.size());
+      }
+      most_recv = std::max(most_recv, d.num_recv);
+      most_send = std::max(most_send, d.num_send);
+      steps_.push_back(d);
+    }
+    h_.lane_first[lane + 1] = static_cast<uint32_t>(steps_.size());
+    if (most_recv > DeviceProgram::kMaxLaneReads || most_send > DeviceProgram::kMaxLaneWrites)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("a direct instruction reads from {} and writes to {} ranks: a "
+                                "block holds {} and {}",
+                                most_recv, most_send, DeviceProgram::kMaxLaneReads, DeviceProgram::kMaxLaneWrites));
+    if (reads.ends().size() > DeviceProgram::kMaxLaneReads || writes.ends().size() > DeviceProgram::kMaxLaneWrites)
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("a lane receives from {} and sends to {} connections: a block holds {} and {}",
+                                reads.ends().size(), writes.ends().size(), DeviceProgram::kMaxLaneReads,
+                                DeviceProgram::kMaxLaneWrites));
+    h_.lane_ends[lane] = static_cast<uint32_t>(index_.size());
+    index_.push_back(static_cast<uint16_t>(reads.ends().size()));
+    index_.push_back(static_cast<uint16_t>(writes.ends().size()));
+    index_.insert(index_.end(), reads.ends().begin(), reads.ends().end());
+    index_.insert(index_.end(), writes.ends().begin(), writes.ends().end());
+    for (uint32_t i = h_.lane_first[lane]; i < h_.lane_first[lane + 1]; ++i)
+      steps_[i].first_index += static_cast<uint32_t>(index_.size());
+    index_.insert(index_.end(), index.begin(), index.end());
+    return {};
+  }
+
+  DeviceStep made_from(const ProgramStep& s) {
+    DeviceStep d{};
+    d.verb = s.verb;
+    d.flags = s.flags;
+    d.src_buffer = static_cast<uint8_t>(s.src_buffer);
+    d.dst_buffer = static_cast<uint8_t>(s.dst_buffer);
+    // To the executor a direct step has no ports, so what it states does not count the sources in peers' buffers.
+    const size_t sources = s.recv_peers.size() + (s.has(kVerbSrc) ? 1 : 0);
+    const bool copies = !p_.mixed && !s.prescale && !(s.is(kFlagFinal) && p_.divide_by != 0) && sources == 1;
+    RONDO_CHECK(s.is(kFlagDirect) || s.is(kFlagCredit) || s.verb == Verb::kWait || copies == s.copies);
+    d.bits = static_cast<uint8_t>((s.prescale ? kStepPrescale : 0) | (copies ? kStepCopies : 0) |
+                                  (s.as_wire ? kStepAsWire : 0));
+    if (s.verb == Verb::kWait) {
+      d.wait_lane = static_cast<uint8_t>(s.wait_lane);
+      d.wait_pc = s.wait_pc;
+      h_.waits = 1;
+    }
+    d.src_position = s.src_position;
+    d.fingerprint = s.fingerprint;
+    d.src_chunk = s.src_chunk;
+    d.dst_chunk = s.dst_chunk;
+    d.src_first_elem = s.src.first_elem;
+    d.dst_first_elem = s.dst.first_elem;
+    d.num_elems = s.src.num_elems;
+    return d;
+  }
+
+  std::vector<std::byte> flatten() {
+    h_.steps_offset = sizeof(DeviceProgram);
+    h_.index_offset = align16(h_.steps_offset + steps_.size() * sizeof(DeviceStep));
+    h_.total_bytes = align16(h_.index_offset + index_.size() * sizeof(uint16_t));
+    std::vector<std::byte> bytes(h_.total_bytes);
+    std::memcpy(bytes.data(), &h_, sizeof h_);
+    if (!steps_.empty()) std::memcpy(bytes.data() + h_.steps_offset, steps_.data(), steps_.size() * sizeof(DeviceStep));
+    if (!index_.empty()) std::memcpy(bytes.data() + h_.index_offset, index_.data(), index_.size() * sizeof(uint16_t));
+    return bytes;
+  }
+
+  const Program& p_;
+  const DeviceShape& shape_;
+  PortIndex& ports_;
+  DeviceProgram h_{};
+  std::vector<DeviceStep> steps_;
+  std::vector<uint16_t> index_;
+};
+
+// To a kernel an average is a sum that is divided, a pre-multiplied sum one whose own operand is scaled.
+std::string_view kernel_op(Op op) { return op_name(op == Op::kAvg || op == Op::kPremulSum ? Op::kSum : op); }
+
+}  // namespace
+
+uint8_t entry_steps(const Program& program) {
+  if (!program.direct || program.lanes.size() != 1) return 0;
+  const ProgramLane& lane = program.lanes[0];
+  const auto read = std::find_if(lane.begin(), lane.end(), [](const ProgramStep& s) { return !s.recv.empty(); });
+  const auto steps = read - lane.begin() + 1;
+  const bool whole = read != lane.end() && read->is(kFlagCredit) &&
+                     read->recv.size() + 1 == static_cast<size_t>(program.nranks) && steps <= UINT8_MAX;
+  return whole ? static_cast<uint8_t>(steps) : 0;
+}
+
+Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape& shape, PortIndex& ports) {
+  return Lowering(program, shape, ports).run();
+}
+
+std::string interpreter_name(const Program& program) {
+  // Copies of one type are copies of bytes. The operator of a collective that does not reduce means nothing.
+  const bool reduces = collective_reduces(program.operation.collective);
+  const std::string_view op = kernel_op(reduces ? program.operation.op : Op::kSum);
+  if (program.mixed) return fmt::format("rondo_interpret_mixed_{}", op);
+  if (!reduces) return "rondo_interpret_copy";
+  return fmt::format("rondo_interpret_{}_{}", dtype_name(program.operation.dtype), op);
+}
+std::string inlined_name(const Algorithm& a, Dtype dtype, Op op, uint8_t row) {
+  if (a.name != "ring" || row != 0) return {};
+  if (a.collective == Collective::kAllGather) return "rondo_ring_all_gather_copy";
+  if (a.collective != Collective::kAllReduce && a.collective != Collective::kReduceScatter) return {};
+  const bool is_hot = dtype == Dtype::kFloat32 || dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+  if (!is_hot || kernel_op(op) != op_name(Op::kSum)) return {};
+  return fmt::format("rondo_ring_{}_{}_sum", collective_name(a.collective), dtype_name(dtype));
+}
+std::string reduce_name(Dtype dtype, Op op) {
+  return fmt::format("rondo_reduce_{}_{}", dtype_name(dtype), kernel_op(op));
+}
+std::string reduce_mixed_name(Op op) { return fmt::format("rondo_reduce_mixed_{}", kernel_op(op)); }
+
+}  // namespace rondo

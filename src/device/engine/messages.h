@@ -1,0 +1,238 @@
+// Messages: what a block does with one message whose operands are resolved, by whichever protocol its program has.
+//
+//     poll      the thread of each port waits for it: data of a receive, room of a send  | all threads agree to go on,
+//     gather    tables of sources and sinks: the own chunk, rings, slots                 | or leave
+//     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
+//     post      the thread of each port posts or releases it
+//
+// What is known of a message before it is there differs: the interpreter reads it, an inlined text has it compiled in.
+// So its numbers come as a Shape, whose answers may be constants:
+//   Shape::kSrc, kDst                  sources and sinks, the own chunk's among them; 0: not known before
+//   Shape::kMayCopy, kMayReduce        whether the one source may go on as it is; whether anything else may happen
+//   Shape::kTravels                    whether it has ports
+//   Shape::kEndsStay                   an end has the same thread in all messages of a call
+//   num_recv(), num_send(), has_src(), has_dst(), reader(i), writer(i)     ends by their places in the lane's lists
+//   handle_mine(env, of_read, of_write)                                    for each port of this thread, until false
+//
+// Invariant: between the barriers of a message an end belongs to the thread that handles its port.
+#pragma once
+
+#include <type_traits>
+
+#include "device/engine/block_calls.h"
+#include "device/engine/move_lines.h"
+#include "kernels/cuda/reduce_copy.h"
+
+namespace rondo {
+
+/// One loop's window of a chunk, where it lies in the rank's own buffers, and what becomes of it.
+struct Operands {
+  uint64_t num_elems;
+  std::byte* src;  // of shapes that have one
+  std::byte* dst;
+  uint32_t position;         // order of addition: the own source comes after so many receives
+  bool copies;               // one source, which goes on as it is
+  bool prescale, is_final;   // premul_sum scales the own source; avg divides
+  bool as_wire;              // mixed types: rounded to the wire type first
+  Dtype src_type, dst_type;  // mixed types
+  uint32_t fingerprint;
+};
+
+template <class Env, class Ops, class Self>
+class Messages : public BlockCalls<Env, Ops, Self> {
+ protected:
+  using Base = BlockCalls<Env, Ops, Self>;
+  using Mem = typename Env::Mem;
+  using ReduceStep = device_kernels::ReduceStep;
+  using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
+  static constexpr bool kReduces = !std::is_same_v<Ops, device_kernels::BytesOps>;
+
+  RONDO_HOST_DEVICE_INLINE Messages(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
+      : Base(env, state, args) {}
+
+  /// False when the block has to leave.
+  template <class Shape>
+  RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o) {
+    if (o.num_elems == 0) {  // an empty window: no message, on either end
+      if (env_.thread() == 0) b_.moved = false;
+      return true;
+    }
+    const DeviceProgram& p = b_.program;
+    if constexpr (Shape::kTravels)
+      if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o);
+    ReduceStep r = reduce_step(shape, o);
+    const uint32_t bytes = static_cast<uint32_t>(o.num_elems * p.wire_bytes);
+    put_own(shape, r, o);
+    const bool arrived = poll(
+        shape,
+        [&](uint32_t i, uint32_t end) {
+          FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
+          if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
+                                 [&] { return reader.arrived(1, o.fingerprint); }))
+            return false;
+          b_.sources[source_place(r, i)] = reader.data();
+          return true;
+        },
+        [&](uint32_t i, uint32_t end) {
+          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          if (!wait_until<false>(env_, standing_, -1, true,
+                                 [&] { return w.room_for(bytes, p.lap_bytes) ? Arrival::kReady : Arrival::kNotYet; }))
+            return false;
+          b_.sinks[i + (shape.has_dst() ? 1 : 0)] = w.data();
+          return true;
+        });
+    if (!arrived) return false;
+    reduce<Shape>(r, o.copies, p.wire_bytes);
+    env_.sync();  // all of it is read and written
+    post(
+        shape, [](auto& reader) { reader.release(1); }, [&](auto& w) { w.post_data(bytes, o.fingerprint); });
+    return true;
+  }
+
+  template <class Shape, class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, OfRead of_read, OfWrite of_write) {
+    if (!Base::traced()) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
+    const uint32_t recvs = shape.num_recv(), ports = recvs + shape.num_send();
+    const bool ok = shape.handle_mine(
+        env_,
+        [&](uint32_t i, uint32_t end) {
+          if (!of_read(i, end)) return false;
+          Base::note_number(i, recvs, ports, b_.readers[end].step());
+          return true;
+        },
+        [&](uint32_t i, uint32_t end) {
+          if (!of_write(i, end)) return false;
+          Base::note_number(recvs + i, recvs, ports, b_.writers[end].step());
+          return true;
+        });
+    if (env_.any(!ok)) return false;
+    Base::end_wait(ports);
+    return true;
+  }
+  template <class Shape, class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE void post(const Shape& shape, OfRead of_read, OfWrite of_write) {
+    shape.handle_mine(
+        env_, [&](uint32_t, uint32_t end) { return of_read(b_.readers[end]), true; },
+        [&](uint32_t, uint32_t end) { return of_write(b_.writers[end]), true; });
+    if constexpr (!Shape::kEndsStay) env_.sync();  // another thread may have the end in the next message
+  }
+  RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem, SoloGroup>& w) {
+    return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
+  }
+
+  RONDO_HOST_DEVICE_INLINE std::byte* at(uint8_t buffer, uint64_t elem) const {
+    const uint64_t offset = elem * b_.program.elem_bytes[buffer];
+    if (buffer == static_cast<uint8_t>(Buffer::kIn)) return const_cast<std::byte*>(b_.call.in) + offset;
+    if (buffer == static_cast<uint8_t>(Buffer::kOut)) return b_.call.out + offset;
+    return b_.call.scratch + offset;
+  }
+
+  /// What the kernels are asked for.
+  template <class Shape>
+  RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const Shape& shape, const Operands& o) const {
+    ReduceStep r;
+    r.src = b_.sources;
+    r.dst = b_.sinks;
+    r.num_src = shape.num_recv() + (shape.has_src() ? 1 : 0);
+    r.num_dst = shape.num_send() + (shape.has_dst() ? 1 : 0);
+    r.num_elems = o.num_elems;
+    r.own = ReduceStep::kNoOwn;
+    if (shape.has_src()) r.own = o.position > shape.num_recv() ? shape.num_recv() : o.position;
+    r.scale_own = o.prescale;
+    r.divide_by = o.is_final ? b_.program.divide_by : 0;
+    r.scale = b_.scale;
+    r.own_type = o.src_type;
+    r.wire_type = static_cast<Dtype>(b_.program.wire_type);
+    r.dst_type = o.dst_type;
+    r.has_dst = shape.has_dst();
+    r.result_as_wire = o.as_wire;
+    r.raw = false;
+    return r;
+  }
+
+  /// Thread 0 puts the own chunk into the tables, the thread of a port what stands there: receive i stands behind the
+  /// own source if that comes before it in the order of addition.
+  template <class Shape>
+  RONDO_HOST_DEVICE_INLINE void put_own(const Shape& shape, const ReduceStep& r, const Operands& o) {
+    if (env_.thread() != 0) return;
+    if (shape.has_src()) b_.sources[r.own] = o.src;
+    if (shape.has_dst()) b_.sinks[0] = o.dst;
+  }
+  static RONDO_HOST_DEVICE_INLINE uint32_t source_place(const ReduceStep& r, uint32_t receive) {
+    return receive + (receive >= r.own ? 1 : 0);
+  }
+
+  template <class Shape>
+  RONDO_HOST_DEVICE_INLINE void reduce(ReduceStep& r, bool copies, uint32_t elem_bytes) {
+    const device_kernels::Threads threads{env_.thread(), env_.threads()};
+    if (moves_bytes<Shape>(copies)) {
+      r.num_elems *= elem_bytes;
+      device_kernels::copy_bytes<Shape::kDst>(r, threads);
+    } else if constexpr (kReduces) {
+      device_kernels::reduce_copy<Ops, Shape::kSrc, Shape::kDst>(r, threads);
+    }
+  }
+
+ private:
+  template <class Shape>
+  static RONDO_HOST_DEVICE_INLINE bool moves_bytes(bool copies) {
+    return Shape::kMayCopy && (!kReduces || !Shape::kMayReduce || copies);
+  }
+
+  // Lines bring their own flags: what is polled here is room alone.
+  template <class Shape>
+  RONDO_HOST_DEVICE_INLINE bool line_message(const Shape& shape, const Operands& o) {
+    const DeviceProgram& p = b_.program;
+    const bool ll = p.protocol == DeviceProtocol::kLl;
+    ReduceStep r = reduce_step(shape, o);
+    put_own(shape, r, o);
+    const uint32_t first_send = shape.has_dst() ? 1 : 0;
+    const bool ready = poll(
+        shape,
+        [&](uint32_t i, uint32_t end) {
+          const FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
+          const uint32_t place = source_place(r, i);
+          b_.sources[place] =
+              reader.view().data + slot_offset(reader.step(), reader.view().num_lines, b_.read_slot_bytes[end]);
+          b_.source_flags[place] = ll ? make_ll_flag(o.fingerprint, reader.step()) : reader.step();
+          return true;
+        },
+        [&](uint32_t i, uint32_t end) {
+          FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
+          if (!wait_room(w)) return false;
+          b_.sinks[i + first_send] = w.view().data + slot_offset(w.step(), w.num_lines(), b_.write_slot_bytes[end]);
+          b_.sink_flags[i + first_send] =
+              ll ? make_ll_flag(o.fingerprint, w.step()) : make_flag(o.fingerprint, w.step());
+          return true;
+        });
+    if (!ready) return false;
+    const uint64_t bytes = o.num_elems * p.wire_bytes;
+    bool ok = true;
+    if (moves_bytes<Shape>(o.copies)) {
+      r.num_elems = bytes;
+      ok = move_lines<device_kernels::BytesOps>(shape, r, bytes, o.fingerprint, ll);
+    } else if constexpr (kReduces) {
+      ok = move_lines<Ops>(shape, r, bytes, o.fingerprint, ll);
+    }
+    if (env_.any(!ok)) return false;
+    post(
+        shape, [](auto& reader) { reader.release(1); }, [](auto& w) { w.advance(1); });
+    return true;
+  }
+  template <class LineOps, class Shape>
+  RONDO_HOST_DEVICE_INLINE bool move_lines(const Shape& shape, const ReduceStep& r, uint64_t bytes,
+                                           uint32_t fingerprint, bool ll) {
+    LineMover<Env, LineOps, Shape> mover{env_, b_, standing_, r, shape, bytes, fingerprint};
+    if (!ll) return mover.move_ll128();
+    if (!mover.move_ll()) return false;
+    for (uint32_t i = 0; i != shape.num_send(); ++i) {
+      const uint32_t end = shape.writer(i), d = i + (shape.has_dst() ? 1 : 0);
+      const auto& w = b_.writers[end];
+      if (ll_fills(w.step(), w.num_lines()))
+        mover.fill_ll(b_.sinks[d], b_.write_slot_bytes[end], static_cast<uint32_t>(b_.sink_flags[d]));
+    }
+    return true;
+  }
+};
+
+}  // namespace rondo

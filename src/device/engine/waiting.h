@@ -1,0 +1,80 @@
+// Waiting on a device. Every wait of the interpreter is here, and every one of them ends: with what it waited for, with
+// the host's abort, because another block has given up, or at the call's deadline. The first thread that gives up
+// says in DeviceControl where it stood and whom it waited for.
+//
+// What is polled is polled at every try; the control words, which lie in the host's memory, and the clock at every
+// Env::kPollEvery-th only.
+#pragma once
+
+#include <cstdint>
+
+#include "device/engine/device_program.h"
+#include "protocol/fifo.h"
+
+namespace rondo {
+
+/// Where a block stands, for the report of a failure.
+struct Standing {
+  const DeviceComm* comm;
+  DeviceControl* control;
+  uint64_t deadline_ns;
+  uint32_t call, lane, channel, pc;
+  uint64_t loop;
+};
+
+/// Says why, once for all blocks of the rank.
+template <class Env>
+RONDO_HOST_DEVICE void report_failure(Env& env, const Standing& at, DeviceFailure why, Rank peer, bool for_room,
+                                      uint64_t waited_ns) {
+  using Mem = typename Env::Mem;
+  if (Mem::fetch_add(at.comm->meetings + 2, 1) != 0) return;
+  DeviceControl& c = *at.control;
+  c.call = at.call;
+  c.lane = at.lane;
+  c.channel = at.channel;
+  c.pc = at.pc;
+  c.loop = at.loop;
+  c.peer = peer;
+  c.for_room = for_room;
+  c.waited_ns = waited_ns;
+  Mem::store_release32(&c.failed, static_cast<uint32_t>(why));
+}
+
+/// Tries `arrived` until it is ready; false when the block has to leave. kLine: the threads of a line wait together,
+/// and leave together. `arrived` gives an Arrival.
+template <bool kLine, class Env, class Arrived>
+RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer, bool for_room, Arrived arrived) {
+  using Mem = typename Env::Mem;
+  uint64_t since_ns = 0;
+  // A lane that waits for another one of its rank leaves the report to the one that waits for a peer.
+  const uint64_t most_ns = peer < 0 && !for_room ? 2 * at.deadline_ns : at.deadline_ns;
+  for (uint32_t tries = 1;; ++tries) {
+    const Arrival a = arrived();
+    if (a == Arrival::kReady) return true;
+    bool leave = false;
+    DeviceFailure why = DeviceFailure::kNone;
+    if (a == Arrival::kMismatch) {
+      leave = true;
+      why = DeviceFailure::kMismatch;
+    } else if (tries % Env::kPollEvery == 0) {
+      const uint64_t now_ns = env.now_ns();
+      if (since_ns == 0) since_ns = now_ns;
+      if (Mem::load_acquire32(&at.control->failed) != 0) {
+        leave = true;
+      } else if (Mem::load_acquire32(&at.control->abort) != 0) {
+        leave = true;
+        why = DeviceFailure::kAborted;
+      } else if (most_ns != 0 && now_ns - since_ns > most_ns) {
+        leave = true;
+        why = DeviceFailure::kDeadline;
+      }
+    }
+    if (leave && why != DeviceFailure::kNone)
+      report_failure(env, at, why, peer, for_room, since_ns != 0 ? env.now_ns() - since_ns : 0);
+    if constexpr (kLine) leave = env.line_any(leave);
+    if (leave) return false;
+    env.relax(tries);
+  }
+}
+
+}  // namespace rondo

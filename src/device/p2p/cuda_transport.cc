@@ -1,0 +1,322 @@
+// The memory of connections: slabs of a rank's device, what is carved from them, and how peers find it.
+#include "device/p2p/cuda_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/round_up.h"
+
+namespace rondo {
+namespace {
+
+// A rank's half of a connection on its board. kInbox: lines and data, made by the reader; kOutbox: the counters, made
+// by the writer, and of a multicast everything; kStream: slots of the stream engine, made by the reader.
+enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
+
+uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(half) << 60 | static_cast<uint64_t>(form) << 57 |
+         static_cast<uint64_t>(k.group != kUnicast) << 56 | static_cast<uint64_t>(other + 1) << 32 |
+         static_cast<uint64_t>(k.group) << 16 | k.tag;
+}
+
+}  // namespace
+
+// Memory of this rank, as a slab that the peers can open.
+Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
+  RONDO_CHECK(!on_host);  // there is one, made with the communicator
+  if (num_slabs_ == DeviceBoard::kMaxSlabs)
+    return Status(
+        StatusCode::kExhausted,
+        fmt::format("rank {} has {} blocks of staging memory, as many as a communicator may", rank_, num_slabs_));
+  const cuda::Driver* d = cuda::driver();
+  bytes = round_up(bytes, kSlabBytes);
+  RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
+  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
+  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  SlabEntry& entry = board_of(rank_).slabs[num_slabs_];
+  entry.address = memory.get();
+  entry.on_host = 0;
+  // Peers of this process do not need the handle; whether others can open it, they will see.
+  if (shares_with_processes())
+    RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
+  std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
+  std::byte* const at = memory.as();
+  hold(std::move(memory));
+  staging_bytes_ += bytes;
+  return Rest{num_slabs_++, 0, bytes, at};
+}
+
+Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host) {
+  Rest& rest = on_host ? host_rest_ : device_rest_;
+  bytes = round_up(bytes, 4096);
+  if (rest.bytes < bytes) {
+    if (on_host)
+      return Status(StatusCode::kExhausted,
+                    fmt::format("rank {}: the pinned memory for links through the host is used up "
+                                "({} MiB are left, {} are needed): fewer channels "
+                                "(RONDO_DEVICE_CHANNELS) need less",
+                                rank_, rest.bytes >> 20, bytes >> 20));
+    RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
+  }
+  const Place place{rest.slab, rest.offset, rest.at};
+  rest.offset += bytes;
+  rest.at += bytes;
+  rest.bytes -= bytes;
+  if (on_host) std::memset(place.at, 0, bytes);  // as slabs of the device are
+  return place;
+}
+
+// Where a slab of a rank stands as seen from here.
+Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
+  auto& slabs = reached_[static_cast<size_t>(owner)];
+  if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
+  const Status not_made(StatusCode::kInternal,
+                        fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+  if (slab >= DeviceBoard::kMaxSlabs) return not_made;
+  if (slabs.size() <= slab) slabs.resize(slab + 1);
+  const SlabEntry& entry = board_of(owner).slabs[slab];
+  if (std::atomic_ref<uint64_t>(const_cast<uint64_t&>(entry.bytes)).load(std::memory_order_acquire) == 0)
+    return not_made;
+  const cuda::Driver* d = cuda::driver();
+  const DeviceOfRank &own = devices_[static_cast<size_t>(rank_)], &theirs = devices_[static_cast<size_t>(owner)];
+  if (own.same_process(theirs)) {
+    if (own.ordinal != theirs.ordinal && slab == 0) {
+      cuda::Device peer = 0;
+      RONDO_TRY(cuda::check(d->device_get(&peer, theirs.ordinal), "cuDeviceGet"));
+      RONDO_TRY_ASSIGN(const auto context, cuda::PrimaryContext::retain(peer));
+      const cuda::Result enabled = d->context_enable_peer_access(context.get(), 0);
+      if (enabled != cuda::kErrorPeerAccessAlreadyEnabled) RONDO_TRY(cuda::check(enabled, "cuCtxEnablePeerAccess"));
+    }
+    slabs[slab] = reinterpret_cast<std::byte*>(entry.address);
+  } else {
+    cuda::DevicePtr mapped = 0;
+    RONDO_TRY(
+        cuda::check(d->ipc_open_mem_handle(&mapped, entry.handle, cuda::kIpcLazyPeerAccess), "cuIpcOpenMemHandle"));
+    opened_.push_back(mapped);
+    slabs[slab] = reinterpret_cast<std::byte*>(mapped);
+  }
+  return slabs[slab];
+}
+
+Status CudaTransport::publish(uint64_t key, const Place* inbox, const Place* counters) {
+  DeviceBoard& board = board_of(rank_);
+  if (num_halves_ == board.max_halves)
+    return Status(StatusCode::kExhausted, fmt::format("rank {} has made {} connections on its device, as many as a "
+                                                      "communicator may",
+                                                      rank_, num_halves_));
+  HalfEntry& entry = board.halves()[num_halves_++];
+  if (inbox != nullptr) {
+    entry.slab = inbox->slab;
+    entry.inbox_offset = inbox->offset;
+  }
+  if (counters != nullptr) {
+    entry.counters_slab = counters->slab;
+    entry.counters_offset = counters->offset;
+  }
+  std::atomic_ref<uint64_t>(entry.key).store(key, std::memory_order_release);
+  return {};
+}
+
+const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
+  DeviceBoard& board = board_of(owner);
+  for (uint32_t i = 0; i < board.max_halves; ++i) {
+    const uint64_t found = std::atomic_ref<uint64_t>(board.halves()[i].key).load(std::memory_order_acquire);
+    if (found == key) return &board.halves()[i];
+    if (found == 0) return nullptr;
+  }
+  return nullptr;
+}
+
+// A connection lies on the host when one of its readers, or its writer, cannot reach the other's device.
+bool CudaTransport::through_host(const ConnectionKey& key) const {
+  if (key.group != kUnicast) return through_host_ || crosses(key);  // equal on all ranks, whoever reads
+  const Rank other = key.writer == rank_ ? key.reader : key.writer;
+  return links_[static_cast<size_t>(other)].way == DeviceLink::Way::kHost;
+}
+
+uint64_t CudaTransport::half_name(const DeviceKey& connection, bool as_writer) {
+  const auto& [key, form] = connection;
+  return as_writer ? pack(key, form, Half::kOutbox, key.reader) : pack(key, form, Half::kInbox, key.writer);
+}
+
+Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
+  const auto& [key, form] = connection;
+  const bool unicast = key.group == kUnicast;
+  const uint64_t name = half_name(connection, as_writer);
+  if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
+  const bool on_host = through_host(key);
+  Place inbox, counters;
+  if (!as_writer || !unicast) {
+    RONDO_TRY_ASSIGN(inbox, carve(layout_.inbox_bytes(form), on_host));
+  }
+  if (as_writer) {
+    const auto readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
+    RONDO_TRY_ASSIGN(counters, carve(layout_.counters_bytes(readers), on_host));
+  }
+  RONDO_TRY(publish(name, !as_writer || !unicast ? &inbox : nullptr, as_writer ? &counters : nullptr));
+  made_.push_back(name);
+  return {};
+}
+
+Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const DeviceKey& connection) {
+  const auto& [key, form] = connection;
+  const bool unicast = key.group == kUnicast;
+  if (crosses(key)) {
+    RONDO_TRY_ASSIGN(const auto relayed, relayed_ends(connection));
+    // Writer and readers of a multicast that share a host look into the same memory, as below.
+    if (unicast || !is_here(key.writer) || !relayed) return relayed;
+  }
+  if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
+  if (unicast && key.reader == rank_) RONDO_TRY(make_half(connection, false));  // a rank may send to itself
+  const HalfEntry* const out = find(key.writer, pack(key, form, Half::kOutbox, key.reader));
+  const HalfEntry* const in = unicast ? find(key.reader, pack(key, form, Half::kInbox, key.writer)) : out;
+  if (out == nullptr || in == nullptr) return std::optional<Ends>();
+  Ends ends;
+  RONDO_TRY_ASSIGN(std::byte * inbox, reach(unicast ? key.reader : key.writer, in->slab));
+  RONDO_TRY_ASSIGN(std::byte * counters, reach(key.writer, out->counters_slab));
+  ends.inbox = inbox + in->inbox_offset;
+  ends.counters = counters + out->counters_offset;
+  ends.readers = static_cast<uint32_t>(unicast ? 1 : nranks_);
+  return std::optional<Ends>(ends);
+}
+
+Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
+                                                                                uint32_t count, uint64_t slot_bytes) {
+  // A multicast is a connection to each reader here.
+  if (!is_here(key.writer) || !is_here(reader)) return relayed_slots(key, reader, count, slot_bytes);
+  const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
+  const HalfEntry* entry = find(reader, name);
+  if (entry == nullptr && reader == rank_) {
+    if (num_slots_ + count > board_of(rank_).max_slots)
+      return Status(StatusCode::kExhausted, fmt::format("rank {} has {} message slots for streams, as many as a "
+                                                        "communicator may",
+                                                        rank_, num_slots_));
+    RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
+    Place flags;
+    flags.slab = num_slots_;  // of a stream's half the second place names its flags
+    num_slots_ += count;
+    RONDO_TRY(publish(name, &data, &flags));
+    entry = find(reader, name);
+  }
+  if (entry == nullptr) return std::optional<StreamSlots>();
+  StreamSlots slots;
+  RONDO_TRY_ASSIGN(std::byte * data, reach(reader, entry->slab));
+  slots.data = data + entry->inbox_offset;
+  slots.flags = board_of(reader).slots() + entry->counters_slab;
+  slots.flags_on_device = boards_on_device_[static_cast<size_t>(reader)] +
+                          static_cast<uint64_t>(reinterpret_cast<std::byte*>(slots.flags) -
+                                                reinterpret_cast<std::byte*>(&board_of(reader)));
+  return std::optional<StreamSlots>(slots);
+}
+
+void CudaTransport::release_streams() {
+  auto release = [](SlotFlags& flags) {
+    std::atomic_ref<uint32_t>(flags.full).store(1, std::memory_order_relaxed);
+    std::atomic_ref<uint32_t>(flags.empty).store(1, std::memory_order_relaxed);
+  };
+  for (DeviceBoard* const board : boards_)
+    for (uint32_t i = 0; board != nullptr && i < board->max_slots; ++i) release(board->slots()[i]);
+  const std::lock_guard lock(kept_mutex_);
+  for (const RelayedStream& s : relayed_streams_)
+    for (SlotFlags& flags : s.flags) release(flags);
+}
+
+Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {
+  RONDO_TRY_ASSIGN(const Place place, carve(bytes, false));
+  return place.at;
+}
+
+Expected<void*> CudaTransport::alloc(uint64_t bytes) {
+  RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
+  const cuda::Driver* d = cuda::driver();
+  RONDO_TRY(cuda::check(d->memset_d8_async(memory.get(), 0, bytes, setup_.get()), "cuMemsetD8Async"));
+  RONDO_TRY(cuda::check(d->stream_synchronize(setup_.get()), "cuStreamSynchronize"));
+  void* const at = memory.as();
+  hold(std::move(memory));
+  return at;
+}
+
+void CudaTransport::hold(cuda::DeviceMemory memory) {
+  const std::lock_guard lock(kept_mutex_);
+  kept_->device.push_back(std::move(memory));
+}
+
+bool CudaTransport::is_allocated(const void* ptr) const {
+  const std::lock_guard lock(kept_mutex_);
+  return std::any_of(kept_->device.begin(), kept_->device.end(), [&](const auto& m) { return m.as() == ptr; });
+}
+
+Status CudaTransport::free(void* ptr) {
+  if (!is_allocated(ptr))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
+  cuda::DeviceMemory mine;  // given back without the lock: that may wait for the device
+  const std::lock_guard lock(kept_mutex_);
+  auto& all = kept_->device;
+  const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
+  if (it == all.end()) return {};
+  mine = std::move(*it);
+  all.erase(it);
+  return {};
+}
+
+Expected<void*> CudaTransport::alloc_shared(uint64_t bytes, const Gather& gather,
+                                            const SharedRegions::Install& install) {
+  auto made = alloc(bytes);
+  if (regions_->reach() != SharedRegions::Reach::kAgreed) return made;
+  void* const ptr = made.ok() ? *made : nullptr;
+  const Status shared = regions_->add({"alloc", ptr, bytes, true, made.status()}, gather, install);
+  if (shared.ok()) return ptr;
+  if (ptr != nullptr) (void)free(ptr);
+  return shared;
+}
+
+Status CudaTransport::free_shared(void* ptr, const Gather& gather) {
+  if (regions_->reach() != SharedRegions::Reach::kAgreed) return free(ptr);
+  Status own;
+  if (!is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was not made by alloc of this communicator");
+  RONDO_TRY(regions_->end({"free", ptr, 0, false, own}, gather));  // else it stays until the communicator's end
+  return free(ptr);
+}
+
+Status CudaTransport::register_memory(void* ptr, uint64_t bytes, const Gather& gather,
+                                      const SharedRegions::Install& install) {
+  Status own;
+  if (is_allocated(ptr))
+    own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc, which all ranks reach already");
+  return regions_->add({"register", ptr, bytes, false, own}, gather, install);
+}
+
+Status CudaTransport::deregister_memory(void* ptr, const Gather& gather) {
+  Status own;
+  if (is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc: it ends with free");
+  return regions_->end({"deregister", ptr, 0, false, own}, gather);
+}
+
+bool CudaTransport::may_be_direct() const {
+  switch (regions_->reach()) {
+    case SharedRegions::Reach::kNothing: return false;
+    case SharedRegions::Reach::kAgreed: return regions_->any_agreed();
+    default: return true;
+  }
+}
+
+// Kernels find peers' buffers by the regions' numbers; the host touches none of them.
+RemoteAddress CudaTransport::describe(const void* ptr, uint64_t bytes) const {
+  const uint32_t region = regions_->find(ptr, bytes);
+  if (region == SharedRegions::kNowhere) return {};
+  return {region, reinterpret_cast<uint64_t>(ptr)};
+}
+
+std::byte* CudaTransport::resolve(Rank, const RemoteAddress& address) const {
+  return reinterpret_cast<std::byte*>(address.offset_bytes);
+}
+
+Status CudaTransport::pull(Rank peer, const RemoteAddress&, uint64_t, void*, uint64_t) {
+  return Status(StatusCode::kInternal,
+                fmt::format("rank {} cannot copy rank {}'s device memory on the host", rank_, peer));
+}
+
+}  // namespace rondo

@@ -1,0 +1,364 @@
+// How the devices of a communicator meet: every rank says which device it has and shows its board, tries its links, and
+// all settle on what both ends of a link found.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "base/round_up.h"
+#include "device/p2p/cuda_transport.h"
+#include "device/p2p/said.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
+constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer that is reached through the host
+
+constexpr uint64_t kMulticasts = 4;  // of a rank, for which that memory suffices in any case
+
+// No two processes have the same, whatever their hosts' numbers are.
+uint64_t process_mark() {
+  static const uint64_t mark = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return mark;
+}
+
+struct Hello {  // what a rank says first; its error, if it has one, ends the making on all ranks
+  CudaTransport::DeviceOfRank device;
+  RemoteAddress board;
+  int32_t error = 0;
+  char why[400] = {};
+};
+struct Tested {  // followed by a byte for each rank: 1 when its memory can be written
+  RemoteAddress host_region;
+  double slowest = 0;  // GB/s, of this rank's links
+  int32_t wide_lines = 1;
+  int32_t error = 0;
+  char why[400] = {};
+};
+
+// What rank `from` writes into rank `to`'s memory.
+void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
+  for (uint64_t i = 0; i < kTestBytes; ++i)
+    bytes[i] =
+        static_cast<unsigned char>(i * 37 + static_cast<uint64_t>(from) * 11 + static_cast<uint64_t>(to) * 5 + 1);
+}
+
+}  // namespace
+
+bool CudaTransport::DeviceOfRank::same_device(const DeviceOfRank& o) const {
+  return std::memcmp(uuid.bytes, o.uuid.bytes, sizeof uuid.bytes) == 0;
+}
+
+CudaTransport::CudaTransport(Rank rank, int nranks, Transport& host, const Options& options)
+    : rank_(rank),
+      nranks_(nranks),
+      host_(host),
+      options_(options),
+      kept_(std::make_shared<Kept>()),
+      mates_(host.mates().value_or(Mates())),
+      shared_(mates_.index.empty() ? &host : mates_.transport),
+      reached_(static_cast<size_t>(nranks)) {}
+
+Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nranks, Transport& host,
+                                                               const Options& options, const Gather& gather,
+                                                               const ChooseLink& choose) {
+  std::unique_ptr<CudaTransport> t(new CudaTransport(rank, nranks, host, options));
+  std::string mine;
+  std::vector<std::string> all;
+  // A rank that cannot go on still takes part, so that all hear of it at once.
+  Hello hello;
+  hello.device.process = ProcessName::self();
+  const Status opened = t->open_device();
+  set_error(opened.ok() ? t->make_board(&mine) : opened, &hello);
+  if (!mine.empty()) std::memcpy(static_cast<void*>(&hello), mine.data(), sizeof hello);
+  RONDO_TRY(gather(bytes_of(hello), &all));
+  RONDO_TRY(t->read_boards(all));
+
+  cuda::CurrentContext current(t->context());
+  RONDO_TRY(t->test_links(&mine, choose));
+  RONDO_TRY(gather(mine, &all));
+  RONDO_TRY(t->settle_links(all));
+  if (t->through_host_somewhere()) {
+    // Where a link needs the host, everybody has host memory: alloc is collective between processes. Between hosts it
+    // is for multicasts alone.
+    Tested region;
+    const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1),
+                                    kMulticasts * t->layout_.inbox_bytes(ConnectionForm::kRing));
+    const auto made = t->share_on_host(bytes, &region.host_region);
+    std::byte* const own = made.ok() ? *made : nullptr;
+    set_error(made.status(), &region);
+    RONDO_TRY(gather(bytes_of(region), &all));
+    std::vector<std::byte*> regions;
+    for (Rank r = 0; r < nranks; ++r) {
+      RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+      regions.push_back(t->is_here(r) ? t->resolve_here(r, theirs.host_region) : nullptr);
+      if (!t->is_here(r) || !t->shares_with_processes()) continue;
+      RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
+      t->registered_.push_back(std::move(pinned));
+    }
+    // One slab of every rank, number 1, stands for it.
+    SlabEntry& entry = t->board_of(rank).slabs[t->num_slabs_];
+    entry.on_host = 1;
+    entry.address = reinterpret_cast<uint64_t>(own);
+    std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
+    for (Rank r = 0; r < nranks; ++r) {
+      if (!t->is_here(r)) continue;
+      auto& slabs = t->reached_[static_cast<size_t>(r)];
+      slabs.resize(2);
+      slabs[1] = regions[static_cast<size_t>(r)];
+    }
+    t->host_rest_ = {t->num_slabs_++, 0, bytes, own};
+  }
+  return t;
+}
+
+CudaTransport::~CudaTransport() {
+  if (context_.get() == nullptr) return;
+  cuda::CurrentContext current(context_.get());
+  const cuda::Driver* d = cuda::driver();
+  regions_.reset();
+  for (const cuda::DevicePtr p : opened_) d->ipc_close_mem_handle(p);
+  registered_.clear();
+  host_.keep(std::move(kept_));
+}
+
+// Threads of one process share pinned memory that lives as long as their world, as does a rank that is alone on its
+// host; processes share what their transport maps in all of them.
+Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
+  if (shares_with_processes()) {
+    RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));
+    *address = shared_->describe(memory, bytes);
+    return static_cast<std::byte*>(memory);
+  }
+  RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make_unset(bytes));
+  std::byte* const own = memory.as();
+  kept_->host.push_back(std::move(memory));
+  *address = {0, reinterpret_cast<uint64_t>(own)};
+  return own;
+}
+
+std::byte* CudaTransport::resolve_here(Rank r, const RemoteAddress& address) const {
+  if (shared_ == nullptr) return reinterpret_cast<std::byte*>(address.offset_bytes);
+  return shared_->resolve(mates_.index.empty() ? r : mates_.index[static_cast<size_t>(r)], address);
+}
+
+Status CudaTransport::open_device() {
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  int count = 0;
+  RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
+  if (options_.ordinal < 0 || options_.ordinal >= count)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("device is {}: this process sees {} (CUDA_VISIBLE_DEVICES)", options_.ordinal, count));
+  cuda::Device device = 0;
+  RONDO_TRY(cuda::check(d->device_get(&device, options_.ordinal), "cuDeviceGet"));
+  RONDO_TRY_ASSIGN(context_, cuda::PrimaryContext::retain(device));
+  RONDO_TRY_ASSIGN(kept_->context, cuda::PrimaryContext::retain(device));
+  cuda::CurrentContext current(context_.get());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(setup_, cuda::OwnedStream::make());
+  return {};
+}
+
+Status CudaTransport::make_board(std::string* mine) {
+  const cuda::Driver* d = cuda::driver();
+  cuda::CurrentContext current(context_.get());
+  Hello hello;
+  hello.device.process = ProcessName::self();
+  hello.device.process_mark = process_mark();
+  hello.device.host_number = options_.host_number;
+  hello.device.ordinal = options_.ordinal;
+  hello.device.wishes = options_.wishes;
+  const cuda::Device device = context_.device();
+  RONDO_TRY(cuda::check(d->device_uuid(&hello.device.uuid, device), "cuDeviceGetUuid"));
+  RONDO_TRY(cuda::check(d->device_pci_bus_id(hello.device.pci_bus_id, sizeof hello.device.pci_bus_id, device),
+                        "cuDeviceGetPCIBusId"));
+  RONDO_TRY(cuda::check(d->device_name(hello.device.name, sizeof hello.device.name, device), "cuDeviceGetName"));
+  int major = 0, minor = 0;
+  RONDO_TRY(cuda::check(d->device_attribute(&hello.device.multiprocessors, cuda::kAttrMultiprocessorCount, device),
+                        "cuDeviceGetAttribute"));
+  RONDO_TRY(cuda::check(d->device_attribute(&major, cuda::kAttrComputeMajor, device), "cuDeviceGetAttribute"));
+  RONDO_TRY(cuda::check(d->device_attribute(&minor, cuda::kAttrComputeMinor, device), "cuDeviceGetAttribute"));
+  hello.device.capability = 10 * major + minor;
+
+  const uint64_t bytes = round_up(DeviceBoard::bytes_for(nranks_), 4096);
+  RONDO_TRY_ASSIGN(std::byte* const board, share_on_host(bytes, &hello.board));
+  if (!shares_with_processes()) std::memset(board, 0, bytes);
+  boards_.assign(static_cast<size_t>(nranks_), nullptr);
+  boards_[static_cast<size_t>(rank_)] = reinterpret_cast<DeviceBoard*>(board);
+  DeviceBoard& b = board_of(rank_);
+  b.max_halves = DeviceBoard::halves_for(nranks_);
+  b.max_slots = DeviceBoard::slots_for(nranks_);
+  for (uint32_t i = 0; i < b.max_slots; ++i) std::atomic_ref<uint32_t>(b.slots()[i].empty).store(1);
+  RONDO_TRY_ASSIGN(device_rest_, take_slab(kSlabBytes, false));
+  const uint64_t tested = round_up(kTestBytes * static_cast<uint64_t>(nranks_), 4096);
+  if (tested > kSlabBytes)
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("rank {}: {} ranks: a communicator of device memory has at most {}", rank_, nranks_,
+                              kSlabBytes / kTestBytes));
+  device_rest_.offset += tested;
+  device_rest_.bytes -= tested;
+  device_rest_.at += tested;
+  *mine = bytes_of(hello);
+  return {};
+}
+
+Status CudaTransport::read_boards(const std::vector<std::string>& all) {
+  cuda::CurrentContext current(context_.get());
+  for (Rank r = 0; r < nranks_; ++r) {
+    RONDO_TRY_ASSIGN(const Hello hello, read_said<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    devices_.push_back(hello.device);
+    across_hosts_ = across_hosts_ || !is_here(r);
+    mates_apart_ = mates_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
+    std::byte* const board = is_here(r) ? resolve_here(r, hello.board) : nullptr;
+    boards_[static_cast<size_t>(r)] = reinterpret_cast<DeviceBoard*>(board);
+    if (board == nullptr || !shares_with_processes()) {
+      boards_on_device_.push_back(reinterpret_cast<cuda::DevicePtr>(board));
+      continue;
+    }
+    RONDO_TRY_ASSIGN(auto pinned,
+                     cuda::RegisteredMemory::make({board, round_up(DeviceBoard::bytes_for(nranks_), 4096)}));
+    boards_on_device_.push_back(pinned.on_device());
+    registered_.push_back(std::move(pinned));
+  }
+  return {};
+}
+
+bool CudaTransport::all_in_one_process() const {
+  return std::all_of(devices_.begin(), devices_.end(),
+                     [&](const DeviceOfRank& d) { return d.same_process(devices_[0]); });
+}
+
+Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
+  const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
+  Tested tested;
+  std::string results(static_cast<size_t>(nranks_), '\0');
+  for (Rank r = 0; r < nranks_; ++r) {
+    const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
+    DeviceLink link;
+    if (choose != nullptr && is_here(r)) link = choose(own, theirs);
+    else link.way = own.same_device(theirs) ? DeviceLink::Way::kSameDevice : DeviceLink::Way::kPeer;
+    link.same_process = own.same_process(theirs);
+    if (!options_.may_peer && !own.same_device(theirs)) {
+      link.way = DeviceLink::Way::kHost;
+      link.reason = "peer access is turned off (RONDO_P2P=0)";
+    }
+    if (!is_here(r)) {
+      link = {};
+      link.way = DeviceLink::Way::kRelay;
+      link.reason = "shares no memory with this rank";
+    }
+    const bool maps = link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
+    if (r != rank_ && maps) {
+      if (const Status s = test_link(r); !s.ok()) {
+        link.way = DeviceLink::Way::kHost;
+        link.reason = fmt::format("its memory cannot be written from here: {}", s.message());
+      }
+    }
+    results[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
+    if (r != rank_) {
+      if (choose == nullptr) link.whole_lines = link.way == DeviceLink::Way::kSameDevice;
+      tested.wide_lines &= link.whole_lines ? 1 : 0;
+      if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
+        tested.slowest = link.gigabytes_per_s;
+    }
+    links_.push_back(std::move(link));
+  }
+  *mine = bytes_of(tested) + results;
+  return {};
+}
+
+// A link is what both its ends find it to be.
+Status CudaTransport::settle_links(const std::vector<std::string>& all) {
+  wide_lines_ = true;
+  for (Rank r = 0; r < nranks_; ++r) {
+    RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    wide_lines_ = wide_lines_ && theirs.wide_lines != 0;
+    if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
+    const std::string results = all[static_cast<size_t>(r)].substr(sizeof(Tested));
+    if (results.size() != static_cast<size_t>(nranks_))
+      return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
+    DeviceLink& link = links_[static_cast<size_t>(r)];
+    const auto maps = [&link] {
+      return link.way == DeviceLink::Way::kSameDevice || link.way == DeviceLink::Way::kPeer;
+    };
+    if (results[static_cast<size_t>(rank_)] == 0 && maps()) {
+      link.way = DeviceLink::Way::kHost;
+      link.reason = fmt::format("rank {} cannot write this rank's memory", r);
+    }
+    // What it wrote has to have arrived: not every bridge that drops writes says so.
+    if (r != rank_ && maps()) {
+      unsigned char expected[kTestBytes], found[kTestBytes];
+      test_pattern(r, rank_, expected);
+      RONDO_TRY_ASSIGN(std::byte * own, reach(rank_, 0));
+      RONDO_TRY(
+          cuda::check(cuda::driver()->memcpy_device_to_host(
+                          found, reinterpret_cast<uint64_t>(own) + kTestBytes * static_cast<uint64_t>(r), kTestBytes),
+                      "cuMemcpyDtoH"));
+      if (std::memcmp(expected, found, kTestBytes) != 0)
+        return Status(
+            StatusCode::kSystem,
+            fmt::format("rank {}: what rank {}'s device wrote into this rank's memory did not arrive, though the "
+                        "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
+                        rank_, r));
+    }
+    for (const char ok : results) through_host_ |= ok == 0;
+  }
+  // The host's memory is slower and pinned: fewer and shorter messages fill such links.
+  if (through_host_somewhere()) layout_ = {4, 64 * 1024};
+  if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
+  SharedRegions::World world;
+  world.rank = rank_;
+  world.ordinal = options_.ordinal;
+  world.reach = choose_reach();
+  for (const DeviceOfRank& d : devices_)
+    world.same_process.push_back(d.same_process(devices_[static_cast<size_t>(rank_)]));
+  regions_ = std::make_unique<SharedRegions>(std::move(world));
+  return {};
+}
+
+// A peer's buffers can be touched from here, wherever they come from, when they lie on this device, in this process. Of
+// other devices it depends on how they were allocated, which only their owner knows; other processes must open them.
+SharedRegions::Reach CudaTransport::choose_reach() const {
+  using Reach = SharedRegions::Reach;
+  if (through_host_somewhere() || devices_[0].wishes.direct == 0) return Reach::kNothing;
+  if (!all_in_one_process()) return Reach::kAgreed;
+  const bool one_device =
+      std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });
+  return one_device ? Reach::kAnything : Reach::kLegacy;
+}
+
+Status CudaTransport::test_link(Rank peer) {
+  const cuda::Driver* d = cuda::driver();
+  RONDO_TRY_ASSIGN(std::byte * theirs, reach(peer, 0));
+  const uint64_t at = reinterpret_cast<uint64_t>(theirs) + kTestBytes * static_cast<uint64_t>(rank_);
+  unsigned char pattern[kTestBytes], back[kTestBytes] = {};
+  test_pattern(rank_, peer, pattern);
+  RONDO_TRY(cuda::upload(setup_.get(), at, pattern, kTestBytes));
+  RONDO_TRY(cuda::check(d->memcpy_device_to_host(back, at, kTestBytes), "cuMemcpyDtoH"));
+  if (std::memcmp(pattern, back, kTestBytes) != 0)
+    return Status(StatusCode::kSystem, "what is read back is not what was written");
+  return {};
+}
+
+std::string CudaTransport::describe_links() const {
+  std::string text;
+  for (Rank r = 0; r < nranks_; ++r) {
+    if (r == rank_) continue;
+    const DeviceLink& l = links_[static_cast<size_t>(r)];
+    constexpr std::string_view kWays[] = {"same device", "peer to peer", "through host memory",
+                                          "through pinned memory and UCX"};
+    text += fmt::format("rank {} to rank {}: {}{}{}", rank_, r, kWays[static_cast<int>(l.way)],
+                        l.same_process || l.way == DeviceLink::Way::kRelay ? "" : ", another process",
+                        l.reason.empty() ? "" : ": " + l.reason);
+    if (l.gigabytes_per_s > 0) text += fmt::format(", {:.0f} GB/s expected", l.gigabytes_per_s);
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace rondo

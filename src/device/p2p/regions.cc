@@ -1,0 +1,258 @@
+#include "device/p2p/regions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "device/p2p/said.h"
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kLegacyRemedy =
+    "only memory of cuMemAlloc (cudaMalloc) can be, not managed, pinned or pooled memory, nor that of cuMemCreate (in "
+    "PyTorch set expandable_segments:False); or take memory of rondo_alloc";
+
+std::optional<uint64_t> attribute(cuda::DevicePtr ptr, int which) {
+  uint64_t value = 0;
+  if (cuda::driver()->pointer_attribute(&value, which, ptr) != cuda::kSuccess) return std::nullopt;
+  return value;
+}
+
+// Memory of cuMemAlloc on the device, which the devices that reach it, and other processes, can touch.
+bool is_legacy(cuda::DevicePtr ptr, int ordinal) {
+  return attribute(ptr, cuda::kPointerMemoryType) == cuda::kMemoryTypeDevice &&
+         attribute(ptr, cuda::kPointerIpcCapable).value_or(0) != 0 &&
+         attribute(ptr, cuda::kPointerDeviceOrdinal) == static_cast<uint64_t>(ordinal);
+}
+
+struct Verdict {
+  int32_t error = 0;
+  char why[400] = {};
+};
+
+}  // namespace
+
+struct SharedRegions::Offer {
+  int32_t error = 0;
+  uint32_t region = kNowhere;
+  char call[16] = {};
+  uint64_t equal_bytes = 0;  // 0: they may differ
+  cuda::DevicePtr ptr = 0, base = 0;
+  uint64_t bytes = 0, id = 0;
+  cuda::IpcMemHandle handle{};
+  char why[400] = {};
+};
+
+SharedRegions::~SharedRegions() {
+  for (const auto& [key, o] : opened_) cuda::driver()->ipc_close_mem_handle(o.mapped);
+}
+
+Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
+  RONDO_TRY(wanted.own);
+  const auto bad = [&](StatusCode code, std::string_view why) {
+    return Status(code, fmt::format("ptr {} {}", wanted.ptr, why));
+  };
+  if (wanted.bytes == 0) return Status(StatusCode::kInvalidArgument, "bytes is 0");
+  const auto ptr = reinterpret_cast<cuda::DevicePtr>(wanted.ptr);
+  const auto type = attribute(ptr, cuda::kPointerMemoryType);
+  if (!type) return bad(StatusCode::kInvalidArgument, "is memory that CUDA does not know");
+  if (number_of(ptr) != kNowhere)
+    return bad(StatusCode::kInvalidArgument,
+               "is registered already: deregister it first, also when it was freed since");
+  offer->ptr = ptr;
+  offer->bytes = wanted.bytes;
+  if (world_.reach == Reach::kNothing || world_.reach == Reach::kAnything) return {};
+  if (!is_legacy(ptr, world_.ordinal))
+    return attribute(ptr, cuda::kPointerDeviceOrdinal) != static_cast<uint64_t>(world_.ordinal)
+               ? bad(StatusCode::kInvalidArgument, fmt::format("does not lie on device {}", world_.ordinal))
+               : bad(StatusCode::kUnsupported, fmt::format("cannot be shared: {}", kLegacyRemedy));
+  const cuda::Driver* d = cuda::driver();
+  size_t size = 0;
+  RONDO_TRY(cuda::check(d->mem_get_address_range(&offer->base, &size, ptr), "cuMemGetAddressRange"));
+  if (wanted.bytes > size - (ptr - offer->base))
+    return bad(StatusCode::kInvalidArgument,
+               fmt::format("and {} bytes reach beyond its allocation, which ends {} bytes behind ptr", wanted.bytes,
+                           size - (ptr - offer->base)));
+  offer->id = attribute(ptr, cuda::kPointerBufferId).value_or(0);
+  if (world_.reach != Reach::kAgreed) return {};
+  if (offer->region == kNowhere)
+    return Status(StatusCode::kExhausted,
+                  fmt::format("{} regions live, as many as a communicator may have: deregister some, or register whole "
+                              "allocations",
+                              kMaxRegions));
+  const bool others = std::count(world_.same_process.begin(), world_.same_process.end(), false) != 0;
+  return others ? cuda::check(d->ipc_get_mem_handle(&offer->handle, offer->base), "cuIpcGetMemHandle") : Status();
+}
+
+// All ranks judge the same bytes, so all come to the same end.
+Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Offer& mine, const Gather& gather) const {
+  std::vector<std::string> all;
+  RONDO_TRY(gather(bytes_of(mine), &all));
+  std::vector<Offer> offers;
+  for (size_t r = 0; r < all.size(); ++r) {
+    RONDO_TRY_ASSIGN(const Offer theirs, read_said<Offer>(all[r], r));
+    offers.push_back(theirs);
+  }
+  for (size_t r = 1; r < offers.size(); ++r) {
+    const Offer &a = offers[0], &b = offers[r];
+    if (std::string_view(a.call) != b.call)
+      return Status(StatusCode::kMismatch, fmt::format("rank 0 calls {}, rank {} calls {}", a.call, r, b.call));
+    if (a.region != b.region)
+      return Status(StatusCode::kMismatch, fmt::format("{}: rank 0 means its region {}, rank {} its region {}", a.call,
+                                                       a.region, r, b.region));
+    if (a.equal_bytes != b.equal_bytes)
+      return Status(StatusCode::kMismatch, fmt::format("{}: ranks disagree on the bytes: {} on rank 0, {} on rank {}",
+                                                       a.call, a.equal_bytes, b.equal_bytes, r));
+  }
+  return offers;
+}
+
+Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Install& install) {
+  Offer mine;
+  wanted.call.copy(mine.call, sizeof mine.call - 1);
+  mine.region = free_number();
+  mine.equal_bytes = wanted.equal_bytes ? wanted.bytes : 0;
+  const Status described = describe(wanted, &mine);
+  Region region{mine.ptr, mine.bytes, mine.id, {}};
+  if (world_.reach != Reach::kAgreed) {
+    if (!described.ok()) return Status(described.code(), fmt::format("rank {}: {}", world_.rank, described.message()));
+    const std::lock_guard lock(mutex_);
+    regions_.push_back(std::move(region));
+    return {};
+  }
+  set_error(described, &mine);
+  RONDO_TRY_ASSIGN(const std::vector<Offer> offers, exchange(mine, gather));
+
+  const auto views = open_all(offers, &region);
+  Verdict verdict;
+  set_error(views.ok() ? install(mine.region, *views) : views.status(), &verdict);
+  std::vector<std::string> all;
+  Status agreed = gather(bytes_of(verdict), &all);
+  const bool heard = agreed.ok();
+  for (size_t r = 0; r < all.size() && agreed.ok(); ++r) agreed = read_said<Verdict>(all[r], r).status();
+  if (agreed.ok()) {
+    set(mine.region, std::move(region));
+    return {};
+  }
+  close(region);
+  if (heard) (void)gather("closed", &all);  // whoever frees its memory now may be sure that nobody has it mapped
+  return agreed;
+}
+
+Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
+  Offer mine;
+  wanted.call.copy(mine.call, sizeof mine.call - 1);
+  mine.region = number_of(reinterpret_cast<cuda::DevicePtr>(wanted.ptr));
+  Status own = wanted.own;
+  if (own.ok() && mine.region == kNowhere)
+    own = Status(StatusCode::kInvalidArgument, fmt::format("ptr {} is not registered", wanted.ptr));
+  if (world_.reach != Reach::kAgreed) {
+    if (!own.ok()) return Status(own.code(), fmt::format("rank {}: {}", world_.rank, own.message()));
+    const std::lock_guard lock(mutex_);
+    regions_.erase(regions_.begin() + mine.region);
+    return {};
+  }
+  set_error(own, &mine);
+  bool heard = false;
+  const auto offers = exchange(mine, [&](std::string_view said, std::vector<std::string>* all) {
+    const Status s = gather(said, all);
+    heard = s.ok();
+    return s;
+  });
+  if (heard && !offers.ok()) return offers.status();  // all ranks know: nothing has changed
+  if (mine.region != kNowhere) {
+    close(regions_[mine.region]);
+    set(mine.region, {});
+  }
+  RONDO_TRY(offers.status());
+  std::vector<std::string> all;
+  return gather("closed", &all);
+}
+
+Expected<std::vector<SharedRegions::View>> SharedRegions::open_all(const std::vector<Offer>& offers, Region* region) {
+  std::vector<View> views;
+  for (size_t r = 0; r < offers.size(); ++r) {
+    const Offer& o = offers[r];
+    cuda::DevicePtr ours = o.ptr;  // within a process, and with peer access, the same address
+    if (!world_.same_process[r]) {
+      auto base = open(static_cast<Rank>(r), o, region);
+      if (!base.ok())
+        return Status(base.status().code(),
+                      fmt::format("opening {} bytes of rank {}: {}", o.bytes, r, base.status().message()));
+      ours = *base + (o.ptr - o.base);
+    }
+    views.push_back({o.ptr, o.bytes, ours});
+  }
+  return views;
+}
+
+Expected<cuda::DevicePtr> SharedRegions::open(Rank owner, const Offer& offer, Region* region) {
+  auto known = std::find_if(opened_.begin(), opened_.end(), [&](const auto& entry) {
+    const Opened& o = entry.second;
+    return o.owner == owner && o.base == offer.base && o.id == offer.id;
+  });
+  if (known == opened_.end()) {
+    cuda::DevicePtr mapped = 0;
+    RONDO_TRY(cuda::check(cuda::driver()->ipc_open_mem_handle(&mapped, offer.handle, cuda::kIpcLazyPeerAccess),
+                          "cuIpcOpenMemHandle"));
+    known = opened_.emplace(next_key_++, Opened{owner, offer.base, offer.id, mapped, 0}).first;
+  }
+  ++known->second.uses;
+  region->opened.push_back(known->first);
+  return known->second.mapped;
+}
+
+void SharedRegions::close(const Region& region) {
+  for (const uint64_t key : region.opened) {
+    Opened& o = opened_.at(key);
+    if (--o.uses != 0) continue;
+    cuda::driver()->ipc_close_mem_handle(o.mapped);
+    opened_.erase(key);
+  }
+}
+
+void SharedRegions::set(uint32_t number, Region region) {
+  const std::lock_guard lock(mutex_);
+  if (regions_.size() <= number) regions_.resize(number + 1);
+  num_live_ += region.ptr != 0 ? 1 : 0;
+  num_live_ -= regions_[number].ptr != 0 ? 1 : 0;
+  regions_[number] = std::move(region);
+}
+
+uint32_t SharedRegions::number_of(cuda::DevicePtr ptr) const {
+  for (size_t i = 0; i < regions_.size(); ++i)
+    if (regions_[i].ptr == ptr && ptr != 0) return static_cast<uint32_t>(i);
+  return kNowhere;
+}
+
+uint32_t SharedRegions::free_number() const {
+  for (size_t i = 0; i < regions_.size(); ++i)
+    if (regions_[i].ptr == 0) return static_cast<uint32_t>(i);
+  return regions_.size() < kMaxRegions ? static_cast<uint32_t>(regions_.size()) : kNowhere;
+}
+
+uint32_t SharedRegions::find(const void* ptr, uint64_t bytes) const {
+  const auto at = reinterpret_cast<cuda::DevicePtr>(ptr);
+  switch (world_.reach) {
+    case Reach::kNothing: return kNowhere;
+    case Reach::kAnything: return 0;
+    case Reach::kLegacy: return is_legacy(at, world_.ordinal) ? 0 : kNowhere;
+    case Reach::kAgreed: break;
+  }
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < regions_.size(); ++i) {
+    const Region& r = regions_[i];
+    if (r.ptr == 0 || at < r.ptr || at - r.ptr >= r.bytes || bytes > r.bytes - (at - r.ptr)) continue;
+    if (attribute(at, cuda::kPointerBufferId) == r.id) return static_cast<uint32_t>(i);
+  }
+  return kNowhere;
+}
+
+bool SharedRegions::any_agreed() const {
+  const std::lock_guard lock(mutex_);
+  return world_.reach == Reach::kAgreed && num_live_ != 0;
+}
+
+}  // namespace rondo

@@ -1,0 +1,110 @@
+// The ends of connections that cross between hosts: pinned memory on either side, which the host transport's relay
+// keeps alike.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/round_up.h"
+#include "device/p2p/cuda_transport.h"
+
+namespace rondo {
+
+// Zeroed. It is pinned while calls may be under way, which wait for nothing that this thread has still to do.
+Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
+  bytes = round_up(bytes, 4096);
+  if (pinned_rest_.bytes < bytes) {
+    const uint64_t slab = round_up(bytes, kSlabBytes);
+    RONDO_TRY_ASSIGN(auto memory, cuda::PinnedMemory::make(slab));
+    pinned_rest_ = {0, 0, slab, memory.as()};
+    kept_->host.push_back(std::move(memory));
+    staging_bytes_ += slab;
+  }
+  std::byte* const at = pinned_rest_.at;
+  pinned_rest_.at += bytes;
+  pinned_rest_.bytes -= bytes;
+  return at;
+}
+
+// A writer's end is ready when its readers on other hosts have named their memory: nothing is made when messages come,
+// in a thread that must not wait for the device.
+Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const DeviceKey& connection) {
+  const ConnectionKey& key = connection.key;
+  const ConnectionForm form = connection.form;
+  const bool writes = key.writer == rank_;
+  if (!writes && is_here(key.writer)) return std::optional<Ends>(Ends());  // a mate's multicast: it lies there
+  Relay* const relay = host_.relay();
+  const bool lines = form == ConnectionForm::kLines;
+  if (relay == nullptr || (!lines && form != ConnectionForm::kRing))
+    return Status(StatusCode::kInternal,
+                  fmt::format("rank {}: words and wide lines cannot be carried between hosts", rank_));
+  ConnectionKey name = key;
+  name.inline_only = lines;
+  auto found = std::find_if(relayed_.begin(), relayed_.end(),
+                            [&](const Relayed& r) { return r.connection.key == key && r.connection.form == form; });
+  std::vector<Rank> readers;
+  for (Rank r = 0; r < nranks_ && writes; ++r)
+    if (key.group == kUnicast ? r == key.reader
+                              : !is_here(r) && (key.group != kGroupHost ||
+                                                devices_[static_cast<size_t>(r)].host_number == options_.host_number))
+      readers.push_back(r);
+  if (found == relayed_.end()) {
+    Ends ends;
+    if (writes && key.group != kUnicast) {  // it lies where mates look for it
+      RONDO_TRY(make_half(connection, true));
+      const HalfEntry* const half = find(rank_, half_name(connection, true));
+      RONDO_TRY_ASSIGN(ends.inbox, reach(rank_, half->slab));
+      RONDO_TRY_ASSIGN(ends.counters, reach(rank_, half->counters_slab));
+      ends.inbox += half->inbox_offset;
+      ends.counters += half->counters_offset;
+      ends.readers = static_cast<uint32_t>(nranks_);
+    } else {
+      const uint64_t inbox = layout_.inbox_bytes(form);
+      RONDO_TRY_ASSIGN(ends.inbox, take_pinned(inbox + layout_.counters_bytes(1)));
+      ends.counters = ends.inbox + inbox;
+    }
+    std::vector<FifoView> channels;
+    for (uint32_t c = 0; c < layout_.max_channels; ++c)
+      channels.push_back(layout_.view(form, ends.inbox, ends.counters, ends.readers, c));
+    if (writes) relay->send_from(name, channels, readers);
+    else relay->receive_into(name, channels);
+    found = relayed_.insert(relayed_.end(), {connection, ends, !writes});
+  }
+  if (!found->ready)
+    found->ready = std::all_of(readers.begin(), readers.end(), [&](Rank r) { return relay->is_received(name, r); });
+  return found->ready ? std::optional<Ends>(found->ends) : std::nullopt;
+}
+
+Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots(const ConnectionKey& key, Rank reader,
+                                                                                 uint32_t count, uint64_t slot_bytes) {
+  Relay* const relay = host_.relay();
+  if (relay == nullptr)
+    return Status(StatusCode::kInternal, fmt::format("rank {}: nothing carries messages to other hosts", rank_));
+  ConnectionKey name = key;
+  name.reader = reader;
+  name.inline_only = false;  // a slot is a slot
+  auto found = std::find_if(relayed_streams_.begin(), relayed_streams_.end(),
+                            [&](const RelayedStream& s) { return s.key == name; });
+  const bool writes = key.writer == rank_;
+  if (found == relayed_streams_.end()) {
+    RelayedStream s{name, {}, {}, !writes};
+    RONDO_TRY_ASSIGN(std::byte* const flags, take_pinned(sizeof(SlotFlags) * count));
+    RONDO_TRY_ASSIGN(s.slots.data, take_pinned(slot_bytes * count));
+    s.slots.flags = reinterpret_cast<SlotFlags*>(flags);
+    s.slots.flags_on_device = reinterpret_cast<cuda::DevicePtr>(flags);  // pinned memory has one address
+    s.slots.crosses = true;
+    s.flags = {s.slots.flags, count};
+    if (writes) {
+      for (SlotFlags& f : s.flags) f.empty = 1;
+      relay->send_slots(name, s.slots.data, s.flags, slot_bytes);
+    } else {
+      relay->receive_slots(name, s.slots.data, s.flags, slot_bytes);
+    }
+    const std::lock_guard lock(kept_mutex_);
+    found = relayed_streams_.insert(relayed_streams_.end(), s);
+  }
+  if (!found->ready) found->ready = relay->is_received(name, reader);
+  return found->ready ? std::optional<StreamSlots>(found->slots) : std::nullopt;
+}
+
+}  // namespace rondo

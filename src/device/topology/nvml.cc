@@ -1,0 +1,77 @@
+#include "device/topology/nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace rondo {
+namespace {
+
+struct Found {
+  Nvml table;
+  std::string why_not;
+};
+
+std::string open_nvml(Nvml& table) {
+  if (const char* wish = std::getenv("RONDO_CUDA"); wish != nullptr && std::strcmp(wish, "0") == 0)
+    return "CUDA is turned off (RONDO_CUDA=0)";
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* text = dlerror();
+    return text != nullptr ? text : "libnvidia-ml.so.1 cannot be opened";
+  }
+#define RONDO_X(member, symbol, args) table.member = reinterpret_cast<int(*) args>(dlsym(library, #symbol));
+  RONDO_NVML(RONDO_X)
+#undef RONDO_X
+  if (table.init == nullptr || table.device_by_pci == nullptr) return "libnvidia-ml.so.1 lacks nvmlInit_v2 and others";
+  if (const int r = table.init(); r != kNvmlSuccess) {
+    const auto text_of = reinterpret_cast<const char* (*)(int)>(dlsym(library, "nvmlErrorString"));
+    return fmt::format("nvmlInit: {} ({})", text_of != nullptr ? text_of(r) : "error", r);
+  }
+  return {};
+}
+
+const Found& found() {
+  static const Found* const result = [] {
+    auto* f = new Found;
+    f->why_not = open_nvml(f->table);
+    return f;
+  }();
+  return *result;
+}
+
+std::atomic<const Nvml*>& replacement() {
+  static std::atomic<const Nvml*> table{nullptr};
+  return table;
+}
+
+}  // namespace
+
+const Nvml* nvml() {
+  if (const Nvml* table = replacement().load(std::memory_order_acquire); table != nullptr) return table;
+  const Found& f = found();
+  return f.why_not.empty() ? &f.table : nullptr;
+}
+
+std::string why_no_nvml() {
+  return replacement().load(std::memory_order_acquire) != nullptr ? std::string() : found().why_not;
+}
+
+void set_nvml(const Nvml* table) { replacement().store(table, std::memory_order_release); }
+
+std::string p2p_status_text(int status) {
+  switch (status) {
+    case kNvmlP2pOk: return {};
+    case 1: return "the chipset does not support it";
+    case 2: return "the GPU does not support it";
+    case 3: return "not across these host bridges";
+    case 4: return "turned off in the driver's registry";
+    case 5: return "not supported";
+    default: return fmt::format("status {}", status);
+  }
+}
+
+}  // namespace rondo

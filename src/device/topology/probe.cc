@@ -1,0 +1,254 @@
+#include "device/topology/probe.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "device/driver/driver.h"
+#include "device/topology/nvml.h"
+
+namespace rondo {
+namespace {
+
+using cuda::check;
+using cuda::Device;
+using cuda::Driver;
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string uuid_text(const cuda::Uuid& uuid, bool mig) {
+  std::string text = mig ? "MIG-" : "GPU-";
+  for (size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid.bytes[i]);
+  }
+  return text;
+}
+
+int attribute(const Driver* d, int which, Device device) {
+  int value = 0;
+  return d->device_attribute(&value, which, device) == cuda::kSuccess ? value : 0;
+}
+
+CpuVendor cpu_vendor(const std::string& root) {
+#if defined(__aarch64__) || defined(__arm__)
+  return CpuVendor::kArm;
+#else
+  std::ifstream file(root + "/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("GenuineIntel") != std::string::npos) return CpuVendor::kIntel;
+    if (line.find("AuthenticAMD") != std::string::npos) return CpuVendor::kAmd;
+  }
+  return CpuVendor::kOther;
+#endif
+}
+
+// A group of type "identity" is passed through; "DMA" and "DMA-FQ" translate. No groups: no IOMMU.
+Known iommu_translates(const std::string& root, const std::string& pci) {
+  const std::string type = first_line(root + "/sys/bus/pci/devices/" + pci + "/iommu_group/type");
+  if (!type.empty()) return type == "identity" ? Known::kNo : Known::kYes;
+  const std::unique_ptr<DIR, int (*)(DIR*)> groups(opendir((root + "/sys/kernel/iommu_groups").c_str()), closedir);
+  if (groups == nullptr) return Known::kUnknown;
+  while (const dirent* entry = readdir(groups.get()))
+    if (entry->d_name[0] != '.') return Known::kUnknown;
+  return Known::kNo;
+}
+
+int numa_node_of_pci(const std::string& root, const std::string& pci) {
+  const std::string numa = first_line(root + "/sys/bus/pci/devices/" + pci + "/numa_node");
+  return numa.empty() ? -1 : std::atoi(numa.c_str());
+}
+
+Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::string& root) {
+  GpuDevice g;
+  char text[256] = {};
+  RONDO_TRY(check(d->device_name(text, sizeof text - 1, device), "cuDeviceGetName"));
+  g.name = text;
+  std::replace(g.name.begin(), g.name.end(), '"', '\'');
+  RONDO_TRY(check(d->device_pci_bus_id(text, sizeof text - 1, device), "cuDeviceGetPCIBusId"));
+  g.pci = lower(text);
+  size_t bytes = 0;
+  RONDO_TRY(check(d->device_total_memory(&bytes, device), "cuDeviceTotalMem"));
+  g.memory_gib = std::round(static_cast<double>(bytes >> 20) / 1024 * 10) / 10;
+  g.capability_major = attribute(d, cuda::kAttrComputeMajor, device);
+  g.capability_minor = attribute(d, cuda::kAttrComputeMinor, device);
+  g.multiprocessors = attribute(d, cuda::kAttrMultiprocessorCount, device);
+  // kHz, bits, two transfers a clock.
+  g.memory_gbps = 2e-6 / 8 * attribute(d, cuda::kAttrMemoryClockRate, device) *
+                  attribute(d, cuda::kAttrGlobalMemoryBusWidth, device);
+  g.memory_gbps = std::floor(g.memory_gbps);
+  g.numa_node = numa_node_of_pci(root, g.pci);
+  return g;
+}
+
+// What NVML knows of a device alone. Whatever it does not say stays unknown.
+void add_nvml(const Nvml* n, NvmlDevice handle, GpuDevice& g) {
+  unsigned value = 0, pending = 0;
+  if (n->mig_mode != nullptr && n->mig_mode(handle, &value, &pending) == kNvmlSuccess) g.mig = value != 0;
+  if (n->pcie_generation != nullptr && n->pcie_generation(handle, &value) == kNvmlSuccess)
+    g.pcie_generation = static_cast<int>(value);
+  if (n->pcie_width != nullptr && n->pcie_width(handle, &value) == kNvmlSuccess) g.pcie_lanes = static_cast<int>(value);
+}
+
+// Every active link leads to a switch, or to a device that this process sees, or to neither.
+void add_nvlinks(const Nvml* n, NvmlDevice handle, size_t self, GpuMachine& m) {
+  if (n->nvlink_state == nullptr) return;
+  for (unsigned link = 0; link < kNvmlMostLinks; ++link) {
+    int active = 0, type = -1;
+    const int r = n->nvlink_state(handle, link, &active);
+    if (r == kNvmlInvalidArgument || r == kNvmlNotSupported) return;  // no such link, or none at all
+    if (r != kNvmlSuccess || active == 0) continue;
+    if (n->nvlink_remote_type != nullptr && n->nvlink_remote_type(handle, link, &type) == kNvmlSuccess &&
+        type == kNvmlRemoteSwitch) {
+      ++m.devices[self].switch_links;
+      continue;
+    }
+    NvmlPciInfo pci{};
+    if (n->nvlink_remote_pci == nullptr || n->nvlink_remote_pci(handle, link, &pci) != kNvmlSuccess) continue;
+    for (size_t other = 0; other < m.devices.size(); ++other) {
+      unsigned domain = 0, bus = 0, device = 0;
+      const bool read = std::sscanf(m.devices[other].pci.c_str(), "%x:%x:%x", &domain, &bus, &device) == 3;
+      if (other != self && read && domain == pci.domain && bus == pci.bus && device == pci.device)
+        ++m.pair(self, other).nvlinks;
+    }
+  }
+}
+
+PciPath path_of_level(int level) {
+  switch (level) {
+    case kNvmlSameBoard: return PciPath::kSameBoard;
+    case kNvmlOneSwitch: return PciPath::kOneSwitch;
+    case kNvmlSwitches: return PciPath::kSwitches;
+    case kNvmlHostBridge: return PciPath::kHostBridge;
+    case kNvmlNumaNode: return PciPath::kNumaNode;
+    case kNvmlSystem: return PciPath::kSystem;
+    default: return PciPath::kUnknown;
+  }
+}
+
+std::string kernel_path(const std::string& root, const std::string& pci) {
+  char path[PATH_MAX];
+  return realpath((root + "/sys/bus/pci/devices/" + pci).c_str(), path) != nullptr ? path : std::string();
+}
+
+Status add_pair(const Driver* d, const Nvml* n, const std::vector<NvmlDevice>& handles, size_t a, size_t b,
+                const std::string& root, GpuMachine& m) {
+  GpuPair& p = m.pair(a, b);
+  int can = 0;
+  Device first = 0, second = 0;
+  RONDO_TRY(check(d->device_get(&first, static_cast<int>(a)), "cuDeviceGet"));
+  RONDO_TRY(check(d->device_get(&second, static_cast<int>(b)), "cuDeviceGet"));
+  RONDO_TRY(check(d->device_can_access_peer(&can, first, second), "cuDeviceCanAccessPeer"));
+  p.access = can != 0;
+  int atomics = 0;
+  if (p.access && d->device_p2p_attribute(&atomics, cuda::kP2pNativeAtomic, first, second) == cuda::kSuccess)
+    p.atomics = atomics != 0;
+  const bool both = n != nullptr && handles[a] != nullptr && handles[b] != nullptr;
+  if (int level = 0;
+      both && n->common_ancestor != nullptr && n->common_ancestor(handles[a], handles[b], &level) == kNvmlSuccess)
+    p.path = path_of_level(level);
+  else
+    p.path = compare_pci_paths(kernel_path(root, m.devices[a].pci), kernel_path(root, m.devices[b].pci),
+                               m.devices[a].numa_node, m.devices[b].numa_node);
+  for (const int index : {kNvmlP2pRead, kNvmlP2pWrite}) {
+    int status = kNvmlP2pOk;
+    if (!both || n->p2p_status == nullptr || n->p2p_status(handles[a], handles[b], index, &status) != kNvmlSuccess)
+      continue;
+    if (!p.access && p.refused.empty()) p.refused = p2p_status_text(status);
+  }
+  return {};
+}
+
+}  // namespace
+
+int numa_node_of_device(int ordinal, const std::string& root) {
+  const Driver* d = cuda::driver();
+  Device device = 0;
+  char pci[64] = {};
+  if (d == nullptr || d->device_get(&device, ordinal) != cuda::kSuccess ||
+      d->device_pci_bus_id(pci, sizeof pci - 1, device) != cuda::kSuccess)
+    return -1;
+  return numa_node_of_pci(root, lower(pci));
+}
+
+PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, int numa_b) {
+  if (a.empty() || b.empty()) return PciPath::kUnknown;
+  if (a == b) return PciPath::kSameBoard;  // MIG slices
+  // The components that both share; each bridge is one.
+  size_t common = 0;
+  for (size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
+    const bool end_a = i == a.size() || a[i] == '/', end_b = i == b.size() || b[i] == '/';
+    if (end_a && end_b && i > 0) common = i;
+    if (end_a != end_b || (i < std::min(a.size(), b.size()) && a[i] != b[i])) break;
+  }
+  const auto count = [](std::string_view text) { return static_cast<long>(std::count(text.begin(), text.end(), '/')); };
+  const std::string_view shared = a.substr(0, common);
+  const size_t root_at = shared.rfind("/pci");
+  if (root_at == std::string_view::npos)  // no root complex in common
+    return numa_a >= 0 && numa_a == numa_b ? PciPath::kNumaNode : PciPath::kSystem;
+  if (shared.find('/', root_at + 1) == std::string_view::npos) return PciPath::kHostBridge;  // only the root complex
+  // Below a common bridge: upstream port, then one downstream port for each device, then the device: one switch.
+  constexpr long kOneSwitch = 2;
+  const long deepest = std::max(count(a.substr(common)), count(b.substr(common)));
+  return deepest <= kOneSwitch ? PciPath::kOneSwitch : PciPath::kSwitches;
+}
+
+Expected<GpuMachine> probe_machine(const std::string& root) {
+  RONDO_TRY_ASSIGN(const Driver* d, cuda::need_driver());
+  const Nvml* n = nvml();
+  GpuMachine m;
+  char text[256] = {};
+  if (gethostname(text, sizeof text - 1) == 0) m.host = text;
+  RONDO_TRY(check(d->driver_version(&m.driver_version), "cuDriverGetVersion"));
+  m.cpu = cpu_vendor(root);
+  if (n != nullptr && n->system_driver_version != nullptr &&
+      n->system_driver_version(text, sizeof text - 1) == kNvmlSuccess)
+    m.nvml_version = text;
+  int count = 0;
+  RONDO_TRY(check(d->device_count(&count), "cuDeviceGetCount"));
+  std::vector<NvmlDevice> handles;
+  for (int i = 0; i < count; ++i) {
+    Device device = 0;
+    RONDO_TRY(check(d->device_get(&device, i), "cuDeviceGet"));
+    RONDO_TRY_ASSIGN(GpuDevice g, probe_device(d, device, root));
+    NvmlDevice handle = nullptr;
+    if (n != nullptr && n->device_by_pci(g.pci.c_str(), &handle) == kNvmlSuccess) add_nvml(n, handle, g);
+    cuda::Uuid uuid{};
+    RONDO_TRY(check(d->device_uuid(&uuid, device), "cuDeviceGetUuid"));
+    g.uuid = uuid_text(uuid, g.mig);
+    handles.push_back(handle);
+    const Known translated = iommu_translates(root, g.pci);
+    if (i == 0 || translated == Known::kYes) m.iommu = translated;
+    m.devices.push_back(std::move(g));
+  }
+  m.pairs.resize(m.devices.size() * m.devices.size());
+  for (size_t a = 0; a < m.devices.size(); ++a)
+    for (size_t b = 0; b < m.devices.size(); ++b)
+      if (a != b) RONDO_TRY(add_pair(d, n, handles, a, b, root, m));
+  for (size_t a = 0; a < m.devices.size(); ++a)
+    if (n != nullptr && handles[a] != nullptr && !m.devices[a].mig) add_nvlinks(n, handles[a], a, m);
+  return m;
+}
+
+}  // namespace rondo

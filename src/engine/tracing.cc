@@ -1,0 +1,201 @@
+#include "engine/tracing.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/flight_watch.h"
+#include "trace/trace_file.h"
+
+namespace rondo {
+namespace {
+
+struct SignalName {
+  std::string_view name;
+  int number;
+};
+// Those whose meaning is the application's to give.
+constexpr SignalName kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP},
+                                   {"QUIT", SIGQUIT}, {"WINCH", SIGWINCH}, {"URG", SIGURG}};
+
+Status bad(const char* name, const char* value, std::string_view expected) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("{}={}: expected {}", name, value, expected));
+}
+
+std::string text_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr ? value : "";
+}
+
+Status make_directory(const std::string& directory) {
+  if (directory.empty()) return Status(StatusCode::kInvalidArgument, "directory is empty");
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return Status(StatusCode::kSystem, fmt::format("{} cannot be made: {}", directory, error.message()));
+  return {};
+}
+
+}  // namespace
+
+Expected<TraceSettings> read_trace_settings() {
+  TraceSettings s;
+  s.trace_directory = text_of("RONDO_TRACE");
+  s.flight_directory = text_of("RONDO_FLIGHT_DIR");
+  if (const char* value = std::getenv("RONDO_TRACE_RECORDS")) {
+    char* end = nullptr;
+    s.num_records = std::strtoull(value, &end, 10);
+    if (end == value || *end != '\0' || s.num_records < StepTrace::kMinRecords ||
+        s.num_records > StepTrace::kMaxRecords)
+      return bad("RONDO_TRACE_RECORDS", value,
+                 fmt::format("a number from {} to {}", StepTrace::kMinRecords, StepTrace::kMaxRecords));
+  }
+  if (const char* value = std::getenv("RONDO_FLIGHT_SIGNAL")) {
+    std::string_view name = value;
+    if (name.starts_with("SIG")) name.remove_prefix(3);
+    for (const SignalName& known : kSignals)
+      if (name == known.name) s.flight_signal = known.number;
+    if (s.flight_signal == 0) return bad("RONDO_FLIGHT_SIGNAL", value, "USR1, USR2, HUP, QUIT, WINCH or URG");
+    if (s.flight_directory.empty())
+      return bad("RONDO_FLIGHT_SIGNAL", value, "RONDO_FLIGHT_DIR beside it, the folder to write to");
+  }
+  return s;
+}
+
+Tracing::Tracing(OperationQueue& queue, TraceSettings settings) : queue_(queue), settings_(std::move(settings)) {
+  queue_.set_observer(this);
+  if (!settings_.trace_directory.empty()) complain(start(settings_.trace_directory, 0));
+  if (settings_.flight_signal != 0) complain(FlightWatch::add(*this));
+}
+
+void Tracing::complain(const Status& s) const {
+  if (!s.ok()) std::fprintf(stderr, "rondo: rank %d: %s\n", queue_.rank(), s.to_string().c_str());
+}
+
+Tracing::~Tracing() {
+  if (settings_.flight_signal != 0) FlightWatch::remove(*this);
+  finish();
+}
+
+void Tracing::finish() {
+  if (trace_ != nullptr) complain(stop());
+  queue_.set_observer(nullptr);
+}
+
+Status Tracing::start(const std::string& directory, uint64_t num_records) {
+  if (trace_ != nullptr)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
+  RONDO_TRY(make_directory(directory));
+  const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the number is asked for when the file is written
+  const std::lock_guard lock(trace_mutex_);
+  RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));
+  directory_ = directory;
+  on_ = true;
+  queue_.executor().set_trace(trace_.get());
+  return {};
+}
+
+Status Tracing::stop() {
+  if (trace_ == nullptr)
+    return Status(StatusCode::kInvalidArgument, fmt::format("rank {} is not traced", queue_.rank()));
+  queue_.executor().set_trace(nullptr);
+  const std::lock_guard lock(trace_mutex_);
+  const Status s = write_trace(queue_.failure().message());
+  on_ = false;
+  trace_.reset();
+  ++sessions_;
+  return s;
+}
+
+void Tracing::discard() {
+  queue_.executor().set_trace(nullptr);
+  const std::lock_guard lock(trace_mutex_);
+  on_ = false;
+  trace_.reset();
+}
+
+void Tracing::add_span(TraceSpan span) {
+  if (!is_on()) return;
+  const std::lock_guard lock(trace_mutex_);
+  if (trace_ != nullptr) trace_->add_span(std::move(span));
+}
+
+Status Tracing::write_trace(std::string_view why) {
+  trace_->name(queue_.communicator_id());
+  return trace_->write(trace_path(directory_, trace_->identity(), sessions_), why);
+}
+
+Status Tracing::write_look(const std::string& directory, std::string_view trigger, const Status* failing, bool lanes) {
+  FlightRecord record = queue_.look(lanes);
+  if (device_calls_ != nullptr) {
+    record.current = device_calls_();
+    record.current_known = true;
+  }
+  return write_record(std::move(record), directory, trigger, failing);
+}
+
+Status Tracing::write_record(FlightRecord record, const std::string& directory, std::string_view trigger,
+                             const Status* failing) const {
+  record.host = this_host();
+  record.trigger = trigger;
+  if (failing != nullptr) record.status = *failing;
+  return write_flight_record(record, directory);
+}
+
+void Tracing::failing(const Status& status) {
+  if (!settings_.flight_directory.empty()) complain(write_look(settings_.flight_directory, "error", &status, true));
+  if (trace_ != nullptr) complain(write_trace(status.message()));
+}
+
+void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> calls) {
+  if (!settings_.flight_directory.empty()) {
+    FlightRecord record = queue_.look(false);
+    record.current = std::move(calls);
+    record.current_known = true;
+    complain(write_record(std::move(record), settings_.flight_directory, "error", &status));
+  }
+  const std::lock_guard lock(trace_mutex_);
+  if (trace_ != nullptr) complain(write_trace(status.message()));
+}
+
+void Tracing::flight_wanted() {
+  int asked = 1;
+  if (!wanted_.compare_exchange_strong(asked, 2, std::memory_order_acquire)) return;  // who asked has given up
+  wanted_status_ = write_look(wanted_directory_, wanted_trigger_, nullptr, true);
+  wanted_.store(3, std::memory_order_release);
+}
+
+Status Tracing::write_flight(const std::string& directory, std::string_view trigger) {
+  constexpr int kPatienceMs = 1000;
+  // The record of the failure shows where the operations stood; now they are gone.
+  if (queue_.has_failed() && directory == settings_.flight_directory) return {};
+  const std::lock_guard one_at_a_time(want_mutex_);
+  wanted_directory_ = directory;
+  wanted_trigger_ = trigger;
+  wanted_.store(1, std::memory_order_release);
+  queue_.want_flight();
+  for (int ms = 0; ms < kPatienceMs; ++ms) {
+    if (queue_.drive()) {  // nobody drives, so nobody else will
+      flight_wanted();
+      queue_.leave();
+    }
+    if (wanted_.load(std::memory_order_acquire) == 3) break;
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  int asked = 1;
+  if (wanted_.compare_exchange_strong(asked, 0)) return write_look(directory, trigger, nullptr, false);
+  while (wanted_.load(std::memory_order_acquire) != 3) {  // it is being written right now
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  wanted_.store(0, std::memory_order_relaxed);
+  return std::move(wanted_status_);
+}
+
+}  // namespace rondo

@@ -1,0 +1,181 @@
+#include "fsdp/cuda_training.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fsdp/host_optimizer.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint32_t kMostBlocks = 1024;  // beyond what any device holds at once a grid only takes longer to begin
+
+cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
+cuda::Event event_of(fsdp::Device::Event* e) { return reinterpret_cast<cuda::OwnedEvent*>(e)->get(); }
+
+constexpr std::string_view kKernels[] = {"rondo_optimizer_sgd",      "rondo_optimizer_momentum", "rondo_optimizer_adam",
+                                         "rondo_optimizer_adadelta", "rondo_floats_add",         "rondo_floats_scale",
+                                         "rondo_add_squares"};
+
+std::string_view kernel_of(const fsdp::OptimizerConfig& c) {
+  switch (c.rule) {
+    case fsdp::Rule::kSgd: return c.momentum != 0 ? "rondo_optimizer_momentum" : "rondo_optimizer_sgd";
+    case fsdp::Rule::kAdam:
+    case fsdp::Rule::kAdamW: return "rondo_optimizer_adam";
+    case fsdp::Rule::kAdadelta: return "rondo_optimizer_adadelta";
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<std::byte*> PinnedTraining::allocate(uint64_t bytes) {
+  const cuda::CurrentContext current(context_);
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(auto made, cuda::PinnedMemory::make(std::max<uint64_t>(64, bytes)));
+  auto* const begin = made.as();
+  memory_.emplace(begin, std::move(made));
+  return begin;
+}
+
+Expected<std::shared_ptr<CudaTraining>> CudaTraining::make(int ordinal, void* compute_stream) {
+  RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
+  int count = 0;
+  RONDO_TRY(cuda::check(d->device_count(&count), "cuDeviceGetCount"));
+  if (ordinal < 0 || ordinal >= count)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("ordinal = {}: this process sees {} CUDA devices, numbered from 0", ordinal, count));
+  RONDO_TRY_ASSIGN(auto context, cuda::PrimaryContext::retain(ordinal));
+  const cuda::CurrentContext current(context.get());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(auto communication, cuda::OwnedStream::make());
+  std::shared_ptr<CudaTraining> made(
+      new CudaTraining(std::move(context), static_cast<cuda::Stream>(compute_stream), std::move(communication)));
+  // Loading one may wait for all work of the context: not in the middle of a step.
+  for (const std::string_view kernel : kKernels) RONDO_TRY(made->kernels_->find(kernel).status());
+  return made;
+}
+
+Expected<std::byte*> CudaTraining::allocate(uint64_t bytes) {
+  const cuda::CurrentContext current(context_.get());
+  RONDO_TRY(current.status());
+  const uint64_t need = std::max<uint64_t>(64, bytes);
+  const auto fits = spare_.lower_bound(need);
+  if (fits == spare_.end() || fits->first > 2 * need) {
+    RONDO_TRY_ASSIGN(auto made, cuda::DeviceMemory::make(need));
+    return zeroed(std::move(made));
+  }
+  cuda::DeviceMemory again = std::move(fits->second);
+  spare_.erase(fits);
+  return zeroed(std::move(again));
+}
+
+Expected<std::byte*> CudaTraining::zeroed(cuda::DeviceMemory memory) {
+  RONDO_TRY(
+      cuda::check(cuda::driver()->memset_d8_async(memory.get(), 0, memory.size_bytes(), compute_), "cuMemsetD8Async"));
+  RONDO_TRY(cuda::check(cuda::driver()->stream_synchronize(compute_), "cuStreamSynchronize"));
+  auto* const begin = memory.as();
+  memory_.emplace(begin, std::move(memory));
+  return begin;
+}
+
+// CUDA waits for all work of the context when it gets memory back: for a peer's kernel too, where ranks are threads on
+// one device, which may be waiting for this rank.
+void CudaTraining::free(std::byte* memory) {
+  const auto it = memory_.find(memory);
+  if (it == memory_.end()) return;
+  const uint64_t bytes = it->second.size_bytes();
+  spare_.emplace(bytes, std::move(it->second));
+  memory_.erase(it);
+}
+
+Expected<fsdp::Device::Event*> CudaTraining::make_event() {
+  const cuda::CurrentContext current(context_.get());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(auto made, cuda::OwnedEvent::make());
+  return reinterpret_cast<Event*>(new cuda::OwnedEvent(std::move(made)));
+}
+void CudaTraining::destroy(Event* event) { delete reinterpret_cast<cuda::OwnedEvent*>(event); }
+
+Status CudaTraining::record(Event* event, fsdp::Line line) {
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->event_record(event_of(event), stream_of(line)), "cuEventRecord");
+}
+Status CudaTraining::wait(fsdp::Line line, Event* event) {
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->stream_wait_event(stream_of(line), event_of(event), 0), "cuStreamWaitEvent");
+}
+Status CudaTraining::await(Event* event) {
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->event_synchronize(event_of(event)), "cuEventSynchronize");
+}
+Status CudaTraining::synchronize(fsdp::Line line) {
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->stream_synchronize(stream_of(line)), "cuStreamSynchronize");
+}
+
+Status CudaTraining::zero(void* to, uint64_t bytes) {
+  if (bytes == 0) return {};
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->memset_d8_async(at(to), 0, bytes, compute_), "cuMemsetD8Async");
+}
+Status CudaTraining::copy(fsdp::Line line, void* to, const void* from, uint64_t bytes) {
+  if (bytes == 0 || to == from) return {};
+  const cuda::CurrentContext current(context_.get());
+  return cuda::check(cuda::driver()->memcpy_async(at(to), at(from), bytes, stream_of(line)), "cuMemcpyAsync");
+}
+Status CudaTraining::read(void* to_host, const void* from, uint64_t bytes) {
+  if (bytes == 0) return {};
+  const cuda::CurrentContext current(context_.get());
+  // In this stream alone: cuMemcpyDtoH would wait for other streams of the context.
+  RONDO_TRY(cuda::check(cuda::driver()->memcpy_async(at(to_host), at(from), bytes, compute_), "cuMemcpyAsync"));
+  return synchronize(fsdp::Line::kCompute);
+}
+Status CudaTraining::write(void* to, const void* from_host, uint64_t bytes) {
+  if (bytes == 0) return {};
+  const cuda::CurrentContext current(context_.get());
+  return cuda::upload(compute_, at(to), from_host, bytes);
+}
+
+Status CudaTraining::launch(std::string_view kernel, OptimizerArgs& args, uint64_t threads_wanted) {
+  if (args.num_elems == 0) return {};
+  const cuda::CurrentContext current(context_.get());
+  RONDO_TRY(current.status());
+  RONDO_TRY_ASSIGN(const cuda::Function function, kernels_->find(kernel));
+  void* params[] = {&args};
+  const auto blocks = static_cast<unsigned>(
+      std::clamp<uint64_t>((threads_wanted + kOptimizerThreads - 1) / kOptimizerThreads, 1, kMostBlocks));
+  cuda::LaunchConfig config{blocks, 1, 1, kOptimizerThreads, 1, 1, 0, compute_, nullptr, 0};
+  return cuda::check(cuda::driver()->launch_kernel(&config, function, params, nullptr), "cuLaunchKernelEx");
+}
+
+Status CudaTraining::step(const fsdp::StepCall& c) {
+  OptimizerArgs args{c.params, c.grads,     {c.states[0], c.states[1]},
+                     nullptr,  c.num_elems, rule_constants(c.config, c.step, c.scale)};
+  return launch(kernel_of(c.config), args, c.num_elems / 4);
+}
+Status CudaTraining::add(uint64_t n, float* to, const float* from) {
+  OptimizerArgs args{to, from, {}, nullptr, n, {}};
+  return launch("rondo_floats_add", args, n / 4);
+}
+Status CudaTraining::scale(uint64_t n, float factor, float* x) {
+  OptimizerArgs args{x, x, {}, nullptr, n, {}};
+  args.constants.scale = factor;
+  return launch("rondo_floats_scale", args, n / 4);
+}
+Status CudaTraining::add_squares(uint64_t n, const float* x, double* lanes) {
+  OptimizerArgs args{nullptr, x, {}, lanes, n, {}};
+  return launch("rondo_add_squares", args, std::min<uint64_t>(n, kSquareLanes));
+}
+
+}  // namespace rondo
+
+namespace rondo::fsdp {
+
+Expected<std::shared_ptr<Device>> cuda_device(int ordinal, void* compute_stream) {
+  RONDO_TRY_ASSIGN(auto made, CudaTraining::make(ordinal, compute_stream));
+  return std::shared_ptr<Device>(std::move(made));
+}
+
+}  // namespace rondo::fsdp

@@ -1,0 +1,191 @@
+#include "launch/file_store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+
+#include "base/limits.h"
+#include "bootstrap/auth.h"
+#include "bootstrap/unique_id.h"
+#include "launch/launch.h"
+
+namespace rondo {
+namespace {
+
+constexpr std::string_view kHeader = "rondo store 1\n";
+constexpr size_t kMaxFileBytes = 4096;
+constexpr double kFirstPauseMs = 1, kMaxPauseMs = 50;
+constexpr double kAnswerS = 2;                              // of who holds the secret, per address
+constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may just have been slow to answer
+
+// Whether a rendezvous of this id is open: somebody listens there and proves the secret. Asking leaves no trace in it.
+bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
+  const auto contents = decode_id(id);
+  const auto encrypted = encryption();
+  if (!contents.ok() || !encrypted.ok()) return false;
+  return std::any_of(contents->addresses.begin(), contents->addresses.end(), [&](const IpAddress& address) {
+    const Patience brief = patience.at_most(kAnswerS);
+    bool refused = false;
+    const auto fd = connect_tcp(address, contents->port, brief, &refused);
+    ClientHandshake handshake(contents->secret, Purpose::kRendezvous, rank, *encrypted);
+    return fd.ok() && authenticate_client(fd->get(), std::move(handshake), brief).ok();
+  });
+}
+
+Status cannot(std::string_view what, const std::string& path, std::string_view remedy) {
+  return Status(StatusCode::kSystem, fmt::format("cannot {} {}: {}; {}", what, path, errno_text(errno), remedy));
+}
+
+constexpr std::string_view kRemedy = "RONDO_STORE must name a directory that all ranks see and may write to";
+
+}  // namespace
+
+Expected<std::string> store_directory(const std::string& url) {
+  constexpr std::string_view kScheme = "file://";
+  if (!url.starts_with(std::string(kScheme) + "/"))
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_STORE='{}': expected file:// and the absolute path of a directory, as in "
+                              "file:///scratch/me",
+                              url));
+  std::string path = url.substr(kScheme.size());
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Expected<FileStore> FileStore::open(const std::string& directory, const std::string& job) {
+  Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return cannot("open the directory", directory, kRemedy);
+  // Names of jobs may be long, and two users may call theirs the same.
+  return FileStore(directory, fmt::format("rondo-{}-{:016x}.id", ::geteuid(), fnv1a(job)), std::move(fd));
+}
+
+// Refuses what others could have written, or can read.
+Status FileStore::check(int fd) const {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) return cannot("look at", path_, kRemedy);
+  if (!S_ISREG(file.st_mode))
+    return Status(StatusCode::kUnauthorized, fmt::format("{} is no ordinary file: remove it", path_));
+  if (file.st_uid != ::geteuid())
+    return Status(
+        StatusCode::kUnauthorized,
+        fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, and the file must "
+                    "be theirs",
+                    path_, file.st_uid, ::geteuid()));
+  if ((file.st_mode & 077) != 0)
+    return Status(StatusCode::kUnauthorized,
+                  fmt::format("{} has mode {:04o}: others could read the job's secret or change it; remove it", path_,
+                              file.st_mode & 07777));
+  return {};
+}
+
+// Opening the directory anew makes a network file system ask its server: else it may remember for long that there was
+// no such file.
+Expected<FileStore::Found> FileStore::look() const {
+  const Fd again(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Fd fd(::openat(again ? again.get() : fd_.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && (errno == ENOENT || errno == ESTALE)) return Found{};
+  if (!fd && errno == ELOOP)
+    return Status(StatusCode::kUnauthorized, fmt::format("{} is a symbolic link: remove it", path_));
+  if (!fd) return cannot("open", path_, kRemedy);
+  RONDO_TRY(check(fd.get()));
+  Found found;
+  found.text.resize(kMaxFileBytes);
+  const ssize_t n = ::read(fd.get(), found.text.data(), found.text.size());
+  if (n < 0 && errno == ESTALE) return Found{};  // replaced meanwhile
+  if (n < 0) return cannot("read", path_, kRemedy);
+  found.text.resize(static_cast<size_t>(n));
+  const std::string_view text = found.text;
+  const size_t id_at = kHeader.size(), by_at = id_at + 2 * sizeof(found.id.bytes) + 1;
+  if (!text.starts_with(kHeader) || text.size() < by_at)
+    return Status(StatusCode::kMismatch, fmt::format("{} was not written by this version of rondo: remove it", path_));
+  auto id = unique_id_from_hex(std::string(text.substr(id_at, 2 * sizeof(found.id.bytes))));
+  if (!id.ok()) return Status(StatusCode::kMismatch, fmt::format("{} is damaged: remove it", path_));
+  found.id = *id;
+  found.by = text.substr(by_at, text.find('\n', by_at) - by_at);
+  return found;
+}
+
+Expected<std::string> FileStore::write_beside(const std::string& text) const {
+  uint64_t random = 0;
+  RONDO_TRY(random_bytes(&random, sizeof(random)));
+  const std::string temporary = fmt::format(".{}.{:016x}", name_, random);
+  const NoSizeSignal no_signal;
+  const Fd fd(::openat(fd_.get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd) return cannot("write to the directory", directory_, kRemedy);
+  if (::fchmod(fd.get(), 0600) == 0 &&
+      ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd.get()) == 0)
+    return temporary;
+  const Status s = cannot("write", directory_ + "/" + temporary, kRemedy);
+  ::unlinkat(fd_.get(), temporary.c_str(), 0);
+  return s;
+}
+
+// Two ranks 0 that come at once must not take each other's place: so first without replacing, where the file system
+// can.
+Status FileStore::put_in_place(const std::string& temporary, const Patience& patience) {
+  const int dir = fd_.get();
+  if (::syscall(SYS_renameat2, dir, temporary.c_str(), dir, name_.c_str(), /* RENAME_NOREPLACE */ 1) == 0) return {};
+  RONDO_TRY_ASSIGN(const Found there, look());
+  if (!there.text.empty()) {
+    if (answers(there.id, 0, patience))
+      return Status(
+          StatusCode::kMismatch,
+          fmt::format("another job of the same name is at its start: {} holds the id of {}; give each job a name "
+                      "of its own (RONDO_JOB_ID), or a directory",
+                      path_, there.by));
+    std::fprintf(stderr, "rondo: %s is of an earlier job (%s), nobody answers there: replaced\n", path_.c_str(),
+                 there.by.c_str());
+  }
+  if (::renameat(dir, temporary.c_str(), dir, name_.c_str()) == 0) return {};
+  return cannot("put the unique id to", path_, kRemedy);
+}
+
+Status FileStore::publish(const rondo_unique_id& id, const Patience& patience) {
+  RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
+  const std::string text = fmt::format("{}{}\n{}\n", kHeader, unique_id_to_hex(id), peer_text(0, self));
+  RONDO_TRY_ASSIGN(const std::string temporary, write_beside(text));
+  if (const Status s = put_in_place(temporary, patience); !s.ok()) {
+    ::unlinkat(fd_.get(), temporary.c_str(), 0);
+    return s;
+  }
+  (void)::fsync(fd_.get());
+  published_ = text;
+  return {};
+}
+
+Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) {
+  std::string dead;  // the file that led nowhere
+  std::string whose;
+  Patience::Clock::time_point ask_again;
+  for (double pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
+    auto found = look();
+    if (!found.ok()) return Status(found.status().code(), fmt::format("rank {}: {}", rank, found.status().message()));
+    if (!found->text.empty() && (found->text != dead || Patience::Clock::now() >= ask_again)) {
+      if (answers(found->id, rank, patience)) return found->id;
+      dead = found->text;
+      ask_again = Patience::Clock::now() + kAskAgain;
+      whose = fmt::format("; there is one of an earlier job ({}), where nobody answers", found->by);
+    }
+    if (const Status s = patience.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
+      return Status(s.code(),
+                    fmt::format("rank {} {}{}; is rank 0 running, with the same RONDO_STORE, job name and user?", rank,
+                                s.message(), whose));
+  }
+}
+
+void FileStore::withdraw() {
+  if (published_.empty()) return;
+  const auto there = look();
+  if (there.ok() && there->text == published_) ::unlinkat(fd_.get(), name_.c_str(), 0);
+  published_.clear();
+}
+
+}  // namespace rondo

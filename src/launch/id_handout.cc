@@ -1,0 +1,226 @@
+#include "launch/id_handout.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <list>
+#include <vector>
+
+#include "base/wire.h"
+#include "bootstrap/pending.h"
+#include "bootstrap/rendezvous.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint32_t kHandoutMagic = 0x52644964;
+constexpr size_t kRequestBytes = 8;       // magic, rank
+constexpr size_t kAnswerHeaderBytes = 5;  // status code, bytes of what follows: the id, or a message
+constexpr size_t kMaxAnswerBytes = 4096;
+constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often there within a millisecond
+constexpr double kRootGraceS = 2;                       // rank 0 knows who is missing and should speak first
+
+bool same_user(int fd, uid_t* uid) {
+  ucred who = {};
+  socklen_t len = sizeof(who);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0) return false;
+  *uid = who.uid;
+  return who.uid == ::getuid();
+}
+
+struct Asker {
+  Fd fd;
+  uint64_t process;
+  std::string request = {};
+  Rank rank = -1;
+  bool broken = false;
+  uint64_t source() const { return process; }
+  bool has_greeted() const { return false; }
+};
+
+// Who has come to rank 0. Those that have said which rank they are keep their place; of the others the number is
+// limited (bootstrap/pending.h).
+class Askers {
+ public:
+  Askers(int listener, int nranks) : listener_(listener), nranks_(nranks) {}
+
+  /// Errors: kSystem, when this process may open no more descriptors.
+  Status accept_all() {
+    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+      std::string who;
+      Fd fd = accept_one(listener_, &who);
+      uid_t uid = 0;
+      if (fd && same_user(fd.get(), &uid)) {
+        if (pending_.size() == kMaxPending) pending_.erase(first_to_close(pending_));
+        pending_.push_back({std::move(fd), source_of(who)});
+        read(&pending_.back());
+        settle();
+      } else if (fd) {
+        refuse(who);
+      } else if (errno != EMFILE && errno != ENFILE) {
+        return {};
+      } else if (!pending_.empty()) {
+        pending_.erase(first_to_close(pending_));
+      } else {
+        return Status(StatusCode::kSystem, fmt::format("rank 0 cannot accept a connection: {}; raise this process's "
+                                                       "limit (ulimit -n)",
+                                                       errno_text(EMFILE)));
+      }
+    }
+    return {};
+  }
+  void read_all() {
+    for (Asker& a : pending_) read(&a);
+    settle();
+  }
+  void add_to(std::vector<pollfd>* fds) const {
+    fds->push_back({listener_, POLLIN, 0});
+    for (const Asker& a : pending_) fds->push_back({a.fd.get(), POLLIN, 0});
+  }
+  std::vector<Rank> missing() const {
+    std::vector<bool> here(static_cast<size_t>(nranks_), false);
+    here[0] = true;
+    for (const Asker& a : known_) here[static_cast<size_t>(a.rank)] = true;
+    std::vector<Rank> missing;
+    for (Rank r = 0; r < nranks_; ++r)
+      if (!here[static_cast<size_t>(r)]) missing.push_back(r);
+    return missing;
+  }
+  // Small enough for any socket buffer; an asker that does not read is its own trouble.
+  void answer_all(StatusCode code, std::string_view text) {
+    wire::Writer w;
+    w.put(static_cast<uint8_t>(code)).str(text);
+    for (const Asker& a : known_) (void)!::send(a.fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
+  }
+
+ private:
+  void read(Asker* asker) {
+    char buffer[kRequestBytes];
+    const ssize_t n = ::recv(asker->fd.get(), buffer, kRequestBytes - asker->request.size(), 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n > 0) asker->request.append(buffer, static_cast<size_t>(n));
+    if (n > 0 && asker->request.size() < kRequestBytes) return;
+    const std::optional<Rank> rank = n > 0 ? decode_id_request(asker->request, nranks_) : std::nullopt;
+    asker->rank = rank.value_or(-1);
+    asker->broken = !rank;
+  }
+  void settle() {
+    for (auto a = pending_.begin(), next = a; a != pending_.end(); a = next) {
+      next = std::next(a);
+      if (a->broken) pending_.erase(a);
+      else if (a->rank >= 0) known_.splice(known_.end(), pending_, a);
+    }
+  }
+  void refuse(const std::string& who) {
+    if (num_refusals_++ >= kMaxRefusalsLogged) return;
+    std::fprintf(stderr, "rondo: refused to hand the unique id to %s: another user%s\n", who.c_str(),
+                 num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
+  }
+
+  const int listener_;
+  const int nranks_;
+  std::list<Asker> pending_, known_;
+  int num_refusals_ = 0;
+};
+
+Status read_answer(int fd, rondo_unique_id* id, const Patience& patience) {
+  char header[kAnswerHeaderBytes];
+  constexpr std::string_view kDoing = "waiting for rank 0 to hand out the unique id";
+  RONDO_TRY(read_exactly(fd, header, sizeof(header), patience, kDoing));
+  wire::Reader r({header, sizeof(header)});
+  const auto code = r.get<uint8_t>();
+  std::string text(std::min<size_t>(r.get<uint32_t>(), kMaxAnswerBytes), '\0');
+  RONDO_TRY(read_exactly(fd, text.data(), text.size(), patience, kDoing));
+  return decode_id_answer(code, text, id);
+}
+
+}  // namespace
+
+std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
+  wire::Reader r(bytes);
+  const auto magic = r.get<uint32_t>();
+  const auto rank = static_cast<Rank>(r.get<uint32_t>());
+  if (!r.finished() || magic != kHandoutMagic || rank < 1 || rank >= nranks) return std::nullopt;
+  return rank;
+}
+
+Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id) {
+  if (code != 0) return status_from_peer(code, text);
+  if (text.size() != sizeof(id->bytes)) return Status(StatusCode::kMismatch, "rank 0 speaks another version");
+  std::memcpy(id->bytes, text.data(), sizeof(id->bytes));
+  return {};
+}
+
+namespace {
+
+Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
+                          const Patience& patience) {
+  if (why.code() == StatusCode::kSystem) return why;
+  if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
+  return Status(why.code(), fmt::format("{} {} not come to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
+                                        missing.size() == 1 ? "has" : "have", name, patience.seconds(), kInitDeadline));
+}
+
+}  // namespace
+
+Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nranks, const Patience& patience) {
+  if (nranks == 1) return {};
+  auto listener = listen_abstract(name);
+  if (!listener.ok())
+    return Status(StatusCode::kSystem, fmt::format("rank 0: {}; is another rank 0 of this job running?",
+                                                   listener.status().message()));
+  Askers askers(listener->get(), nranks);
+  for (;;) {
+    Status s = askers.accept_all();
+    askers.read_all();
+    const std::vector<Rank> missing = askers.missing();
+    if (missing.empty()) break;
+    if (s.ok()) s = patience.check("handing out the unique id");
+    if (!s.ok()) {
+      const Status full = handing_out_failed(s, missing, name, patience);
+      askers.answer_all(full.code(), full.message());
+      return full;
+    }
+    std::vector<pollfd> fds;
+    askers.add_to(&fds);
+    ::poll(fds.data(), fds.size(), patience.slice_ms());
+  }
+  listener->shut();
+  askers.answer_all(StatusCode::kOk, {id.bytes, sizeof(id.bytes)});
+  return {};
+}
+
+Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Patience& patience) {
+  wire::Writer request;
+  request.put(kHandoutMagic).put(static_cast<uint32_t>(rank));
+  const Patience grace = patience.extended(kRootGraceS);
+  Status lost;  // a connection that ended before it was answered: one of too many there, or rank 0 has ended
+  for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {
+    bool refused = false;
+    auto fd = connect_abstract(name, patience, &refused);
+    if (fd.ok()) {
+      uid_t uid = 0;
+      if (!same_user(fd->get(), &uid))
+        return Status(StatusCode::kUnauthorized, fmt::format("rank {}: socket '{}' belongs to uid {}, this rank to uid {}",
+                                                             rank, name, uid, ::getuid()));
+      rondo_unique_id id = {};
+      Status s = write_all(fd->get(), request.bytes(), grace, "asking rank 0 for the unique id");
+      if (s.ok()) s = read_answer(fd->get(), &id, grace);
+      if (s.ok()) return id;
+      lost = Status(s.code(), fmt::format("rank {}: {}", rank, s.message()));
+      if (s.code() != StatusCode::kPeerLost) return lost;
+    } else if (refused && !lost.ok()) {
+      return lost;
+    }
+    if (const Status s = patience.pause(retry_ms, fmt::format("waiting for rank 0 at socket '{}'", name)); !s.ok())
+      return Status(s.code(), fmt::format("rank {} {}", rank, s.message()));
+  }
+}
+
+}  // namespace rondo

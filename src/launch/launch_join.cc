@@ -1,0 +1,181 @@
+// How the ranks of a launched job get hold of one unique id, and join. Declared in launch/launch.h.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/unique_id.h"
+#include "config/setting_table.h"
+#include "launch/file_store.h"
+#include "launch/id_handout.h"
+#include "launch/launch.h"
+#include "launch/torch_store.h"
+
+namespace rondo {
+namespace {
+
+// The nearest ancestor that is Hydra's proxy (a shell may stand between), or the parent.
+int find_launcher_pid() {
+  constexpr int kMaxGenerations = 16;
+  int pid = ::getppid();
+  for (int i = 0; i < kMaxGenerations && pid > 1; ++i) {
+    const Fd fd(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+    char text[512] = {};
+    if (!fd || ::read(fd.get(), text, sizeof(text) - 1) <= 0) break;
+    const std::string_view stat = text;  // "pid (name) state ppid ..."
+    const size_t close = stat.rfind(')');
+    if (close == std::string_view::npos || close + 4 >= stat.size()) break;
+    if (stat.find("(hydra_pmi_proxy") != std::string_view::npos) return pid;
+    pid = std::atoi(text + close + 4);
+  }
+  return ::getppid();
+}
+
+Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const Patience& patience) {
+  RONDO_TRY_ASSIGN(TorchStore store, TorchStore::connect(info.master_addr, info.master_port, patience));
+  // Every rank counts its own communicators in the store, so that the n-th of one meets the n-th of the others.
+  const std::string prefix = "rondo/" + info.job;
+  RONDO_TRY_ASSIGN(const int64_t nth, store.add(fmt::format("{}/count/{}", prefix, info.rank), 1, patience));
+  const std::string key = fmt::format("{}/id/{}", prefix, nth);
+  rondo_unique_id id = {};
+  if (info.rank == 0) {
+    RONDO_TRY_ASSIGN(id, make_unique_id());
+    RONDO_TRY(store.set(key, {id.bytes, sizeof(id.bytes)}, patience));
+    return id;
+  }
+  RONDO_TRY_ASSIGN(const std::string value, store.get(key, patience));
+  if (value.size() != sizeof(id.bytes))
+    return Status(StatusCode::kMismatch, fmt::format("torch's store holds {} bytes under '{}', a unique id has {}",
+                                                     value.size(), key, sizeof(id.bytes)));
+  std::memcpy(id.bytes, value.data(), sizeof(id.bytes));
+  return id;
+}
+
+Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const Patience& patience) {
+  // Job names may be long and are nobody else's business.
+  const std::string name = fmt::format("rondo-job-{}-{:016x}", ::getuid(), fnv1a(info.job));
+  if (info.rank != 0) return fetch_id(name, info.rank, patience);
+  RONDO_TRY_ASSIGN(const rondo_unique_id id, make_unique_id());
+  RONDO_TRY(hand_out_id(name, id, info.nranks, patience));
+  return id;
+}
+
+struct MeetingPlace {
+  std::string host;
+  uint16_t port;
+  std::string secret;       // any text
+  std::string_view advice;  // to who finds the port taken
+};
+
+// Every rank computes the same id; rank 0 opens its rendezvous for so long.
+Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, double open_s) {
+  IdContents id;
+  id.derived = true;
+  id.port = place.port;
+  id.secret = secret_from_text(place.secret);
+  RONDO_TRY_ASSIGN(id.addresses, resolve(place.host));
+  if (open) {
+    RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
+    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(interfaces));
+    for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
+      if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
+    auto listeners = listen_tcp(addresses, id.port);
+    if (!listeners.ok())
+      return Status(StatusCode::kSystem, fmt::format("rank 0 cannot open the rendezvous: {}; {}",
+                                                     listeners.status().message(), place.advice));
+    RONDO_TRY(start_rendezvous(std::move(*listeners), id.secret, open_s));
+  }
+  if (id.addresses.size() > IdContents::kMaxAddresses) id.addresses.resize(IdContents::kMaxAddresses);
+  return encode_id(id);
+}
+
+Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patience) {
+  switch (info.meeting) {
+    case LaunchInfo::Meeting::kUniqueId: return info.unique_id;
+    case LaunchInfo::Meeting::kAlone: return make_unique_id();
+    case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
+    case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
+    case LaunchInfo::Meeting::kFileStore: break;  // join_through_file
+    case LaunchInfo::Meeting::kDerivedId:
+      return derived_id({info.master_addr, info.master_port, info.secret, "set RONDO_PORT to a free port on all ranks"},
+                        info.rank == 0, 2 * patience.seconds());
+  }
+  return Status(StatusCode::kInternal, "unknown kind of meeting");
+}
+
+// The file is gone before any rank goes on, so that what the next call finds there is never this call's.
+Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, const BootstrapOptions& options) {
+  const Patience patience(options.deadline_s, options.abort);
+  RONDO_TRY_ASSIGN(FileStore store, FileStore::open(info.directory, info.job));
+  rondo_unique_id id = {};
+  if (info.rank == 0) {
+    RONDO_TRY_ASSIGN(id, make_unique_id());
+    RONDO_TRY(store.publish(id, patience));
+  } else {
+    RONDO_TRY_ASSIGN(id, store.fetch(info.rank, patience));
+  }
+  RONDO_TRY_ASSIGN(std::unique_ptr<Bootstrap> joined, Bootstrap::join(info.nranks, id, info.rank, options));
+  store.withdraw();
+  RONDO_TRY(joined->barrier());
+  return joined;
+}
+
+// "host:port", "[fe80::1]:port"; nothing when it is neither.
+std::optional<MeetingPlace> place_from(std::string_view host_port) {
+  const size_t colon = host_port.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  std::string_view host = host_port.substr(0, colon), digits = host_port.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size() || port == 0 || host.empty()) return std::nullopt;
+  return MeetingPlace{std::string(host), port, "", "name a free port on all ranks"};
+}
+
+}  // namespace
+
+Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open) {
+  auto place = place_from(host_port);
+  if (!place)
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("'{}' is no meeting place: expected host:port, or [IPv6 address]:port", host_port));
+  place->secret = "place " + secret;
+  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  return derived_id(*place, open, 2 * settings.number_or("init_timeout_s", kDefaultInitS));
+}
+
+Expected<LaunchInfo> launch_from_environment() {
+  RONDO_TRY_ASSIGN(const SettingValues values, SettingValues::load());
+  auto lookup = [&values](const char* name) -> const char* {
+    for (const SettingRow& row : setting_rows())
+      if (const SettingValue* v = values.find(row.key); v != nullptr && variable_of(row.key) == name)
+        return v->text.c_str();  // a file's, too
+    return std::getenv(name);
+  };
+  return launch_from_lookup(lookup, find_launcher_pid());
+}
+
+Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options) {
+  if (info.meeting == LaunchInfo::Meeting::kFileStore) {
+    auto joined = join_through_file(info, options);
+    if (joined.ok()) return joined;
+    return Status(joined.status().code(), fmt::format("{} ({})", joined.status().message(), info.how));
+  }
+  const Patience patience(options.deadline_s, options.abort);
+  auto id = find_id(info, patience);
+  if (!id.ok()) return Status(id.status().code(), fmt::format("{} ({})", id.status().message(), info.how));
+  return Bootstrap::join(info.nranks, *id, info.rank, options);
+}
+
+Expected<std::unique_ptr<Bootstrap>> join_from_environment(const BootstrapOptions& options) {
+  RONDO_TRY_ASSIGN(const LaunchInfo info, launch_from_environment());
+  return join_launch(info, options);
+}
+
+}  // namespace rondo

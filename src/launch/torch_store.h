@@ -1,0 +1,40 @@
+// A client of PyTorch's TCPStore, as far as publishing a unique id needs it.
+//
+// Under torchrun the agent's store already listens on MASTER_PORT; rank 0 puts its id there and the others take it.
+// Wire format (little-endian, PyTorch 2.1 and later; read in c10d's TCPStoreBackend.hpp and TCPStoreLibUvBackend.cpp):
+//
+//   VALIDATE  u8 0, u32 0x3C85F7CE                       no answer; first on every connection
+//   SET       u8 1, string key, string value             no answer
+//   GET       u8 3, string key                           string value; the key must exist
+//   ADD       u8 4, string key, i64 delta                i64 sum
+//   CHECK     u8 5, u64 number of keys, string keys...   u8: 0 all exist, 1 not yet
+//   string    u64 bytes, bytes
+//
+// Thread safety: one thread per store.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "bootstrap/socket.h"
+#include "rondo/status.h"
+
+namespace rondo {
+
+class TorchStore {
+ public:
+  /// Retries until the store answers or patience ends.
+  static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Patience& patience);
+  /// On a stream that is connected already.
+  static TorchStore over(Fd fd) { return TorchStore(std::move(fd)); }
+  Status set(const std::string& key, std::string_view value, const Patience& patience);
+  Expected<int64_t> add(const std::string& key, int64_t delta, const Patience& patience);
+  /// Waits until the key exists (asking, so that an abort is seen), then returns its value.
+  Expected<std::string> get(const std::string& key, const Patience& patience);
+
+ private:
+  explicit TorchStore(Fd fd) : fd_(std::move(fd)) {}
+  Fd fd_;
+};
+
+}  // namespace rondo

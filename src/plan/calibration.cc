@@ -1,0 +1,266 @@
+#include "plan/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+#include <span>
+
+#include "algorithms/registry.h"
+#include "config/config_file.h"
+
+namespace rondo {
+namespace {
+
+Status bad_line(size_t line, std::string_view why) {
+  return Status(StatusCode::kInvalidArgument, fmt::format("line {}: {}", line, why));
+}
+
+template <class T>
+std::optional<T> number(std::string_view s) {
+  T value{};
+  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);
+  if (error != std::errc() || end != s.data() + s.size()) return std::nullopt;
+  return value;
+}
+
+constexpr std::string_view kForms[] = {"inline", "short", "long"}, kDirectForms[] = {"copied", "mapped"};
+
+std::span<const std::string_view> forms_of(const Algorithm& a) {
+  if (a.direct) return kDirectForms;
+  return kForms;
+}
+
+std::optional<CostForm> form_named(const Algorithm* a, std::string_view name) {
+  if (a == nullptr) return std::nullopt;
+  const auto forms = forms_of(*a);
+  const auto at = std::find(forms.begin(), forms.end(), name);
+  if (at == forms.end()) return std::nullopt;
+  return static_cast<CostForm>(at - forms.begin());
+}
+
+/// A file as it is read, line by line.
+class Parser {
+ public:
+  Expected<Calibration> parse(std::string_view text) {
+    for (size_t line = 1; !text.empty(); ++line) {
+      const size_t end = text.find('\n');
+      const std::string_view content = trim(text.substr(0, end));
+      text = end == text.npos ? std::string_view() : text.substr(end + 1);
+      if (content.empty() || content[0] == '#') continue;
+      const size_t equals = content.find('=');
+      if (equals == content.npos) return bad_line(line, "no '=': lines are \"name = value\"");
+      RONDO_TRY(take(line, trim(content.substr(0, equals)), trim(content.substr(equals + 1))));
+      if (result_.version != kCalibrationVersion) return result_;
+    }
+    RONDO_TRY(complete());
+    return result_;
+  }
+
+ private:
+  Status take(size_t line, std::string_view name, std::string_view value) {
+    if (!have_version_) {
+      const std::optional<int> version = number<int>(value);
+      if (name != "rondo_calibration" || !version)
+        return bad_line(line, "a calibration begins with rondo_calibration = VERSION");
+      result_.version = *version;
+      have_version_ = true;
+      return {};
+    }
+    if (name == "cpu") return take_text(line, name, value, result_.cpu);
+    if (name == "date") return take_text(line, name, value, result_.date);
+    if (name == "near_bytes") return take_bytes(line, name, value, have_near_, result_.costs.near_bytes);
+    if (name == "huge_bytes") return take_bytes(line, name, value, have_huge_, result_.costs.huge_bytes);
+    if (std::count(name.begin(), name.end(), '.') == 3) return take_correction(line, name, value);
+    const size_t dot = name.find('.');
+    const std::string_view set = name.substr(0, dot), term = dot == name.npos ? "" : name.substr(dot + 1);
+    for (size_t t = 0; t < kNumCostTerms; ++t) {
+      if (term != kCostTerms[t].name) continue;
+      if (set == "spread") return take_constant(line, name, value, have_[0][t], result_.costs.spread[t]);
+      if (set == "crowded") return take_constant(line, name, value, have_[1][t], result_.costs.crowded[t]);
+    }
+    return bad_line(line, fmt::format("there is no constant \"{}\"", name));
+  }
+
+  static Status take_text(size_t line, std::string_view name, std::string_view value, std::string& to) {
+    if (!to.empty()) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (value.empty()) return bad_line(line, fmt::format("{} has no value", name));
+    to = value;
+    return {};
+  }
+  static Status take_bytes(size_t line, std::string_view name, std::string_view value, bool& have, uint64_t& to) {
+    const std::optional<uint64_t> bytes = number<uint64_t>(value);
+    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (!bytes || *bytes == 0) return bad_line(line, fmt::format("{} is no number of bytes above 0", name));
+    have = true;
+    to = *bytes;
+    return {};
+  }
+  static Status take_constant(size_t line, std::string_view name, std::string_view value, bool& have, double& to) {
+    const std::optional<double> ns = number<double>(value);
+    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (!ns || !(*ns >= 0 && *ns <= 1e9))
+      return bad_line(line, fmt::format("{} is no number of nanoseconds from 0 to 10^9", name));
+    have = true;
+    to = *ns;
+    return {};
+  }
+
+  Status take_correction(size_t line, std::string_view name, std::string_view value) {
+    std::string_view words[4], rest = name;
+    for (std::string_view& word : words) {
+      const size_t dot = rest.find('.');
+      word = rest.substr(0, dot);
+      rest = dot == rest.npos ? std::string_view() : rest.substr(dot + 1);
+    }
+    constexpr auto& kWorlds = CostCorrections::kWorldNames;
+    const auto world = std::find(std::begin(kWorlds), std::end(kWorlds), words[0]) - std::begin(kWorlds);
+    const Algorithm* algorithm = nullptr;
+    for (const Algorithm& a : all_algorithms())
+      if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
+    if (world == std::ssize(kWorlds))
+      return bad_line(line, fmt::format("there is no constant \"{}\"", name));
+    if (algorithm == nullptr) return {};  // of another build, or a plugin's
+    const size_t row = algorithm_index(*algorithm);
+    const std::optional<CostForm> form = form_named(algorithm, words[3]);
+    if (row >= CostCorrections::kRows || !form)
+      return bad_line(line, fmt::format("there is no candidate \"{}\"", name));
+    bool& have = have_corrections_[static_cast<size_t>(world)][row][static_cast<size_t>(*form)];
+    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    have = true;
+    for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
+      const size_t space = value.find(' ');
+      const std::optional<double> ratio = number<double>(value.substr(0, space));
+      constexpr double kRounded = 1.01;  // as they are printed
+      if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
+        return bad_line(line, fmt::format("{} has not {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
+                                          CostCorrections::kMost, CostCorrections::kMost));
+      to = CostCorrections::encode(*ratio);
+      value = space == value.npos ? std::string_view() : trim(value.substr(space));
+    }
+    if (!value.empty())
+      return bad_line(line, fmt::format("{} has more than {} factors", name, CostCorrections::kSizes));
+    result_.corrections.note_known(static_cast<size_t>(world), row, *form);
+    return {};
+  }
+
+  Status complete() const {
+    auto missing = [](std::string_view name) {
+      return Status(StatusCode::kInvalidArgument, fmt::format("{} is missing", name));
+    };
+    if (!have_version_) return missing("rondo_calibration");
+    if (result_.cpu.empty()) return missing("cpu");
+    if (!have_near_ || !have_huge_) return missing(have_near_ ? "huge_bytes" : "near_bytes");
+    // (Nothing on one host counts those between hosts: a file that does without them means the built-in ones.)
+    for (size_t t = 0; t < static_cast<size_t>(kFirstHostTerm); ++t)
+      for (size_t set : {0, 1})
+        if (!have_[set][t]) return missing(fmt::format("{}.{}", set == 0 ? "spread" : "crowded", kCostTerms[t].name));
+    return {};
+  }
+
+  Calibration result_;
+  bool have_version_ = false, have_near_ = false, have_huge_ = false;
+  std::array<std::array<bool, kNumCostTerms>, 2> have_{};
+  bool have_corrections_[CostCorrections::kWorlds][CostCorrections::kRows][CostCorrections::kForms] = {};
+};
+
+std::optional<std::string> read_file(const std::string& path, size_t most_bytes) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return std::nullopt;
+  std::string text(most_bytes, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return std::nullopt;
+  return text;
+}
+
+constexpr size_t kMostBytes = 256 * 1024;
+
+}  // namespace
+
+Expected<Calibration> parse_calibration(std::string_view text) { return Parser().parse(text); }
+
+std::string format_calibration(const Calibration& c) {
+  std::string text = fmt::format(
+      "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
+      "(docs/planner.md)\n",
+      c.version, c.cpu, c.date, c.costs.near_bytes, c.costs.huge_bytes);
+  // Those that a file may lack come first: of a file that is cut short others are missing.
+  constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
+  for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
+    text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,
+                        c.costs.crowded[t]);
+  for (size_t world = 0; world < CostCorrections::kWorlds; ++world) {
+    for (size_t row = 0; row < std::min(CostCorrections::kRows, all_algorithms().size()); ++row) {
+      const Algorithm& a = all_algorithms()[row];
+      const auto forms = forms_of(a);
+      for (size_t form = 0; form < forms.size(); ++form) {
+        const auto& sixteenths = c.corrections.sixteenths[world][row][form];
+        if (!c.corrections.knows(world, row, static_cast<CostForm>(form))) continue;
+        text += fmt::format("{}.{}.{}.{} =", CostCorrections::kWorldNames[world], collective_name(a.collective), a.name,
+                            forms[form]);
+        for (const int8_t s : sixteenths) text += fmt::format(" {:.3g}", CostCorrections::decode(s));
+        text += '\n';
+      }
+    }
+  }
+  return text;
+}
+
+std::string processor_name() {
+  const std::string text = read_file("/proc/cpuinfo", 4096).value_or("");  // the first processor's entry is enough
+  const size_t at = text.find("model name");
+  if (at == text.npos) return "unknown processor";
+  const size_t colon = text.find(':', at), end = text.find('\n', at);
+  if (colon == text.npos || end == text.npos || colon > end) return "unknown processor";
+  return std::string(trim(std::string_view(text).substr(colon + 1, end - colon - 1)));
+}
+
+std::string default_calibration_path() {
+  if (const char* xdg = std::getenv("XDG_CONFIG_HOME"); xdg != nullptr && *xdg != '\0')
+    return fmt::format("{}/rondo/calibration", xdg);
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fmt::format("{}/.config/rondo/calibration", home);
+  return "";
+}
+
+Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
+  const char* variable = std::getenv("RONDO_CALIBRATION");
+  const bool named = variable != nullptr && *variable != '\0';
+  auto built_in = [&](const std::string& why) {
+    if (from != nullptr) *from = why.empty() ? "built in" : "built in, since " + why;
+    if (report && !why.empty())
+      std::fprintf(stderr, "rondo: the planner's built-in constants are used, since %s\n", why.c_str());
+    return CostsInForce{};
+  };
+  if (named && std::string_view(variable) == "off") return built_in("");
+  const std::string path = named ? variable : default_calibration_path();
+  const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
+  if (!text && named)
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("RONDO_CALIBRATION={}: there is no such file to read; `rondo calibrate -o FILE` makes one, "
+                    "`off` means the built-in constants",
+                    path));
+  if (!text) return built_in("");
+  const Expected<Calibration> c = parse_calibration(*text);
+  if (!c.ok() && named)
+    return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_CALIBRATION={}: {}", path, c.status().message()));
+  if (!c.ok()) return built_in(fmt::format("{} is malformed: {}", path, c.status().message()));
+  if (c->version != kCalibrationVersion)
+    return built_in(fmt::format("{} is of version {} and this build reads version {}: run `rondo calibrate` again",
+                                path, c->version, kCalibrationVersion));
+  if (c->cpu != processor_name())
+    return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path,
+                                c->cpu, processor_name()));
+  if (from != nullptr) *from = path;
+  return CostsInForce{c->costs, c->corrections};
+}
+
+}  // namespace rondo

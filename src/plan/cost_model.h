@@ -1,0 +1,103 @@
+// CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow
+// from the schedule's profile and the call's size; the constants are a machine's, built in or measured by `rondo
+// calibrate`. That the forecast is linear in the constants is what lets them be fitted to timings of whole calls.
+//
+// There are two sets of constants: for ranks that have a core each, and for ranks that share cores, where waiting means
+// a change of rank and half of what is passed on stays in a core's own caches.
+//
+// Pure functions over values; what they are given is equal on all ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "plan/program.h"
+#include "plan/schedule_profile.h"
+
+namespace rondo {
+
+// X(enumerator, name, unit, built in: a core each, shared cores, what it counts). The built-in values are those of one
+// machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` finds a machine's
+// own.
+#define RONDO_COST_TERMS(X)                                                                                       \
+  X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                      \
+  X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank") \
+  X(kDataHandover, "data_handover", "ns", 120, 150, "once more, with data in a ring behind the flag")             \
+  X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                         \
+  X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                      \
+  X(kLine, "line", "ns", 7, 7, "a header line's worth of data that is added")                                     \
+  X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                     \
+  X(kRingByte, "ring_byte", "ns/byte", 0.035, 0.035, "data rings, written or read")                               \
+  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.06, 0.06, "the same in calls beyond the caches near the cores")   \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where a core's laps go beyond its caches")   \
+  X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                     \
+  X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "the same beyond the caches")                           \
+  X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                    \
+  X(kFarPeerByte, "far_peer_byte", "ns/byte", 0.03, 0.03, "the same beyond the caches")                           \
+  X(kPullCall, "pull_call", "ns", 650, 650, "a copy by the kernel: the call")                                     \
+  X(kPullByte, "pull_byte", "ns/byte", 0.026, 0.026, "and its bytes, which their owner has not just written")     \
+  X(kFreshPullByte, "fresh_pull_byte", "ns/byte", 0.12, 0.12, "and that it has")                                  \
+  X(kFarPullByte, "far_pull_byte", "ns/byte", 0.06, 0.06, "either, beyond the caches")                            \
+  X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "either, in calls so large that page walks count")    \
+  X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: until it is there")                     \
+  X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to or from another host: at its ends")             \
+  X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "the busiest host's link, in the direction that has more")
+
+enum class CostTerm : uint8_t {
+#define RONDO_X(e, ...) e,
+  RONDO_COST_TERMS(RONDO_X)
+#undef RONDO_X
+      kCount
+};
+inline constexpr size_t kNumCostTerms = static_cast<size_t>(CostTerm::kCount);
+
+struct CostTermInfo {
+  std::string_view name, unit;
+  double spread, crowded;  // built in
+  std::string_view summary;
+};
+inline constexpr CostTermInfo kCostTerms[] = {
+#define RONDO_X(e, name, unit, spread, crowded, summary) {name, unit, spread, crowded, summary},
+    RONDO_COST_TERMS(RONDO_X)
+#undef RONDO_X
+};
+
+/// This and all behind it count between hosts alone. Their built-in values are of Ethernet of 10 to 25 Gbit/s and TCP.
+inline constexpr CostTerm kFirstHostTerm = CostTerm::kHostHop;
+
+/// One number for each CostTerm: constants, or counts.
+using CostVector = std::array<double, kNumCostTerms>;
+
+/// Trivially copyable: rank 0's goes to all ranks when a communicator is made.
+struct CostModel {
+  CostVector spread;     // a core for each rank
+  CostVector crowded;    // ranks share cores
+  uint64_t near_bytes;   // a call's bytes on one core up to which the caches near it serve; four times as many: no more
+  uint64_t huge_bytes;   // of a call from which page walks count in pulls
+  friend bool operator==(const CostModel&, const CostModel&) = default;
+};
+CostModel built_in_costs();
+
+/// A call as one candidate would run it.
+struct CostCase {
+  const ScheduleProfile* profile = nullptr;
+  Protocol protocol = Protocol::kSimple;
+  bool direct = false;   // from buffer to buffer
+  bool by_copy = false;  // direct, through the kernel's copies instead of mapped memory
+  double message_bytes = 0;
+  double whole_bytes = 0;  // S
+  double chunk_bytes = 0;  // the longest chunk
+  int ranks_per_core = 1;
+  double user_bytes = 0;  // the same buffer in the callers' types, where these are not what travels; 0: whole_bytes
+  bool rounds = false;    // direct: what is read has to be rounded to the wire's type
+  double lap_bytes = 0;   // in which its messages go round in each ring (protocol/fifo.h)
+  bool both_send = false;  // two ranks of two hosts: their one link runs both ways from the start
+};
+
+/// How often each constant counts. `model`: its near_bytes and huge_bytes alone.
+CostVector cost_counts(const CostCase& c, const CostModel& model);
+/// Their sum with the constants of `model` that fit ranks_per_core.
+double forecast_ns(const CostVector& counts, const CostModel& model, int ranks_per_core);
+
+}  // namespace rondo

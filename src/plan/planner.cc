@@ -1,0 +1,367 @@
+#include "plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/round_up.h"
+#include "rondo/rondo.h"
+
+namespace rondo {
+namespace {
+
+constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // bytes of messages
+
+}  // namespace
+
+Planner::Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& settings, PortTable& ports,
+                 const KernelTable& kernels)
+    : rank_(rank),
+      hosts_(hosts),
+      hosts_by_rank_(hosts.by_rank()),
+      nranks_(hosts.nranks()),
+      settings_(settings),
+      measured_world_(
+          settings.corrections.nearest_measured(CostCorrections::world_of(nranks_, settings.ranks_per_core))),
+      ports_(ports),
+      kernels_(kernels),
+      cache_(kSets * kWays) {}
+
+void Planner::force(const Candidate* candidate) {
+  forced_ = candidate != nullptr ? *candidate : Candidate{};
+  std::fill(cache_.begin(), cache_.end(), nullptr);
+}
+
+const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
+  const auto [it, fresh] = profiles_.try_emplace({&algorithm, root});
+  if (fresh) it->second = profile_schedule(algorithm, hosts_, root, settings_.ranks_per_core);
+  return it->second;
+}
+
+// One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
+// second level cache beside the caller's data (docs/architecture.md, "Staging").
+std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
+  if (settings_.message_bytes != 0)
+    return {std::clamp<uint64_t>(settings_.message_bytes, 64,
+                                 hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
+  if (chunk_bytes <= kShort) return {kLong};
+  if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
+  return {kShort, long_message(collective, chunk_bytes)};
+}
+
+// Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
+// whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go on their
+// way while the rest comes: but not where the link is the cores' own work and all of them always have some.
+// Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
+// at most, so that what stands before them fits too: what is over would travel by itself.
+uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
+  constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
+  const auto whole = static_cast<uint64_t>(chunk_bytes);
+  const uint64_t segments = (whole + kSegment - 1) / kSegment;
+  const uint64_t two_segments =
+      round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
+  const uint64_t longest = ports_.transport().longest_message_bytes();
+  const bool lent_inside = collective == Collective::kAllReduce;  // most of what its ranks pass on inside a host
+  if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
+  int most_here = 1;  // whose messages a rank may be adding at once
+  for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
+  const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
+  const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);
+  const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
+  const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
+  return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
+}
+
+void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
+  const ScheduleProfile& p = profile(*c.algorithm, root);
+  const bool by_copy = c.algorithm->pulls_only && !ports_.transport().may_be_direct();
+  const int shared = settings_.ranks_per_core;
+  c.counts = cost_counts({&p, c.protocol, c.algorithm->direct, by_copy, static_cast<double>(c.message_bytes), v.whole,
+                          v.chunk(p.longest_chunk), shared, v.user, v.user > 0,
+                          static_cast<double>(c.message_bytes) * lap_messages(), nranks_ == 2 && !hosts_.one_host()},
+                         settings_.costs);
+  c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
+}
+
+// What was measured and what was not are not comparable once one of them is corrected, and nothing is across hosts.
+void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
+  if (!hosts_.one_host()) return;
+  const CostCorrections& known = settings_.corrections;
+  if (!std::all_of(found.begin(), found.end(), [&](const Candidate& c) {
+        return known.knows(measured_world_, algorithm_index(*c.algorithm), form_of(c));
+      }))
+    return;
+  for (Candidate& c : found)
+    c.forecast_ns *= known.factor(measured_world_, algorithm_index(*c.algorithm), form_of(c),
+                                  std::max(v.whole, v.user));
+}
+
+CostForm Planner::form_of(const Candidate& c) const {
+  if (c.algorithm->direct)
+    return c.algorithm->pulls_only && !ports_.transport().may_be_direct() ? CostForm::kCopied : CostForm::kMapped;
+  if (c.protocol == Protocol::kInline) return CostForm::kInline;
+  return c.message_bytes <= 16 * 1024 ? CostForm::kShort : CostForm::kLong;
+}
+
+Expected<const Algorithm*> Planner::find(Collective collective, std::string_view name) const {
+  if (const Algorithm* a = find_algorithm(collective, name)) return a;
+  std::string known;
+  for (const Algorithm& a : all_algorithms())
+    if (a.collective == collective) known += fmt::format("{}{}", known.empty() ? "" : ", ", a.name);
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("rank {}: algorithm \"{}\" does not exist for {}; there are {}", rank_, name,
+                            collective_name(collective), known));
+}
+
+Planner::Volume Planner::volume_of(const PlanRequest& r) const {
+  const TypeRow t = r.types();
+  const double wire_bytes = dtype_bytes(t.wire), user_bytes = std::max(dtype_bytes(t.input), dtype_bytes(t.output));
+  auto user = [&](double elems) { return r.row != 0 ? elems * user_bytes : 0; };
+  const auto whole = static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_));
+  if (r.counts == nullptr) return {whole * wire_bytes, 0, user(whole)};
+  constexpr double kUnknownBytes = 1 << 20;  // no rank knows what the others have
+  if (r.counts->pairwise) return {kUnknownBytes * nranks_, kUnknownBytes};
+  const PartExtents& many = r.counts->in.counts.size() > 1 ? r.counts->in : r.counts->out;
+  const auto sum = static_cast<double>(r.count_elems);
+  return {sum * wire_bytes, std::max(1.0, static_cast<double>(many.longest()) * wire_bytes), user(sum)};
+}
+
+bool Planner::considered(const Algorithm& a, Collective collective, std::string_view demanded) const {
+  if (a.collective != collective) return false;
+  return demanded.empty() ? !a.for_hosts || !hosts_.one_host() : a.name == demanded;
+}
+
+// What an algorithm cannot do for this call, whatever it costs.
+bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
+  const ScheduleProfile& p = profile(a, r.root);
+  if (r.counts != nullptr && !p.serves_variable_counts) return false;
+  if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
+    // One algorithm adds alike wherever it runs; and at every size, if it does not cut the data.
+    const bool named = r.algorithm != nullptr;
+    uint32_t kept = named ? RONDO_PROMISE_SAME_BITS_PER_TRANSPORT : 0;
+    if (named && p.longest_chunk == 1) kept |= RONDO_PROMISE_SAME_BITS_PER_SIZE;
+    if ((r.promises & ~kept) != 0) return false;
+  }
+  if (r.row != 0) {
+    const TypeRow t = r.types();
+    if (p.pushes) return false;  // a peer's output takes what it is given, bit by bit
+    // A copy that converts goes through a block of its own, which a plain pull does not: messages take less time at
+    // every size (compare_types --collective all_gather, 4 MiB, 2 processes: 1.08 instead of 1.18 of the plain call).
+    const bool named = r.algorithm != nullptr || a.name == settings_.algorithm;
+    if (a.direct && !collective_reduces(a.collective) && !named) return false;
+    if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator)
+      return false;  // out cannot hold a partial sum
+    if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
+      return false;  // its owner is to get the sum as it stands in the accumulator
+  }
+  if (!a.direct) return true;
+  if (!hosts_.one_host()) return false;  // nobody reaches into another host's memory
+  // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their
+  // own.
+  const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
+  if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
+  return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
+}
+
+namespace {
+
+std::string promise_names(uint32_t promises) {
+  std::string text;
+  for (const auto& [bit, name] :
+       {std::pair<uint32_t, std::string_view>{RONDO_PROMISE_SAME_BITS_PER_SIZE, "equal bits at every size"},
+        {RONDO_PROMISE_SAME_BITS_PER_ALGORITHM, "equal bits by every algorithm"},
+        {RONDO_PROMISE_SAME_BITS_PER_TRANSPORT, "equal bits on every transport"},
+        {RONDO_PROMISE_RANK_ORDER, "rank order"}})
+    if (promises & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  return text;
+}
+
+}  // namespace
+
+std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) const {
+  std::string text = fmt::format("rank {}: no algorithm for {}{}", rank_, collective_name(r.collective),
+                                 r.counts != nullptr ? "_v" : "");
+  if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
+  if (r.promises != 0)
+    return text + fmt::format(
+                      ": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
+                      "form them",
+                      promise_names(r.promises));
+  if (r.row != 0)
+    return text +
+           ": with mixed types nothing is pushed into a peer's buffer, partial sums must fit where they are kept, and a "
+           "sum that one rank gets is complete there alone; name ring, one_shot, two_shot or pull";
+  if (!hosts_.one_host())
+    return text + fmt::format(": the ranks are on several hosts ({}), where nobody reaches into the others' buffers",
+                              hosts_.text());
+  if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
+  if (r.op == Op::kPremulSum && collective_reduces(r.collective))
+    return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";
+  return text +
+         ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull processes that may "
+         "read one another's memory";
+}
+
+Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
+  // A call's own algorithm is a demand; RONDO_ALGO applies to the calls that it can serve.
+  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
+  const bool forced = forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
+                      request.algorithm == nullptr && !staged_only;
+  if (forced) demanded = forced_.algorithm->name;
+  if (demanded.empty()) {
+    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
+    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
+  }
+  const Volume volume = volume_of(request);
+  const double elem_bytes = dtype_bytes(request.types().wire);
+  const bool pairwise = request.counts != nullptr && request.counts->pairwise;
+  std::vector<Candidate> found;
+  for (const Algorithm& a : all_algorithms()) {
+    if (!considered(a, request.collective, demanded)) continue;
+    if (!allowed(a, request, staged_only)) continue;
+    const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
+    const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
+    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // where a little more is a message more
+    const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
+    auto add = [&](Protocol protocol, uint64_t message_bytes) {
+      const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
+      if (forced && !as_forced) return;
+      Candidate& c = found.emplace_back(Candidate{&a, protocol, message_bytes, {}, 0});
+      forecast(c, volume, request.root);
+    };
+    const bool lines_possible = !a.direct && fits_lines && !pairwise;
+    auto wanted = [&](Protocol p) {
+      const std::string_view set = settings_.protocol;  // a device's words are the host's lines
+      return set.empty() || protocol_name(p) == set || (p == Protocol::kInline && set.starts_with("ll"));
+    };
+    if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
+    if (a.direct) add(Protocol::kSimple, 64 * 1024);
+    else if (wanted(Protocol::kSimple) || !lines_possible)
+      for (uint64_t bytes : message_sizes(a.collective, cut)) add(Protocol::kSimple, bytes);
+  }
+  correct(found, volume);
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
+  return found;
+}
+
+Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& request, bool staged_only) {
+  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
+  if (demanded.empty()) {
+    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
+    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
+  }
+  std::vector<const Algorithm*> found;
+  for (const Algorithm& a : all_algorithms())
+    if (considered(a, request.collective, demanded) && allowed(a, request, staged_only)) found.push_back(&a);
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
+  return found;
+}
+
+OperationShape operation_shape(const PlanRequest& r, uint8_t algorithm) {
+  return {r.collective, r.dtype, collective_reduces(r.collective) ? r.op : Op::kSum, algorithm, r.count_elems,
+          static_cast<uint16_t>(r.root), r.row, r.counts != nullptr};
+}
+
+Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
+  ProgramShape shape;
+  shape.operation = operation_shape(request, algorithm_index(*c.algorithm));
+  shape.protocol = c.protocol;
+  shape.message_bytes = c.message_bytes;
+  shape.counts = request.counts;
+  shape.lap_messages = lap_messages();
+  shape.direct = c.algorithm->direct && nranks_ > 1;
+  shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
+  // Who is promised bits gets those of ranks in their order, wherever these are bound.
+  const HostLayout& layout = request.promises == 0 ? hosts_ : hosts_by_rank_;
+  return compile(record_rank(*c.algorithm, rank_, layout, collective_is_rooted(request.collective) ? request.root : 0),
+                 shape, ports_, kernels_);
+}
+
+// A message between two ranks: no choice to make but the protocol, which both ends derive from its length. A long one
+// goes in pieces that are so short that its sender hears of the receiver before it is through: what they disagree on is
+// named on both ends.
+Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
+  const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
+  ProgramShape shape;
+  shape.operation = operation_shape(request, 0);
+  shape.lap_messages = lap_messages();
+  shape.protocol = bytes <= kMaxInlineBytes ? Protocol::kInline : Protocol::kSimple;
+  constexpr uint64_t kPiece = 48 * 1024;  // between hosts
+  shape.message_bytes = bytes <= kMaxInlineBytes                 ? kMaxInlineBytes
+                        : settings_.message_bytes != 0           ? message_sizes(request.collective, 0).front()
+                        : bytes <= 256 * 1024                    ? kLong
+                        : !hosts_.same_host(rank_, request.root) ? kPiece
+                                                                 : kShort;
+  RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
+                                         ports_, kernels_));
+  plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);
+  return {};
+}
+
+// Where rings and trees do not go by rank: how they go.
+std::string Planner::order_text() const {
+  if (hosts_ == hosts_by_rank_) return {};
+  const HostLayout& places = hosts_.places();
+  constexpr int kMostShown = 16;
+  std::string text;
+  for (int i = 0; i < std::min(nranks_, kMostShown); ++i)
+    text += fmt::format("{}{}",
+                        i == 0                                                       ? ", by places "
+                        : places.same_host(places.rank_at(i - 1), places.rank_at(i)) ? " "
+                                                                                     : " | ",
+                        places.rank_at(i));
+  return text + (nranks_ > kMostShown ? " ..." : "");
+}
+
+Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
+  auto plan = std::make_shared<Plan>();
+  plan->request = request;
+  if (request.counts != nullptr) {
+    plan->counts = std::make_unique<VariableCounts>(*request.counts);
+    plan->request.counts = plan->counts.get();
+  }
+  plan->may_be_direct = ports_.transport().may_be_direct();
+  RONDO_TRY(is_point_to_point(request.collective) ? plan_message(request, *plan) : plan_collective(request, *plan));
+  if (plan->program != nullptr) plan->program->reason = plan->reason;
+  if (plan->fallback != nullptr)
+    plan->fallback->reason = "fallback, since a rank's buffers cannot be reached: " + plan->reason;
+  std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
+  set[0] = std::move(plan);
+  return set;
+}
+
+Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
+  RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
+  const Candidate& best = found[0];
+  plan.algorithm = best.algorithm;
+  RONDO_TRY_ASSIGN(plan.program, build(request, best));
+  plan.reason = best.algorithm->direct
+                     ? fmt::format("{} from buffer to buffer, forecast {:.2f} us", best.algorithm->name,
+                                   best.forecast_ns / 1000)
+                     : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
+                                   protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
+  if (!hosts_.one_host())
+    plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended != 0 ? " (pretended)" : "");
+  if (depends_on_hosts(*best.algorithm) && request.promises == 0) plan.reason += order_text();
+  if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
+    plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
+                                collective_name(request.collective));
+  // Where the kernel copies from any buffer, one that only reads reaches them all.
+  const bool reaches_all = best.algorithm->pulls_only && ports_.transport().can_pull();
+  if (best.algorithm->direct && !reaches_all) {
+    PlanRequest staged = request;
+    staged.algorithm = nullptr;
+    RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, true));
+    RONDO_TRY_ASSIGN(plan.fallback, build(staged, others[0]));
+    plan.reason += fmt::format("; {} when a rank's buffers cannot be reached", others[0].algorithm->name);
+  }
+  if (found.size() > 1)
+    plan.reason += fmt::format("; next best {} {} {:.2f} us", found[1].algorithm->name,
+                                protocol_name(found[1].protocol), found[1].forecast_ns / 1000);
+  return {};
+}
+
+}  // namespace rondo
