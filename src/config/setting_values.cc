@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/fd.h"
+#include "base/limits.h"
 #include "config/config_file.h"
 #include "config/setting_table.h"
 #include "rondo/communicator.h"
@@ -34,7 +35,7 @@ Expected<std::optional<std::string>> read_whole(const std::string& path) {
     text.append(buffer, static_cast<size_t>(n));
   }
   if (text.size() > kMaxConfigBytes) return std::optional(std::move(text));  // the parser says so
-  return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_text(errno)));
+  return Status(StatusCode::kSystem, fmt::format("configuration file {}: {}", path, errno_reason(errno)));
 }
 
 // set_default_settings: of the process, since what it serves (unique ids, listeners) is the process's too.

@@ -54,7 +54,7 @@ def wrong_links(page: str, text: str) -> list[str]:
 
 
 def wrong_paths(page: str, text: str) -> list[str]:
-    """`src/core/x.cc` in backquotes, from the top or from the page's own folder; * stands for anything."""
+    """`src/api/x.cc` in backquotes, from the top or from the page's own folder; * stands for anything."""
     wrong = []
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for path in re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./*-]+", quoted):
@@ -197,7 +197,7 @@ class TheChecks(unittest.TestCase):
         self.assertEqual(2, len(wrong_links("docs/x.md", text)))
 
     def test_paths(self) -> None:
-        self.assertEqual(1, len(wrong_paths("docs/x.md", "`src/core/no.cc` `src/core/*.cc` `src/algorithms/NAME.h`")))
+        self.assertEqual(1, len(wrong_paths("docs/x.md", "`src/api/no.cc` `src/api/*.cc` `src/algorithms/NAME.h`")))
 
     def test_tests_and_variables(self) -> None:
         self.assertEqual(1, len(wrong_tests("x.md", "`no_such_test`, `core_split_test`", {"core_split_test"})))
