@@ -19,7 +19,7 @@ if [ "${1:-}" = --torch ]; then
   build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer \
     example_07_wrapping fsdp_checkpoint_test
   echo "== tests"
-  ctest --preset release -L '^torch$'
+  run_tests --preset release -L '^torch$'
   echo "== checkpoints, read by PyTorch and by rondo"
   "$TORCH_PYTHON" -B tests/fsdp/torch_checkpoint.py --build build/release
   echo "== libnccl.so.2 under torch"
@@ -31,6 +31,6 @@ echo "== build (release, with tests)"
 configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=OFF
 build build/release
 echo "== tests"
-ctest --preset release -L '^(unit|mp)$' -LE '^slow$'
+run_tests --preset release -L '^(unit|mp)$' -LE '^slow$'
 echo "== proof of every algorithm, 1 to 64 ranks"
 build/release/tools/rondo check --max-ranks 64

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Reads what ctest wrote (--output-junit FILE) after a failed run: were the failed tests ended by UCX's own assertion?
+
+UCX 1.13 can end a process when a peer dies or leaves while the two connect; later versions lack that assertion
+(https://github.com/openucx/ucx/pull/8175). A test that was ended so says nothing about rondo. Such a test is recognised
+by the text of the assertion and by nothing else.
+
+Prints the names of the tests, one a line. Exit status: 0 all failed tests were ended so, 1 some were not (each is named
+on stderr), 2 the file cannot be read or names no failed test.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ASSERTION = re.compile(r"Assertion `[^'\n]+' failed: req \S+ ep \S+: got REP message")
+
+
+def failed_tests(junit: str) -> dict[str, str]:
+    """The output of each failed test, by its name."""
+    cases = ElementTree.fromstring(junit).iter("testcase")
+    return {c.get("name", ""): c.findtext("system-out", "") for c in cases if c.get("status") == "fail"}
+
+
+def main(arguments: list[str]) -> int:
+    try:
+        failed = failed_tests(Path(arguments[0]).read_text(encoding="utf-8", errors="replace"))
+    except (IndexError, OSError, ElementTree.ParseError) as error:
+        print(f"ended_by_ucx.py FILE: {error}", file=sys.stderr)
+        return 2
+    if not failed:
+        print(f"{arguments[0]} names no failed test", file=sys.stderr)
+        return 2
+    others = [name for name, output in failed.items() if not ASSERTION.search(output)]
+    for name in others:
+        print(f"{name} failed by itself", file=sys.stderr)
+    if not others:
+        print("\n".join(failed))
+    return 1 if others else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
