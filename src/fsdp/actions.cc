@@ -1,4 +1,4 @@
-// The order of a pass, and the check of what makes it safe.
+// Generates the actions of a pass and checks that their order is safe.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace rondo::fsdp {
 namespace {
 
-// Writes a pass down, knowing at each moment who holds which shared buffer.
+// Generates the actions and tracks the holder of each shared buffer.
 class Script {
  public:
   Script(const Plan& plan, PassKind kind, const Order& order)
@@ -42,7 +42,7 @@ class Script {
   }
 
  private:
-  // `model` says where units come that `order` leaves out.
+  // Inserts the units that `order` leaves out, in model order.
   static std::vector<int> complete(std::vector<int> order, const std::vector<int>& model) {
     std::erase_if(order, [&](int u) { return std::find(model.begin(), model.end(), u) == model.end(); });
     for (const int u : model)
@@ -70,7 +70,7 @@ class Script {
     holder(u) = -1;
     gathered_[static_cast<size_t>(u)] = false;
   }
-  // Those that come after the unit at `from`, as far as buffers are free.
+  // Gathers the units after position `from`, as long as buffers are free.
   void gather_ahead(const std::vector<int>& order, size_t from, int depth) {
     const size_t end = std::min(order.size(), from + 1 + static_cast<size_t>(depth));
     for (size_t i = from + 1; i < end; ++i) {
@@ -124,7 +124,7 @@ class Script {
     if (buffer >= 0) wait_for_reduction(static_cast<size_t>(buffer));
     add(Act::kBackward, u);
   }
-  // Gradients that others take the place of are reduced in every micro-batch, and added to what their owners have.
+  // Gradients in a shared buffer are reduced in every micro-batch and added to the owners' sums.
   void reduce(int u) {
     if (unit(u).grad_buffer < 0 || (kind_ == PassKind::kAccumulate && unit(u).keeps_grads)) return;
     add(Act::kReduce, u);
@@ -142,20 +142,20 @@ class Script {
       if (unit(u).grad_buffer >= 0) add(Act::kStep, u);
     if (o_.strategy != Strategy::kShardOptimizer && !(o_.strategy == Strategy::kReplicate && (casts() || o_.offload)))
       return;
-    for (int u = 0; u < num_units; ++u) gather(u);  // what their owners have changed
+    for (int u = 0; u < num_units; ++u) gather(u);  // gathers the values that the owners changed
     for (int u = 0; u < num_units; ++u) add(Act::kWaitGather, u);
   }
 
   const Options& o_;
   const std::vector<UnitPlan>& units_;
   const PassKind kind_;
-  const bool gathers_, again_;  // in forward; in backward too
+  const bool gathers_, again_;  // gathers in forward; gathers again in backward
   std::vector<int> forward_, backward_;
   std::vector<Action> actions_;
   std::vector<int> holder_, reducing_;
   std::vector<bool> gathered_;
   std::set<int> waited_for_;
-  std::vector<int> order_;  // of reductions
+  std::vector<int> order_;  // order of reductions
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
-// One answer for all ranks, so that none goes on, or waits, while another has failed.
+// Makes all ranks return the same status, so that no rank goes on, or waits, after another has failed.
 #pragma once
 
 #include "fsdp/host_calls.h"
 
 namespace rondo::fsdp {
 
-/// The error of the first rank that has one, with its rank, on all ranks; ok when no rank has one. Collective. Texts
-/// are cut to 2 KB.
+/// Collective. Returns on all ranks the error of the first rank that has one, with its rank. Returns ok if no rank has
+/// an error. Texts are cut to 2 KB.
 Status agree(HostCalls& calls, const Status& mine);
 
 }  // namespace rondo::fsdp

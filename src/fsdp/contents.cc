@@ -1,4 +1,4 @@
-// What a path holds: a checkpoint of rondo's, one safetensors file, a folder of Hugging Face's, shards of PyTorch's.
+// Reads checkpoints of four kinds: rondo's, one safetensors file, a Hugging Face folder, PyTorch shards.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ Expected<Contents> read_manifest(const std::string& folder) {
   return c;
 }
 
-// The first row of each tensor of a shard, as PyTorch notes it beside the tensors: {"w": {"saved_offsets": [8, 0]}}.
+// First row of a shard's tensor. PyTorch stores it beside the tensors: {"w": {"saved_offsets": [8, 0]}}.
 Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const std::string& path) {
   const auto entry = info.find(t.name);
   if (entry == info.end() || !entry->is_object() || !entry->contains("saved_offsets") ||
@@ -38,7 +38,7 @@ Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const st
   return first;
 }
 
-// Adds a file's tensors, whole or as the rows that its sharding information says.
+// Adds a file's tensors: complete tensors, or the rows that its sharding information gives.
 Status add_file(const std::string& path, Contents* c) {
   RONDO_TRY_ASSIGN(const File file, File::open(path));
   RONDO_TRY_ASSIGN(const Safetensors header, read_safetensors(file));
@@ -68,7 +68,7 @@ Status add_file(const std::string& path, Contents* c) {
     if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
     whole.parts.push_back({index, first, rows});
   }
-  for (const auto& [name, partner] : header.metadata)  // as safetensors' own save_model notes ties
+  for (const auto& [name, partner] : header.metadata)  // the format in which safetensors' save_model stores ties
     if (names.contains(partner) && !names.contains(name)) c->ties[name] = partner;
   return {};
 }
@@ -86,7 +86,7 @@ Expected<Contents> read_files(const std::string& what, std::vector<std::string> 
   return c;
 }
 
-// The files that an index names, and each tensor in the one that it says.
+// Reads an index. Each tensor must be in the file that the index names.
 Expected<Contents> read_index(const std::string& folder, const std::string& path) {
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
   const Json json = parse_json(text);

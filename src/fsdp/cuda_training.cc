@@ -9,7 +9,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint32_t kMostBlocks = 1024;  // beyond what any device holds at once a grid only takes longer to begin
+constexpr uint32_t kMostBlocks = 1024;  // a larger grid exceeds every device's capacity and only starts later
 
 cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 cuda::Event event_of(fsdp::Device::Event* e) { return reinterpret_cast<cuda::OwnedEvent*>(e)->get(); }
@@ -52,7 +52,7 @@ Expected<std::shared_ptr<CudaTraining>> CudaTraining::make(int ordinal, void* co
   RONDO_TRY_ASSIGN(auto communication, cuda::OwnedStream::make());
   std::shared_ptr<CudaTraining> made(
       new CudaTraining(std::move(context), static_cast<cuda::Stream>(compute_stream), std::move(communication)));
-  // Loading one may wait for all work of the context: not in the middle of a step.
+  // Loading a kernel may wait for all work of the context, so this is done before the first step.
   for (const std::string_view kernel : kKernels) RONDO_TRY(made->kernels_->find(kernel).status());
   return made;
 }
@@ -80,8 +80,8 @@ Expected<std::byte*> CudaTraining::zeroed(cuda::DeviceMemory memory) {
   return begin;
 }
 
-// CUDA waits for all work of the context when it gets memory back: for a peer's kernel too, where ranks are threads on
-// one device, which may be waiting for this rank.
+// cuMemFree waits for all work of the context, also for a peer's kernel if ranks are threads on one device. That kernel
+// may be waiting for this rank. Therefore memory is kept, not freed.
 void CudaTraining::free(std::byte* memory) {
   const auto it = memory_.find(memory);
   if (it == memory_.end()) return;
@@ -128,7 +128,7 @@ Status CudaTraining::copy(fsdp::Line line, void* to, const void* from, uint64_t 
 Status CudaTraining::read(void* to_host, const void* from, uint64_t bytes) {
   if (bytes == 0) return {};
   const cuda::CurrentContext current(context_.get());
-  // In this stream alone: cuMemcpyDtoH would wait for other streams of the context.
+  // cuMemcpyDtoH would wait for other streams of the context.
   RONDO_TRY(cuda::check(cuda::driver()->memcpy_async(at(to_host), at(from), bytes, compute_), "cuMemcpyAsync"));
   return synchronize(fsdp::Line::kCompute);
 }

@@ -1,6 +1,5 @@
-// A CUDA device as the place where sharded training keeps its buffers (rondo/fsdp/device.h): streams, events, kernels
-// of optimizer_kernels.h. Every call makes the device's primary context current, and leaves the caller's as it was.
-//
+// Implements rondo/fsdp/device.h for a CUDA device: streams, events and the kernels of optimizer_kernels.h. Every call
+// makes the device's primary context current and then restores the caller's context.
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -15,7 +14,7 @@
 
 namespace rondo {
 
-/// Host memory that copies of a device need not wait for: pinned.
+/// Pinned host memory: device copies from it and to it are asynchronous.
 class PinnedTraining final : public HostTraining {
  public:
   explicit PinnedTraining(cuda::Context context) : context_(context) {}
@@ -65,13 +64,13 @@ class CudaTraining final : public fsdp::Device {
   Expected<std::byte*> zeroed(cuda::DeviceMemory memory);
   Status launch(std::string_view kernel, OptimizerArgs& args, uint64_t threads_wanted);
 
-  cuda::PrimaryContext context_;  // the first: all others belong to it
+  cuda::PrimaryContext context_;  // first, because the other members belong to it
   const cuda::Stream compute_;
   cuda::OwnedStream communication_;
   std::shared_ptr<KernelLoader> kernels_;
   PinnedTraining host_;
   std::unordered_map<std::byte*, cuda::DeviceMemory> memory_;
-  std::multimap<uint64_t, cuda::DeviceMemory> spare_;  // by size: freed, and kept for the next allocation
+  std::multimap<uint64_t, cuda::DeviceMemory> spare_;  // freed blocks by size, kept for the next allocation
 };
 
 }  // namespace rondo

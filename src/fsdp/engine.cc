@@ -9,7 +9,7 @@
 namespace rondo::fsdp {
 namespace {
 
-// Adds the time of a scope.
+// Adds the duration of its scope to *sum_ns.
 class Stopwatch {
  public:
   explicit Stopwatch(uint64_t* sum_ns) : sum_ns_(sum_ns) {}
@@ -37,7 +37,7 @@ Expected<std::unique_ptr<Engine>> Engine::create(const Plan& plan, Communicator&
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-// With offload copies to the device may still read masters.
+// With offload, copies to the device may still read the masters.
 std::vector<Part> Engine::parts() {
   if (impl_->offloads()) (void)impl_->device.synchronize(Line::kCommunication);
   return impl_->parts();
@@ -124,7 +124,7 @@ Status Engine::gather(int u) {
   if (held < 0) impl_->held_since[static_cast<size_t>(impl_->unit(u).data_buffer)] = trace_clock();
   held = u;
   Device& device = impl_->device;
-  // No step of the optimizer stands in the compute line between its use and this.
+  // If no optimizer step comes between its use and this gather, the event was not recorded since the change.
   if (s.where == Where::kHere && (impl_->offloads() || impl_->unit(u).grad_buffer < 0))
     RONDO_TRY(device.record(s.changed.get(), Line::kCompute));
   s.where = Where::kComing;
@@ -256,7 +256,7 @@ Status Engine::step(int u) {
     for (size_t k = 0; k < o.states.size(); ++k) call.states[k] = reinterpret_cast<float*>(o.states[k].get());
     RONDO_TRY(impl_->keeper.step(call));
   }
-  // With offload it has changed by now.
+  // With offload the change is complete at this point.
   if (!impl_->offloads()) RONDO_TRY(impl_->device.record(s.changed.get(), Line::kCompute));
   impl_->span("compute", "step ", u, begin);
   return {};
@@ -370,7 +370,7 @@ Status Engine::cancel_pass() {
   return first;
 }
 
-// What rank 0 has seen is what all follow: lists that differ would not meet.
+// All ranks adopt rank 0's order. Ranks with different lists would wait for each other.
 Status Engine::adopt_order() {
   if (impl_->pass == nullptr || impl_->pass->stage() != Pass::Stage::kEnded)
     return impl_->misuse("an order is adopted after a pass: call begin_pass .. end_pass first");
@@ -380,7 +380,7 @@ Status Engine::adopt_order() {
   units.insert(units.end(), seen.forward.begin(), seen.forward.end());
   units.insert(units.end(), seen.backward.begin(), seen.backward.end());
   RONDO_TRY(impl_->calls.broadcast(sizes.data(), sizes.size(), Dtype::kInt32, 0));
-  constexpr int kMostUnits = 1 << 24;  // that a pass visits
+  constexpr int kMostUnits = 1 << 24;  // limit on the units that a pass visits
   if (sizes[0] < 0 || sizes[1] < 0 || sizes[0] > kMostUnits || sizes[1] > kMostUnits)
     return impl_->misuse(
         fmt::format("rank 0's order has {} and {} units, at most {} can be adopted", sizes[0], sizes[1], kMostUnits));

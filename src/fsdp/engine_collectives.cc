@@ -1,4 +1,4 @@
-// An engine's gathers and reductions: one collective for each segment of a unit, and the norm of all gradients.
+// An engine's gathers and reductions (one collective for each segment of a unit), and the norm of all gradients.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -37,7 +37,7 @@ Status Engine::Impl::gather_segment(int u, size_t i) {
   if (s.num_elems == 0 || (!sharded() && o.master == to)) return {};
   const bool one_type = s.param == s.master;
   const std::byte* from = o.master;
-  if (offloads()) {  // to its own place, or to where the gather casts it from
+  if (offloads()) {  // copy to its final place, or to the staging buffer from which the gather casts it
     std::byte* const at = one_type ? to + s.offsets[part] * dtype_bytes(s.param) : staging.get();
     RONDO_TRY(device.copy(Line::kCommunication, at, o.master, s.counts[part] * dtype_bytes(s.master)));
     if (!sharded() && one_type) return {};
@@ -80,13 +80,13 @@ Status Engine::Impl::reduce_segment(int u, size_t i) {
     if (replicated()) note({Act::kReduce, u, i, "all_reduce", true, owned * wire, owned * wire});
   }
   if (streams() && sharded() && replicated()) RONDO_TRY(reduce_across(u, i, &work));
-  // The host waits for what it goes on with; of the rest it need only be able to tell how the last one ended.
+  // The host waits only for results that it uses. Of the other reductions it keeps the last, to report its status.
   if (streams() && !offloads()) last_reduction = std::move(work);
   else st.reductions.push_back(std::move(work));
   return offloads() ? device.copy(Line::kCommunication, home, to, size) : Status();
 }
 
-// Hybrid: owners of the same part add what their groups have.
+// Hybrid sharding: owners of the same part add the sums of their groups.
 Status Engine::Impl::reduce_across(int u, size_t i, Work* work) {
   UnitState& st = state(u);
   const Segment& s = unit(u).segments[i];
@@ -115,7 +115,7 @@ Status Engine::Impl::add_sum(int u) {
   return {};
 }
 
-// For an optimizer that is not the engine's.
+// For a caller's own optimizer.
 Status Engine::Impl::scale_grads() {
   const float by = std::exchange(scale, 1.0f);
   if (by == 1) return {};

@@ -1,8 +1,8 @@
-// What an Engine holds, for the files that it is made of: engine.cc (a unit's calls), engine_memory.cc (what it
-// allocates and owns), engine_collectives.cc (gathers and reductions), pass.cc (a pass as it happens).
+// State of an Engine. Its functions are in engine.cc (calls on a unit), engine_memory.cc (allocation and ownership),
+// engine_collectives.cc (gathers and reductions) and pass.cc (a pass driven by the caller's uses).
 //
-// Invariants: a shared buffer has at most one holder and one writer; a unit's parameters are read and its gradients
-// written only while it is that one.
+// Invariants: a shared buffer has at most one holder and one writer. A unit's parameters are read only while it holds
+// its data buffer. Its gradients are written only while it is the writer of its gradient buffer.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,13 +24,13 @@ struct DestroyEvent {
 };
 using Event = std::unique_ptr<Device::Event, DestroyEvent>;
 
-/// Of one segment, on this rank.
+/// The part of one segment that this rank owns.
 struct Owned {
-  std::byte* master = nullptr;  // own, or its part of the unit's buffer
-  std::byte* grad = nullptr;    // reduced, in the master's type: own, or where it was computed
+  std::byte* master = nullptr;  // own_master, or a part of the unit's buffer
+  std::byte* grad = nullptr;    // reduced, in the master's type: own_grad, or where it was computed
   Block own_master, own_grad;
-  Block sum;                  // of a later micro-batch, until it is added
-  std::vector<Block> states;  // the optimizer's
+  Block sum;                  // gradients of a later micro-batch, until they are added
+  std::vector<Block> states;  // optimizer states
 };
 
 enum class Where : uint8_t { kAway, kComing, kHere };
@@ -41,10 +41,10 @@ struct UnitState {
   Where where = Where::kAway;
   bool writing = false;  // its gradients may be written
   bool reducing = false;
-  bool has_sum = false;    // owners have gradients of an earlier micro-batch
-  bool whole_sum = false;  // so has the whole buffer
-  // Points in the device's lines: its parameters have come; its gradients are with their owners; what is gathered of it
-  // was changed.
+  bool has_sum = false;    // the owners hold gradients of an earlier micro-batch
+  bool whole_sum = false;  // the whole gradient buffer holds such a sum, too
+  // Events on the device's lines: the parameters were gathered; the gradients were reduced; the gathered values were
+  // changed.
   Event gathered, reduced, changed;
 };
 
@@ -72,15 +72,15 @@ class Engine::Impl {
   Status add_sum(int u);
   Status make_lanes();
   Status scale_grads();
-  /// What the caller or the optimizer has changed so far of all that is gathered.
+  /// Records on every unit an event after all changes that the caller or the optimizer has made.
   Status mark_changed();
-  /// Of a device: the error after which its communicators refuse work; on the host the works have told.
+  /// On a device: the error after which its communicators refuse work. On the host the works report errors.
   Status line_error() const;
-  /// Of a device: waits for the reductions that were issued, and says how they ended.
+  /// On a device: waits for the issued reductions and returns their result.
   Status settled();
   Expected<Event> make_event();
   void note(const Communication& c);
-  /// Beside the steps of collectives, where the communicator is traced: since `begin` on trace_clock().
+  /// Adds a span to the communicator's trace, if it is traced. begin: start time on trace_clock().
   void span(std::string track, std::string_view what, int u, uint64_t begin);
   std::vector<Part> parts();
 
@@ -102,10 +102,10 @@ class Engine::Impl {
   std::byte* grad_buffer(int u) { return grad_buffers[static_cast<size_t>(unit(u).grad_buffer)].get(); }
   int& holder_of(int u) { return holder[static_cast<size_t>(unit(u).data_buffer)]; }
   int& writer_of(int u) { return writer[static_cast<size_t>(unit(u).grad_buffer)]; }
-  /// Calls are put into streams and the host goes on.
+  /// True if calls are issued to streams and return before they are done.
   bool streams() const { return device.memory() != rondo::Memory::kHost; }
   bool offloads() const { return plan.options().offload; }
-  /// A unit's owners keep its reduced gradients in the gradient buffer itself.
+  /// True if the owners keep the reduced gradients in the gradient buffer itself.
   bool sums_where_computed(int u) {
     for (const Owned& o : state(u).owned)
       if (o.grad != nullptr && o.own_grad == nullptr) return true;
@@ -125,20 +125,20 @@ class Engine::Impl {
   Communicator& comm;
   EngineOptions options;
   const std::shared_ptr<Device> place;
-  Device& device;  // of buffers
-  Device& keeper;  // of what the rank owns
+  Device& device;  // holds the gathered parameters and the gradients
+  Device& keeper;  // holds the parts that this rank owns
   HostCalls calls;
   const size_t part;
-  std::unique_ptr<Communicator> shard_group, replica_group;  // where they are not comm itself
+  std::unique_ptr<Communicator> shard_group, replica_group;  // null if comm itself serves
   Communicator* shards = nullptr;
   Communicator* replicas = nullptr;
   std::optional<HostCalls> shard_calls;
   std::vector<Block> data_buffers, grad_buffers;
-  std::vector<Event> released;                      // by data buffer: what was computed on it is done
-  Event handed_over;                                // gradients, from the compute line to the other
-  Block staging;                                    // offload: the part that is on its way, in the communication line
-  Block lanes;                                      // of sums of squares; no part of the plan
-  std::optional<Work> last_reduction;               // of a device, where the host does not wait for it
+  std::vector<Event> released;                      // by data buffer: the compute on it is done
+  Event handed_over;                                // gradients, from the compute line to the communication line
+  Block staging;                                    // offload: the part being copied, on the communication line
+  Block lanes;                                      // partial sums of squares; not in the plan
+  std::optional<Work> last_reduction;               // on a device, if the host does not wait for it
   std::vector<int> holder, writer;                  // by buffer: the unit that has it, or -1
   std::vector<uint64_t> held_since, written_since;  // by buffer, on trace_clock()
   std::vector<UnitState> states;
@@ -146,12 +146,12 @@ class Engine::Impl {
   uint64_t bytes = 0;
   int64_t steps = 0;
   bool in_step = false;
-  bool run_failed = false;  // in the middle of a list
-  bool log_ends = true;     // with the next entry another step begins
+  bool run_failed = false;  // failed in the middle of a list
+  bool log_ends = true;     // the next log entry begins a new step
   float scale = 1;
   Stats stats;
   std::unique_ptr<Pass> pass;
-  Order order;  // of passes, where it is not the model's
+  Order order;  // of passes, if it differs from the model's
 };
 
 }  // namespace rondo::fsdp

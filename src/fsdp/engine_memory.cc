@@ -1,4 +1,4 @@
-// What an engine allocates, once, and which parts of tensors its rank owns.
+// Allocations of an engine, made once, and the parts of tensors that its rank owns.
 #include <algorithm>
 
 #include "fsdp/engine_impl.h"
@@ -6,7 +6,7 @@
 
 namespace rondo::fsdp {
 
-// Nothing may write to buffers that are gone.
+// Waits for all writers of the buffers before they are freed.
 Engine::Impl::~Impl() {
   for (UnitState& s : states) {
     for (Work& w : s.gathers) (void)w.wait();
@@ -39,7 +39,7 @@ Status Engine::Impl::agree() {
   return {};
 }
 
-// Ranks of a shard group are neighbours, a rank alone where nothing is sharded; replicas have the same place in theirs.
+// A shard group has consecutive ranks (one rank without sharding). Replicas have equal positions in their groups.
 Status Engine::Impl::make_groups() {
   const int n = plan.shard_ranks();
   shards = replicas = &comm;
@@ -96,12 +96,12 @@ Status Engine::Impl::open() {
   held_since.resize(data_buffers.size());
   written_since.resize(grad_buffers.size());
   states.resize(plan.units().size());
-  if (options.clip_norm > 0) RONDO_TRY(make_lanes());  // not in the middle of a step
+  if (options.clip_norm > 0) RONDO_TRY(make_lanes());  // allocated here, not in the middle of a step
   for (size_t u = 0; u < states.size(); ++u) RONDO_TRY(make_unit(u));
   return {};
 }
 
-// Kept: while a device works, memory is neither had nor given back without waiting for it.
+// Kept until the end: on a device, allocating or freeing would wait for running work.
 Status Engine::Impl::make_lanes() {
   if (lanes != nullptr) return {};
   RONDO_TRY_ASSIGN(lanes, allocate(keeper, kNormLanes * sizeof(double)));

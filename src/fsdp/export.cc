@@ -1,4 +1,4 @@
-// The whole model at rank 0, one unit at a time: the owners of its parts, the first shard group, send what they have.
+// Collects the whole model at rank 0, one unit at a time. The ranks of the first shard group send their parts.
 #include <algorithm>
 #include <memory>
 
@@ -12,11 +12,11 @@ namespace {
 const std::byte* own_part(const std::vector<Part>& parts, size_t unit, size_t segment, const UnitPlan& plan) {
   for (const Part& p : parts)
     if (static_cast<size_t>(p.unit) == unit && plan.placed[p.tensor].segment == segment)
-      return static_cast<const std::byte*>(p.master);  // the first: where its part begins
+      return static_cast<const std::byte*>(p.master);  // the first match is the start of the part
   return nullptr;
 }
 
-// Segments one after the other, each whole, into to (rank 0 alone).
+// Writes the complete segments one after the other to `to` (only on rank 0).
 Status collect(Engine& engine, HostCalls& calls, const std::vector<Part>& parts, size_t u, std::byte* to) {
   const UnitPlan& unit = engine.plan().units()[u];
   const Communicator& comm = engine.communicator();

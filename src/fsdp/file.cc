@@ -20,7 +20,7 @@ namespace rondo::fsdp {
 
 namespace {
 
-// While it lives, a write beyond the limit on file sizes fails with EFBIG; else SIGXFSZ would end the process.
+// Blocks SIGXFSZ in its scope: a write beyond the file size limit then fails with EFBIG and does not end the process.
 class NoSizeSignal {
  public:
   NoSizeSignal() {

@@ -1,6 +1,5 @@
-// Files and folders of checkpoints: whole writes and reads, SHA-256 on the way, errors that name path and reason.
-//
-// Thread safety: as values; a File is one thread's.
+// Files and folders of checkpoints: complete writes and reads, SHA-256 during the transfer, errors with path and
+// reason. Thread safety: plain values. Use a File from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +13,11 @@ struct evp_md_ctx_st;
 
 namespace rondo::fsdp {
 
-constexpr uint64_t kPieceBytes = 1 << 20;  // what is hashed, written and copied at a time: fits a cache
+constexpr uint64_t kPieceBytes = 1 << 20;  // unit of hashing, writing and copying: fits a cache
 
-constexpr const char* kBeside = ".saving";  // what is being written stands beside its place under this suffix
+constexpr const char* kBeside = ".saving";  // suffix of a file or folder while it is written
 
-/// kSystem: "cannot DO PATH: errno's text"; kExhausted naming the limit on file sizes.
+/// Returns kSystem, "cannot DO PATH: errno's text". For EFBIG it returns kExhausted with the file size limit.
 Status system_error(const std::string& what, const std::string& path);
 
 class Sha256 {
@@ -28,14 +27,14 @@ class Sha256 {
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
   void add(const void* data, uint64_t size_bytes);
-  /// Hexadecimal. Once.
+  /// Returns hexadecimal digits. Call it once.
   std::string finish();
 
  private:
   evp_md_ctx_st* context_;
 };
 
-/// Opened for reading.
+/// A file that is open for reading.
 class File {
  public:
   static Expected<File> open(const std::string& path);
@@ -44,7 +43,7 @@ class File {
   ~File();
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }
-  /// All of it, or an error.
+  /// Reads all size_bytes, or fails.
   Status read(uint64_t at, uint64_t size_bytes, void* to) const;
 
  private:
@@ -54,8 +53,8 @@ class File {
   uint64_t size_bytes_;
 };
 
-/// A new file: what is there already, a link too, is an error. It is on the disk after finish(); without that
-/// its content is undefined.
+/// A new file. An existing path, even a link, is an error. The file is on the disk after finish(). Without finish() its
+/// content is undefined.
 class Writer {
  public:
   static Expected<Writer> create(const std::string& path);
@@ -63,7 +62,7 @@ class Writer {
   Writer& operator=(Writer&&) = delete;
   ~Writer();
   Status write(const void* data, uint64_t size_bytes, Sha256* hash = nullptr);
-  /// Anywhere; where write() goes on stays as it is.
+  /// Writes at any offset. The position of write() does not change.
   Status write_at(uint64_t at, const void* data, uint64_t size_bytes);
   Status finish();
 
@@ -73,9 +72,8 @@ class Writer {
   std::string path_;
 };
 
-/// A file that is complete or as it was: written beside as PATH.saving, and renamed at its end. What lies at
-/// PATH.saving,
-/// a leftover or a link, is removed and not written to.
+/// Replaces a file atomically: writes PATH.saving and renames it in finish(). An existing PATH.saving (a leftover or a
+/// link) is removed first, never written to.
 class WholeFile {
  public:
   static Expected<WholeFile> create(const std::string& path);
@@ -89,15 +87,15 @@ class WholeFile {
  private:
   WholeFile(Writer beside, std::string path) : beside_(std::move(beside)), path_(std::move(path)) {}
   Writer beside_;
-  std::string path_;  // empty: finished
+  std::string path_;  // empty after finish()
 };
 
 Expected<std::string> read_file(const std::string& path, uint64_t most_bytes);
-bool exists(const std::string& path);  // links are not followed
-/// What names of files in a folder stand for; "." where there is none.
+bool exists(const std::string& path);  // does not follow links
+/// The folder that contains `path`. "." if the path has no folder.
 std::string folder_of(const std::string& path);
 Status make_folder(const std::string& path);
-/// Renames and removals in it are on the disk.
+/// After this call renames and removals in the folder are on the disk.
 Status sync_folder(const std::string& path);
 Expected<std::string> sha256_of(const File& file);
 

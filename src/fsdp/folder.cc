@@ -23,7 +23,7 @@ bool is_shard(std::string_view name) {
   return number.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// What a checkpoint's folder holds, its subfolder after what is in it; an error where something else lies there.
+// Lists the paths of a checkpoint's folder, files before their subfolder. Returns an error if it holds anything else.
 Status list_checkpoint(const std::string& folder, bool inner, std::vector<std::string>* paths) {
   std::error_code failed;
   std::filesystem::directory_iterator it(folder, failed);
@@ -94,7 +94,7 @@ Status replace_folder(const std::string& folder, bool* replaced) {
   }
   *replaced = true;
   RONDO_TRY(sync_folder(folder_of(folder)));
-  // The new one stands. What is left of the old one now, the next save removes.
+  // The new checkpoint is in place. If removing the old one fails, the next save removes it.
   if (replaces) (void)remove_checkpoint(beside);
   return {};
 }

@@ -1,9 +1,9 @@
-// The folder of a checkpoint while it is being replaced. One rank calls these.
+// Replaces the folder of a checkpoint. Called by one rank.
 //
 //   DIR          the last complete checkpoint, if there is one
-//   DIR.saving   the next one; it takes DIR's place, and DIR its, in one step, and then goes
+//   DIR.saving   the next one. It swaps places with DIR in one step, and then the old one is removed.
 //
-// Nothing but files of checkpoints is ever removed.
+// Only files of checkpoints are ever removed.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@
 
 namespace rondo::fsdp {
 
-/// shard-00001-model-00001-of-00001.safetensors of rank 0.
+/// shard-00001-model-00001-of-00001.safetensors for rank 0.
 std::string shard_name(int rank);
 constexpr const char* kOptimizerFolder = "optimizer";
 
-/// What is there already may be replaced: nothing, an empty folder, or a checkpoint and no other file. Errors:
-/// kInvalidArgument, which names what stands in the way.
+/// Ok if `folder` may be replaced: it does not exist, is empty, or holds only a checkpoint. Errors: kInvalidArgument,
+/// which names the first other file.
 Status check_replaceable(const std::string& folder);
-/// Removes a checkpoint, complete or not; ok when there is none. Errors: those of check_replaceable, kSystem.
+/// Removes a checkpoint, complete or not. Ok if there is none. Errors: as check_replaceable, and kSystem.
 Status remove_checkpoint(const std::string& folder);
-/// An empty DIR.saving, with a folder for the optimizer where asked.
+/// Makes an empty DIR.saving, with a folder for the optimizer if requested.
 Status begin_folder(const std::string& folder, bool optimizer);
-/// DIR.saving becomes DIR, and replaced is set as soon as it is. Errors: kSystem, kUnsupported; one with replaced set
-/// says that a crash may undo it, and leaves the old one as DIR.saving.
+/// Moves DIR.saving to DIR and then sets *replaced. Errors: kSystem, kUnsupported. If an error comes with *replaced
+/// set, a crash may undo the move, and DIR.saving holds the old checkpoint.
 Status replace_folder(const std::string& folder, bool* replaced);
 
 }  // namespace rondo::fsdp

@@ -56,7 +56,7 @@ std::vector<UnitCosts> line_costs(const Plan& plan, double gigabytes_per_s, doub
       c.gather_us += ring_us(elems * dtype_bytes(s.param), n, 1);
       if (!s.trainable) continue;
       const double wire = elems * dtype_bytes(s.reduce);
-      c.reduce_us += ring_us(wire, n, 1) + ring_us(wire / n, all / n, 2);  // across replicas: an all-reduce
+      c.reduce_us += ring_us(wire, n, 1) + ring_us(wire / n, all / n, 2);  // the all-reduce across replicas
     }
     costs.push_back(c);
   }

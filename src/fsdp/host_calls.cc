@@ -5,7 +5,7 @@
 namespace rondo::fsdp {
 namespace {
 
-constexpr uint64_t kMostBytes = 4 << 20;  // of a message that is cut
+constexpr uint64_t kMostBytes = 4 << 20;  // larger messages are cut into pieces of this size
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Expected<std::byte*> HostCalls::room(uint64_t bytes) {
   return room_.get();
 }
 
-// Returns when the call is done on the device.
+// Returns when the call is complete on the device.
 template <class Call>
 Status HostCalls::run(uint32_t promises, const Call& call) {
   CallOptions options;
@@ -62,7 +62,7 @@ Status HostCalls::all_reduce(void* values, uint64_t n, Dtype dtype, Op op, uint3
   return device_.read(values, at, n * dtype_bytes(dtype));
 }
 
-// Both sides cut alike.
+// Sender and receiver cut messages at the same places.
 Status HostCalls::send(const std::byte* values, uint64_t n, Dtype dtype, Rank peer) {
   if (direct()) return comm_.send(values, n, dtype, peer);
   const uint64_t size = dtype_bytes(dtype), most = kMostBytes / size;

@@ -1,7 +1,5 @@
-// Collectives on values of the host, by communicators of any memory: those of a device take them through a little
-// memory there.
-//
-// Thread safety: one thread at a time.
+// Collectives on host values through communicators of any memory. For a device communicator the values go through a
+// small device buffer. Thread safety: one thread at a time.
 #pragma once
 
 #include <memory>
@@ -17,21 +15,21 @@ struct Freed {
 };
 using Block = std::unique_ptr<std::byte, Freed>;
 
-/// Zeros, on a cache line. Errors: those of Device::allocate.
+/// Returns zeroed memory, aligned to a cache line. Errors: as Device::allocate.
 Expected<Block> allocate(Device& device, uint64_t bytes);
 
 class HostCalls {
  public:
-  /// device: where comm's buffers lie. Both must outlive it.
+  /// device: the device of comm's buffers. Both must outlive this object.
   HostCalls(Communicator& comm, Device& device) : comm_(comm), device_(device) {}
   Communicator& comm() const { return comm_; }
 
   Status all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype);
   Status broadcast(void* values, uint64_t count_elems, Dtype dtype, Rank root);
   Status all_reduce(void* values, uint64_t count_elems, Dtype dtype, Op op, uint32_t promises);
-  /// Of values that lie on the host or on the device; through at most 4 MiB of the device.
+  /// values may be in host or device memory. Uses at most 4 MiB of device memory.
   Status send(const std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
-  /// To the host.
+  /// Receives into host memory.
   Status recv(std::byte* values, uint64_t count_elems, Dtype dtype, Rank peer);
 
  private:

@@ -1,5 +1,5 @@
-// Compiled without contraction of a * b + c: where a loop's body is vectorised and its tail is not, both must round
-// alike, or results would depend on where a rank's part ends.
+// Compiled without contraction of a * b + c. Otherwise a vectorised loop body and its scalar tail could round
+// differently, and results would depend on the end of a rank's part.
 #include "fsdp/host_optimizer.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 template <class Rule>
 void run(const RuleConstants& constants, uint64_t n, float* __restrict p, const float* __restrict g,
          float* __restrict s0, float* __restrict s1) {
-  const RuleConstants c = constants;  // nothing that is written to can be part of it
+  const RuleConstants c = constants;  // a local copy cannot alias the arrays
   float none = 0;
   for (uint64_t i = 0; i < n; ++i) {
     if constexpr (Rule::kStates == 0) Rule::apply(c, p[i], g[i], none, none);

@@ -1,6 +1,4 @@
-// What sharded training does to arrays of floats on the host; the CUDA kernels are in fsdp/optimizer_kernels.h.
-//
-// Thread safety: pure functions.
+// Optimizer kernels for the host. The CUDA kernels are in fsdp/optimizer_kernels.h. Thread safety: pure functions.
 #pragma once
 
 #include "fsdp/optimizer_rules.h"
@@ -8,13 +6,13 @@
 
 namespace rondo {
 
-/// step: 1 for the first.
+/// step: counted from 1.
 RuleConstants rule_constants(const fsdp::OptimizerConfig& config, int64_t step, float scale);
 
 /// to[i] += from[i].
 void add_floats(uint64_t n, float* to, const float* from);
 void scale_floats(uint64_t n, float factor, float* x);
-/// lanes: kSquareLanes sums, of which element i's square is added to lane i modulo their number.
+/// lanes: kSquareLanes sums. The square of element i is added to lane i % kSquareLanes.
 void add_squares(uint64_t n, const float* x, double* lanes);
 
 }  // namespace rondo

@@ -1,6 +1,4 @@
-// The host as the place where sharded training keeps its buffers (rondo/fsdp/device.h): all is done when a call
-// returns.
-//
+// Implements rondo/fsdp/device.h for host memory. Every call is complete when it returns.
 // Thread safety: one thread at a time.
 #pragma once
 

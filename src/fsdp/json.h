@@ -1,6 +1,6 @@
-// nlohmann-json for a library without exceptions: in a namespace of its own, so that a program which has the same
-// functions with exceptions is not given ours by the linker. Nothing here may throw: parse with parse_json, and look
-// at a value's type before it is taken.
+// nlohmann-json without exceptions. It has its own namespace, so that the linker does not merge it with the program's
+// own copy, which may use exceptions. Nothing here may throw: parse with parse_json, and check a value's type before
+// you read it.
 #pragma once
 
 #define NLOHMANN_JSON_NAMESPACE nlohmann::rondo_without_exceptions
@@ -18,10 +18,10 @@ namespace rondo::fsdp {
 
 using Json = nlohmann::json;
 
-/// What copies, writes or destroys a value may go down one call for each level: foreign bytes must not choose how many.
+/// Copying, writing or destroying a value may recurse at each level. This limit bounds that for foreign input.
 constexpr int kMostDepth = 64;
 
-/// Whether brackets outside of strings are nested deeper. O(bytes), whether it is JSON or not.
+/// True if brackets outside of strings are nested deeper than `most`. O(bytes). The text need not be JSON.
 inline bool is_deeper(std::string_view text, int most) {
   int depth = 0;
   bool in_string = false;
@@ -41,7 +41,7 @@ inline bool is_deeper(std::string_view text, int most) {
   return false;
 }
 
-/// Discarded (is_discarded()) unless it is JSON, nested no deeper than `most`.
+/// Returns a discarded value (is_discarded()) if the text is not JSON or is nested deeper than `most`.
 inline Json parse_json(std::string_view text, int most = kMostDepth) {
   if (is_deeper(text, most)) return Json(Json::value_t::discarded);
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
@@ -50,7 +50,7 @@ inline Json parse_json(std::string_view text, int most = kMostDepth) {
 inline std::string text_of(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
-/// JSON can say only what is UTF-8.
+/// True if JSON can represent the text.
 inline bool is_utf8(const std::string& text) {
   return text_of(text) == Json(text).dump(-1, ' ', false, Json::error_handler_t::ignore);
 }

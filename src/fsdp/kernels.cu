@@ -1,5 +1,5 @@
-// Entry points of the optimizer kernels: one image (cmake/cuda.cmake). Names are those of optimizer_kernels.h. One
-// argument each, by value.
+// Entry points of the optimizer kernels, compiled into one image (cmake/cuda.cmake). optimizer_kernels.h lists their
+// names. Each kernel has one argument, passed by value.
 #include "fsdp/optimizer_kernels.h"
 
 #define RONDO_X(name, ...)                                                                          \

@@ -8,7 +8,7 @@
 namespace rondo::fsdp {
 namespace {
 
-constexpr uint64_t kAlignBytes = 64;  // of a segment in a buffer: a cache line
+constexpr uint64_t kAlignBytes = 64;  // alignment of a segment in a buffer: a cache line
 
 uint64_t aligned(uint64_t bytes) { return (bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes; }
 
@@ -28,7 +28,7 @@ bool is_float(Dtype t) {
   return t == Dtype::kFloat64 || t == Dtype::kFloat32 || t == Dtype::kFloat16 || t == Dtype::kBfloat16;
 }
 
-// Integers are buffers (positions, counters): they are never cast, and have no gradients.
+// Integer tensors are buffers (positions, counters): they are never cast and have no gradients.
 Expected<Segment> types_of(const Unit& unit, const Tensor& t, const Options& o) {
   Segment s;
   s.master = s.param = s.reduce = t.dtype;
@@ -55,7 +55,7 @@ bool same_types(const Segment& a, const Segment& b) {
   return a.master == b.master && a.param == b.param && a.reduce == b.reduce && a.trainable == b.trainable;
 }
 
-// The allowed cut nearest to `wanted`: between rows of the tensor in which it lies.
+// The allowed cut nearest to `wanted`: a boundary between rows of the tensor that contains it.
 uint64_t nearest_cut(const std::vector<Placed>& placed, size_t segment, uint64_t wanted) {
   for (const Placed& p : placed) {
     if (p.segment != segment || wanted < p.offset_elems || wanted >= p.offset_elems + p.num_elems) continue;
@@ -63,7 +63,7 @@ uint64_t nearest_cut(const std::vector<Placed>& placed, size_t segment, uint64_t
     const uint64_t above = std::min(below + p.row_elems, p.num_elems);
     return p.offset_elems + (into - below <= above - into ? below : above);
   }
-  return wanted;  // the end
+  return wanted;  // at the end of the segment
 }
 
 void cut(const std::vector<Placed>& placed, size_t index, int ranks, Segment* s) {

@@ -1,4 +1,4 @@
-// How a unit's tensors lie, and who owns which rows.
+// Places a unit's tensors in segments and assigns rows to owners.
 #pragma once
 
 #include "rondo/fsdp/plan.h"

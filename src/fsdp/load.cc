@@ -1,4 +1,4 @@
-// load(): every rank compares what is stored with its plan, then reads the rows that it owns.
+// load(): every rank compares the stored tensors with its plan, then reads the rows that it owns.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -50,7 +50,7 @@ Expected<Loaded> Loading::run() {
   RONDO_TRY(agree(calls_, open()));
   if (options_.verify) RONDO_TRY(agree(calls_, verify_share()));
   const Status mine = read();
-  const Status gathered = engine_.masters_changed();  // collective, so also where reading has failed
+  const Status gathered = engine_.masters_changed();  // collective, so it also runs if reading failed
   RONDO_TRY(agree(calls_, mine.ok() ? gathered : mine));
   if (has_optimizer_) engine_.set_optimizer_steps(contents_.optimizer_steps);
   return Loaded{contents_.items, has_optimizer_};
@@ -64,7 +64,7 @@ Status Loading::open() {
   return has_optimizer_ ? match_states() : Status();
 }
 
-// The tensor itself, or one that has the same memory and shape: files of others may name any of them.
+// Finds the tensor, or one tied to it with the same shape: other programs may store it under any of the tied names.
 Expected<const StoredTensor*> Loading::find(const UnitPlan& unit, const Tensor& t) {
   const size_t index = static_cast<size_t>(&t - unit.tensors.data());
   auto it = contents_.parameters.find(full_name(unit, t));
@@ -151,7 +151,7 @@ Status Loading::read() {
   return {};
 }
 
-// To where they are to lie; to a device piece by piece.
+// Reads values to their destination. For a device it copies them in pieces.
 Status Loading::read_values(Reader& reader, const StoredTensor& stored, uint64_t first_elem, uint64_t num_elems,
                             void* to) {
   const uint64_t size = dtype_bytes(stored.dtype), first = first_elem * size, bytes = num_elems * size;

@@ -23,7 +23,7 @@ Json encode_tensors(const std::map<std::string, StoredTensor>& tensors) {
   return all;
 }
 
-// Reads one document; the first thing that is not as it should be stays as the error.
+// Decodes one document. The first error is returned.
 class Decoder {
  public:
   explicit Decoder(const std::string& what) : what_(what) {}
@@ -106,7 +106,7 @@ Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
   return {};
 }
 
-// No file holds more bytes of tensors than it has, so nothing that is read is larger than the files.
+// Checks that the parts of a file need no more bytes than the file has. This bounds all later reads.
 Status Decoder::fits(const Contents& c) const {
   std::vector<uint64_t> held(c.files.size());
   for (const auto* tensors : {&c.parameters, &c.states})

@@ -1,5 +1,5 @@
-// checkpoint.json: what a checkpoint of rondo holds, without its tensors' values. Written last, so that a folder that
-// has it is complete.
+// checkpoint.json describes a rondo checkpoint without its tensor values. It is written last: a folder that has it is
+// complete.
 //
 //   {"format": "rondo checkpoint", "version": 1, "ranks": 2,
 //    "files": [{"name": "shard-00001-model-00001-of-00001.safetensors", "bytes": 640, "sha256": "..."}],
@@ -19,19 +19,19 @@ namespace rondo::fsdp {
 constexpr const char* kManifest = "checkpoint.json";
 constexpr uint64_t kMostManifestBytes = 256'000'000;
 
-/// "'path': why", kInvalidArgument.
+/// Returns "'path': why" as kInvalidArgument.
 Status bad_checkpoint(const std::string& path, const std::string& why);
 
-/// Paths of files are relative here. items is JSON, nested one level less than a manifest may be.
+/// File paths are relative here. items is JSON; it may have one nesting level less than a manifest.
 std::string encode_manifest(const Contents& contents);
-/// Errors: kInvalidArgument, which name `what` and the place. Rows of a tensor without gaps, files that exist in the
-/// list and are as large as what is said to be in them, names without "..": what it says can be used.
+/// Errors: kInvalidArgument, which names `what` and the place. The result is safe to use: tensors have no missing rows,
+/// each part fits its file, and file names have no "..".
 Expected<Contents> decode_manifest(const std::string& text, const std::string& what);
 
-/// Size and SHA-256. Errors: kInvalidArgument, kSystem.
+/// Compares size and SHA-256. Errors: kInvalidArgument, kSystem.
 Status verify_file(const StoredFile& stored);
 
-/// Sorts a tensor's parts; kInvalidArgument unless they are all of its rows, each once.
+/// Sorts a tensor's parts. Returns kInvalidArgument unless they cover each of its rows once.
 Status check_rows(const std::string& what, StoredTensor* tensor);
 
 }  // namespace rondo::fsdp

@@ -1,4 +1,4 @@
-// Names and limits of optimizers; the arithmetic is in fsdp/optimizer_rules.h.
+// Names and limits of optimizers. The arithmetic is in fsdp/optimizer_rules.h.
 #include "rondo/fsdp/optimizer.h"
 
 #include <fmt/format.h>

@@ -1,10 +1,10 @@
-// What sharded training does to arrays on a device, one thread's part of it. Host and device, like the reductions:
-// tests run the very same text on host threads.
+// Optimizer kernels for a device: the part of one thread. The code compiles for host and device, so tests run it on
+// host threads.
 //
 //   rondo_optimizer_{sgd,momentum,adam,adadelta}   one pass over parameters, gradients and state
 //   rondo_floats_{add,scale}, rondo_add_squares    micro-batches, clipping
 //
-// Every array is read and written once, 16 bytes at a time where all arrays are aligned so.
+// Every array is read and written once, 16 bytes at a time if all arrays are aligned to 16 bytes.
 #pragma once
 
 #include "fsdp/optimizer_rules.h"
@@ -13,17 +13,17 @@
 
 namespace rondo {
 
-/// The one argument of each of these kernels. Pointers are the device's; those that a kernel does not use are null.
+/// The only argument of each kernel. Pointers are device pointers. Unused pointers are null.
 struct OptimizerArgs {
-  float* params;       // of rondo_floats_*: what is changed
-  const float* grads;  // what is read
+  float* params;       // for rondo_floats_*: the array that is changed
+  const float* grads;  // the array that is read
   float* states[2];
-  double* lanes;  // rondo_add_squares: kSquareLanes sums
+  double* lanes;  // for rondo_add_squares: kSquareLanes sums
   uint64_t num_elems;
   RuleConstants constants;
 };
 
-inline constexpr uint32_t kOptimizerThreads = 512;  // of a block
+inline constexpr uint32_t kOptimizerThreads = 512;  // threads of a block
 
 namespace device_kernels {
 
@@ -34,7 +34,7 @@ RONDO_HOST_DEVICE_INLINE void store_floats(float* p, uint64_t i, const Words<4>&
   store_aligned(reinterpret_cast<std::byte*>(p + i), v);
 }
 
-/// The arrays of a rule, or of a rule's shape: params, grads, and as many states as it has.
+/// Applies a rule to its arrays: params, grads and Rule::kStates states.
 template <class Rule>
 RONDO_HOST_DEVICE_INLINE void grid_rule(const OptimizerArgs& a, Threads threads) {
   constexpr bool kOne = Rule::kStates > 0, kTwo = Rule::kStates > 1;
@@ -70,13 +70,13 @@ struct AddRule {
     to += from;
   }
 };
-/// Reads what it changes: grads is params.
+/// params is both input and output.
 struct ScaleRule {
   static constexpr int kStates = 0;
   static RONDO_HOST_DEVICE_INLINE void apply(const RuleConstants& c, float& x, float, float&, float&) { x *= c.scale; }
 };
 
-/// A lane is one thread's from beginning to end, so that any grid adds in the same order.
+/// One thread adds all elements of a lane. Therefore every grid size adds in the same order.
 RONDO_HOST_DEVICE_INLINE void grid_add_squares(const OptimizerArgs& a, Threads threads) {
   for (uint32_t lane = threads.index; lane < kSquareLanes && lane < a.num_elems; lane += threads.count) {
     double sum = a.lanes[lane];
@@ -89,7 +89,7 @@ RONDO_HOST_DEVICE_INLINE void grid_add_squares(const OptimizerArgs& a, Threads t
 }  // namespace device_kernels
 }  // namespace rondo
 
-// X(name of the kernel, what a thread does): all of them, for kernels.cu and for host threads.
+// X(kernel name, thread function) for each kernel. Used by kernels.cu and by host threads.
 #define RONDO_OPTIMIZER_KERNELS(X)                                                          \
   X(rondo_optimizer_sgd, rondo::device_kernels::grid_rule<rondo::SgdRule>)                  \
   X(rondo_optimizer_momentum, rondo::device_kernels::grid_rule<rondo::MomentumRule>)        \

@@ -1,8 +1,6 @@
-// Optimizers, one element at a time: the one text that the host's loops (optimizer.cc) and the CUDA kernels
-// (fsdp/optimizer_kernels.h) run, so that both give the same bits. Both are compiled without contraction of
-// a * b + c, and with square roots and divisions that round as IEEE 754 says.
-//
-// Thread safety: plain values and pure functions.
+// Optimizers, one element at a time. The host's loops (host_optimizer.cc) and the CUDA kernels (optimizer_kernels.h)
+// run this code, so that both give the same bits. Both are compiled without contraction of a * b + c, and with IEEE 754
+// rounding of square roots and divisions. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cmath>
@@ -12,14 +10,14 @@
 
 namespace rondo {
 
-/// What is equal for all elements of a step.
+/// Constants of one step, equal for all elements.
 struct RuleConstants {
-  float scale = 1;               // of gradients
-  float lr = 0, decay = 0;       // decay: added to the gradient
+  float scale = 1;               // factor for gradients
+  float lr = 0, decay = 0;       // decay is added to the gradient
   float momentum = 0, rest = 0;  // rest: 1 - dampening, or 1 - rho
   float keep = 1;                // decoupled weight decay
   float b1 = 0, n1 = 0, b2 = 0, n2 = 0;
-  float rate = 0, root = 0;  // lr and 1 / sqrt of the second moment, both with their bias taken out
+  float rate = 0, root = 0;  // bias-corrected lr and 1 / sqrt of the second moment
   float rho = 0, eps = 0;
   bool first = false, nesterov = false;
 };
@@ -62,8 +60,8 @@ struct AdadeltaRule {
   }
 };
 
-/// Sums of squares are kept in so many lanes, element i of an array in lane i modulo their number, and the lanes are
-/// added last: an order that does not depend on how many threads work on it.
+/// Number of partial sums of squares. Element i of an array goes to lane i % kSquareLanes, and the lanes are added
+/// last. This order does not depend on the number of threads.
 inline constexpr uint32_t kSquareLanes = 32768;
 
 }  // namespace rondo

@@ -11,8 +11,8 @@ Engine::Pass::Pass(Engine& engine, Impl& impl, PassKind kind)
       actions_(impl.plan.pass(kind, impl.order)),
       uses_(impl.plan.units().size()) {}
 
-// Where the list has the use, from here on; its end where it has not, or where other uses would be passed over that
-// may still come.
+// Index of this use in the rest of the list. Returns the list's size if it is not there, or if it comes after uses that
+// may still happen.
 size_t Engine::Pass::find(Act act, int u) const {
   for (size_t i = next_; i < actions_.size(); ++i) {
     const Action& a = actions_[i];
@@ -46,8 +46,8 @@ Status Engine::Pass::begin(Act act, int u) {
   return {};
 }
 
-// What the list has before a use, while that is none yet: it may have the unit's buffer for another. Forward again in
-// backward is on the way to the unit's own: what others do before that comes before this, too.
+// Runs the list up to this use, before this use takes a buffer: an earlier action may need it for another unit. A
+// repeated forward in backward comes before the unit's backward, so it runs the list up to that point.
 Status Engine::Pass::come_to(Act act, int u) {
   const bool again_in_backward = act == Act::kForward && backward_;
   const size_t at = find(again_in_backward ? Act::kBackward : act, u);
@@ -59,7 +59,7 @@ Status Engine::Pass::come_to(Act act, int u) {
   return {};
 }
 
-// Which gathers are put off would depend on what a rank has in use.
+// Refuses overlapping uses, because the postponed gathers would depend on the units that a rank has in use.
 Status Engine::Pass::check_enclosed(int u) const {
   if (impl_.plan.options().strategy != Strategy::kShardAll) return {};
   for (int v = 0; v < static_cast<int>(uses_.size()); ++v)
@@ -71,7 +71,7 @@ Status Engine::Pass::check_enclosed(int u) const {
   return {};
 }
 
-// Out of order, the reduction that has the buffer may not have been waited for.
+// Out of order, the buffer may still have a reduction that was not waited for.
 Status Engine::Pass::take_grads(int u) {
   if (impl_.unit(u).grad_buffer < 0) return {};
   const int writer = impl_.writer_of(u);
@@ -92,7 +92,7 @@ Status Engine::Pass::end(Act act, int u) {
   return advance_eagerly();
 }
 
-// Out of order it stays, until another unit needs its buffer or the pass ends.
+// Out of order, the parameters stay until another unit needs the buffer or the pass ends.
 Status Engine::Pass::end_forward(int u) {
   Use& mine = use(u);
   impl_.span("compute", "forward ", u, mine.forward_since);
@@ -105,7 +105,7 @@ Status Engine::Pass::end_backward(int u) {
   mine.in_backward = false;
   impl_.span("compute", "backward ", u, mine.backward_since);
   seen_.backward.push_back(u);
-  // A unit around others is begun before them: by now it may be its turn.
+  // An enclosing unit begins backward before its inner units. The list may have reached its position by now.
   if (const size_t at = mine.off_list ? find(Act::kBackward, u) : actions_.size(); at < actions_.size()) {
     mine.off_list = false;
     RONDO_TRY(advance(at));
@@ -125,7 +125,7 @@ Status Engine::Pass::advance(size_t to) {
   return {};
 }
 
-// What only issues or gives back.
+// Runs the next actions that only issue or release.
 Status Engine::Pass::advance_eagerly() {
   for (; next_ < actions_.size(); ++next_) {
     const Act act = actions_[next_].act;
@@ -135,7 +135,7 @@ Status Engine::Pass::advance_eagerly() {
   return {};
 }
 
-// An action of the list, but for what was done out of order before.
+// Runs an action of the list, unless it was already done out of order.
 Status Engine::Pass::perform(const Action& a) {
   const int u = a.unit;
   Use& mine = use(u);
@@ -145,12 +145,12 @@ Status Engine::Pass::perform(const Action& a) {
   switch (a.act) {
     case Act::kGather: {
       const int held = impl_.holder_of(u);
-      if (state.where != Where::kAway || (held >= 0 && held != u)) return {};  // the wait will see to it
+      if (state.where != Where::kAway || (held >= 0 && held != u)) return {};  // the wait will gather it
       return engine_.gather(u);
     }
     case Act::kWaitGather: return fetch(u);
     case Act::kForward: return {};
-    case Act::kBackward: return take_grads(u);  // never used: zeros
+    case Act::kBackward: return take_grads(u);  // for a skipped unit this makes zeros
     case Act::kRelease:
       if (mine.used()) mine.release_due = true;
       else RONDO_TRY(let_go(u));
@@ -165,7 +165,7 @@ Status Engine::Pass::perform(const Action& a) {
   return {};
 }
 
-// A unit that was gathered ahead gives way to one that is needed now.
+// Gathers a unit now if needed. A unit that was gathered ahead and is not in use gives up its buffer.
 Status Engine::Pass::fetch(int u) {
   UnitState& state = impl_.state(u);
   if (state.where == Where::kAway) {
@@ -191,7 +191,7 @@ Status Engine::Pass::finish() {
   size_t end = next_;
   while (end < actions_.size() && actions_[end].act != Act::kStep) ++end;
   RONDO_TRY(advance(end));
-  for (int u = 0; u < static_cast<int>(uses_.size()); ++u)  // out of order: the list does not know of it
+  for (int u = 0; u < static_cast<int>(uses_.size()); ++u)  // reductions out of order are not in the list
     if (impl_.state(u).reducing) RONDO_TRY(engine_.wait_reduce(u));
   for (int u = 0; kind_ == PassKind::kTrain && u < static_cast<int>(uses_.size()); ++u)
     if (impl_.state(u).writing)
@@ -199,7 +199,7 @@ Status Engine::Pass::finish() {
           fmt::format("the backward of {} began after its gradients were reduced, without the forward "
                       "that says in which order to wait: run forward in the pass, or adopt_order",
                       impl_.name(u)));
-  // What is still here would be stale after the next step.
+  // Parameters that stay gathered would be stale after the next step.
   const Strategy s = impl_.plan.options().strategy;
   const bool gathers = s == Strategy::kShardAll || s == Strategy::kShardGradients;
   for (int u = 0; gathers && u < static_cast<int>(uses_.size()); ++u) RONDO_TRY(let_go(u));

@@ -1,15 +1,13 @@
-// One pass over the model as it happens: the plan's list, followed by what the caller uses next. The parts of the list
-// that lie before a use are done when it comes; what needs no waiting is done as soon as a use ends.
+// One pass over the model, driven by the caller's uses of units. The plan's list gives the order. begin() runs all
+// actions of the list before that use. end() then runs the following actions that need no waiting.
 //
 //   list     gather 1, gather 2, wait 1, FORWARD 1, release 1, gather 3, wait 2, FORWARD 2, ...
 //            '------- begin(1) -------'             '------ end(1) ----' '-- begin(2)
 //
-// A unit that is passed over takes part in all communication and contributes zeros: so ranks may leave out different
-// ones, as long as the uses of a rank do not overlap. A unit out of order gets its parameters on the spot, by a gather
-// that no list has, and its gradients are reduced on the spot, but for those that have a buffer of their own: they wait
-// for the list.
-//
-// Thread safety: one thread at a time.
+// A unit that the caller skips takes part in all communication and contributes zeros. Therefore ranks may skip
+// different units, as long as the uses of a rank do not overlap. A unit out of order is gathered at once, by an extra
+// gather that is in no list. Its gradients are also reduced at once, unless it has its own gradient buffer; then the
+// reduction waits for the list. Thread safety: one thread at a time.
 #pragma once
 
 #include <functional>
@@ -25,26 +23,26 @@ class Engine::Pass {
 
   Status begin(Act act, int unit);
   Status end(Act act, int unit);
-  /// All up to the optimizer.
+  /// Runs all actions before the optimizer.
   Status finish();
-  /// The rest: the optimizer, or what is called in its place, and gathers of what it has changed.
+  /// Runs the optimizer, or `instead`, and then gathers the changed parameters.
   Status step(const std::function<Status()>& instead);
 
   enum class Stage : uint8_t { kOpen, kFailed, kEnded };
   Stage stage() const { return stage_; }
   PassKind kind() const { return kind_; }
-  /// In which order units were begun in forward, and ended in backward.
+  /// The order in which units began forward and ended backward.
   const Order& seen() const { return seen_; }
 
  private:
   struct Use {
-    int forward = 0;  // begun, and not ended
+    int forward = 0;  // number of begun and not ended uses
     bool in_backward = false;
     bool forward_seen = false;
     bool backward_seen = false;
     uint64_t forward_since = 0, backward_since = 0;  // on trace_clock()
     bool off_list = false;                           // the last begin was out of order
-    bool release_due = false, reduce_due = false;    // the list has come to it while the unit was in use
+    bool release_due = false, reduce_due = false;    // the list reached this action while the unit was in use
     bool used() const { return forward > 0 || in_backward; }
   };
 
@@ -68,7 +66,7 @@ class Engine::Pass {
   size_t next_ = 0;
   std::vector<Use> uses_;
   Order seen_;
-  bool backward_ = false;  // has begun
+  bool backward_ = false;  // backward has begun
   Stage stage_ = Stage::kOpen;
 };
 

@@ -26,10 +26,10 @@ Status check_options(const Options& o) {
   return {};
 }
 
-// Those that a unit takes from others when its turn comes, and those that are one unit's own.
+// Sizes of the buffers: first the shared ones, which units use in turn, then the buffers of single units.
 struct Buffers {
   std::vector<uint64_t>* bytes;
-  int shared = 0;  // the first so many
+  int shared = 0;  // number of shared buffers
 
   int take_turn(int turn, uint64_t need) {
     const int b = turn % shared;
@@ -96,11 +96,11 @@ Memory Plan::memory(Rank r) const {
     for (const Segment& s : u.segments) {
       const uint64_t owned = s.counts[part], bytes = owned * dtype_bytes(s.master);
       const bool one_type = s.param == s.master;
-      if (!u.resident || !one_type || options_.offload) m.master += bytes;  // else it is its part of the buffer
+      if (!u.resident || !one_type || options_.offload) m.master += bytes;  // else they are in the buffer
       if (options_.offload && (s.trainable || !one_type)) m.staging = std::max(m.staging, bytes);
       if (!s.trainable) continue;
       if (options_.shard_ranks > 1 || !one_type || !u.keeps_grads || options_.offload)
-        m.grads += bytes;  // else they stay where they are made
+        m.grads += bytes;  // else they stay where they were computed
       m.optimizer += owned * options_.optimizer_bytes;
     }
   }

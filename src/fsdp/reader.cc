@@ -9,7 +9,7 @@ namespace rondo::fsdp {
 
 namespace {
 
-constexpr size_t kMostOpen = 8;  // a rank's rows lie in a few files at a time; parameters and states take turns
+constexpr size_t kMostOpen = 8;  // a rank's rows are in a few files at a time, and parameters and states alternate
 
 }  // namespace
 

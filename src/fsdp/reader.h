@@ -1,7 +1,6 @@
-// Reads rows of tensors from whatever files hold them. A file's header is read and checked when the first row is wanted
-// from it, and kept; of the files only the last few stay open, for there may be more than a process can have.
-//
-// Thread safety: one thread at a time.
+// Reads rows of tensors from the files of a checkpoint. A file's header is read and checked at the first row read from
+// it, and is then kept. Only the last few files stay open, because a checkpoint may have more files than a process may
+// open. Thread safety: one thread at a time.
 #pragma once
 
 #include <list>
@@ -18,10 +17,10 @@ class Reader {
  public:
   /// contents must outlive it.
   explicit Reader(const Contents& contents) : contents_(contents) {}
-  /// num_rows > 0 rows of a tensor of contents, one after the other. Errors: kInvalidArgument (a file is not what
-  /// contents says), kSystem.
+  /// Reads num_rows > 0 consecutive rows of a tensor of contents. Errors: kInvalidArgument (a file differs from
+  /// contents), kSystem.
   Status read(const StoredTensor& tensor, uint64_t first_row, uint64_t num_rows, void* to);
-  /// The same for bytes of a tensor, from one of its first byte on.
+  /// Reads a byte range of a tensor in the same way.
   Status read_bytes(const StoredTensor& tensor, uint64_t first_byte, uint64_t size_bytes, void* to);
 
  private:
@@ -30,7 +29,7 @@ class Reader {
 
   const Contents& contents_;
   std::map<size_t, Tensors> headers_;
-  std::list<std::pair<size_t, File>> open_;  // the one used last in front
+  std::list<std::pair<size_t, File>> open_;  // last used first
 };
 
 }  // namespace rondo::fsdp

@@ -34,8 +34,8 @@ uint64_t from_little_endian(std::string_view bytes) {
   return value;
 }
 
-// JSON lets a key stand twice and keeps one; here that would hide a tensor. (A callback of the parser would see the
-// keys too, but with one it looks through the whole object again after each of its members.)
+// Finds a repeated key. JSON keeps one of two equal keys, and that would hide a tensor. (A parser callback would be
+// quadratic: with one, the parser looks through the whole object again after each member.)
 struct FindTwice final : Json::json_sax_t {
   std::set<std::string> seen;
   std::string twice;
@@ -104,7 +104,7 @@ Status read_metadata(const Json& json, const std::string& file, std::map<std::st
   return {};
 }
 
-// In the order in which they lie, from the header's end to the file's, without holes.
+// Sorts tensors by file position and checks that they fill the data without gaps.
 Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, std::vector<TensorEntry>* tensors) {
   std::sort(tensors->begin(), tensors->end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

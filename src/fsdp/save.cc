@@ -1,4 +1,4 @@
-// save(): every rank writes its file, rank 0 the rest; after each stage all know whether all have done it.
+// save(): every rank writes its file, and rank 0 writes the rest. After each stage all ranks agree on success.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 namespace rondo::fsdp {
 namespace {
 
-// What rank 0 must know of another rank's file.
+// What every rank reports to rank 0 about its file.
 struct Record {
-  uint64_t size_bytes = 0;  // 0: it has none
+  uint64_t size_bytes = 0;  // 0: the rank has no file
   char sha256[64] = {};
 };
 
-// One rank's part of a tensor, as it goes to a file.
+// One rank's part of a tensor, as a file stores it.
 struct Piece {
   std::string name;
   const Tensor* tensor;
@@ -37,7 +37,7 @@ std::vector<uint64_t> shape_of(const Tensor& t, uint64_t num_rows) {
   return shape;
 }
 
-// From an element of the tensor on; nothing of a tensor without elements.
+// Address of an element of the tensor. Null for a tensor without elements.
 const void* data_at(const Part* part, uint64_t first) {
   return part == nullptr
              ? nullptr
@@ -79,14 +79,14 @@ class Saving {
   const std::string folder_;
   const SaveOptions& options_;
   std::vector<std::string> states_;
-  bool replaced_ = false;  // the new checkpoint stands
+  bool replaced_ = false;  // the new checkpoint is in place
 };
 
 Status Saving::check() const {
   if (folder_.empty() || folder_ == "/")
     return Status(StatusCode::kInvalidArgument, "directory: expected a folder's name");
   RONDO_TRY(check_names(plan_));
-  if (!parse_json(options_.items, kMostDepth - 1).is_object())  // in the manifest they are one level deeper
+  if (!parse_json(options_.items, kMostDepth - 1).is_object())  // the manifest adds one nesting level
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("options.items: expected a JSON object, nested at most {} deep", kMostDepth - 1));
   return {};
@@ -100,12 +100,12 @@ Status Saving::run() {
   if (s.ok()) s = agree(calls_, write_mine(&mine));
   if (s.ok()) s = calls_.all_gather(mine.data(), all.data(), 2 * sizeof(Record), Dtype::kUint8);
   if (s.ok()) s = agree(calls_, first ? finish(all) : Status());
-  // Once replaced, what stands beside is the old checkpoint: after an error a crash may bring either of them back.
+  // After the exchange DIR.saving holds the old checkpoint. It stays after an error: a crash may restore either one.
   if (!s.ok() && first && !replaced_) (void)remove_checkpoint(beside());
   return s;
 }
 
-// Parameters first, then what the optimizer keeps: the same rows.
+// Writes the parameters, then the same rows of the optimizer's states.
 Status Saving::write_mine(std::vector<Record>* mine) {
   RONDO_TRY(engine_.settled());
   const std::vector<Part> parts = engine_.parts();
@@ -130,7 +130,7 @@ Status Saving::write_mine(std::vector<Record>* mine) {
   return {};
 }
 
-// A rank without rows writes no file: PyTorch refuses one that says nothing of any tensor.
+// A rank without rows writes no file, because PyTorch refuses a file without tensors.
 Expected<Record> Saving::write_file(const std::string& path, const std::vector<Piece>& pieces) const {
   if (pieces.empty()) return Record{};
   Safetensors file;
@@ -159,7 +159,7 @@ Expected<Record> Saving::write_file(const std::string& path, const std::vector<P
   return record;
 }
 
-// Straight from where they lie; from a device piece by piece.
+// Writes host memory directly. Device memory is copied in pieces.
 Status Saving::write_values(Writer& writer, const void* data, uint64_t size_bytes, Sha256* hash) const {
   Device& keeper = engine_.keeper();
   if (keeper.memory() == rondo::Memory::kHost) return writer.write(data, size_bytes, hash);
@@ -172,7 +172,7 @@ Status Saving::write_values(Writer& writer, const void* data, uint64_t size_byte
   return {};
 }
 
-// What lies where follows from the plan; only sizes and checksums come from the ranks.
+// The plan determines which rows are in which file. Only sizes and checksums come from the ranks.
 Contents Saving::describe(const std::vector<Record>& records) const {
   Contents c;
   c.nranks = comm_.size();

@@ -40,7 +40,7 @@ std::vector<Stretch> stretches(const Plan& plan, Rank r) {
 size_t first_of_tied(const UnitPlan& unit, const Tensor& tensor) {
   const std::string* name = &tensor.tied_to;
   size_t found = static_cast<size_t>(&tensor - unit.tensors.data());
-  for (size_t i = found; i-- > 0 && !name->empty();)  // a partner comes before, and may be tied itself
+  for (size_t i = found; i-- > 0 && !name->empty();)  // a partner comes before and may itself be tied
     if (unit.tensors[i].name == *name) found = i, name = &unit.tensors[i].tied_to;
   return found;
 }

@@ -1,8 +1,8 @@
-// Which rows of which tensors a rank writes into a checkpoint: a pure function of the plan, so that every rank knows it
-// of all.
+// Computes the rows of tensors that each rank writes into a checkpoint. It is a pure function of the plan, so that
+// every rank computes it for all ranks.
 //
-// Those that it owns; where replicas own the same, each takes an equal share of the rows of every tensor. A tensor
-// without elements is rank 0's.
+// A rank writes rows that it owns. If replicas own the same rows, each writes an equal share of every tensor's rows.
+// Rank 0 writes tensors without elements.
 #pragma once
 
 #include <string>
@@ -19,10 +19,10 @@ struct Stretch {
 };
 std::vector<Stretch> stretches(const Plan& plan, Rank r);
 
-/// Index of the tensor whose memory a tied one has; its own otherwise.
+/// Index of the tensor whose memory this tensor uses: its own index unless it is tied.
 size_t first_of_tied(const UnitPlan& unit, const Tensor& tensor);
 
-/// kInvalidArgument when two tensors have one full name, or one is no UTF-8.
+/// Returns kInvalidArgument if two tensors have the same full name, or a name is not UTF-8.
 Status check_names(const Plan& plan);
 
 }  // namespace rondo::fsdp
