@@ -193,7 +193,7 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
         s = State::kComing;
         break;
       case Act::kWaitGather:
-        if (s == State::kAway) return wrong(i, fmt::format("{} is waited for, and not gathered", name(u)));
+        if (s == State::kAway) return wrong(i, fmt::format("{} is waited for before it is gathered", name(u)));
         s = State::kHere;
         break;
       case Act::kForward:
@@ -210,17 +210,17 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
         written = u;
         break;
       case Act::kRelease:
-        if (held != u) return wrong(i, fmt::format("{} is released, and not held", name(u)));
+        if (held != u) return wrong(i, fmt::format("{} is released but not held", name(u)));
         held = -1;
         s = State::kAway;
         break;
       case Act::kReduce:
-        if (written != u) return wrong(i, fmt::format("{} is reduced before its gradients are there", name(u)));
+        if (written != u) return wrong(i, fmt::format("{} is reduced before its gradients are written", name(u)));
         written = -1;
         reduced = u;
         break;
       case Act::kWaitReduce:
-        if (reduced != u) return wrong(i, fmt::format("the reduction of {} is waited for, and not under way", name(u)));
+        if (reduced != u) return wrong(i, fmt::format("the reduction of {} is waited for but not under way", name(u)));
         reduced = -1;
         has_gradients[static_cast<size_t>(u)] = true;
         break;
@@ -228,7 +228,7 @@ Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
         if (reduced == u || written == u)
           return wrong(i, fmt::format("{} is changed before its gradients are reduced", name(u)));
         if (!has_gradients[static_cast<size_t>(u)])
-          return wrong(i, fmt::format("{} is changed, and its gradients are never reduced", name(u)));
+          return wrong(i, fmt::format("{} is changed but its gradients are never reduced", name(u)));
         break;
     }
   }

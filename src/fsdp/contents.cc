@@ -27,12 +27,12 @@ Expected<uint64_t> first_row_of(const Json& info, const TensorEntry& t, const st
   const auto entry = info.find(t.name);
   if (entry == info.end() || !entry->is_object() || !entry->contains("saved_offsets") ||
       !(*entry)["saved_offsets"].is_array() || (*entry)["saved_offsets"].size() != t.shape.size())
-    return bad_checkpoint(path, fmt::format("tensor '{}': its place in the whole tensor is not said", t.name));
+    return bad_checkpoint(path, fmt::format("tensor '{}': DCP_SHARDING_INFO has no saved_offsets for it", t.name));
   uint64_t first = 0;
   size_t dimension = 0;
   for (const Json& offset : (*entry)["saved_offsets"]) {
     if (!offset.is_number_unsigned() || (dimension > 0 && offset.get<uint64_t>() != 0))
-      return bad_checkpoint(path, fmt::format("tensor '{}': it is cut otherwise than between rows", t.name));
+      return bad_checkpoint(path, fmt::format("tensor '{}': it is not cut between rows", t.name));
     if (dimension++ == 0) first = offset.get<uint64_t>();
   }
   return first;
@@ -47,7 +47,8 @@ Status add_file(const std::string& path, Contents* c) {
   const auto text = header.metadata.find("DCP_SHARDING_INFO");
   const bool sharded = text != header.metadata.end();
   const Json info = sharded ? parse_json(text->second) : Json::object();
-  if (!info.is_object()) return bad_checkpoint(path, "its DCP_SHARDING_INFO is no JSON object, or nested too deep");
+  if (!info.is_object())
+    return bad_checkpoint(path, "its DCP_SHARDING_INFO is not a JSON object or is nested too deep");
   std::set<std::string_view> names;
   for (const TensorEntry& t : header.tensors) {
     names.insert(t.name);
@@ -63,7 +64,7 @@ Status add_file(const std::string& path, Contents* c) {
         whole.shape.size() == t.shape.size() &&
         std::equal(whole.shape.begin() + !t.shape.empty(), whole.shape.end(), t.shape.begin() + !t.shape.empty());
     if (whole.dtype != t.dtype || !same_rows)
-      return bad_checkpoint(path, fmt::format("tensor '{}': it has another type or shape than in '{}'", t.name,
+      return bad_checkpoint(path, fmt::format("tensor '{}': its type or shape differs from that in '{}'", t.name,
                                               c->files[whole.parts.front().file].path));
     if (!t.shape.empty()) whole.shape[0] = std::max(whole.shape[0], first + rows);
     whole.parts.push_back({index, first, rows});
@@ -91,8 +92,8 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
   RONDO_TRY_ASSIGN(const std::string text, read_file(path, kMostManifestBytes));
   const Json json = parse_json(text);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object())
-    return bad_checkpoint(
-        path, "weight_map: expected an object of tensors and their files, in JSON that is not nested too deep");
+    return bad_checkpoint(path,
+                          "weight_map: expected a JSON object of tensors and their files that is not nested too deep");
   std::vector<std::string> files;
   for (const auto& [name, file] : json["weight_map"].items()) {
     const bool good = file.is_string() && !file.get_ref<const std::string&>().empty() &&
@@ -105,7 +106,7 @@ Expected<Contents> read_index(const std::string& folder, const std::string& path
     const auto t = c.parameters.find(name);
     const std::string expected = folder + "/" + file.get<std::string>();
     if (t == c.parameters.end() || c.files[t->second.parts.front().file].path != expected)
-      return bad_checkpoint(expected, fmt::format("tensor '{}' is not in it, and '{}' says so", name, path));
+      return bad_checkpoint(expected, fmt::format("tensor '{}' is not in it, but '{}' refers to it", name, path));
   }
   return c;
 }
@@ -137,18 +138,18 @@ Expected<Contents> inspect(const std::string& path) {
   if (auto shards = shards_in(path); !shards.empty()) return read_files(path, std::move(shards));
   return bad_checkpoint(
       path, fmt::format("there is no {}, model.safetensors.index.json, model.safetensors or shard-*.safetensors "
-                        "in it: it is no complete checkpoint",
+                        "in it: it is not a complete checkpoint",
                         kManifest));
 }
 
 Status verify_file(const StoredFile& stored) {
   RONDO_TRY_ASSIGN(const File file, File::open(stored.path));
   if (file.size_bytes() != stored.size_bytes)
-    return bad_checkpoint(
-        stored.path, fmt::format("it has {} bytes, and was written with {}", file.size_bytes(), stored.size_bytes));
+    return bad_checkpoint(stored.path,
+                          fmt::format("it has {} bytes but was written with {}", file.size_bytes(), stored.size_bytes));
   RONDO_TRY_ASSIGN(const std::string now, sha256_of(file));
   if (now != stored.sha256)
-    return bad_checkpoint(stored.path, "its bytes are not those that were written: SHA-256 differs");
+    return bad_checkpoint(stored.path, "its bytes have changed since it was written: SHA-256 differs");
   return {};
 }
 
@@ -156,9 +157,7 @@ Status verify(const Contents& contents) {
   for (const StoredFile& f : contents.files) {
     if (f.sha256.empty())
       return Status(StatusCode::kUnsupported,
-                    fmt::format("'{}': there is no checksum of it, only checkpoints that rondo "
-                                "has saved have them",
-                                f.path));
+                    fmt::format("'{}': it has no checksum; only checkpoints that rondo saved have checksums", f.path));
     RONDO_TRY(verify_file(f));
   }
   return {};

@@ -138,7 +138,7 @@ Status Engine::wait_gather(int u) {
   RONDO_TRY(impl_->check_unit(u));
   UnitState& s = impl_->state(u);
   if (s.where == Where::kAway)
-    return impl_->misuse(fmt::format("{} is waited for, and was not gathered", impl_->name(u)));
+    return impl_->misuse(fmt::format("{} is waited for but was not gathered", impl_->name(u)));
   const uint64_t begin = trace_clock();
   {
     const Stopwatch watch(&impl_->stats.gather_wait_ns);
@@ -155,7 +155,7 @@ Status Engine::wait_gather(int u) {
 Status Engine::release(int u) {
   RONDO_TRY(impl_->check_unit(u));
   UnitState& s = impl_->state(u);
-  if (s.where != Where::kHere) return impl_->misuse(fmt::format("{} is released, and is not here", impl_->name(u)));
+  if (s.where != Where::kHere) return impl_->misuse(fmt::format("{} is released but not gathered", impl_->name(u)));
   s.where = Where::kAway;
   impl_->holder_of(u) = -1;
   const int buffer = impl_->unit(u).data_buffer;
@@ -176,8 +176,8 @@ Status Engine::begin_grads(int u) {
                     impl_->name(u), impl_->name(has >= 0 ? has : u)));
   if (s.has_sum && !s.whole_sum && impl_->sums_where_computed(u))
     return impl_->misuse(
-        fmt::format("gradients of {} cannot be written a second time in a step: what is reduced lies where they are "
-                    "computed; leave the reductions of all micro-batches but the last away (Plan::step(false))",
+        fmt::format("gradients of {} cannot be written a second time in a step: the reduced sums are in the same "
+                    "buffer; reduce only in the last micro-batch (Plan::step(false) for the others)",
                     impl_->name(u)));
   if (has < 0) impl_->written_since[static_cast<size_t>(impl_->unit(u).grad_buffer)] = trace_clock();
   has = u;
@@ -192,7 +192,7 @@ Status Engine::reduce(int u) {
   if (impl_->unit(u).grad_buffer < 0) return {};
   UnitState& s = impl_->state(u);
   if (!s.writing)
-    return impl_->misuse(fmt::format("{} is reduced, and has no gradients: call begin_grads first", impl_->name(u)));
+    return impl_->misuse(fmt::format("{} is reduced but has no gradients: call begin_grads first", impl_->name(u)));
   s.writing = false;
   s.whole_sum = false;
   s.reducing = true;
@@ -209,7 +209,7 @@ Status Engine::wait_reduce(int u) {
   if (impl_->unit(u).grad_buffer < 0) return {};
   UnitState& s = impl_->state(u);
   if (!s.reducing)
-    return impl_->misuse(fmt::format("the reduction of {} is waited for, and is not under way", impl_->name(u)));
+    return impl_->misuse(fmt::format("the reduction of {} is waited for but is not under way", impl_->name(u)));
   const uint64_t begin = trace_clock();
   {
     const Stopwatch watch(&impl_->stats.reduce_wait_ns);
@@ -238,7 +238,7 @@ Status Engine::step(int u) {
     return impl_->misuse(fmt::format("{} is changed before its gradients are reduced", impl_->name(u)));
   if (!s.has_sum)
     return impl_->misuse(
-        fmt::format("{} is changed, and has no gradients of this step: reduce them first", impl_->name(u)));
+        fmt::format("{} is changed but has no gradients of this step: reduce them first", impl_->name(u)));
   if (!impl_->in_step) ++impl_->steps;
   impl_->in_step = true;
   const uint64_t begin = trace_clock();
@@ -317,18 +317,18 @@ Status Engine::run_all(const std::vector<Action>& actions, const Compute& comput
 Status Engine::begin_pass(PassKind kind) {
   RONDO_TRY(impl_->check_idle());
   if (impl_->pass != nullptr && impl_->pass->stage() != Pass::Stage::kEnded)
-    return impl_->misuse("a pass begins, and the one before has not ended well: call end_pass or cancel_pass");
+    return impl_->misuse("a pass begins but the previous one has not ended: call end_pass or cancel_pass");
   if (impl_->pass != nullptr && impl_->pass->kind() == PassKind::kTrain)
     return impl_->misuse(
-        "a pass begins, and the gradients of the one before wait for the optimizer: call step, or "
-        "cancel_pass to forget them; micro-batches before the last are of kind kAccumulate");
+        "a pass begins but the optimizer has not used the gradients of the previous one: call step, or cancel_pass to "
+        "discard them; use kind kAccumulate for all micro-batches except the last");
   impl_->pass = std::make_unique<Pass>(*this, *impl_, kind);
   return {};
 }
 
 Status Engine::in_pass() const {
   if (impl_->pass != nullptr && impl_->pass->stage() == Pass::Stage::kOpen) return {};
-  return impl_->misuse("there is no pass under way: call begin_pass first");
+  return impl_->misuse("no pass is under way: call begin_pass first");
 }
 
 Status Engine::begin(Act act, int u) {

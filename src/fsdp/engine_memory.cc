@@ -32,10 +32,10 @@ Status Engine::Impl::agree() {
   RONDO_TRY(calls.all_gather(&mine, all.data(), 1, Dtype::kUint64));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      return Status(StatusCode::kMismatch,
-                    fmt::format("rank {}: rank {} has another plan or other options: both must be "
-                                "equal on all ranks",
-                                comm.rank(), r));
+      return Status(
+          StatusCode::kMismatch,
+          fmt::format("rank {}: rank {} has a different plan or different options: both must be equal on all ranks",
+                      comm.rank(), r));
   return {};
 }
 
@@ -69,8 +69,7 @@ Status Engine::Impl::open() {
                     place_name(device.ordinal()), place_name(at)));
   if (offloads() && !streams())
     return misuse(
-        "the plan has offload, and the engine's buffers are host memory already: there is nothing to move; "
-        "build the plan without it");
+        "the plan has offload but the engine's buffers are already in host memory: build the plan without offload");
   RONDO_TRY(agree());
   RONDO_TRY(make_groups());
   for (int b = 0; b < plan.num_data_buffers(); ++b) {
@@ -115,9 +114,9 @@ Status Engine::Impl::make_unit(size_t u) {
   RONDO_TRY_ASSIGN(states[u].changed, make_event());
   for (const Segment& s : p.segments) {
     if (s.trainable && s.master != Dtype::kFloat32)
-      return Status(StatusCode::kUnsupported, fmt::format("rank {}: unit '{}': what is trained must be owned as float, "
-                                                          "not {}",
-                                                          comm.rank(), p.name, dtype_name(s.master)));
+      return Status(StatusCode::kUnsupported,
+                    fmt::format("rank {}: unit '{}': trainable tensors must be owned as float, not {}", comm.rank(),
+                                p.name, dtype_name(s.master)));
     Owned o;
     const uint64_t owned = s.counts[part], size = owned * dtype_bytes(s.master);
     const bool one_type = s.param == s.master;

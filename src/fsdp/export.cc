@@ -66,8 +66,8 @@ Status export_full(Engine& engine, const Sink& sink) {
   for (const UnitPlan& unit : units) most = std::max(most, unit_bytes(unit));
   std::unique_ptr<std::byte[]> whole(first ? new (std::nothrow) std::byte[most] : nullptr);
   const bool room = !first || whole != nullptr;
-  RONDO_TRY(
-      agree(calls, room ? engine.settled() : Status(StatusCode::kSystem, "no memory for the largest unit, whole")));
+  RONDO_TRY(agree(
+      calls, room ? engine.settled() : Status(StatusCode::kSystem, "no memory for the whole of the largest unit")));
   const std::vector<Part> parts = engine.parts();
   for (size_t u = 0; u < units.size(); ++u) {
     RONDO_TRY(collect(engine, calls, parts, u, whole.get()));

@@ -79,7 +79,7 @@ Expected<File> File::open(const std::string& path) {
   struct stat s;
   if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) {
     ::close(fd);
-    return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no file", path));
+    return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is not a file", path));
   }
   return File(fd, path, static_cast<uint64_t>(s.st_size));
 }

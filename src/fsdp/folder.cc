@@ -39,8 +39,8 @@ Status list_checkpoint(const std::string& folder, bool inner, std::vector<std::s
       paths->push_back(path);
     } else {
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("'{}' cannot be replaced by a checkpoint: '{}' is in it, which is none's; name another "
-                                "folder, or move that away",
+                    fmt::format("'{}' cannot be replaced by a checkpoint: it contains '{}', which is not part of a "
+                                "checkpoint; name another folder, or move that file away",
                                 folder, name));
     }
   }
@@ -57,7 +57,7 @@ Status check_replaceable(const std::string& folder) {
   if (::lstat(folder.c_str(), &s) != 0) return errno == ENOENT ? Status() : system_error("look at", folder);
   if (!S_ISDIR(s.st_mode))
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' cannot be replaced by a checkpoint: it is no folder", folder));
+                  fmt::format("'{}' cannot be replaced by a checkpoint: it is not a folder", folder));
   std::vector<std::string> paths;
   return list_checkpoint(folder, false, &paths);
 }

@@ -86,13 +86,13 @@ Expected<UnitPlan> lay_out(const Unit& unit, const Options& options) {
   plan.tensors = unit.tensors;
   std::unordered_map<std::string, size_t> by_name;
   for (const Tensor& t : unit.tensors) {
-    if (!by_name.emplace(t.name, plan.placed.size()).second) return wrong(unit, t, "there are two of this name");
+    if (!by_name.emplace(t.name, plan.placed.size()).second) return wrong(unit, t, "two tensors have this name");
     RONDO_TRY_ASSIGN(const uint64_t elems, count_elems(unit, t));
     if (!t.tied_to.empty()) {
       const auto partner = by_name.find(t.tied_to);
       if (partner == by_name.end() || partner->second == plan.placed.size())
         return wrong(unit, t,
-                     fmt::format("it is tied to '{}', which is no tensor before it in this unit: tied tensors "
+                     fmt::format("it is tied to '{}', which is not an earlier tensor of this unit: tied tensors "
                                  "are gathered together",
                                  t.tied_to));
       const Placed at = plan.placed[partner->second];

@@ -75,10 +75,10 @@ Expected<const StoredTensor*> Loading::find(const UnitPlan& unit, const Tensor& 
     return bad_checkpoint(path_, fmt::format("there is no tensor '{}', which the plan has", full_name(unit, t)));
   const StoredTensor& s = it->second;
   if (s.shape != t.shape)
-    return bad_checkpoint(path_, fmt::format("tensor '{}' has shape [{}], in the plan [{}]", s.name,
+    return bad_checkpoint(path_, fmt::format("tensor '{}' has shape [{}] but [{}] in the plan", s.name,
                                              fmt::join(s.shape, ", "), fmt::join(t.shape, ", ")));
   if (s.dtype != t.dtype)
-    return bad_checkpoint(path_, fmt::format("tensor '{}' is of {}, in the plan of {}", s.name, dtype_name(s.dtype),
+    return bad_checkpoint(path_, fmt::format("tensor '{}' has type {} but {} in the plan", s.name, dtype_name(s.dtype),
                                              dtype_name(t.dtype)));
   return &s;
 }
@@ -100,7 +100,7 @@ Status Loading::match_parameters() {
   const size_t shown = std::min<size_t>(surplus.size(), 5);
   return bad_checkpoint(
       path_,
-      fmt::format("{} tensors are not in the plan: {}{}; load with ignore_surplus = true to pass over them",
+      fmt::format("{} tensors are not in the plan: {}{}; load with ignore_surplus = true to ignore them",
                   surplus.size(), fmt::join(surplus.begin(), surplus.begin() + static_cast<ptrdiff_t>(shown), ", "),
                   shown < surplus.size() ? ", ..." : ""));
 }
@@ -109,9 +109,9 @@ Status Loading::match_states() {
   const OptimizerConfig& optimizer = engine_.optimizer();
   std::vector<std::string> names;
   for (int i = 0; i < optimizer_states(optimizer); ++i) names.push_back(optimizer_state_name(optimizer, i));
-  const char* remedy = "load with optimizer = false to begin without its state";
+  const char* remedy = "load with optimizer = false to start without its state";
   if (contents_.state_names != names)
-    return bad_checkpoint(path_, fmt::format("its optimizer kept [{}], this one keeps [{}]: {}",
+    return bad_checkpoint(path_, fmt::format("its optimizer has states [{}], this one has [{}]: {}",
                                              fmt::join(contents_.state_names, ", "), fmt::join(names, ", "), remedy));
   for (const auto& [where, stored] : stored_) {
     const Tensor& t = plan_.units()[where.first].tensors[where.second];

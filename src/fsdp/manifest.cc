@@ -84,7 +84,7 @@ Status Decoder::tensors(const Json& object, const char* key, size_t num_files,
     std::string dtype;
     RONDO_TRY(text(json, "dtype", place, &dtype));
     const auto known = safetensors_dtype(dtype);
-    if (!known) return wrong(place + "dtype", "a type of rondo's");
+    if (!known) return wrong(place + "dtype", "a type that rondo has");
     t.dtype = *known;
     const auto shape = json.find("shape"), parts = json.find("parts");
     if (shape == json.end() || !shape->is_array()) return wrong(place + "shape", "a list");
@@ -116,7 +116,7 @@ Status Decoder::fits(const Contents& c) const {
         const uint64_t part_bytes = p.num_rows * row_bytes, file_bytes = c.files[p.file].size_bytes;
         if (part_bytes > file_bytes - held[p.file])
           return wrong(fmt::format("tensor '{}'", name),
-                       fmt::format("no more bytes than '{}' has, which are {}", c.files[p.file].path, file_bytes));
+                       fmt::format("no more bytes than the size of '{}', {} bytes", c.files[p.file].path, file_bytes));
         held[p.file] += part_bytes;
       }
     }
@@ -149,7 +149,7 @@ Status check_rows(const std::string& what, StoredTensor* t) {
   const uint64_t rows = rows_of(t->shape);
   for (const StoredRows& p : t->parts) {
     if (p.first_row > at) return wrong(at, "is in no file");
-    if (p.first_row < at) return wrong(p.first_row, "is there twice");
+    if (p.first_row < at) return wrong(p.first_row, "occurs twice");
     if (__builtin_add_overflow(at, p.num_rows, &at) || at > rows) return wrong(rows, "is beyond its shape");
   }
   if (at < rows || t->parts.empty()) return wrong(at, "is in no file");
@@ -182,7 +182,7 @@ Expected<Contents> decode_manifest(const std::string& text, const std::string& w
   if (format != kFormat) return d.wrong("format", fmt::format("'{}'", kFormat));
   uint64_t version = 0, ranks = 0;
   RONDO_TRY(d.number(json, "version", "", UINT64_MAX, &version));
-  if (version != kVersion) return d.wrong("version", fmt::format("{}: a newer rondo has written it", kVersion));
+  if (version != kVersion) return d.wrong("version", fmt::format("{}: a newer rondo wrote this file", kVersion));
   RONDO_TRY(d.number(json, "ranks", "", INT32_MAX, &ranks));
   if (ranks == 0) return d.wrong("ranks", "at least 1");
   Contents c;

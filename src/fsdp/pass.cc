@@ -29,13 +29,13 @@ Status Engine::Pass::begin(Act act, int u) {
   if (act != Act::kForward && act != Act::kBackward) return impl_.misuse("only kForward and kBackward are begun");
   const bool forward = act == Act::kForward;
   if (!forward && kind_ == PassKind::kForwardOnly)
-    return impl_.misuse(fmt::format("backward of {} in a pass that is forward only", impl_.name(u)));
+    return impl_.misuse(fmt::format("backward of {} in a forward-only pass", impl_.name(u)));
   if (forward && !backward_) RONDO_TRY(check_enclosed(u));
   Use& mine = use(u);
   const bool again = mine.used();
   if (!forward && mine.backward_seen)
     return mine.in_backward ? Status()
-                            : impl_.misuse(fmt::format("backward of {} comes twice in a pass", impl_.name(u)));
+                            : impl_.misuse(fmt::format("backward of {} runs twice in a pass", impl_.name(u)));
   if (!again || !forward) RONDO_TRY(come_to(act, u));
   if (forward && !backward_) seen_.forward.push_back(u);
   if (forward) ++mine.forward, mine.forward_seen = true;
@@ -64,10 +64,9 @@ Status Engine::Pass::check_enclosed(int u) const {
   if (impl_.plan.options().strategy != Strategy::kShardAll) return {};
   for (int v = 0; v < static_cast<int>(uses_.size()); ++v)
     if (v != u && uses_[static_cast<size_t>(v)].forward > 0 && !impl_.unit(v).resident)
-      return impl_.misuse(
-          fmt::format("{} is used within {}, which gives its parameters back before that: set "
-                      "Unit::encloses of the outer one",
-                      impl_.name(u), impl_.name(v)));
+      return impl_.misuse(fmt::format(
+          "{} is used within {}, which releases its parameters earlier: set Unit::encloses of the outer one",
+          impl_.name(u), impl_.name(v)));
   return {};
 }
 
@@ -82,11 +81,11 @@ Status Engine::Pass::take_grads(int u) {
 Status Engine::Pass::end(Act act, int u) {
   RONDO_TRY(impl_.check_unit(u));
   if (act == Act::kForward) {
-    if (use(u).forward == 0) return impl_.misuse(fmt::format("forward of {} ends, and has not begun", impl_.name(u)));
+    if (use(u).forward == 0) return impl_.misuse(fmt::format("forward of {} ends but has not begun", impl_.name(u)));
     if (--use(u).forward > 0 || use(u).in_backward) return {};
     RONDO_TRY(end_forward(u));
   } else {
-    if (!use(u).in_backward) return impl_.misuse(fmt::format("backward of {} ends, and has not begun", impl_.name(u)));
+    if (!use(u).in_backward) return impl_.misuse(fmt::format("backward of {} ends but has not begun", impl_.name(u)));
     RONDO_TRY(end_backward(u));
   }
   return advance_eagerly();
@@ -196,8 +195,8 @@ Status Engine::Pass::finish() {
   for (int u = 0; kind_ == PassKind::kTrain && u < static_cast<int>(uses_.size()); ++u)
     if (impl_.state(u).writing)
       return impl_.misuse(
-          fmt::format("the backward of {} began after its gradients were reduced, without the forward "
-                      "that says in which order to wait: run forward in the pass, or adopt_order",
+          fmt::format("the backward of {} began after its gradients were reduced, without the forward that defines the "
+                      "order: run forward in the pass, or call adopt_order",
                       impl_.name(u)));
   // Parameters that stay gathered would be stale after the next step.
   const Strategy s = impl_.plan.options().strategy;

@@ -17,7 +17,7 @@ constexpr const char* kMetadata = "__metadata__";
 constexpr uint64_t kMostFileBytes = (uint64_t{1} << 63) - 1 - kLengthBytes - kMostHeaderBytes;  // of tensors
 
 Status bad_file(const std::string& file, const std::string& why) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no proper safetensors file: {}", file, why));
+  return Status(StatusCode::kInvalidArgument, fmt::format("'{}' is not a valid safetensors file: {}", file, why));
 }
 Status bad_file(const std::string& file, const std::string& tensor, const std::string& why) {
   return bad_file(file, fmt::format("tensor '{}': {}", tensor, why));
@@ -62,10 +62,10 @@ struct FindTwice final : Json::json_sax_t {
 Expected<Json> parse_header(std::string_view text, const std::string& file) {
   Json json = parse_json(text);
   if (!json.is_object())
-    return bad_file(file, fmt::format("its header is no JSON object, or nested deeper than {}", kMostDepth));
+    return bad_file(file, fmt::format("its header is not a JSON object or is nested deeper than {}", kMostDepth));
   FindTwice keys;
   (void)Json::sax_parse(text.begin(), text.end(), &keys);
-  if (!keys.twice.empty()) return bad_file(file, keys.twice, "it stands there twice");
+  if (!keys.twice.empty()) return bad_file(file, keys.twice, "it occurs twice");
   return json;
 }
 
@@ -73,7 +73,7 @@ Expected<TensorEntry> read_entry(const std::string& name, const Json& json, cons
   TensorEntry t{.name = name, .shape = {}};
   if (!json.is_object()) return bad_file(file, name, "expected an object with dtype, shape and data_offsets");
   const auto dtype = json.find("dtype"), shape = json.find("shape"), offsets = json.find("data_offsets");
-  if (dtype == json.end() || !dtype->is_string()) return bad_file(file, name, "its dtype is no string");
+  if (dtype == json.end() || !dtype->is_string()) return bad_file(file, name, "its dtype is not a string");
   const auto known = safetensors_dtype(dtype->get_ref<const std::string&>());
   if (!known) return bad_file(file, name, fmt::format("rondo has no type '{}'", dtype->get_ref<const std::string&>()));
   t.dtype = *known;
@@ -82,7 +82,7 @@ Expected<TensorEntry> read_entry(const std::string& name, const Json& json, cons
            std::all_of(array.begin(), array.end(), [](const Json& n) { return n.is_number_unsigned(); });
   };
   if (shape == json.end() || !whole_numbers(*shape))
-    return bad_file(file, name, "its shape is no list of whole numbers");
+    return bad_file(file, name, "its shape is not a list of whole numbers");
   for (const Json& n : *shape) t.shape.push_back(n.get<uint64_t>());
   if (offsets == json.end() || !whole_numbers(*offsets) || offsets->size() != 2)
     return bad_file(file, name, "its data_offsets are not two whole numbers");
@@ -96,9 +96,9 @@ Expected<TensorEntry> read_entry(const std::string& name, const Json& json, cons
 }
 
 Status read_metadata(const Json& json, const std::string& file, std::map<std::string, std::string>* to) {
-  if (!json.is_object()) return bad_file(file, "__metadata__ is no object");
+  if (!json.is_object()) return bad_file(file, "__metadata__ is not an object");
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) return bad_file(file, fmt::format("__metadata__ '{}' is no string", key));
+    if (!value.is_string()) return bad_file(file, fmt::format("__metadata__ '{}' is not a string", key));
     (*to)[key] = value.get_ref<const std::string&>();
   }
   return {};
@@ -112,13 +112,14 @@ Status place(uint64_t data_begin, uint64_t data_bytes, const std::string& file, 
   uint64_t at = 0;
   for (TensorEntry& t : *tensors) {
     if (t.begin != at)
-      return bad_file(file, t.name, fmt::format("it begins at byte {}, what is before it ends at {}", t.begin, at));
+      return bad_file(file, t.name,
+                      fmt::format("it begins at byte {}, but the data before it ends at {}", t.begin, at));
     at = t.end;
     if (at > data_bytes)
       return bad_file(file, t.name, fmt::format("it ends at byte {}, the file has {}: it is cut off", at, data_bytes));
     t.begin += data_begin, t.end += data_begin;
   }
-  if (at != data_bytes) return bad_file(file, fmt::format("{} bytes at its end are no tensor's", data_bytes - at));
+  if (at != data_bytes) return bad_file(file, fmt::format("{} bytes at its end belong to no tensor", data_bytes - at));
   return {};
 }
 
@@ -178,13 +179,13 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
   uint64_t at = 0;
   for (TensorEntry& t : file->tensors) {
     if (header.contains(t.name) || t.name == kMetadata)
-      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': there are two of this name", t.name));
+      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': two tensors have this name", t.name));
     if (!is_utf8(t.name))
-      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': its name is no UTF-8", t.name));
+      return Status(StatusCode::kInvalidArgument, fmt::format("tensor '{}': its name is not UTF-8", t.name));
     const auto bytes = tensor_bytes(t.dtype, t.shape);
     if (!bytes || *bytes > kMostFileBytes - at)
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("tensor '{}': with it the file has more bytes than a file can have", t.name));
+                    fmt::format("tensor '{}': with it the file would have more bytes than a file can have", t.name));
     t.begin = at, t.end = at + *bytes;
     at = t.end;
     header[t.name] = {{"dtype", safetensors_name(t.dtype)}, {"shape", t.shape}, {"data_offsets", {t.begin, t.end}}};
@@ -193,7 +194,7 @@ Expected<std::string> encode_safetensors(Safetensors* file) {
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMostHeaderBytes)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} tensors make a header of {} bytes, which no reader takes: at most {}",
+                  fmt::format("{} tensors need a header of {} bytes, but readers accept at most {}",
                               file->tensors.size(), text.size(), kMostHeaderBytes));
   for (TensorEntry& t : file->tensors) t.begin += kLengthBytes + text.size(), t.end += kLengthBytes + text.size();
   return little_endian(text.size()) + text;

@@ -84,7 +84,7 @@ class Saving {
 
 Status Saving::check() const {
   if (folder_.empty() || folder_ == "/")
-    return Status(StatusCode::kInvalidArgument, "directory: expected a folder's name");
+    return Status(StatusCode::kInvalidArgument, "directory: expected the name of a folder");
   RONDO_TRY(check_names(plan_));
   if (!parse_json(options_.items, kMostDepth - 1).is_object())  // the manifest adds one nesting level
     return Status(StatusCode::kInvalidArgument,

@@ -52,13 +52,13 @@ Status check_names(const Plan& plan) {
       const std::string name = full_name(unit, t);
       if (!is_utf8(name))
         return Status(StatusCode::kInvalidArgument,
-                      fmt::format("unit '{}', tensor '{}': a checkpoint's names are UTF-8", unit.name, t.name));
+                      fmt::format("unit '{}', tensor '{}': names in a checkpoint must be UTF-8", unit.name, t.name));
       if (!names.insert(name).second)
         return Status(
             StatusCode::kInvalidArgument,
-            fmt::format("unit '{}', tensor '{}': another tensor is called '{}' too, which a checkpoint cannot "
-                        "tell apart: give units other names",
-                        unit.name, t.name, name));
+            fmt::format(
+                "unit '{}', tensor '{}': another tensor has the full name '{}' too: give the units different names",
+                unit.name, t.name, name));
     }
   return {};
 }

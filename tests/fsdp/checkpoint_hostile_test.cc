@@ -94,7 +94,7 @@ TEST(HostileCheckpoint, ATensorIsNoLargerThanItsFile) {
   write_bytes(folder / "checkpoint.json", manifest_of({{shard, uint64_t{1} << 62}}, huge));
   const auto c = inspect(folder.path());
   ASSERT_TRUE(c.ok()) << c.status().to_string();
-  expect_refused(consolidate(*c, folder / "full"), "has 79 bytes, and was written with");
+  expect_refused(consolidate(*c, folder / "full"), "has 79 bytes but was written with");
   EXPECT_FALSE(std::filesystem::exists(folder / "full.saving"));
   EXPECT_FALSE(std::filesystem::exists(folder / "full"));
   // Each fits its file, and the two together no file at all.

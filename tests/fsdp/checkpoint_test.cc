@@ -288,7 +288,7 @@ TEST(Checkpoint, IsReplacedAndNothingElseIs) {
   std::filesystem::remove_all(folder / "c.saving");
   std::filesystem::remove_all(folder / "c");
   write_bytes(folder / "c", "a file");
-  refused("no folder");
+  refused("not a folder");
 }
 
 TEST(Checkpoint, MistakesOfASaveAreNamedOnAllRanks) {
@@ -368,11 +368,11 @@ TEST(Checkpoint, DamageIsNamed) {
   };
   const Defect defects[] = {
       {shard, nullptr, false, {shard, "No such file"}},
-      {shard, cut(1), false, {shard, "bytes, and was written with"}},
+      {shard, cut(1), false, {shard, "bytes but was written with"}},
       {shard, flip(1), true, {shard, "SHA-256"}},
       {optimizer, flip(5), true, {optimizer, "SHA-256"}},
       {shard, replace("\"F32\"", "\"F64\""), false, {shard, "tensor '", "data_offsets"}},
-      {shard, replace("\"layer0.w\":{\"data_", "\"layer9.w\":{\"data_"), false, {shard, "'layer0.w'", "and does not"}},
+      {shard, replace("\"layer0.w\":{\"data_", "\"layer9.w\":{\"data_"), false, {shard, "'layer0.w'", "does not hold"}},
       {"/checkpoint.json", nullptr, true, {}},  // then they are PyTorch's files: parameters alone
       {"/checkpoint.json", cut(3), true, {"checkpoint.json", "a JSON object"}},
       {"/checkpoint.json", replace("rondo checkpoint", "other checkpoint"), true, {"format"}},
@@ -438,7 +438,7 @@ TEST(Checkpoint, ParametersComeFromPlainFiles) {
   write_bytes(index, R"({"weight_map": {"a": "../x"}})");
   expect_names(inspect(folder / "hf").status(), {"weight_map.a"});
   std::filesystem::create_directory(folder / "empty");
-  expect_names(inspect(folder / "empty").status(), {"no complete checkpoint"});
+  expect_names(inspect(folder / "empty").status(), {"not a complete checkpoint"});
   expect_names(inspect(folder / "nowhere").status(), {"nowhere", "No such file"});
 }
 
@@ -468,7 +468,7 @@ TEST(Checkpoint, ShardsOfPyTorchAreRowsOfATensor) {
   EXPECT_EQ(verify(*c).code(), StatusCode::kUnsupported);
   for (const auto& [offsets, words] :
        {std::pair{"[4, 0]", "row 3 is in no file"}, std::pair{"[2, 0]", "row 2 is there"},
-        std::pair{"[3, 1]", "between rows"}, std::pair{"[3]", "is not said"}, std::pair{"[-1, 0]", "between rows"},
+        std::pair{"[3, 1]", "between rows"}, std::pair{"[3]", "no saved_offsets"}, std::pair{"[-1, 0]", "between rows"},
         std::pair{"[18446744073709551615, 0]", "so many rows"}}) {
     write_shard(second, "w", 2, offsets);
     expect_names(inspect(folder.path()).status(), {"'w'", words});

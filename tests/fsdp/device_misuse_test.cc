@@ -48,7 +48,7 @@ TEST(FsdpDeviceMisuse, OffloadFromTheHostHasNothingToMove) {
   const auto plan = Plan::build(net.model(), {.nranks = 1, .offload = true});
   ASSERT_TRUE(plan.ok());
   spawn(World::kThreads, 1, [&](Communicator& comm) {
-    expect_refused(Engine::create(*plan, comm, {}), {"offload", "nothing to move"});
+    expect_refused(Engine::create(*plan, comm, {}), {"offload", "without offload"});
   });
 }
 

@@ -127,7 +127,7 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
     fails(e.wait_reduce(0), {"not under way"});
     ASSERT_TRUE(e.begin_grads(2).ok());
     ASSERT_TRUE(e.release(0).ok());
-    fails(e.release(0), {"not here"});
+    fails(e.release(0), {"not gathered"});
     fails(e.step(3), {"'layer3'", "no gradients"});
     ASSERT_TRUE(comm.barrier().ok());
   });
