@@ -1,4 +1,4 @@
-// What the ways of `rondo calibrate` share: those of one host (cmd_calibrate.cc) and of several (calibrate_network.cc).
+// Shared by the two modes of `rondo calibrate`: one host (cmd_calibrate.cc) and several (calibrate_network.cc).
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace rondo::tools {
 
-/// Says why and ends the program with status 1.
+/// Prints the message and exits with status 1.
 [[noreturn]] void fail_calibrate(const std::string& message);
 
-/// Dates it, names the processor, puts it there whole, and says so.
+/// Adds date and processor, writes the whole file, and prints its path.
 void write_calibration(const std::string& path, Calibration calibration);
 
-/// Of every rank of a launcher's job on several hosts. Times every candidate of a few calls and fits the constants that
-/// count between hosts; the others are those of the file, if it is there, else the built-in ones. Rank 0 writes. The
-/// program's status. force: writes whatever why_unfit says.
+/// Runs on every rank of a launcher's job on several hosts. Times every candidate of a few calls and fits the constants
+/// for traffic between hosts. The other constants come from the file if it exists, else they are the built-in ones.
+/// Rank 0 writes the file. Returns the exit status. force: write even if why_unfit refuses.
 int calibrate_network(const std::string& path, bool force);
 
 }  // namespace rondo::tools

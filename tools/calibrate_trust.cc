@@ -21,12 +21,12 @@ double thread_cpu_s() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// What others take of a processor while a thread of this program wants all of it.
+// Share of a processor that other work takes while this thread spins on it.
 double share_of_others(int cpu, std::chrono::milliseconds duration) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0) return 0;  // a processor that has gone offline
+  if (pthread_setaffinity_np(pthread_self(), sizeof set, &set) != 0) return 0;  // the processor went offline
   const Clock::time_point start = Clock::now();
   const double cpu_before = thread_cpu_s();
   while (Clock::now() - start < duration) {

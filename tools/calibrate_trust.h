@@ -1,4 +1,4 @@
-// Whether timings and the constants fitted to them are this machine's, or those of the work beside them.
+// Checks that the timings and the constants fitted to them are valid, and not distorted by other work on the machine.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace rondo::tools {
 
-/// What of a processor others may take, and how far the constants may be off, before nothing is written. A fit to an
-/// idle machine's timings is off by 9 to 14 % (docs/planner.md), one to a busy machine's by 100 %.
+/// Limits for writing: the share of a processor that other work takes, and the error of the constants. A fit to an idle
+/// machine's timings is off by 9 to 14 % (docs/planner.md), a fit to a busy machine's by 100 %.
 inline constexpr double kMostBusy = 0.15, kMostMedianError = 0.5;
-/// Why timings on these processors would not be this machine's; empty where nothing else runs. Takes half a second of
-/// each of them.
+/// Returns the reason why timings on these processors would be wrong, or an empty string if they are idle. Takes half a
+/// second for each processor.
 std::string why_busy(const std::vector<int>& cpus);
-/// Why constants are not to be used that were fitted to these timings; empty where they may be.
+/// Returns the reason why constants fitted to these timings must not be used, or an empty string.
 std::string why_unfit(std::string_view what, std::span<const Observation> timings, const CostVector& constants);
 
 }  // namespace rondo::tools

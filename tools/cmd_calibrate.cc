@@ -1,10 +1,9 @@
-// `rondo calibrate`: measures this machine for the planner and writes what it found where later runs find it.
+// `rondo calibrate`: measures this machine for the planner and writes the constants for later runs.
 //
-// Small worlds of processes (perf_launch.h) run this program again (--observations): each of them times every candidate
-// of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes the counts and times
-// into a file. The parent fits the constants to all of them (perf_fit.h).
-//
-// With --network the ranks are those of a launcher, on several hosts (calibrate_network.cc).
+// It starts small groups of processes (perf_launch.h) that run this program with --observations. Each group times every
+// candidate of the planner over a grid of collectives and sizes (perf_candidates.h), and its rank 0 writes counts and
+// times to a file. The parent fits the constants to all of them (perf_fit.h). With --network a launcher starts the
+// ranks on several hosts (calibrate_network.cc).
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
@@ -41,13 +40,13 @@ using Clock = std::chrono::steady_clock;
 struct CalibrateArgs {
   std::string output;
   bool quick = false, network = false, force = false;
-  // of a world's ranks
-  std::string observations;  // where rank 0 writes
+  // for a rank of a group
+  std::string observations;  // file that rank 0 writes
   double budget_s = 0;
   int cpus = 0;
 };
 
-/// Ranks on so many processors; several ranks a processor give the constants of shared cores.
+/// Number of ranks and processors. Several ranks per processor give the constants of oversubscribed cores.
 struct World {
   int nranks, cpus;
   double budget_s;
@@ -63,7 +62,7 @@ std::vector<int> own_cpus() {
   return cpus;
 }
 
-// ---- a world's rank ----
+// ---- one rank of a group ----
 
 void stay_on(int num_cpus) {
   cpu_set_t set;
@@ -73,8 +72,8 @@ void stay_on(int num_cpus) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-/// The sizes of CostCorrections, from the corners of the grid inwards, so that a world whose time is short has seen a
-/// little of everything.
+/// The sizes of CostCorrections, from the ends of the grid inwards, so that a group with little time covers the whole
+/// range.
 std::vector<uint64_t> sizes_in_order() {
   std::vector<uint64_t> sizes;
   for (const int k : {0, 7, 4, 10, 2, 9, 5, 6, 8, 3, 1, 11})
@@ -86,7 +85,7 @@ constexpr Collective kMeasured[] = {Collective::kAllReduce, Collective::kReduceS
                                     Collective::kGather,    Collective::kScatter};
 constexpr uint64_t kMostBytes = 32 << 20, kHugeBytes = 64 << 20;
 
-/// Times all points until the time is up, and gives rank 0's observations as lines (Timing).
+/// Times all points until the time is up, and returns rank 0's observations as lines (Timing).
 class WorldRank {
  public:
   WorldRank(Communicator& comm, double budget_s) : comm_(comm), budget_s_(budget_s) {}
@@ -94,7 +93,7 @@ class WorldRank {
   std::string run() {
     CandidateBenchOptions options;
     options.bursts = 7;
-    options.burst_us = 700;  // in shorter ones a chain of ranks takes in calls faster than it ends them
+    options.burst_us = 700;  // shorter bursts start calls faster than a chain of ranks completes them
     options.point_s = 0.4;
     {
       CandidateBench bench(comm_, kMostBytes, options);
@@ -106,7 +105,7 @@ class WorldRank {
       CandidateBench bench(comm_, kHugeBytes, options);
       note(bench.measure(Collective::kAllGather, kHugeBytes));
     }
-    options.registered = true;  // last: from here on all plans may be direct
+    options.registered = true;  // last, because from here on all plans may be direct
     CandidateBench bench(comm_, kMostBytes, options);
     for (uint64_t bytes : sizes_in_order())
       for (Collective c : {Collective::kAllReduce, Collective::kAllGather})
@@ -119,7 +118,7 @@ class WorldRank {
     return std::any_of(all_algorithms().begin(), all_algorithms().end(),
                        [&](const Algorithm& a) { return a.collective == c; });
   }
-  // Rank 0's clock decides for all.
+  // Rank 0's clock decides for all ranks.
   bool time_left(double share) {
     uint32_t left = std::chrono::duration<double>(Clock::now() - start_).count() < share * budget_s_ ? 1 : 0;
     if (comm_.rank() != 0) left = 0;
@@ -130,7 +129,7 @@ class WorldRank {
   }
   void note(const MeasuredPoint& point, bool registered = false) {
     for (const MeasuredCandidate& m : point.candidates) {
-      // Of those that go through messages the corrections are of private memory, which most calls use.
+      // For plans that use messages, corrections come from private memory, because most calls use it.
       const bool corrects = !registered || m.form == CostForm::kMapped;
       text_ += fmt::format("{} {} {} {} {} {}", point.nranks, point.ranks_per_core, point.bytes,
                            corrects ? algorithm_index(*m.candidate.algorithm) : CostCorrections::kRows,
@@ -169,7 +168,7 @@ std::vector<World> worlds_for(int cpus, bool quick) {
   if (cpus >= 2) worlds.push_back({2, 2, 1});
   if (cpus >= 4) worlds.push_back({4, 4, 1});
   if (cpus >= 8) worlds.push_back({8, 8, 1});
-  const int shared = std::min(cpus, 2);  // processors that ranks share, however many there are
+  const int shared = std::min(cpus, 2);  // number of processors for oversubscribed groups
   worlds.push_back({2 * shared, shared, 1});
   worlds.push_back({4 * shared, shared, 1});
   // Ranks that share cores take longer for the same calls.
@@ -180,11 +179,11 @@ std::vector<World> worlds_for(int cpus, bool quick) {
   return worlds;
 }
 
-/// A line of a world's file: a candidate at a size.
+/// A line of a group's file: one candidate at one size.
 struct Timing {
   int nranks = 0, ranks_per_core = 0;
   double bytes = 0;
-  size_t row = 0;  // of the registry
+  size_t row = 0;  // in the registry
   int form = 0;    // CostForm
   Observation observation;
 };
@@ -208,7 +207,7 @@ void read_observations(const std::string& path, Observations& to) {
   }
 }
 
-// Of this process's user alone: nobody else can put a link where the ranks write.
+// Only this process's user can write here, so that no other user can place a link where the ranks write.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(std::filesystem::temp_directory_path() / "rondo_calibrate_XXXXXX") {
@@ -244,11 +243,11 @@ Observations measure(const std::vector<World>& worlds) {
   return all;
 }
 
-/// What remains between the fitted forecast and the timings.
+/// Remaining error of the fitted forecast, by size.
 CostCorrections corrections_of(const std::vector<Timing>& timings, const CostModel& costs) {
   CostCorrections found;
-  std::map<int8_t*, bool> known;  // by place
-  std::vector<int8_t*> rows;      // each of kSizes
+  std::map<int8_t*, bool> known;  // by address
+  std::vector<int8_t*> rows;      // each has kSizes entries
   for (const Timing& t : timings) {
     const auto size = static_cast<long>(std::lround(std::log2(t.bytes / CostCorrections::kFirstBytes) /
                                                     std::log2(CostCorrections::kRatio)));
@@ -261,7 +260,7 @@ CostCorrections corrections_of(const std::vector<Timing>& timings, const CostMod
     known[row + size] = true;
     rows.push_back(row);
   }
-  for (int8_t* row : rows)  // sizes without a timing: as the nearest one that has one
+  for (int8_t* row : rows)  // a size without a timing takes the nearest size's value
     for (int k = 0; k < static_cast<int>(CostCorrections::kSizes); ++k) {
       if (known.contains(row + k)) continue;
       for (int away = 1; away < static_cast<int>(CostCorrections::kSizes); ++away)
@@ -302,7 +301,7 @@ int run(const CalibrateArgs& args) {
   const std::string path = args.output.empty() ? default_calibration_path() : args.output;
   if (path.empty()) fail_calibrate("neither HOME nor XDG_CONFIG_HOME is set: name a file with -o");
   if (args.network) return calibrate_network(path, args.force);
-  setenv("RONDO_CALIBRATION", "off", 1);  // of the worlds: nothing measured before may matter
+  setenv("RONDO_CALIBRATION", "off", 1);  // for the groups: they must not use earlier measurements
   for (const char* name : {"RONDO_ALGO", "RONDO_PROTO", "RONDO_MESSAGE_BYTES"}) unsetenv(name);
   std::vector<int> cpus = own_cpus();
   const std::vector<World> worlds = worlds_for(static_cast<int>(cpus.size()), args.quick);
@@ -311,7 +310,7 @@ int run(const CalibrateArgs& args) {
   cpus.resize(std::min(cpus.size(), static_cast<size_t>(most)));
   if (!args.force) refuse_calibration(why_busy(cpus));
   const Observations all = measure(worlds);
-  if (!args.force) refuse_calibration(why_busy(cpus));  // what began meanwhile
+  if (!args.force) refuse_calibration(why_busy(cpus));  // work that began meanwhile
   Calibration found;
   found.costs.spread = fit_constants(all.spread, built_in_costs().spread);
   found.costs.crowded = fit_constants(all.crowded, built_in_costs().crowded);
@@ -363,7 +362,7 @@ void add_calibrate_command(CLI::App& app) {
       "the other constants of the file as they are");
   command->add_flag("--force", args->force,
                     "Measure and write even if other work takes processors or the constants miss their own timings");
-  const std::string hidden;  // CLI11 shows no group of this name
+  const std::string hidden;  // CLI11 hides options in a group without a name
   command->add_option("--observations", args->observations)->group(hidden);
   command->add_option("--budget", args->budget_s)->group(hidden);
   command->add_option("--cpus", args->cpus)->group(hidden);

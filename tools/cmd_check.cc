@@ -1,4 +1,4 @@
-// `rondo check`: proves the registered algorithms (src/schedule/checker.h) and prints what was proven as a table.
+// `rondo check`: proves the registered algorithms (src/schedule/checker.h) and prints a table of the proofs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 namespace rondo::tools {
 namespace {
 
-constexpr int kMostRanksOnHosts = 33;  // unless a layout is named; beyond 16 ranks only 17, 25 and 33
-constexpr int kMaxRaceRanks = 128;  // beyond: values and deadlocks only, one loop
+constexpr int kMostRanksOnHosts = 33;  // default; above 16 ranks only 17, 25 and 33
+constexpr int kMaxRaceRanks = 128;  // above: only values and deadlocks, one loop
 
 struct CheckArgs {
   std::string algo;
@@ -30,12 +30,12 @@ struct CheckArgs {
   int max_ranks = 64;
   int ranks = 0;  // 0: 1 .. max_ranks
   int max_pair_ranks = 8;
-  std::string hosts;  // empty: one host, and where a row depends on hosts those of layouts_to_prove
+  std::string hosts;  // empty: one host, and layouts_to_prove if the row depends on hosts
   HostLayout layout = 1;
   Plugins plugins;
 };
 
-/// What was proven of a row; printed when all rows before it are.
+/// The proofs of a row. It is printed after all earlier rows.
 struct Result {
   int proofs = 0;
   int failures = 0;
@@ -88,8 +88,8 @@ std::string bytes_text(const CheckReport& r) {
   return den == 1 ? (num == 1 ? "S" : fmt::format("{} S", num)) : fmt::format("{}/{} S", num, den);
 }
 
-/// The layouts of so many ranks that a row is proven for: all on one host, or as the user says; and where it depends on
-/// hosts those of several.
+/// The layouts for which a row is proven: one host, or the user's. Rows that depend on hosts are also proven on
+/// several.
 std::vector<HostLayout> layouts_of(const Algorithm& a, const CheckArgs& args, int nranks) {
   if (!args.hosts.empty()) return {args.layout};
   std::vector<HostLayout> layouts{nranks};
@@ -107,7 +107,7 @@ Result check_row(const Algorithm& a, const CheckArgs& args) {
   const auto start = std::chrono::steady_clock::now();
   const int first = args.ranks > 0 ? args.ranks : 1, last = args.ranks > 0 ? args.ranks : args.max_ranks;
   Result result;
-  CheckReport report;  // of the last one on one host, or as the user says
+  CheckReport report;  // the last one on one host, or on the user's layout
   int proven = first - 1, layouts = 0;
   for (int n = first; n <= last && result.failures == 0; ++n) {
     result.fingerprints |= n > kMaxRaceRanks;
@@ -142,7 +142,7 @@ Result check_row(const Algorithm& a, const CheckArgs& args) {
   return result;
 }
 
-/// `a`, then every row of the registry.
+/// Checks `a` followed by every row of the registry.
 Result check_pairs_of(const Algorithm& a, const CheckArgs& args, int first, int last) {
   Result result;
   for (const Algorithm& b : all_algorithms()) {
@@ -167,7 +167,7 @@ Result check_pairs_of(const Algorithm& a, const CheckArgs& args, int first, int 
   return result;
 }
 
-/// Proves `count` things, as many at a time as there are cores, and prints them in order. Proofs share nothing.
+/// Runs `count` proofs in parallel, one per core, and prints the results in order. Proofs share no state.
 Result prove_all(size_t count, const std::function<Result(size_t)>& prove) {
   std::vector<std::promise<Result>> results(count);
   std::atomic<size_t> next{0};

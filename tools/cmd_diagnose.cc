@@ -1,4 +1,4 @@
-// `rondo diagnose`: why a job hangs or failed, from the flight records of its ranks (diagnose.h).
+// `rondo diagnose`: explains from flight records (diagnose.h) why a job hangs or failed.
 #include <cstdio>
 #include <memory>
 #include <string>

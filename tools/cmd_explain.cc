@@ -1,4 +1,4 @@
-// `rondo explain`: an algorithm step by step (src/schedule/renderer.h).
+// `rondo explain`: prints an algorithm step by step (src/schedule/renderer.h).
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -15,10 +15,10 @@ namespace {
 
 struct ExplainArgs {
   std::string collective;
-  std::string algo;  // empty: ring, or the first that is listed
+  std::string algo;  // empty: ring, or the first in the list
   ExplainOptions options;
   int nranks = 4;
-  std::string hosts;  // empty: one
+  std::string hosts;  // empty: one host
   int64_t num_elems = -1;
   bool full = false;
   bool list = false;
@@ -44,7 +44,7 @@ const Algorithm* default_algorithm(Collective collective) {
   throw CLI::RuntimeError(2);
 }
 
-/// Draws it as far as it is right, and says what is wrong; exit status 1 if something is.
+/// Draws the algorithm up to its first error and prints the error. Exit status 1 if there is one.
 void run_unproven(const Algorithm& algorithm, const ExplainOptions& options) {
   const Explained explained = explain_unproven(algorithm, options);
   std::fputs(explained.text.c_str(), stdout);

@@ -1,4 +1,4 @@
-// `rondo fsdp plan`: layout, buffers, memory, traffic and order of a training step, before anything runs.
+// `rondo fsdp plan`: prints layout, buffers, memory, traffic and order of a training step before it runs.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -19,7 +19,7 @@ namespace {
 struct FsdpOptions {
   std::string model, param_dtype, reduce_dtype;
   fsdp::Options plan;
-  double line_gb_s = 0, line_us = 0, forward_us = 0;  // a forecast, where both are given
+  double line_gb_s = 0, line_us = 0, forward_us = 0;  // a forecast needs all of them
 };
 
 [[noreturn]] void fail_fsdp(const std::string& what, const Status& why) {

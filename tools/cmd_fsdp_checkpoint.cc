@@ -1,5 +1,5 @@
-// `rondo fsdp checkpoint`: what a checkpoint holds, whether its bytes are those that were written, and the whole model
-// as one file.
+// `rondo fsdp checkpoint`: prints the contents of a checkpoint, verifies its checksums, and writes the whole model as
+// one file.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

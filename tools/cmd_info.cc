@@ -1,4 +1,4 @@
-// `rondo info`: what this build contains, what this machine offers, and what each transport needs of it.
+// `rondo info`: prints the features of this build and machine, and the requirements of each transport.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -122,7 +122,7 @@ void show_topology() {
   }
 }
 
-// As a rank alone on this host with this process's mask would be.
+// Shows the binding of a single rank with this process's CPU mask.
 void show_binding() {
   const auto setting = read_setting("bind");
   const BindTo to = setting.ok() ? bind_from_name(*setting) : BindTo::kNone;
@@ -153,7 +153,7 @@ std::string memfd_text() {
   return "available";
 }
 
-// Pools of processes that run now: those whose descriptors this user may look at.
+// Memory pools of running processes whose descriptors this user may read.
 void show_pools_in_use() {
   std::error_code ignored;
   bool any = false;
@@ -199,7 +199,7 @@ Expected<LinkWishes> wishes_in_force() {
   return parse_wishes(*p2p, *level, "");
 }
 
-// What lies between devices, and what rondo chooses there.
+// Prints the links between devices and rondo's choices.
 Status show_scene(const GpuScene& scene) {
   const GpuMachine& m = scene.machine;
   line("CUDA driver", fmt::format("CUDA {}.{}", m.driver_version / 1000, m.driver_version % 1000 / 10));
@@ -234,7 +234,7 @@ void show_devices() {
                                           : fmt::format("{} images in this build", kernel_images().size()));
 }
 
-// Another machine, from its description.
+// Prints the devices of another machine from its description.
 void run_machine(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -288,7 +288,7 @@ void show_limits() {
   line("processes", limit_text(RLIMIT_NPROC, false));
 }
 
-// The settings that are made, and how to see the others.
+// Prints the settings that are not defaults, and how to see the others.
 void show_settings() {
   section("settings");
   const auto values = SettingValues::load();

@@ -1,4 +1,4 @@
-// `rondo perf`: the command line of the benchmark (perf_bench.h) in nccl-tests' flags.
+// `rondo perf`: the command line of the benchmark (perf_bench.h) with nccl-tests' flags.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ CLI::Validator in_range(T least, T most) {
   return range;
 }
 
-/// What CLI11 fills, before it is checked.
+/// Values that CLI11 fills, before they are checked.
 struct PerfArgs {
   std::string operation, min_bytes = "32M", max_bytes, step_bytes = "1M", dtypes = "float", ops = "sum";
   std::string wire, accumulator, output;
@@ -60,7 +60,7 @@ std::optional<Dtype> one_type_or_fail(const std::string& flag, const std::string
   return types[0];
 }
 
-/// Types that differ: every row must be one that rondo carries.
+/// Checks that rondo supports every row of mixed types.
 void finish_types(PerfArgs& args) {
   PerfOptions& o = args.options;
   o.wire = one_type_or_fail("--wire", args.wire);
@@ -78,7 +78,7 @@ void finish_types(PerfArgs& args) {
   }
 }
 
-/// --algo and --proto by rondo's names or NCCL's.
+/// Accepts --algo and --proto with the names of rondo or NCCL.
 void finish_names(PerfOptions& o) {
   if (!o.protocol.empty()) o.protocol = value_or_fail(named_protocol(o.protocol));
   if (o.algorithm.empty()) return;
@@ -88,14 +88,14 @@ void finish_names(PerfOptions& o) {
   o.algorithm = value_or_fail(named_algorithm(*o.operation->collective, o.algorithm))->name;
 }
 
-/// What concerns the plan: the flags that make sense only where there is one.
+/// Checks the flags that need a plan.
 void check_plan_options(const PerfOptions& o) {
   const bool one_type = !o.wire && !o.accumulator && !o.output;
   if ((o.explain || o.show_plan) && (!o.operation->collective || o.operation->variable_counts || !one_type))
     fail_perf("--explain tells the plan of a collective with equal counts and one type");
 }
 
-/// Who the ranks are. As in nccl-tests, a process has -t threads of -g ranks each, and a launcher starts the processes.
+/// Finds the ranks. As in nccl-tests, a process has -t threads of -g ranks each, and a launcher starts the processes.
 void finish_world(PerfArgs& args) {
   PerfOptions& o = args.options;
   const int in_process = std::max(1, o.threads) * std::max(1, args.gpus);
@@ -110,7 +110,7 @@ void finish_world(PerfArgs& args) {
                     "out",
                     flags, by->launcher, in_process));
   o.threads = in_process > 1 ? in_process : 0;
-  if (is_launched_rank() || (by.ok() && by->rank != 0)) return;  // said once
+  if (is_launched_rank() || (by.ok() && by->rank != 0)) return;  // printed once
   for (const std::string& answer : args.nccl_flags.answers()) std::fprintf(stderr, "rondo perf: %s\n", answer.c_str());
 }
 
@@ -142,7 +142,7 @@ void finish_options(PerfArgs& args) {
   finish_world(args);
 }
 
-/// argv, wherever CLI11 was called from.
+/// The whole argv, independent of CLI11's callback.
 std::vector<std::string> own_arguments() {
   std::ifstream cmdline("/proc/self/cmdline");
   std::vector<std::string> argv;

@@ -1,4 +1,4 @@
-// `rondo topo`: a host's topology, where its ranks would run, and the order of ring and tree over them.
+// `rondo topo`: prints a host's topology, the places of its ranks, and the order of ring and tree.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ HostSource source_of(const TopoOptions& o) {
   return {};
 }
 
-// GPUs of a text, or of this machine where nothing else is asked for.
+// Adds the GPUs of a file, or of this machine if no other was requested.
 void add_gpus(const TopoOptions& o, HostTopology& host) {
   if (o.gpu_scene) {
     const auto scene = parse_scene(read_file(*o.gpu_scene));

@@ -1,4 +1,4 @@
-// `rondo trace`: what RONDO_TRACE wrote, for people and for other programs (tools/trace/export.h).
+// `rondo trace`: exports the files of RONDO_TRACE (tools/trace/export.h) and prints summaries.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -44,7 +44,7 @@ std::vector<TraceFile> read(const std::string& path) {
   return std::move(*files);
 }
 
-/// "17", or "17-20": both ends are meant. Nothing when the text is neither.
+/// "17", or "17-20" with both ends included. nullopt for any other text.
 std::optional<std::pair<uint64_t, uint64_t>> parse_range(std::string_view text) {
   const size_t dash = std::min(text.find('-'), text.size());
   const auto number = [](std::string_view digits) -> std::optional<uint64_t> {
@@ -81,7 +81,7 @@ TraceSelection selection_of(const TraceArgs& args) {
   return selection;
 }
 
-/// An empty picture is an error that says what there would have been.
+/// An empty selection is an error. The message lists the calls and ranks in the traces.
 void refuse_nothing(const TraceArgs& args, const std::vector<TraceFile>& files, const SelectedRecords& selected) {
   uint64_t first = UINT64_MAX, last = 0;
   std::set<int32_t> ranks;
@@ -94,7 +94,7 @@ void refuse_nothing(const TraceArgs& args, const std::vector<TraceFile>& files, 
       last = std::max<uint64_t>(last, files[f].records[i].sequence);
     }
   }
-  if (last == 0) return;  // nothing to select from
+  if (last == 0) return;  // the traces are empty
   fail_trace(
       fmt::format("{}: no record is selected: there are calls {}-{} of ranks {}; times are microseconds, as the "
                   "picture shows them",
@@ -122,7 +122,7 @@ void run_export(const TraceArgs& args) {
                report->one_clock ? "" : "; the clocks of a host's ranks do not run alike: placed one by one");
 }
 
-// What one rank did in all, in microseconds.
+// Totals of one rank, in microseconds.
 struct Sums {
   double working = 0, data = 0, room = 0, order = 0;
   uint64_t bytes_sent = 0, records = 0;
@@ -176,7 +176,7 @@ void run_summary(const TraceArgs& args) {
   }
 }
 
-// Successive collectives of one shape and plan.
+// Consecutive collectives with the same shape and plan.
 struct CallRun {
   uint64_t first = 0, last = 0;
   int64_t from_ns = INT64_MAX, to_ns = INT64_MIN;
@@ -206,7 +206,7 @@ std::vector<CallRun> runs_of(const std::vector<TraceFile>& files, size_t file, c
   return runs;
 }
 
-// Of the first selected rank of each communicator: collectives have one order on all of them.
+// Lists the first selected rank of each communicator. All ranks have the same order of collectives.
 void run_calls(const TraceArgs& args) {
   const std::vector<TraceFile> files = read(args.path);
   const TraceSelection selection = selection_of(args);

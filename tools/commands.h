@@ -1,6 +1,6 @@
-// The subcommands of `rondo`. Each adds itself to the command line with its options and its help, and runs from the
-// callback that CLI11 calls once the line is parsed. A command that fails throws CLI::RuntimeError with the exit code,
-// after it has said on stderr why.
+// The subcommands of `rondo`. Each function adds a command with its options, help and callback. CLI11 runs the callback
+// after it has parsed the command line. A command that fails prints the reason on stderr and throws CLI::RuntimeError
+// with the exit code.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,19 +13,19 @@ void add_perf_command(CLI::App& app);
 void add_explain_command(CLI::App& app);
 /// `rondo check`: proves the registered algorithms.
 void add_check_command(CLI::App& app);
-/// `rondo calibrate`: measures the constants of the planner's forecasts on this machine.
+/// `rondo calibrate`: measures this machine's constants for the planner.
 void add_calibrate_command(CLI::App& app);
-/// `rondo info`: what this build and this machine have.
+/// `rondo info`: prints the features of this build and of this machine.
 void add_info_command(CLI::App& app);
-/// `rondo topo`: this host's or another's cores, GPUs and NICs, the places of ranks, ring and tree order.
+/// `rondo topo`: prints a host's cores, GPUs and NICs, the places of ranks, and the ring and tree order.
 void add_topo_command(CLI::App& app);
-/// `rondo fsdp plan`: what sharded training would do with a model.
+/// `rondo fsdp plan`: prints the plan of sharded training for a model.
 void add_fsdp_command(CLI::App& app);
-/// `rondo fsdp checkpoint`: what a checkpoint holds. Of `rondo fsdp`.
+/// `rondo fsdp checkpoint`: prints the contents of a checkpoint. A subcommand of `rondo fsdp`.
 void add_fsdp_checkpoint_command(CLI::App& fsdp);
-/// `rondo trace`: exports and sums up traces.
+/// `rondo trace`: exports and summarises traces.
 void add_trace_command(CLI::App& app);
-/// `rondo diagnose DIR`: who waits for whom, and why.
+/// `rondo diagnose DIR`: prints which ranks wait for which, and why.
 void add_diagnose_command(CLI::App& app);
 
 }  // namespace rondo::tools

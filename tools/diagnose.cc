@@ -91,7 +91,7 @@ class Detective {
             {r.rank});
   }
 
-  // It left or ended after it had failed itself: a consequence.
+  // It left or ended because of its own failure: a consequence, not a cause.
   static bool gave_up(const RankView& r) { return r.has_record && r.status != "ok"; }
   bool waited_for(int rank) const {
     const uint64_t oldest = oldest_sequence();
@@ -121,7 +121,7 @@ class Detective {
     return oldest;
   }
 
-  // The first place in the order at which not all that have come there call the same.
+  // Finds the first sequence number at which the ranks' calls differ.
   void find_different_calls() {
     std::map<uint64_t, std::map<std::string, std::vector<int>>> by_place;
     for (const RankView& r : comm_.ranks)
@@ -143,9 +143,9 @@ class Detective {
       if (r.status == "ranks disagree on the operation") return add(Cause::kDifferentCall, r.message, {});
   }
 
-  // Ranks that are alive and free, and have not come to where others wait.
+  // Finds ranks that run, but have not called the operation that others wait in.
   void find_missing_calls() {
-    std::map<uint64_t, std::vector<int>> late;  // by the place that they have not come to
+    std::map<uint64_t, std::vector<int>> late;  // by the missing sequence number
     for (const RankView& r : comm_.ranks) {
       if (r.process == "gone" || r.process == "stopped" || r.departed || !r.current.empty() || gave_up(r)) continue;
       for (const int w : waiting_)
@@ -171,7 +171,7 @@ class Detective {
     find_missing_messages();
   }
 
-  // A send or recv whose other end is in no operation at all.
+  // Finds sends and receives whose peer is in no operation.
   void find_missing_messages() {
     for (const int w : waiting_)
       for (const CurrentView& c : at(w).current) {
@@ -179,7 +179,7 @@ class Detective {
         const RankView& peer = at(c.peer);
         if (!peer.current.empty() || peer.process == "gone" || peer.process == "stopped" || peer.departed) continue;
         if (gave_up(peer)) continue;
-        if (!peer.has_record && peer.posted > peer.finished) continue;  // it is in a collective
+        if (!peer.has_record && peer.posted > peer.finished) continue;  // the peer is in a collective
         add(Cause::kMissingCall,
             fmt::format("rank {}{} has not called the other end of rank {}'s {} (call {} of that pair)", c.peer,
                         process_text(peer), w, c.call, c.sequence),
@@ -201,7 +201,7 @@ class Detective {
               out.push_back(
                   {peer, fmt::format("{} {} {} in {} of {}", l.state,
                                      l.state == "waits for data" ? "from rank" : "at rank", peer, l.where, c.call)});
-      if (c.begun) break;  // what comes after waits for this one first
+      if (c.begun) break;  // later operations wait for this one
     }
     return out;
   }
@@ -225,15 +225,15 @@ class Detective {
     }
   }
 
-  // Records are taken at different moments, and in a ring that runs well everybody waits for his neighbour now and
-  // then.
+  // Records are taken at different moments, and in a healthy ring every rank waits for its neighbour now and then. Only
+  // longer waits count.
   bool stands_still(int rank) const {
     constexpr double kStill_s = 0.2;
     return !at(rank).current.empty() && at(rank).current[0].waited_s >= kStill_s;
   }
 
-  // Depth first; true when `path` ends with a rank that it holds already. Ranks without an edge end a branch.
-  // `dead_ends` are the ranks from which no cycle is reached: where everybody waits for many, there are 2^n paths.
+  // Depth-first search. Returns true if `path` ends with a rank that it already contains. `dead_ends` are ranks that
+  // reach no cycle. Without them the search could follow 2^n paths.
   bool walk(int rank, std::vector<int>& path, std::vector<std::string>& why, std::set<int>& dead_ends) const {
     const bool closes = std::find(path.begin(), path.end(), rank) != path.end();
     path.push_back(rank);
@@ -249,7 +249,7 @@ class Detective {
     return false;
   }
 
-  // Where the chains of waiting end.
+  // Finds the ends of the chains of waiting ranks.
   void find_stuck() {
     std::map<int, std::string> ends;
     for (const int w : waiting_)
@@ -289,12 +289,12 @@ std::vector<Finding> find_causes(const CommunicatorView& comm) { return Detectiv
 
 namespace {
 
-// Process ids tell processes of one host apart. A rank without a record has told no host.
+// Process ids identify processes of one host. A rank without a record has no host name.
 bool same_process(const RankView& a, const RankView& b) {
   return a.pid != 0 && a.pid == b.pid && (a.host.empty() || b.host.empty() || a.host == b.host);
 }
 
-// Ranks that are threads share a process: where it waits says nothing of one of them.
+// False if other ranks of this communicator share the process: then its waiting does not identify this rank.
 bool waits_elsewhere(const std::vector<CommunicatorView>& comms, const CommunicatorView& in, int rank) {
   const RankView& late = in.ranks[static_cast<size_t>(rank)];
   for (const RankView& r : in.ranks)
@@ -323,7 +323,7 @@ Verdict find_verdict(const std::vector<CommunicatorView>& comms) {
   return any ? causes : all;
 }
 
-// A rank that is late in one communicator because its process waits in another one is no cause but a link.
+// A rank that is late in one communicator because its process waits in another is a link of the chain, not a cause.
 std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& comms) {
   struct Node {
     const CommunicatorView* comm;
@@ -333,7 +333,7 @@ std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& co
   for (const CommunicatorView& c : comms)
     for (const RankView& r : c.ranks)
       if (!r.current.empty()) waiting.push_back({&c, &r});
-  // Where the process of a late rank waits instead.
+  // The place where the process of a late rank waits.
   auto elsewhere = [&](const CommunicatorView& c, const RankView& late) -> const Node* {
     for (const Node& n : waiting)
       if (n.comm != &c && same_process(*n.rank, late)) return &n;

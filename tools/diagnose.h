@@ -1,8 +1,7 @@
-// Merges the flight records of a communicator's ranks into who waits for whom, where, and why.
+// Merges the flight records of a communicator's ranks and finds out which ranks wait, for which ranks, and why.
 //
-// Each record says where its own rank stands and what it could see of the others (their boards, their processes). A
-// rank that left no record, since it was killed or never waited, is known by what the others saw of it.
-//
+// Each record contains its own rank's state and the rank's view of the others (their status pages and processes). A
+// rank may leave no record, because it was killed or never waited. Then the other ranks' views are used.
 // Thread safety: values and pure functions.
 #pragma once
 
@@ -14,7 +13,7 @@
 
 namespace rondo::tools {
 
-/// One lane that waits, or an operation under way.
+/// A lane that waits, or an operation under way.
 struct LaneView {
   std::string where;  // "step 3 of 6 of lane 1 (recv_reduce_send) in loop 0 of 4"
   std::string state;  // "waits for data", "waits for room", "waits for order", "ready", "done"
@@ -31,7 +30,7 @@ struct CurrentView {
   std::vector<LaneView> lanes;
 };
 
-/// What is known of one rank of one communicator, from its own record and from the others'.
+/// State of one rank of one communicator, merged from its own record and the others'.
 struct RankView {
   int rank = 0;
   bool has_record = false;
@@ -39,14 +38,14 @@ struct RankView {
   std::string host;
   std::string process = "unknown";  // running, stopped, gone, unknown
   bool departed = false;
-  std::string status, message;  // of its own record
+  std::string status, message;  // from its own record
   std::optional<int> lost_rank, aborted_by;
   std::string lost_how;
   uint64_t posted = 0, finished = 0;
-  std::map<uint64_t, std::string> calls;  // by sequence, with the algorithm, as far as known
+  std::map<uint64_t, std::string> calls;  // by sequence number, with the algorithm if known
   bool current_known = true;
-  std::vector<CurrentView> current;  // under way, the oldest first
-  double idle_s = -1;  // since its last operation finished, as of the newest record that says so; -1: unknown
+  std::vector<CurrentView> current;  // under way, oldest first
+  double idle_s = -1;  // since its last operation finished, per the newest record; -1: unknown
 };
 
 struct CommunicatorView {
@@ -73,28 +72,28 @@ const char* cause_name(Cause cause);
 struct Finding {
   Cause cause = Cause::kNone;
   std::string text;         // a sentence or two
-  std::vector<int> culprits;  // ranks; of a cycle: in its order
+  std::vector<int> culprits;  // ranks; for a cycle in its order
 };
 
-/// Reads all *.flight.json of a folder. Files that are no flight records are named in `problems` and left out.
+/// Reads all *.flight.json files of a folder. Files that are not flight records are skipped and listed in `problems`.
 std::vector<CommunicatorView> read_flight_records(const std::string& folder, std::vector<std::string>* problems);
-/// The same from texts instead of files.
+/// The same for texts instead of files.
 std::vector<CommunicatorView> merge_flight_records(const std::vector<std::string>& texts,
                                                    std::vector<std::string>* problems);
-/// What is wrong, the likeliest cause first; empty when nobody waits. O(ranks^2).
+/// Returns the causes, most likely first. Empty if no rank waits. O(ranks^2).
 std::vector<Finding> find_causes(const CommunicatorView& comm);
-/// Ranks of several communicators that wait for one another through their processes, each in another communicator.
+/// Finds cycles of ranks that wait for one another across communicators, because their processes wait in another one.
 std::vector<Finding> find_cycles_between(const std::vector<CommunicatorView>& comms);
 
-/// What is wrong with a job.
+/// The causes for a whole job.
 struct Verdict {
-  std::vector<Finding> between;              // find_cycles_between: these come first
-  std::vector<std::vector<Finding>> within;  // by communicator: find_causes, without those that follow from another
+  std::vector<Finding> between;              // from find_cycles_between; these come first
+  std::vector<std::vector<Finding>> within;  // by communicator: find_causes without consequences of other findings
 };
-/// A rank whose process waits in another communicator misses its call for that reason, or has left for it: then that is
-/// left out, unless the records show no other cause.
+/// If a rank misses a call because its process waits in another communicator, or left for it, the missing call is left
+/// out, unless the records show no other cause.
 Verdict find_verdict(const std::vector<CommunicatorView>& comms);
-/// One line: where the rank stands.
+/// Describes the rank's state in one line.
 std::string describe_rank(const RankView& rank);
 
 }  // namespace rondo::tools

@@ -1,4 +1,4 @@
-// Flight records from JSON, merged over the ranks. What is not as it should be throws inside and is named outside.
+// Parses flight records from JSON and merges them over the ranks. Bad input throws here, and the caller reports it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A record's numbers are whole. One such as 1e99 would have no value as a rank, and the conversion is undefined.
+// Refuses numbers that are not whole. A number like 1e99 cannot be a rank, and its conversion is undefined.
 Json parse(const std::string& text) {
   return Json::parse(text, [](int, Json::parse_event_t event, const Json& value) {
     if (event == Json::parse_event_t::value && value.is_number_float())
@@ -60,7 +60,7 @@ CurrentView read_current(const Json& c) {
   return v;
 }
 
-// Operations of a board: the calls that all ranks must make alike.
+// Reads the operations of a status page: the collectives, which all ranks must call in the same order.
 void read_operations(const Json& list, int64_t now_ns, RankView& v) {
   for (const Json& o : list) {
     if (o.contains("peer")) continue;
@@ -75,7 +75,7 @@ void read_own(const Json& r, RankView& v) {
   v.has_record = true;
   v.pid = r.at("pid");
   v.host = r.at("host");
-  if (v.process == "unknown") v.process = "running";  // it lived when it wrote its record
+  if (v.process == "unknown") v.process = "running";  // it ran when it wrote its record
   v.status = r.at("status");
   v.message = r.at("message");
   if (r.contains("lost_rank")) v.lost_rank = r.at("lost_rank").get<int>();
@@ -89,13 +89,13 @@ void read_own(const Json& r, RankView& v) {
     v.current.push_back(read_current(c));
     if (v.current.back().point_to_point) continue;
     const uint64_t sequence = v.current.back().sequence;
-    v.posted = std::max(v.posted, sequence);  // it may be under way and not yet on the board
+    v.posted = std::max(v.posted, sequence);  // it may be under way but not yet on the status page
     v.calls[sequence] = v.current.back().call + " (" + c.at("algorithm").get<std::string>() + ")";
   }
 }
 
-// What another rank saw: processes that ended or stopped after the rank's own record are news, and all is where there
-// is no own record.
+// Reads another rank's view. It is used for processes that ended or stopped after they wrote their own record. For a
+// rank without a record, all of it is used.
 void read_seen(const Json& p, int64_t now_ns, RankView& v) {
   const std::string process = p.at("process");
   if (process == "gone" || (process == "stopped" && v.process != "gone") || v.process == "unknown") v.process = process;

@@ -16,7 +16,7 @@ Status wrong(const std::string& place, std::string_view expected) {
   return Status(StatusCode::kInvalidArgument, fmt::format("{}: expected {}", place, expected));
 }
 
-// A misspelt key would silently leave a default.
+// Refuses unknown keys. A misspelt key would silently leave a default.
 Status check_keys(const Json& object, const std::string& place, std::initializer_list<std::string_view> known) {
   if (!object.is_object()) return wrong(place.empty() ? "the file" : place, "an object");
   for (const auto& [key, value] : object.items())

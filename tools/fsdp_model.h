@@ -1,11 +1,10 @@
-// A model's shapes from JSON, for `rondo fsdp plan`:
-//
+// Reads a model's shapes from JSON for `rondo fsdp plan`:
 //   {"has_root": true,
 //    "units": [{"name": "root", "tensors": [{"name": "embedding", "shape": [50257, 768]}]},
 //              {"name": "block", "repeat": 12, "tensors": [{"name": "w", "shape": [768, 768], "dtype": "float",
 //                                                           "trainable": true, "rows_together": 1, "tied_to": ""}]}]}
 //
-// dtype and what follows it may be left out. A unit with repeat n stands for n of them, name0 to name<n-1>.
+// dtype and the keys after it are optional. A unit with repeat n becomes n units, name0 to name<n-1>.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@
 
 namespace rondo::tools {
 
-/// Errors: kInvalidArgument, which names the place (units[1].tensors[0].shape) and what was expected there.
+/// Errors: kInvalidArgument with the place (units[1].tensors[0].shape) and the expected value.
 Expected<fsdp::Model> read_model(const std::string& json);
 
 }  // namespace rondo::tools

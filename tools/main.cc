@@ -1,4 +1,4 @@
-// `rondo`: the command line. See commands.h; every subcommand documents itself under --help.
+// `rondo`: the command line. See commands.h. Every subcommand has --help.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -9,14 +9,14 @@
 
 namespace {
 
-/// Of repeated options of one value the last holds, as scripts that append to a command line expect.
+/// If an option is repeated, the last value counts. Scripts that append to a command line rely on this.
 void let_the_last_hold(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
     if (option->nonpositional() && option->get_items_expected_max() == 1) option->take_last();
   for (CLI::App* command : app.get_subcommands({})) let_the_last_hold(*command);
 }
 
-/// argv, and of a link to this program that is named all_reduce_perf: `rondo perf all_reduce_perf` and the rest.
+/// Returns argv. If this program runs through a link named all_reduce_perf, inserts `perf all_reduce_perf`.
 std::vector<std::string> command_line(int argc, char** argv) {
   std::vector<std::string> line(argv, argv + argc);
   const std::string_view path(argc > 0 ? argv[0] : "");

@@ -9,9 +9,9 @@ namespace {
 
 struct Flag {
   std::string_view names;
-  std::string_view there;  // what nccl-tests does
-  std::string_view here;   // why rondo does not
-  bool refused = false;    // what would be measured is not what the flag asks for
+  std::string_view there;  // effect in nccl-tests
+  std::string_view here;   // reason in rondo
+  bool refused = false;    // the flag would change the measurement
 };
 
 constexpr Flag kFlags[] = {

@@ -1,7 +1,6 @@
-// Flags of nccl-tests for which `rondo perf` has no use. They are taken, so that command lines written for nccl-tests
-// run, and answered: what the flag does there, and why not here. A flag that would measure something else is refused.
-//
-// Thread safety: belongs to the command line.
+// nccl-tests' flags that `rondo perf` does not support. They are accepted, so that command lines for nccl-tests run.
+// `rondo perf` prints for each what it does in nccl-tests and why it has no effect here. A flag that would change the
+// measurement is refused. Thread safety: used by the command line only.
 #pragma once
 
 #include <string>
@@ -15,13 +14,13 @@ class NcclFlags {
  public:
   NcclFlags();
   void add_to(CLI::App& command);
-  /// One line for each flag that was given a value other than 0.
+  /// One line for each flag with a value other than 0.
   std::vector<std::string> answers() const;
-  /// Why the command line cannot be run; empty when it can.
+  /// The reason why the command line cannot run, or an empty string.
   std::string refusal() const;
 
  private:
-  std::vector<int> values_;  // by rows of the table
+  std::vector<int> values_;  // by row of the table
 };
 
 }  // namespace rondo::tools

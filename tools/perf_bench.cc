@@ -28,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-constexpr size_t kMaxQueued = 64;  // operations under way with -z 0
+constexpr size_t kMaxQueued = 64;  // limit of concurrent operations with -z 0
 
 uint64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
@@ -41,7 +41,7 @@ uint64_t available_memory_bytes() {
   return UINT64_MAX;
 }
 
-/// Not this rank's own trouble: the one that has it reports it.
+/// Another rank failed, and reports the error itself.
 class PeerFailed : public PerfError {
  public:
   using PerfError::PerfError;
@@ -101,7 +101,7 @@ class RankBench {
     throw PerfError(fmt::format("{} on rank {}: {}", what, rank_, text.empty() ? rondo_status_string(status) : text));
   }
 
-  /// The same ranks with buffers on devices. What the ranks tell one another goes on in host memory.
+  /// Makes a communicator of the same ranks with device buffers. Results are still exchanged in host memory.
   void take_device() {
     const int ordinal = rank_ % std::max(1, PerfDevice::count());
     device_ = std::make_unique<PerfDevice>(ordinal);
@@ -113,7 +113,7 @@ class RankBench {
     comm_ = on_device;
   }
 
-  // ---- among the ranks; by the ring, whatever is measured ----
+  // ---- results between ranks; always by the ring ----
 
   void combine(double* values, uint64_t num, rondo_op op) {
     rondo_call call = RONDO_CALL_INIT;
@@ -138,7 +138,7 @@ class RankBench {
     });
     const double need = static_cast<double>(PerfBuffers::arena_bytes(options_, nranks_)) * static_cast<double>(here);
     double most_over = need / static_cast<double>(available_memory_bytes());
-    combine(&most_over, 1, RONDO_MAX);  // all ranks or none
+    combine(&most_over, 1, RONDO_MAX);  // all ranks must agree
     if (most_over > 0.9)
       throw PerfError(
           fmt::format("the buffers need {:.1f} GiB on this host, more than 90 % of its free memory: lower "
@@ -152,7 +152,7 @@ class RankBench {
     std::byte* in;
     std::byte* out;
   };
-  /// nullptr on a side that this rank does not hold.
+  /// nullptr for a buffer that this rank does not have.
   Ends ends(const Place& place) const {
     Ends e{place.in, place.out};
     const uint64_t elem_bytes = dtype_bytes(types_.input);
@@ -181,7 +181,7 @@ class RankBench {
     check(op().issue(call), op().name);
   }
 
-  /// What a plain call does not say.
+  /// Sets the options that a plain call does not have.
   void prepare_call() {
     const bool scales = op().traits.reduces && reduce_op_ == Op::kPremulSum;
     premul_ = data_->premul(rank_);
@@ -196,7 +196,7 @@ class RankBench {
     if (!options_.algorithm.empty()) call_options_->algorithm = options_.algorithm.c_str();
   }
 
-  /// One iteration: a blocking call, or a group of them.
+  /// One iteration: a blocking call or a group.
   void iterate() {
     if (options_.aggregate == 1) {
       issue(buffers_->place(0), nullptr);
@@ -210,7 +210,7 @@ class RankBench {
   }
 
   void iterate_queued(int iters) {
-    if (device_ != nullptr) {  // a stream is a queue
+    if (device_ != nullptr) {  // a stream is already a queue
       for (int i = 0; i < iters; ++i) iterate();
       return device_->synchronize();
     }
@@ -300,7 +300,7 @@ class RankBench {
     const double all_s = seconds_since(start) - untimed_s;
     return {all_s / options_.iters / options_.aggregate, times.finish(options_.aggregate)};
   }
-  /// One iteration, timed, and a barrier: returns the seconds that this took.
+  /// Times one iteration, then runs a barrier. Returns the seconds of the barrier.
   double iterate_and_meet(IterationTimes& times) {
     const Clock::time_point start = Clock::now();
     iterate();
@@ -310,7 +310,7 @@ class RankBench {
     return seconds_since(end);
   }
 
-  /// These times of this rank become those that are reported.
+  /// Replaces this rank's times by the reported times.
   void average_over_ranks(double* seconds, uint64_t num) {
     const auto averaging = static_cast<Averaging>(options_.average);
     if (averaging == Averaging::kMin) return combine(seconds, num, RONDO_MIN);
@@ -320,7 +320,7 @@ class RankBench {
     for (uint64_t i = 0; averaging == Averaging::kMean && i < num; ++i) seconds[i] /= nranks_;
   }
 
-  /// The times as -a asks for them, and the wrong values of all ranks together.
+  /// Applies -a to the times and adds the wrong values of all ranks.
   Measurement over_ranks(const Timed& timed, uint64_t wrong) {
     const Spread spread = timed.spread.value_or(Spread{});
     double seconds[] = {timed.mean_s, spread.median_s, spread.p10_s, spread.p90_s};
@@ -411,16 +411,16 @@ class RankBench {
 
   static constexpr uint64_t kSeed = 20260101;
   const PerfOptions& options_;
-  rondo_comm* comm_;     // what is measured
-  rondo_comm* control_;  // of host memory: the same one, unless buffers lie on devices
+  rondo_comm* comm_;     // measured
+  rondo_comm* control_;  // in host memory; equal to comm_ unless buffers are on devices
   std::unique_ptr<PerfDevice> device_;
   int rank_ = 0, nranks_ = 1;
   std::unique_ptr<PerfBuffers> buffers_;
-  std::optional<Report> report_;  // rank 0's
+  std::optional<Report> report_;  // rank 0 only
   Progress progress_;
   const ClockPair made_ = read_clock_pair();
   uint64_t total_wrong_ = 0;
-  // of the current row
+  // for the current row
   std::unique_ptr<PerfData> data_;
   TypeRow types_ = uniform_row(Dtype::kFloat32);
   Op reduce_op_ = Op::kSum;
@@ -429,7 +429,7 @@ class RankBench {
   std::optional<rondo_call> call_options_;
   CallShape shape_;
   RankLayout layout_;
-  std::vector<Segment> segments_;  // what the output must hold, where nothing is reduced
+  std::vector<Segment> segments_;  // expected output, if the operation does not reduce
   bool in_place_ = false;
 };
 
@@ -439,7 +439,7 @@ rondo_config config_of(const PerfOptions& options) {
   return config;
 }
 
-/// The exit status of one rank; tells the other ranks when it gives up.
+/// Returns the exit status of one rank. Aborts the other ranks if it fails.
 int bench_and_destroy(const PerfOptions& options, rondo_comm* comm, const PerfRun& run) {
   bool correct = false, failed = false;
   try {

@@ -1,10 +1,8 @@
-// The benchmark of `rondo perf` on one rank: buffers, verification, timing, over the C ABI only.
+// The benchmark of `rondo perf` on one rank: buffers, verification and timing. It uses only the C ABI.
 //
-// How a size is measured, out of place and then in place: the result is verified; warm-up calls; a barrier; the clock
-// around iters x aggregate operations; the result is verified again. The times of the iterations are taken inside
-// (perf_times.h), for the median and the spread. Hot: every call uses the same buffers. Cold
-// (--rotate): every call takes the next place in buffers that are larger than the caches, whatever the size.
-//
+// Each size is measured out of place and then in place: verify the result, warm up, barrier, time iters x aggregate
+// operations, verify again. perf_times.h times single iterations for the median and the spread. Hot: every call uses
+// the same buffers. Cold (--rotate): every call uses the next place in buffers that are larger than the caches.
 // Thread safety: one thread for each rank.
 #pragma once
 
@@ -17,25 +15,25 @@
 
 namespace rondo::tools {
 
-/// A sentence for the user; names the rank.
+/// An error message for the user, with the rank.
 class PerfError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// What the report says about the run.
+/// Facts about the run for the report.
 struct PerfRun {
   std::string ranks_are;
   std::vector<std::string> args;
 };
 
-/// Collective: the whole sweep. Rank 0 prints the table and writes the JSON. True when every value was right on all
-/// ranks. Throws PerfError.
+/// Collective. Runs the whole sweep. Rank 0 prints the table and writes the JSON. Returns true if every value was
+/// correct on all ranks. Throws PerfError.
 bool bench(const PerfOptions& options, rondo_comm* comm, const PerfRun& run);
 
-/// nranks threads of this process, each a rank. The exit status; says on stderr what went wrong.
+/// Runs nranks threads, each as one rank. Returns the exit status and prints errors on stderr.
 int bench_threads(const PerfOptions& options, int nranks, const PerfRun& run);
-/// This process as one rank of the world that its launcher describes (rondo_comm_init_env).
+/// Runs this process as one rank of the launcher's job (rondo_comm_init_env).
 int bench_env(const PerfOptions& options, const PerfRun& run);
 
 }  // namespace rondo::tools

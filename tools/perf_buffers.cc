@@ -16,7 +16,7 @@ constexpr uint64_t kPageBytes = 4096;
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 uint64_t sets_of(const PerfOptions& o) { return static_cast<uint64_t>(std::max({1, o.rotate, o.aggregate})); }
-/// One place of at most this many bytes.
+/// Size of one place for at most this many bytes.
 uint64_t stride(uint64_t bytes, uint64_t shift_bytes) {
   return whole_pages(std::max<uint64_t>(1, bytes + shift_bytes));
 }
@@ -61,7 +61,7 @@ std::byte* PerfBuffers::allocate(uint64_t bytes) {
     if (memory == MAP_FAILED) throw PerfError(fmt::format("no memory for {} bytes: {}", bytes, std::strerror(errno)));
   }
   if (device_ != nullptr) device_->fill(static_cast<std::byte*>(memory), 0x5a, bytes);
-  else std::memset(memory, 0x5a, bytes);  // page faults belong here, not into a measurement
+  else std::memset(memory, 0x5a, bytes);  // page faults must not be measured
   return static_cast<std::byte*>(memory);
 }
 
@@ -72,7 +72,7 @@ PerfBuffers::~PerfBuffers() {
 }
 
 void PerfBuffers::use(const CallShape& shape, const TypeRow& types) {
-  const uint64_t cursor_bytes = cursor_ * in_stride_;  // cold: go on where the last shape stopped
+  const uint64_t cursor_bytes = cursor_ * in_stride_;  // cold: continue behind the last shape's place
   in_shift_ = unalign_elems_ * dtype_bytes(types.input);
   out_shift_ = unalign_elems_ * dtype_bytes(types.output);
   in_stride_ = stride(shape.in_elems * dtype_bytes(types.input), in_shift_);

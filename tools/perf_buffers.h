@@ -1,6 +1,5 @@
-// Buffers of one rank in `rondo perf`: two arenas, inputs and outputs, out of which every operation takes its place.
-//
-// Thread safety: none; one rank's. Freed with the communicator when they come from rondo_alloc.
+// Buffers of one rank in `rondo perf`: two arenas, for inputs and outputs. Every operation gets a place in each.
+// Thread safety: none; used by one rank. Buffers from rondo_alloc are freed with the communicator.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@
 
 namespace rondo::tools {
 
-/// The two ends of one operation.
+/// Input and output of one operation.
 struct Place {
   std::byte* in = nullptr;
   std::byte* out = nullptr;
@@ -20,17 +19,17 @@ struct Place {
 
 class PerfBuffers {
  public:
-  /// Collective when options.registered. `device`: that of the communicator, nullptr for host memory. Throws PerfError.
+  /// Collective if options.registered. `device`: the communicator's device, nullptr for host memory. Throws PerfError.
   PerfBuffers(const PerfOptions& options, rondo_comm* comm, int nranks, PerfDevice* device);
   ~PerfBuffers();
   PerfBuffers(const PerfBuffers&) = delete;
   PerfBuffers& operator=(const PerfBuffers&) = delete;
 
-  /// Places that follow are for calls of this shape.
+  /// Sets the shape of the following places.
   void use(const CallShape& shape, const TypeRow& types);
   /// The place of the `ahead`-th next operation.
   Place place(uint64_t ahead) const;
-  /// Hot: the places stay; cold: the next `num_ops` are used up.
+  /// Hot: places do not change. Cold: skips the next `num_ops` places.
   void advance(uint64_t num_ops) { cursor_ = rotate_ ? (cursor_ + num_ops) % num_places_ : 0; }
   static uint64_t arena_bytes(const PerfOptions& options, int nranks);
 
@@ -48,7 +47,7 @@ class PerfBuffers {
   Arenas arenas_;
   std::byte* in_ = nullptr;
   std::byte* out_ = nullptr;
-  uint64_t in_stride_ = 0, out_stride_ = 0, in_shift_ = 0, out_shift_ = 0;  // bytes, of the current shape
+  uint64_t in_stride_ = 0, out_stride_ = 0, in_shift_ = 0, out_shift_ = 0;  // bytes, for the current shape
   uint64_t num_places_ = 1, cursor_ = 0;
 };
 

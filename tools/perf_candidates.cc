@@ -23,7 +23,7 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
-/// The candidate with the least median of the bursts first, first + every, ...
+/// Index of the candidate with the least median of the bursts first, first + every, ...
 size_t least_of(const MeasuredPoint& point, size_t first, size_t every) {
   std::vector<double> medians;
   for (const MeasuredCandidate& c : point.candidates) {
@@ -34,7 +34,7 @@ size_t least_of(const MeasuredPoint& point, size_t first, size_t every) {
   return static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
 }
 
-/// Private memory in huge pages where there are some, every page touched.
+/// Maps private memory, in huge pages if available, and touches every page.
 std::byte* map_memory(uint64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) throw PerfError(fmt::format("no memory for a buffer of {} bytes", bytes));
@@ -128,7 +128,7 @@ void CandidateBench::call() {
 }
 
 double CandidateBench::burst_ns(uint64_t calls) {
-  (void)over_ranks(0, Op::kSum);  // all begin together
+  (void)over_ranks(0, Op::kSum);  // barrier
   const Clock::time_point start = Clock::now();
   for (uint64_t i = 0; i < calls; ++i) call();
   const double mine = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
@@ -156,12 +156,12 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   impl.unlock();
   check(found.status());
 
-  std::vector<uint64_t> calls;  // of a burst, by candidate
+  std::vector<uint64_t> calls;  // calls per burst, by candidate
   double round_ns = 0;
   for (const Candidate& c : *found) {
     force(&c);
     point.candidates.push_back({c, impl.planner().form_of(c), {}});
-    const bool slow = burst_ns(1) > kSlowNs;  // connections and pages too
+    const bool slow = burst_ns(1) > kSlowNs;  // also makes connections and pages
     const double ns = burst_ns(slow ? 1 : 3);
     calls.push_back(static_cast<uint64_t>(std::clamp(options_.burst_us * 1000 / ns, 1.0, 4000.0)));
     round_ns += ns * static_cast<double>(calls.back());
@@ -170,7 +170,7 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   for (int b = 0; b < bursts; ++b)
     for (size_t i = 0; i < calls.size(); ++i) {
       force(&point.candidates[i].candidate);
-      if (calls[i] > 1) (void)burst_ns(1);  // makes the plan, which is nothing beside a long call
+      if (calls[i] > 1) (void)burst_ns(1);  // makes the plan, which costs little compared with a long call
       point.candidates[i].bursts_ns.push_back(burst_ns(calls[i]));
     }
   force(nullptr);

@@ -1,11 +1,9 @@
-// Measures every way in which the planner could run a call, on one rank of a communicator: what `rondo perf --explain`
-// prints and `rondo calibrate` fits its constants to.
+// Measures every candidate plan for a call on one rank of a communicator. `rondo perf --explain` prints the results,
+// and `rondo calibrate` fits its constants to them.
 //
-// Calls follow one another without pause, in place where the collective can be; all candidates of a point take turns
-// (one burst each, so many times), so that what disturbs the machine disturbs all of them. A burst's time is that of
-// its slowest rank. All ranks call the same functions in the same order.
-//
-// Thread safety: one thread for each rank.
+// Calls run back to back, in place if possible. The candidates of a point take turns, one burst at a time, so that a
+// disturbance affects all of them. A burst's time is the slowest rank's time. All ranks must call the same functions in
+// the same order. Thread safety: one thread for each rank.
 #pragma once
 
 #include <cstddef>
@@ -22,23 +20,23 @@ namespace rondo::tools {
 struct MeasuredCandidate {
   Candidate candidate;
   CostForm form = CostForm::kInline;
-  std::vector<double> bursts_ns{};  // of a call, in the order in which the candidates took turns
+  std::vector<double> bursts_ns{};  // time of a call, by burst
 
   double median_ns() const;
   double least_ns() const;
 };
 
-/// A collective of a size on the ranks of a communicator, by every candidate; the planner's choice stands first.
+/// One collective and size, measured with every candidate. The planner's choice is first.
 struct MeasuredPoint {
   Collective collective = Collective::kAllReduce;
   int nranks = 1, ranks_per_core = 1;
-  uint64_t bytes = 0;  // S: of the larger of both buffers
+  uint64_t bytes = 0;  // S: bytes of the larger buffer
   std::vector<MeasuredCandidate> candidates;
 
   size_t best() const;  // the candidate with the least median
-  /// The choice's time over the best candidate's, less 1. Of many candidates the one with the least time is there by
-  /// luck too; so it is found in every other burst and compared with the choice in the remaining ones (medians of
-  /// ratios of bursts beside one another), then the other way round. Not negative.
+  /// The choice's time over the best candidate's, less 1; not negative. Among many candidates the fastest is partly
+  /// luck. Therefore the best is found in every other burst and compared with the choice in the remaining bursts
+  /// (median of the ratios of neighbouring bursts), and then the other way round.
   double regret() const;
 };
 
@@ -46,24 +44,24 @@ struct CandidateBenchOptions {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   int bursts = 7;
-  double burst_us = 1500;   // about so long, at least one call
-  double point_s = 3;       // fewer bursts, though never below 3, where a point would take longer
+  double burst_us = 1500;   // about this long, at least one call
+  double point_s = 3;       // limit for a point; reduces the bursts, but not below 3
   bool registered = false;  // buffers from Communicator::alloc: mapped by all ranks
 };
 
-/// "ring simple 16384", "one_shot inline": what tells candidates apart.
+/// "ring simple 16384", "one_shot inline": a unique name of the candidate.
 std::string candidate_name(const Candidate& c);
 
 class CandidateBench {
  public:
-  /// Buffers for calls of up to max_bytes. Collective. Throws PerfError.
+  /// Collective. Makes buffers for calls of up to max_bytes. Throws PerfError.
   CandidateBench(Communicator& comm, uint64_t max_bytes, const CandidateBenchOptions& options);
   ~CandidateBench();
   CandidateBench(const CandidateBench&) = delete;
   CandidateBench& operator=(const CandidateBench&) = delete;
 
-  /// Collective. `bytes`: of the larger of both buffers, rounded down to whole parts, at least one element each.
-  /// Throws PerfError.
+  /// Collective. `bytes`: size of the larger buffer, rounded down to whole parts of at least one element. Throws
+  /// PerfError.
   MeasuredPoint measure(Collective collective, uint64_t bytes);
 
  private:

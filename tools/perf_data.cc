@@ -8,11 +8,11 @@
 namespace rondo::tools {
 namespace {
 
-constexpr int64_t kMaxSum = 4096;     // of the numbers that tables turn into bits
+constexpr int64_t kMaxSum = 4096;     // limit of the numbers in the tables
 constexpr int64_t kMaxProduct = 448;  // in eighths
-constexpr int64_t kNumSorted = 8192;  // values that min and max choose from
+constexpr int64_t kNumSorted = 8192;  // number of values for min and max
 
-uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
+uint64_t mix(uint64_t x) {  // finaliser of splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -20,7 +20,7 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
 
 struct FloatFormat {
   int exponent_bits, mantissa_bits;
-  bool only_nan;  // fp8 e4m3: the highest exponent holds numbers, only its last pattern is NaN
+  bool only_nan;  // fp8 e4m3: the highest exponent holds numbers; only its last pattern is NaN
 };
 FloatFormat format_of(Dtype dtype) {
   switch (dtype) {
@@ -37,7 +37,7 @@ bool is_signed(Dtype dtype) {
 }
 uint64_t low_bits(uint64_t x, uint32_t bytes) { return bytes == 8 ? x : x & ((uint64_t{1} << (8 * bytes)) - 1); }
 
-/// Whether the bits are a finite number other than -0.
+/// True if the bits are a finite number other than -0.
 bool usable(Dtype dtype, uint64_t bits) {
   if (!is_float(dtype)) return true;
   return std::isfinite(decode_float(dtype, bits)) && bits != uint64_t{1} << (8 * dtype_bytes(dtype) - 1);
@@ -78,7 +78,7 @@ uint64_t encode_float(Dtype dtype, double value) {
   std::frexp(magnitude, &exponent);  // magnitude = f * 2^exponent, f in [1/2, 1)
   exponent = std::max(exponent - 1, 1 - bias);
   const double units = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));  // ties to even
-  // Units of 2^(exponent - mantissa_bits): a carry into the next exponent comes out right by adding.
+  // Units of 2^(exponent - mantissa_bits). A carry moves into the exponent by the addition.
   return sign | (static_cast<uint64_t>(units) + (static_cast<uint64_t>(exponent + bias - 1) << mantissa_bits));
 }
 
@@ -86,8 +86,8 @@ namespace {
 
 double rounded_to(Dtype dtype, double value) { return decode_float(dtype, encode_float(dtype, value)); }
 
-/// An input that rounds to `value` on the wire: moved down, not at all or up by an eighth of its last place, which is a
-/// quarter of the last place below a power of two.
+/// An input that rounds to `value` on the wire: moved by -1, 0 or 1 eighths of its last place (a quarter of the last
+/// place below a power of two).
 double near_number(const TypeRow& types, int64_t number, double value) {
   const int spare_bits = format_of(types.input).mantissa_bits - format_of(types.wire).mantissa_bits;
   if (value == 0 || spare_bits < 3) return value;
@@ -124,7 +124,7 @@ void PerfData::build_sorted_tables() {
   result_table_ = input_table_;
 }
 
-/// A result in the accumulator type as the output holds it.
+/// Converts a result in the accumulator type to bits of the output type.
 uint64_t PerfData::result_of(double value) const {
   const TypeRow& t = spec_.types;
   const bool one_owner =
@@ -140,7 +140,7 @@ void PerfData::build_tables() {
   const bool adds = spec_.traits.reduces && spec_.op != Op::kMin && spec_.op != Op::kMax;
   givers_ = adds ? std::min<int64_t>(spec_.nranks, largest / scale) : spec_.nranks;
   budget_ = std::min(precision(t.input), adds ? std::max<int64_t>(1, largest / scale / spec_.nranks) : largest);
-  const bool multiplies = spec_.traits.reduces && spec_.op == Op::kProd;  // of halves: numbers are eighths
+  const bool multiplies = spec_.traits.reduces && spec_.op == Op::kProd;  // halves: numbers are eighths
   table_offset_ = multiplies ? kMaxProduct : largest;
   for (int64_t number = -table_offset_; number <= table_offset_; ++number) {
     const double value = static_cast<double>(number) / (multiplies ? 8 : 1);
@@ -164,7 +164,7 @@ int64_t PerfData::contribution(uint64_t elem, Rank rank) const {
   if (!mixed_ && (spec_.op == Op::kMin || spec_.op == Op::kMax)) return static_cast<int64_t>(hash % kNumSorted);
   const int64_t n = spec_.nranks, place = (rank + static_cast<int64_t>(at_elem >> 1) % n) % n;
   const int64_t sign = is_signed(spec_.types.input) && (hash & 1) != 0 ? -1 : 1;
-  if (spec_.traits.reduces && spec_.op == Op::kProd) {  // in eighths; an element's product lies between 1/8 and 56
+  if (spec_.traits.reduces && spec_.op == Op::kProd) {  // in eighths; the product is between 1/8 and 56
     if (place == 0) return sign * 8 * (1 + static_cast<int64_t>((hash >> 8) % 7));
     return sign * (place <= 3 ? int64_t{4} << (hash >> 8) % 3 : 8);
   }
@@ -205,7 +205,7 @@ uint64_t PerfData::result_bits(int64_t result) const {
 
 PerfData::Words PerfData::pattern_of(const std::vector<uint64_t>& bits, uint32_t elem_bytes) const {
   Words words(kPeriodElems * elem_bytes);
-  for (uint64_t e = 0; e < kPeriodElems; ++e)  // little-endian, as all machines that rondo runs on
+  for (uint64_t e = 0; e < kPeriodElems; ++e)  // little-endian, like every supported machine
     std::memcpy(words.data() + e * elem_bytes, &bits[e], elem_bytes);
   return words;
 }

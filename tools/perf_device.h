@@ -1,6 +1,5 @@
-// What `rondo perf --device cuda` needs of a device beside collectives: a stream, copies, and waiting for both.
-//
-// Thread safety: none; one rank's. Throws PerfError.
+// Device functions for `rondo perf --device cuda`: a stream, copies, and waiting for them.
+// Thread safety: none; used by one rank. Throws PerfError.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +12,15 @@ namespace rondo::tools {
 
 class PerfDevice {
  public:
-  /// The device of this number; its context becomes the calling thread's.
+  /// Makes the context of device `ordinal` current in the calling thread.
   explicit PerfDevice(int ordinal);
   static int count();
   void* stream() const { return stream_.get(); }
   void fill(std::byte* to, int value, uint64_t bytes);
   void upload(std::byte* to, const std::byte* from, uint64_t bytes);
   void download(std::byte* to, const std::byte* from, uint64_t bytes);
-  /// Waits for the stream.
   void synchronize();
-  /// Host memory of this many bytes, for what is compared.
+  /// Returns at least `bytes` of host memory for comparisons.
   std::byte* host(uint64_t bytes);
 
  private:

@@ -64,7 +64,7 @@ class Explainer {
       if (!options_.json_stdout) fmt::print("{}", explain_text(point));
       std::fflush(stdout);
       within_ += point.regret() <= kGood ? 1 : 0;
-      if (*options_.operation->collective == Collective::kBarrier) break;  // has no size
+      if (*options_.operation->collective == Collective::kBarrier) break;  // barriers have no size
     }
     if (prints_) finish(std::move(points));
   }
@@ -74,7 +74,7 @@ class Explainer {
 
   static std::string constants() {
     std::string from;
-    (void)costs_in_force(&from, false);  // it has succeeded when the communicator was made
+    (void)costs_in_force(&from, false);  // cannot fail: it succeeded when the communicator was made
     return from;
   }
   void header() const {

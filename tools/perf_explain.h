@@ -1,6 +1,5 @@
-// `rondo perf --explain`: every candidate of the planner for every size, forecast against measured.
-//
-// Thread safety: one thread for each rank; rank 0 prints.
+// `rondo perf --explain`: forecast and measured time of every candidate, for every size.
+// Thread safety: one thread for each rank. Rank 0 prints.
 #pragma once
 
 #include "perf_bench.h"
@@ -9,13 +8,12 @@
 
 namespace rondo::tools {
 
-/// The lines that `rondo perf --explain` prints for a point: candidates in the order of their forecasts, the planner's
-/// choice first, then its regret.
+/// The output for one point: the planner's choice, the other candidates by forecast, and the regret.
 std::string explain_text(const MeasuredPoint& point);
 
-/// nranks threads of this process; the exit status.
+/// Runs nranks threads. Returns the exit status.
 int explain_threads(const PerfOptions& options, int nranks, const PerfRun& run);
-/// This process as one rank of the world that its launcher describes.
+/// Runs this process as one rank of the launcher's job.
 int explain_env(const PerfOptions& options, const PerfRun& run);
 
 }  // namespace rondo::tools

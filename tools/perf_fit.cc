@@ -34,7 +34,7 @@ class Equations {
     }
   }
 
-  /// By coordinate descent, which converges since the matrix is positive definite.
+  /// Coordinate descent. It converges because the matrix is positive definite.
   void solve(CostVector& multiples, size_t first) const {
     for (int sweep = 0; sweep < 5000; ++sweep) {
       double most_change = 0;

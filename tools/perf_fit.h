@@ -1,6 +1,4 @@
-// Fits the planner's constants to timings of whole calls: what `rondo calibrate` does with what it measured.
-//
-// Pure functions over values.
+// Fits the planner's constants to timings of whole calls, for `rondo calibrate`. Pure functions.
 #pragma once
 
 #include <span>
@@ -9,17 +7,16 @@
 
 namespace rondo::tools {
 
-/// A call by one candidate: what it counts of each constant, and how long it took.
+/// A call by one candidate: its count of each constant, and its time.
 struct Observation {
   CostVector counts{};
   double measured_ns = 0;
 };
 
-/// The constants, none below 1/50 of `prior`, with which the forecasts come closest to the measurements: least
-/// squares of relative errors, in which an error above 15 % counts less (Huber's weights), with a weak pull towards
-/// `prior`. So what no observation counts stays as it was, and constants that only occur together share their sum in
-/// the prior's ratio. Constants that are 0 in `prior` stay 0, and so do those before `first` as they are. O(iterations
-/// * terms^2), deterministic.
+/// Fits constants, none below 1/50 of `prior`, to the observations: least squares of relative errors, in which an error
+/// above 15 % counts less (Huber's weights), with a weak pull towards `prior`. Constants that no observation uses keep
+/// the prior's value. Constants that always occur together keep the prior's ratio. Constants that are 0 in `prior` stay
+/// 0, and those before `first` do not change. O(iterations * terms^2), deterministic.
 CostVector fit_constants(std::span<const Observation> observations, const CostVector& prior,
                          CostTerm first = CostTerm{0});
 

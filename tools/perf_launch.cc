@@ -50,12 +50,12 @@ pid_t start(std::vector<std::string> args, std::vector<std::string> env) {
   const pid_t parent = getpid(), pid = fork();
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it died before the line above
+  if (getppid() != parent) _exit(127);  // it died before the prctl call
   execve("/proc/self/exe", argv.data(), envp.data());
   _exit(127);
 }
 
-/// Waits for the children and judges how they ended.
+/// Waits for the children and reports their exits.
 class Family {
  public:
   explicit Family(std::vector<pid_t> pids) : pids_(std::move(pids)), alive_(pids_.size()) {}
@@ -95,7 +95,7 @@ class Family {
     if (WIFSIGNALED(how))
       std::fprintf(stderr, "rondo perf: rank %td (pid %d) was killed by signal %d (%s)%s\n", rank, pid, WTERMSIG(how),
                    strsignal(WTERMSIG(how)), ended_by_us_ ? " by its parent, since another rank failed" : "");
-    else if (WEXITSTATUS(how) != 1)  // 1: the rank has said why
+    else if (WEXITSTATUS(how) != 1)  // 1: the rank has printed its error
       std::fprintf(stderr, "rondo perf: rank %td (pid %d) ended with status %d\n", rank, pid, WEXITSTATUS(how));
   }
 

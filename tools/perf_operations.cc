@@ -84,7 +84,7 @@ constexpr PerfOperation kOperations[] = {
              }),
 };
 
-/// Elements in front of part k, which holds k + 1 of n(n+1)/2 shares.
+/// Number of elements before part k, which holds k + 1 of n(n+1)/2 shares.
 uint64_t elems_before(uint64_t whole_elems, uint64_t k, uint64_t n) {
   const uint64_t shares = n * (n + 1) / 2, before = k * (k + 1) / 2;
   return whole_elems / shares * before + whole_elems % shares * before / shares;
@@ -93,14 +93,14 @@ uint64_t variable_elems(uint64_t whole_elems, uint64_t k, uint64_t n) {
   return elems_before(whole_elems, k + 1, n) - elems_before(whole_elems, k, n);
 }
 
-/// What rank `from` gives to rank `to`; either may be any rank where the operation does not tell them apart.
+/// Number of elements that rank `from` gives to rank `to`. A rank that does not matter for the operation may be any.
 uint64_t part_elems(const PerfOperation& o, const CallShape& shape, int nranks, Rank from, Rank to) {
   if (!o.variable_counts) return shape.count_elems;
   const Rank k = o.cuts_in() && o.cuts_out() ? (from + to) % nranks : o.cuts_in() ? to : from;
   return variable_elems(shape.whole_elems, static_cast<uint64_t>(k), static_cast<uint64_t>(nranks));
 }
 
-/// Where the part for rank `to` begins in rank `from`'s input.
+/// Start of the part for rank `to` in rank `from`'s input.
 uint64_t first_elem_for(const PerfOperation& o, const CallShape& shape, int nranks, Rank from, Rank to) {
   if (!o.cuts_in()) return 0;
   if (!o.variable_counts) return static_cast<uint64_t>(to) * shape.count_elems;

@@ -30,7 +30,7 @@ std::optional<Dtype> dtype_from_any_name(std::string_view name) {
   return dtype_from_name(name);
 }
 
-/// Parses a comma-separated list of names, each by `one`; "all" gives every one of the values that `names` counts.
+/// Parses a comma-separated list of names with `one`. "all" gives all values of `names`.
 template <class T, class OneName>
 Expected<std::vector<T>> parse_list(std::string_view text, const std::vector<std::string>& names, std::string_view what,
                                     OneName one) {

@@ -1,6 +1,4 @@
-// How far `rondo perf` is, for people who wait for it.
-//
-// Thread safety: belongs to rank 0.
+// Progress messages of `rondo perf`. Thread safety: used by rank 0.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +10,7 @@
 
 namespace rondo::tools {
 
-/// A line on stderr that says how far the run is: at once on a terminal, else after two seconds.
+/// Prints progress lines on stderr, at most every 0.2 s on a terminal, else every 2 s.
 class Progress {
  public:
   void say(const std::string& what) {

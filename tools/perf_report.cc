@@ -42,7 +42,7 @@ std::string spread_text(const std::optional<Measurement>& m) {
                      format_number(m->spread->p10_s * 1e6, 7), format_number(m->spread->p90_s * 1e6, 7));
 }
 
-/// "no", "out", "in" or "both": which measurement of a row was disturbed.
+/// "no", "out", "in" or "both": the disturbed measurements of a row.
 const char* disturbed_text(const ResultRow& row) {
   const bool out = row.out_of_place.disturbed(), in = row.in_place && row.in_place->disturbed();
   if (!row.out_of_place.spread) return "N/A";
@@ -56,7 +56,7 @@ Bandwidth bandwidth_of(const PerfOptions& options, int nranks, const ResultRow& 
   return m ? bandwidth(*options.operation, nranks, row.shape.bytes, m->seconds) : Bandwidth{};
 }
 
-/// The types that were named apart from the datatype: (key, name) pairs.
+/// The types that the user set explicitly, as (key, name) pairs.
 std::vector<std::pair<std::string, std::string_view>> named_types(const PerfOptions& o) {
   std::vector<std::pair<std::string, std::string_view>> types;
   for (const auto& [key, dtype] : {std::pair{"wire", o.wire}, {"accumulator", o.accumulator}, {"output", o.output}})
@@ -64,7 +64,7 @@ std::vector<std::pair<std::string, std::string_view>> named_types(const PerfOpti
   return types;
 }
 
-const char* yes_no(bool yes) { return yes ? "true" : "false"; }  // nccl-tests writes strings
+const char* yes_no(bool yes) { return yes ? "true" : "false"; }  // strings, as in nccl-tests
 
 }  // namespace
 

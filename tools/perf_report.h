@@ -1,11 +1,9 @@
-// Report of `rondo perf`: nccl-tests' table on a stream, and its JSON.
+// Report of `rondo perf`: nccl-tests' table and JSON.
 //
-// The columns, their widths and the JSON keys are nccl-tests' (2.19), so that its readers work on ours; rondo adds
-// columns behind them (median, p10, p90 and which measurement is disturbed) and keys (rondo_version, regime, num_ranks,
-// ranks_are, rotate_sets, plan, types, median, p10, p90, disturbed) and takes none away. What was not measured is
-// N/A in the table and null in the JSON. A `host` device says that the numbers come from memory, not from NVLink.
-//
-// Thread safety: belongs to rank 0.
+// The columns, their widths and the JSON keys are nccl-tests' (2.19), so that its tools can read our output. rondo
+// appends columns (median, p10, p90, disturbed) and keys (rondo_version, regime, num_ranks, ranks_are, rotate_sets,
+// plan, types, median, p10, p90, disturbed). Unmeasured values are N/A in the table and null in the JSON. A `host`
+// device means that the numbers come from memory, not from NVLink. Thread safety: used by rank 0.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +19,6 @@
 
 namespace rondo::tools {
 
-/// One rank of the run, as it describes itself.
 struct RankInfo {
   int32_t pid = 0;
   char host[64] = {};
@@ -29,34 +26,34 @@ struct RankInfo {
 };
 RankInfo describe_this_rank();
 
-/// What kind of run it is, beside the options.
+/// Facts about the run that are not in the options.
 struct RunInfo {
   int nranks = 1;
   std::string ranks_are;  // "processes", "threads", "processes of torchrun", "one rank"
   std::vector<std::string> args;
   std::vector<RankInfo> ranks;
-  uint64_t buffer_bytes = 0;  // all buffers of one rank
+  uint64_t buffer_bytes = 0;  // sum of one rank's buffers
   uint64_t cache_bytes = 0;   // last-level cache; 0: unknown
 };
 
 struct Measurement {
   double seconds = 0;                   // of one operation
-  std::optional<uint64_t> num_wrong{};  // nothing: not checked
-  std::optional<Spread> spread{};       // nothing: iterations were not timed one by one
+  std::optional<uint64_t> num_wrong{};  // nullopt: not checked
+  std::optional<Spread> spread{};       // nullopt: iterations were not timed separately
   bool disturbed() const { return spread && is_disturbed(seconds, *spread); }
 };
 
 struct ResultRow {
   CallShape shape;
-  std::optional<Dtype> dtype;  // nothing: no data
-  std::optional<Op> op;        // nothing: nothing is reduced
-  int root = -1;               // -1: none
-  std::string plan;            // the planner's reason, when asked for
+  std::optional<Dtype> dtype;  // nullopt: no data
+  std::optional<Op> op;        // nullopt: no reduction
+  int root = -1;               // -1: no root
+  std::string plan;            // the planner's reason, if requested
   Measurement out_of_place;
-  std::optional<Measurement> in_place;  // nothing: the operation has no such form
+  std::optional<Measurement> in_place;  // nullopt: not supported by the operation
 };
 
-/// "1234.56" in at most `width` characters, fewer digits for larger numbers.
+/// "1234.56" in at most `width` characters, with fewer digits for larger numbers.
 std::string format_number(double value, int width);
 
 class Report {
@@ -64,7 +61,7 @@ class Report {
   Report(const PerfOptions& options, RunInfo run, std::FILE* out);
   void header();
   void row(const ResultRow& row);
-  /// Ends the table. `error`: empty, or why the run ended early.
+  /// Ends the table. `error`: the reason if the run ended early, else empty.
   void footer(const std::string& error);
   /// The JSON text; call after footer.
   std::string json() const;
@@ -74,7 +71,7 @@ class Report {
  private:
   std::string row_text(const ResultRow& row) const;
   double average_bus_bandwidth() const;
-  /// How many measurements were disturbed, of how many.
+  /// Number of disturbed measurements, and of all.
   std::pair<size_t, size_t> disturbed() const;
 
   const PerfOptions& options_;
@@ -85,7 +82,7 @@ class Report {
   std::string start_time_, end_time_, error_;
 };
 
-/// Writes `text` to a new file: `path`, or when that exists path.0, path.1, ... The name, or nothing when it cannot.
+/// Writes `text` to a new file: `path`, or if that exists path.0, path.1, ... Returns its name, or nullopt on failure.
 std::optional<std::string> write_new_file(const std::string& path, const std::string& text);
 
 }  // namespace rondo::tools

@@ -7,7 +7,7 @@ namespace rondo::tools {
 namespace {
 
 constexpr double kShortBatch_s = 4e-6;
-constexpr int kMaxTimes = 4096;  // of one measurement, so that the list needs no more room while it is measured
+constexpr int kMaxTimes = 4096;  // limit per measurement, so that the list does not grow while it is measured
 
 }  // namespace
 

@@ -12,9 +12,9 @@ namespace {
 
 using Register = void (*)(Status*);
 
-/// What is wrong in words; empty when all is well. The file stays open: its functions are called later.
+/// Returns the error, or an empty string. The file stays open because its functions are called later.
 std::string load_one(const std::string& file) {
-  // A name without a slash would be looked for among the system's libraries.
+  // dlopen searches the system's libraries for a name without a slash.
   const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return std::string("cannot be loaded: ") + dlerror();
@@ -36,7 +36,7 @@ void Plugins::add_to(CLI::App& command) {
                   "Registers the algorithms of this shared object first (examples/05_own_algorithm)")
       ->type_name("FILE")
       ->envname("RONDO_PLUGIN")
-      ->allow_extra_args(false)  // one file each time: what follows is the command's own
+      ->allow_extra_args(false)  // one file per option; further arguments belong to the command
       ->take_all();
 }
 

@@ -1,4 +1,4 @@
-// Algorithms from outside of the library on the command line: --plugin FILE.so, or RONDO_PLUGIN.
+// Loads algorithms from shared objects: --plugin FILE.so, or RONDO_PLUGIN.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,12 +7,12 @@
 
 namespace rondo::tools {
 
-/// The option of one command; `load` is the first thing that the command does.
+/// The --plugin option of one command. The command must call `load` first.
 class Plugins {
  public:
   void add_to(CLI::App& command);
-  /// Opens each file and lets it register its algorithms, without a proof if `unproven`. Says on stderr what fails and
-  /// throws exit status 2.
+  /// Opens each file and registers its algorithms, without a proof if `unproven`. On failure prints the reason on
+  /// stderr and throws exit status 2.
   void load(std::string_view command, bool unproven = false) const;
 
  private:

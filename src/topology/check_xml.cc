@@ -1,5 +1,5 @@
-// The shape of an XML text, line by line: hwloc refuses a file without saying where it is wrong. Declared in
-// host_reader.h.
+// Checks the structure of an XML text line by line, because hwloc refuses a file without the position of the error.
+// Declared in host_reader.h.
 #include <fmt/format.h>
 
 #include <string>

@@ -35,7 +35,7 @@ std::string choice_text(const LinkChoice& c) {
                             c.direct ? "yes" : "no", c.ll128 ? "yes" : "no");
 }
 
-// "0-1 0-2 1-2" as "all pairs", or the first few and how many more.
+// Formats pairs as "0-1 0-2 1-2", "all pairs", or the first few and the number of the rest.
 std::string pairs_text(const std::vector<std::pair<size_t, size_t>>& pairs, size_t all) {
   constexpr size_t kShown = 8;
   if (pairs.size() == all && all > 1) return fmt::format("all {} pairs", all);
@@ -71,7 +71,7 @@ std::string describe_links(const GpuMachine& m) {
     for (size_t b = 0; b < m.devices.size(); ++b) text += fmt::format("{:<8}", link_cell(m, a, b));
     text += "\n";
   }
-  size_t at = 0;  // no blanks at the ends of lines
+  size_t at = 0;  // remove blanks at the ends of lines
   while ((at = text.find(" \n")) != std::string::npos) text.erase(at, 1);
   return text;
 }
@@ -80,7 +80,7 @@ std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes) {
   std::vector<RankPlace> ranks = scene.ranks;
   for (size_t d = 0; scene.ranks.empty() && d < scene.machine.devices.size(); ++d)
     ranks.push_back({0, d, static_cast<uint32_t>(d), 0});
-  // The block of the answer, and the pairs that got it, in the order of their first.
+  // The text of each choice and its pairs, ordered by the first pair.
   std::vector<std::pair<std::string, std::vector<std::pair<size_t, size_t>>>> groups;
   for (size_t a = 0; a < ranks.size(); ++a)
     for (size_t b = a + 1; b < ranks.size(); ++b) {

@@ -1,6 +1,4 @@
-// A machine and what rondo would choose on it, as text for people: `rondo info`, and what the golden tests keep.
-//
-// Pure.
+// Describes a machine and rondo's choices on it as text, for `rondo info` and the golden tests. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,13 +7,13 @@
 
 namespace rondo {
 
-/// The devices, one a line.
+/// The devices, one per line.
 std::string describe_devices(const GpuMachine& machine);
-/// The matrix of links, as nvidia-smi topo -m shows it: NV18 (direct), NVS18 (switch), PIX, PXB, PHB, NODE, SYS; a
-/// trailing ! where the driver allows no P2P.
+/// The matrix of links in the form of nvidia-smi topo -m: NV18 (direct), NVS18 (switch), PIX, PXB, PHB, NODE, SYS. A
+/// trailing ! means that the driver allows no P2P.
 std::string describe_links(const GpuMachine& machine);
-/// For each pair of ranks what is chosen and why; pairs with the same answer share a line. Then the engine. `scene`
-/// without ranks: one process for each device.
+/// The choice and its reason for each pair of ranks. Pairs with the same answer share a line. Then the engine. A
+/// `scene` without ranks means one process for each device.
 std::string describe_choices(const GpuScene& scene, const LinkWishes& wishes);
 
 }  // namespace rondo

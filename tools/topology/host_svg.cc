@@ -17,10 +17,10 @@ namespace {
 
 constexpr double kPad = 8, kTitle = 17, kRankRadius = 9;
 
-// A box has parts in rows of `columns`, or a size of its own.
+// A box has parts in rows of `columns`, or its own size.
 struct Box {
   std::string style;
-  std::vector<std::string> text;  // of a box with parts: its title; of another: lines in its middle
+  std::vector<std::string> text;  // a title if the box has parts, else its centred lines
   size_t columns = 1;
   int core = -1, gpu = -1;
   double w = 0, h = 0, x = 0, y = 0;
@@ -117,7 +117,7 @@ class Drawing {
     return {allowed ? "core" : "denied", {fmt::format("{}", c)}, 1, c, -1, 46, 24};
   }
 
-  // Cores of a package and node, by the largest cache that several share.
+  // Cores of a package and node, grouped by the largest cache that several cores share.
   Box cores(int package, int numa) const {
     std::vector<std::pair<int, std::vector<int>>> groups;
     for (size_t c = 0; c < host_.cores.size(); ++c) {
@@ -212,7 +212,7 @@ class Drawing {
   }
 
   void add_box(const Box& box, std::string& out) {
-    const Point rank_at = {box.x + kRankRadius + 4, box.y + box.h / 2};  // the text stands to its right
+    const Point rank_at = {box.x + kRankRadius + 4, box.y + box.h / 2};  // the text is to its right
     if (box.core >= 0) core_at_[box.core] = rank_at;
     if (box.gpu >= 0) gpu_at_[box.gpu] = rank_at;
     if (box.style != "plain")
@@ -231,7 +231,7 @@ class Drawing {
   }
 
   using Point = std::pair<double, double>;
-  // Ranks of one core or GPU stand beside each other.
+  // Ranks on the same core or GPU are drawn side by side.
   std::string rank_marks() {
     std::map<std::pair<int, int>, int> seen;
     std::string out;
@@ -259,7 +259,7 @@ class Drawing {
     return out + "</defs>\n";
   }
 
-  // Each bends to its left, so that there and back are two lines.
+  // Each arrow bends to its left, so that both directions are visible.
   std::string ring_arrows() const {
     std::string out;
     for (size_t i = 0; i < ring_.size() && ring_.size() > 1; ++i) {
@@ -269,7 +269,7 @@ class Drawing {
       const double dx = x2 - x1, dy = y2 - y1, length = std::max(1.0, std::hypot(dx, dy));
       const double bend = std::min(60.0, 8 + 0.12 * length);
       const double cx = (x1 + x2) / 2 + bend * dy / length, cy = (y1 + y2) / 2 - bend * dx / length;
-      const auto towards = [&](double x, double y) {  // where the line leaves the rank's circle
+      const auto towards = [&](double x, double y) {  // the point where the line leaves the rank's circle
         const double l = std::max(1.0, std::hypot(cx - x, cy - y));
         return Point{x + (kRankRadius + 1) * (cx - x) / l, y + (kRankRadius + 1) * (cy - y) / l};
       };

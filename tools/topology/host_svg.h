@@ -1,8 +1,6 @@
-// A host as a drawing: packages and NUMA nodes as nested boxes, in them cores by their shared cache, PCIe switches
-// with GPUs and NICs; ranks where they run, and the ring as arrows in the colour of what each hop crosses. One
-// self-contained SVG text, no script.
-//
-// Pure.
+// Draws a host: packages and NUMA nodes as nested boxes, cores grouped by shared cache, PCIe switches with GPUs and
+// NICs, ranks at their places, and the ring as arrows coloured by the link that each hop crosses. The output is one
+// self-contained SVG text without scripts. Pure functions.
 #pragma once
 
 #include <span>

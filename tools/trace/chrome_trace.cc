@@ -1,5 +1,5 @@
-// Chrome trace JSON, as the "Trace Event Format" document describes it: metadata (M), complete (X) and flow (s, f)
-// events in the object form. Written track by track, so that the times of a track never run backwards.
+// Writes Chrome trace JSON, as defined by the "Trace Event Format" document: metadata (M), complete (X) and flow (s, f)
+// events in the object form. Events are written track by track, so that the times of a track never decrease.
 #include <algorithm>
 #include <numeric>
 #include <tuple>
@@ -33,7 +33,7 @@ std::vector<FlowEnd> flow_ends(const MessageFlows& messages) {
   return ends;
 }
 
-// Places intervals on as few tracks as they need; to be asked in the order of their beginnings.
+// Places intervals on as few tracks as possible. Call place() in the order of the beginnings.
 class Tracks {
  public:
   size_t place(int64_t begin_ns, int64_t end_ns) {
@@ -60,7 +60,7 @@ class ChromeWriter {
     std::erase_if(messages_.flows, [&](const MessageFlow& m) {
       return !selected_.has_step(m.send_file, m.send_record) || !selected_.has_step(m.recv_file, m.recv_record);
     });
-    // No arrow leads back in time: what it would show is how far apart two devices' clocks are.
+    // Drop arrows that lead back in time. They only show the difference of two devices' clocks.
     report_.backward = std::erase_if(messages_.flows, [&](const MessageFlow& m) {
       return timeline_.ns(m.recv_file, files_[m.recv_file].records[m.recv_record].done_ticks()) <
              timeline_.ns(m.send_file, files_[m.send_file].records[m.send_record].ready_ticks());
@@ -89,11 +89,11 @@ class ChromeWriter {
   }
 
  private:
-  // Files of one rank of one communicator (tracing was ended and begun again) are one process.
+  // Files of one rank of one communicator are one process. There are several if tracing was stopped and restarted.
   void choose_process(size_t f) {
     const TraceIdentity& id = files_[f].identity;
     if (f != 0 && files_[f - 1].identity.communicator == id.communicator && files_[f - 1].identity.rank == id.rank)
-      return;  // with tracks of its own: next_tid_ goes on
+      return;  // next_tid_ continues, so that each file has its own tracks
     ++pid_;
     next_tid_ = 1;
     std::string name = fmt::format("rank {}", id.rank);
@@ -104,7 +104,7 @@ class ChromeWriter {
     metadata("process_sort_index", 0, fmt::format("\"sort_index\":{}", pid_));
   }
 
-  // Rows of a name stand together, in the order in which names first occur.
+  // Rows of one name are adjacent, in the order in which the names first occur.
   void write_spans(size_t f) {
     std::vector<std::string> names;
     std::unordered_map<std::string, std::vector<const TraceSpan*>> rows;
@@ -239,7 +239,7 @@ class ChromeWriter {
             end->starts ? "s" : "f", end->starts ? "" : ",\"bp\":\"e\"", end->id, pid_, tid, json_us(at_ns));
   }
 
-  // A receiver may have looked at its clock, and been interrupted, before the message was sent that it then found.
+  // Clamps the arrival to the send time. The receiver may read its clock and be interrupted before the message is sent.
   int64_t time_of(const FlowEnd& end) const {
     const StepRecord& r = files_[end.file].records[end.record];
     const int64_t ready = timeline_.ns(end.file, r.ready_ticks());

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kBufferNames[] = {"in", "out", "scratch"};
 
-// The first few ranks and how many there are: an all-to-all among hundreds would drown the rest.
+// Lists only the first few ranks. An all-to-all of hundreds would make the output unreadable.
 std::string ranks_text(const std::vector<int32_t>& ranks) {
   constexpr size_t kShown = 8;
   std::string text = "[";

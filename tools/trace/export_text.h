@@ -1,6 +1,4 @@
-// What both exporters say of a record, as members of a JSON object.
-//
-// Thread safety: pure functions.
+// Text of a record as members of a JSON object, for both exporters. Thread safety: pure functions.
 #pragma once
 
 #include <string>
@@ -10,9 +8,9 @@
 
 namespace rondo {
 
-/// "operation":"all_reduce","count_elems":... of a plan, without braces.
+/// Members of a plan: "operation":"all_reduce","count_elems":..., without braces.
 std::string plan_members(const TracedPlan& plan);
-/// "sequence":1,"lane":0,... of the step at `index`, without braces and without times.
+/// Members of the step at `index`: "sequence":1,"lane":0,..., without braces and times.
 std::string step_members(const TraceFile& file, size_t index);
 
 }  // namespace rondo

@@ -1,4 +1,4 @@
-// JSON Lines: for programs that read a trace, one object a line.
+// JSON Lines export, one object per line.
 #include "trace/export.h"
 #include "trace/export_text.h"
 #include "trace/timeline.h"

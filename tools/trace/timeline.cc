@@ -8,7 +8,7 @@
 namespace rondo {
 namespace {
 
-constexpr int64_t kSameLineNs = 100'000;  // what a pair may be off the host's line
+constexpr int64_t kSameLineNs = 100'000;  // allowed distance of a pair from the host's line
 
 struct HostLine {
   ClockPair first, last;
@@ -44,7 +44,7 @@ struct End {
 // A connection has a sequence of messages for each channel.
 using ConnectionNumbers = std::map<std::tuple<uint64_t, uint64_t, TracedConnection>, uint32_t>;
 
-// The ends that one record stands for.
+// Adds the message ends of one record.
 void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbers& numbers, std::vector<End>& ends) {
   const TracedInstruction* i = f.instruction(f.records[index]);
   if (i == nullptr) return;
@@ -59,11 +59,11 @@ void add_ends(const TraceFile& f, uint32_t file, uint32_t index, ConnectionNumbe
   for (size_t k = 0; k < i->send.size(); ++k) add(i->send[k], i->recv.size() + k, true);
 }
 
-// The ends of one message number of one connection: the sends come first.
+// Matches the ends of one message number of one connection. Sends come first.
 void match_group(const std::vector<TraceFile>& files, std::span<const End> group, MessageFlows& out) {
   const auto sends =
       static_cast<size_t>(std::count_if(group.begin(), group.end(), [](const End& e) { return e.sends; }));
-  if (sends != 1 || group.size() == 1) {  // several: the 32-bit numbers have wrapped within the trace
+  if (sends != 1 || group.size() == 1) {  // several sends: the 32-bit numbers have wrapped within the trace
     out.unmatched_sends += sends;
     out.unmatched_recvs += group.size() - sends;
     return;

@@ -1,11 +1,9 @@
-// Timeline: the records of several ranks on one clock, and which receive belongs to which send.
+// Places the records of several ranks on one clock, and pairs sends with receives.
 //
-// Ranks of one host share the time stamp counter, so one line through the earliest and the latest pair of clocks of the
-// host serves them all and their order is exact. Where the files of a host do not agree on that line (a counter that is
-// not invariant, a host that slept), each file is placed by its own pairs, which is exact to some microseconds.
-// Hosts are put beside each other by their CLOCK_REALTIME and the offset that a file carries.
-//
-// Thread safety: immutable once made.
+// Ranks of one host share the time stamp counter. One line through the host's earliest and latest pair of clocks serves
+// all its files, so that their order is exact. If a host's files do not fit one line (the counter is not invariant, or
+// the host slept), each file is placed by its own pairs, which is exact to some microseconds. Hosts are aligned by
+// CLOCK_REALTIME and the offset in each file. Thread safety: immutable once made.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +21,7 @@ class Timeline {
     return placed_[file].first_ns + static_cast<int64_t>(placed_[file].scale.since_first_ns(at_ticks));
   }
   int64_t origin_realtime_ns() const { return origin_realtime_ns_; }
-  /// True when the file shares one line with all others of its host.
+  /// True if the file shares one line with all others of its host.
   bool is_shared(size_t file) const { return placed_[file].shared; }
 
  private:
@@ -36,7 +34,7 @@ class Timeline {
   int64_t origin_realtime_ns_ = 0;
 };
 
-/// One message: which record sent it, which received it. Places in the list of files and in their records.
+/// One message: the records of its send and its receive, as indices of files and records.
 struct MessageFlow {
   uint32_t send_file, send_record;
   uint32_t recv_file, recv_record;
@@ -45,7 +43,7 @@ struct MessageFlow {
 
 struct MessageFlows {
   std::vector<MessageFlow> flows;
-  uint64_t unmatched_sends = 0, unmatched_recvs = 0;  // the other end was overwritten, or its file is not there
+  uint64_t unmatched_sends = 0, unmatched_recvs = 0;  // the other end was overwritten, or its file is missing
 };
 
 /// Pairs sends and receives by connection and message number. O(n log n) for n messages.
