@@ -43,7 +43,7 @@ Calibration known_before(const std::string& path) {
   if (!before.ok()) fail_calibrate(fmt::format("{}: {}", path, before.status().message()));
   const bool usable = before->version == kCalibrationVersion && before->cpu == processor_name();
   if (!usable)
-    std::printf("%s is of another version or processor: the built-in constants stand in for it\n", path.c_str());
+    std::printf("%s is from another version or processor: using the built-in constants instead\n", path.c_str());
   return usable ? std::move(*before) : Calibration();
 }
 
@@ -62,7 +62,7 @@ int calibrate_network(const std::string& path, bool force) {
   try {
     Calibration found = comm.rank() == 0 ? known_before(path) : Calibration();
     if (comm.rank() == 0)
-      std::printf("%d ranks on %d hosts, half a minute at most\n", comm.size(), hosts.num_hosts()), std::fflush(stdout);
+      std::printf("%d ranks on %d hosts, at most half a minute\n", comm.size(), hosts.num_hosts()), std::fflush(stdout);
     const std::vector<Observation> all = observe(comm);
     if (comm.rank() != 0) return 0;
     const bool crowded = comm.impl().planner().settings().ranks_per_core > 1;
@@ -75,7 +75,7 @@ int calibrate_network(const std::string& path, bool force) {
     }
     fmt::print("{} timings, median error of the forecast {:.0f} % before, {:.0f} % now\n", all.size(),
                100 * median_error(all, before), 100 * median_error(all, now));
-    if (const std::string why = why_unfit("what lies between the hosts", all, now); !why.empty() && !force)
+    if (const std::string why = why_unfit("traffic between hosts", all, now); !why.empty() && !force)
       throw PerfError(why);
     write_calibration(path, std::move(found));
     return 0;

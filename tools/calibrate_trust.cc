@@ -49,8 +49,7 @@ std::string why_busy(const std::vector<int>& cpus) {
   return fmt::format(
       "the machine is busy: other work, or a limit on this program, takes {:.0f} % of processor {} (at most {:.0f} % "
       "may "
-      "be taken). The constants would be those of a busy machine; nothing is written. Run it when the machine is idle, "
-      "or insist with --force",
+      "be taken). The constants would be wrong, so nothing is written. Run it when the machine is idle, or use --force",
       100 * *worst, cpus[static_cast<size_t>(worst - shares.begin())], 100 * kMostBusy);
 }
 
@@ -60,9 +59,7 @@ std::string why_unfit(std::string_view what, std::span<const Observation> timing
   return fmt::format(
       "the constants for {} miss half of their own timings by {:.0f} % or more (at most {:.0f} % is accepted): the "
       "machine "
-      "was busy meanwhile, or its timings are not steady. Nothing is written. Run it when the machine is idle, or "
-      "insist "
-      "with --force",
+      "was busy, or its timings are not steady. Nothing is written. Run it when the machine is idle, or use --force",
       what, 100 * error, 100 * kMostMedianError);
 }
 

@@ -201,7 +201,7 @@ void read_observations(const std::string& path, Observations& to) {
     Observation& o = t.observation;
     words >> t.nranks >> t.ranks_per_core >> t.bytes >> t.row >> t.form >> o.measured_ns;
     for (double& count : o.counts) words >> count;
-    if (!words || !(o.measured_ns > 0)) fail_calibrate("a world has written what cannot be read: " + line);
+    if (!words || !(o.measured_ns > 0)) fail_calibrate("a group of ranks wrote an invalid line: " + line);
     (t.ranks_per_core > 1 ? to.crowded : to.spread).push_back(o);
     to.timings.push_back(t);
   }
@@ -238,7 +238,7 @@ Observations measure(const std::vector<World>& worlds) {
     if (status == 0) read_observations(path, all);
     std::filesystem::remove(path);
     if (status != 0)
-      fail_calibrate(fmt::format("the ranks of a world of {} processes failed; nothing is written", w.nranks));
+      fail_calibrate(fmt::format("the ranks of a group of {} processes failed; nothing is written", w.nranks));
   }
   return all;
 }
@@ -249,14 +249,14 @@ CostCorrections corrections_of(const std::vector<Timing>& timings, const CostMod
   std::map<int8_t*, bool> known;  // by address
   std::vector<int8_t*> rows;      // each has kSizes entries
   for (const Timing& t : timings) {
-    const auto size = static_cast<long>(std::lround(std::log2(t.bytes / CostCorrections::kFirstBytes) /
-                                                    std::log2(CostCorrections::kRatio)));
+    const auto size = static_cast<long>(
+        std::lround(std::log2(t.bytes / CostCorrections::kFirstBytes) / std::log2(CostCorrections::kRatio)));
     if (t.row >= CostCorrections::kRows || size < 0 || size >= static_cast<long>(CostCorrections::kSizes)) continue;
     const size_t world = CostCorrections::world_of(t.nranks, t.ranks_per_core);
     found.note_known(world, t.row, static_cast<CostForm>(t.form));
     int8_t* row = found.sixteenths[world][t.row][t.form];
-    row[size] = CostCorrections::encode(t.observation.measured_ns /
-                                        forecast_ns(t.observation.counts, costs, t.ranks_per_core));
+    row[size] =
+        CostCorrections::encode(t.observation.measured_ns / forecast_ns(t.observation.counts, costs, t.ranks_per_core));
     known[row + size] = true;
     rows.push_back(row);
   }
@@ -351,28 +351,27 @@ void add_calibrate_command(CLI::App& app) {
   auto args = std::make_shared<CalibrateArgs>();
   CLI::App* command = app.add_subcommand(
       "calibrate",
-      "Measures this machine for the planner, in at most a minute, and writes the constants for later runs");
+      "Measures the planner's constants on this machine in at most a minute, and writes them for later runs");
   command
-      ->add_option("-o,--output", args->output, "The file (default: $XDG_CONFIG_HOME or ~/.config, rondo/calibration)")
+      ->add_option("-o,--output", args->output,
+                   "Writes this file (default: rondo/calibration in $XDG_CONFIG_HOME or ~/.config)")
       ->type_name("FILE");
-  command->add_flag("--quick", args->quick, "At most 15 seconds, fewer timings");
+  command->add_flag("--quick", args->quick, "Takes at most 15 seconds and fewer timings");
+  command->add_flag("--network", args->network,
+                    "Measures the constants between hosts, as ranks of torchrun, mpirun or srun on several hosts, and "
+                    "keeps the other constants of the file");
   command->add_flag(
-      "--network", args->network,
-      "As ranks of torchrun, mpirun or srun on several hosts: measures what lies between them, and leaves "
-      "the other constants of the file as they are");
-  command->add_flag("--force", args->force,
-                    "Measure and write even if other work takes processors or the constants miss their own timings");
+      "--force", args->force,
+      "Measures and writes even if other work uses the processors or the constants do not fit the timings");
   const std::string hidden;  // CLI11 hides options in a group without a name
   command->add_option("--observations", args->observations)->group(hidden);
   command->add_option("--budget", args->budget_s)->group(hidden);
   command->add_option("--cpus", args->cpus)->group(hidden);
   command->footer(
-      "Run it on an otherwise idle machine: on a busy one it refuses, writes nothing and ends with status 1.\n"
+      "Run it on an otherwise idle machine. On a busy one it writes nothing and exits with status 1.\n"
       "Processes that are started later read the file (RONDO_CALIBRATION names another one, or `off`); rank 0's\n"
-      "constants count for all ranks. rondo perf --explain shows how good they "
-      "are.\n"
-      "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, the ranks of the job that is to come at "
-      "best.\n");
+      "constants count for all ranks. rondo perf --explain shows how good they are.\n"
+      "Between hosts: mpirun -np 2 --host a,b rondo calibrate --network, best with the ranks of the real job.\n");
   command->callback([args] {
     if (const int status = run(*args); status != 0) throw CLI::RuntimeError(status);
   });

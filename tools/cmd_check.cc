@@ -22,7 +22,7 @@ namespace rondo::tools {
 namespace {
 
 constexpr int kMostRanksOnHosts = 33;  // default; above 16 ranks only 17, 25 and 33
-constexpr int kMaxRaceRanks = 128;  // above: only values and deadlocks, one loop
+constexpr int kMaxRaceRanks = 128;     // above: only values and deadlocks, one loop
 
 struct CheckArgs {
   std::string algo;
@@ -193,12 +193,12 @@ Result prove_all(size_t count, const std::function<Result(size_t)>& prove) {
 
 std::string footnotes(const std::vector<Algorithm>& rows, bool fingerprints) {
   std::string text =
-      "Steps, bytes and depth are those of the largest number of ranks; depth in brackets with 4 messages a chunk.\n"
-      "Bytes are what the busiest rank writes into messages, in parts of the whole vector S. A message to several\n"
+      "Steps, bytes and depth are for the largest number of ranks; depth in brackets is with 4 messages a chunk.\n"
+      "Bytes are written by the busiest rank into messages, in parts of the whole vector S. A message to several\n"
       "ranks is written once and counts once; direct copies between buffers do not count. (rondo explain counts\n"
       "both, for each rank that gets them.)\n";
   if (std::any_of(rows.begin(), rows.end(), [](const Algorithm& a) { return collective_is_rooted(a.collective); }))
-    text += fmt::format("Roots: every one up to {} ranks, beyond that 0, 1, N/2, N-2 and N-1.\n", kMaxAllRoots);
+    text += fmt::format("Roots: every one up to {} ranks, then 0, 1, N/2, N-2 and N-1.\n", kMaxAllRoots);
   if (fingerprints)
     text += fmt::format(
         "Above {} ranks: values and deadlocks by fingerprints, one loop with FIFOs of {}; no races, no ragged "
@@ -249,23 +249,26 @@ void add_check_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "check",
       "Proves the algorithms for every number of ranks: right result, same bits on all ranks, no deadlock, no race, "
-      "steps and bytes as stated; where an algorithm serves a count for each rank, that too");
-  command->add_option("collective", args->collective, "Only this collective");
-  command->add_option("--algo,-a", args->algo, "Only this algorithm (rondo explain --list)");
-  CLI::Option* max_ranks = command->add_option("--max-ranks", args->max_ranks, "Every number of ranks from 1 to this")
-                               ->check(CLI::Range(1, 65535))
-                               ->capture_default_str();
+      "steps and bytes as stated, and variable counts if the algorithm supports them");
+  command->add_option("collective", args->collective, "Checks only this collective");
+  command->add_option("--algo,-a", args->algo, "Checks only this algorithm (rondo explain --list)");
+  CLI::Option* max_ranks =
+      command->add_option("--max-ranks", args->max_ranks, "Checks every number of ranks from 1 to this one")
+          ->check(CLI::Range(1, 65535))
+          ->capture_default_str();
   CLI::Option* ranks =
-      command->add_option("--ranks,-n", args->ranks, "This number of ranks only; thousands by fingerprints")
+      command->add_option("--ranks,-n", args->ranks, "Checks only this number of ranks, thousands by fingerprints")
           ->check(CLI::Range(1, 65535))
           ->excludes(max_ranks);
   command
       ->add_option("--hosts", args->hosts,
-                   "Ranks on such hosts only: 2x4 (two hosts of four), 3+2, 0,1,0,1 (the host of each rank)")
+                   "Checks only ranks on these hosts: 2x4 (two hosts of four), 3+2, 0,1,0,1 (the host of each rank)")
       ->type_name("LAYOUT")
       ->excludes(max_ranks)
       ->excludes(ranks);
-  command->add_option("--max-pair-ranks", args->max_pair_ranks, "Ordered pairs of algorithms: up to this many ranks")
+  command
+      ->add_option("--max-pair-ranks", args->max_pair_ranks,
+                   "Checks ordered pairs of algorithms with up to this many ranks")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   args->plugins.add_to(*command);
@@ -275,9 +278,9 @@ void add_check_command(CLI::App& app) {
       "  rondo check broadcast                    one collective, from every root\n"
       "  rondo check --algo ring --ranks 1000     one algorithm, a large job\n"
       "  rondo check all_reduce --hosts 4x8       ranks on hosts, with what crosses between them\n"
-      "layouts: on how many layouts of several hosts a row was proven, where it depends on them.\n"
-      "counts: \"variable\" where a count for each rank (all_gather_v and the like) was proven as well.\n"
-      "Exit status: 0 all proven, 1 something failed (reason on stderr), 2 wrong arguments.\n");
+      "layouts: number of layouts of several hosts for which a row was proven, if it depends on hosts.\n"
+      "counts: \"variable\" if a count for each rank (all_gather_v and the like) was proven as well.\n"
+      "Exit status: 0 all proven, 1 a proof failed (reason on stderr), 2 wrong arguments.\n");
   command->callback([args] { run(*args); });
 }
 

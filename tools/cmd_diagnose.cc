@@ -51,8 +51,9 @@ void run(const std::string& folder) {
 void add_diagnose_command(CLI::App& app) {
   auto folder = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
-      "diagnose", "Says from the flight records of a job's ranks who waits for whom, at which step, and why");
-  command->add_option("dir", *folder, "Folder of *.flight.json files (RONDO_FLIGHT_DIR of the job)")->required();
+      "diagnose",
+      "Reads the flight records of a job's ranks and prints which rank waits for which, at which step, and why");
+  command->add_option("dir", *folder, "Folder with the *.flight.json files (RONDO_FLIGHT_DIR of the job)")->required();
   command->footer(
       "Causes: dead, departed, stopped, aborted, different call, missing call, waiting cycle, stuck.\n"
       "Exit status: 0 nobody waits, 1 a cause was found, 2 no usable record, 3 ranks wait and the cause is not in the "

@@ -99,38 +99,41 @@ void run(ExplainArgs& args) {
 void add_explain_command(CLI::App& app) {
   auto args = std::make_shared<ExplainArgs>();
   CLI::App* command = app.add_subcommand(
-      "explain", "Prints an algorithm step by step: who sends what to whom, and what every rank holds after each step");
-  command->add_option("collective", args->collective, "all_reduce, broadcast, all_to_all, ...; see --list");
-  command->add_option("--algo,--algorithm,-a", args->algo, "Algorithm, see --list (default: ring where there is one)")
+      "explain", "Prints an algorithm step by step: the messages of each step, and the data of every rank after it");
+  command->add_option("collective", args->collective,
+                      "Names the collective: all_reduce, broadcast, all_to_all, ... (see --list)");
+  command
+      ->add_option("--algo,--algorithm,-a", args->algo,
+                   "Names the algorithm, see --list (default: ring if there is one)")
       ->type_name("NAME");
-  CLI::Option* ranks = command->add_option("--ranks,-n", args->nranks, "Number of ranks")
+  CLI::Option* ranks = command->add_option("--ranks,-n", args->nranks, "Sets the number of ranks")
                            ->check(CLI::Range(1, kMaxExplainRanks).description(""))
                            ->type_name("N")
                            ->capture_default_str();
   command
       ->add_option(
           "--hosts", args->hosts,
-          "Instead of --ranks, on which hosts they stand: 2x4 (two hosts of four), 3+2, 0,1,0,1 (of each rank)")
+          "Sets ranks and hosts instead of --ranks: 2x4 (two hosts of four), 3+2, 0,1,0,1 (the host of each rank)")
       ->type_name("LAYOUT")
       ->excludes(ranks);
-  command->add_option("--root,-r", args->options.root, "Of a broadcast, reduce, gather or scatter")
+  command->add_option("--root,-r", args->options.root, "Sets the root of a broadcast, reduce, gather or scatter")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->type_name("RANK")
       ->capture_default_str();
   command
       ->add_option("--elements,-e", args->num_elems,
-                   "Elements of the whole vector, that is of the larger of a rank's input and output: shows which "
-                   "elements every message carries")
+                   "Sets the elements of the whole vector (the larger of a rank's input and output), and shows the "
+                   "elements of every message")
       ->check(CLI::Validator(CLI::NonNegativeNumber).description(""))
       ->type_name("N");
   command->add_option("--step,-s", args->options.step, "Shows only this step")
       ->check(CLI::Validator(CLI::PositiveNumber).description(""))
       ->type_name("N");
-  command->add_flag("--full", args->full, "Folds nothing, however many ranks and steps there are");
+  command->add_flag("--full", args->full, "Prints all ranks and steps without folding");
   command->add_flag("--list", args->list, "Lists collectives and algorithms");
-  command->add_flag("--unproven", args->unproven,
-                    "Draws an algorithm that may be wrong, up to the step in which it goes wrong, and says what is "
-                    "wrong there (exit status 1)");
+  command->add_flag(
+      "--unproven", args->unproven,
+      "Draws an algorithm that may be wrong, up to its first error, and prints the error (exit status 1)");
   args->plugins.add_to(*command);
   command->footer(
       "Examples:\n"

@@ -30,7 +30,7 @@ struct FsdpOptions {
 std::optional<Dtype> dtype_of(const std::string& option, const std::string& name) {
   if (name.empty()) return std::nullopt;
   const auto dtype = dtype_from_name(name);
-  if (!dtype) fail_fsdp(option, Status(StatusCode::kInvalidArgument, fmt::format("'{}' is no element type", name)));
+  if (!dtype) fail_fsdp(option, Status(StatusCode::kInvalidArgument, fmt::format("'{}' is not an element type", name)));
   return dtype;
 }
 
@@ -63,7 +63,7 @@ void run(FsdpOptions o) {
 }  // namespace
 
 void add_fsdp_command(CLI::App& app) {
-  CLI::App* fsdp = app.add_subcommand("fsdp", "Fully sharded training: what would happen with a model, checkpoints");
+  CLI::App* fsdp = app.add_subcommand("fsdp", "Plans sharded training of a model and reads its checkpoints");
   fsdp->require_subcommand(1);
   add_fsdp_checkpoint_command(*fsdp);
   CLI::App* command = fsdp->add_subcommand("plan", "Prints layout, buffers, memory, traffic and the order of a step");
@@ -72,43 +72,55 @@ void add_fsdp_command(CLI::App& app) {
       "  {\"has_root\": true,\n"
       "   \"units\": [{\"name\": \"root\", \"tensors\": [{\"name\": \"embedding\", \"shape\": [50257, 768]}]},\n"
       "             {\"name\": \"block\", \"repeat\": 12, \"tensors\": [{\"name\": \"w\", \"shape\": [768, 768]}]}]}\n"
-      "  A tensor may also say dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
+      "  A tensor may also have dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
       "Examples:\n"
       "  rondo fsdp plan model.json --ranks 8\n"
       "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
       "  rondo fsdp plan model.json --ranks 8 --offload   bytes on the device and in host memory\n"
       "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n");
   auto o = std::make_shared<FsdpOptions>();
-  command->add_option("model", o->model, "The model's shapes, JSON")->required();
-  command->add_option("-n,--ranks", o->plan.nranks, "Number of ranks")->required()->check(CLI::Range(1, 1 << 20));
+  command->add_option("model", o->model, "Names the JSON file with the model's shapes")->required();
+  command->add_option("-n,--ranks", o->plan.nranks, "Sets the number of ranks")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20));
   command->add_option("--shard-ranks", o->plan.shard_ranks,
-                      "Shard among so many, replicate across; 0: shard among all");
+                      "Shards among this many ranks and replicates across them; 0 shards among all");
   const std::map<std::string, fsdp::Strategy> strategies = {{"replicate", fsdp::Strategy::kReplicate},
                                                             {"optimizer", fsdp::Strategy::kShardOptimizer},
                                                             {"gradients", fsdp::Strategy::kShardGradients},
                                                             {"all", fsdp::Strategy::kShardAll}};
-  command->add_option("--strategy", o->plan.strategy, "What is sharded: replicate (nothing), optimizer, gradients, all")
+  command
+      ->add_option("--strategy", o->plan.strategy,
+                   "Selects the sharded state: replicate (nothing), optimizer, gradients, all")
       ->transform(CLI::CheckedTransformer(strategies));
-  command->add_option("--param-dtype", o->param_dtype, "In which parameters are gathered and used");
-  command->add_option("--reduce-dtype", o->reduce_dtype, "In which gradients are reduced");
-  command->add_option("--forward-prefetch", o->plan.forward_prefetch, "Units gathered ahead in forward");
-  command->add_option("--backward-prefetch", o->plan.backward_prefetch, "Units gathered ahead in backward");
+  command->add_option("--param-dtype", o->param_dtype, "Sets the type in which parameters are gathered and used");
+  command->add_option("--reduce-dtype", o->reduce_dtype, "Sets the type in which gradients are reduced");
+  command->add_option("--forward-prefetch", o->plan.forward_prefetch,
+                      "Sets the number of units gathered ahead in forward");
+  command->add_option("--backward-prefetch", o->plan.backward_prefetch,
+                      "Sets the number of units gathered ahead in backward");
   const std::map<std::string, fsdp::BackwardPrefetch> orders = {{"pre", fsdp::BackwardPrefetch::kPre},
                                                                 {"post", fsdp::BackwardPrefetch::kPost}};
-  command->add_option("--backward-order", o->plan.backward_order, "Next gather before (pre) or after (post) gradients")
+  command
+      ->add_option("--backward-order", o->plan.backward_order,
+                   "Issues the next gather before (pre) or after (post) the gradients")
       ->transform(CLI::CheckedTransformer(orders));
-  command->add_option("--data-buffers", o->plan.data_buffers, "Buffers that parameters take turns in; 0: by prefetch");
-  command->add_option("--grad-buffers", o->plan.grad_buffers, "Buffers that gradients take turns in; 0: two");
-  command->add_option("--optimizer-bytes", o->plan.optimizer_bytes, "Optimizer state for each element (Adam: 8)");
-  CLI::Option* line = command->add_option("--line-gb-s", o->line_gb_s, "Forecast: GB/s of each rank's line");
+  command->add_option("--data-buffers", o->plan.data_buffers,
+                      "Sets the number of shared parameter buffers; 0 derives it from the prefetch");
+  command->add_option("--grad-buffers", o->plan.grad_buffers,
+                      "Sets the number of shared gradient buffers; 0 means two");
+  command->add_option("--optimizer-bytes", o->plan.optimizer_bytes,
+                      "Sets the bytes of optimizer state for each element (Adam: 8)");
+  CLI::Option* line =
+      command->add_option("--line-gb-s", o->line_gb_s, "Sets the GB/s of each rank's link for a forecast");
   line->check(CLI::PositiveNumber);
-  command->add_option("--line-us", o->line_us, "Forecast: latency of a collective")->needs(line);
-  CLI::Option* forward =
-      command->add_option("--forward-us", o->forward_us, "Forecast: a unit's forward; backward: twice");
+  command->add_option("--line-us", o->line_us, "Sets the latency of a collective in us for a forecast")->needs(line);
+  CLI::Option* forward = command->add_option(
+      "--forward-us", o->forward_us, "Sets the us of a unit's forward for a forecast; backward takes twice as long");
   forward->needs(line)->check(CLI::PositiveNumber);
   line->needs(forward);
-  command->add_flag("--keep-last", o->plan.keep_last, "Keep the last unit's parameters from forward to backward");
-  command->add_flag("--offload", o->plan.offload, "Keep what ranks own in host memory, beside a device");
+  command->add_flag("--keep-last", o->plan.keep_last, "Keeps the last unit's parameters from forward to backward");
+  command->add_flag("--offload", o->plan.offload, "Keeps the ranks' own parts in host memory next to a device");
   command->callback([o] { run(*o); });
 }
 

@@ -87,19 +87,19 @@ void run(const CheckpointOptions& o) {
 
 void add_fsdp_checkpoint_command(CLI::App& fsdp) {
   CLI::App* command =
-      fsdp.add_subcommand("checkpoint", "Prints what a checkpoint holds; checks it; makes one file of it");
+      fsdp.add_subcommand("checkpoint", "Prints the contents of a checkpoint, checks it, and writes it as one file");
   command->footer(
-      "Reads checkpoints of rondo's, and parameters alone: a .safetensors file, a folder of Hugging Face's, row shards "
+      "Reads checkpoints of rondo, and parameters only: a .safetensors file, a Hugging Face folder, row shards "
       "of\n"
       "PyTorch's.\n\n"
       "Examples:\n"
       "  rondo fsdp checkpoint run/step100 --verify\n"
       "  rondo fsdp checkpoint run/step100 --full model.safetensors\n");
   auto o = std::make_shared<CheckpointOptions>();
-  command->add_option("path", o->path, "A checkpoint's folder, or a file")->required();
-  command->add_flag("--rows", o->rows, "Print which rows of every tensor lie in which file");
-  command->add_flag("--verify", o->verify, "Compare sizes and SHA-256 with what was written");
-  command->add_option("--full", o->full, "Write all parameters into this one file");
+  command->add_option("path", o->path, "Names the checkpoint's folder, or a file")->required();
+  command->add_flag("--rows", o->rows, "Prints the rows of every tensor in each file");
+  command->add_flag("--verify", o->verify, "Compares sizes and SHA-256 with the recorded ones");
+  command->add_option("--full", o->full, "Writes all parameters to this one file");
   command->callback([o] { run(*o); });
 }
 

@@ -203,7 +203,8 @@ Expected<LinkWishes> wishes_in_force() {
 Status show_scene(const GpuScene& scene) {
   const GpuMachine& m = scene.machine;
   line("CUDA driver", fmt::format("CUDA {}.{}", m.driver_version / 1000, m.driver_version % 1000 / 10));
-  line("NVML", m.nvml_version.empty() ? "none: links and paths by the driver and /sys" : "driver " + m.nvml_version);
+  line("NVML",
+       m.nvml_version.empty() ? "none: links and paths come from the driver and /sys" : "driver " + m.nvml_version);
   const char* known[] = {"no", "yes", "unknown"};
   line("IOMMU translates", known[static_cast<int>(m.iommu)]);
   line("ACS redirects", known[static_cast<int>(m.acs)]);
@@ -266,11 +267,10 @@ void show_transports() {
   line("", "neither /dev/shm nor ptrace rights are used");
   show_pool();
   const SegmentLayout two(2);
-  line("staging memory",
-       fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
-                   bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
+  line("staging memory", fmt::format("a ring of {} for each connection in use, and {} lines of 64 B for short messages",
+                                     bytes_text(two.data_bytes()), SegmentLayout::kLinesPerConnection));
   line("shm+tcp", "ranks as processes on several hosts: shm on each, sockets between them: always available");
-  line("shm+ucx", "the same with UCX between them: what it may use stands above");
+  line("shm+ucx", "the same with UCX between them: see above for its limits");
 }
 
 std::string limit_text(__rlimit_resource resource, bool bytes) {
@@ -298,9 +298,8 @@ void show_settings() {
     const SettingValue* v = values->find(row.key);
     if (v == nullptr) continue;
     const bool confidential = (row.flags & SettingRow::kConfidential) != 0;
-    line(std::string(row.key).c_str(),
-         fmt::format("{}   ({})", confidential ? "(set, not shown)" : v->text,
-                     v->from == "environment" ? variable_of(row.key) : v->from));
+    line(std::string(row.key).c_str(), fmt::format("{}   ({})", confidential ? "(set, not shown)" : v->text,
+                                                   v->from == "environment" ? variable_of(row.key) : v->from));
     any = true;
   }
   std::string from;
@@ -345,19 +344,17 @@ void add_info_command(CLI::App& app) {
       "info", "Shows this build, processor, caches, memory, devices, transports, limits and settings");
   command->footer(
       "Examples:\n  rondo info            attach it to a report of a problem or a benchmark\n"
-      "  rondo info --config   every setting, its value in force, and where that comes from\n"
+      "  rondo info --config   every setting, its value in force, and its source\n"
       "  rondo info --record > here.txt && rondo info --machine here.txt\n"
-      "                        this machine's devices as a file, and what would be chosen on such a machine\n");
+      "                        this machine's devices as a file, and rondo's choices on such a machine\n");
   struct Options {
     bool config = false, record = false;
     std::string machine;
   };
   auto o = std::make_shared<Options>();
-  auto* config = command->add_flag("--config", o->config,
-                                   "Show the settings in force and where each comes from, and nothing else");
-  auto* record =
-      command->add_flag("--record", o->record, "Print a description of this machine's devices, nothing else");
-  command->add_option("--machine", o->machine, "Show devices, links and choices of the machine that a file describes")
+  auto* config = command->add_flag("--config", o->config, "Prints only the settings in force and their sources");
+  auto* record = command->add_flag("--record", o->record, "Prints only a description of this machine's devices");
+  command->add_option("--machine", o->machine, "Prints devices, links and choices of the machine that a file describes")
       ->excludes(config)
       ->excludes(record);
   config->excludes(record);

@@ -83,7 +83,7 @@ void finish_names(PerfOptions& o) {
   if (!o.protocol.empty()) o.protocol = value_or_fail(named_protocol(o.protocol));
   if (o.algorithm.empty()) return;
   if (!o.operation->collective)
-    fail_perf(fmt::format("there is no algorithm '{}' for {}, which has none to choose: leave --algo out", o.algorithm,
+    fail_perf(fmt::format("there is no algorithm '{}' for {}, which has no algorithms: leave out --algo", o.algorithm,
                           o.operation->name));
   o.algorithm = value_or_fail(named_algorithm(*o.operation->collective, o.algorithm))->name;
 }
@@ -92,7 +92,7 @@ void finish_names(PerfOptions& o) {
 void check_plan_options(const PerfOptions& o) {
   const bool one_type = !o.wire && !o.accumulator && !o.output;
   if ((o.explain || o.show_plan) && (!o.operation->collective || o.operation->variable_counts || !one_type))
-    fail_perf("--explain tells the plan of a collective with equal counts and one type");
+    fail_perf("--explain needs a collective with equal counts and one type");
 }
 
 /// Finds the ranks. As in nccl-tests, a process has -t threads of -g ranks each, and a launcher starts the processes.
@@ -168,19 +168,20 @@ int run(const PerfArgs& args, const std::vector<std::string>& argv) {
 
 void add_world_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Ranks (none of these: those of torchrun, mpirun or srun, else one)";
-  c.add_option("--ranks", a.options.ranks, "Starts this many processes on this host")
+  c.add_option("--ranks", a.options.ranks, "Starts this many ranks as processes on this host")
       ->check(in_range(1, 4096))
       ->type_name("N")
       ->group(group);
-  c.add_option("-t,--threads,--nthreads", a.options.threads, "This many ranks as threads of this process")
+  c.add_option("-t,--threads,--nthreads", a.options.threads, "Runs this many ranks as threads of this process")
       ->check(in_range(1, 4096))
       ->type_name("N")
       ->group(group);
-  c.add_option("-g,--ngpus", a.gpus, "So many ranks for each thread of -t, also where there is no GPU")
+  c.add_option("-g,--ngpus", a.gpus, "Runs this many ranks for each thread of -t, with or without GPUs")
       ->check(in_range(0, 4096))
       ->type_name("N")
       ->group(group);
-  c.add_option("-T,--timeout", a.options.timeout_s, "Deadline of one operation in seconds (0: RONDO_TIMEOUT_S or 600)")
+  c.add_option("-T,--timeout", a.options.timeout_s,
+               "Sets the deadline of one operation in seconds (0: RONDO_TIMEOUT_S or 600)")
       ->check(in_range(0.0, 1e9))
       ->type_name("S")
       ->capture_default_str()
@@ -190,39 +191,40 @@ void add_world_options(CLI::App& c, PerfArgs& a) {
 void add_size_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Sizes in bytes; K, M, G are powers of 1024";
   c.add_option("-b,--minbytes", a.min_bytes,
-               "First size; of the whole vector: the longer of a rank's input and output, in the input's type")
+               "Sets the first size of the whole vector (the longer of a rank's input and output, in the input's type)")
       ->type_name("BYTES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-e,--maxbytes", a.max_bytes, "Last size (default: the first)")
+  c.add_option("-e,--maxbytes", a.max_bytes, "Sets the last size (default: the first)")
       ->type_name("BYTES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-i,--stepbytes", a.step_bytes, "Added from size to size")
+  c.add_option("-i,--stepbytes", a.step_bytes, "Adds this to get the next size")
       ->type_name("BYTES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-f,--stepfactor", a.options.step_factor, "Multiplied from size to size, instead of -i")
+  c.add_option("-f,--stepfactor", a.options.step_factor, "Multiplies by this to get the next size, instead of -i")
       ->check(in_range(1, 1 << 20))
       ->type_name("N")
       ->group(group);
   c.add_option("-d,--datatype", a.dtypes,
-               "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2, a list, or all")
+               "Selects types: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2, a "
+               "list, or all")
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-o,--op", a.ops, "sum prod max min avg mulsum, a list with commas, or all")
+  c.add_option("-o,--op", a.ops, "Selects operators: sum prod max min avg mulsum, a list with commas, or all")
       ->type_name("NAMES")
       ->capture_default_str()
       ->group(group);
   c.add_option("-r,--root", a.options.root,
-               "Root of broadcast, reduce, gather and scatter; -1 or all: every rank in turn")
+               "Sets the root of broadcast, reduce, gather and scatter; -1 or all uses every rank in turn")
       ->transform([](std::string text) { return text == "all" ? std::string("-1") : text; })
       ->check(in_range(-1, 65535))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-u,--unalign", a.options.unalign_elems, "Elements by which buffers miss a page border")
+  c.add_option("-u,--unalign", a.options.unalign_elems, "Shifts buffers from a page boundary by this many elements")
       ->check(in_range(0, 1 << 20))
       ->type_name("N")
       ->capture_default_str()
@@ -230,12 +232,14 @@ void add_size_options(CLI::App& c, PerfArgs& a) {
 }
 
 void add_type_options(CLI::App& c, PerfArgs& a) {
-  const std::string group = "Types that differ from -d, the input's (docs/types.md)";
-  c.add_option("--wire", a.wire, "What travels: float, bfloat16, half, fp8_e4m3 or fp8_e5m2")
+  const std::string group = "Types that differ from the input type -d (docs/types.md)";
+  c.add_option("--wire", a.wire, "Sets the type of messages: float, bfloat16, half, fp8_e4m3 or fp8_e5m2")
       ->type_name("NAME")
       ->group(group);
-  c.add_option("--accumulator", a.accumulator, "What is added in: float")->type_name("NAME")->group(group);
-  c.add_option("--output", a.output, "What comes out: float, bfloat16 or half")->type_name("NAME")->group(group);
+  c.add_option("--accumulator", a.accumulator, "Sets the type of sums: float")->type_name("NAME")->group(group);
+  c.add_option("--output", a.output, "Sets the type of outputs: float, bfloat16 or half")
+      ->type_name("NAME")
+      ->group(group);
 }
 
 void add_measure_options(CLI::App& c, PerfArgs& a) {
@@ -243,57 +247,58 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Measurement";
   const auto positive = in_range(1, 1 << 30);
   const auto not_negative = in_range(0, 1 << 30);
-  c.add_option("-n,--iters", o.iters, "Timed iterations")
+  c.add_option("-n,--iters", o.iters, "Sets the number of timed iterations")
       ->check(positive)
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-w,--warmup_iters", o.warmup_iters, "Iterations before them")
+  c.add_option("-w,--warmup_iters", o.warmup_iters, "Sets the number of warm-up iterations")
       ->check(not_negative)
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-m,--agg_iters", o.aggregate, "Operations in a group: one iteration")
+  c.add_option("-m,--agg_iters", o.aggregate, "Issues this many operations as one group per iteration")
       ->check(in_range(1, 1024))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-N,--run_cycles", o.run_cycles, "Repeats the whole sweep; 0: for ever")
+  c.add_option("-N,--run_cycles", o.run_cycles, "Repeats the whole sweep this many times; 0 repeats forever")
       ->check(not_negative)
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("-c,--check", o.check, "Verifies every element of the result so many times before and after; 0: never")
+  c.add_option("-c,--check", o.check, "Verifies every element of the result this many times before and after; 0 never")
       ->check(not_negative)
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   c.add_option("-a,--average", o.average,
-               "Reported time: 0 rank 0's, 1 the mean, 2 the least, 3 the most over the ranks")
+               "Selects the reported time: 0 rank 0's, 1 the mean, 2 the minimum, 3 the maximum over the ranks")
       ->check(in_range(0, 3))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   c.add_option("-z,--blocking", o.blocking,
-               "0 queues all iterations and waits for them, 1 waits and meets after each, 2 waits after each, 3 is 1 "
-               "without the time of the meeting")
+               "Selects the waiting: 0 queues all iterations and then waits, 1 waits and runs a barrier after each, 2 "
+               "waits after each, 3 is 1 with an untimed barrier")
       ->check(in_range(0, 3))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   c.add_option("-R,--local_register", o.registered,
-               "1, or 2 (nccl-tests' symmetric windows): buffers from rondo_alloc, which all ranks reach")
+               "Uses buffers from rondo_alloc, which all ranks can access, for 1 or 2 (nccl-tests' symmetric windows)")
       ->check(in_range(0, 2))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   c.add_option("--rotate", o.rotate,
-               "Cold: buffers of so many times the largest size, a new place in them for every call; choose it so that "
-               "they exceed the caches (rondo info)")
+               "Measures cold caches: every call uses the next of this many buffers, which should exceed the caches "
+               "(rondo info)")
       ->check(in_range(0, 1 << 20))
       ->type_name("N")
       ->group(group);
-  c.add_option("--device", a.device, "Where buffers lie: host, or cuda, rank r's on device r modulo their number")
+  c.add_option("--device", a.device,
+               "Selects the memory of buffers: host, or cuda (rank r uses device r modulo the device count)")
       ->type_name("NAME")
       ->capture_default_str()
       ->group(group);
@@ -302,41 +307,41 @@ void add_measure_options(CLI::App& c, PerfArgs& a) {
 void add_plan_options(CLI::App& c, PerfArgs& a) {
   const std::string group = "Plan and output";
   c.add_option("--algo", a.options.algorithm,
-               "Sets RONDO_ALGO: only this algorithm (rondo explain --list); Ring and Tree of NCCL are known")
+               "Sets RONDO_ALGO to use only this algorithm (rondo explain --list; NCCL's names Ring and Tree work too)")
       ->type_name("NAME")
       ->group(group);
   c.add_option("--hosts", a.options.hosts,
-               "Sets RONDO_HOSTS: plans as if ranks stood on such hosts, 2x4, 3+2 or 0,1,0,1; messages go as they "
-               "would without")
+               "Sets RONDO_HOSTS to plan for ranks on these hosts: 2x4, 3+2 or 0,1,0,1; the transport does not change")
       ->type_name("LAYOUT")
       ->group(group);
   c.add_option("--proto", a.options.protocol,
-               "Sets RONDO_PROTO: simple or inline; on devices also ll, ll128, which the host takes for inline")
+               "Sets RONDO_PROTO to simple or inline, on devices also ll or ll128 (the host treats these as inline)")
       ->type_name("NAME")
       ->group(group);
-  c.add_flag("-v,--plan", a.options.show_plan, "Prints why the planner chose what it chose, for every size")->group(group);
-  c.add_flag("--explain", a.options.explain,
-             "Measures every candidate (algorithm, protocol, message size) of every size instead, and prints the planner's "
-             "forecast, the measured time, which one it chose and by how much the best one is faster")
+  c.add_flag("-v,--plan", a.options.show_plan, "Prints the planner's choice and its reason for every size")
       ->group(group);
-  c.add_option("--bursts", a.options.bursts, "With --explain: how often each candidate is measured, in turns")
+  c.add_flag("--explain", a.options.explain,
+             "Measures every candidate (algorithm, protocol, message size) for every size, and prints forecast, "
+             "measured time, the planner's choice and how much faster the best one is")
+      ->group(group);
+  c.add_option("--bursts", a.options.bursts, "Measures each candidate this many times in turns, with --explain")
       ->check(in_range(3, 1000))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  c.add_option("--burst-us", a.options.burst_us, "With --explain: about how long a burst of calls is, in microseconds")
+  c.add_option("--burst-us", a.options.burst_us,
+               "Sets the approximate length of a burst of calls in microseconds, with --explain")
       ->check(in_range(1.0, 1e6))
       ->type_name("US")
       ->capture_default_str()
       ->group(group);
-  c.add_flag("--json", a.options.json_stdout, "With --explain: prints JSON instead of the table")
-      ->group(group);
+  c.add_flag("--json", a.options.json_stdout, "Prints JSON instead of the table, with --explain")->group(group);
   c.add_option("-J,--output_file", a.options.json_path,
-               "Writes nccl-tests' JSON; an existing file is kept, .0, .1 is added. -: to the standard output, and the "
-               "table to the standard error")
+               "Writes nccl-tests' JSON to a new file (adds .0, .1, ... if the name exists); - writes it to the "
+               "standard output and the table to the standard error")
       ->type_name("FILE")
       ->group(group);
-  c.add_option("-S,--report_timestamps", a.timestamps, "1: a column with the time of day at which a row was ready")
+  c.add_option("-S,--report_timestamps", a.timestamps, "Adds a column with the time of day of each row, if 1")
       ->check(in_range(0, 1))
       ->type_name("N")
       ->group(group);
@@ -347,10 +352,12 @@ void add_plan_options(CLI::App& c, PerfArgs& a) {
 void add_perf_command(CLI::App& app) {
   auto args = std::make_shared<PerfArgs>();
   CLI::App* command = app.add_subcommand(
-      "perf", "Measures a collective with nccl-tests' flags, table and JSON; verifies every element of every result");
+      "perf",
+      "Measures a collective with nccl-tests' flags, table and JSON, and verifies every element of every result");
   command
-      ->add_option("collective", args->operation,
-                   "One of: " + perf_operation_names() + "; also as nccl-tests names its programs: all_reduce_perf")
+      ->add_option(
+          "collective", args->operation,
+          "One of: " + perf_operation_names() + "; names of nccl-tests' programs such as all_reduce_perf work too")
       ->required();
   add_world_options(*command, *args);
   add_size_options(*command, *args);
@@ -360,17 +367,15 @@ void add_perf_command(CLI::App& app) {
   args->nccl_flags.add_to(*command);
   args->plugins.add_to(*command);
   command->footer(
-      "time is one operation's in microseconds, algbw = size / time in GB/s (10^9 bytes), busbw = algbw x 2(n-1)/n "
-      "for\n"
-      "all_reduce, x 1 for broadcast, reduce and sendrecv, x (n-1)/n for the others. sendrecv: each rank sends to the "
-      "next\n"
-      "and receives from the previous one. ..._v: part k of n holds k + 1 of n(n+1)/2 shares of the whole. N/A: not "
-      "verified,\n"
-      "or no such form in place. The exit status is 0 when all values were right on all ranks.\n\n"
-      "time is the mean of all iterations. Behind the columns of nccl-tests stand the median, the 10th and the 90th\n"
-      "percentile of the iterations' times (those below 4 us are timed several at once; N/A with -z 0), out of place\n"
-      "and in place, and which of both measurements is disturbed: its time is above 1.25 medians, or its p90\n"
-      "above twice its p10. Something else used the cores then: measure such a point again.\n\n"
+      "time is the mean over all iterations of one operation's time. algbw = size / time in GB/s (10^9 bytes).\n"
+      "busbw = algbw x 2(n-1)/n for all_reduce, x 1 for broadcast, reduce and sendrecv, x (n-1)/n for the others.\n"
+      "sendrecv: each rank sends to the next and receives from the previous one.\n"
+      "..._v: part k of n has k + 1 of n(n+1)/2 shares of the whole.\n"
+      "N/A: not verified, or not supported in place. The exit status is 0 if all values were right on all ranks.\n\n"
+      "The columns after nccl-tests' own are the median, the 10th and the 90th percentile of the iterations' times,\n"
+      "out of place and in place (iterations below 4 us are timed in batches; N/A with -z 0). The last column names\n"
+      "the disturbed measurements: the time is above 1.25 medians, or the p90 is above twice the p10. Other work used\n"
+      "the cores then: measure such a point again.\n\n"
       "Examples:\n"
       "  rondo perf all_reduce --ranks 2 -b 8 -e 64M -f 2            2 processes, 24 sizes\n"
       "  rondo perf all_gather --threads 4 -b 1M -d bfloat16         4 threads\n"

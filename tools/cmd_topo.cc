@@ -63,7 +63,7 @@ void add_gpus(const TopoOptions& o, HostTopology& host) {
   if (!host.this_machine || cuda::driver() == nullptr) return;
   const auto machine = probe_machine();
   if (machine.ok()) join_gpus(host, *machine);
-  else fmt::print(stderr, "rondo topo: GPUs by PCI alone: {}\n", machine.status().message());
+  else fmt::print(stderr, "rondo topo: GPUs only by PCI: {}\n", machine.status().message());
 }
 
 std::vector<Placement> places_of(const TopoOptions& o, const HostTopology& host) {
@@ -117,24 +117,27 @@ void run(const TopoOptions& o) {
 
 void add_topo_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "topo", "Shows a host: packages, NUMA nodes, cores, GPUs, NICs; where ranks run; the order of ring and tree");
+      "topo",
+      "Prints a host's packages, NUMA nodes, cores, GPUs and NICs, the places of ranks, and the ring and tree order");
   command->footer(
       "Examples:\n  rondo topo                         this machine; a rank for each GPU, or else for each core\n"
       "  rondo topo --ranks 6 --svg t.svg   six ranks, and a drawing\n"
       "  rondo topo --export-xml here.xml && rondo topo --xml here.xml\n"
       "  rondo topo --synthetic \"Package:2 NUMANode:2 L3Cache:1 Core:4 PU:2\" --ranks 8\n"
-      "  rondo topo --xml box.xml --gpu-scene box.txt   NVLinks as rondo info --record writes them\n");
+      "  rondo topo --xml box.xml --gpu-scene box.txt   NVLinks from rondo info --record\n");
   auto o = std::make_shared<TopoOptions>();
-  auto* xml = command->add_option("--xml", o->xml, "The machine of an XML file as hwloc's lstopo writes it");
-  command->add_option("--synthetic", o->synthetic, "A made-up machine, in hwloc's words")->excludes(xml);
-  command->add_option("--gpu-scene", o->gpu_scene, "GPUs and their links, as rondo info --record writes them");
+  auto* xml = command->add_option("--xml", o->xml, "Reads the machine from an XML file of hwloc's lstopo");
+  command->add_option("--synthetic", o->synthetic, "Uses a made-up machine in hwloc's synthetic format")->excludes(xml);
+  command->add_option("--gpu-scene", o->gpu_scene, "Reads GPUs and their links from a file of rondo info --record");
   constexpr int kMostRanks = 4096;
-  command->add_option("--ranks", o->ranks, "How many ranks (default: one for each GPU, or else for each allowed core)")
+  command
+      ->add_option("--ranks", o->ranks,
+                   "Sets the number of ranks (default: one for each GPU, or else for each allowed core)")
       ->check(CLI::Range(1, kMostRanks));
-  command->add_flag("--gpus", o->gpus, "Ranks have GPUs: rank r has GPU r, and from the first on again");
-  command->add_option("--cpus", o->cpus, "Only these CPUs are allowed, as 0-7,16");
-  command->add_option("--svg", o->svg, "Draw it into this file");
-  command->add_option("--export-xml", o->export_xml, "Write the machine into this file, in hwloc's XML");
+  command->add_flag("--gpus", o->gpus, "Gives each rank a GPU: rank r has GPU r modulo the number of GPUs");
+  command->add_option("--cpus", o->cpus, "Allows only these CPUs, for example 0-7,16");
+  command->add_option("--svg", o->svg, "Draws the host to this file");
+  command->add_option("--export-xml", o->export_xml, "Writes the machine to this file as hwloc's XML");
   command->callback([o] { run(*o); });
 }
 

@@ -63,18 +63,19 @@ TraceSelection selection_of(const TraceArgs& args) {
   TraceSelection selection;
   if (!args.calls.empty()) {
     const auto range = parse_range(args.calls);
-    if (!range) fail_trace("--calls " + args.calls + " is no number and no range: write 17 or 17-20");
+    if (!range) fail_trace("--calls " + args.calls + " is not a number or a range: write 17 or 17-20");
     std::tie(selection.first_call, selection.last_call) = *range;
   }
   for (size_t begin = 0; !args.ranks.empty() && begin <= args.ranks.size();) {
     const size_t end = std::min(args.ranks.find(',', begin), args.ranks.size());
     const auto range = parse_range(std::string_view(args.ranks).substr(begin, end - begin));
-    if (!range || range->second > 65535) fail_trace("--ranks " + args.ranks + " is no list of ranks: write 0,2 or 0-3");
+    if (!range || range->second > 65535)
+      fail_trace("--ranks " + args.ranks + " is not a list of ranks: write 0,2 or 0-3");
     for (uint64_t rank = range->first; rank <= range->second; ++rank)
       selection.ranks.insert(static_cast<int32_t>(rank));
     begin = end + 1;
   }
-  if (args.from_us > args.to_us) fail_trace("--from lies behind --to");
+  if (args.from_us > args.to_us) fail_trace("--from is after --to");
   constexpr double kMost_us = 1e15;  // some thirty years
   if (args.from_us > -kMost_us) selection.from_ns = static_cast<int64_t>(std::min(args.from_us, kMost_us) * 1e3);
   if (args.to_us < kMost_us) selection.to_ns = static_cast<int64_t>(std::max(args.to_us, -kMost_us) * 1e3);
@@ -95,10 +96,9 @@ void refuse_nothing(const TraceArgs& args, const std::vector<TraceFile>& files, 
     }
   }
   if (last == 0) return;  // the traces are empty
-  fail_trace(
-      fmt::format("{}: no record is selected: there are calls {}-{} of ranks {}; times are microseconds, as the "
-                  "picture shows them",
-                  args.path, first, last, fmt::join(ranks, ", ")));
+  fail_trace(fmt::format(
+      "{}: no record is selected: the traces have calls {}-{} of ranks {}; times are microseconds, as in the picture",
+      args.path, first, last, fmt::join(ranks, ", ")));
 }
 
 void run_export(const TraceArgs& args) {
@@ -119,7 +119,7 @@ void run_export(const TraceArgs& args) {
                  static_cast<unsigned long long>(report->unmatched_sends),
                  static_cast<unsigned long long>(report->unmatched_recvs));
   std::fprintf(stderr, "%s\n",
-               report->one_clock ? "" : "; the clocks of a host's ranks do not run alike: placed one by one");
+               report->one_clock ? "" : "; the clocks of a host's ranks differ: each rank is placed by its own clock");
 }
 
 // Totals of one rank, in microseconds.
@@ -227,34 +227,37 @@ void run_calls(const TraceArgs& args) {
 }
 
 void add_selection(CLI::App& command, TraceArgs& args) {
-  command.add_option("path", args.path, "Folder of *.rtrace files, or one file")->required();
-  command.add_option("--calls", args.calls, "Only these calls, by the numbers that the picture shows: 17 or 17-20")
+  command.add_option("path", args.path, "Names the folder of *.rtrace files, or one file")->required();
+  command.add_option("--calls", args.calls, "Selects calls by the numbers in the picture: 17 or 17-20")
       ->type_name("A-B");
-  command.add_option("--ranks", args.ranks, "Only these ranks: 0,2 or 0-3")->type_name("LIST");
-  command.add_option("--from", args.from_us, "Only what ends at this time or later, in microseconds of the picture")
+  command.add_option("--ranks", args.ranks, "Selects ranks: 0,2 or 0-3")->type_name("LIST");
+  command
+      .add_option("--from", args.from_us,
+                  "Selects records that end at this time or later, in microseconds of the picture")
       ->type_name("US");
-  command.add_option("--to", args.to_us, "Only what begins at this time or earlier")->type_name("US");
+  command.add_option("--to", args.to_us, "Selects records that begin at this time or earlier")->type_name("US");
 }
 
 }  // namespace
 
 void add_trace_command(CLI::App& app) {
   auto args = std::make_shared<TraceArgs>();
-  CLI::App* command = app.add_subcommand("trace", "Reads traces that RONDO_TRACE or rondo_trace_start wrote");
+  CLI::App* command = app.add_subcommand("trace", "Reads the traces of RONDO_TRACE or rondo_trace_start");
   command->require_subcommand(1);
   CLI::App* to_json =
       command->add_subcommand("export", "Writes traces as Chrome trace JSON (for ui.perfetto.dev) or JSON Lines");
   add_selection(*to_json, *args);
-  to_json->add_option("--out,-o", args->out, "Where to; - is the standard output")
+  to_json->add_option("--out,-o", args->out, "Writes to this file; - is the standard output")
       ->type_name("FILE")
       ->capture_default_str();
-  to_json->add_flag("--jsonl", args->json_lines, "JSON Lines: an object for each file, plan and record");
+  to_json->add_flag("--jsonl", args->json_lines, "Writes JSON Lines: an object for each file, plan and record");
   to_json->callback([args] { run_export(*args); });
-  CLI::App* summary = command->add_subcommand("summary", "Prints what each rank did: working, waiting and for whom");
+  CLI::App* summary = command->add_subcommand(
+      "summary", "Prints for each rank the time of working and waiting, and the rank it waits for most");
   add_selection(*summary, *args);
   summary->callback([args] { run_summary(*args); });
   CLI::App* calls = command->add_subcommand(
-      "calls", "Lists the collectives in their order, with the numbers and times by which the others select");
+      "calls", "Lists the collectives in order, with the numbers and times that --calls, --from and --to take");
   add_selection(*calls, *args);
   calls->callback([args] { run_calls(*args); });
   command->footer(
@@ -262,7 +265,7 @@ void add_trace_command(CLI::App& app) {
       "  RONDO_TRACE=/tmp/t rondo perf all_reduce --ranks 4 -b 1M -e 1M\n"
       "  rondo trace summary /tmp/t\n"
       "  rondo trace export /tmp/t -o trace.json     open it at ui.perfetto.dev\n"
-      "  rondo trace calls /tmp/t                    which calls there are\n"
+      "  rondo trace calls /tmp/t                    lists the calls\n"
       "  rondo trace export /tmp/t --calls 17-20 --ranks 0,1 -o part.json\n");
 }
 

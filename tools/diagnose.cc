@@ -101,16 +101,16 @@ class Detective {
   void find_stopped() {
     for (const RankView& r : comm_.ranks)
       if (r.process == "stopped")
-        add(Cause::kStopped, fmt::format("rank {}{} is stopped (SIGSTOP or a debugger); {}", r.rank, process_text(r),
-                                         last_call(r)), {r.rank});
+        add(Cause::kStopped,
+            fmt::format("rank {}{} is stopped (SIGSTOP or a debugger); {}", r.rank, process_text(r), last_call(r)),
+            {r.rank});
   }
 
   void find_aborted() {
     std::set<int> by;
     for (const RankView& r : comm_.ranks)
       if (r.aborted_by) by.insert(*r.aborted_by);
-    for (const int rank : by)
-      add(Cause::kAborted, fmt::format("rank {} has aborted the communicator", rank), {rank});
+    for (const int rank : by) add(Cause::kAborted, fmt::format("rank {} has aborted the communicator", rank), {rank});
   }
 
   uint64_t oldest_sequence() const {
@@ -130,7 +130,7 @@ class Detective {
       if (calls.size() < 2) continue;
       size_t most = 0;
       for (const auto& [call, ranks] : calls) most = std::max(most, ranks.size());
-      std::string text = fmt::format("the ranks call different things as #{}:", sequence);
+      std::string text = fmt::format("the ranks make different calls as #{}:", sequence);
       std::vector<int> culprits;
       for (const auto& [call, ranks] : calls) {
         text += fmt::format(" {} {} {};", ranks_text(ranks), ranks.size() == 1 ? "calls" : "call", call);

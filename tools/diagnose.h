@@ -22,7 +22,7 @@ struct LaneView {
 struct CurrentView {
   uint64_t sequence = 0;
   bool point_to_point = false;
-  int peer = -1;  // of a send or recv
+  int peer = -1;     // of a send or recv
   std::string call;  // "all_reduce of 1000 float sum"
   std::string how;   // "ring, simple"
   bool begun = false;
@@ -45,7 +45,7 @@ struct RankView {
   std::map<uint64_t, std::string> calls;  // by sequence number, with the algorithm if known
   bool current_known = true;
   std::vector<CurrentView> current;  // under way, oldest first
-  double idle_s = -1;  // since its last operation finished, per the newest record; -1: unknown
+  double idle_s = -1;                // since its last operation finished, per the newest record; -1: unknown
 };
 
 struct CommunicatorView {
@@ -71,7 +71,7 @@ const char* cause_name(Cause cause);
 
 struct Finding {
   Cause cause = Cause::kNone;
-  std::string text;         // a sentence or two
+  std::string text;           // a sentence or two
   std::vector<int> culprits;  // ranks; for a cycle in its order
 };
 

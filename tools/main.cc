@@ -29,17 +29,16 @@ std::vector<std::string> command_line(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "rondo: collectives that can be seen, checked and measured.\n\n"
+      "rondo: shows, checks and measures collectives.\n\n"
       "Examples:\n"
-      "  rondo explain all_reduce --algo ring --ranks 3 --elements 6   every step of the ring, in letters\n"
+      "  rondo explain all_reduce --algo ring --ranks 3 --elements 6   prints every step of the ring\n"
       "  rondo check                                                   proves every algorithm\n"
-      "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             2 processes, nccl-tests' table\n"
+      "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             measures 2 processes, nccl-tests' table\n"
       "  rondo calibrate                                               measures this machine for the planner\n"
-      "  rondo info                                                    this build, this machine\n"
-      "  rondo topo                                                    its cores, GPUs, NICs; ring and tree order\n"
-      "  rondo fsdp plan model.json --ranks 8                          who owns, gathers and reduces what, and the "
-      "memory\n"
-      "  rondo fsdp checkpoint run/step100 --verify                    what it holds, and whether it is whole\n"};
+      "  rondo info                                                    prints this build and this machine\n"
+      "  rondo topo                                                    prints cores, GPUs, NICs, ring and tree order\n"
+      "  rondo fsdp plan model.json --ranks 8                          prints owners, gathers, reductions and memory\n"
+      "  rondo fsdp checkpoint run/step100 --verify                    prints the contents and verifies them\n"};
   app.name("rondo");
   app.set_version_flag("--version", std::string("rondo ") + rondo_version());
   app.require_subcommand(1);

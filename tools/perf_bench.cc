@@ -96,7 +96,7 @@ class RankBench {
   void check(rondo_status status, std::string_view what) {
     if (status == RONDO_OK) return;
     if (status != RONDO_OK && comm_ != control_) rondo_comm_abort(control_);
-    if (status == RONDO_ABORTED && rank_ != 0) throw PeerFailed("another rank has failed and says why");
+    if (status == RONDO_ABORTED && rank_ != 0) throw PeerFailed("another rank failed and printed the reason");
     const std::string text = rondo_last_error(comm_);
     throw PerfError(fmt::format("{} on rank {}: {}", what, rank_, text.empty() ? rondo_status_string(status) : text));
   }
@@ -129,7 +129,8 @@ class RankBench {
     std::vector<RankInfo> all(static_cast<size_t>(nranks_));
     rondo_call call = RONDO_CALL_INIT;
     call.algorithm = "ring";
-    check(rondo_all_gather(control_, &mine, all.data(), sizeof mine, RONDO_UINT8, &call, nullptr), "meeting the ranks");
+    check(rondo_all_gather(control_, &mine, all.data(), sizeof mine, RONDO_UINT8, &call, nullptr),
+          "gathering the ranks' descriptions");
     return all;
   }
   void refuse_too_much_memory(const std::vector<RankInfo>& ranks) {

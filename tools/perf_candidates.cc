@@ -55,7 +55,7 @@ size_t MeasuredPoint::best() const { return least_of(*this, 0, 1); }
 double MeasuredPoint::regret() const {
   double sum = 0;
   for (const size_t half : {0u, 1u}) {
-    const std::vector<double> &choice = candidates[0].bursts_ns, &best = candidates[least_of(*this, half, 2)].bursts_ns;
+    const std::vector<double>&choice = candidates[0].bursts_ns, &best = candidates[least_of(*this, half, 2)].bursts_ns;
     std::vector<double> ratios;
     for (size_t b = 1 - half; b < choice.size(); b += 2) ratios.push_back(choice[b] / best[b]);
     sum += median(ratios);

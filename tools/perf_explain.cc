@@ -82,7 +82,7 @@ class Explainer {
     fmt::print("# rondo {} {} of {} {}, {}; {} on a core; constants: {}\n# {}\n", rondo_version(),
                collective_name(*options_.operation->collective), comm_.size(), run_.ranks_are,
                dtype_name(options_.dtypes[0]), settings.ranks_per_core, constants(),
-               "*: the planner's choice; forecast and measured are microseconds of a call among calls without pause");
+               "*: the planner's choice; forecast and measured are microseconds of a call in back-to-back calls");
     fmt::print("{:>12}    {:<30} {:>10} {:>10} {:>6}\n", "bytes", "candidate", "forecast", "measured", "ratio");
   }
 

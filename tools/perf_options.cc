@@ -69,7 +69,7 @@ Expected<uint64_t> parse_bytes(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
   if (error != std::errc() || !std::isfinite(number) || number < 0)
-    return invalid(fmt::format("'{}' is no size: expected a number and K, M, G or T", text));
+    return invalid(fmt::format("'{}' is not a size: expected a number and K, M, G or T", text));
   double factor = 1;
   if (!unit.empty()) {
     constexpr std::string_view kUnits = "KMGT";
@@ -81,10 +81,10 @@ Expected<uint64_t> parse_bytes(std::string_view text) {
     }
     if (unit == "B" || unit == "b") unit = "";
   }
-  if (!unit.empty()) return invalid(fmt::format("'{}' is no size: the unit must be K, M, G or T", text));
+  if (!unit.empty()) return invalid(fmt::format("'{}' is not a size: the unit must be K, M, G or T", text));
   const double bytes = number * factor;
   if (bytes > 0x1p62) return invalid(fmt::format("'{}' is too large", text));
-  if (bytes != std::floor(bytes)) return invalid(fmt::format("'{}' is no whole number of bytes", text));
+  if (bytes != std::floor(bytes)) return invalid(fmt::format("'{}' is not a whole number of bytes", text));
   return static_cast<uint64_t>(bytes);
 }
 

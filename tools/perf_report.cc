@@ -96,7 +96,7 @@ Report::Report(const PerfOptions& options, RunInfo run, std::FILE* out)
 
 void Report::header() {
   const bool factor = options_.step_factor > 1;
-  fmt::print(out_, "# rondo {} perf, the columns and flags of nccl-tests\n", rondo_version());
+  fmt::print(out_, "# rondo {} perf with the columns and flags of nccl-tests\n", rondo_version());
   fmt::print(out_, "# Collective test starting: {}\n", options_.operation->name);
   fmt::print(out_,
              "# nRanks {} ({}) minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg iters: {} "
@@ -111,10 +111,11 @@ void Report::header() {
     fmt::print(out_, "# Counts: part k of N holds k + 1 of N(N+1)/2 shares; the column shows their average\n");
   if (options_.rotate > 1) {
     const bool small = run_.buffer_bytes < 2 * run_.cache_bytes;
-    fmt::print(out_, "# Cold: every call takes the next place in {} MiB of buffers a rank{}\n", run_.buffer_bytes >> 20,
+    fmt::print(out_, "# Cold: every call uses the next place in {} MiB of buffers per rank{}\n",
+               run_.buffer_bytes >> 20,
                small ? fmt::format("; the last-level cache has {} MiB: raise --rotate", run_.cache_bytes >> 20) : "");
   }
-  if (options_.registered != 0) fmt::print(out_, "# Buffers come from rondo_alloc: all ranks reach them\n");
+  if (options_.registered != 0) fmt::print(out_, "# Buffers come from rondo_alloc: all ranks can access them\n");
   fmt::print(out_, "#\n# Using devices\n");
   for (size_t r = 0; r < run_.ranks.size(); ++r)
     fmt::print(out_, "#  Rank {:2} Group  0 Pid {:6} on {:>10} device  0 [host] {}\n", r, run_.ranks[r].pid,

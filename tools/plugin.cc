@@ -23,17 +23,15 @@ std::string load_one(const std::string& file) {
   const size_t before = all_algorithms().size();
   Status status;
   entry(&status);
-  if (!status.ok())
-    return status.to_string() + "\n(rondo explain --unproven draws an algorithm up to the step in which it goes wrong)";
+  if (!status.ok()) return status.to_string() + "\n(rondo explain --unproven draws an algorithm up to its first error)";
   return all_algorithms().size() > before ? "" : "registers no algorithm";
 }
 
 }  // namespace
 
 void Plugins::add_to(CLI::App& command) {
-  command
-      .add_option("--plugin", files_,
-                  "Registers the algorithms of this shared object first (examples/05_own_algorithm)")
+  command.add_option("--plugin", files_,
+                     "Registers the algorithms of this shared object (examples/05_own_algorithm)")
       ->type_name("FILE")
       ->envname("RONDO_PLUGIN")
       ->allow_extra_args(false)  // one file per option; further arguments belong to the command

@@ -19,7 +19,7 @@ class Scanner {
     if (at_ == text_.size()) return wrong("it is empty");
     while (at_ < text_.size()) {
       if (text_[at_] != '<') {
-        if (open_.empty() && !is_blank(text_[at_])) return wrong("text stands outside of the elements: this is no XML");
+        if (open_.empty() && !is_blank(text_[at_])) return wrong("text is outside of the elements: this is not XML");
         step();
         continue;
       }
@@ -68,7 +68,7 @@ class Scanner {
     if (element.empty()) return wrong("< without the name of an element");
     if (closes) return close(element);
     if (open_.empty()) {
-      if (root_seen_) return wrong(fmt::format("<{}> stands behind the outermost element", element));
+      if (root_seen_) return wrong(fmt::format("<{}> follows the outermost element", element));
       if (element != "topology")
         return wrong(fmt::format("the outermost element is <{}>; hwloc's is <topology>", element));
       root_seen_ = true;
@@ -93,7 +93,7 @@ class Scanner {
     skip_blanks();
     if (at_ == text_.size() || text_[at_] != '>') return wrong(fmt::format("</{} is not closed", element));
     ++at_;
-    if (open_.empty()) return wrong(fmt::format("</{}> closes what nothing opens", element));
+    if (open_.empty()) return wrong(fmt::format("</{}> closes an element that is not open", element));
     if (open_.back().name != element)
       return wrong(
           fmt::format("</{}> closes <{}>, which line {} opens", element, open_.back().name, open_.back().line));

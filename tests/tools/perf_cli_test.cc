@@ -109,7 +109,8 @@ TEST(PerfCli, MedianAndSpreadStandBehindNcclTestsColumns) {
   EXPECT_EQ(rows_of(queued.out)[0][13], "N/A") << "queued calls have no times of their own";
   EXPECT_EQ(rows_of(queued.out)[0][19], "N/A");
   const Ended help = run_rondo("perf --help");
-  EXPECT_TRUE(has(help.out, "disturbed: its time is above 1.25 medians, or its p90\nabove twice its p10")) << help.out;
+  EXPECT_TRUE(has(help.out, "disturbed measurements: the time is above 1.25 medians, or the p90 is above twice the p10"))
+      << help.out;
 }
 
 TEST(PerfCli, JsonAloneOnTheStandardOutput) {
@@ -215,7 +216,7 @@ TEST(PerfCli, ListsSayWhatThereIs) {
       {"perf all_reduce --algo zigzag", "there is no algorithm 'zigzag' for all_reduce: choose one of ring, "},
       {"perf all_reduce --proto ll64", "there is no protocol 'll64': choose one of inline, simple, ll, ll128"},
       {"perf all_reduce --device tpu", "there is no device 'tpu': choose one of host, cuda"},
-      {"perf sendrecv --algo ring", "there is no algorithm 'ring' for sendrecv, which has none to choose"},
+      {"perf sendrecv --algo ring", "there is no algorithm 'ring' for sendrecv, which has no algorithms"},
       {"explain all_to_none", "there is no collective 'all_to_none': choose one of all_reduce, "},
       {"explain all_reduce --algo zigzag", "there is no algorithm 'zigzag' for all_reduce: choose one of ring, "},
       {"check all_to_none", "there is no collective 'all_to_none': choose one of all_reduce, "},
@@ -309,11 +310,11 @@ TEST(TraceCli, ASelectionThatHoldsNothingOrIsNoneSaysWhatThereIs) {
   ASSERT_EQ(run_rondo("perf all_reduce --threads 2 -b 64 -n 2", "RONDO_TRACE=" + trace).status, 0);
   const Ended none = run_rondo("trace export " + trace + " --calls 100000");
   EXPECT_EQ(none.status, 2);
-  EXPECT_TRUE(has(none.err, "no record is selected: there are calls 1-")) << none.err;
+  EXPECT_TRUE(has(none.err, "no record is selected: the traces have calls 1-")) << none.err;
   EXPECT_TRUE(has(none.err, "of ranks 0, 1")) << none.err;
-  EXPECT_TRUE(has(run_rondo("trace export " + trace + " --calls 7-3").err, "--calls 7-3 is no number and no range"));
-  EXPECT_TRUE(has(run_rondo("trace summary " + trace + " --ranks x").err, "--ranks x is no list of ranks"));
-  EXPECT_TRUE(has(run_rondo("trace summary " + trace + " --from 9 --to 3").err, "--from lies behind --to"));
+  EXPECT_TRUE(has(run_rondo("trace export " + trace + " --calls 7-3").err, "--calls 7-3 is not a number or a range"));
+  EXPECT_TRUE(has(run_rondo("trace summary " + trace + " --ranks x").err, "--ranks x is not a list of ranks"));
+  EXPECT_TRUE(has(run_rondo("trace summary " + trace + " --from 9 --to 3").err, "--from is after --to"));
 }
 
 }  // namespace

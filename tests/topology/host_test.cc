@@ -251,7 +251,7 @@ TEST(HostReaderWithout, SaysWhatIsMissing) {
 TEST(CheckXml, NamesTheLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "line 1: it is empty"},
-      {"machine host=a\n", "line 1: text stands outside"},
+      {"machine host=a\n", "line 1: text is outside"},
       {"<?xml version=\"1.0\"?>\n<svg/>", "line 2: the outermost element is <svg>"},
       {"<topology>\n<object>\n</topology>", "line 3: </topology> closes <object>, which line 2 opens"},
       {"<topology>\n<object>\n</object>\n", "line 4: the text ends inside <topology>, which line 1 opens"},
@@ -260,8 +260,8 @@ TEST(CheckXml, NamesTheLine) {
       {"<topology\n a=\"b/>\n", "line 2: the value of a of <topology> is not closed"},
       {"<topology\n", "ends inside the tag <topology>"},
       {"<!-- \n <topology/>", "a comment is not closed"},
-      {"<topology/><topology/>", "stands behind the outermost"},
-      {"</topology>", "closes what nothing opens"},
+      {"<topology/><topology/>", "follows the outermost"},
+      {"</topology>", "closes an element that is not open"},
       {"<topology><></topology>", "< without the name"},
       {"<?xml?>", "there is no element"},
   };

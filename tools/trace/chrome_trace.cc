@@ -84,7 +84,7 @@ class ChromeWriter {
       report_.one_clock = report_.one_clock && timeline_.is_shared(f);
     }
     write_end();
-    if (!sink_.flush()) return Status(StatusCode::kSystem, "the Chrome trace could not be written");
+    if (!sink_.flush()) return Status(StatusCode::kSystem, "cannot write the Chrome trace");
     return report_;
   }
 
@@ -218,9 +218,9 @@ class ChromeWriter {
     wait(r.wait_data_ticks, "wait for data" + from_whom(i != nullptr ? i->recv_peers : std::vector<int32_t>()));
     wait(r.wait_room_ticks, "wait for room" + from_whom(i != nullptr ? i->send_peers : std::vector<int32_t>()));
     const int64_t ready = timeline_.ns(f, r.ready_ticks());
-    const std::string timed = fmt::format(
-        "{},\"wait_data_us\":{},\"wait_room_us\":{},\"wait_order_us\":{}", members, wait_us(f, r, r.wait_data_ticks),
-        wait_us(f, r, r.wait_room_ticks), wait_us(f, r, r.wait_order_ticks));
+    const std::string timed = fmt::format("{},\"wait_data_us\":{},\"wait_room_us\":{},\"wait_order_us\":{}", members,
+                                          wait_us(f, r, r.wait_data_ticks), wait_us(f, r, r.wait_room_ticks),
+                                          wait_us(f, r, r.wait_order_ticks));
     slice(tid, ready, timeline_.ns(f, r.done_ticks()) - ready, "step",
           i != nullptr ? std::string(verb_name(i->verb)) : "instruction of an unnumbered plan", timed);
     write_flows(f, index, tid);

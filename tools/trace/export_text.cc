@@ -78,9 +78,9 @@ std::string plan_members(const TracedPlan& plan) {
 
 std::string step_members(const TraceFile& file, size_t index) {
   const StepRecord& r = file.records[index];
-  std::string text = fmt::format("\"sequence\":{},\"channel\":{},\"lane\":{},\"step\":{},\"loop\":{},\"bytes\":{}",
-                                 uint64_t{r.sequence}, uint64_t{r.channel}, uint64_t{r.lane}, uint64_t{r.pc}, r.loop,
-                                 r.bytes());
+  std::string text =
+      fmt::format("\"sequence\":{},\"channel\":{},\"lane\":{},\"step\":{},\"loop\":{},\"bytes\":{}",
+                  uint64_t{r.sequence}, uint64_t{r.channel}, uint64_t{r.lane}, uint64_t{r.pc}, r.loop, r.bytes());
   const TracedPlan& plan = file.plans[r.plan];
   text += fmt::format(",\"plan\":{},\"operation\":\"{}\",\"algorithm\":{},\"protocol\":{}", uint64_t{r.plan},
                       collective_name(plan.shape.collective), json_quoted(plan.algorithm), json_quoted(plan.protocol));

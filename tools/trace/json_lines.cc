@@ -43,15 +43,15 @@ Expected<ExportReport> export_json_lines(const std::vector<TraceFile>& files, st
       const int64_t begin = timeline.ns(f, r.begin_ticks);
       auto since_begin = [&](uint64_t num_ticks) { return timeline.ns(f, r.begin_ticks + num_ticks) - begin; };
       const int64_t ready = timeline.ns(f, r.ready_ticks());
-      sink.print("{{\"type\":\"step\",\"communicator\":\"{:x}\",\"rank\":{},{},\"begin_ns\":{},\"wait_data_ns\":{},"
-                 "\"wait_room_ns\":{},\"wait_order_ns\":{},\"ready_ns\":{},\"done_ns\":{}}}\n",
-                 t.identity.communicator, t.identity.rank, step_members(t, i), begin,
-                 since_begin(r.wait_data_ticks), since_begin(r.wait_room_ticks), since_begin(r.wait_order_ticks), ready,
-                 timeline.ns(f, r.done_ticks()));
+      sink.print(
+          "{{\"type\":\"step\",\"communicator\":\"{:x}\",\"rank\":{},{},\"begin_ns\":{},\"wait_data_ns\":{},"
+          "\"wait_room_ns\":{},\"wait_order_ns\":{},\"ready_ns\":{},\"done_ns\":{}}}\n",
+          t.identity.communicator, t.identity.rank, step_members(t, i), begin, since_begin(r.wait_data_ticks),
+          since_begin(r.wait_room_ticks), since_begin(r.wait_order_ticks), ready, timeline.ns(f, r.done_ticks()));
       ++report.steps;
     }
   }
-  if (!sink.flush()) return Status(StatusCode::kSystem, "the JSON Lines could not be written");
+  if (!sink.flush()) return Status(StatusCode::kSystem, "cannot write the JSON Lines");
   return report;
 }
 

@@ -70,8 +70,7 @@ void match_group(const std::vector<TraceFile>& files, std::span<const End> group
   }
   const End& send = group[0];
   for (const End& recv : group.subspan(1))
-    out.flows.push_back(
-        {send.file, send.record, recv.file, recv.record, files[send.file].identity.rank, recv.reader});
+    out.flows.push_back({send.file, send.record, recv.file, recv.record, files[send.file].identity.rank, recv.reader});
 }
 
 }  // namespace
