@@ -1,9 +1,8 @@
-# rondo::libtorch: libtorch for code that runs on the CPU; RONDO_LIBTORCH_VERSION. Where there is none,
-# RONDO_LIBTORCH_MISSING says so, and there is no target. Used by the build and, installed, by find_package(rondo).
+# Defines rondo::libtorch (libtorch for CPU code) and RONDO_LIBTORCH_VERSION. If libtorch is not found, it sets only
+# RONDO_LIBTORCH_MISSING to the reason. Used by the build and, installed, by find_package(rondo).
 #
-# TorchConfig.cmake of a wheel that was built for CUDA asks for CUDA's toolkit; the headers and the two libraries that
-# such code needs do not. CMAKE_PREFIX_PATH may name the torch package itself or, as torch.utils.cmake_prefix_path does,
-# its share/cmake.
+# TorchConfig.cmake of a CUDA wheel requires the CUDA toolkit. CPU code needs only the headers and two libraries.
+# CMAKE_PREFIX_PATH may name the torch package or, like torch.utils.cmake_prefix_path, its share/cmake.
 set(RONDO_LIBTORCH_MISSING)
 set(_rondo_hints)
 foreach(_rondo_prefix IN LISTS CMAKE_PREFIX_PATH)
@@ -19,7 +18,7 @@ $(python3 -c 'import torch; print(torch.utils.cmake_prefix_path)') to it")
   return()
 endif()
 set(RONDO_LIBTORCH_VERSION)
-foreach(_rondo_header headeronly/version.h csrc/api/include/torch/version.h)  # of 2.15, and before
+foreach(_rondo_header headeronly/version.h csrc/api/include/torch/version.h)  # 2.15, and older
   if(NOT RONDO_LIBTORCH_VERSION AND EXISTS ${RONDO_TORCH_INCLUDE}/torch/${_rondo_header})
     file(STRINGS ${RONDO_TORCH_INCLUDE}/torch/${_rondo_header} _rondo_parts
          REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")

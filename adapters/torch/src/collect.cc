@@ -27,13 +27,13 @@ Expected<Dtype> dtype_of(const ::torch::Tensor& t, const std::string& path) {
                                               ": make it float, bfloat16, half or an integer, or a buffer");
 }
 
-// What is the same memory. Parameters without any (meta, no elements) are known by their tensor alone.
+// Equal for tensors in the same memory. Parameters without memory (meta, no elements) are identified by their tensor.
 const void* identity(const ::torch::Tensor& t) {
   if (t.numel() == 0 || t.is_meta()) return t.unsafeGetTensorImpl();
   return t.const_data_ptr();
 }
 
-// One that stands within another begins with its path and a dot.
+// The path of an inner module begins with the outer path and a dot.
 std::string relative(const std::string& path, const std::string& unit) {
   return unit.empty() ? path : path.substr(unit.size() + 1);
 }
@@ -67,7 +67,7 @@ class Collector {
     int unit;
   };
 
-  // Inner modules first. Returns the elements that no unit within has taken.
+  // Inner modules first. Returns the number of elements that no inner unit has taken.
   uint64_t decide(Module& module, const std::string& path, bool outermost) {
     if (!decided_.insert(&module).second) return 0;
     uint64_t elems = 0;
@@ -110,7 +110,7 @@ class Collector {
     return inner == outer;
   }
 
-  // Tied parameters belong to the one unit of theirs that is around the others.
+  // Tied parameters belong to the unit that encloses the others.
   Status settle_ties() {
     std::unordered_map<const void*, const Place*> outermost;
     for (const Place& p : places_) {
@@ -130,7 +130,7 @@ class Collector {
   }
   const std::string& name(int unit) const { return names_[static_cast<size_t>(unit)]; }
 
-  // Units without parameters drop out, and the others move up.
+  // Removes units without parameters and renumbers the others.
   Expected<Collected> finish() {
     RONDO_TRY(settle_ties());
     std::vector<int> index(names_.size(), -1);
@@ -183,7 +183,7 @@ class Collector {
   std::set<std::string> missing_;
   std::set<const Module*> decided_, chosen_;
   std::vector<std::string> names_;  // of units, outer before inner
-  std::vector<int> within_;         // the unit around it, or -1
+  std::vector<int> within_;         // the enclosing unit, or -1
   std::vector<Place> places_;
   std::vector<int> owner_;  // by place
   std::unordered_map<const void*, std::pair<std::string, Place>> first_;

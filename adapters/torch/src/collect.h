@@ -1,5 +1,4 @@
-// From a module to what a plan is made of: units, their tensors, and the handles through which torch reaches them.
-//
+// Turns a module into the input of a plan: units, their tensors, and torch's handles of them.
 // Thread safety: pure functions of the module.
 #pragma once
 
@@ -17,18 +16,18 @@
 
 namespace rondo::torch::internal {
 
-/// A parameter as it is registered in one place. Tied ones are several entries.
+/// A parameter at one place of its registration. A tied parameter has several entries.
 struct Entry {
   ::torch::Tensor param;
   std::string path;
   int unit;
-  size_t tensor;                         // of the unit in the plan
-  bool is_tied;                          // to an entry before
-  ::torch::Tensor here = {}, away = {};  // what it is made to be
-  ::torch::Tensor before = {};           // what it was, until all are taken over
+  size_t tensor;                         // index in the plan's unit
+  bool is_tied;                          // to an earlier entry
+  ::torch::Tensor here = {}, away = {};  // its states during and outside of a use
+  ::torch::Tensor before = {};           // its original state, until all are taken over
 };
 
-/// A place of a Sequential that calls a unit.
+/// An element of a Sequential that calls a unit.
 struct Link {
   std::shared_ptr<::torch::nn::SequentialImpl> sequential;
   size_t index;
@@ -37,9 +36,9 @@ struct Link {
 struct Collected {
   fsdp::Model model;
   std::vector<Entry> entries;                    // in the plan's order
-  std::unordered_map<const void*, int> unit_of;  // by the module's address, or a free-form unit's key
+  std::unordered_map<const void*, int> unit_of;  // key: the module's address or a free-form unit's key
   std::vector<Link> links;
-  int root = -1;  // the outermost unit, where it has parameters
+  int root = -1;  // the outermost unit, if it has parameters
 };
 
 /// Units in the order in which modules are registered. O(modules + parameters).

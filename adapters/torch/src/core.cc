@@ -13,9 +13,9 @@ namespace {
 
 bool in_backward() { return ::torch::autograd::get_current_graph_task_id() != -1; }
 
-// What is added to the version of a parameter while its buffer is not its own.
+// Added to a parameter's version while its buffer does not hold it.
 constexpr uint32_t kElsewhere = 1u << 30;
-constexpr uint64_t kNone = ~uint64_t{0};  // of autograd's nodes
+constexpr uint64_t kNone = ~uint64_t{0};  // no autograd node
 
 }  // namespace
 
@@ -55,7 +55,7 @@ int Core::enter(const void* key) {
   return i;
 }
 
-// Two forwards before one backward are one pass; a forward whose results are gone has no backward.
+// Two forwards before one backward are one pass. A forward whose results are gone has no backward.
 void Core::open_pass() {
   if (in_backward()) misuse("the model is called within its own backward: only units can be repeated there");
   if (depth_ == 0 && phase_ != Phase::kIdle) {
@@ -79,7 +79,7 @@ void Core::open_pass() {
   graphs_.clear();
 }
 
-// The plan has no place for gradients of what was frozen.
+// The plan has no gradients for parameters that were frozen.
 void Core::check_frozen() const {
   for (const Entry& e : all_.entries) {
     const fsdp::UnitPlan& unit = engine_->plan().units()[static_cast<size_t>(e.unit)];
@@ -90,7 +90,7 @@ void Core::check_frozen() const {
   }
 }
 
-// The first without a graph since the node was made that calls it again now: what its forward had called.
+// Finds the call that a node repeats now: the first call without a graph that was made after the node.
 int Core::repeated_call(int unit) const {
   const auto node = ::torch::autograd::get_current_node();
   for (size_t i = 0; node != nullptr && i < calls_.size(); ++i)
@@ -128,8 +128,8 @@ void Core::leave(uint64_t pass, int i, const std::vector<::torch::Tensor>& outpu
   if (depth_ == 0 && !trains) finish_pass();
 }
 
-// What has changed in place by the time of backward has left the hooks of a view behind, not those of its base. What
-// was there before the call is no way to the unit's parameters, and its hooks would be there in the next pass.
+// An in-place change before backward drops the hooks of a view, but keeps those of its base. Tensors from before the
+// call do not lead to the unit's parameters, and their hooks would run in the next pass.
 void Core::await_gradients(int i, const std::vector<::torch::Tensor>& outputs) {
   auto await = [&](const ::torch::Tensor& t) {
     if (!t.defined() || t.grad_fn() == nullptr) return;
@@ -149,7 +149,7 @@ void Core::await_gradients(int i, const std::vector<::torch::Tensor>& outputs) {
   }
 }
 
-// Where the model catches it and goes on, backward passes the call over.
+// If the model catches the exception and goes on, backward skips this call.
 void Core::fail(uint64_t pass, int i) noexcept {
   if (i < 0 || pass != pass_ || phase_ == Phase::kIdle) return;
   Call& c = call(i);
@@ -159,7 +159,7 @@ void Core::fail(uint64_t pass, int i) noexcept {
   if (c.is_pass && --depth_ == 0) return give_up();
   if (c.unit < 0) return;
   unbind(c.unit);
-  (void)end_use(fsdp::Act::kForward, c.unit);  // the exception under way tells more
+  (void)end_use(fsdp::Act::kForward, c.unit);  // the exception under way has the better message
 }
 
 void Core::on_gradient(uint64_t pass, int i) {
@@ -170,10 +170,10 @@ void Core::on_gradient(uint64_t pass, int i) {
     ::torch::autograd::Engine::get_default_engine().queue_callback(
         [self = shared_from_this()] { self->finish_pass(); });
   }
-  if (call(i).state != State::kAwaited) return;  // another of its outputs
+  if (call(i).state != State::kAwaited) return;  // another of its outputs came first
   settle_calls_after(i, kNone);
   begin_backward(i);
-  // The same unit's later call: only now, so that its parameters stay.
+  // End a later call of the same unit only now, so that its parameters stay.
   for (const int j : std::vector<int>(in_backward_))
     if (j != i && call(j).unit == call(i).unit && call(j).begin > call(i).end) end_backward(j);
 }
@@ -199,7 +199,7 @@ void Core::end_backward(int i) {
   check(end_use(c.data_only ? fsdp::Act::kForward : fsdp::Act::kBackward, c.unit));
 }
 
-// One call of a unit takes all of its gradients: the one that backward leaves last, or is in already.
+// One call of a unit takes all of its gradients: the last one in backward's order, or the one in backward now.
 bool Core::takes_gradients(int i) const {
   const int unit = calls_[static_cast<size_t>(i)].unit;
   return std::none_of(calls_.begin(), calls_.begin() + i,
@@ -212,10 +212,10 @@ bool Core::takes_gradients(int i) const {
          });
 }
 
-// autograd goes backwards in time: later calls are done with, the last one first. Those that have had no gradient get
-// none, and contribute zeros here, where other ranks contribute what they have. Later calls of the same unit, with no
-// other between, go on: its parameters stay. So do calls that are still to be repeated, together with this one: they
-// were made without a graph, so that no node of autograd lies between.
+// autograd runs backwards in time, so later calls are over; end them last first. A call that got no gradient
+// contributes zeros, because other ranks may have gradients for it. Two kinds of calls stay open, so that their
+// parameters stay: the next later calls of the same unit, and calls without a graph that are still to be repeated
+// together with this one.
 void Core::settle_calls_after(int this_call, uint64_t repeated_node) {
   const int64_t time = this_call < 0 ? 0 : call(this_call).end;
   const int unit = this_call < 0 ? -2 : call(this_call).unit;
@@ -236,7 +236,7 @@ void Core::settle_calls_after(int this_call, uint64_t repeated_node) {
   }
 }
 
-// Gradients that came while no call of their unit took them: an earlier call was awaited and had no backward.
+// Gradients can arrive while no call of their unit takes them: the backward of an earlier call never ran.
 void Core::take_strays() {
   for (size_t u = 0; u < ranges_.size(); ++u) {
     const auto [first, last] = ranges_[u];
@@ -275,7 +275,7 @@ void Core::give_up() noexcept {
   depth_ = 0;
   phase_ = Phase::kIdle;
   ++pass_;
-  (void)engine_->cancel_pass();  // what it could say, the next pass will
+  (void)engine_->cancel_pass();  // the next pass reports the same error
   follow_buffers();
 }
 
@@ -291,8 +291,7 @@ Status Core::end_use(fsdp::Act act, int unit) {
   return ended;
 }
 
-// Whatever the engine is told, it may give any buffer to another unit. O(units), and the parameters of those that came
-// or went.
+// Any call of the engine may give a buffer to another unit. O(units + parameters of the changed units).
 void Core::follow_buffers() {
   for (size_t u = 0; u < here_.size(); ++u) {
     const bool here = engine_->is_here(static_cast<int>(u));
@@ -307,7 +306,7 @@ void Core::follow_buffers() {
   }
 }
 
-// The values are no longer those of the graphs that there are.
+// The parameters' values changed, so existing graphs become invalid.
 void Core::bump_versions() {
   for (Entry& e : all_.entries) e.param.unsafeGetTensorImpl()->bump_version();
 }
@@ -331,7 +330,7 @@ void Core::unbind(int unit) {
   }
 }
 
-// autograd adds to what stands there.
+// autograd adds to the existing gradients.
 void Core::attach_grads(int unit) {
   const ::at::NoGradGuard no_grad;
   const auto [first, last] = entries_of(unit);
@@ -346,7 +345,7 @@ void Core::attach_grads(int unit) {
   }
 }
 
-// Where a graph of gradients is asked for (create_graph), autograd puts a new tensor there.
+// With create_graph autograd replaces the gradient by a new tensor.
 void Core::detach_grads(int unit) {
   const ::at::NoGradGuard no_grad;
   const auto [first, last] = entries_of(unit);

@@ -1,21 +1,20 @@
-// What stands between autograd and the engine: it hears when units are called and when gradients reach their outputs,
-// and tells the engine which unit is used. It also makes parameters what they are at the moment: views of the engine's
-// buffers during a use, else tensors without memory.
+// Connects autograd and the engine. It tracks calls of units and gradients that reach their outputs, and reports the
+// use of units to the engine. It also sets each parameter to its current state: a view of the engine's buffer during a
+// use, else a tensor without memory.
 //
-// When a unit's backward is over follows from the order in which autograd works: nodes in the reverse order of their
-// making. So when gradients reach the outputs of a call, every call that began after its end is done with.
+// The end of a unit's backward follows from autograd's order: it runs nodes in reverse order of creation. When
+// gradients reach the outputs of a call, all calls that began after its end are over.
 //
 //   forward    ( root  ( a )  ( b )  ( c ) )            calls, by the times of their begin and end
 //   backward   root's outputs: take root's gradients
 //              c's outputs: take c's.   b's: reduce c's, take b's.   a's: reduce b's, take a's.
 //              end: reduce a's and root's
 //
-// A unit that is called several times is reduced once, with the first of its calls, which backward reaches last. A call
-// without a graph in a training pass may be one that backward will repeat (recomputation): it stands where it stood.
+// A unit with several calls is reduced once, with the first call, which backward reaches last. A call without a graph
+// in a training pass may be repeated by backward (recomputation). Then it keeps its original position.
 //
-// autograd keeps what it reads as views of the parameters, which point into the engine's buffers. So the version of a
-// parameter is another one while its buffer is not its own, and torch refuses to compute with what is there then.
-//
+// autograd saves its inputs as views of the parameters, which point into the engine's buffers. A parameter has another
+// version while its buffer does not hold it, so that torch refuses to use the wrong contents.
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -39,20 +38,20 @@ T checked(Expected<T> expected) {
 
 class Core : public std::enable_shared_from_this<Core> {
  public:
-  /// Throws Error, as all that follows.
+  /// Throws Error, like all following functions.
   static std::shared_ptr<Core> make(Expected<Collected> collected, Communicator& comm, const Options& options);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  /// The number of a call; -1: the key is no unit's. The core's own address is the key of a whole pass.
+  /// Returns the number of a call, or -1 if the key is not a unit's. The core's own address is the key of a whole pass.
   int enter(const void* key);
-  /// Which pass is under way; none has the number of one that was given up.
+  /// Number of the current pass. Numbers of given-up passes are not reused.
   uint64_t pass() const { return pass_; }
   void leave(uint64_t pass, int call, const std::vector<::torch::Tensor>& outputs);
-  /// In place of leave, after an exception. A pass that fails is given up.
+  /// Instead of leave, after an exception. A pass that fails is given up.
   void fail(uint64_t pass, int call) noexcept;
-  /// Ends whatever pass is under way, without its gradients.
+  /// Ends the current pass without its gradients.
   void give_up() noexcept;
 
   void step();
@@ -73,12 +72,12 @@ class Core : public std::enable_shared_from_this<Core> {
     kDone,
   };
   struct Call {
-    int unit;  // -1: a pass over a model whose outermost unit has no parameters
+    int unit;  // -1: a pass whose outermost unit has no parameters
     int64_t begin = 0, end = 0;
     State state = State::kRunning;
     bool is_pass = false;
     bool data_only = false;   // an earlier call takes the gradients
-    uint64_t first_node = 0;  // autograd's, from its begin on
+    uint64_t first_node = 0;  // autograd's next node number at its begin
   };
 
   explicit Core(Collected collected) : all_(std::move(collected)) {}
@@ -121,21 +120,21 @@ class Core : public std::enable_shared_from_this<Core> {
   ::torch::Tensor placeholder(const Entry& e);
 
   Collected all_;
-  std::vector<std::pair<size_t, size_t>> ranges_;  // of entries, by unit
+  std::vector<std::pair<size_t, size_t>> ranges_;  // range of entries, by unit
   std::unique_ptr<fsdp::Engine> engine_;
-  bool always_here_ = false;  // parameters are never given back
+  bool always_here_ = false;  // parameters are never released
   std::vector<std::pair<Link, ::torch::nn::AnyModule>> replaced_;
-  std::vector<std::pair<::torch::Tensor, float*>> shards_;  // and their gradients
+  std::vector<std::pair<::torch::Tensor, float*>> shards_;  // with their gradients
 
   Phase phase_ = Phase::kIdle;
   uint64_t pass_ = 0;
   fsdp::PassKind kind_ = fsdp::PassKind::kForwardOnly;
   int64_t clock_ = 0;
-  int depth_ = 0;  // of calls of whole passes
+  int depth_ = 0;  // nesting of whole-pass calls
   std::vector<Call> calls_;
   std::vector<int> in_backward_;  // calls
   std::vector<int> bound_;        // uses under way, by unit
-  std::vector<bool> here_;        // its values are in its buffer, as versions tell; by unit
+  std::vector<bool> here_;        // the buffer holds its values, as versions show; by unit
   std::vector<::c10::weak_intrusive_ptr<::torch::autograd::Node>>
       graphs_;  // of the pass's results: without them it has no backward
 };

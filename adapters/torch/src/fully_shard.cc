@@ -53,7 +53,7 @@ void set_random_state(const Tensor& state) {
   generator.set_state(state);
 }
 
-// The second input makes its output part of a graph where the first would not, and has no elements.
+// The second input has no elements. It adds the output to a graph if the first input would not.
 struct Recompute : ::torch::autograd::Function<Recompute> {
   static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& /*graph*/,
                         const ::c10::intrusive_ptr<Held>& held) {
@@ -83,7 +83,7 @@ struct Recompute : ::torch::autograd::Function<Recompute> {
 void forget_values(::torch::nn::Module& module) {
   for (Tensor& p : module.parameters()) {
     const Tensor away = ::at::empty(p.sizes(), p.options().device(::at::kMeta));
-    p.unsafeGetTensorImpl()->shallow_copy_from(away.getIntrusivePtr());  // which set_data would not do
+    p.unsafeGetTensorImpl()->shallow_copy_from(away.getIntrusivePtr());  // set_data would refuse this
   }
 }
 

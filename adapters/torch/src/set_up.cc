@@ -1,4 +1,4 @@
-// How a core begins: the plan, first values, and what the module's parameters become.
+// Sets up a core: the plan, first values, and the states of the module's parameters.
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using Owner = std::weak_ptr<Core>;
 
-// Also the mark by which storage of ours is known.
+// Its address also identifies storage made by rondo.
 void forget(void* owner) { delete static_cast<Owner*>(owner); }
 
 ::c10::ScalarType scalar_type(Dtype t) {
@@ -36,7 +36,7 @@ uint64_t checksum(const ::torch::Tensor& t) {
   return h;
 }
 
-// A Sequential calls Tensor -> Tensor modules by way of this one; what is registered under its name stays.
+// Replaces a Tensor -> Tensor module in a Sequential. The module registered under its name does not change.
 class CalledUnit : public ::torch::nn::Module {
  public:
   CalledUnit(::torch::nn::AnyModule module, std::weak_ptr<Core> core)
@@ -89,7 +89,7 @@ std::shared_ptr<Core> Core::make(Expected<Collected> collected, Communicator& co
 }
 
 void Core::set_up(Communicator& comm, const Options& options) {
-  const ::c10::InferenceMode normal(false);  // parameters of inference mode cannot be trained
+  const ::c10::InferenceMode normal(false);  // parameters made in inference mode cannot be trained
   fsdp::Options plan_options = options.plan;
   plan_options.nranks = comm.size();
   plan_options.optimizer_bytes = static_cast<uint32_t>(4 * fsdp::optimizer_states(options.engine.optimizer));
@@ -132,7 +132,7 @@ void Core::set_up(Communicator& comm, const Options& options) {
   }
 }
 
-// After a failure in the middle: what the module had.
+// After a failed set-up: restores the original parameters.
 void Core::take_back() {
   for (Entry& e : all_.entries) {
     e.away.reset();
@@ -140,7 +140,7 @@ void Core::take_back() {
   }
 }
 
-// All learn what one of them lacks, before any waits for the values of another.
+// All ranks learn of missing values before any waits for another's values.
 void Core::check_values(Communicator& comm, const Options& options) const {
   const bool asked = options.init != Init::kFromRank0 || comm.rank() == 0;
   const auto without =
@@ -154,7 +154,7 @@ void Core::check_values(Communicator& comm, const Options& options) const {
   if (lacks != 0) misuse(why);
 }
 
-// A rank that cannot make a value goes on with none, so that no other waits for it: check_made ends that.
+// A rank that fails to make a value goes on without it, so that no other waits. check_made then fails on all ranks.
 void Core::make_values(const Entry& e, const Options& options, ::torch::Tensor whole, std::string* failure) {
   if (!failure->empty()) return;
   const std::string what = "options.fill has thrown for parameter '" + e.path + "' of unit '" + name(e.unit) + "'";
@@ -176,8 +176,8 @@ void Core::check_made(Communicator& comm, const std::string& failure) const {
            ", whose error tells more; the module is as it was");
 }
 
-// Tensor by tensor: what is made is whole on all ranks only until its owners have taken their parts. What there was
-// before stays until nothing can fail any more.
+// Works tensor by tensor: a whole tensor exists on all ranks only until its owners have taken their parts. The old
+// parameters stay until nothing can fail any more.
 void Core::fill(Communicator& comm, const Options& options) {
   const ::at::NoGradGuard no_grad;
   const bool from_rank0 = options.init == Init::kFromRank0;
@@ -233,7 +233,7 @@ void Core::call_links() {
 Core::~Core() {
   for (auto& [link, module] : replaced_)
     *(link.sequential->begin() + static_cast<int64_t>(link.index)) = std::move(module);
-  for (Entry& e : all_.entries)  // no view of a buffer that goes
+  for (Entry& e : all_.entries)  // no view of a freed buffer may remain
     if (e.away.defined()) e.param.unsafeGetTensorImpl()->shallow_copy_from(e.away.getIntrusivePtr());
 }
 
@@ -243,14 +243,14 @@ Core::~Core() {
 }
 
 ::torch::Tensor Core::view(void* data, const Entry& e) {
-  const ::c10::InferenceMode normal(false);  // a tensor of inference mode would stay one
+  const ::c10::InferenceMode normal(false);  // a tensor made in inference mode would stay one
   return ::at::for_blob(data, e.param.sizes())
       .context(new Owner(weak_from_this()), &forget)
       .options(options_of(e))
       .make_tensor();
 }
 
-// Its shape and type without memory, which still knows whose it is.
+// A tensor of its shape and type without memory. It still identifies its core.
 ::torch::Tensor Core::placeholder(const Entry& e) {
   const auto meta = ::at::Device(::at::kMeta);
   ::torch::Tensor t = ::at::empty({0}, options_of(e).device(meta));
@@ -284,10 +284,10 @@ void Core::step() {
   check(stepped);
 }
 
-// zero_grad may have taken the gradients from the shards.
+// zero_grad may have removed the gradients from the shards.
 void Core::step(::torch::optim::Optimizer& optimizer) {
   shards();
-  std::exception_ptr thrown;  // not through the engine, which knows no exceptions
+  std::exception_ptr thrown;  // the engine must not see exceptions
   const Status stepped = engine_->step([&]() -> Status {
     try {
       optimizer.step();

@@ -1,7 +1,5 @@
-// How units are called: what stands around a call, so that its parameters are there in forward and in backward. A
-// module that was not sharded is called as it is.
-//
-// Thread safety: as fully_shard.h.
+// Calls of units. The wrapper around a call makes the unit's parameters available in forward and in backward. A module
+// that was not sharded is called directly. Thread safety: as fully_shard.h.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -33,23 +31,23 @@ class Error : public std::runtime_error {
 namespace internal {
 
 class Core;
-/// What has taken over the parameters of this module; nullptr: nothing. O(depth of its first parameter).
+/// The core that has taken over this module's parameters, or nullptr. O(depth of its first parameter).
 std::shared_ptr<Core> find(const ::torch::nn::Module& module);
 std::shared_ptr<Core> find(const ::torch::Tensor& parameter);
 
-/// From the start of a unit's call to its end. `key` names the unit; one that is none does nothing.
+/// The scope of a unit's call. `key` identifies the unit. A key of no unit does nothing.
 class Use {
  public:
   Use(std::shared_ptr<Core> core, const void* key);
-  ~Use();  // without leave(): an exception
+  ~Use();  // without leave(): after an exception
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
-  /// outputs: where backward begins.
+  /// outputs: tensors at which backward begins.
   void leave(const std::vector<::torch::Tensor>& outputs);
 
  private:
   std::shared_ptr<Core> core_;
-  uint64_t pass_ = 0;  // in which the call is one
+  uint64_t pass_ = 0;  // the pass of the call
   int call_ = -1;
 };
 
@@ -103,7 +101,7 @@ auto use(std::shared_ptr<Core> core, const void* key, F&& compute) -> std::decay
 
 }  // namespace internal
 
-/// module.forward(args...), as a unit if it is one.
+/// Calls module.forward(args...), as a unit if it is one.
 template <class Impl, class... Args>
 requires std::derived_from<Impl, ::torch::nn::Module>
 auto call(Impl& module, Args&&... args) {
@@ -119,7 +117,7 @@ auto call(const ::torch::nn::ModuleHolder<Impl>& module, Args&&... args) {
   return call(*module.ptr(), std::forward<Args>(args)...);
 }
 
-/// torch::nn::ModuleHolder whose call is call().
+/// A torch::nn::ModuleHolder that calls its module with call().
 template <class Impl>
 class Holder : public ::torch::nn::ModuleHolder<Impl> {
  public:
@@ -130,7 +128,7 @@ class Holder : public ::torch::nn::ModuleHolder<Impl> {
   }
 };
 
-/// In place of TORCH_MODULE(Name).
+/// Use this instead of TORCH_MODULE(Name).
 #define RONDO_TORCH_MODULE(Name)                           \
   class Name : public ::rondo::torch::Holder<Name##Impl> { \
    public:                                                 \
@@ -138,11 +136,11 @@ class Holder : public ::torch::nn::ModuleHolder<Impl> {
     using Impl [[maybe_unused]] = Name##Impl;              \
   }
 
-/// The parameters of a free-form unit, by name. Tensors are handles: what the caller has is what is sharded.
+/// The parameters of a free-form unit, by name. Tensors are handles, so the caller's tensors are sharded.
 struct UnitParameters {
   std::string name;
   std::vector<std::pair<std::string, ::torch::Tensor>> parameters;
-  std::shared_ptr<const char> key = std::make_shared<const char>('u');  // whose address is the unit's identity
+  std::shared_ptr<const char> key = std::make_shared<const char>('u');  // its address identifies the unit
 };
 
 template <class F>
@@ -162,8 +160,8 @@ class Unit {
   F function_;
 };
 
-/// Any function and the parameters that it uses, and nobody else does: a unit for shard_units, to be called in its
-/// place.
+/// Makes a unit for shard_units from a function and the parameters that only this function uses. Call the unit instead
+/// of the function.
 template <class F>
 Unit<F> wrap_unit(std::string name, F function, std::vector<std::pair<std::string, ::torch::Tensor>> parameters) {
   return Unit<F>({std::move(name), std::move(parameters)}, std::move(function));

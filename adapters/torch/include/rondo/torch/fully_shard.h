@@ -1,6 +1,6 @@
 // rondo::torch: fully sharded training of libtorch models, without a change to libtorch and without Python.
 //
-//   RONDO_TORCH_MODULE(Block);                       // where TORCH_MODULE(Block) was
+//   RONDO_TORCH_MODULE(Block);                       // instead of TORCH_MODULE(Block)
 //
 //   rondo::torch::Options options;
 //   options.policy = rondo::torch::wrap_types<BlockImpl>();
@@ -11,17 +11,15 @@
 //     sharded.step();
 //   }
 //
-// libtorch has no hooks on modules, so a unit has to be called through something that knows of it: a holder made by
-// RONDO_TORCH_MODULE, call(module, ...), a Sequential (nothing to change), or wrap_unit for any function. The same
-// model without fully_shard runs as ever. Outside of such a call the parameters of a unit have their shapes, and no
-// memory (they are on the meta device): to use them there is an error of torch's and never wrong numbers. With
-// kReplicate and kShardOptimizer they are always there.
+// libtorch has no hooks on modules. Therefore a unit must be called through one of these: a holder of
+// RONDO_TORCH_MODULE, call(module, ...), a Sequential (needs no change), or wrap_unit for any function. Without
+// fully_shard the same model runs as usual. Outside of such a call a unit's parameters keep their shapes but have no
+// memory (they are on the meta device): using them is a torch error and never gives wrong numbers. With kReplicate and
+// kShardOptimizer they always have memory. A unit must not return its parameters or views of them. It may return clones
+// and results.
 //
-// A unit may not return its parameters or views of them: a clone, or what is computed from them.
-//
-// Errors are thrown, as torch does it: rondo::torch::Error, whose text is the Status's.
-//
-// Thread safety: one thread at a time for each Training; backward must run on the CPU, in the thread that calls it.
+// Errors are thrown as rondo::torch::Error with the Status's text.
+// Thread safety: one thread at a time for each Training. Backward must run on the CPU, in the calling thread.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -43,43 +41,43 @@
 
 namespace rondo::torch {
 
-/// Where the first values of parameters come from.
+/// The source of the parameters' first values.
 enum class Init : uint8_t {
-  kFromRank0,  // rank 0's are sent to all, tensor by tensor
-  kEqual,      // each rank has made the same: compared, and an error where they differ
+  kFromRank0,  // rank 0's are sent to all ranks, tensor by tensor
+  kEqual,      // each rank has the same values; differences are an error
 };
 
 struct Options {
   Policy policy = {};
-  fsdp::Options plan = {};          // nranks is the communicator's
-  fsdp::EngineOptions engine = {};  // the optimizer's among them
+  fsdp::Options plan = {};          // nranks comes from the communicator
+  fsdp::EngineOptions engine = {};  // with the optimizer's options
   Init init = Init::kFromRank0;
-  /// Makes the values of parameters on the meta device (called on rank 0 alone with kFromRank0): one of them is whole
-  /// at a time, and no more, so a model may be larger than memory. The name is that of named_parameters().
+  /// Makes the values of parameters on the meta device (only on rank 0 for kFromRank0). Only one whole parameter exists
+  /// at a time, so a model may be larger than memory. The name is as in named_parameters().
   std::function<void(const std::string& name, ::torch::Tensor whole)> fill = {};
 };
 
-/// What trains: a plan, its engine, and the parameters that they have taken over. Made by fully_shard. It must outlive
-/// backward of what was computed with it; afterwards the module has no values any more.
+/// A training: a plan, its engine, and the parameters that they have taken over. Made by fully_shard. It must outlive
+/// every backward of its outputs. After its end the module has no values.
 class Training {
  public:
   Training(Training&&) noexcept;
   Training& operator=(Training&&) noexcept;
   ~Training();
 
-  /// The engine's optimizer, on what this rank owns. Gradients are then forgotten: there is no zero_grad.
+  /// Runs the engine's optimizer on this rank's part, then drops the gradients. There is no zero_grad.
   void step();
-  /// Another optimizer, made over shards().
+  /// Runs another optimizer, made over shards().
   void step(::torch::optim::Optimizer& optimizer);
-  /// In place of a step, where gradients are not finite say: on all ranks. The next pass begins anew.
+  /// Call this on all ranks instead of step, for example if gradients are not finite. The next pass starts anew.
   void forget_gradients();
-  /// What this rank owns, as flat float tensors whose .grad is set by backward: in the order of engine().parts(), of
-  /// those that are trained. Empty ones are left out.
+  /// This rank's trained parts as flat float tensors, in the order of engine().parts(). backward sets their .grad.
+  /// Empty parts are left out.
   std::vector<::torch::Tensor> shards();
-  /// The learning rate of the engine's optimizer from now on.
+  /// Sets the learning rate of the engine's optimizer.
   void set_learning_rate(float lr);
 
-  /// What is called in its lifetime is a micro-batch before the last: its backward adds gradients up.
+  /// Calls in its lifetime are micro-batches before the last: backward accumulates gradients.
   class [[nodiscard]] NoSync {
    public:
     explicit NoSync(std::shared_ptr<internal::Core> core);
@@ -93,13 +91,13 @@ class Training {
   };
   NoSync no_sync() { return NoSync(core_); }
 
-  /// Any function as a pass: for free-form code, and for models whose entry is not forward. Returns what it returns.
+  /// Runs any function as a pass: for free-form code, and for models whose entry is not forward. Returns its result.
   template <class F>
   auto run(F&& compute) {
     return internal::use(core_, core_.get(), std::forward<F>(compute));
   }
 
-  /// The 2-norm of all gradients, before they are clipped. Collective.
+  /// The 2-norm of all gradients before clipping. Collective.
   double grad_norm();
   const fsdp::Plan& plan() const;
   fsdp::Engine& engine();
@@ -120,9 +118,9 @@ class Sharded : public Training {
   Sharded(std::shared_ptr<Impl> module, Communicator& comm, const Options& options)
       : Training(shard(module, comm, options)), module_(std::move(module)) {}
 
-  /// forward of the module. With gradients it is the forward of a training pass, under NoGradGuard an evaluation. A
-  /// forward whose backward never comes costs its gathers; the next one drops it, and gradients that have added up,
-  /// once its results are gone: on all ranks alike, so evaluate under NoGradGuard.
+  /// Calls forward of the module. With gradients this is the forward of a training pass, under NoGradGuard an
+  /// evaluation. A forward without backward costs its gathers. The next forward drops it and its accumulated gradients,
+  /// when its results are gone. All ranks must agree on this, so evaluate under NoGradGuard.
   template <class... Args>
   auto operator()(Args&&... args) {
     return run([&] { return module_->forward(std::forward<Args>(args)...); });
@@ -134,11 +132,11 @@ class Sharded : public Training {
   std::shared_ptr<Impl> module_;
 };
 
-/// Takes the module's parameters over. Collective over comm, which must outlive what is returned. Buffers (BatchNorm's
-/// averages) stay as they are on each rank. Parameters that are registered in several places (tied) belong to the
-/// outermost unit that has them, which must enclose the others. Throws: those of Plan::build and Engine::create, a path
-/// of the policy that does not exist, ties across units (both names), Init::kEqual and values that are not, and what
-/// options.fill throws, on all ranks; the module is then as it was. Parameters that are frozen now stay so.
+/// Takes over the module's parameters. Collective over comm, which must outlive the result. Buffers (BatchNorm's
+/// averages) stay on each rank. Tied parameters belong to their outermost unit, which must enclose the others. Throws
+/// on all ranks, and then leaves the module unchanged: errors of Plan::build and Engine::create, an unknown path in the
+/// policy, ties across units (with both names), different values with Init::kEqual, and exceptions of options.fill.
+/// Frozen parameters stay frozen.
 template <class Impl>
 requires std::derived_from<Impl, ::torch::nn::Module> Sharded<Impl> fully_shard(std::shared_ptr<Impl> module,
                                                                                 Communicator& comm,
@@ -151,15 +149,15 @@ Sharded<Impl> fully_shard(const ::torch::nn::ModuleHolder<Impl>& module, Communi
   return Sharded<Impl>(module.ptr(), comm, options);
 }
 
-/// Free-form code: units made by wrap_unit, in the order of forward. Each pass is a call of Training::run.
+/// For free-form code: units made by wrap_unit, in the order of forward. Run each pass with Training::run.
 Training shard_units(std::vector<UnitParameters> units, Communicator& comm, const Options& options = {});
 
-/// Moves a module's parameters to the meta device, for Options::fill to make them. libtorch's own layers are made with
-/// values, so a model larger than memory forgets each layer when it is made.
+/// Moves a module's parameters to the meta device, so that Options::fill makes them. libtorch's layers are made with
+/// values. For a model larger than memory call this after each layer is made.
 void forget_values(::torch::nn::Module& module);
 
-/// Keeps no activations of fn: backward calls it once more, with the random numbers that it had. fn should be one unit:
-/// what it computes again is on the way to its gradients and is gathered no second time.
+/// Keeps no activations of fn. backward calls it again with the same random numbers. fn should be one unit: then its
+/// repeated forward and its backward share one gather.
 ::torch::Tensor recompute(std::function<::torch::Tensor(::torch::Tensor)> fn, const ::torch::Tensor& input);
 
 }  // namespace rondo::torch

@@ -1,8 +1,7 @@
-// Which parts of a libtorch model are gathered and released together: its *units*. A policy is asked about every module
-// but the outermost, inner ones first; the parameters of a unit are those of its module less those of units within it.
-// What no unit takes belongs to the outermost one, which stays from the start of forward to the end of backward.
-//
-// Thread safety: plain values.
+// Selects the units of a libtorch model: the parts that are gathered and released together. A policy is called for
+// every module except the outermost, inner modules first. A unit has the parameters of its module without those of
+// inner units. The remaining parameters belong to the outermost unit, which stays from the start of forward to the end
+// of backward. Thread safety: plain values.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,17 +16,17 @@ namespace rondo::torch {
 /// A module that could become a unit.
 struct Candidate {
   const ::torch::nn::Module& module;
-  const std::string& path;  // from the outermost: "blocks.0"
-  uint64_t num_elems;       // of its parameters, without those of units within it
+  const std::string& path;  // from the outermost module: "blocks.0"
+  uint64_t num_elems;       // without those of inner units
 };
 
 struct Policy {
-  std::function<bool(const Candidate&)> wraps = {};  // empty: none
-  /// Modules that must be there; each becomes a unit.
+  std::function<bool(const Candidate&)> wraps = {};  // empty: no module
+  /// Paths of modules that must exist. Each becomes a unit.
   std::vector<std::string> paths = {};
 };
 
-/// One unit: everything is gathered at once, and nothing is saved but optimizer state and gradients.
+/// One unit: all parameters are gathered together. Sharding saves only optimizer state and gradients.
 inline Policy one_unit() { return {}; }
 
 /// Modules of these types: wrap_types<BlockImpl>().
@@ -36,12 +35,12 @@ Policy wrap_types() {
   return {[](const Candidate& c) { return ((dynamic_cast<const Modules*>(&c.module) != nullptr) || ...); }};
 }
 
-/// Modules that have at least so many elements of their own; smaller ones join the unit around them.
+/// Modules with at least this many own elements. Smaller ones join the enclosing unit.
 inline Policy min_params(uint64_t num_elems) {
   return {[num_elems](const Candidate& c) { return c.num_elems >= num_elems && c.num_elems > 0; }};
 }
 
-/// The modules at these paths, as named_modules() tells them.
+/// The modules at these paths, named as in named_modules().
 inline Policy wrap_paths(std::vector<std::string> paths) { return {{}, std::move(paths)}; }
 
 }  // namespace rondo::torch
