@@ -23,10 +23,10 @@ namespace {
 constexpr std::string_view kHeader = "rondo store 1\n";
 constexpr size_t kMaxFileBytes = 4096;
 constexpr double kFirstPauseMs = 1, kMaxPauseMs = 50;
-constexpr double kAnswerS = 2;                              // of who holds the secret, per address
-constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may just have been slow to answer
+constexpr double kAnswerS = 2;                              // deadline for an answer, per address
+constexpr auto kAskAgain = std::chrono::milliseconds(500);  // a busy machine may have answered too late
 
-// Whether a rendezvous of this id is open: somebody listens there and proves the secret. Asking leaves no trace in it.
+// True if a rendezvous of this id is open: a process listens there and proves the secret. The check leaves no trace.
 bool answers(const rondo_unique_id& id, Rank rank, const Patience& patience) {
   const auto contents = decode_id(id);
   const auto encrypted = encryption();
@@ -63,11 +63,11 @@ Expected<std::string> store_directory(const std::string& url) {
 Expected<FileStore> FileStore::open(const std::string& directory, const std::string& job) {
   Fd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return cannot("open the directory", directory, kRemedy);
-  // Names of jobs may be long, and two users may call theirs the same.
+  // The hash allows long job names, and the uid separates users with equal job names.
   return FileStore(directory, fmt::format("rondo-{}-{:016x}.id", ::geteuid(), fnv1a(job)), std::move(fd));
 }
 
-// Refuses what others could have written, or can read.
+// Refuses a file that other users could have written or can read.
 Status FileStore::check(int fd) const {
   struct stat file {};
   if (::fstat(fd, &file) != 0) return cannot("look at", path_, kRemedy);
@@ -86,8 +86,8 @@ Status FileStore::check(int fd) const {
   return {};
 }
 
-// Opening the directory anew makes a network file system ask its server: else it may remember for long that there was
-// no such file.
+// Opens the directory again, so that a network file system asks its server. Otherwise it may cache for long that the
+// file does not exist.
 Expected<FileStore::Found> FileStore::look() const {
   const Fd again(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const Fd fd(::openat(again ? again.get() : fd_.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
@@ -99,7 +99,7 @@ Expected<FileStore::Found> FileStore::look() const {
   Found found;
   found.text.resize(kMaxFileBytes);
   const ssize_t n = ::read(fd.get(), found.text.data(), found.text.size());
-  if (n < 0 && errno == ESTALE) return Found{};  // replaced meanwhile
+  if (n < 0 && errno == ESTALE) return Found{};  // replaced concurrently
   if (n < 0) return cannot("read", path_, kRemedy);
   found.text.resize(static_cast<size_t>(n));
   const std::string_view text = found.text;
@@ -128,8 +128,8 @@ Expected<std::string> FileStore::write_beside(const std::string& text) const {
   return s;
 }
 
-// Two ranks 0 that come at once must not take each other's place: so first without replacing, where the file system
-// can.
+// If two ranks 0 start at once, neither must replace the other's file. Therefore first rename without replacing, if the
+// file system supports it.
 Status FileStore::put_in_place(const std::string& temporary, const Patience& patience) {
   const int dir = fd_.get();
   if (::syscall(SYS_renameat2, dir, temporary.c_str(), dir, name_.c_str(), /* RENAME_NOREPLACE */ 1) == 0) return {};
@@ -162,7 +162,7 @@ Status FileStore::publish(const rondo_unique_id& id, const Patience& patience) {
 }
 
 Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) {
-  std::string dead;  // the file that led nowhere
+  std::string dead;  // the file of a dead job
   std::string whose;
   Patience::Clock::time_point ask_again;
   for (double pause_ms = kFirstPauseMs;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {

@@ -1,15 +1,13 @@
-// FileStore: handing a unique id from rank 0 to the other ranks through a directory that all of them see (NFS, Lustre,
-// /tmp), where nothing else tells them of one another.
+// FileStore: rank 0 passes a unique id to the other ranks through a directory that all ranks can access (NFS, Lustre,
+// /tmp). For launchers that give ranks no other way to meet.
 //
-//   rank 0   writes .<name>.<random> (mode 0600), fsync, rename to <name>;        takes it away when all have joined
-//   others   look for <name> until it is there and somebody who holds its secret answers at the address that it tells
+//   rank 0   writes .<name>.<random> (mode 0600), fsync, rename to <name>; removes it when all have joined
+//   others   poll for <name> until it exists and a process that proves its secret answers at its address
 //
-// The file holds the secret: whoever may read it can join. So it must belong to this rank's user and be closed to all
-// others, else it is refused. What a dead job has left is known by that: nobody answers. The ranks wait on for another
-// file, and rank 0 takes its place. Where somebody does answer, another job of the same name is at its start; rank 0
-// refuses to mix the two.
-//
-// Thread safety: one thread per store.
+// The file contains the secret, so every process that can read it can join. Therefore it must belong to this rank's
+// user and be closed to all others, else it is refused. A file of a dead job is recognised because no process answers:
+// the other ranks wait for a new file, and rank 0 replaces it. If a process answers, another job of the same name is
+// starting, and rank 0 refuses to mix the two. Thread safety: one thread per store.
 #pragma once
 
 #include <string>
@@ -21,7 +19,7 @@
 
 namespace rondo {
 
-/// The directory of "file:///path/of/it". kInvalidArgument: something else.
+/// The directory of "file:///path/of/it". Errors: kInvalidArgument.
 Expected<std::string> store_directory(const std::string& url);
 
 class FileStore {
@@ -31,12 +29,12 @@ class FileStore {
   FileStore(FileStore&& o) noexcept = default;
   ~FileStore() { withdraw(); }
 
-  /// Rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is at its start).
+  /// For rank 0. Errors: kSystem (cannot write there), kMismatch (another job of this name is starting).
   Status publish(const rondo_unique_id& id, const Patience& patience);
-  /// The other ranks. Errors: kTimeout (names the file and what lay there), kAborted, kUnauthorized (others may read or
-  /// write the file, or it is theirs), kSystem.
+  /// For the other ranks. Errors: kTimeout (with the file and its contents), kAborted, kUnauthorized (other users own
+  /// the file or can access it), kSystem.
   Expected<rondo_unique_id> fetch(Rank rank, const Patience& patience);
-  /// Takes away what this store has published, if it is still there.
+  /// Removes the file that this store has published, if it still exists.
   void withdraw();
 
   const std::string& path() const { return path_; }
@@ -47,7 +45,7 @@ class FileStore {
   struct Found {
     std::string text;  // empty: no file
     rondo_unique_id id = {};
-    std::string by;  // who has published it
+    std::string by;  // its publisher
   };
   Expected<Found> look() const;
   Status check(int fd) const;

@@ -21,10 +21,10 @@ namespace {
 
 constexpr uint32_t kHandoutMagic = 0x52644964;
 constexpr size_t kRequestBytes = 8;       // magic, rank
-constexpr size_t kAnswerHeaderBytes = 5;  // status code, bytes of what follows: the id, or a message
+constexpr size_t kAnswerHeaderBytes = 5;  // status code, length of the following id or message
 constexpr size_t kMaxAnswerBytes = 4096;
-constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often there within a millisecond
-constexpr double kRootGraceS = 2;                       // rank 0 knows who is missing and should speak first
+constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often ready within a millisecond
+constexpr double kRootGraceS = 2;                       // rank 0 knows the missing ranks: its error should come first
 
 bool same_user(int fd, uid_t* uid) {
   ucred who = {};
@@ -44,13 +44,12 @@ struct Asker {
   bool has_greeted() const { return false; }
 };
 
-// Who has come to rank 0. Those that have said which rank they are keep their place; of the others the number is
-// limited (bootstrap/pending.h).
+// Connections to rank 0. Those that have sent their rank stay. The number of others is limited (bootstrap/pending.h).
 class Askers {
  public:
   Askers(int listener, int nranks) : listener_(listener), nranks_(nranks) {}
 
-  /// Errors: kSystem, when this process may open no more descriptors.
+  /// Errors: kSystem if this process cannot open more descriptors.
   Status accept_all() {
     for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
       std::string who;
@@ -92,7 +91,7 @@ class Askers {
       if (!here[static_cast<size_t>(r)]) missing.push_back(r);
     return missing;
   }
-  // Small enough for any socket buffer; an asker that does not read is its own trouble.
+  // Fits any socket buffer. A peer that does not read only hurts itself.
   void answer_all(StatusCode code, std::string_view text) {
     wire::Writer w;
     w.put(static_cast<uint8_t>(code)).str(text);
@@ -200,7 +199,7 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Pat
   wire::Writer request;
   request.put(kHandoutMagic).put(static_cast<uint32_t>(rank));
   const Patience grace = patience.extended(kRootGraceS);
-  Status lost;  // a connection that ended before it was answered: one of too many there, or rank 0 has ended
+  Status lost;  // why a connection closed without an answer: too many connections, or rank 0 has ended
   for (double retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kMaxRetryMs)) {
     bool refused = false;
     auto fd = connect_abstract(name, patience, &refused);

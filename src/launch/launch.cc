@@ -15,7 +15,7 @@
 namespace rondo {
 namespace {
 
-// Reads variables and remembers what was wrong with them, so that one error names everything.
+// Reads variables and collects their errors, so that one message names all of them.
 class Environment {
  public:
   explicit Environment(const EnvLookup& lookup) : lookup_(lookup) {}
@@ -71,7 +71,7 @@ void read_rank(Environment* env, const char* rank_name, const char* nranks_name,
     env->complain(fmt::format("{}={} is not below {}={}", rank_name, info->rank, nranks_name, info->nranks));
 }
 
-// RONDO_PORT; or the port after MASTER_PORT, which may belong to torch's store; or one that follows from the job.
+// Returns RONDO_PORT, or the port after MASTER_PORT (torch's store may use that one), or a port derived from the job.
 uint16_t derived_port(Environment* env, const LaunchInfo& info) {
   if (env->has("RONDO_PORT")) return static_cast<uint16_t>(env->need_number("RONDO_PORT", 1, kMaxPort));
   if (const int master = env->number_or("MASTER_PORT", 0, 1, kMaxPort); master > 0)
@@ -79,7 +79,7 @@ uint16_t derived_port(Environment* env, const LaunchInfo& info) {
   return static_cast<uint16_t>(20000 + fnv1a(info.job) % 10000);
 }
 
-// Whether RONDO_STORE says where to meet: then nothing else has to.
+// True if RONDO_STORE defines the meeting point. Then no other variable is needed.
 bool meet_at_store(Environment* env, LaunchInfo* info) {
   const auto url = env->text("RONDO_STORE");
   if (!url) return false;
@@ -106,7 +106,7 @@ void meet_at_master(Environment* env, LaunchInfo* info) {
                           info->master_port, secret ? "RONDO_SECRET" : "the job's name (RONDO_SECRET is not set)");
 }
 
-// mpirun and srun: one host meets at an abstract socket, several need an address.
+// For mpirun and srun: ranks of one host meet at an abstract socket, several hosts need an address.
 void meet_by_job(Environment* env, bool one_host, LaunchInfo* info) {
   if (meet_at_store(env, info)) return;
   if (const auto job = env->text("RONDO_JOB_ID")) info->job = info->launcher + " " + *job;
@@ -169,7 +169,7 @@ Status from_mpich(Environment* env, int launcher_pid, LaunchInfo* info) {
   info->local_rank = env->number_or("MPI_LOCALRANKID", 0, 0, kMaxRanks);
   info->local_nranks = env->number_or("MPI_LOCALNRANKS", 0, 1, kMaxRanks);
   const bool one_host = info->local_nranks == info->nranks;
-  // Hydra names no job; on one host its proxy is the common ancestor. Across hosts only what the user sets is common.
+  // Hydra provides no job name. On one host the id of its proxy, the common ancestor, serves as one.
   info->job = one_host ? fmt::format("MPICH {}", launcher_pid) : "MPICH";
   meet_by_job(env, one_host, info);
   if (!one_host && !env->has("RONDO_STORE") && !env->has("RONDO_SECRET") && !env->has("RONDO_JOB_ID"))
@@ -183,7 +183,7 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
   read_rank(env, "SLURM_PROCID", nranks_name, info);
   info->local_rank = env->number_or("SLURM_LOCALID", 0, 0, kMaxRanks);
   const std::string job = env->need_text("SLURM_JOB_ID");
-  // sbatch sets SLURM_PROCID for the script itself; only srun's steps have a number.
+  // sbatch sets SLURM_PROCID for the script itself. Only srun's steps have a step id.
   const std::string step = env->need_text("SLURM_STEP_ID", " (start the program with srun)");
   info->job = fmt::format("Slurm {}.{}", job, step);
   const char* nodes_name = env->has("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
@@ -193,7 +193,7 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
   return env->status("a Slurm job");
 }
 
-// PMIx tells a rank its number in the environment, but the number of ranks only to those who link it.
+// PMIx puts a rank's number into the environment, but not the number of ranks.
 Status without_nranks() {
   return Status(StatusCode::kInvalidArgument,
                 "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of "
@@ -208,7 +208,7 @@ void alone(LaunchInfo* info) {
   info->how = "no launcher's variables are set: one rank alone";
 }
 
-// No launcher has set a rank. With any of its other variables that is an error, which names what is missing.
+// No launcher has set a rank. If any other launcher variable is set, the error names the missing ones.
 Status without_rank(Environment* env, int launcher_pid, LaunchInfo* info) {
   if (env->has("PMIX_RANK")) return without_nranks();
   if (env->has("OMPI_COMM_WORLD_SIZE")) return from_open_mpi(env, info);

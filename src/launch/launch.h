@@ -1,6 +1,7 @@
-// Launch: which rank this process is, how many there are and where they meet, from the environment of a launcher.
+// Launch: reads this process's rank, the number of ranks and their meeting point from a launcher's environment.
 //
-// Looked for in this order; the first whose rank is set wins. If it is incomplete, the error names what is missing:
+// The launchers are tried in this order. The first with a rank wins. If it is incomplete, the error names the missing
+// variables:
 //
 //   rondo     RONDO_RANK, RONDO_NRANKS, RONDO_UNIQUE_ID (256 hex digits)        the id itself
 //   torchrun  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT                       the agent's TCPStore, or a derived id
@@ -8,13 +9,9 @@
 //   MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS             likewise
 //   Slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_JOB_ID  likewise
 //
-// A process with none of these variables is one rank alone, a world of one.
-//
-// With RONDO_STORE the ranks of any of them meet through a file instead (launch/file_store.h).
-//
-// A derived id holds an address that everybody knows (MASTER_ADDR and a port) and a secret from RONDO_SECRET or,
-// weaker, from the job's name. See docs/launch.md.
-//
+// A process with none of these variables is a single rank. With RONDO_STORE ranks of any launcher meet through a file
+// (launch/file_store.h). A derived id contains an address that all ranks know (MASTER_ADDR and a port) and a secret
+// from RONDO_SECRET or, less secure, from the job's name. See docs/launch.md.
 // Thread safety: reads the environment; everything else is free of shared state.
 #pragma once
 
@@ -34,10 +31,10 @@ struct LaunchInfo {
   enum class Meeting : uint8_t {
     kUniqueId,     // unique_id is complete
     kTorchStore,   // rank 0 publishes its id in the TCPStore at master_addr:master_port, under `job`
-    kLocalSocket,  // rank 0 hands its id over at an abstract Unix socket named by `job`
-    kFileStore,    // rank 0 puts its id into a file of `directory`, named by `job`
-    kAlone,        // there is one rank, which nobody launched
-    kDerivedId,    // rank 0 listens at master_addr:master_port, secret from `secret`
+    kLocalSocket,  // rank 0 passes its id over an abstract Unix socket named by `job`
+    kFileStore,    // rank 0 writes its id to a file in `directory`, named by `job`
+    kAlone,        // a single rank without a launcher
+    kDerivedId,    // rank 0 listens at master_addr:master_port; the id's secret comes from `secret`
   };
   Rank rank = 0;
   int nranks = 0;
@@ -45,31 +42,31 @@ struct LaunchInfo {
   int local_nranks = 0;   // 0: unknown
   std::string launcher;   // "torchrun", "Open MPI", "MPICH", "Slurm", "rondo"; "none"
   Meeting meeting = Meeting::kUniqueId;
-  std::string job;        // names this run of this launcher on its hosts
+  std::string job;        // identifies this run of this launcher on its hosts
   std::string directory;
   std::string master_addr;
   uint16_t master_port = 0;
-  std::string secret;     // what the derived id's secret is hashed from
+  std::string secret;     // input of the derived id's secret
   rondo_unique_id unique_id = {};
-  std::string how;        // a sentence: which variables decided, and where the ranks meet
+  std::string how;        // a sentence: the deciding variables and the meeting point
 };
 
-/// Pure: everything comes from `lookup` and `launcher_pid`, which names an MPICH job on its host.
-/// Errors: kInvalidArgument, naming the variables that are missing or wrong.
+/// Pure: all input comes from `lookup` and `launcher_pid`, which identifies an MPICH job on its host. Errors:
+/// kInvalidArgument, naming the missing or wrong variables.
 Expected<LaunchInfo> launch_from_lookup(const EnvLookup& lookup, int launcher_pid);
 /// The same from this process's environment.
 Expected<LaunchInfo> launch_from_environment();
 
-/// Collective: launch_from_environment, then meets the other ranks and joins. Errors as Bootstrap::join.
-/// May be called several times in a row, in the same order on all ranks.
+/// Collective: launch_from_environment, then meets the other ranks and joins. Errors as Bootstrap::join. May be called
+/// several times in a row, in the same order on all ranks.
 Expected<std::unique_ptr<Bootstrap>> join_from_environment(const BootstrapOptions& options = {});
-/// The same for a LaunchInfo in hand.
+/// The same with a given LaunchInfo.
 Expected<std::unique_ptr<Bootstrap>> join_launch(const LaunchInfo& info, const BootstrapOptions& options = {});
 
 /// Communicator::unique_id_at.
 Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
 
-/// The 128 bytes as 256 lower-case hex digits, for RONDO_UNIQUE_ID, and back (kInvalidArgument).
+/// Converts the 128 bytes to 256 lower-case hex digits for RONDO_UNIQUE_ID, and back (kInvalidArgument).
 std::string unique_id_to_hex(const rondo_unique_id& id);
 Expected<rondo_unique_id> unique_id_from_hex(const std::string& hex);
 

@@ -1,4 +1,4 @@
-// How the ranks of a launched job get hold of one unique id, and join. Declared in launch/launch.h.
+// Obtains one unique id for the ranks of a launched job, and joins. Declared in launch/launch.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 namespace rondo {
 namespace {
 
-// The nearest ancestor that is Hydra's proxy (a shell may stand between), or the parent.
+// The nearest ancestor that is Hydra's proxy (a shell may be in between), or the parent.
 int find_launcher_pid() {
   constexpr int kMaxGenerations = 16;
   int pid = ::getppid();
@@ -39,7 +39,7 @@ int find_launcher_pid() {
 
 Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const Patience& patience) {
   RONDO_TRY_ASSIGN(TorchStore store, TorchStore::connect(info.master_addr, info.master_port, patience));
-  // Every rank counts its own communicators in the store, so that the n-th of one meets the n-th of the others.
+  // Every rank counts its communicators in the store, so that all ranks' n-th communicators meet.
   const std::string prefix = "rondo/" + info.job;
   RONDO_TRY_ASSIGN(const int64_t nth, store.add(fmt::format("{}/count/{}", prefix, info.rank), 1, patience));
   const std::string key = fmt::format("{}/id/{}", prefix, nth);
@@ -58,7 +58,7 @@ Expected<rondo_unique_id> id_through_torch_store(const LaunchInfo& info, const P
 }
 
 Expected<rondo_unique_id> id_through_local_socket(const LaunchInfo& info, const Patience& patience) {
-  // Job names may be long and are nobody else's business.
+  // Hashed, because job names may be long and other users must not see them.
   const std::string name = fmt::format("rondo-job-{}-{:016x}", ::getuid(), fnv1a(info.job));
   if (info.rank != 0) return fetch_id(name, info.rank, patience);
   RONDO_TRY_ASSIGN(const rondo_unique_id id, make_unique_id());
@@ -70,10 +70,10 @@ struct MeetingPlace {
   std::string host;
   uint16_t port;
   std::string secret;       // any text
-  std::string_view advice;  // to who finds the port taken
+  std::string_view advice;  // remedy if the port is taken
 };
 
-// Every rank computes the same id; rank 0 opens its rendezvous for so long.
+// Every rank computes the same id. Rank 0 keeps its rendezvous open for open_s.
 Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, double open_s) {
   IdContents id;
   id.derived = true;
@@ -83,7 +83,7 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
   if (open) {
     RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
     RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(interfaces));
-    for (const IpAddress& a : id.addresses)  // loopback, when MASTER_ADDR is "localhost"
+    for (const IpAddress& a : id.addresses)  // MASTER_ADDR may be "localhost"
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
     auto listeners = listen_tcp(addresses, id.port);
     if (!listeners.ok())
@@ -101,7 +101,7 @@ Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patien
     case LaunchInfo::Meeting::kAlone: return make_unique_id();
     case LaunchInfo::Meeting::kTorchStore: return id_through_torch_store(info, patience);
     case LaunchInfo::Meeting::kLocalSocket: return id_through_local_socket(info, patience);
-    case LaunchInfo::Meeting::kFileStore: break;  // join_through_file
+    case LaunchInfo::Meeting::kFileStore: break;  // handled by join_through_file
     case LaunchInfo::Meeting::kDerivedId:
       return derived_id({info.master_addr, info.master_port, info.secret, "set RONDO_PORT to a free port on all ranks"},
                         info.rank == 0, 2 * patience.seconds());
@@ -109,7 +109,7 @@ Expected<rondo_unique_id> find_id(const LaunchInfo& info, const Patience& patien
   return Status(StatusCode::kInternal, "unknown kind of meeting");
 }
 
-// The file is gone before any rank goes on, so that what the next call finds there is never this call's.
+// Rank 0 removes the file before any rank continues, so that the next call cannot find this call's file.
 Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, const BootstrapOptions& options) {
   const Patience patience(options.deadline_s, options.abort);
   RONDO_TRY_ASSIGN(FileStore store, FileStore::open(info.directory, info.job));
@@ -126,7 +126,7 @@ Expected<std::unique_ptr<Bootstrap>> join_through_file(const LaunchInfo& info, c
   return joined;
 }
 
-// "host:port", "[fe80::1]:port"; nothing when it is neither.
+// Parses "host:port" or "[fe80::1]:port". nullopt for any other text.
 std::optional<MeetingPlace> place_from(std::string_view host_port) {
   const size_t colon = host_port.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
@@ -155,7 +155,7 @@ Expected<LaunchInfo> launch_from_environment() {
   auto lookup = [&values](const char* name) -> const char* {
     for (const SettingRow& row : setting_rows())
       if (const SettingValue* v = values.find(row.key); v != nullptr && variable_of(row.key) == name)
-        return v->text.c_str();  // a file's, too
+        return v->text.c_str();  // may come from a configuration file
     return std::getenv(name);
   };
   return launch_from_lookup(lookup, find_launcher_pid());

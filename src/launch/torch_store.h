@@ -1,7 +1,7 @@
-// A client of PyTorch's TCPStore, as far as publishing a unique id needs it.
+// A client for the parts of PyTorch's TCPStore that publishing a unique id needs.
 //
-// Under torchrun the agent's store already listens on MASTER_PORT; rank 0 puts its id there and the others take it.
-// Wire format (little-endian, PyTorch 2.1 and later; read in c10d's TCPStoreBackend.hpp and TCPStoreLibUvBackend.cpp):
+// Under torchrun the agent's store already listens on MASTER_PORT. Rank 0 stores its id there and the others fetch it.
+// Wire format (little-endian, PyTorch 2.1 and later; from c10d's TCPStoreBackend.hpp and TCPStoreLibUvBackend.cpp):
 //
 //   VALIDATE  u8 0, u32 0x3C85F7CE                       no answer; first on every connection
 //   SET       u8 1, string key, string value             no answer
@@ -23,13 +23,13 @@ namespace rondo {
 
 class TorchStore {
  public:
-  /// Retries until the store answers or patience ends.
+  /// Retries until the store answers or the deadline passes.
   static Expected<TorchStore> connect(const std::string& host, uint16_t port, const Patience& patience);
-  /// On a stream that is connected already.
+  /// Uses a connected stream.
   static TorchStore over(Fd fd) { return TorchStore(std::move(fd)); }
   Status set(const std::string& key, std::string_view value, const Patience& patience);
   Expected<int64_t> add(const std::string& key, int64_t delta, const Patience& patience);
-  /// Waits until the key exists (asking, so that an abort is seen), then returns its value.
+  /// Polls until the key exists, so that an abort is noticed, then returns its value.
   Expected<std::string> get(const std::string& key, const Patience& patience);
 
  private:
