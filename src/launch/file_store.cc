@@ -44,7 +44,7 @@ Status cannot(std::string_view what, const std::string& path, std::string_view r
   return Status(StatusCode::kSystem, fmt::format("cannot {} {}: {}; {}", what, path, errno_text(errno), remedy));
 }
 
-constexpr std::string_view kRemedy = "RONDO_STORE must name a directory that all ranks see and may write to";
+constexpr std::string_view kRemedy = "RONDO_STORE must name a directory that all ranks can access and write to";
 
 }  // namespace
 
@@ -72,16 +72,15 @@ Status FileStore::check(int fd) const {
   struct stat file {};
   if (::fstat(fd, &file) != 0) return cannot("look at", path_, kRemedy);
   if (!S_ISREG(file.st_mode))
-    return Status(StatusCode::kUnauthorized, fmt::format("{} is no ordinary file: remove it", path_));
+    return Status(StatusCode::kUnauthorized, fmt::format("{} is not a regular file: remove it", path_));
   if (file.st_uid != ::geteuid())
     return Status(
         StatusCode::kUnauthorized,
-        fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, and the file must "
-                    "be theirs",
+        fmt::format("{} belongs to uid {}, this rank to uid {}: all ranks must run as one user, who must own the file",
                     path_, file.st_uid, ::geteuid()));
   if ((file.st_mode & 077) != 0)
     return Status(StatusCode::kUnauthorized,
-                  fmt::format("{} has mode {:04o}: others could read the job's secret or change it; remove it", path_,
+                  fmt::format("{} has mode {:04o}: other users could read or change the job's secret; remove it", path_,
                               file.st_mode & 07777));
   return {};
 }
@@ -136,12 +135,10 @@ Status FileStore::put_in_place(const std::string& temporary, const Patience& pat
   RONDO_TRY_ASSIGN(const Found there, look());
   if (!there.text.empty()) {
     if (answers(there.id, 0, patience))
-      return Status(
-          StatusCode::kMismatch,
-          fmt::format("another job of the same name is at its start: {} holds the id of {}; give each job a name "
-                      "of its own (RONDO_JOB_ID), or a directory",
-                      path_, there.by));
-    std::fprintf(stderr, "rondo: %s is of an earlier job (%s), nobody answers there: replaced\n", path_.c_str(),
+      return Status(StatusCode::kMismatch, fmt::format("another job of the same name is starting: {} holds the id of "
+                                                       "{}; give each job its own name (RONDO_JOB_ID) or directory",
+                                                       path_, there.by));
+    std::fprintf(stderr, "rondo: %s is from an earlier job (%s) that does not answer: replaced\n", path_.c_str(),
                  there.by.c_str());
   }
   if (::renameat(dir, temporary.c_str(), dir, name_.c_str()) == 0) return {};
@@ -172,7 +169,7 @@ Expected<rondo_unique_id> FileStore::fetch(Rank rank, const Patience& patience) 
       if (answers(found->id, rank, patience)) return found->id;
       dead = found->text;
       ask_again = Patience::Clock::now() + kAskAgain;
-      whose = fmt::format("; there is one of an earlier job ({}), where nobody answers", found->by);
+      whose = fmt::format("; there is one of an earlier job ({}) that does not answer", found->by);
     }
     if (const Status s = patience.pause(pause_ms, fmt::format("waiting for rank 0's unique id in {}", path_)); !s.ok())
       return Status(s.code(),

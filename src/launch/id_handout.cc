@@ -151,7 +151,7 @@ std::optional<Rank> decode_id_request(std::string_view bytes, int nranks) {
 
 Status decode_id_answer(uint8_t code, std::string_view text, rondo_unique_id* id) {
   if (code != 0) return status_from_peer(code, text);
-  if (text.size() != sizeof(id->bytes)) return Status(StatusCode::kMismatch, "rank 0 speaks another version");
+  if (text.size() != sizeof(id->bytes)) return Status(StatusCode::kMismatch, "rank 0 runs another version");
   std::memcpy(id->bytes, text.data(), sizeof(id->bytes));
   return {};
 }
@@ -172,8 +172,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   if (nranks == 1) return {};
   auto listener = listen_abstract(name);
   if (!listener.ok())
-    return Status(StatusCode::kSystem, fmt::format("rank 0: {}; is another rank 0 of this job running?",
-                                                   listener.status().message()));
+    return Status(StatusCode::kSystem,
+                  fmt::format("rank 0: {}; is another rank 0 of this job running?", listener.status().message()));
   Askers askers(listener->get(), nranks);
   for (;;) {
     Status s = askers.accept_all();
@@ -206,8 +206,9 @@ Expected<rondo_unique_id> fetch_id(const std::string& name, Rank rank, const Pat
     if (fd.ok()) {
       uid_t uid = 0;
       if (!same_user(fd->get(), &uid))
-        return Status(StatusCode::kUnauthorized, fmt::format("rank {}: socket '{}' belongs to uid {}, this rank to uid {}",
-                                                             rank, name, uid, ::getuid()));
+        return Status(
+            StatusCode::kUnauthorized,
+            fmt::format("rank {}: socket '{}' belongs to uid {}, this rank to uid {}", rank, name, uid, ::getuid()));
       rondo_unique_id id = {};
       Status s = write_all(fd->get(), request.bytes(), grace, "asking rank 0 for the unique id");
       if (s.ok()) s = read_answer(fd->get(), &id, grace);

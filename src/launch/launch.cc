@@ -43,10 +43,11 @@ class Environment {
   void complain(std::string what) { problems_ += (problems_.empty() ? "" : ", ") + what; }
   Status status(std::string_view launcher) const {
     if (problems_.empty()) return {};
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("the environment looks like that of {}, but {}; set what is missing, or unset the rest "
-                              "for one rank alone",
-                              launcher, problems_));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format(
+            "the environment looks like {}'s, but {}; set the missing variables, or unset the others for a single rank",
+            launcher, problems_));
   }
 
  private:
@@ -196,8 +197,8 @@ Status from_slurm(Environment* env, LaunchInfo* info) {
 // PMIx puts a rank's number into the environment, but not the number of ranks.
 Status without_nranks() {
   return Status(StatusCode::kInvalidArgument,
-                "PMIX_RANK is set, but no launcher's number of ranks: start the program with mpirun in place of "
-                "prterun or prun, or make the communicator of an MPI_Comm (rondo/mpi.h)");
+                "PMIX_RANK is set, but no variable with the number of ranks: start the program with mpirun instead of "
+                "prterun or prun, or make the communicator from an MPI_Comm (rondo/mpi.h)");
 }
 
 void alone(LaunchInfo* info) {
@@ -205,7 +206,7 @@ void alone(LaunchInfo* info) {
   info->launcher = "none";
   info->job = "none";
   info->meeting = LaunchInfo::Meeting::kAlone;
-  info->how = "no launcher's variables are set: one rank alone";
+  info->how = "no launcher's variables are set: a single rank";
 }
 
 // No launcher has set a rank. If any other launcher variable is set, the error names the missing ones.
@@ -259,8 +260,11 @@ Expected<rondo_unique_id> unique_id_from_hex(const std::string& hex) {
     id.bytes[i] = static_cast<char>(byte);
   }
   if (!good)
-    return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_UNIQUE_ID has {} characters or others than hex digits; "
-                                                            "it must have {}", hex.size(), 2 * sizeof(id.bytes)));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format(
+            "RONDO_UNIQUE_ID has {} characters, or characters other than hex digits; it must have {} hex digits",
+            hex.size(), 2 * sizeof(id.bytes)));
   return id;
 }
 

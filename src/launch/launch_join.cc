@@ -144,7 +144,7 @@ Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::
   auto place = place_from(host_port);
   if (!place)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}' is no meeting place: expected host:port, or [IPv6 address]:port", host_port));
+                  fmt::format("'{}' is not a meeting place: expected host:port, or [IPv6 address]:port", host_port));
   place->secret = "place " + secret;
   RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
   return derived_id(*place, open, 2 * settings.number_or("init_timeout_s", kDefaultInitS));

@@ -141,14 +141,14 @@ TEST_F(FileStoreTest, ADeadJobsFileIsPassedOverAndReplaced) {
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_OK(zero);
   for (const Status& s : late) EXPECT_OK(s);
-  EXPECT_NE(log.find("of an earlier job"), std::string::npos) << log;
+  EXPECT_NE(log.find("from an earlier job"), std::string::npos) << log;
   EXPECT_EQ(num_files(), 0u);
 }
 
 TEST_F(FileStoreTest, ADeadJobsFileIsNamedWhereNobodyReplacesIt) {
   leave_behind(read(environment(0, 2))->job);
   expect_error(join(environment(1, 2), 0.5), StatusCode::kTimeout,
-               {"rank 1", directory_, "earlier job", "nobody answers"});
+               {"rank 1", directory_, "earlier job", "does not answer"});
 }
 
 TEST_F(FileStoreTest, ALiveJobOfTheSameNameIsNotMixedUp) {
@@ -219,7 +219,7 @@ TEST_F(FileStoreTest, FilesThatOthersCouldHaveMadeAreRefused) {
   EXPECT_OK(fetched());
   for (const mode_t mode : {0660u, 0606u, 0640u, 0604u}) {
     ASSERT_EQ(::chmod(s.path().c_str(), mode), 0);
-    expect_error(fetched(), StatusCode::kUnauthorized, {s.path(), "others could"});
+    expect_error(fetched(), StatusCode::kUnauthorized, {s.path(), "other users could"});
   }
   ASSERT_EQ(::chmod(s.path().c_str(), 0600), 0);
   if (::getuid() == 0) {
@@ -233,7 +233,7 @@ TEST_F(FileStoreTest, FilesThatOthersCouldHaveMadeAreRefused) {
   expect_error(fetched(), StatusCode::kUnauthorized, {s.path(), "symbolic link"});
   ASSERT_EQ(::unlink(s.path().c_str()), 0);
   ASSERT_EQ(::mkdir(s.path().c_str(), 0700), 0);
-  expect_error(fetched(), StatusCode::kUnauthorized, {s.path(), "no ordinary file"});
+  expect_error(fetched(), StatusCode::kUnauthorized, {s.path(), "not a regular file"});
 }
 
 TEST_F(FileStoreTest, DamagedFilesAreRefused) {

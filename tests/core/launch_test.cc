@@ -221,8 +221,8 @@ TEST(LaunchEnvironment, WithoutALauncherThereIsOneRank) {
 // A launcher's environment without its rank must not pass for a program that was started alone.
 TEST(LaunchEnvironment, PartOfALaunchersVariablesIsAnErrorThatNamesTheRest) {
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
-    expect_refusal({{name, "1"}}, {"torchrun", "RANK is not set", "one rank alone"});
-  expect_refusal({{"MASTER_ADDR", "node1"}}, {"RANK is not set", "WORLD_SIZE is not set", "one rank alone"});
+    expect_refusal({{name, "1"}}, {"torchrun", "RANK is not set", "a single rank"});
+  expect_refusal({{"MASTER_ADDR", "node1"}}, {"RANK is not set", "WORLD_SIZE is not set", "a single rank"});
   expect_refusal({{"MASTER_PORT", "29500"}}, {"RANK is not set", "MASTER_ADDR is not set"});
   expect_refusal(without(kTorchrun, "RANK"), {"RANK is not set"});
   expect_refusal(without(kTorchrun, "WORLD_SIZE"), {"WORLD_SIZE is not set"});

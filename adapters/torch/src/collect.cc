@@ -46,7 +46,7 @@ class Collector {
   Expected<Collected> run(const std::shared_ptr<Module>& module) {
     decide(*module, "", true);
     if (!missing_.empty())
-      return refusal("the policy names '" + *missing_.begin() + "', and the model has no module of that path");
+      return refusal("the policy names '" + *missing_.begin() + "', but the model has no module at that path");
     assign(module, "", -1);
     return finish();
   }
@@ -120,10 +120,9 @@ class Collector {
     for (Place& p : places_) {
       const Place& o = *outermost[identity(p.parameter)];
       if (!encloses(o.unit, p.unit))
-        return refusal("parameters '" + o.path + "' and '" + p.path + "' are tied, and lie in units '" + name(o.unit) +
-                       "' and '" + name(p.unit) +
-                       "', of which none is around the other: wrap neither, so that both "
-                       "are in the unit around them");
+        return refusal("parameters '" + o.path + "' and '" + p.path + "' are tied but in different units, '" +
+                       name(o.unit) + "' and '" + name(p.unit) +
+                       "', and neither encloses the other: wrap neither, so that both are in the enclosing unit");
       owner_.push_back(o.unit);
     }
     return {};
@@ -171,7 +170,7 @@ class Collector {
       if (o.parameter.sizes() != p.parameter.sizes() || o.parameter.strides() != p.parameter.strides())
         return refusal(
             "parameters '" + o.path + "' and '" + p.path +
-            "' share memory, and are laid out otherwise: tie the whole parameter, and transpose it in forward");
+            "' share memory but have different layouts: tie the whole parameter, and transpose it in forward");
       t.tied_to = first->second.first;
     }
     out_.entries.push_back({p.parameter, p.path, unit, u.tensors.size(), !is_first});

@@ -35,10 +35,9 @@ int Core::enter(const void* key) {
   const int unit = is_pass ? all_.root : found->second;
   if (is_pass) open_pass();
   else if (phase_ == Phase::kIdle)
-    misuse(
-        "unit '" + name(unit) +
-        "' is called outside of a pass, or after an error that gave it up: call the sharded model, or the unit within "
-        "Training::run, and catch rondo::torch::Error around that");
+    misuse("unit '" + name(unit) +
+           "' is called outside of a pass, or after an error that ended the pass: call the sharded model, or the unit "
+           "within Training::run, and catch rondo::torch::Error around that");
   int i = phase_ == Phase::kBackward ? repeated_call(unit) : -1;
   if (i < 0) {
     i = static_cast<int>(calls_.size());
@@ -57,7 +56,7 @@ int Core::enter(const void* key) {
 
 // Two forwards before one backward are one pass. A forward whose results are gone has no backward.
 void Core::open_pass() {
-  if (in_backward()) misuse("the model is called within its own backward: only units can be repeated there");
+  if (in_backward()) misuse("the model is called within its own backward: only units can be recomputed there");
   if (depth_ == 0 && phase_ != Phase::kIdle) {
     const bool alive = std::any_of(graphs_.begin(), graphs_.end(), [](const auto& g) { return !g.expired(); });
     if (phase_ == Phase::kBackward || !alive) give_up();
@@ -85,8 +84,8 @@ void Core::check_frozen() const {
     const fsdp::UnitPlan& unit = engine_->plan().units()[static_cast<size_t>(e.unit)];
     if (e.param.requires_grad() && !unit.segments[unit.placed[e.tensor].segment].trainable)
       misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
-             "' was frozen when it was sharded, and requires gradients now, for which there is no place: call "
-             "requires_grad_(true) before fully_shard, or requires_grad_(false) again");
+             "' was frozen when it was sharded but requires gradients now: call requires_grad_(true) before "
+             "fully_shard, or requires_grad_(false) again");
   }
 }
 
@@ -103,16 +102,15 @@ void Core::leave(uint64_t pass, int i, const std::vector<::torch::Tensor>& outpu
   if (i < 0) return;
   if (pass != pass_)
     misuse(
-        "a call of a unit or of the model ends, and its pass was given up after an error in it: do not catch "
-        "rondo::torch::Error within the model, but around the call of the sharded one");
+        "a call of a unit or of the model ends, but its pass has ended with an error: catch rondo::torch::Error around "
+        "the call of the sharded model, not within the model");
   const bool forward = phase_ == Phase::kForward, records = ::at::GradMode::is_enabled();
   const bool trains = kind_ != fsdp::PassKind::kForwardOnly;
   if (const int u = call(i).unit; u >= 0 && !always_here_)
     for (const auto& t : outputs)
       if (find(t).get() == this)
         misuse("unit '" + name(u) +
-               "' returns a parameter, or a view of one, whose memory is another unit's then: "
-               "return a clone() of it");
+               "' returns a parameter or a view of one, whose memory another unit will use: return a clone() of it");
   if (forward) call(i).end = ++clock_;
   call(i).state = !trains ? State::kDone : records ? State::kAwaited : forward ? State::kNoGraph : State::kDone;
   const int unit = call(i).unit;
@@ -139,7 +137,7 @@ void Core::await_gradients(int i, const std::vector<::torch::Tensor>& outputs) {
       const auto core = self.lock();
       if (core == nullptr)
         throw Error(Status(StatusCode::kInvalidArgument,
-                           "backward of a model whose Training is gone: it must outlive backward"));
+                           "backward of a model whose Training was destroyed: it must outlive backward"));
       core->on_gradient(pass, i);
     });
   };
@@ -164,7 +162,7 @@ void Core::fail(uint64_t pass, int i) noexcept {
 
 void Core::on_gradient(uint64_t pass, int i) {
   if (pass != pass_ || phase_ == Phase::kIdle)
-    misuse("backward of a pass that has ended: a forward has one backward, and it comes before the next pass");
+    misuse("backward of a pass that has ended: run one backward for each forward, before the next pass");
   if (phase_ == Phase::kForward) {
     phase_ = Phase::kBackward;
     ::torch::autograd::Engine::get_default_engine().queue_callback(
@@ -247,7 +245,7 @@ void Core::take_strays() {
     const Status begun = begin_use(fsdp::Act::kBackward, unit);
     if (begun.code() == StatusCode::kInvalidArgument)
       misuse("gradients of unit '" + name(unit) +
-             "' came after its backward was over, by way of a tensor that its call did not return: return it");
+             "' came after the end of its backward, through a tensor that its call did not return: return that tensor");
     check(begun);
     attach_grads(unit);
     detach_grads(unit);

@@ -106,10 +106,10 @@ void Core::set_up(Communicator& comm, const Options& options) {
   for (const Entry& e : all_.entries) {
     if (find(e.param) != nullptr)
       misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
-             "' is sharded already: use the Training that has it, or let that go first");
+             "' is already sharded: use its Training, or destroy that first");
     if (e.param.is_inference())
       misuse("parameter '" + e.path + "' of unit '" + name(e.unit) +
-             "' was made in inference mode, and cannot be trained: make the model outside of it");
+             "' was made in inference mode and cannot be trained: make the model outside of inference mode");
   }
   fill(comm, options);
   check(engine_->masters_changed());
@@ -147,7 +147,7 @@ void Core::check_values(Communicator& comm, const Options& options) const {
       std::find_if(all_.entries.begin(), all_.entries.end(), [](const Entry& e) { return e.param.is_meta(); });
   const bool mine = !options.fill && without != all_.entries.end();
   const std::string why = mine ? "parameter '" + without->path + "' of unit '" + name(without->unit) +
-                                     "' has no values (meta device): give options.fill"
+                                     "' has no values (meta device): set options.fill"
                                : "another rank lacks values of parameters (meta device) and has no options.fill";
   int32_t lacks = mine && asked ? 1 : 0;
   check(comm.all_reduce(&lacks, &lacks, 1, Dtype::kInt32, Op::kMax));
@@ -157,7 +157,8 @@ void Core::check_values(Communicator& comm, const Options& options) const {
 // A rank that fails to make a value goes on without it, so that no other waits. check_made then fails on all ranks.
 void Core::make_values(const Entry& e, const Options& options, ::torch::Tensor whole, std::string* failure) {
   if (!failure->empty()) return;
-  const std::string what = "options.fill has thrown for parameter '" + e.path + "' of unit '" + name(e.unit) + "'";
+  const std::string what =
+      "options.fill threw an exception for parameter '" + e.path + "' of unit '" + name(e.unit) + "'";
   try {
     options.fill(e.path, std::move(whole));
   } catch (const std::exception& thrown) {
@@ -170,10 +171,10 @@ void Core::make_values(const Entry& e, const Options& options, ::torch::Tensor w
 void Core::check_made(Communicator& comm, const std::string& failure) const {
   int32_t failed = failure.empty() ? 0 : comm.rank() + 1;
   check(comm.all_reduce(&failed, &failed, 1, Dtype::kInt32, Op::kMax));
-  if (!failure.empty()) misuse(failure + "; the module is as it was");
+  if (!failure.empty()) misuse(failure + "; the module is unchanged");
   if (failed != 0)
-    misuse("options.fill has thrown on rank " + std::to_string(failed - 1) +
-           ", whose error tells more; the module is as it was");
+    misuse("options.fill threw an exception on rank " + std::to_string(failed - 1) +
+           ", which reports it; the module is unchanged");
 }
 
 // Works tensor by tensor: a whole tensor exists on all ranks only until its owners have taken their parts. The old
@@ -215,9 +216,9 @@ void Core::compare(Communicator& comm, const std::vector<uint64_t>& sums) {
     if (e.is_tied) continue;
     for (size_t r = 0; r < static_cast<size_t>(comm.size()); ++r)
       if (all[r * sums.size() + k] != sums[k])
-        throw Error(of_rank(comm, Status(StatusCode::kMismatch, "parameter '" + e.path + "' has other values on rank " +
-                                                                    std::to_string(r) +
-                                                                    ": make them equal, or choose Init::kFromRank0")));
+        throw Error(of_rank(
+            comm, Status(StatusCode::kMismatch, "parameter '" + e.path + "' has different values on rank " +
+                                                    std::to_string(r) + ": make them equal, or use Init::kFromRank0")));
     ++k;
   }
 }
@@ -294,7 +295,7 @@ void Core::step(::torch::optim::Optimizer& optimizer) {
       return {};
     } catch (...) {
       thrown = std::current_exception();
-      return Status(StatusCode::kInvalidArgument, "the optimizer has thrown an exception");
+      return Status(StatusCode::kInvalidArgument, "the optimizer threw an exception");
     }
   });
   bump_versions();
