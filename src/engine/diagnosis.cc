@@ -1,5 +1,5 @@
-// What an OperationQueue finds out when it has waited long: who aborted, who calls something else, who is gone, who is
-// late. Slow paths only; every sentence names this rank, the operation, the peer and the place where it stands.
+// Diagnosis of an OperationQueue after a long wait: aborts, different calls, lost ranks, late ranks. Slow paths only.
+// Every message names this rank, the operation, the peer and its position.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kStillnessNs = 500'000'000;  // so long without any movement: what looked harmless was not
-constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has written down what it calls
+constexpr uint64_t kStillnessNs = 500'000'000;  // after this time without progress, finished ranks count as lost too
+constexpr uint64_t kMismatchPatienceNs = 200'000'000;  // until the peer has posted its call
 
 std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
@@ -75,7 +75,7 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   const uint64_t now = monotonic_ns();
   if (op->waiting_since_ns == 0) op->waiting_since_ns = now - waited_ns;
   const uint64_t waited = now - op->waiting_since_ns;
-  announce(*op);  // a program of one lane does it at its end, but others are to see that it is under way
+  announce(*op);  // a program of one lane posts at its end, but the others should see now that it runs
   auto end = [&](StatusCode code, const std::string& text, const Status& cause = {}) {
     board_.note_waits(waits_of(*op), OperationBoard::kForGood);
     const Status status(code, text);
@@ -90,11 +90,11 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   constexpr uint64_t kLossCheckNs = 10'000'000;
   if (waited >= kLossCheckNs) {
     board_.note_waits(waits_of(*op), now);
-    // No board says whether a message was sent before its sender left. All that it sent is there by now, but may have
-    // come since our lanes were last stepped: they are stepped once more before the next look.
+    // A status page does not show whether a message was sent before its sender left. All its messages are here, but
+    // some may have come after our lanes were last stepped. Step the lanes once more before the next look.
     Status cause;
     const auto loss = find_lost(*op, waited_ns, &cause);
-    if (loss && check_abort()) return;  // why it left may have become known with that it did
+    if (loss && check_abort()) return;  // the reason why it left may be known now
     if (loss && end_if_ranks_differ(true)) return;
     const bool may_have_come = loss && is_point_to_point(op->program) && !op->peer_was_gone;
     op->peer_was_gone = loss.has_value();
@@ -109,19 +109,19 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
-// A rank that has finished `op` has sent all that it had to send for it: that it is gone now does not matter, unless
-// nothing moves any more: transports report the first death only, and a second one may be what stops us.
-// cause: the failure for which that rank left, where it says one.
+// A rank that has finished `op` has sent all its messages for it, so its loss does not matter. This changes when
+// nothing moves any more: transports report only the first death, and a second one may be the cause. cause: the failure
+// for which that rank left, if it gave one.
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
   auto finished = [&](Rank r) {
-    if (pair) return r != peer;  // nobody else matters
+    if (pair) return r != peer;  // only the peer matters
     OperationBoard* board = transport_.board(r);
     return board != nullptr && board->last_finished() >= op.sequence;
   };
-  // Who died comes before who left: the others leave when they notice the death. Who left is read first, since the
-  // death that made them leave is then there to be seen.
+  // Deaths come before departures, because ranks leave when they notice a death. Departures are read first, so that the
+  // death that caused them is already visible.
   std::optional<PeerLoss> left;
   for (Rank r = 0; r < nranks_ && !left; ++r)
     if (r != rank_ && transport_.departed(r) && !finished(r)) left = PeerLoss{r, "it has destroyed its communicator"};
@@ -133,10 +133,10 @@ std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t 
   return left;
 }
 
-// Every rank's board is compared with ours, so that all ranks notice a mismatch, not only the neighbours: at the place
-// of this operation, and at the last place that the other rank has reached (an operation without elements leaves no
-// message behind that could tell). `looks_back`: at all earlier places that are still on the boards, too, since ranks
-// may differ in a call that neither of them had to wait in.
+// Compares every rank's status page with ours, so that all ranks notice a mismatch, not only the neighbours. Compares
+// this operation, and the other rank's last operation (an operation without elements leaves no message that could show
+// it). `looks_back`: compares also all earlier operations on the pages, because ranks may differ in a call in which
+// neither had to wait.
 Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bool looks_back) {
   if (is_point_to_point(op.program)) {
     if (Status s = find_pair_mismatch(op); !s.ok()) return s;
@@ -145,7 +145,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   }
   if (op.mismatch_with < 0 || waited_ns < kMismatchPatienceNs) return {};
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
-  constexpr uint64_t kNear = 1000;  // so near is the fingerprint of another shape once in 8000 times
+  constexpr uint64_t kNear = 1000;  // another shape's fingerprint is this near once in 8000 times
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
     text +=
         fmt::format(": of #{}, an equal call. The two ranks have not made the same calls since then", op.mismatch_at);
@@ -153,7 +153,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   return disagreement(op.sequence, std::move(text));
 }
 
-// Tells all who cannot see it.
+// Also reports it to ranks that cannot see it.
 Status OperationQueue::disagreement(uint64_t sequence, std::string text) {
   transport_.tell_disagreement(sequence, text);
   return Status(StatusCode::kMismatch, std::move(text));
@@ -202,7 +202,7 @@ Status OperationQueue::compare_calls() {
   return {};
 }
 
-// The two ends of a message: what the peer says of the same one.
+// Compares the two ends of a message.
 Status OperationQueue::find_pair_mismatch(const Operation& op) {
   const OperationShape& mine = op.shape();
   const Rank peer = mine.root;
@@ -219,7 +219,7 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
                             describe_shape(mine), peer, describe_shape(*theirs)));
 }
 
-// The first lane that waits for a peer; when there is none, one that waits for another lane, or stands in a step.
+// Describes the first lane that waits for a peer, or else a lane that waits for another lane or is in a step.
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
   if (op.lanes_left == 0 && !op.lent.empty())
@@ -256,10 +256,10 @@ std::vector<PeerWait> OperationQueue::waits_of(const Operation& op) const {
   return waits;
 }
 
-// A rank that is late makes others late, which make us late: their boards say whom each of them waits for, in this
-// operation or in one before it. Where that ends, or who is seen to be stopped, is where to look.
+// A late rank makes other ranks late. Status pages show for each rank which ranks it waits for, in this operation or an
+// earlier one. The end of such a chain, or a stopped process, is the likely cause.
 std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string* ended) {
-  constexpr size_t kMost = 16;  // ranks; a text that nobody reads to its end says nothing
+  constexpr size_t kMost = 16;  // ranks; a longer message would not be read
   auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_relaxed); };
   const bool pair = is_point_to_point(op.program);
   std::vector<Rank> found;
@@ -284,7 +284,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     std::vector<Rank> data, room;
     uint64_t where = op.sequence;
     for (const PeerWait& w : board->waits_since(monotonic_ns() - kStillnessNs)) {
-      if (!w.pair && w.sequence <= finished) continue;  // it waits no more
+      if (!w.pair && w.sequence <= finished) continue;  // it no longer waits
       (w.for_room ? room : data).push_back(w.peer);
       if (!w.pair) where = w.sequence;
       add(w.peer);
@@ -292,7 +292,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     const std::string in = where != op.sequence && !pair ? fmt::format(" in #{}", where) : "";
     if (!data.empty()) text += fmt::format("; rank {} waits for data from {}{}", r, list_peers(data), in);
     if (!room.empty()) text += fmt::format("; rank {} waits for room at {}{}", r, list_peers(room), in);
-    if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who is late has been told
+    if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who_is_late reports late ranks
     text += fmt::format("; rank {} {}", r,
                         finished >= op.sequence ? "has finished it" : "is under way, and waits for nobody");
   }
@@ -311,7 +311,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
                        sends ? "recv from" : "send to", rank_, op.sequence);
   }
   std::string late;
-  std::vector<Rank> silent;  // on other hosts, and not answering or never spoken to
+  std::vector<Rank> silent;  // on other hosts, and not answering or never contacted
   for (Rank r = 0; r < nranks_; ++r) {
     if (r == rank_) continue;
     OperationBoard* board = transport_.board(r);
@@ -329,7 +329,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
 }
 
 std::string OperationQueue::timed_out(const Operation& op, uint64_t waited_ns) {
-  std::string ended;  // comes first: a text that is passed on may be cut
+  std::string ended;  // at the front, because a forwarded message may be cut
   const std::string waits = who_waits_for_whom(op, &ended);
   return fmt::format("{} waited {:.1f} s (RONDO_TIMEOUT_S or deadline_s){}{}; {}{}", describe(op),
                      static_cast<double>(waited_ns) * 1e-9, ended, who_is_late(op), blocked_on(op), waits);

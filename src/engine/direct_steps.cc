@@ -1,4 +1,4 @@
-// How an Executor runs direct steps: credits say where peers' buffers stand, and each block goes from buffer to buffer.
+// Runs direct steps: credits carry the addresses of peers' buffers, and each block goes from buffer to buffer.
 #include <algorithm>
 #include <cstring>
 
@@ -6,8 +6,8 @@
 
 namespace rondo {
 
-// A credit carries where the sender's buffers stand. The ones before the direct step are the entry: when any rank's
-// buffers cannot be reached, every rank learns it from the same credits, and all run the fallback instead.
+// A credit carries the addresses of the sender's buffers. The credits before the direct step are the entry: if any
+// rank's buffers cannot be reached, every rank learns it from the same credits, and all run the fallback instead.
 bool Executor::credit(Operation& op, const ProgramStep& s) {
   struct Credit {
     RemoteAddress in, out;
@@ -15,7 +15,7 @@ bool Executor::credit(Operation& op, const ProgramStep& s) {
   static_assert(sizeof(Credit) <= kLinePayloadBytes);
   if (!ready(op, s, 1)) return false;
   const Program& p = *op.program;
-  if (!p.direct) {  // a mere "I have come here"
+  if (!p.direct) {  // only a signal that this rank is here
     move(op, s, 0, 0, 1);
     return true;
   }
@@ -50,10 +50,10 @@ const std::byte* Executor::mapped_source(const Operation& op, const ProgramStep&
          s.src.first_elem * op.program->elem_bytes[static_cast<int>(s.src_buffer)];
 }
 
-// Whether what a direct step reads is not yet what would have travelled: a peer's input in a call of mixed types.
+// True if the data of a direct step must be converted first: a peer's input in a call of mixed types.
 bool Executor::converts(const Program& p, const ProgramStep& s) { return p.mixed && s.src_buffer == Buffer::kIn; }
 
-// One block of a direct step: sources and sinks are pointers, pulled ones into a buffer of this rank first.
+// One block of a direct step. Sources and sinks are pointers. Pulled sources are first copied to a buffer of this rank.
 Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   const uint64_t elem_bytes = op.program->elem_bytes[static_cast<int>(s.src_buffer)];
   const uint64_t skip_bytes = skip * elem_bytes, bytes = num_elems * elem_bytes;
@@ -70,7 +70,7 @@ Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip
       sources_[num_src++] = mapped_source(op, s, r) + skip_bytes;
       continue;
     }
-    std::byte* to = through_block ? block : dst;  // alone, it goes straight where it belongs
+    std::byte* to = through_block ? block : dst;  // a single source goes straight to its destination
     RONDO_TRY(ports_.transport().pull(r, address, s.src.first_elem * elem_bytes + skip_bytes, to, bytes));
     sources_[num_src++] = to;
     block += bytes;
@@ -79,19 +79,19 @@ Status Executor::direct_block(Operation& op, const ProgramStep& s, uint64_t skip
   if (dst != nullptr && !(num_src == 1 && sources_[0] == dst && !s.prescale)) sinks_[num_dst++] = dst;
   for (Rank r : s.send_peers)
     sinks_[num_dst++] = ports_.transport().resolve(r, op.peer_out[static_cast<size_t>(r)]) +
-                        s.dst.first_elem * elem_bytes + skip_bytes;  // a push: of one type
+                        s.dst.first_elem * elem_bytes + skip_bytes;  // pushes have one type
   run_kernel(op, s, num_src, num_dst, num_elems, dst != nullptr);
   return {};
 }
 
 bool Executor::direct(Operation& op, const ProgramStep& s) {
-  if (!op.reach_error.ok()) return false;  // for good: the diagnosis ends the operation
+  if (!op.reach_error.ok()) return false;  // permanent: the diagnosis ends the operation
   const auto& addresses = s.src_buffer == Buffer::kOut ? op.peer_out : op.peer_in;
   const auto copies = std::count_if(s.recv_peers.begin(), s.recv_peers.end(), [&](Rank r) {
     return addresses[static_cast<size_t>(r)].region == RemoteAddress::kByCopy;
   });
   uint64_t block_elems = s.src.num_elems;
-  if (copies != 0 && (s.has(kVerbSrc) || converts(*op.program, s))) {  // used while it is still in this core's cache
+  if (copies != 0 && (s.has(kVerbSrc) || converts(*op.program, s))) {  // small blocks stay in the cache
     const uint64_t block_bytes = std::max<uint64_t>(kPullBytes / static_cast<uint64_t>(copies), 16 * 1024);
     block_elems = block_bytes / op.program->elem_bytes[static_cast<int>(s.src_buffer)];
     pulled_.reserve(block_bytes * static_cast<uint64_t>(copies));

@@ -24,7 +24,7 @@ class QueueWatch final : public WaitObserver {
   OperationQueue& queue_;
 };
 
-// Watches the queues of a batch; takes a queue's role to look closer.
+// Watches the queues of a batch. Takes a queue's role for a closer look.
 class BatchWatch final : public WaitObserver {
  public:
   explicit BatchWatch(const std::vector<OperationQueue*>& queues) : queues_(queues) {}

@@ -8,8 +8,8 @@
 namespace rondo {
 namespace {
 
-// dst := own + data, of which `data` lie where a transport found them: where that is between two elements' borders they
-// go through a block that stays in the nearest cache.
+// dst := own + data. `data` is in the transport's memory and may be misaligned for the element type. Then it is copied
+// through a block that stays in the L1 cache.
 void add(Kernel reduce, uint32_t elem_bytes, const std::byte* own, const std::byte* data, bool own_first,
          std::byte* dst, uint32_t bytes) {
   auto add_block = [&](const std::byte* theirs, uint32_t at, uint32_t n) {
@@ -42,7 +42,7 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   if (s.is(kFlagDirect)) [[unlikely]] return direct(op, s) && advance(op, lane);
   if (s.is(kFlagCredit)) [[unlikely]] {
     if (!credit(op, s)) return false;
-    return op.program != &p || advance(op, lane);  // it may have fallen back: then the lanes have started over
+    return op.program != &p || advance(op, lane);  // after a fallback the lanes have started over
   }
   if (s.verb == Verb::kWait) [[unlikely]] {
     const LaneState& other = op.lanes[s.wait_lane];
@@ -73,7 +73,7 @@ bool Executor::step_lane(Operation& op, uint32_t lane) {
   return true;
 }
 
-// The lane's next message may come before the lane is tried again: then it has a place already.
+// The lane's next message may arrive before the lane is retried. Posts its receive now.
 void Executor::expect_next(Operation& op, uint32_t lane) {
   const Program& p = *op.program;
   const LaneState& at = op.lanes[lane];
@@ -96,8 +96,7 @@ bool Executor::advance(Operation& op, uint32_t lane) {
   return true;
 }
 
-// Whether the next message can be moved: its `steps` lines are there on both sides, and its place in the rings that it
-// is sent through.
+// True if the next message can be moved: its `steps` lines are ready on both sides, and its rings have room.
 bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes) {
   if (op.waits_for_turn && !my_turn(op, s)) [[unlikely]] {
     blocked_by_ = WaitReason::kOrder;
@@ -124,8 +123,8 @@ bool Executor::ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32
   return true;
 }
 
-// A message that ends in a buffer, as it is or added to one operand, can be left to the transport when nothing but it
-// is missing.
+// Posts a receive to the transport, if only data is missing. The message must end in a buffer, as a copy or added to
+// one operand.
 void Executor::offer_landing(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   if (s.recv.size() != 1 || s.recv[0]->landing == nullptr || !s.has(kVerbDst)) return;
   const Program& p = *op.program;
@@ -158,18 +157,18 @@ bool Executor::overwrites_lent(Operation& op, const ProgramStep& s, uint64_t ski
   return op.has_lent(dst, bytes);
 }
 
-// Messages that lie where their writers' callers have them: one that ends in a buffer as it is, to there; of others the
-// first block, move() has the rest. False: a writer's memory cannot be read from here, or is gone. Then the writer,
-// unless it is gone too, puts the message into the ring, and all later ones.
+// Fetches messages that are still in the sender's buffer. A plain copy goes straight to its destination. For a sum only
+// the first block is fetched here, and move() fetches the rest. Returns false if a writer's memory cannot be read or is
+// gone. A living writer then puts this message and all later ones into the ring.
 bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
   has_fetched_ = false;
   if (!op.reach_error.ok()) [[unlikely]] {
     blocked_by_ = WaitReason::kData;
-    return false;  // for good: the diagnosis ends the operation
+    return false;  // permanent: the diagnosis ends the operation
   }
   const Program& p = *op.program;
   if (p.protocol == Protocol::kInline) return true;
-  bool waits = false;  // for writers: then nothing else is read again and again
+  bool waits = false;  // for writers: then stop pulling, to avoid repeated reads
   auto wait_for = [&](const ReadPort& r) {
     r.refuse();
     note_missing(r.writer_bell);
@@ -199,7 +198,7 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
     auto pull = [&](uint64_t first, std::byte* into, uint64_t num_bytes) {
       return ports_.transport().pull(r.key.writer, {RemoteAddress::kByCopy, address}, first, into, num_bytes).ok();
     };
-    // Its end too: in the middle of a message it is too late to refuse.
+    // Read its end too: within the message it is too late to refuse.
     std::byte last;
     const uint32_t all_bytes = p.ring_bytes_of_message(num_elems);
     const bool ok = pull(0, to, bytes) && (bytes == all_bytes || pull(all_bytes - 1, &last, 1));
@@ -214,8 +213,8 @@ bool Executor::pull_lent(Operation& op, const ProgramStep& s, uint64_t skip, uin
   return !waits;
 }
 
-// The next block of what was not brought into the ring meanwhile: the part of the message from `first` on. False: it
-// cannot be read, though what came before it could, and has perhaps been added to it where it stands.
+// Fetches the next block, from `first` on, of messages that were not copied into the ring meanwhile. Returns false if
+// it cannot be read. Earlier blocks may then already have been added.
 bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems) {
   const Program& p = *op.program;
   for (size_t i = 0; i < s.recv.size(); ++i) {
@@ -230,7 +229,7 @@ bool Executor::pull_block(Operation& op, const ProgramStep& s, uint64_t first, u
   return op.reach_error.ok();
 }
 
-// A message of an equal operation with another number says by how much the two ranks are apart.
+// For a message of an equal operation with another number, computes the distance of the two ranks.
 void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from) {
   const uint32_t found = from.fifo.found_fingerprint(),
                  ahead = (found + kFingerprints - op.fingerprint(s)) % kFingerprints;
@@ -238,12 +237,12 @@ void Executor::note_mismatch(Operation& op, const ProgramStep& s, const ReadPort
   op.mismatch_at = ahead <= kFingerprints / 2 ? op.sequence + ahead : op.sequence - (kFingerprints - ahead);
 }
 
-// Of all that is missing, what comes from this core matters most: it cannot come before we yield.
+// Prefers a missing peer on this core: it cannot send before this thread yields.
 void Executor::note_missing(const Doorbell* whose) {
   if (whose != nullptr && (missing_ == nullptr || same_cpu(*whose, *own_bell_))) missing_ = whose;
 }
 
-// A rank of this core whose message comes later in the lane has to run as well, and better at once.
+// A peer on this core whose message comes later in the lane must run too, and preferably now.
 void Executor::look_ahead(const Operation& op, const ProgramStep& s) {
   for (uint32_t k = 1; k <= s.further_receives && (missing_ == nullptr || !same_cpu(*missing_, *own_bell_)); ++k) {
     const ProgramStep& later = (&s)[k];
@@ -252,7 +251,7 @@ void Executor::look_ahead(const Operation& op, const ProgramStep& s) {
   }
 }
 
-// Operations before this one on the same end have to finish with it first.
+// Earlier operations on the same end must finish with it first.
 bool Executor::my_turn(const Operation& op, const ProgramStep& s) const {
   const Program& p = *op.program;
   for (size_t i = 0; i < p.reads.size(); ++i)
@@ -298,7 +297,7 @@ void Executor::run_kernel(const Operation& op, const ProgramStep& s, uint32_t nu
 
 void Executor::run_mixed(const Operation& op, const ProgramStep& s, const KernelArgs& args, bool has_dst) {
   const Program& p = *op.program;
-  if (s.is(kFlagDirect) && !converts(p, s)) {  // a peer's result is of the output's type, rounded as it should be
+  if (s.is(kFlagDirect) && !converts(p, s)) {  // a peer's result already has the output's type
     KernelArgs copy = args;
     copy.num_elems *= p.elem_bytes[static_cast<int>(s.src_buffer)];
     return p.copy(copy);
@@ -325,7 +324,7 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
   p.mixed_kernel(m);
 }
 
-// Lines are too short for a kernel that is called for each of them.
+// Lines are too short for one kernel call each.
 void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes) {
   for (uint32_t k = 0; bytes != 0; ++k) {
     const uint64_t n = std::min<uint64_t>(bytes, kLinePayloadBytes);
@@ -340,11 +339,11 @@ void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte*
   }
 }
 
-// Whether a message can stay where it is, for its reader to pull (by address) or for the transport to send.
+// Returns whether a message can stay in its buffer, for its reader to pull (by address) or for the transport to send.
 Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes) {
-  constexpr uint32_t kLeastBytes = 4096;  // shorter ones are copied sooner than accounted for
+  constexpr uint32_t kLeastBytes = 4096;  // copying shorter ones is faster
   constexpr uint32_t kLeastPulledBytes = 32 * 1024;
-  // What is only gathered is not worth it: its readers copy either way, and write far from their caches.
+  // Not worth it for pure gathers: their readers copy anyway, and write far from their caches.
   const bool by_address =
       to.lends_by_address && bytes >= kLeastPulledBytes && collective_reduces(op.program->operation.collective);
   if (!by_address && (bytes < kLeastBytes || to.loan() == nullptr)) return Lending::kNot;
@@ -352,10 +351,10 @@ Executor::Lending Executor::may_lend(Operation& op, const WritePort& to, const s
   return by_address ? Lending::kByAddress : Lending::kToTransport;
 }
 
-// Right before the message is posted: what is written down as lent can be brought in.
+// Call right before the message is posted: from then on bring_in can copy it.
 void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes) {
   constexpr size_t kManyLent = 64;
-  if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // where no step overwrites anything, nothing else asks
+  if (op.lent.size() % kManyLent == kManyLent - 1) op.repaid();  // in case no step overwrites data
   if (how == Lending::kByAddress) {
     to.lent_now = data;
     op.lent.push_back({nullptr, &to, to.fifo.step(), data, bytes});
@@ -366,20 +365,20 @@ void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* 
   op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
 }
 
-// What is pulled is added block by block, while it is in the core's cache. False: a later block could not be read.
+// Pulled data is added block by block while it is in the core's cache. Returns false if a later block cannot be read.
 bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
   const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
   const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-  // What lies in a buffer when this step is done can be sent from there.
+  // Data that is in a buffer after this step can be sent from there.
   const std::byte* stays = lines || p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
   if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
   const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(op.fingerprint(s)) : nullptr;
   if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
-  if (landed != nullptr) src = dst = nullptr;  // all is done but for what is sent on
+  if (landed != nullptr) src = dst = nullptr;  // only the forwarding is left to do
   into_ring_.clear();
   lending_.clear();
   if (!lines)
@@ -433,7 +432,7 @@ bool Executor::step_message(Operation& op, const ProgramStep& s) {
   if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
     if (r->fifo.arrived(s.once_steps, op.fingerprint(s)) != Arrival::kReady &&
-        !ready(op, s, s.once_steps))  // sees why, connects; the message may have come meanwhile
+        !ready(op, s, s.once_steps))  // finds the reason and connects; the message may have come meanwhile
       return false;
   for (WritePort* w : s.send)
     if (!w->fifo.room(s.once_steps)) {

@@ -1,8 +1,7 @@
-// Executor: the verbs. step() moves one message of one lane of one operation, if it can be moved now.
+// Executor: executes the verbs. step() moves one message of one lane of one operation, if possible now.
 //
-// The one body for all verbs: gather the sources {own chunk, received messages}, reduce when there are several, scatter
-// to the sinks {own chunk, sends}. It never waits: what is not ready is tried again by the driver.
-//
+// One function serves all verbs: it gathers the sources {own chunk, received messages}, reduces if there are several,
+// and scatters to the sinks {own chunk, sends}. It never waits. The driver retries a step that is not ready.
 // Thread safety: belongs to the communicator's driver.
 #pragma once
 
@@ -14,8 +13,8 @@
 
 namespace rondo {
 
-/// Memory that begins at a page, so that neither the system's copies nor the kernels straddle cache lines in it. It
-/// grows when asked for more, and forgets what it held.
+/// Page-aligned memory, so that neither the kernel's copies nor rondo's kernels straddle cache lines. reserve() may
+/// grow it and does not keep its contents.
 class PageBlock {
  public:
   void reserve(uint64_t bytes) {
@@ -37,12 +36,12 @@ class Executor {
       : rank_(rank), ports_(ports), own_bell_(ports.transport().bell(rank)),
         sources_(static_cast<size_t>(nranks) + 1), sinks_(static_cast<size_t>(nranks) + 1) {}
 
-  /// True when something moved. `lane` must not have finished.
+  /// Returns true if a message moved. `lane` must not have finished.
   bool step(Operation& op, uint32_t lane) {
     if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
     return step_lane(op, lane);
   }
-  /// The same for a step of a program in `once` form, without lane bookkeeping; begin_once() before its first one.
+  /// The same for a program in `once` form, without lane bookkeeping. Call begin_once() before its first step.
   void begin_once() {
     if (trace_ != nullptr) [[unlikely]] trace_->begin_operation();
   }
@@ -50,18 +49,18 @@ class Executor {
     if (trace_ != nullptr) [[unlikely]] return step_once_traced(op, s);
     return step_message(op, s);
   }
-  /// Writes down every instruction from now on; nullptr: none any more. The trace stays the caller's.
+  /// Records every instruction from now on; nullptr ends this. The caller owns the trace.
   void set_trace(StepTrace* trace) { trace_ = trace; }
-  /// Where a lane of an operation under way stands, and what it waits for.
+  /// The state of a lane of a running operation, and what it waits for.
   FlightLane look_at(const Operation& op, uint32_t lane) const;
-  /// Who is waited for since forget_missing(), preferably somebody on this core; nullptr when unknown.
+  /// The bell of a peer that was missing since forget_missing(), preferably a peer on this core. nullptr if unknown.
   const Doorbell* missing() const { return missing_; }
   void forget_missing() { missing_ = nullptr; }
-  /// Ranks share cores: whoever waits wants to know of all that is missing, not of the first alone.
+  /// With oversubscribed cores, a waiting rank notes all missing peers, not only the first.
   void set_crowded(bool crowded) { crowded_ = crowded; }
 
  private:
-  static constexpr uint64_t kPullBytes = 256 * 1024;  // of all peers together: stays in a core's L2
+  static constexpr uint64_t kPullBytes = 256 * 1024;  // total for all peers, so that it stays in a core's L2
   bool step_lane(Operation& op, uint32_t lane);
   bool step_message(Operation& op, const ProgramStep& s);
   bool step_traced(Operation& op, uint32_t lane);
@@ -98,19 +97,19 @@ class Executor {
   const Doorbell* missing_ = nullptr;
   bool crowded_ = false;
   StepTrace* trace_ = nullptr;
-  WaitReason blocked_by_ = WaitReason::kNone;  // why the last try was in vain
+  WaitReason blocked_by_ = WaitReason::kNone;  // reason of the last failed try
   std::vector<const void*> sources_;
   std::vector<void*> sinks_;
-  PageBlock pulled_;  // blocks of peers' buffers, read by copy
+  PageBlock pulled_;  // blocks pulled from peers' buffers
   struct Fetched {
-    std::byte* block = nullptr;  // where it was pulled to; nullptr: it was not
-    uint64_t address = 0;        // of the whole message, in its writer's process
+    std::byte* block = nullptr;  // destination of the pull; nullptr: not pulled
+    uint64_t address = 0;        // of the whole message, in the writer's process
   };
-  std::vector<Fetched> fetched_;                         // the messages at hand, by receiving port
-  bool has_fetched_ = false;                             // any of them
-  uint64_t block_elems_ = 0;                             // of them at once
-  std::vector<std::pair<WritePort*, Lending>> lending_;  // the message at hand, once it stands in its buffer
-  std::vector<std::byte*> into_ring_;                    // where the message at hand is written to be sent
+  std::vector<Fetched> fetched_;                         // the current messages, by receiving port
+  bool has_fetched_ = false;                             // true if any of them was pulled
+  uint64_t block_elems_ = 0;                             // block size of the current messages
+  std::vector<std::pair<WritePort*, Lending>> lending_;  // zero-copy sends of the current message
+  std::vector<std::byte*> into_ring_;                    // ring destinations of the current message
 };
 
 }  // namespace rondo

@@ -1,5 +1,5 @@
-// What an OperationQueue puts into a flight record: its board, where each lane of its operations stands and what it
-// waits for, and what it can see of the other ranks. A slow path: nothing is kept for it.
+// Collects an OperationQueue's part of a flight record: its status page, the state of each lane of its operations, and
+// what is visible of the other ranks. A slow path: no data is kept for it.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kPeerOperations = 4;  // of each peer's board
+constexpr uint64_t kPeerOperations = 4;  // of each peer's status page
 
 FlightOperation flight_operation(const PostedOperation& posted, uint64_t last_finished) {
   return {posted, algorithm_name(posted.shape), posted.finished_ns != 0 || posted.sequence <= last_finished};
 }
 
-// The newest first.
+// Newest first.
 std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
   std::vector<FlightOperation> found;
   const uint64_t last = board.last_posted(), finished = board.last_finished();
@@ -25,7 +25,7 @@ std::vector<FlightOperation> read_board(OperationBoard& board, uint64_t most) {
   return found;
 }
 
-// A number that no other communicator of this host has, most likely: from the process and the moment.
+// A number that most likely no other communicator of this host has, from the process and the time.
 uint64_t new_communicator_id() {
   uint64_t h = (ticks() ^ static_cast<uint64_t>(getpid()) << 40) * 0x9E3779B97F4A7C15u;
   h ^= h >> 31;

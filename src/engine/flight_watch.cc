@@ -21,17 +21,17 @@
 namespace rondo {
 namespace {
 
-std::atomic<int> signalled_fd{-1};  // what the handler may touch
+std::atomic<int> signalled_fd{-1};  // for the handler
 
 void on_signal(int) {
   const int saved = errno;
   const uint64_t one = 1;
   const ssize_t written = write(signalled_fd.load(std::memory_order_relaxed), &one, sizeof one);
-  (void)written;  // a full counter means that the thread is about to look anyway
+  (void)written;  // if the counter is full, the thread will look anyway
   errno = saved;
 }
 
-// The thread and what it watches. Exists while somebody is registered.
+// The thread and its communicators. Exists while any is registered.
 class Watcher {
  public:
   static Expected<std::unique_ptr<Watcher>> create(int signal) {
@@ -64,7 +64,7 @@ class Watcher {
     const std::lock_guard lock(mutex_);
     watched_.push_back(&t);
   }
-  /// True when nobody is left.
+  /// Returns true if none is left.
   bool remove(Tracing& t) {
     const std::lock_guard lock(mutex_);
     std::erase(watched_, &t);
@@ -93,9 +93,8 @@ class Watcher {
   Thread thread_;
 };
 
-// Never destroyed, since communicators may outlive main(). A forked child has no such thread: it ignores the
-// signal, and
-// a communicator that it makes itself brings a new one.
+// Never destroyed, since communicators may outlive main(). A forked child has no such thread and ignores the signal. A
+// communicator that it makes starts a new one.
 struct Registry {
   std::mutex mutex;
   std::unique_ptr<Watcher> watcher;

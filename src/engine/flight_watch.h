@@ -1,10 +1,8 @@
-// FlightWatch: turns the signal of RONDO_FLIGHT_SIGNAL into flight records of all communicators of this process.
+// FlightWatch: writes flight records of all communicators of this process on the signal of RONDO_FLIGHT_SIGNAL.
 //
-// A handler may do next to nothing, so it writes to an eventfd and a thread of its own does the rest. Handler and
-// thread exist only while some communicator asks for a signal; the handler that stood there before is put back
-// afterwards. This is the one place of rondo with state of the process: signals belong to the process.
-//
-// Thread safety: any thread.
+// A signal handler may do very little, so it writes to an eventfd and a separate thread does the rest. Handler and
+// thread exist only while a communicator needs them. Then the previous handler is restored. This is rondo's only
+// process-wide state, because signals belong to the process. Thread safety: any thread.
 #pragma once
 
 #include "rondo/status.h"
@@ -15,10 +13,10 @@ class Tracing;
 
 class FlightWatch {
  public:
-  /// From now on the signal of tracing.settings() has its flight record written. The process has one such signal: the
-  /// first communicator's. Errors: kSystem; kInvalidArgument when another signal is in use.
+  /// From now on the signal of tracing.settings() writes its flight record. A process has one such signal, set by the
+  /// first communicator. Errors: kSystem; kInvalidArgument if another signal is in use.
   static Status add(Tracing& tracing);
-  /// Returns when no record of it is being written any more.
+  /// Returns after the last record of it has been written.
   static void remove(Tracing& tracing);
 };
 

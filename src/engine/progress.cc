@@ -57,7 +57,7 @@ ProgressThread::~ProgressThread() {
 
 void ProgressThread::kick() {
   {
-    std::lock_guard lock(mutex_);  // so that a thread about to sleep sees what was admitted
+    std::lock_guard lock(mutex_);  // a thread about to sleep must see the admitted operation
     work_.notify_one();
   }
   ring(*queue_.bell());  // it may be waiting for an earlier operation's messages

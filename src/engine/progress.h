@@ -1,10 +1,8 @@
-// ProgressThread: drives a queue's asynchronous operations while nobody waits for them.
+// ProgressThread: drives a queue's asynchronous operations while no caller waits for them.
 //
-// It sleeps while nothing is outstanding and keeps its hands off the driver role while a thread that waits wants it.
-// Made with the first asynchronous operation, one per communicator. With a binding it runs where that says, as far as
-// the thread that makes it may run there.
-//
-// Thread safety: kick() from any thread; the destructor joins.
+// It sleeps while nothing is outstanding, and leaves the driver role to a waiting thread. Made with the first
+// asynchronous operation, one per communicator. With a binding it runs on the bound CPUs, as far as the thread that
+// makes it may run there. Thread safety: kick() from any thread; the destructor joins.
 #pragma once
 
 #include <condition_variable>
@@ -20,13 +18,13 @@ namespace rondo {
 
 class ProgressThread final : public QueueHelper {
  public:
-  /// Errors: those of Thread::start.
+  /// Errors: as Thread::start.
   static Expected<std::unique_ptr<ProgressThread>> create(OperationQueue& queue,
                                                           const std::optional<Binding>& binding = {});
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
-  /// Something has been admitted, or left behind by a thread that waited.
+  /// Call after an operation was admitted, or after a waiting thread left with operations outstanding.
   void kick() override;
 
  private:

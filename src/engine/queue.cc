@@ -9,7 +9,7 @@ bool overlap(const std::byte* a, uint64_t a_bytes, const std::byte* b, uint64_t 
   return a < b + b_bytes && b < a + a_bytes;
 }
 
-// Neither writes what the other reads or writes.
+// True if neither writes memory that the other reads or writes.
 bool independent(const Operation& x, const Operation& y) {
   return !overlap(x.out, x.out_bytes, y.out, y.out_bytes) && !overlap(x.out, x.out_bytes, y.in, y.in_bytes) &&
          !overlap(x.in, x.in_bytes, y.out, y.out_bytes);
@@ -26,14 +26,14 @@ void OperationQueue::begin(Operation& op) {
   if (p.direct) {
     op.peer_in.assign(static_cast<size_t>(nranks_), {});
     op.peer_out.assign(static_cast<size_t>(nranks_), {});
-    // A buffer that this rank does not hold is never touched, so it can be reached well enough.
+    // A buffer that this rank does not have is never touched, so it counts as reachable.
     auto describe = [this](const std::byte* at, uint64_t bytes) {
       return bytes != 0 ? transport_.describe(at, bytes) : RemoteAddress{RemoteAddress::kNothing, 0};
     };
     op.peer_in[static_cast<size_t>(rank_)] = describe(op.in, op.in_bytes);
     op.peer_out[static_cast<size_t>(rank_)] = describe(op.out, op.out_bytes);
     if (p.pushes && op.peer_out[static_cast<size_t>(rank_)].region == RemoteAddress::kByCopy)
-      op.peer_out[static_cast<size_t>(rank_)] = {};  // can be read, but not written
+      op.peer_out[static_cast<size_t>(rank_)] = {};  // readable but not writable
   }
   op.started = true;
 }
@@ -45,10 +45,10 @@ bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
   number(op);
   executor_.begin_once();
   for (size_t i = 0; i < p.lanes.size(); ++i) {
-    if (i + 1 == p.lanes.size() && i != 0) announce(op);  // what others wait for is out
+    if (i + 1 == p.lanes.size() && i != 0) announce(op);  // the messages that others wait for are sent
     for (const ProgramStep& s : p.lanes[i]) {
       if (executor_.step_once(op, s)) {
-        // Nobody waits for this rank, and the message was there: so, perhaps, is the next operation's.
+        // No rank waits for this one, and the message was there. Perhaps the next operation's is, too.
         if (p.writes.empty())
           for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
         continue;
@@ -72,7 +72,7 @@ void OperationQueue::begin_alone(Operation& op) {
   alone_ = &op;
   number(op);
   begin(op);
-  step_lanes(op);  // its first messages are out before anything is written down
+  step_lanes(op);  // its first messages are sent before the bookkeeping
   announce(op);
   if (op.complete()) complete(op, {});
 }
@@ -91,13 +91,13 @@ bool OperationQueue::step_lanes(Operation& op) {
     if (op.program->lanes[i].empty()) continue;
     while (op.lanes[i].loop < op.program->num_loops && executor_.step(op, i)) {
       moved = true;
-      // What a transport has brought before it was asked for is taken at once, or it would always be one ahead, and
-      // never be brought to where it belongs.
+      // Take a message that arrived before its receive was posted at once. Otherwise the transport would always be one
+      // message ahead, and never deliver to the destination buffer.
       if (!carries_ || !receives_next(op, i)) [[likely]]
         break;
     }
   }
-  // Of an operation that is through, rest() sends the last.
+  // For a finished operation rest() sends the last messages.
   if (carries_ && (op.lanes_left != 0 || !op.lent.empty())) [[unlikely]]
     moved |= transport_.progress();
   return moved;
@@ -126,12 +126,12 @@ void OperationQueue::admit(Operation& op) {
   outstanding_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Operations start in order, so that all ranks' messages stand in one order on every connection.
+// Operations start in order, so that every connection carries all ranks' messages in the same order.
 bool OperationQueue::may_start(size_t index) const {
   const Operation& op = *active_[index];
   for (size_t i = 0; i < index; ++i) {
     const Operation& before = *active_[i];
-    // A direct operation runs alone; so does one that has fallen back, whose turns nobody has reserved.
+    // A direct operation runs alone. An operation after a fallback does too, because it has reserved no turns.
     auto alone = [](const Operation& o) { return o.program->direct || o.fallback != nullptr; };
     const bool share_ends = is_point_to_point(before.program) == is_point_to_point(op.program);
     if (!before.started || !independent(before, op)) return false;
@@ -180,7 +180,7 @@ bool OperationQueue::step() {
     if (retire_if_done(i)) moved = true;
     else ++i;
   }
-  if (moved && active_.empty()) rest();  // whoever drives may go on with other queues
+  if (moved && active_.empty()) rest();  // the driver may go on with other queues
   return moved;
 }
 
@@ -210,7 +210,7 @@ void OperationQueue::fail(const Status& status, const Status& cause) {
   if (!has_failed()) {
     if (observer_ != nullptr) observer_->failing(status);
     failure_ = status;
-    if (cause.code() != StatusCode::kInvalidArgument) {  // else the caller has ended its work
+    if (cause.code() != StatusCode::kInvalidArgument) {  // otherwise the caller has ended its work
       cause_ = cause;
       transport_.tell_failure(cause);
     }

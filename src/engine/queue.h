@@ -1,16 +1,16 @@
-// OperationQueue: the one ordered queue of operations of a rank's communicator, and the role of its driver.
+// OperationQueue: the ordered queue of operations of a rank's communicator, and its driver role.
 //
-// Whoever holds the driver role (drive/leave) may plan, admit and step operations; everybody else keeps out. A blocking
-// call or a Work::wait takes the role and keeps it until its operation is done; the progress thread takes it only while
-// nobody waits.
+// Only the holder of the driver role (drive/leave) may plan, admit and step operations. A blocking call or a Work::wait
+// takes the role until its operation is done. The progress thread takes it only while no thread waits.
 //
-// Operations start in order. (Sends and receives too: on a rank; they have a count of their own, as they are no part of
-// the order that all ranks share.) One that touches no memory of those before it may start while they run (it takes
-// turns on shared connections); others wait. Once an operation has failed, the communicator refuses all further work
-// with that error, since its ranks no longer agree on what is on the wire.
+// Operations start in order. Sends and receives do too, but on each rank separately: they have their own count, because
+// they are not part of the order that all ranks share. An operation may start while earlier ones run if it touches none
+// of their memory. It then takes turns on shared connections. Other operations wait. After an operation fails, the
+// communicator refuses all further work with that error, because its ranks no longer agree on the messages of their
+// connections.
 //
 // Thread safety: drive(), leave(), contend(), stop_contending(), contended(), needs_helper() and has_failed() from any
-// thread; the rest is the driver's.
+// thread; all other functions only from the driver.
 #pragma once
 
 #include <atomic>
@@ -22,19 +22,19 @@
 
 namespace rondo {
 
-/// Told by the driver, while it drives.
+/// Called by the driver.
 class QueueObserver {
  public:
-  virtual void failing(const Status& status) = 0;  // once, before the operations under way end with it
+  virtual void failing(const Status& status) = 0;  // once, before the running operations end with it
   virtual void flight_wanted() = 0;
  protected:
   ~QueueObserver() = default;
 };
 
-/// A thread that drives while nobody waits.
+/// A thread that drives while no thread waits.
 class QueueHelper {
  public:
-  /// The last thread that waited has gone, and has left operations outstanding.
+  /// Called when the last waiting thread has left with operations outstanding.
   virtual void kick() = 0;
 
  protected:
@@ -63,14 +63,14 @@ class OperationQueue {
     return driver_.load(std::memory_order_relaxed) == 0 && driver_.exchange(1, std::memory_order_acquire) == 0;
   }
   void leave() { driver_.store(0, std::memory_order_release); }
-  /// The driver has nothing more to do: what is under way arrives without it.
+  /// The driver has nothing more to do: the transport completes outstanding messages without it.
   void rest() {
     if (carries_) [[unlikely]]
       transport_.rest();
   }
-  /// Whether programs may run in their `once` form, which looks at nothing but its own messages.
+  /// True if programs may run in their `once` form, which reads only its own messages.
   bool may_run_once() const { return !carries_; }
-  /// A thread that waits wants the role: the helper gives way until it has gone.
+  /// A waiting thread requests the role. The helper gives way until the thread has left.
   void contend() { contenders_.fetch_add(1); }
   void stop_contending() {
     if (contenders_.fetch_sub(1) != 1 || outstanding() == 0) return;
@@ -78,56 +78,55 @@ class OperationQueue {
   }
   bool contended() const { return contenders_.load() != 0; }
   bool needs_helper() const { return outstanding() != 0 && !contended(); }
-  /// Before the first operation that is to be helped; nullptr when none is left.
+  /// Set it before the first operation that needs help, and to nullptr after the last.
   void set_helper(QueueHelper* helper) { helper_.store(helper, std::memory_order_release); }
-  /// Operations admitted and not done.
+  /// Number of operations that are admitted and not done.
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   // For the driver:
-  /// Gives the operation its place in the order. It must live until it is done.
+  /// Gives the operation its number in the order. It must live until it is done.
   void admit(Operation& op);
-  /// One pass over all that may run: true when something moved.
+  /// Runs one pass over all operations that may run. Returns true if a message moved.
   bool step();
-  /// Steps one lane of one operation, chosen by `random`.
   bool step_any(uint64_t random);
   bool idle() const { return active_.empty(); }
-  /// The same for one operation on an idle queue, without admission: the path of a blocking call. begin_alone, then
-  /// step_alone until op.done.
+  /// The same for one operation on an idle queue, without admission: the path of a blocking call. Call begin_alone,
+  /// then step_alone until op.done.
   void begin_alone(Operation& op);
   bool step_alone(Operation& op);
-  /// Runs a program in `once` form to its end on an idle queue; false when the queue has failed.
+  /// Runs a program in `once` form to its end on an idle queue. Returns false if the queue has failed.
   bool run_once(Operation& op, HostSpin& spin);
-  /// Ends every operation of the queue, and all to come, with `status`. `cause`: what the peers are told when this rank
-  /// leaves.
+  /// Ends every operation of the queue, and all later ones, with `status`. `cause`: the status that peers get when this
+  /// rank leaves.
   void fail(const Status& status, const Status& cause);
   void fail(const Status& status) { fail(status, status); }
-  /// Looks for what may be wrong after a long wait (abort, mismatch, lost peer, deadline) and fails the queue if so.
+  /// After a long wait: checks for an abort, a mismatch, a lost peer and the deadline, and fails the queue if so.
   void diagnose(uint64_t waited_ns);
-  /// What is under way here and what can be seen of the others. `lanes`: whether the caller drives; without that the
-  /// operations under way are left out, as they may be gone at any moment.
+  /// The running operations and the visible state of the other ranks. `lanes`: true if the caller drives. Otherwise the
+  /// running operations are left out, because they may end at any moment.
   FlightRecord look(bool lanes);
-  /// Compares the calls of this rank, which makes no more, with those of the others, as far as their status pages show
-  /// them. O(ranks). Errors: kMismatch.
+  /// Compares this rank's calls with the other ranks', as far as their status pages show them. Call it when this rank
+  /// makes no more calls. O(ranks). Errors: kMismatch.
   Status compare_calls();
-  /// Names the communicator alike on all its ranks; 0 while rank 0 has not made its end.
+  /// An id of the communicator, equal on all its ranks. 0 until rank 0 has made its end.
   uint64_t communicator_id();
-  /// Sees the queue's failure before its operations end.
+  /// The observer is called on a failure before the operations end.
   void set_observer(QueueObserver* observer) { observer_ = observer; }
-  /// From any thread: whoever drives is to call the observer's flight_wanted() soon. It is asked for about once a
-  /// millisecond while he waits.
+  /// From any thread: requests that the driver calls the observer's flight_wanted() soon. A waiting driver checks this
+  /// about once a millisecond.
   void want_flight() { flight_wanted_.store(true, std::memory_order_relaxed); }
-  /// Moves this thread to another core when the ranks stand unevenly on theirs. Those of several hosts have a core each
-  /// to come back to, as they do not see all others.
+  /// Moves this thread to another core if ranks are distributed unevenly over their cores. With several hosts each rank
+  /// returns to its home core, because it does not see all others.
   void even_out() {
     if (spin_.home_cpu >= 0) go_to_cpu(spin_.home_cpu);
     else rondo::even_out(bells_, static_cast<size_t>(rank_));
   }
-  /// True when an abort has been raised; fails the queue then.
+  /// Returns true, and fails the queue, if an abort was raised.
   bool check_abort();
 
-  /// Ok, or why the communicator refuses work.
+  /// Ok, or the reason why the communicator refuses work.
   Status failure() const;
-  /// The cause that the peers are told of; ok while there is none.
+  /// The cause that peers get; ok if there is none.
   Status cause() const { return has_failed() ? cause_ : Status(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
   Rank rank() const { return rank_; }
@@ -153,7 +152,7 @@ class OperationQueue {
   }
   uint64_t next_in_pair(const Operation& op);
   static bool is_point_to_point(const Program* p) { return rondo::is_point_to_point(p->operation.collective); }
-  /// Posts the operation on the board: after its first messages are out, so that it costs no latency.
+  /// Posts the operation on the status page, after its first messages are sent, so that it adds no latency.
   void announce(Operation& op) {
     if (op.announced) return;
     op.announced = true;
@@ -163,7 +162,7 @@ class OperationQueue {
   void finish(const Operation& op) {
     if (!is_point_to_point(op.program)) [[likely]] board_.finish(op.sequence, all_finished());
   }
-  /// The last collective up to which all are finished: they may finish out of order.
+  /// The last collective before the first unfinished one: they may finish out of order.
   uint64_t all_finished() const {
     for (const Operation* o : active_)
       if (!is_point_to_point(o->program)) return o->sequence - 1;
@@ -184,7 +183,7 @@ class OperationQueue {
   std::string describe(const Operation& op) const;
   std::string blocked_on(const Operation& op) const;
   std::vector<PeerWait> waits_of(const Operation& op) const;
-  /// Those whose processes are stopped or gone go to `ended`.
+  /// Stopped or ended processes are added to `ended`.
   std::string who_waits_for_whom(const Operation& op, std::string* ended);
 
   Rank rank_;
@@ -194,18 +193,18 @@ class OperationQueue {
   SpinSettings spin_;
   PortTable ports_;
   Executor executor_;
-  OperationBoard& board_;  // our own
+  OperationBoard& board_;  // this rank's status pages
   PairBoard& pair_board_;
   std::vector<const Doorbell*> bells_;  // by rank
   uint64_t next_sequence_ = 1;
-  std::vector<uint64_t> sent_to_, received_from_;  // calls, by peer; made with the first
-  std::deque<Operation*> active_;  // in order; done ones leave
-  Operation* alone_ = nullptr;     // a blocking call's operation, which never enters active_
+  std::vector<uint64_t> sent_to_, received_from_;  // number of calls, by peer; made with the first call
+  std::deque<Operation*> active_;  // in order; done ones are removed
+  Operation* alone_ = nullptr;     // a blocking call's operation, which is never in active_
   alignas(64) std::atomic<uint32_t> driver_{0};
   std::atomic<int> contenders_{0};
   std::atomic<QueueHelper*> helper_{nullptr};
   std::atomic<int> outstanding_{0};
-  const ClockPair made_ = read_clock_pair();  // with a later pair: how long a tick is
+  const ClockPair made_ = read_clock_pair();  // with a later pair: the length of a tick
   QueueObserver* observer_ = nullptr;
   std::atomic<bool> flight_wanted_{false};
   std::atomic<bool> failed_{false};

@@ -1,5 +1,5 @@
-// Executor, traced: the same steps, each with a record. Kept apart so that the untraced path is as it was, but for one
-// branch that is always taken the same way.
+// Traced steps of the Executor: the same steps, each with a record. They are separate, so that the untraced path has
+// only one additional, well predicted branch.
 #include <algorithm>
 #include <bit>
 
@@ -14,7 +14,7 @@ uint16_t plan_number(StepTrace& trace, const Program& p) {
   return p.traced.plan;
 }
 
-// Where an instruction stands, and where its connections stood before it ran.
+// The position of an instruction, and of its connections before it ran.
 struct Before {
   const Program& program;
   const ProgramStep& step;
@@ -34,7 +34,7 @@ uint64_t elems_of(const Before& b) {
   return b.step.is(kFlagCredit) || skip >= n ? 0 : std::min(b.program.loop_elems, n - skip);
 }
 
-// All ports of an instruction carry the same message, so they have made as many steps as the first one.
+// All ports of an instruction carry the same message, so they advance by as many steps as the first.
 void add_further_ports(StepTrace& trace, const Before& b, const StepRecord& r) {
   const auto& [recv, send] = std::tie(b.step.recv, b.step.send);
   StepPorts ports{};
@@ -88,12 +88,12 @@ bool Executor::step_traced(Operation& op, uint32_t lane) {
 }
 
 bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
-  uint32_t lane = 0;  // `once` programs step instructions, whatever their lane
+  uint32_t lane = 0;  // `once` programs step single instructions, so find the lane
   auto holds = [&](const ProgramLane& l) { return &s >= l.data() && &s < l.data() + l.size(); };
   while (!holds(op.program->lanes[lane])) ++lane;
   const Before before = look(*op.program, s, lane, 0);
-  // Reading the ticks costs as much as the rest of a record: what follows an instruction at once begins where that
-  // ended.
+  // Reading the ticks costs as much as the rest of a record. An instruction that follows directly begins at the end of
+  // the previous one.
   const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks() : 0;
   const uint64_t ready_ticks = last_ticks != 0 ? last_ticks : ticks();
   if (!step_message(op, s)) {

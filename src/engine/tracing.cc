@@ -19,7 +19,7 @@ struct SignalName {
   std::string_view name;
   int number;
 };
-// Those whose meaning is the application's to give.
+// Signals whose meaning the application defines.
 constexpr SignalName kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP},
                                    {"QUIT", SIGQUIT}, {"WINCH", SIGWINCH}, {"URG", SIGURG}};
 
@@ -91,7 +91,7 @@ Status Tracing::start(const std::string& directory, uint64_t num_records) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
   RONDO_TRY(make_directory(directory));
-  const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the number is asked for when the file is written
+  const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the id is set with the file
   const std::lock_guard lock(trace_mutex_);
   RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));
   directory_ = directory;
@@ -165,14 +165,14 @@ void Tracing::device_failing(const Status& status, std::vector<FlightCurrent> ca
 
 void Tracing::flight_wanted() {
   int asked = 1;
-  if (!wanted_.compare_exchange_strong(asked, 2, std::memory_order_acquire)) return;  // who asked has given up
+  if (!wanted_.compare_exchange_strong(asked, 2, std::memory_order_acquire)) return;  // the requester has given up
   wanted_status_ = write_look(wanted_directory_, wanted_trigger_, nullptr, true);
   wanted_.store(3, std::memory_order_release);
 }
 
 Status Tracing::write_flight(const std::string& directory, std::string_view trigger) {
   constexpr int kPatienceMs = 1000;
-  // The record of the failure shows where the operations stood; now they are gone.
+  // The record of the failure shows the operations. Now they are gone.
   if (queue_.has_failed() && directory == settings_.flight_directory) return {};
   const std::lock_guard one_at_a_time(want_mutex_);
   wanted_directory_ = directory;
@@ -180,7 +180,7 @@ Status Tracing::write_flight(const std::string& directory, std::string_view trig
   wanted_.store(1, std::memory_order_release);
   queue_.want_flight();
   for (int ms = 0; ms < kPatienceMs; ++ms) {
-    if (queue_.drive()) {  // nobody drives, so nobody else will
+    if (queue_.drive()) {  // no thread drives
       flight_wanted();
       queue_.leave();
     }
