@@ -1,6 +1,5 @@
-// Communicator: one rank's end of a group of ranks, and the collectives on it. The C++ twin of rondo.h, same semantics.
-//
-// Thread safety: see rondo.h.
+// Communicator: one rank's end of a group of ranks, and its collectives. The C++ form of rondo.h, with the same
+// semantics and the same thread safety.
 #pragma once
 
 #include <atomic>
@@ -19,8 +18,8 @@ namespace rondo {
 
 using UniqueId = rondo_unique_id;
 
-/// Ends from another thread what makes communicators: an init, split, shrink or grow that was given the token (Config)
-/// returns kAborted at most 100 ms after raise(). Copies are the same token. Thread safety: any thread.
+/// Aborts the making of communicators from another thread: an init, split, shrink or grow with this token (Config)
+/// returns kAborted at most 100 ms after raise(). Copies share one flag. Thread safety: any thread.
 class RONDO_API AbortToken {
  public:
   AbortToken();
@@ -32,65 +31,65 @@ class RONDO_API AbortToken {
   std::shared_ptr<std::atomic<bool>> raised_;
 };
 
-/// Where all buffers of a communicator lie, on all its ranks.
+/// The memory of all buffers of a communicator, equal on all its ranks.
 enum class Memory : uint8_t { kHost = RONDO_MEMORY_HOST, kCuda = RONDO_MEMORY_CUDA };
 
 struct Config {
   double deadline_s = 0;       // 0: RONDO_TIMEOUT_S or 600
   double init_deadline_s = 0;  // 0: RONDO_INIT_TIMEOUT_S or 120
   std::optional<AbortToken> abort = {};  // children made by split, shrink and grow inherit it
-  std::string settings = {};  // lines as in a configuration file, stronger than it and the environment (docs/settings.md)
+  std::string settings = {};  // lines of a configuration file; override the file and the environment (docs/settings.md)
   Memory memory = Memory::kHost;
-  /// Of kCuda: this rank's device, by CUDA's number; -1: that of the calling thread's current context (else 0).
+  /// kCuda: this rank's CUDA device number; -1: the device of the calling thread's current context (else 0).
   int device = -1;
-  /// Of kCuda, init_all: a device for each rank, which may be equal; empty: rank r takes device r modulo their number.
+  /// kCuda, init_all: one device per rank, repeats allowed; empty: rank r uses device r modulo their number.
   std::vector<int> devices = {};
 };
 
 inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
 
-/// Optional parts of a call; the default is what a plain call does.
+/// Optional parts of a call. The defaults give a plain call.
 struct CallOptions {
   TypeRow* row = nullptr;           // nullptr: uniform_row(dtype)
   double deadline_s = 0;            // 0: the communicator's
   const char* algorithm = nullptr;  // nullptr: the planner's choice
   const void* premul = nullptr;     // Op::kPremulSum: one element of the accumulator type
-  bool premul_on_device = false;    // it stands in device memory, in the input's type, and is read when the call runs
+  bool premul_on_device = false;    // premul is in device memory, of the input's type, and is read when the call runs
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
-  // Communicators of device memory: thread blocks of a collective's launch, at most 1024; 0: the communicator's. The
-  // lowest upper limit is the strongest. One below what the algorithm needs is kept as far as it can be; a group's
-  // launch has as many as its widest call. Equal on all ranks. Host memory and the stream engine have no blocks.
+  // Device memory only: limits of the thread blocks in the call's launch, at most 1024; 0: the communicator's limits.
+  // The lowest upper limit wins. A limit below the algorithm's minimum is kept as far as possible. A group's launch has
+  // as many blocks as its widest call. Equal on all ranks. Ignored for host memory and by the stream engine.
   int min_blocks = 0;
   int max_blocks = 0;
-  // Communicators of device memory: a CUDA event, recorded when the kernel that the call is part of has begun with all
-  // its blocks (before CUDA 12.3, and where no kernel waits, when the stream has come to the call): what waits for it
-  // takes no place on the device that the call needs. Made without timing, for this process, on the call's device. Not
-  // recorded where there is nothing to move. While the stream is captured: one event of a group, which is then part of
-  // the graph. The call's end does not say that it has been recorded.
+  // Device memory only: a CUDA event, recorded when all blocks of the call's kernel have begun. (Before CUDA 12.3, and
+  // if no kernel waits, it is recorded when the stream reaches the call.) Work that waits for the event therefore takes
+  // no place on the device that the call needs. Create it without timing, in this process, on the call's device. It is
+  // not recorded if there is no data to move. During capture, one event of a group becomes part of the graph. The call
+  // may end before the event is recorded.
   void* launch_event = nullptr;
-  bool check_only = false;  // the call is checked as ever, but neither run nor added to a group
+  bool check_only = false;  // validates the call, but neither runs it nor adds it to a group
 };
 
 struct Operation;  // src/engine
 class CommunicatorImpl;  // src/api
 
-/// Calls of communicators of device memory are ordered in CallOptions::stream (nullptr: the default stream) and return
-/// when they stand there, with or without a Work, which then tells when the device is done. They may be captured into
-/// CUDA graphs. What goes wrong later stands in error().
+/// Calls on device memory are ordered in CallOptions::stream (nullptr: the default stream) and return as soon as they
+/// are enqueued. With a Work, the Work reports when the device is done. They can be captured into CUDA graphs. error()
+/// reports later failures.
 
-/// An asynchronous operation. Movable; destroying it does not wait. It may outlive its communicator, whose destruction
-/// completes it: it then says how it ended.
+/// An asynchronous operation. Movable; destroying it does not wait. It may outlive its communicator: destroying the
+/// communicator completes the operation, and the Work reports the result.
 class RONDO_API Work {
  public:
   Work() = default;
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
-  /// Blocks until the operation is done; drives it meanwhile.
+  /// Blocks until the operation is done and drives it meanwhile.
   Status wait();
-  /// kInProgress, or how it ended.
+  /// kInProgress, or the final status.
   Status test();
 
  private:
@@ -102,9 +101,9 @@ class RONDO_API Work {
 class RONDO_API Communicator {
  public:
   static Expected<UniqueId> make_unique_id();
-  /// The id that all ranks get who name the same "host:port" and secret, so that nothing but these two need travel.
-  /// Rank 0 passes open: its process listens there (host is one of its own names or addresses) until all ranks have
-  /// joined, and the others may come first. Errors: kInvalidArgument, kSystem (the name is unknown, the port is taken).
+  /// The same id on all ranks that pass the same "host:port" and secret. Nothing else has to be exchanged. Rank 0
+  /// passes open = true: its process listens there until all ranks have joined, and host is one of its own names or
+  /// addresses. The other ranks may call first. Errors: kInvalidArgument, kSystem (unknown name, port in use).
   static Expected<UniqueId> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
   static Expected<std::unique_ptr<Communicator>> init_rank(int nranks, const UniqueId& id, Rank rank,
                                                            const Config& config = {});
@@ -116,12 +115,12 @@ class RONDO_API Communicator {
 
   Rank rank() const;
   int size() const;
-  /// What its ranks talk through: "inproc" (threads), "shm" (processes of a host), "shm+tcp", "shm+ucx" (several hosts,
-  /// and shared memory on each), "tcp", "ucx" (also on one host), "cuda_p2p". O(1).
+  /// "inproc" (threads), "shm" (processes on one host), "shm+tcp", "shm+ucx" (several hosts, shared memory on each),
+  /// "tcp", "ucx" (also on one host), "cuda_p2p". O(1).
   std::string_view transport() const;
 
-  /// in, out: count_elems. Blocks when work is nullptr. Errors: kInvalidArgument, kMismatch, kTimeout, kPeerLost,
-  /// kAborted, kUnsupported. Steps and bytes: those of the plan's algorithm (explain_plan).
+  /// in, out: count_elems. Blocks if work is nullptr. Errors: kInvalidArgument, kMismatch, kTimeout, kPeerLost,
+  /// kAborted, kUnsupported. explain_plan names the algorithm, which determines steps and bytes.
   Status all_reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
                     const CallOptions* options = nullptr, Work* work = nullptr);
   /// in: size() * count_elems, out: count_elems.
@@ -131,111 +130,111 @@ class RONDO_API Communicator {
   Status all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype,
                     const CallOptions* options = nullptr, Work* work = nullptr);
 
-  /// in of the root into out of all. in: count_elems, used on the root alone, where it may be out.
+  /// Copies the root's in to every rank's out. in: count_elems, used on the root only, where it may equal out.
   Status broadcast(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                    const CallOptions* options = nullptr, Work* work = nullptr);
-  /// The sum of all in, into out of the root. out: count_elems, used on the root alone.
+  /// The sum of all in, into the root's out. out: count_elems, used on the root only.
   Status reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op, Rank root,
                 const CallOptions* options = nullptr, Work* work = nullptr);
-  /// Part p of in goes to rank p, where it becomes part rank() of out. in, out: size() * count_elems; never in place.
+  /// Part p of in goes to rank p and becomes part rank() of its out. in, out: size() * count_elems; never in place.
   Status all_to_all(const void* in, void* out, uint64_t count_elems, Dtype dtype, const CallOptions* options = nullptr,
                     Work* work = nullptr);
-  /// Every rank's in becomes its part of the root's out. in: count_elems; out: size() * count_elems, on the root alone.
+  /// Every rank's in becomes its part of the root's out. in: count_elems; out: size() * count_elems, on the root only.
   Status gather(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                 const CallOptions* options = nullptr, Work* work = nullptr);
-  /// Part p of the root's in becomes rank p's out. in: size() * count_elems, on the root alone; out: count_elems.
+  /// Part p of the root's in becomes rank p's out. in: size() * count_elems, on the root only; out: count_elems.
   Status scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                  const CallOptions* options = nullptr, Work* work = nullptr);
-  /// Returns when all ranks have called it.
+  /// Returns after all ranks have called it.
   Status barrier(const CallOptions* options = nullptr, Work* work = nullptr);
 
-  /// One message from this rank to `peer`, which calls recv with the same count and type; calls between two ranks match
-  /// in their order. May return before the peer has received (up to 2 MiB lie in the connection), so that no program
-  /// should depend on it: calls that wait for each other belong into a group. peer may be this rank. Zero elements: no
-  /// message.
+  /// One message from this rank to `peer`. The peer calls recv with the same count and type. Calls between two ranks
+  /// match in their order. send may return before the peer has received (the connection holds up to 2 MiB), but
+  /// programs must not depend on it: put calls that wait for each other into a group. peer may be this rank. Zero
+  /// elements: no message.
   Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
   Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
 
-  /// all_gather in which rank r gives counts[r] elements, which every rank finds at out + offsets[r] (nullptr: one after
-  /// the other). counts, offsets: size() values, in elements, read before the call returns; counts equal on all ranks,
-  /// offsets given by all ranks or by none. Zero counts are allowed. In place: in == out + offsets[rank()].
+  /// all_gather with counts[r] elements from rank r, stored at out + offsets[r] on every rank (offsets nullptr: the
+  /// parts follow one another). counts, offsets: size() values, in elements, read before the call returns. counts must
+  /// be equal on all ranks; all ranks pass offsets or none does. Zero counts are allowed. In place: in == out +
+  /// offsets[rank()].
   Status all_gather_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
                       const CallOptions* options = nullptr, Work* work = nullptr);
-  /// reduce_scatter in which rank r gets the counts[r] elements that stand at in + offsets[r]. As all_gather_v.
+  /// reduce_scatter in which rank r gets the counts[r] elements at in + offsets[r]. Otherwise as all_gather_v.
   Status reduce_scatter_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
                           Op op, const CallOptions* options = nullptr, Work* work = nullptr);
-  /// in_counts[p] elements at in + in_offsets[p] go to rank p; out_counts[p] from rank p come to out + out_offsets[p].
-  /// A rank knows only its own counts: each pair of ranks checks that they agree on theirs (kMismatch).
+  /// in_counts[p] elements at in + in_offsets[p] go to rank p; out_counts[p] elements from rank p arrive at out +
+  /// out_offsets[p]. Each rank passes its own counts only; each pair of ranks checks that its counts agree (kMismatch).
   Status all_to_all_v(const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out,
                       const uint64_t* out_counts, const uint64_t* out_offsets, Dtype dtype,
                       const CallOptions* options = nullptr, Work* work = nullptr);
 
-  /// Device memory that this rank's connections have taken so far, in bytes; 0 of communicators of host memory.
+  /// Bytes of device memory allocated for this rank's connections so far; 0 for host memory.
   uint64_t device_bytes() const;
 
-  /// Memory that all ranks can reach: calls whose buffers all lie in such memory may go straight from buffer to buffer.
-  /// Collective, equal bytes on all ranks; page-aligned, zeroed. Where ranks are processes, each maps every other's: at
-  /// most the init deadline, errors the same on all ranks. On devices at most 1024 such regions live at once. Errors:
-  /// kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout, kPeerLost, kAborted, kSystem.
+  /// Allocates memory that all ranks can access. A call whose buffers are all in such memory may go straight from
+  /// buffer to buffer. Collective, equal bytes on all ranks; page-aligned, zeroed. Processes map each other's memory,
+  /// within the init deadline, with the same errors on all ranks. Devices hold at most 1024 such regions at a time.
+  /// Errors: kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout, kPeerLost, kAborted,
+  /// kSystem.
   Expected<void*> alloc(uint64_t bytes);
-  /// Collective. On devices waits for this rank's calls; no replay of a graph that holds a call on this memory may be
-  /// under way or follow. Freed with the communicator otherwise. Errors: kInvalidArgument, those of alloc; after an
-  /// error the memory stays until the communicator ends.
+  /// Collective. On devices it waits for this rank's calls; no replay of a graph with a call on this memory may be
+  /// running or follow. The communicator frees the rest when it ends. Errors: kInvalidArgument, the errors of alloc.
+  /// After an error the memory stays allocated until the communicator ends.
   Status free(void* ptr);
 
-  /// Memory of the caller's own, which alloc did not make, for the same purpose; on devices memory of cuMemAlloc
-  /// (cudaMalloc, a tensor of PyTorch) on this rank's device, all or part of one allocation. Collective; bytes may
-  /// differ between ranks. Other processes open an allocation once, however many registrations lie in it.
+  /// Registers the caller's own memory for the same purpose. On devices: all or part of one cuMemAlloc allocation
+  /// (cudaMalloc, a PyTorch tensor) on this rank's device. Collective; bytes may differ between ranks. Other processes
+  /// open an allocation once for all its registrations.
   ///
-  /// At every call each rank looks whether its buffers still belong to the allocation that it has registered. When one
-  /// does not, or was never registered, all ranks run the call through staging memory (explain_plan names both ways);
-  /// a captured call decides when it is captured. That is a safety net: until it is deregistered, or the
-  /// communicator destroyed, on all ranks, other processes have it mapped, and CUDA leaves undefined what freeing it
-  /// then does.
+  /// Each call checks that its buffers still belong to their registered allocation. If one does not, or was never
+  /// registered, all ranks run the call through staging memory (explain_plan names both paths). A captured call decides
+  /// at capture. This is only a safety net: other processes keep the memory mapped until all ranks deregister it or
+  /// destroy the communicator, and freeing mapped memory is undefined in CUDA.
   ///
-  /// Where threads reach one another's memory anyway nothing is exchanged and the call is not collective, nor where no
-  /// call goes from buffer to buffer (by streams, through host memory, device_direct = off): it is noted, no more.
+  /// If ranks are threads that reach each other's memory, or if no call goes from buffer to buffer (streams, host
+  /// memory, device_direct = off), the registration is only noted: nothing is exchanged and the call is not collective.
   /// Errors: kInvalidArgument (memory of another device, beyond its allocation, registered already), kUnsupported
-  /// (memory that other processes cannot open: managed, pooled, of cuMemCreate; host memory between processes), those
-  /// of alloc. O(ranks) opened handles.
+  /// (memory that other processes cannot open: managed, pooled, from cuMemCreate; host memory between processes), the
+  /// errors of alloc. O(ranks) opened handles.
   Status register_memory(void* ptr, uint64_t bytes);
-  /// Ends it: `ptr` as it was registered, also after its memory was freed. Collective, and waits, as free. When it
-  /// returns ok no other process has the memory mapped for it. Errors: kInvalidArgument (not registered), kMismatch
-  /// (ranks mean different registrations; none has ended), those of alloc.
+  /// Ends a registration. `ptr` is the registered pointer; its memory may already be freed. Collective, and waits as
+  /// free does. After it returns ok, no other process has the memory mapped for it. Errors: kInvalidArgument (not
+  /// registered), kMismatch (ranks pass different registrations; all stay registered), the errors of alloc.
   Status deregister_memory(void* ptr);
 
-  // Communicators of other ranks (docs/communicators.md). These calls wait for all ranks that take part, so each rank
-  // needs a thread of its own. Parent and children are independent: they may be used, aborted and destroyed in any order.
-  // They wait at most the init deadline, and return kAborted when a rank aborts this communicator meanwhile (not shrink).
+  // New communicators from this one (docs/communicators.md). These calls wait for all participating ranks, therefore
+  // each rank needs its own thread. They wait at most the init deadline. All but shrink return kAborted if a rank
+  // aborts this communicator meanwhile. Parent and children are independent: use, abort and destroy them in any order.
 
-  /// Collective. Ranks of equal colour get a communicator of their own, ordered by (key, rank); nullptr, and ok, where
-  /// colour is kNoColour (or negative). Errors are returned to all ranks: kMismatch, kTimeout (names the ranks that did
-  /// not come), kPeerLost, kAborted, kSystem, kInvalidArgument (a rank's config).
+  /// Collective. Ranks of equal colour form a communicator, ordered by (key, rank). Colour kNoColour (or any negative):
+  /// ok and nullptr. All ranks get the same errors: kMismatch, kTimeout (names the missing ranks), kPeerLost, kAborted,
+  /// kSystem, kInvalidArgument (a rank's config).
   Expected<std::unique_ptr<Communicator>> split(int colour, int key, const Config& config = {});
-  /// Collective over the ranks that live and are not in `excluded`, also after an error or abort: they agree on who is
-  /// left, and get a communicator of those, in the order of their ranks. A rank that dies meanwhile is left out too.
-  /// `excluded` must be equal on all callers; the excluded ranks do not call. Errors: kTimeout (names the ranks that
-  /// live but did not come), kMismatch (another rank excluded this one), kAborted (the token), kSystem.
+  /// Collective over the live ranks that are not in `excluded`, also after an error or abort. They agree on the
+  /// surviving ranks and form a communicator of them, in rank order. A rank that dies meanwhile is left out too.
+  /// `excluded` must be equal on all callers; excluded ranks do not call. Errors: kTimeout (names the ranks that are
+  /// alive but did not call), kMismatch (another rank excluded this one), kAborted (the token), kSystem.
   Expected<std::unique_ptr<Communicator>> shrink(const std::vector<Rank>& excluded = {}, const Config& config = {});
-  /// Collective over this communicator's ranks, which keep their ranks, and new_nranks - size() newcomers, which call
-  /// init_rank(new_nranks, id, rank) with ranks from size() on. Only rank 0 need pass the id. Errors: those of init_rank.
+  /// Collective over this communicator's ranks, which keep their numbers, and new_nranks - size() newcomers, which call
+  /// init_rank(new_nranks, id, rank) with ranks from size() on. Only rank 0 needs the id. Errors: those of init_rank.
   Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
 
-  /// Waits until this rank's outstanding work is done and returns its first error; after that no call is accepted but
-  /// abort, error and shrink. kMismatch too if another rank's last 64 calls are seen to differ from this rank's.
-  /// Not needed before destruction, which waits likewise.
+  /// Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error and shrink are
+  /// accepted. Also returns kMismatch if another rank's last 64 calls differ from this rank's. Optional: destruction
+  /// waits too.
   Status finalize();
   /// From any thread.
   void abort();
-  /// Ok, or the error after which this communicator refuses work. Never blocks.
+  /// Ok, or the error that stopped this communicator. Never blocks.
   Status error() const;
-  /// Which plan a call of this shape gets, and why.
+  /// The plan of such a call, and the reason for it.
   std::string explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op);
-  /// How long the planner expects such a call to take, in microseconds; equal on all ranks. Of options: row, algorithm
-  /// and promises count. Errors: kInvalidArgument, kUnsupported (no algorithm that the options leave), and for send and
-  /// recv, which have no plan.
+  /// The planner's forecast for such a call in microseconds, equal on all ranks. Uses row, algorithm and promises of
+  /// options. Errors: kInvalidArgument, kUnsupported (no algorithm satisfies the options; send and recv have no plan).
   Expected<double> forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root = 0,
                                const CallOptions* options = nullptr);
 
@@ -248,13 +247,12 @@ class RONDO_API Communicator {
   std::unique_ptr<CommunicatorImpl> impl_;
 };
 
-/// Settings that are weaker than any file and stronger than the built-in defaults, as lines of a configuration file:
-/// for libraries whose users know them by other names. `from` is what `rondo info` and errors call the source. They
-/// replace those of an earlier call, and count for what is made afterwards. Errors: kInvalidArgument. Thread safety:
-/// any thread.
+/// Sets settings that override the built-in defaults only, as lines of a configuration file: for libraries with setting
+/// names of their own. `rondo info` and errors show `from` as their source. A call replaces the settings of earlier
+/// calls and affects communicators made later. Errors: kInvalidArgument. Thread safety: any thread.
 RONDO_API Status set_default_settings(const std::string& lines, const std::string& from);
 
-/// Operations that this thread issues between the two run as one batch (see rondo_group_start).
+/// Operations issued by this thread between start and end run as one batch (see rondo_group_start).
 RONDO_API void group_start();
 RONDO_API Status group_end();
 

@@ -1,13 +1,12 @@
-// HostLayout: which ranks of a communicator stand on the same host.
+// HostLayout: the host of each rank of a communicator.
 //
 //     2x2       0 1 | 2 3        two hosts of two ranks, one host after the other
 //     3+2       0 1 2 | 3 4      hosts of three and of two ranks
 //     0,1,0,1   0 2 | 1 3        the host of each rank: dealt out by turns
 //
-// Hosts are numbered in the order of their first ranks, or as they come in an order that was given (in_order). Within
-// one host ranks may stand in groups that are near to each other (places): on its packages, say. The layout is agreed
-// when a communicator is made and equal on all its ranks, so that plans may depend on it. An int is a layout, too: so
-// many ranks on one host.
+// Hosts are numbered in the order of their first ranks, or in a given order of ranks (in_order). Ranks of one host may
+// form groups that are near to each other (places), on its packages for example. Ranks agree on the layout when the
+// communicator is made; therefore plans may depend on it. An int is a layout too: that many ranks on one host.
 //
 // Thread safety: a value.
 #pragma once
@@ -31,21 +30,21 @@ class HostLayout {
   /// keys[r]: equal for ranks of one host, and for no others. At least one rank. O(ranks * log ranks).
   RONDO_API static HostLayout of(const std::vector<std::string>& keys);
   RONDO_API static HostLayout of(const std::vector<int>& keys);
-  /// "2x4", "3+2", "0,1,0,1" as above, or "4": ranks of one host. Errors: kInvalidArgument.
+  /// "2x4", "3+2", "0,1,0,1" as above, or "4": four ranks on one host. Errors: kInvalidArgument.
   RONDO_API static Expected<HostLayout> parse(std::string_view text);
-  /// Hosts of so many ranks each, one after the other.
+  /// Hosts with ranks_each ranks, one host after the other.
   RONDO_API static HostLayout uniform(int num_hosts, int ranks_each);
-  /// What parse reads, in its shortest form. The order does not show.
+  /// The shortest text that parse() accepts. It omits the order.
   RONDO_API std::string text() const;
 
-  /// The same hosts, whose ranks stand in a row in this order; hosts are numbered as they come there. `order`: all
-  /// ranks, those of a host one behind the other. Errors: kInvalidArgument (it is none).
+  /// The same hosts with their ranks in this order; hosts are renumbered by their first place in it. `order`: all
+  /// ranks, those of a host contiguous. Errors: kInvalidArgument (not such an order).
   RONDO_API Expected<HostLayout> in_order(const std::vector<Rank>& order) const;
-  /// This layout of one host, and which of its ranks are near to each other.
+  /// This layout of one host, with groups of its ranks that are near to each other.
   RONDO_API HostLayout with_places(HostLayout places) const;
-  /// What rings and trees follow: the hosts, or within one host the groups that with_places has said; else the host.
+  /// The groups that rings and trees follow: the hosts, or on one host the groups of with_places (else the whole host).
   const HostLayout& places() const { return places_ != nullptr ? *places_ : *this; }
-  /// The same hosts without order or places: what parse() makes of text().
+  /// The same hosts without order or places, equal to parse(text()).
   RONDO_API HostLayout by_rank() const;
 
   int nranks() const { return nranks_; }
@@ -57,19 +56,19 @@ class HostLayout {
   }
   /// Of the host with the most ranks.
   RONDO_API int most_ranks() const;
-  /// Ranks of a host count from 0, ascending, or in the order that was given.
+  /// Ranks of a host count from 0, ascending, or in the given order.
   Rank rank(int host, int local) const {
     return rank_at(one_host() ? local : first_[static_cast<size_t>(host)] + local);
   }
   int local(Rank rank) const { return one_host() ? rank : position(rank) - first_[static_cast<size_t>(host(rank))]; }
   bool same_host(Rank a, Rank b) const { return host(a) == host(b); }
 
-  /// All ranks in a row, one host after the other: what a ring follows, so that it enters each host once. Where no
-  /// order was given and the ranks of a host follow one another already, that is their own order.
+  /// All ranks in a row, one host after the other. Rings follow it and enter each host once. It is the identity if no
+  /// order was given and the ranks of each host are already contiguous.
   Rank rank_at(int position) const { return one_host() ? position : ranks_[static_cast<size_t>(position)]; }
   int position(Rank rank) const { return one_host() ? rank : position_[static_cast<size_t>(rank)]; }
 
-  /// By rank; empty where all are on one host.
+  /// By rank; empty if all are on one host.
   const std::vector<int32_t>& hosts() const { return host_; }
   friend bool operator==(const HostLayout& a, const HostLayout& b) {
     return a.nranks_ == b.nranks_ && a.host_ == b.host_ && a.ranks_ == b.ranks_ &&
@@ -79,7 +78,7 @@ class HostLayout {
  private:
   void number();
   int nranks_;
-  std::vector<int32_t> host_, position_;  // by rank; all four are empty where there is one host
+  std::vector<int32_t> host_, position_;  // by rank; all four are empty for one host
   std::vector<int32_t> ranks_;            // by position
   std::vector<int32_t> first_;            // by host: its first position; and the end
   std::shared_ptr<const HostLayout> places_;

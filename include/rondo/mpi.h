@@ -1,12 +1,12 @@
-// rondo::mpi: communicators for programs that are MPI's already. Header-only, so that librondo links no MPI and the
-// program's own mpi.h, Open MPI's, MPICH's or another's, is the one that counts.
+// rondo::mpi: communicators for MPI programs. Header-only: librondo links no MPI, and the header uses the program's own
+// mpi.h (Open MPI, MPICH or another).
 //
 //   auto comm = rondo::mpi::make_communicator(MPI_COMM_WORLD);
 //
-// MPI serves once, to hand over the unique id. After that the communicator is rondo's like any other: it needs nothing
-// of MPI, and neither may outlive or precede the other. CMake: rondo::mpi, after find_package(MPI) (docs/launch.md).
+// MPI is used once, to distribute the unique id. Afterwards the communicator does not depend on MPI, and their
+// lifetimes are independent. CMake: rondo::mpi, after find_package(MPI) (docs/launch.md).
 //
-// Thread safety: that of the MPI functions named below, at the level that the program has asked MPI for.
+// Thread safety: that of the MPI functions named below, at the thread level the program requested from MPI.
 #pragma once
 
 #include <mpi.h>
@@ -26,7 +26,7 @@ namespace internal {
 
 inline Status refusal(std::string why) { return Status(StatusCode::kInvalidArgument, "rondo::mpi: " + std::move(why)); }
 
-/// Of communicators whose error handler returns; MPI's default ends the program instead.
+/// For communicators whose error handler returns; MPI's default ends the program instead.
 inline Status status_of(int result, const char* function) {
   if (result == MPI_SUCCESS) return {};
   char words[MPI_MAX_ERROR_STRING] = "";
@@ -35,7 +35,7 @@ inline Status status_of(int result, const char* function) {
   return Status(StatusCode::kSystem, std::string("rondo::mpi: ") + function + " failed: " + words);
 }
 
-/// May be asked before MPI_Init and after MPI_Finalize, unlike everything else of MPI's.
+/// These two MPI functions may be called before MPI_Init and after MPI_Finalize.
 inline Status check_running() {
   int initialised = 0, finalised = 0;
   MPI_Initialized(&initialised);
@@ -55,7 +55,7 @@ inline Status check_comm(MPI_Comm comm) {
   return {};
 }
 
-/// What rank 0 tells the others: the id, or why there is none, so that nobody waits for ranks that will not come.
+/// Rank 0's broadcast: the id, or the reason why there is none. No rank then waits for ranks that will not come.
 struct Announcement {
   int32_t code = 0;  // StatusCode
   char why[508] = "";
@@ -86,16 +86,16 @@ inline Expected<UniqueId> share_id(MPI_Comm comm, Rank rank) {
 
 }  // namespace internal
 
-/// Collective over `comm`, an intracommunicator (MPI_COMM_WORLD, one of MPI_Comm_split, ...): a communicator of the
-/// same ranks with the same numbers. `comm` is used until this returns and may be freed then.
+/// Collective over `comm`, an intracommunicator (MPI_COMM_WORLD, a result of MPI_Comm_split, ...). Makes a communicator
+/// of the same ranks with the same numbers. `comm` is used until this returns and may be freed then.
 ///
-/// Waits for MPI as MPI_Bcast does, without deadline and deaf to config.abort, then for all ranks as
-/// Communicator::init_rank does. Errors: kInvalidArgument, on the calling rank alone (MPI not initialised or finalised
-/// already; MPI_COMM_NULL; an intercommunicator); kSystem (MPI's, where comm's error handler returns); on all ranks,
-/// whatever keeps rank 0 from making the id; those of init_rank. One MPI_Bcast of 640 bytes from rank 0, O(log ranks),
-/// and init_rank.
+/// Waits for MPI as MPI_Bcast does, without a deadline and without regard to config.abort, then for all ranks as
+/// Communicator::init_rank does. Errors: kInvalidArgument, on the calling rank only (MPI not initialised or already
+/// finalised; MPI_COMM_NULL; an intercommunicator); kSystem (from MPI, if comm's error handler returns); on all ranks,
+/// rank 0's error in making the id; those of init_rank. One MPI_Bcast of 640 bytes from rank 0, O(log ranks), and
+/// init_rank.
 ///
-/// Programs of MPI's Sessions alone are taken for uninitialised: MPI_Initialized says so of them.
+/// A program that uses only MPI Sessions counts as uninitialised, because MPI_Initialized reports so.
 inline Expected<std::unique_ptr<Communicator>> make_communicator(MPI_Comm comm, const Config& config = {}) {
   RONDO_TRY(internal::check_comm(comm));
   Rank rank = 0;
@@ -138,7 +138,7 @@ inline std::string name_of_op(MPI_Op op) {
 
 }  // namespace internal
 
-/// The element type of the same bits. Errors: kUnsupported, naming the type: rondo has no 16-bit integers, complex
+/// The element type with the same bits. Errors: kUnsupported, naming the type: rondo has no 16-bit integers, complex
 /// numbers, long double or derived types. MPI has no half precision and no bfloat16; name those as Dtype. O(1).
 inline Expected<Dtype> dtype_of(MPI_Datatype type) {
   using internal::is_any_of;
@@ -156,7 +156,7 @@ inline Expected<Dtype> dtype_of(MPI_Datatype type) {
   return Status(StatusCode::kUnsupported, "rondo::mpi: there is no element type for " + internal::name_of_type(type));
 }
 
-/// The operator of the same name. Integers wrap, and max and min propagate NaN, where MPI leaves both open. Errors:
+/// The operator of the same name. Integers wrap, and max and min propagate NaN; MPI leaves both open. Errors:
 /// kUnsupported, naming the operator. O(1).
 inline Expected<Op> op_of(MPI_Op op) {
   if (op == MPI_SUM) return Op::kSum;

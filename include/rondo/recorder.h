@@ -1,13 +1,15 @@
-// The words in which algorithms are written, and Recorder: the P that turns an algorithm's text into one rank's
-// RankSchedule. Algorithms outside of this library are written in the same words (algorithm.h).
+// The verbs of algorithms, and Recorder: the P that turns an algorithm's definition into one rank's RankSchedule.
+// Algorithms outside of this library use the same verbs (algorithm.h).
 //
-// An algorithm states, in this order: how the buffers are cut (`chunks`), then lanes, and in each lane the verbs.
-// Every verb checks its operands at once. The first wrong statement is kept in words (`error`), with the line of the
-// text that it stands in, and nothing is recorded from there on. Equal port sets share one table entry.
+// A definition states, in this order: the number of chunks of each buffer (`chunks`), then lanes, and in each lane the
+// verbs. Every verb checks its operands at once. The Recorder keeps the first error with its source line (`error`) and
+// records nothing after it. Equal port sets share one table entry.
 //
-// Every verb ends with an argument that nobody writes, `at`: the compiler fills in the line of the call, for messages.
+// Every verb ends with a default argument, `at`, that callers leave out: the compiler fills in the line of the call,
+// for messages.
 //
-// Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one text, two readers).
+// Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one definition, two
+// readers).
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +20,7 @@
 #include "rondo/rondo.h"
 #include "rondo/schedule.h"
 
-/// Stands before a text that a kernel may have inlined (src/device/engine/device_prims.h): callable on host and device.
+/// Marks a definition that a kernel may inline (src/device/engine/device_prims.h): callable on host and device.
 #if defined(__CUDACC__)
 #define RONDO_TEXT __host__ __device__ __forceinline__
 #else
@@ -37,19 +39,19 @@ constexpr Chunk in(int first, int num = 1) { return {Buffer::kIn, first, num}; }
 constexpr Chunk out(int first, int num = 1) { return {Buffer::kOut, first, num}; }
 constexpr Chunk scratch(int first, int num = 1) { return {Buffer::kScratch, first, num}; }
 
-/// Says of a reduction that its result holds all contributions for the first time.
+/// kFinal: the result of this reduction holds all contributions for the first time.
 enum class Sum { kPartial, kFinal };
 
-/// Where the own source stands among the operands of a reduction: after `position` received ones.
+/// The rank's own source follows `position` received operands in the order of addition.
 struct Order {
   int position = 0;
 };
 inline constexpr Order kOwnFirst{0};
 constexpr Order own_after(int received) { return {received}; }
 
-/// A line of an algorithm's text, for messages. Known on the host only.
+/// A source line of a definition, for messages. Known on the host only.
 struct TextLine {
-  const char* file = nullptr;  // as the compiler names it; nullptr: not known
+  const char* file = nullptr;  // as the compiler names it; nullptr: unknown
   int line = 0;
 
   /// The line of the call that leaves this argument out.
@@ -60,10 +62,10 @@ struct TextLine {
     return {file, line};
   }
 #endif
-  /// "ring.h:52"; empty when it is not known.
+  /// "ring.h:52"; empty if unknown.
   RONDO_API std::string text() const;
 };
-/// Of one rank's instructions, by lane and pc.
+/// Source lines of one rank's instructions, by lane and pc.
 using TextLines = std::vector<std::vector<TextLine>>;
 
 class Recorder {
@@ -73,10 +75,10 @@ class Recorder {
     s_.nranks = nranks;
   }
 
-  /// How many chunks each buffer is cut into, 1..65535. Scratch is none, or cut into as many as in or out: its chunk c
-  /// is then as long as theirs, and holds the type that travels.
+  /// Number of chunks of each buffer, 1..65535. scratch_chunks is 0 or equals in_chunks or out_chunks: scratch chunk c
+  /// has the length of their chunk c, and the wire type.
   RONDO_API void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0, TextLine at = TextLine::here());
-  /// Instructions that follow go to lane `index`.
+  /// The following instructions go to lane `index`.
   RONDO_API void lane(int index, TextLine at = TextLine::here());
   /// A set of ports. Receive sets are listed in the order of addition.
   PortSet ports(std::initializer_list<Port> p) { return PortSet(p); }
@@ -93,7 +95,7 @@ class Recorder {
   void recv(const PortSet& from, Chunk dst, TextLine at = TextLine::here()) {
     put(at, Verb::kRecv, nullptr, &from, &dst, nullptr);
   }
-  void recv_send(const PortSet& from, Chunk shape, const PortSet& to,  // `shape`: whose extent the message has
+  void recv_send(const PortSet& from, Chunk shape, const PortSet& to,  // the message has the extent of `shape`
                  TextLine at = TextLine::here()) {
     put(at, Verb::kRecvSend, nullptr, &from, nullptr, &to, Sum::kPartial, {}, &shape);
   }
@@ -112,9 +114,9 @@ class Recorder {
                              TextLine at = TextLine::here()) {
     put(at, Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
   }
-  /// The lane goes on only when `lane` has finished its instruction `pc` in the same loop.
+  /// The lane continues after `lane` has finished its instruction `pc` in the same loop.
   RONDO_API void wait(int lane, int pc, TextLine at = TextLine::here());
-  /// The next recorded instruction touches the peers' buffers themselves (see kFlagDirect).
+  /// The next recorded instruction accesses the peers' own buffers (see kFlagDirect).
   Recorder& direct() {
     next_flags_ |= kFlagDirect;
     return *this;
@@ -134,11 +136,11 @@ class Recorder {
     put(at, Verb::kRecv, nullptr, &from, nullptr, nullptr);
   }
 
-  /// From now on the line of each instruction is kept there, too.
+  /// From now on also stores the source line of each instruction there.
   void keep_lines(TextLines* lines) { lines_ = lines; }
-  /// The first wrong statement in words, with its place; empty when there is none.
+  /// The first error with its place; empty if there is none.
   const std::string& error() const { return error_; }
-  /// To which lane the next instruction goes.
+  /// The lane of the next instruction.
   size_t current_lane() const { return lane_; }
   RankSchedule take() { return std::move(s_); }
 
@@ -155,8 +157,8 @@ class Recorder {
   std::vector<uint16_t> index_;  // hash table of port sets: open addressing, 0 is free, 2^k slots
   size_t lane_ = 0;
   uint8_t next_flags_ = 0;
-  Verb verb_ = Verb::kWait;  // that is being recorded
-  TextLine at_;              // where it stands
+  Verb verb_ = Verb::kWait;  // the verb that is being recorded
+  TextLine at_;              // its source line
   TextLines* lines_ = nullptr;
   std::string error_;
 };

@@ -1,14 +1,13 @@
 /* rondo's C ABI.
  *
- * Every function returns a rondo_status; nothing is thrown. rondo_last_error() gives the sentence that belongs to it:
- * rank, peer, operation, sequence number and the remedy. A call's shape is fixed from the first release: later features
- * arrive as fields of rondo_call and rondo_config, whose size_bytes says how many of them the caller knows.
+ * Every function returns a rondo_status; nothing is thrown. rondo_last_error() gives its full sentence: rank, peer,
+ * operation, sequence number and the remedy. Function signatures do not change: later features become fields of
+ * rondo_call and rondo_config, whose size_bytes shows how many fields the caller was compiled with.
  *
  * Thread safety: different communicators may be used from different threads at once. Calls on one communicator are
- * serialised inside; their order, which must be equal on all ranks, is the caller's business. rondo_comm_abort may be
- * called from any thread at any time. In a child of fork() every call on a communicator of the parent returns
- * RONDO_UNSUPPORTED, and rondo_comm_destroy leaves the parent's alone. pthread_cancel takes effect after the call.
- */
+ * serialised inside; the caller must issue them in the same order on all ranks. rondo_comm_abort may be called from
+ * any thread at any time. In a child of fork() every call on a communicator of the parent returns RONDO_UNSUPPORTED,
+ * and rondo_comm_destroy does not affect the parent's. pthread_cancel takes effect after the call. */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
 
@@ -21,7 +20,7 @@
 #define RONDO_API
 #endif
 
-/* In C++ an enum without a named type cannot hold every int that a caller may pass. */
+/* In C++ an enum without a fixed underlying type cannot hold every int that a caller may pass. */
 #ifdef __cplusplus
 #define RONDO_ENUM_INT : int
 extern "C" {
@@ -31,7 +30,7 @@ extern "C" {
 
 typedef struct rondo_comm rondo_comm; /* one rank's end of a communicator */
 typedef struct rondo_work rondo_work; /* one asynchronous operation */
-typedef struct rondo_abort rondo_abort; /* ends the making of communicators from another thread */
+typedef struct rondo_abort rondo_abort; /* cancels the making of communicators from another thread */
 
 typedef enum rondo_status RONDO_ENUM_INT {
   RONDO_OK = 0,
@@ -61,7 +60,7 @@ typedef enum rondo_dtype RONDO_ENUM_INT {
   RONDO_BFLOAT16 = 9,
   RONDO_FLOAT8_E4M3 = 10,
   RONDO_FLOAT8_E5M2 = 11,
-  RONDO_DTYPE_DEFAULT = 255 /* in rondo_call: follow from the call's dtype */
+  RONDO_DTYPE_DEFAULT = 255 /* in rondo_call: derived from the call's dtype */
 } rondo_dtype;
 
 typedef enum rondo_op RONDO_ENUM_INT {
@@ -73,22 +72,23 @@ typedef enum rondo_op RONDO_ENUM_INT {
   RONDO_PREMUL_SUM = 5
 } rondo_op;
 
-/* Where all buffers of a communicator lie, on all its ranks. */
+/* The memory of all buffers of a communicator, equal on all its ranks. */
 typedef enum rondo_memory RONDO_ENUM_INT {
   RONDO_MEMORY_HOST = 0,
   RONDO_MEMORY_CUDA = 1 /* device memory, reached through the CUDA driver */
 } rondo_memory;
 
-/* Promises about the bits of a result (rondo_call.promises). What cannot be kept is refused, not ignored. */
+/* Promises about the bits of a result (rondo_call.promises). rondo refuses a promise that it cannot keep. */
 enum {
-  RONDO_PROMISE_SAME_BITS_PER_RUN = 1 << 0, /* always kept: same inputs, same plan, same bits */
-  RONDO_PROMISE_RANK_ORDER = 1 << 1,        /* the bits of adding ranks 0..N-1 in one process, in that order */
-  RONDO_PROMISE_SAME_BITS_PER_SIZE = 1 << 2,      /* an element's bits do not depend on how many elements the call has */
+  RONDO_PROMISE_SAME_BITS_PER_RUN = 1 << 0,       /* always kept: same inputs, same plan, same bits */
+  RONDO_PROMISE_RANK_ORDER = 1 << 1,              /* the bits of one process that adds ranks 0..N-1 in that order */
+  RONDO_PROMISE_SAME_BITS_PER_SIZE = 1 << 2,      /* an element's bits do not depend on the call's element count */
   RONDO_PROMISE_SAME_BITS_PER_ALGORITHM = 1 << 3, /* ... nor on the algorithm */
   RONDO_PROMISE_SAME_BITS_PER_TRANSPORT = 1 << 4  /* ... nor on whether ranks are threads or processes */
 };
 
-/* 128 bytes that every rank of a communicator gets: addresses, port, 128-bit secret. Treat as opaque and confidential. */
+/* 128 bytes that every rank of a communicator gets: addresses, port, 128-bit secret. Treat as opaque and
+ * confidential. */
 typedef struct rondo_unique_id {
   char bytes[128];
 } rondo_unique_id;
@@ -97,33 +97,33 @@ typedef struct rondo_config {
   size_t size_bytes;  /* sizeof(rondo_config) */
   double deadline_s;  /* of an operation; 0: RONDO_TIMEOUT_S or 600 */
   double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
-  const rondo_abort* abort; /* raised: making the communicator, and its children, ends with RONDO_ABORTED; or NULL */
-  const char* settings;     /* lines "key = value" as in a file, stronger than it and the environment; or NULL */
+  const rondo_abort* abort; /* once raised, making the communicator or its children ends with RONDO_ABORTED; or NULL */
+  const char* settings;     /* lines "key = value" of a configuration file; override the file and the environment; or
+                             * NULL */
   rondo_memory memory;      /* of all buffers; equal on all ranks */
   int device;               /* RONDO_MEMORY_CUDA: this rank's device; -1: the calling thread's current one (else 0) */
-  const int* devices; /* RONDO_MEMORY_CUDA, init_all: nranks devices, perhaps equal; NULL: rank modulo their number */
+  const int* devices; /* RONDO_MEMORY_CUDA, init_all: nranks devices, repeats allowed; NULL: rank modulo their number */
 } rondo_config;
 #define RONDO_CONFIG_INIT \
   { sizeof(rondo_config), 0, 0, NULL, NULL, RONDO_MEMORY_HOST, -1, NULL }
 
-/* rondo_comm_split: this rank takes part and gets no communicator. */
+/* rondo_comm_split: this rank takes part but gets no communicator. */
 #define RONDO_NO_COLOUR (-1)
 
 typedef struct rondo_call {
   size_t size_bytes;       /* sizeof(rondo_call) */
-  void* stream;            /* RONDO_MEMORY_CUDA: the CUDA stream in which the call is ordered; NULL: the default one */
+  void* stream;            /* RONDO_MEMORY_CUDA: the CUDA stream that orders the call; NULL: the default one */
   rondo_dtype wire;        /* RONDO_DTYPE_DEFAULT: the call's dtype */
-  rondo_dtype accumulator; /* RONDO_DTYPE_DEFAULT: that of the dtype */
+  rondo_dtype accumulator; /* RONDO_DTYPE_DEFAULT: the dtype's accumulator */
   rondo_dtype output;      /* RONDO_DTYPE_DEFAULT: the call's dtype */
   uint32_t promises;       /* RONDO_PROMISE_* or 0 */
   double deadline_s;       /* 0: the communicator's */
   const char* algorithm;   /* NULL: the planner's choice; equal on all ranks */
   const void* premul;      /* RONDO_PREMUL_SUM: this rank's scale, one element of the call's accumulator type */
   uint64_t tag;            /* shown in traces and errors */
-  rondo_memory
-      premul_memory; /* where premul stands; in device memory it is read when the call runs, of the input's type */
-  int min_blocks;    /* RONDO_MEMORY_CUDA: thread blocks of the call's launch, at least and at most, up to 1024 and */
-  int max_blocks;    /* within the communicator's; 0: the communicator's. Equal on all ranks */
+  rondo_memory premul_memory; /* memory of premul; device memory is read when the call runs, in the input's type */
+  int min_blocks;             /* RONDO_MEMORY_CUDA: least and most thread blocks of the call's launch, up to 1024 and */
+  int max_blocks;             /* within the communicator's limits; 0: those limits. Equal on all ranks */
   void* launch_event; /* RONDO_MEMORY_CUDA: a CUDA event, recorded when the call's kernel has begun; NULL: none */
 } rondo_call;
 #define RONDO_CALL_INIT                                                                                           \
@@ -135,46 +135,47 @@ typedef struct rondo_call {
 /* "0.1.0" */
 RONDO_API const char* rondo_version(void);
 RONDO_API const char* rondo_status_string(rondo_status status);
-/* The last error's sentence on this communicator, or of this thread when comm is NULL. Valid until this thread asks again. */
+/* The last error of this communicator, or of this thread if comm is NULL. Valid until this thread's next call of it. */
 RONDO_API const char* rondo_last_error(const rondo_comm* comm);
 
-/* Makes an id and opens its rendezvous in this process: the process must live until all ranks have joined. */
+/* Makes an id and opens its rendezvous in this process, which must live until all ranks have joined. */
 RONDO_API rondo_status rondo_get_unique_id(rondo_unique_id* id);
 /* Collective. Every rank passes the same id and nranks and its own rank. */
 RONDO_API rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
                                             const rondo_config* config);
 /* All ranks of a communicator inside this process: comms[0..nranks-1]. */
 RONDO_API rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config);
-/* Rank and number of ranks from torchrun's, mpirun's or srun's variables; without any, one rank (docs/launch.md). */
+/* Rank and number of ranks from torchrun's, mpirun's or srun's variables; one rank without any (docs/launch.md). */
 RONDO_API rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config);
 RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
 RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
-/* RONDO_OK, or the error after which the communicator refuses further work. Never blocks. */
+/* RONDO_OK, or the error that stopped the communicator. Never blocks. */
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
-/* From any thread: operations under way and to come on all ranks return RONDO_ABORTED naming this rank. */
+/* From any thread: current and later operations on all ranks return RONDO_ABORTED, which names this rank. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
-/* Waits for this rank's outstanding work and returns its first error; after that no call is accepted but abort, error,
- * shrink and destroy. RONDO_MISMATCH too if another rank's last 64 calls are seen to differ from this rank's. */
+/* Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error, shrink and
+ * destroy are accepted. Also returns RONDO_MISMATCH if another rank's last 64 calls differ from this rank's. */
 RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
-/* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work may be waited for or freed
- * later: it says how it ended. */
+/* Waits for this rank's outstanding work, then frees everything. comm may be NULL. A rondo_work stays valid and
+ * reports the result. */
 RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
 
-/* An abort handle for rondo_config.abort: raise may be called from any thread at any time; what was given the handle
- * and waits returns RONDO_ABORTED at most 100 ms later. free: communicators that were given the handle do not need it. */
+/* An abort handle for rondo_config.abort. raise may be called from any thread at any time: calls that wait with the
+ * handle return RONDO_ABORTED at most 100 ms later. free: communicators do not need their handle any more. */
 RONDO_API rondo_status rondo_abort_create(rondo_abort** abort);
 RONDO_API rondo_status rondo_abort_raise(rondo_abort* abort);
 RONDO_API rondo_status rondo_abort_free(rondo_abort* abort);
 
-/* Communicators of other ranks; docs/communicators.md. They wait for all ranks that take part, at most the init deadline,
- * so each rank needs a thread of its own. comm stays as it was; it and the new one may be destroyed in any order.
+/* New communicators from an existing one; docs/communicators.md. These calls wait for all participating ranks, at
+ * most the init deadline; each rank needs its own thread. comm is unchanged; it and the new one may be destroyed in
+ * any order.
  *
- * split:  collective; ranks of equal colour get a communicator of their own, ordered by (key, rank), those with
- *         RONDO_NO_COLOUR (or another negative one) get NULL.
- * shrink: collective over the ranks that live and are not excluded, also after errors and aborts: a communicator of
- *         those, in the order of their ranks. excluded: num_excluded ranks, equal on all callers; they do not call.
- * grow:   collective over comm's ranks, which keep their ranks, and newcomers that call rondo_comm_init_rank with
- *         new_nranks, the same id and the ranks from comm's size on. id may be NULL on all ranks but 0.              */
+ * split:  collective; ranks of equal colour form a communicator, ordered by (key, rank). A rank with RONDO_NO_COLOUR
+ *         (or any negative colour) gets NULL.
+ * shrink: collective over the live ranks that are not excluded, also after errors and aborts: a communicator of them,
+ *         in rank order. excluded: num_excluded ranks, equal on all callers; excluded ranks do not call.
+ * grow:   collective over comm's ranks, which keep their numbers, and newcomers, which call rondo_comm_init_rank with
+ *         new_nranks, the same id and the ranks from comm's size on. id may be NULL on all ranks but 0. */
 RONDO_API rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part,
                                         const rondo_config* config);
 RONDO_API rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
@@ -183,11 +184,11 @@ RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const r
                                        rondo_comm** larger, const rondo_config* config);
 
 /* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
- * rondo_work_wait or rondo_work_free. Of RONDO_MEMORY_CUDA no call blocks: it returns when it stands in its stream, and
- * what goes wrong later stands in rondo_comm_error. In place: all_reduce, broadcast and reduce in == out;
+ * rondo_work_wait or rondo_work_free. With RONDO_MEMORY_CUDA no call blocks: it returns once it is enqueued in its
+ * stream, and rondo_comm_error reports later failures. In place: all_reduce, broadcast and reduce in == out;
  * reduce_scatter and scatter out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems;
- * all_to_all never. Other overlaps
- * are refused. count_elems may be 0 (then still collective). root's and the others' buffers that are not used may be NULL.
+ * all_to_all never. Other overlaps are refused. count_elems may be 0 (still collective). Buffers that a rank does
+ * not use may be NULL.
  *
  * all_reduce:     in, out: count_elems
  * reduce_scatter: in: nranks * count_elems, out: count_elems
@@ -197,7 +198,7 @@ RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const r
  * all_to_all:     in, out: nranks * count_elems; part p of in goes to rank p
  * gather:         in: count_elems, out: nranks * count_elems on the root
  * scatter:        in: nranks * count_elems on the root, out: count_elems
- * barrier:        returns when all ranks have called it                                                             */
+ * barrier:        returns after all ranks have called it */
 RONDO_API rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
                                         rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems,
@@ -218,22 +219,22 @@ RONDO_API rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out
                                      rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work);
 
-/* One message between two ranks, which call send and recv with the same count and type; calls between two ranks match
- * in their order. A send may return before its message is received, or not: calls that wait for each other belong into
+/* One message between two ranks. They call send and recv with the same count and type; calls between two ranks match
+ * in their order. A send may return before its message is received, or not: put calls that wait for each other into
  * a group. peer may be this rank. Zero elements: no message. */
 RONDO_API rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype,
                                   int peer, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
                                   const rondo_call* call, rondo_work** work);
 
-/* Collectives with a count for each rank. counts and offsets: nranks values, in elements, read before the call returns;
- * offsets NULL: the parts stand one after the other. Zero counts are allowed.
+/* Collectives with a count for each rank. counts and offsets: nranks values, in elements, read before the call
+ * returns; offsets NULL: the parts follow one another. Zero counts are allowed.
  *
- * all_gather_v:     rank r gives counts[r] elements, found at out + offsets[r]; counts equal on all ranks, offsets given
- *                   by all ranks or by none. In place: in == out + offsets[rank]
- * reduce_scatter_v: rank r gets the counts[r] elements of the sum that stand at in + offsets[r]; likewise
- * all_to_all_v:     in_counts[p] elements at in + in_offsets[p] go to rank p, out_counts[p] from rank p come to
- *                   out + out_offsets[p]. Each pair of ranks checks that both ends agree (RONDO_MISMATCH)              */
+ * all_gather_v:     rank r gives counts[r] elements, stored at out + offsets[r]; counts equal on all ranks, offsets
+ *                   given by all ranks or by none. In place: in == out + offsets[rank]
+ * reduce_scatter_v: rank r gets the counts[r] elements of the sum at in + offsets[r]; likewise
+ * all_to_all_v:     in_counts[p] elements at in + in_offsets[p] go to rank p, out_counts[p] from rank p arrive at
+ *                   out + out_offsets[p]. Each pair of ranks checks that its counts agree (RONDO_MISMATCH) */
 RONDO_API rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
                                           const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call,
                                           rondo_work** work);
@@ -252,33 +253,35 @@ RONDO_API rondo_status rondo_work_test(rondo_work* work);
 /* Frees without waiting; the operation still completes. */
 RONDO_API rondo_status rondo_work_free(rondo_work* work);
 
-/* Between start and end of this thread, operations on any communicators and ranks of this process are collected; end
- * runs them as one batch: no order among them is promised, so they must not touch one another's output. With work ==
- * NULL an operation in a group is finished when rondo_group_end returns. Groups nest; the outermost end runs. */
+/* Collects the operations that this thread issues on any communicators and ranks of this process between start and
+ * end. end runs them as one batch in no particular order: they must not touch each other's output. With work == NULL
+ * an operation in a group is finished when rondo_group_end returns. Groups nest; the outermost end runs them. */
 RONDO_API rondo_status rondo_group_start(void);
 RONDO_API rondo_status rondo_group_end(void);
 
-/* Memory that all ranks of the communicator can reach. Collective, equal bytes on all ranks. Operations whose buffers
- * all lie in such memory go straight from buffer to buffer. Freed collectively, or with the communicator. */
+/* Memory that all ranks of the communicator can access. Collective, equal bytes on all ranks. Operations whose
+ * buffers are all in such memory go straight from buffer to buffer. Freed collectively, or with the communicator. */
 RONDO_API rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr);
 RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
 
-/* Memory of the caller's own for the same purpose: on devices, all or part of an allocation of cuMemAlloc (cudaMalloc)
- * on this rank's device. Collective; bytes may differ between ranks. Each call looks whether its buffers still belong
- * to what is registered; where one does not, all ranks run the call through staging memory. rondo_deregister is
- * collective too and belongs before the memory is freed: it waits for this rank's calls, and then no other process has
- * the memory mapped. Host memory: nothing to do among threads; RONDO_UNSUPPORTED among processes: use rondo_alloc. */
+/* Registers the caller's own memory for the same purpose: on devices, all or part of an allocation of cuMemAlloc
+ * (cudaMalloc) on this rank's device. Collective; bytes may differ between ranks. Each call checks that its buffers
+ * still belong to the registered allocation; if one does not, all ranks run the call through staging memory. Call
+ * rondo_deregister, also collective, before freeing the memory: it waits for this rank's calls, and afterwards no
+ * other process has the memory mapped. Host memory: a no-op among threads; RONDO_UNSUPPORTED among processes: use
+ * rondo_alloc. */
 RONDO_API rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes);
 RONDO_API rondo_status rondo_deregister(rondo_comm* comm, void* ptr);
 
-/* Writes which plan a call of this shape gets and why, as one line of text, at most capacity bytes with the final 0. */
+/* Writes the plan of such a call and the reason as one line of text, at most capacity bytes with the final 0. */
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
 
-/* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator,
- * the newest num_records of them (0: RONDO_TRACE_RECORDS or 65536); rondo_trace_stop, or destroying the communicator,
- * writes directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes what this rank is doing now to
- * directory/rank-R-comm-C.flight.json for `rondo diagnose`; another thread may be in an operation. */
+/* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator
+ * and keeps the newest num_records (0: RONDO_TRACE_RECORDS or 65536). rondo_trace_stop, or destroying the
+ * communicator, writes directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes this rank's
+ * current state to directory/rank-R-comm-C.flight.json for `rondo diagnose`, even while another thread is in an
+ * operation. */
 RONDO_API rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records);
 RONDO_API rondo_status rondo_trace_stop(rondo_comm* comm);
 RONDO_API rondo_status rondo_flight_record(rondo_comm* comm, const char* directory);

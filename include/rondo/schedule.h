@@ -1,12 +1,12 @@
-// The vocabulary of algorithms and the plain data they are recorded into.
+// Schedules: the plain data that algorithms are recorded into.
 //
 // An algorithm is a header-only template over a recorder-like P (see src/algorithms/). Recording it for one rank gives
 // that rank's RankSchedule: lanes of 16-byte instructions, a table of port sets, chunk counts. A schedule holds no
-// sizes, pointers, threads, element types or transports: the engine, the checker, the simulator and the renderer all
-// take it as their only input.
+// sizes, pointers, threads, element types or transports. It is the only input of the engine, the checker and the
+// renderer.
 //
 // A lane executes its instructions in order, once per loop of the data; lanes of a rank run concurrently. Each
-// instruction moves one message: it gathers the sources {src chunk, received messages}, reduces when there are several,
+// instruction moves one message: it gathers the sources {src chunk, received messages}, reduces if there are several,
 // and scatters to the sinks {dst chunk, sends}.
 //
 // Host and device: plain data, no dependency. tests/schedule/layout_test.cc freezes the layout.
@@ -20,7 +20,7 @@
 
 namespace rondo {
 
-/// The value is the four bits {src, recv, dst, send}; an executor needs one body for all of them.
+/// The value is the four bits {src, recv, dst, send}. An executor needs one body for all of them.
 enum class Verb : uint8_t {
   kWait = 0,
   kCopy = 0b0101,
@@ -51,16 +51,15 @@ constexpr std::string_view verb_name(Verb v) {
   return "?";
 }
 
-/// Where a chunk lives. Each buffer of a schedule has its own chunk count (an all-gather has 1 chunk in, N out).
+/// The buffer of a chunk. Each has its own chunk count (an all-gather has 1 chunk in, N out).
 enum class Buffer : uint8_t { kIn = 0, kOut = 1, kScratch = 2 };
 
-/// What an instruction says beside its verb.
 enum InstructionFlags : uint8_t {
-  kFlagFinal = 1,   // what is written holds every contribution for the first time: avg divides here
-  kFlagDirect = 2,  // recv operands are read from (pull) and send operands written to (push) the peers' own buffers:
-                    // recv port p reads chunk src_first of p's src_buffer (`in` or `out`; also of a plain recv, which
-                    // has no source of its own), send port p writes chunk dst_first of p's `out`
-  kFlagCredit = 4,  // send/recv of a message without elements: "my buffers stand at ..." (entry), "I am done" (exit)
+  kFlagFinal = 1,   // the written data holds every contribution for the first time: avg divides here
+  kFlagDirect = 2,  // recv operands are read from (pull), and send operands written to (push), the peers' own buffers.
+                    // recv port p reads chunk src_first of p's src_buffer (`in` or `out`; also for a plain recv, which
+                    // has no source of its own); send port p writes chunk dst_first of p's `out`
+  kFlagCredit = 4,  // a message without elements: "my buffers are at ..." (entry), "I am done" (exit)
 };
 
 /// 16 bytes, size-free. Chunk ranges are cyclic modulo the buffer's chunk count.
@@ -72,9 +71,9 @@ struct Instruction {
   uint16_t recv_set = 0;   // index into RankSchedule::port_sets; set 0 is empty
   uint16_t send_set = 0;   //   "
   uint16_t src_first = 0;  // chunk; kWait: the lane waited for
-  uint16_t dst_first = 0;  // chunk; kWait: the pc in that lane which must have finished in this loop
+  uint16_t dst_first = 0;  // chunk; kWait: the pc in that lane that must have finished in this loop
   uint16_t num_chunks = 1; // chunks in the message
-  uint16_t src_position = 0;  // order of addition: the own source comes after this many received operands
+  uint16_t src_position = 0;  // order of addition: the rank's own source follows this many received operands
 
   constexpr Buffer src_buffer() const { return static_cast<Buffer>(buffers & 15); }
   constexpr Buffer dst_buffer() const { return static_cast<Buffer>(buffers >> 4); }
@@ -85,9 +84,9 @@ struct Instruction {
 static_assert(sizeof(Instruction) == 16);
 
 /// One end of a connection. A connection is a first-in-first-out sequence of messages.
-/// Unicast (group 0): from one writer to one reader, told apart by `tag`.
-/// Multicast (group > 0): from one writer to a fixed set of readers, each message written once for all of them;
-/// (writer, group, tag) names it, so that every algorithm which shares it must mean the same readers.
+/// Unicast (group 0): from one writer to one reader; `tag` distinguishes several.
+/// Multicast (group > 0): from one writer to a fixed set of readers; each message is written once for all of them.
+/// (writer, group, tag) names it: all algorithms that share one must mean the same readers.
 struct Port {
   Rank peer = 0;
   uint16_t tag = 0;
@@ -101,19 +100,19 @@ inline constexpr uint16_t kUnicast = 0;
 inline constexpr uint16_t kGroupAll = 1;  // every other rank of the communicator
 inline constexpr uint16_t kGroupHost = 2;  // every other rank of the writer's host
 
-/// Of send and recv, which run beside the collectives: all other tags are an algorithm's own.
+/// Reserved for send and recv, which run beside the collectives. Algorithms may use all other tags.
 inline constexpr uint16_t kTagPointToPoint = 0xFFF0;
 
-/// In the order of addition (receive sets) or of any order (send sets).
+/// Receive sets are in the order of addition, send sets in any order.
 using PortSet = std::vector<Port>;
 using Lane = std::vector<Instruction>;
 
 struct RankSchedule {
   Rank rank = 0;
   int32_t nranks = 1;
-  uint16_t in_chunks = 1;       // into how many chunks each buffer is cut
+  uint16_t in_chunks = 1;  // number of chunks of each buffer
   uint16_t out_chunks = 1;
-  uint16_t scratch_chunks = 0;  // 0, or as many as in or out have: chunk c is then as long as theirs
+  uint16_t scratch_chunks = 0;  // 0, or equal to in_chunks or out_chunks: chunk c then has the length of theirs
   std::vector<Lane> lanes;
   std::vector<PortSet> port_sets{PortSet{}};
 
@@ -124,7 +123,7 @@ struct RankSchedule {
   const PortSet& send_ports(const Instruction& i) const { return port_sets[i.send_set]; }
 };
 
-/// All ranks, for the checker, the simulator and the renderer. The engine needs a rank's own only.
+/// All ranks, for the checker and the renderer. The engine needs only its own rank's.
 struct Schedule {
   Collective collective = Collective::kAllReduce;
   int32_t nranks = 1;

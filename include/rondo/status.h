@@ -1,8 +1,8 @@
-// Status and Expected<T>: how every fallible call of rondo reports.
+// Status and Expected<T>, which every fallible call of rondo returns.
 //
-// One table of codes (RONDO_STATUS_CODES) is the source of the C++ enum, the C constants' values, their text and the
-// remedy that is printed with them. The first place that notices an error adds the facts (rank, peer, operation,
-// step, errno); callers pass it on unchanged with RONDO_TRY. Nothing is thrown.
+// RONDO_STATUS_CODES is the only table of codes: it generates the C++ enum, the C constants' values, their text and the
+// printed remedy. The first place that notices an error adds the facts (rank, peer, operation, step, errno); callers
+// pass it on unchanged with RONDO_TRY. Nothing is thrown.
 //
 // Thread safety: a Status is a value; concurrent reads are safe.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace rondo {
 
-// X(name, value, text, remedy). Values are part of the C ABI: append only. A remedy is one that helps with every error
-// of its code; where that differs from error to error it is empty, and the message says what to do.
+// X(name, value, text, remedy). Values are part of the C ABI: append only. A remedy must help with every error of its
+// code; if there is no such remedy it is empty, and each message gives its own.
 #define RONDO_STATUS_CODES(X)                                                                        \
   X(kOk, 0, "ok", "")                                                                                \
   X(kInvalidArgument, 1, "invalid argument", "")                                                     \
@@ -42,9 +42,9 @@ enum class StatusCode : int {
 #undef RONDO_X
 };
 
-/// The short text of a code, "peer lost" say. O(1).
+/// The short text of a code, for example "peer lost". O(1).
 RONDO_API std::string_view status_text(StatusCode code);
-/// What a user can do about any error of this code; empty where each message says that itself.
+/// The remedy for any error of this code; empty if each message gives its own.
 RONDO_API std::string_view status_remedy(StatusCode code);
 
 class [[nodiscard]] Status {
@@ -63,7 +63,7 @@ class [[nodiscard]] Status {
   StatusCode code() const { return detail_ ? detail_->code : StatusCode::kOk; }
   /// The facts, without the code's text and remedy; empty when ok.
   std::string_view message() const { return detail_ ? std::string_view(detail_->message) : std::string_view(); }
-  /// "peer lost: rank 2 ...; restart the job, ..." for people.
+  /// For users: "peer lost: rank 2 ...; restart the job, ...".
   RONDO_API std::string to_string() const;
 
  private:
@@ -75,12 +75,12 @@ class [[nodiscard]] Status {
 };
 
 namespace internal {
-/// Prints the status of an Expected whose value was asked for though it has none, and aborts.
+/// Prints the status of an Expected without value, and aborts.
 [[noreturn]] RONDO_API void no_value(const Status& status);
 }  // namespace internal
 
-/// A value or the Status that says why there is none. Who asks for the value of an error has not looked at ok(): the
-/// status is printed and the process aborts, in every build.
+/// A value, or the Status with the reason why there is none. Reading the value of an error is a bug: it prints the
+/// status and aborts the process, in every build.
 template <class T>
 class [[nodiscard]] Expected {
  public:
@@ -119,14 +119,14 @@ namespace internal {
   do {                                                      \
     if (::rondo::Status rondo_try_ = (expr); !rondo_try_.ok()) return rondo_try_; \
   } while (0)
-// RONDO_TRY_ASSIGN(auto x, call()): declares x from an Expected, or passes its error on.
+// RONDO_TRY_ASSIGN(auto x, call()): declares x from an Expected, or returns its error.
 #define RONDO_CAT2(a, b) a##b
 #define RONDO_CAT(a, b) RONDO_CAT2(a, b)
 #define RONDO_TRY_ASSIGN(lhs, expr)                            \
   auto RONDO_CAT(rondo_e_, __LINE__) = (expr);                 \
   if (!RONDO_CAT(rondo_e_, __LINE__).ok()) return RONDO_CAT(rondo_e_, __LINE__).status(); \
   lhs = std::move(RONDO_CAT(rondo_e_, __LINE__).value())
-// A precondition inside the library: a failure is a bug of rondo's, so it aborts.
+// Checks a precondition inside the library. A failure is a bug in rondo and aborts.
 #define RONDO_CHECK(cond) ((cond) ? (void)0 : ::rondo::internal::check_failed(#cond, __FILE__, __LINE__))
 
 }  // namespace rondo

@@ -1,9 +1,9 @@
-// Tracing from a program: every executed instruction of a communicator on record, and flight records on request.
+// Tracing from a program: records every executed instruction of a communicator, and writes flight records on request.
 //
 // docs/tracing.md explains files and commands. RONDO_TRACE, RONDO_FLIGHT_DIR and RONDO_FLIGHT_SIGNAL do the same from
 // the environment, without a change to the program.
 //
-// Thread safety: any thread; calls wait for the operation under way, if a blocking one is.
+// Thread safety: any thread. Calls wait for a blocking operation that is running.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,34 @@
 namespace rondo {
 
 struct TraceOptions {
-  std::string directory;     // made when it is not there; gets rank-R-comm-C.rtrace
-  uint64_t num_records = 0;  // newest instructions that are kept, 64 bytes each; 0: RONDO_TRACE_RECORDS or 65536
+  std::string directory;     // created if missing; gets rank-R-comm-C.rtrace
+  uint64_t num_records = 0;  // keeps the newest instructions, 64 bytes each; 0: RONDO_TRACE_RECORDS or 65536
 };
 
-/// Starts to record this rank's instructions on `comm`. The ranks need not do so together, but only messages whose two
-/// ends are on record are shown as arrows. Errors: kInvalidArgument (traced already, a size out of range), kSystem (no
-/// memory, the directory cannot be made). O(num_records): the memory is made resident at once.
+/// Starts to record this rank's instructions on `comm`. Ranks may start at different times, but arrows are shown only
+/// for messages with both ends recorded. Errors: kInvalidArgument (already traced, a size out of range), kSystem (no
+/// memory, cannot create the directory). O(num_records): the memory is made resident at once.
 RONDO_API Status trace_start(Communicator& comm, const TraceOptions& options);
-/// Ends it and writes the file. Destroying the communicator does the same. Errors: kInvalidArgument (it is not traced),
-/// kSystem (the file cannot be written; the records are gone then).
+/// Stops tracing and writes the file, as destroying the communicator does. Errors: kInvalidArgument (not traced),
+/// kSystem (cannot write the file; the records are lost).
 RONDO_API Status trace_stop(Communicator& comm);
-/// A moment on the clock of traces, for TraceSpan.
+/// The current time on the clock of traces, for TraceSpan.
 RONDO_API uint64_t trace_clock();
 
-/// What the caller itself did or waited for, to be shown beside the steps: from begin to end on trace_clock(), in a row
-/// of the timeline of that name.
+/// An activity or wait of the caller, shown beside the steps: from begin to end on trace_clock(), in the timeline row
+/// `track`.
 struct TraceSpan {
   std::string track, name;
   uint64_t begin = 0, end = 0;
   friend bool operator==(const TraceSpan&, const TraceSpan&) = default;
 };
-/// Whether spans would be kept. O(1).
+/// Whether spans are kept. O(1).
 RONDO_API bool is_traced(Communicator& comm);
-/// Nothing where `comm` is not traced. Of more than 65536 the newest are kept. Spans whose end lies before their begin
-/// are left out.
+/// Does nothing if `comm` is not traced. Keeps the newest 65536. Drops spans whose end is before their begin.
 RONDO_API void trace_span(Communicator& comm, TraceSpan span);
 
-/// Writes what this rank is doing, and what it can see of the others, to `directory`/rank-R-comm-C.flight.json, for
-/// `rondo diagnose`. Returns within about a second, also while another thread is in an operation. Errors: kSystem.
+/// Writes this rank's activity, and what it can see of the other ranks, to `directory`/rank-R-comm-C.flight.json, for
+/// `rondo diagnose`. Returns within about a second, even while another thread is in an operation. Errors: kSystem.
 RONDO_API Status write_flight_record(Communicator& comm, const std::string& directory);
 
 }  // namespace rondo

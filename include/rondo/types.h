@@ -1,6 +1,6 @@
-// THE tables of element types, reduction operators and type rows. Everything else (names, sizes, kernels, tests, the
-// command line, the C constants) is generated from or checked against them: a new dtype or op is one row here and one
-// functor in src/kernels.
+// The tables of element types, reduction operators and type rows. Names, sizes, kernels, tests, the command line and
+// the C constants are generated from them or checked against them. A new dtype or op is one row here and one functor in
+// src/kernels.
 //
 // Host and device: plain constexpr data, no dependency.
 #pragma once
@@ -40,9 +40,9 @@ inline constexpr int kNumDtypes = 0 RONDO_DTYPES(RONDO_X);
 #undef RONDO_X
 
 // X(enumerator, value, name): values equal ncclRedOp_t's. Integer sums and products wrap. avg divides the sum by the
-// number of ranks once, in the accumulation type, at the instruction that completes it (integers truncate toward
-// zero). min and max propagate NaN (IEEE 754-2019 minimum and maximum: NaN in, NaN out; -0 < +0): a NaN in a gradient
-// must not vanish. premul_sum scales each rank's own input by that rank's scalar before it is added.
+// number of ranks once, in the accumulation type, at the instruction that completes it (integers truncate toward zero).
+// min and max propagate NaN (IEEE 754-2019 minimum and maximum: NaN in, NaN out; -0 < +0), because a NaN in a gradient
+// must not vanish. premul_sum scales each rank's input by that rank's scalar before the addition.
 #define RONDO_OPS(X)        \
   X(kSum, 0, "sum")         \
   X(kProd, 1, "prod")       \
@@ -60,9 +60,9 @@ enum class Op : uint8_t {
 inline constexpr int kNumOps = 0 RONDO_OPS(RONDO_X);
 #undef RONDO_X
 
-/// Which ranks pass a buffer to a collective.
+/// The ranks that pass a buffer to a collective.
 enum class Holders : uint8_t { kNobody, kRoot, kEverybody };
-/// How much such a buffer holds: the call's count once, or once for each rank (rank r's part is the r-th).
+/// The size of such a buffer: the call's count once, or once for each rank (part r belongs to rank r).
 enum class Parts : uint8_t { kOne, kEach };
 
 // X(enumerator, value, name, reduces, in: holders, parts, out: holders, parts). Values are part of the C ABI. send and
@@ -97,7 +97,7 @@ constexpr uint32_t dtype_bytes(Dtype t) {
   };
   return kBytes[static_cast<int>(t)];
 }
-/// The type in which sums and products of `t` are formed.
+/// The accumulator type of sums and products of `t`.
 constexpr Dtype accumulator_of(Dtype t) {
   constexpr Dtype kAcc[] = {
 #define RONDO_X(e, v, name, bytes, acc) Dtype::acc,
@@ -140,20 +140,20 @@ inline constexpr CollectiveTraits kCollectiveTraits[] = {
 constexpr const CollectiveTraits& collective_traits(Collective c) { return kCollectiveTraits[static_cast<int>(c)]; }
 constexpr std::string_view collective_name(Collective c) { return collective_traits(c).name; }
 constexpr bool collective_reduces(Collective c) { return collective_traits(c).reduces; }
-/// True when one rank, the root, gives or gets what the others do not.
+/// True if one rank, the root, gives or gets data that the others do not.
 constexpr bool collective_is_rooted(Collective c) {
   return collective_traits(c).in_holders == Holders::kRoot || collective_traits(c).out_holders == Holders::kRoot;
 }
-/// True of the two ends of a message between two ranks, which the other ranks do not call.
+/// True for send and recv, which only two ranks call.
 constexpr bool is_point_to_point(Collective c) { return c == Collective::kSend || c == Collective::kRecv; }
-/// The factor by which the call's count is multiplied on ranks that hold the buffer.
+/// The factor of the call's count on ranks that hold the buffer.
 constexpr uint64_t parts(Parts p, int nranks) { return p == Parts::kEach ? static_cast<uint64_t>(nranks) : 1; }
 /// Elements of S, the whole that algorithms cut: the larger of the two buffers.
 constexpr uint64_t whole_elems(Collective c, uint64_t count_elems, int nranks) {
   const CollectiveTraits& t = collective_traits(c);
   return count_elems * parts(t.in_parts == Parts::kEach ? t.in_parts : t.out_parts, nranks);
 }
-/// Inverse of the name functions; nothing when the name is unknown.
+/// Inverse of the name functions; nothing for an unknown name.
 constexpr std::optional<Dtype> dtype_from_name(std::string_view s) {
   for (int i = 0; i < kNumDtypes; ++i)
     if (dtype_name(static_cast<Dtype>(i)) == s) return static_cast<Dtype>(i);
@@ -170,7 +170,7 @@ constexpr std::optional<Collective> collective_from_name(std::string_view s) {
   return std::nullopt;
 }
 
-/// The four types of one call: of the caller's input, of what travels, of the additions, of the caller's output.
+/// The four types of one call: the caller's input, the data on the wire, the additions, the caller's output.
 struct TypeRow {
   Dtype input;
   Dtype wire;
@@ -182,7 +182,7 @@ struct TypeRow {
 constexpr TypeRow uniform_row(Dtype t) { return {t, t, accumulator_of(t), t}; }
 
 namespace detail {
-// The types that mixed rows are made of, as they are numbered in row_index.
+// The types of mixed rows, in the order that row_index numbers them.
 inline constexpr Dtype kMixedEnds[] = {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16};
 inline constexpr Dtype kMixedWires[] = {Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat8E4m3,
                                         Dtype::kFloat8E5m2};
@@ -194,11 +194,11 @@ constexpr int position(const Dtype (&list)[kSize], Dtype t) {
 }
 }  // namespace detail
 
-/// THE table of type rows: every uniform row; and input, output of {float, bfloat16, half} with a wire of these or fp8,
-/// accumulated in fp32. 0 for a uniform row, 1 .. 45 for a mixed one, nothing for a row that rondo does not carry.
-/// What mixed rows round, and where (docs/types.md): every operand to the wire type, the rank's own as if it had
-/// travelled; partial sums where they travel; the result of a collective that gives it to several ranks to the wire
-/// type, so that all have the same bits; the result of reduce_scatter and reduce once, from the accumulator.
+/// The table of type rows: every uniform row; and input, output of {float, bfloat16, half} with a wire of these or fp8,
+/// accumulated in fp32. 0 for a uniform row, 1 .. 45 for a mixed one, nothing for an unsupported row. Mixed rows round
+/// (docs/types.md): every operand to the wire type, the rank's own as if it were sent; partial sums when they are sent;
+/// the result of a collective that several ranks get to the wire type, so that all have the same bits; the result of
+/// reduce_scatter and reduce once, from the accumulator.
 constexpr std::optional<uint8_t> row_index(const TypeRow& row) {
   if (row == uniform_row(row.input)) return 0;
   const int in = detail::position(detail::kMixedEnds, row.input), wire = detail::position(detail::kMixedWires, row.wire),
@@ -206,14 +206,14 @@ constexpr std::optional<uint8_t> row_index(const TypeRow& row) {
   if (in < 0 || wire < 0 || out < 0 || row.accumulator != Dtype::kFloat32) return std::nullopt;
   return static_cast<uint8_t>(1 + (in * 5 + wire) * 3 + out);
 }
-/// Inverse of row_index; `input` settles which uniform row index 0 means.
+/// Inverse of row_index; `input` selects the uniform row of index 0.
 constexpr TypeRow row_at(uint8_t index, Dtype input) {
   if (index == 0) return uniform_row(input);
   const int i = index - 1;
   return {detail::kMixedEnds[i / 15], detail::kMixedWires[i / 3 % 5], Dtype::kFloat32, detail::kMixedEnds[i % 3]};
 }
 inline constexpr int kNumRows = 46;
-/// True when rondo carries this row; every other row is refused by name.
+/// True if rondo supports this row; other rows are refused by name.
 constexpr bool row_supported(const TypeRow& row) { return row_index(row).has_value(); }
 
 }  // namespace rondo

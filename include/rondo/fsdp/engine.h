@@ -1,6 +1,6 @@
-// Runs what a Plan says: gathers a unit's parameters into its buffer, reduces its gradients to their owners, steps the
-// optimizer on what this rank owns. It computes nothing of the model: that is the caller's, between wait_gather and
-// release, and it knows no framework.
+// Runs a Plan: gathers a unit's parameters into its buffer, reduces its gradients to their owners, and steps the
+// optimizer on the part that this rank owns. The caller computes the model, between wait_gather and release. The engine
+// depends on no framework.
 //
 //   auto engine = Engine::create(plan, comm, {});
 //   engine->init([](const Tensor& t, uint64_t first, uint64_t n, void* to) { ... });
@@ -9,20 +9,20 @@
 //       return act == Act::kForward ? forward(unit) : backward(unit);
 //     });
 //
-// Where a framework's hooks say which unit is used next, a pass is driven by them instead: begin_pass, begin and end of
-// each use, end_pass, step.
+// If a framework's hooks determine the order of units, call begin_pass, begin and end of each use, end_pass, step
+// instead.
 //
-// Gradients are averaged over all ranks, in float, whatever they are computed in and travel as; what is trained is
+// Gradients are averaged over all ranks in float, in whatever types they are computed and sent. Trained parameters are
 // owned as float.
 //
-// Every buffer has an owner. Using a unit whose parameters are not there, or a buffer that another unit has, is an
-// error that names both units; nothing is overwritten.
+// Every buffer has an owner. Using a unit whose parameters are not gathered, or a buffer of another unit, is an error
+// that names both units; nothing is overwritten.
 //
-// Buffers lie on EngineOptions::device. On the host communication goes on by the communicator's own thread while the
-// caller computes, and what waits is the host. On a CUDA device nothing here waits: calls put work into streams and
-// return, wait_gather and wait_reduce order the caller's compute stream after the engine's. What the caller computes
-// belongs into that stream. The host meets the device where a number has to be known (grad_norm, clipping), where it
-// reads or fills what is owned, and with Options::offload in wait_reduce.
+// Buffers are on EngineOptions::device. On the host, the communicator's own thread communicates while the caller
+// computes, and waits block the host. On a CUDA device, calls put work into streams and return; wait_gather and
+// wait_reduce order the caller's compute stream after the engine's. The caller must compute in that stream. The host
+// waits for the device only for numbers (grad_norm, clipping), to read or fill owned data, and in wait_reduce with
+// Options::offload.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -41,120 +41,121 @@ namespace rondo::fsdp {
 
 struct EngineOptions {
   OptimizerConfig optimizer = {};
-  /// Gradients are added in the order of ranks, so that any number of ranks, and one process that adds what they would
-  /// have contributed, get the same bits.
+  /// Adds gradients in rank order. Any number of ranks, or one process that adds the same contributions, gives the same
+  /// bits.
   bool deterministic = false;
-  /// run() scales the gradients of a step so that their norm is at most this; 0: it does not.
+  /// run() scales the gradients of a step to at most this norm; 0: no scaling.
   double clip_norm = 0;
-  /// Where its buffers lie; nullptr: the host. That of comm's buffers.
+  /// The device of its buffers, equal to comm's; nullptr: the host.
   std::shared_ptr<Device> device = {};
 };
 
-/// What a rank has done since its step began, or in its last one, in the order of issue; as Plan::communications() says
-/// it should be.
+/// This rank's communication since its step began, or in its last step, in issue order. It should equal
+/// Plan::communications().
 using Log = std::vector<Communication>;
 
-/// A stretch of a tensor that this rank owns: elements first .. first + num_elems - 1.
+/// A range of a tensor that this rank owns: elements first .. first + num_elems - 1.
 struct Part {
   int unit;
-  size_t tensor;  // of the unit; of tied ones the first
+  size_t tensor;  // of the unit; the first of tied ones
   uint64_t first, num_elems;
   Dtype dtype;
-  void* master;                     // what the optimizer changes; it and what follows lie on Engine::keeper()
+  void* master;                     // the optimizer updates it; it and the following are on Engine::keeper()
   float* grad = nullptr;            // reduced, between a pass and the end of its step; nullptr: frozen
-  std::vector<float*> states = {};  // the optimizer's, as optimizer_state_name counts them
+  std::vector<float*> states = {};  // the optimizer's, numbered as in optimizer_state_name
 };
 
-/// Since the engine was made, or reset_stats. What is waited for is exposed: it was not hidden behind computing. Times
-/// are those of the host, which does not wait for a device.
+/// Since the engine was made, or reset_stats. Wait times are exposed: computing did not hide them. Times are the
+/// host's, which does not wait for a device.
 struct Stats {
   uint64_t gathers = 0, reductions = 0;  // of units
-  uint64_t payload_bytes = 0;            // this rank's part of all collectives, as the log counts them
+  uint64_t payload_bytes = 0;            // this rank's part of all collectives, as in the log
   uint64_t gather_wait_ns = 0, reduce_wait_ns = 0;
 };
 
 class RONDO_API Engine {
  public:
-  /// Collective over comm's ranks, which must outlive the engine; the ranks compare their plans. Errors:
-  /// kInvalidArgument (comm has another size than the plan or lies elsewhere than the device, the optimizer, offload
-  /// without a device), kMismatch (another plan), kUnsupported (masters that are trained must be float), kSystem and
-  /// kExhausted (memory), those of split.
+  /// Collective over comm's ranks; comm must outlive the engine. The ranks compare their plans. Errors:
+  /// kInvalidArgument (comm's size differs from the plan's or its memory from the device's, the optimizer, offload
+  /// without a device), kMismatch (another plan), kUnsupported (trained masters must be float), kSystem and kExhausted
+  /// (memory), those of split.
   static Expected<std::unique_ptr<Engine>> create(const Plan& plan, Communicator& comm, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Fills what this rank owns: elements first .. first + n - 1 of a tensor, in its own type. Called once for each
-  /// tensor of which this rank owns a part; of tied ones for the first. `to` is host memory; what lies on a device
-  /// passes through a copy of that part.
+  /// Fills owned parameters: elements first .. first + n - 1 of a tensor, in its own type. Called once per tensor that
+  /// this rank owns a part of; of tied ones for the first. `to` is host memory; parts on a device go through a copy.
   using Fill = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, void* to)>;
   Status init(const Fill& fill);
-  /// Reads what this rank owns, likewise.
+  /// Reads the owned parameters in the same way.
   using Read = std::function<void(const Tensor& tensor, uint64_t first, uint64_t n, const void* from)>;
   Status read_owned(const Read& read) const;
 
-  /// Of a device: waits for the reductions that were issued, and says how they ended; only then is what parts() show
-  /// known to be right. On the host the waits have said so.
+  /// On a device: waits for the issued reductions and returns their status. Only then is the content of parts() valid.
+  /// On the host wait_reduce has already reported it.
   Status settled();
 
-  /// All that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine. On a device
-  /// they are to be used in its compute line; with offload the call waits until nothing reads them.
+  /// All parts that this rank owns, in the order of units and tensors. Pointers stay valid as long as the engine. On a
+  /// device use them in its compute line only. With offload the call waits until nothing reads them.
   std::vector<Part> parts();
-  /// To be called after masters were written by way of parts(), in the compute line: gathers them where parameters are
-  /// always here. Collective.
+  /// Call it after writing masters through parts(), in the compute line. It gathers them if parameters are resident.
+  /// Collective.
   Status masters_changed();
-  /// Steps of the optimizer so far: those of a checkpoint go on from there.
+  /// Optimizer steps so far. A loaded checkpoint continues its count.
   int64_t optimizer_steps() const;
   void set_optimizer_steps(int64_t steps);
 
-  /// Parameters of a unit, whole, in the plan's param type: nullptr while they are not here.
+  /// A unit's whole parameters in the plan's param type; nullptr while they are not gathered.
   void* data(int unit, size_t tensor);
-  /// Where its gradients are to be written, whole; nullptr outside of begin_grads .. reduce, and of frozen tensors.
+  /// Buffer for its whole gradients; nullptr outside of begin_grads .. reduce, and for frozen tensors.
   void* grad(int unit, size_t tensor);
 
   Status gather(int unit);
   Status wait_gather(int unit);
   Status release(int unit);
-  /// Takes the unit's gradient buffer, filled with zeros, where it does not hold sums of earlier micro-batches.
+  /// Takes the unit's gradient buffer. Fills it with zeros unless it holds sums of earlier micro-batches.
   Status begin_grads(int unit);
-  /// Averages them over the ranks, for their owners; added to those of earlier micro-batches.
+  /// Averages the gradients over the ranks, to their owners, and adds them to those of earlier micro-batches.
   Status reduce(int unit);
   Status wait_reduce(int unit);
-  /// The optimizer, on what this rank owns of the unit. The first call of a step advances its count.
+  /// Runs the optimizer on this rank's part of the unit. The first call in a step advances its step count.
   Status step(int unit);
-  /// Ends a step: gradients are forgotten.
+  /// Ends a step and discards gradients.
   Status finish_step();
 
-  /// Runs a list of actions. compute: kForward and kBackward of a unit; an error of its ends the run, and cancel_pass
-  /// has to follow.
+  /// Runs a list of actions. compute is called for kForward and kBackward of a unit. Its error ends the run;
+  /// cancel_pass must follow.
   using Compute = std::function<Status(Act act, int unit)>;
   Status run(const std::vector<Action>& actions, const Compute& compute);
 
-  /// A pass as it happens, in place of run(). In begin_pass .. end_pass each use of a unit stands between begin and end
-  /// of kForward or kBackward. Between them data() is there, and in backward grad(), filled with zeros or with earlier
-  /// micro-batches. begin does what the plan's list has before that use; end gives back, and issues what comes next.
+  /// Runs a pass in the order of the caller's hooks, in place of run(). Between begin_pass and end_pass, call begin and
+  /// end (kForward or kBackward) around each use of a unit. Between them data() is valid, and in backward grad(),
+  /// filled with zeros or with sums of earlier micro-batches. begin performs the plan's actions that precede the use.
+  /// end returns buffers and issues the next communication.
   ///
-  /// A forward that is repeated within a unit's use (recomputation) takes nothing more. A unit that is never used
-  /// contributes zeros, and ranks may leave out different ones; what is used in forward and not in backward must be so
-  /// on all ranks alike. So must units in another order than the plan's, or twice: they are gathered on the spot, and
-  /// adopt_order makes it the order of later passes. A unit around others must be one that encloses.
+  /// A forward repeated within a unit's use (recomputation) takes no further buffers. A unit that is never used
+  /// contributes zeros; ranks may leave out different ones. A unit used in forward but not in backward must be the same
+  /// on all ranks. The same holds for units used twice or in another order than the plan's: they are gathered on
+  /// demand, and adopt_order makes it the order of later passes. A unit around others must have `encloses`.
   ///
-  /// Errors: kInvalidArgument (begin and end do not match; a buffer is needed by two units in use: both are named; a
-  /// pass of kind kTrain was not followed by step or cancel_pass).
+  /// Errors: kInvalidArgument (begin and end do not match; two units in use need one buffer: both are named; a pass of
+  /// kind kTrain was not followed by step or cancel_pass).
   Status begin_pass(PassKind kind);
   Status begin(Act act, int unit);
   Status end(Act act, int unit);
-  /// All but the optimizer: afterwards the gradients of parts() are there.
+  /// Everything but the optimizer: afterwards the gradients of parts() are valid.
   Status end_pass();
-  /// After a pass of kind kTrain: clips, then the optimizer on all units, or `instead`, which changes parts() itself.
+  /// After a pass of kind kTrain: clips, then runs the optimizer on all units, or `instead`, which updates parts()
+  /// itself.
   Status step(const std::function<Status()>& instead = {});
-  /// Ends a pass or a run that failed: waits for what is under way, gives all back, forgets gradients, also those that
-  /// wait for step. To be called on all ranks at the same point: where an error came up on one of them alone, the
-  /// others are at another collective, and the communicator has to be aborted.
+  /// Ends a failed pass or run: waits for pending communication, returns all buffers and discards gradients, including
+  /// those that wait for step. Call it on all ranks at the same point. If the error occurred on one rank only, the
+  /// others wait in another collective; abort the communicator.
   Status cancel_pass();
-  /// Between end_pass and step: later passes take the order in which units were begun in it, on rank 0. Collective.
+  /// Between end_pass and step: later passes use the order in which rank 0 began the units of this pass. Collective.
   Status adopt_order();
-  /// Of later passes; empty: the model's.
+  /// The order of later passes; empty: the model's.
   const Order& order() const;
 
   /// The 2-norm of all gradients, after they are reduced. Collective. fp64 throughout.
@@ -164,21 +165,21 @@ class RONDO_API Engine {
 
   const Plan& plan() const;
   Communicator& communicator() const;
-  /// Where its buffers lie.
+  /// The device of its buffers.
   Device& device() const;
-  /// Where parts() lie: device(), or with offload its host memory.
+  /// The device of parts(): device(), or with offload its host memory.
   Device& keeper() const;
   const OptimizerConfig& optimizer() const;
-  /// Of the following steps, as a schedule has it. Errors: kInvalidArgument, as check_optimizer.
+  /// For the following steps, from a learning rate schedule. Errors: kInvalidArgument, as check_optimizer.
   Status set_learning_rate(float lr);
-  /// A unit's parameters are whole in its buffer.
+  /// The unit's whole parameters are in its buffer.
   bool is_here(int unit) const;
   const Log& log() const;
   void clear_log();
   Stats stats() const;
   void reset_stats();
-  /// Bytes that it has allocated: those of plan().memory(), and, once micro-batches have added up at their owners, one
-  /// more set of those units' owned gradients. Norms take 256 KiB beside, which are not counted.
+  /// Bytes allocated: plan().memory(), and, after micro-batches were added up at their owners, one more set of those
+  /// units' owned gradients. Norms take 256 KiB more, not counted.
   uint64_t owned_bytes() const;
 
  private:

@@ -1,5 +1,5 @@
-// Optimizers for what a rank owns: one pass over parameters, gradients and state, element by element, so that the bits
-// do not depend on how a model is cut. Formulas and defaults are those of torch.optim.
+// Optimizers for a rank's own part: one pass over parameters, gradients and state, element by element. The bits
+// therefore do not depend on the sharding. Formulas and defaults are torch.optim's.
 //
 // Thread safety: plain values and pure functions.
 #pragma once
@@ -22,18 +22,18 @@ struct OptimizerConfig {
   bool nesterov = false;               // kSgd
   float beta1 = 0.9f, beta2 = 0.999f;  // kAdam, kAdamW
   float rho = 0.9f;                    // kAdadelta
-  float eps = 1e-8f;                   // torch: 1e-6 of Adadelta
+  float eps = 1e-8f;                   // torch uses 1e-6 for Adadelta
 };
 
-/// How many floats the rule keeps for each element: 0 to 2.
+/// Floats of state per element: 0 to 2.
 RONDO_API int optimizer_states(const OptimizerConfig& config);
-/// "momentum_buffer", "exp_avg", ... as torch.optim names it; nullptr beyond optimizer_states().
+/// torch.optim's name: "momentum_buffer", "exp_avg", ...; nullptr beyond optimizer_states().
 RONDO_API const char* optimizer_state_name(const OptimizerConfig& config, int state);
 /// kInvalidArgument, which names the field: lr < 0, betas or rho outside [0, 1), nesterov without momentum, ...
 RONDO_API Status check_optimizer(const OptimizerConfig& config);
 
-/// One step on n elements. step: 1 for the first. states: optimizer_states() arrays of n floats, zero before the first.
-/// scale: gradients are multiplied by it first (clipping). O(n), reads and writes every array once.
+/// One step on n elements. step: 1 for the first. states: optimizer_states() arrays of n floats, zero before the first
+/// step. scale multiplies the gradients first (clipping). O(n), reads and writes every array once.
 RONDO_API void optimizer_step(const OptimizerConfig& config, int64_t step, float scale, uint64_t n, float* params,
                               const float* grads, float* const* states);
 
