@@ -1,9 +1,9 @@
-// Who talks to whom when every rank talks to every other: what one_shot.h, two_shot.h, linear.h, all_to_all.h,
-// barrier.h, direct.h and pull.h share.
+// Port sets for algorithms in which every rank exchanges with every other rank: one_shot.h, two_shot.h, linear.h,
+// all_to_all.h, barrier.h, direct.h and pull.h.
 //
-// `everybody` names multicast connections: a rank writes a message once, into its own slot, and all others read
-// it there. `from_each` names unicast connections, one for each ordered pair of ranks.
-// Sets are listed by ascending rank: that is the order of addition, with the own operand in its place (`order`).
+// `everybody` names multicast connections: a rank writes a message once, into its own slot, and all others read it
+// there. `from_each` names unicast connections, one for each ordered pair of ranks. Sets are in ascending rank order,
+// the order of addition; `order` gives the place of the rank's own operand.
 #pragma once
 
 #include "rondo/recorder.h"
@@ -17,13 +17,13 @@ struct AllPairs {
   Rank rank;
   int nranks;
 
-  /// The rank `hops` further round the circle: as everybody starts with its own neighbour, nobody meets a crowd.
+  /// The rank `hops` further round the circle. Each rank starts with its own neighbour, which spreads the load.
   Rank neighbour(int hops) const { return (rank + hops) % nranks; }
-  /// My slot, read by all others. As a receive set: the slots of all others.
+  /// This rank's slot, read by all others. As a receive set: the slots of all others.
   PortSet everybody(uint16_t tag) const { return others(tag, kGroupAll); }
-  /// Messages that every other rank sends to me alone.
+  /// Messages that every other rank sends to this rank only.
   PortSet from_each(uint16_t tag) const { return others(tag, kUnicast); }
-  /// The own operand's place among those of all ranks.
+  /// The place of the rank's own operand among all ranks' operands.
   Order order() const { return own_after(rank); }
 
  private:
@@ -36,7 +36,7 @@ struct AllPairs {
   }
 };
 
-/// Waits until everybody has come here.
+/// Waits until all ranks have reached this point.
 template <class P>
 void meet(P& p, const AllPairs& all, uint16_t tag) {
   p.send_credit(all.everybody(tag));

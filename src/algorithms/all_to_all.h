@@ -4,14 +4,14 @@
 //     round 2   0 -> 2   1 -> 3   2 -> 0   3 -> 1      N): every rank has one sender and one reader in every round.
 //     round 3   0 -> 3   1 -> 0   2 -> 1   3 -> 2
 //
-//   4 ranks, what rank 0 does:     keep its own chunk
+//   4 ranks, rank 0:              keep its own chunk
 //                                  send in[1] to 1, recv out[3] from 3
 //                                  send in[2] to 2, recv out[2] from 2
 //                                  send in[3] to 3, recv out[1] from 1
 //
-// Pairwise: one lane, so that a rank is in one round at a time and no one is met by a crowd.
-// One-shot: two lanes, "give" and "take"; all messages are on their way at once.
-// Not in place: a chunk of the output may arrive before the input that stands there was sent.
+// Pairwise: one lane. A rank is in one round at a time and has one sender at a time. One-shot: two lanes, "give" and
+// "take"; all messages travel at once. Neither works in place: a chunk of the output may arrive before the input at its
+// address was sent.
 //
 // Steps: pairwise N-1, one-shot 1. Bytes sent per rank: (N-1)/N S.
 // Source: the pairwise exchange, e.g. Thakur, Rabenseifner and Gropp (2005), section 4.4.

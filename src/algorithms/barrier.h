@@ -1,14 +1,14 @@
-// Barrier: nobody leaves before everybody has come. Its messages are credits: they carry no elements.
+// Barrier: no rank returns before all ranks have called. Its messages are credits: they carry no elements.
 //
-//     one-shot         0 ==> {1 2 3}   1 ==> {0 2 3}   ...           everybody tells all others and hears from all
+//     one-shot         0 ==> {1 2 3}   1 ==> {0 2 3}   ...           every rank signals all others and waits for all
 //
-//     dissemination    round 1   0 -> 1   1 -> 2   2 -> 3   3 -> 0   In round k rank r tells r + 2^k and hears from
-//                      round 2   0 -> 2   1 -> 3   2 -> 0   3 -> 1   r - 2^k (modulo N): then it has heard, of
-//                                                                    itself and through others, from 2^(k+1) ranks.
+//     dissemination    round 1   0 -> 1   1 -> 2   2 -> 3   3 -> 0   In round k rank r signals r + 2^k and waits for
+//                      round 2   0 -> 2   1 -> 3   2 -> 0   3 -> 1   r - 2^k (modulo N). It then has, directly or via
+//                                                                    others, the signals of 2^(k+1) ranks.
 //
-// One lane: who tells the next one has heard from the one before.
+// One lane: a rank waits for each round before it signals the next.
 //
-// Steps: one-shot 1, dissemination ceil(log2 N). Bytes sent per rank: 0; a rank writes 1 credit and reads N - 1, or
+// Steps: one-shot 1, dissemination ceil(log2 N). Bytes sent per rank: 0. A rank writes 1 credit and reads N - 1, or
 // writes and reads ceil(log2 N).
 // Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 #pragma once

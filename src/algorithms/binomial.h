@@ -1,18 +1,18 @@
-// Binomial gather and scatter: whole subtrees travel as one message, so that few steps do.
+// Binomial gather and scatter: whole subtrees travel as one message, which makes few steps.
 //
-//     gather to 0          1 --x1--> 0     3 --x3--> 2         Rank v, counted from the root, stands for the block of
-//                          2 --x2 x3--> 0                      ranks v .. v + lowest bit of v - 1. It collects the
-//                                                              blocks of v + 1, v + 2, v + 4, ... and hands its whole
-//     scatter from 0       0 --y2 y3--> 2                      block to v without its lowest bit. Scatter runs the
-//                          0 --y1--> 1     2 --y3--> 3         same ways downwards, the largest block first.
+//     gather to 0          1 --x1--> 0     3 --x3--> 2         Rank v, counted from the root, has the block of ranks
+//                          2 --x2 x3--> 0                      v .. v + lowest bit of v - 1. It collects the blocks of
+//                                                              v + 1, v + 2, v + 4, ... and sends its whole block to v
+//     scatter from 0       0 --y2 y3--> 2                      without its lowest bit. Scatter sends along the same
+//                          0 --y1--> 1     2 --y3--> 3         edges downwards, the largest block first.
 //
-//   4 ranks, root 0, what rank 2 does:     gather    keep x2 in scratch[2]; recv scratch[3] from 3; send both to 0
-//                                          scatter   recv scratch[2 3] from 0; send [3] to 3; keep [2]
+//   4 ranks, root 0, rank 2:    gather    keep x2 in scratch[2]; recv scratch[3] from 3; send both to 0
+//                               scatter   recv scratch[2 3] from 0; send [3] to 3; keep [2]
 //
-// One lane: each message needs the one before. Blocks are ranges of chunks, cyclic where they pass rank N - 1.
+// One lane: each message needs the previous one. Blocks are ranges of chunks, cyclic past rank N - 1.
 //
-// Steps: floor(log2 N), the most bits that are set in a number below N. Bytes sent per rank: gather at most S/2 (the
-// largest block: min(2^k, N - 2^k) / N S for some 2^k < N), scatter (N-1)/N S by the root.
+// Steps: floor(log2 N), the maximum number of one bits in a number below N. Bytes sent per rank: gather at most S/2
+// (the largest block: min(2^k, N - 2^k) / N S for some 2^k < N), scatter (N-1)/N S by the root.
 // Source: textbook, e.g. Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication" (2007).
 #pragma once
 
@@ -30,10 +30,10 @@ struct Binomial {
   Rank rank;
   int nranks;
   Rank root;
-  int v;  // counted from the root
+  int v;  // rank number relative to the root
 
   Rank at(int place) const { return (place + root) % nranks; }
-  /// The first block size that is not this rank's: its lowest bit, for the root all.
+  /// The end of this rank's block: its lowest bit, for the root all ranks.
   int end() const { return v == 0 ? nranks : v & -v; }
   PortSet parent() const { return {{at(v & (v - 1)), kBlock}}; }
   PortSet child(int bit) const { return {{at(v + bit), kBlock}}; }

@@ -1,18 +1,18 @@
 // The ring for collectives with a root: broadcast and reduce along the chain of all ranks.
 //
-//     broadcast from 1      1 ---> 2 ---> 3 ---> 0      Every rank hears from the one before and tells the one after.
-//     reduce to 1           2 ---> 3 ---> 0 ---> 1      Every rank adds its own to the sum that comes by.
+//     broadcast from 1      1 ---> 2 ---> 3 ---> 0      Every rank receives from the previous and sends to the next.
+//     reduce to 1           2 ---> 3 ---> 0 ---> 1      Every rank adds its own data to the sum that passes.
 //
-//   4 ranks, root 1, what rank 3 does:     broadcast   recv from 2, keep it, send it to 0
-//                                          reduce      recv x2 from 2, send (x2 + x3) to 0
+//   4 ranks, root 1, rank 3:    broadcast   recv from 2, keep it, send it to 0
+//                               reduce      recv x2 from 2, send (x2 + x3) to 0
 //
-// Where ranks stand on several hosts the chain goes through one host after the other, the root's first or last, so that
-// M-1 of the steps cross.
+// On several hosts the chain visits one host after the other, the root's host first (broadcast) or last (reduce), and
+// M-1 of the steps cross hosts.
 //
-// One chunk: loops are windows of it, so a long buffer streams through the chain and all links are busy at once.
+// One chunk: loops are windows of it. A long buffer streams through the chain, and all links are busy at once.
 //
-// Steps: N-1. Bytes sent per rank: S, by the last one of the chain nothing.
-// Order of addition: x[root+1], x[root+2], ..., x[root], or as the chain goes on hosts and places.
+// Steps: N-1. Bytes sent per rank: S, except 0 by the last one of the chain.
+// Order of addition: x[root+1], x[root+2], ..., x[root]; on hosts and places in the order of the chain.
 // Source: the pipelined chain, e.g. Patarasuk, Faraj and Yuan, "Pipelined broadcast on Ethernet switched clusters"
 // (2006).
 #pragma once
@@ -22,7 +22,7 @@
 
 namespace rondo::algorithms {
 
-/// A rank's neighbours on the ring, and how far it stands behind the root.
+/// A rank's neighbours on the chain, and its distance from the root.
 struct ChainLink {
   enum class To { kAll, kRoot };
   ChainLink(Rank r, const HostLayout& layout, Rank the_root, To where)
@@ -39,7 +39,7 @@ struct ChainLink {
   PortSet before, after;
 
  private:
-  // The root's mates come first where the data comes from it, and last where it goes to it: hop 0 is the root's.
+  // The root's local peers come first if data flows from the root, and last if it flows to the root. Hop 0 is the root.
   int first_mate() const { return to == To::kAll ? 1 : hosts.nranks() - num_mates(); }
   int first_other() const { return to == To::kAll ? 1 + num_mates() : 1; }
   int num_mates() const { return hosts.num_ranks(hosts.host(root)) - 1; }

@@ -1,22 +1,21 @@
 // Circulant reduce-scatter, all-gather and all-reduce: ceil(log2 N) rounds with the ring's volume, for any N.
 //
 //     skips of 4 ranks: 4, 2, 1     Every rank numbers the chunks from itself: local chunk j is chunk r + j (mod N).
-//     skips of 5 ranks: 5, 3, 2, 1  A round goes from one skip s to the next, t = ceil(s / 2): rank r sends its local
-//                                   chunks t .. s-1, in which it has no part any more, to rank r + t, and adds what
-//                                   arrives from rank r - t to its local chunks 0 .. s-t-1. After the last round local
-//                                   chunk 0 is complete: chunk r. The all-gather runs the rounds backwards.
+//     skips of 5 ranks: 5, 3, 2, 1  A round goes from one skip s to the next, t = ceil(s / 2). Rank r sends its local
+//                                   chunks t .. s-1, which it no longer needs, to rank r + t, and adds the chunks from
+//                                   rank r - t to its local chunks 0 .. s-t-1. After the last round local chunk 0
+//                                   (chunk r) is complete. The all-gather runs the rounds backwards.
 //
-//   4 ranks, what rank 0 does:     s 4, t 2   send chunks 2 3 to 2; recv 0 1 from 2, add mine, keep in scratch
-//     reduce-scatter               s 2, t 1   send chunk 1 to 1;    recv 0 from 3, add: complete; keep it, and
-//     all-gather                   s 2, t 1   send chunk 0 to 3;    recv 1 from 1
-//                                  s 4, t 2   send chunks 0 1 to 2; recv 2 3 from 2
+//   4 ranks, rank 0:              s 4, t 2   send chunks 2 3 to 2; recv 0 1 from 2, add mine, keep in scratch
+//     reduce-scatter              s 2, t 1   send chunk 1 to 1;    recv 0 from 3, add: complete; keep it, and
+//     all-gather                  s 2, t 1   send chunk 0 to 3;    recv 1 from 1
+//                                 s 4, t 2   send chunks 0 1 to 2; recv 2 3 from 2
 //
-// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank
-// from taking. Partial sums stand in scratch; with odd N the middle chunk finds no partner in the first round and is
-// copied.
+// Each half has two lanes, "give" and "take". Giving in a round waits for the previous round; taking never waits for
+// giving. Partial sums are in scratch. With odd N the middle chunk has no partner in the first round and is copied.
 //
 // Steps: ceil(log2 N), all-reduce 2 ceil(log2 N). Bytes sent per rank: (N-1)/N S, all-reduce 2(N-1)/N S.
-// Order of addition: depends on the chunk; the own operand first. Needs a commutative operator.
+// Order of addition: depends on the chunk; the rank's own operand first. Needs a commutative operator.
 // Source: Traeff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms" (arXiv 2410.14234).
 #pragma once
 
@@ -30,7 +29,7 @@ struct Circulant {
   static constexpr uint16_t kSum = 0, kComplete = 1;
   static constexpr int kGiveSums = 0, kTakeSums = 1, kGive = 2, kTake = 3;  // lanes of the all-reduce
 
-  /// From skip `s` to skip `t`: the local chunks t .. s-1 travel.
+  /// From skip `s` to skip `t`: sends local chunks t .. s-1.
   struct Round {
     int s, t;
   };
@@ -47,7 +46,7 @@ struct Circulant {
   Chunk local(Buffer buffer, int first, int num) const { return {buffer, after(first), num}; }
 };
 
-/// The reduce-scatter but for its last addition, which `complete(from, own)` states.
+/// The reduce-scatter without its last addition; `complete(from, own)` records that.
 template <class P, class Complete>
 void circulant_sums(P& p, const Circulant& self, Complete complete) {
   const int last = static_cast<int>(self.rounds.size()) - 1;
@@ -70,7 +69,7 @@ void circulant_sums(P& p, const Circulant& self, Complete complete) {
   complete(PortSet{{self.before(1), Circulant::kSum}}, self.local(last == 0 ? Buffer::kIn : Buffer::kScratch, 0, 1));
 }
 
-/// The all-gather, once the own chunk stands in `out` and is on its way to the rank before.
+/// The all-gather. The rank's own chunk is already in `out` and sent to the previous rank.
 template <class P>
 void circulant_spread(P& p, const Circulant& self, int give, int take) {
   const int last = static_cast<int>(self.rounds.size()) - 1;
@@ -118,7 +117,7 @@ void circulant_all_reduce(P& p, Rank rank, int nranks) {
     p.recv_reduce_copy_send(from, own, out(rank), {{self.before(1), Circulant::kComplete}}, kOwnFirst, Sum::kFinal);
   });
   p.lane(Circulant::kGive);
-  p.wait(Circulant::kTakeSums, static_cast<int>(self.rounds.size()) - 1);  // the own chunk is complete
+  p.wait(Circulant::kTakeSums, static_cast<int>(self.rounds.size()) - 1);  // the rank's own chunk is complete
   circulant_spread(p, self, Circulant::kGive, Circulant::kTake);
 }
 

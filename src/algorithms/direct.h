@@ -1,6 +1,6 @@
 // Direct algorithms: data goes straight from user buffer to user buffer. All buffers must be mapped in all ranks.
 //
-//     entry   0 ==> {1 2 3}  1 ==> {0 2 3} ...    "my buffers stand ready"
+//     entry   0 ==> {1 2 3}  1 ==> {0 2 3} ...    "my buffers are ready"
 //
 //     chunk   in of   0      1      2      3                out of   0      1      2      3
 //       0            [*]    [*]    [*]    [*]  --rank 0-->          [*]    [*]    [*]    [*]
@@ -13,11 +13,11 @@
 // All-reduce: rank r adds chunk r of all inputs and writes it into all outputs. Reduce-scatter: rank r pulls chunk r of
 // all inputs into its output. All-gather: rank r pushes its input into chunk r of all outputs. Broadcast: the root
 // pushes its input into all outputs.
-// One lane: nobody touches a peer's buffer before that peer's entry credit, nobody leaves before all exit credits.
-// In place is safe: chunk r of any buffer is read and written by rank r alone, sources before sinks.
+// One lane: a rank accesses a peer's buffer after that peer's entry credit, and returns after all exit credits. In
+// place is safe: only rank r reads and writes chunk r of any buffer, sources before sinks.
 //
-// Steps: 2, both of them credits. Bytes sent per rank: 0, since data never passes through a connection; in a sum
-// (N-1)/N S are pulled, in an all-reduce (N-1)/N S, in an all-gather (N-1)/N S, in a broadcast (N-1) S are pushed.
+// Steps: 2, both credits. Bytes sent per rank: 0, because no data passes through a connection. Pulled: (N-1)/N S in a
+// sum. Pushed: (N-1)/N S in an all-reduce or all-gather, (N-1) S in a broadcast.
 // Order of addition: ascending ranks.
 // Source: shared-address-space collectives, e.g. XPMEM paths of MPI libraries; NCCL's registered-buffer direct mode.
 #pragma once

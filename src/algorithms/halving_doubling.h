@@ -1,28 +1,28 @@
 // Recursive halving and doubling: all-reduce, reduce-scatter and all-gather, for any number of ranks.
 //
-//     halving     0 <-> 2   1 <-> 3     In each round a rank swaps with the one at distance 2^k, the farthest first: it
-//                 0 <-> 1   2 <-> 3     sends the half of its block that the other one keeps, and adds what arrives to
-//                                       its own half. In the end its block is one chunk, complete.
-//     doubling    0 <-> 1   2 <-> 3     The same swaps backwards, complete blocks now: blocks grow to the whole.
+//     halving     0 <-> 2   1 <-> 3     In each round ranks at distance 2^k exchange data, the farthest first. A rank
+//                 0 <-> 1   2 <-> 3     sends the half of its block that the partner keeps, and adds the received data
+//                                       to its own half. At the end its block is one complete chunk.
+//     doubling    0 <-> 1   2 <-> 3     The same exchanges backwards, with complete blocks, which grow to the whole.
 //                 0 <-> 2   1 <-> 3
 //
-//   4 ranks, what rank 2 does:     send chunks 0 1 to 0; recv 2 3 from 0, add mine, keep in scratch
-//     halving                      send chunk 3 to 3;    recv 2 from 3, add: complete; keep it, and
-//     doubling                     send chunk 2 to 3;    recv 3 from 3
-//                                  send chunks 2 3 to 0; recv 0 1 from 0
+//   4 ranks, rank 2:              send chunks 0 1 to 0; recv 2 3 from 0, add mine, keep in scratch
+//     halving                     send chunk 3 to 3;    recv 2 from 3, add: complete; keep it, and
+//     doubling                    send chunk 2 to 3;    recv 3 from 3
+//                                 send chunks 2 3 to 0; recv 0 1 from 0
 //
-// When N is no power of two, P the highest one below it, the first 2 (N - P) ranks share seats as in
-// recursive_doubling.h: the odd rank of a pair folds its data into the even one's and gets passed on what it lacks. An
-// all-reduce has a chunk for each seat; in the halves a shared seat stands for the chunks of both its ranks.
+// If N is not a power of two, P is the highest one below it, and the first 2 (N - P) ranks share seats as in
+// recursive_doubling.h: the odd rank of a pair adds its data to the even rank's and receives the result from it. An
+// all-reduce has one chunk per seat. In the halves a shared seat handles the chunks of both its ranks.
 //
-// Two lanes for each half, "give" and "take": a round's gift waits for the round before, while nothing keeps a rank
-// from taking. Partial sums stand in scratch.
+// Each half has two lanes, "give" and "take". Giving in a round waits for the previous round; taking never waits for
+// giving. Partial sums are in scratch.
 //
-// Steps, R = log2 P: all-reduce 2 R, 2 R + 2 when N is no power of two; the halves R, else R + 1, and R + 2 when more
+// Steps, R = log2 P: all-reduce 2 R, or 2 R + 2 if N is not a power of two; the halves R, else R + 1, or R + 2 if more
 // than half of the seats are shared.
-// Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair: the result comes on
-// top of its rounds). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S; else seat 0's, whose blocks
-// hold the most shared seats: d + min(d, N - P) chunks for d = 1, 2, 4, .., P/2, and N - 1 passed on to its partner.
+// Bytes sent by the busiest rank: all-reduce 2(P-1)/P S, else (3P-2)/P S (an even rank of a pair also sends the
+// result). Reduce-scatter (N-1)/N S, else S (an odd rank). All-gather (N-1)/N S, else seat 0's, whose blocks hold the
+// most shared seats: d + min(d, N - P) chunks for d = 1, 2, 4, .., P/2, and N - 1 chunks passed on to its partner.
 // Order of addition: a balanced tree, the lower seats' sum on the left.
 // Source: Rabenseifner, "Optimization of collective reduction operations" (2004); Thakur, Rabenseifner, Gropp (2005).
 #pragma once
@@ -33,11 +33,11 @@
 
 namespace rondo::algorithms {
 
-/// Seats and the chunks they stand for.
+/// Seats and their chunks.
 struct HalvingDoubling : RecursiveDoubling {
-  static constexpr uint16_t kSum = 1, kComplete = 3, kPassedOn = 4;         // beside kFold and kResult
+  static constexpr uint16_t kSum = 1, kComplete = 3, kPassedOn = 4;         // in addition to kFold and kResult
   static constexpr int kGiveSums = 0, kTakeSums = 1, kGive = 2, kTake = 3;  // lanes of the all-reduce
-  enum class Cut { kBySeat, kByRank };                                      // what a chunk belongs to
+  enum class Cut { kBySeat, kByRank };                                      // the unit of a chunk
 
   HalvingDoubling(Rank r, int n, Cut the_cut)
       : RecursiveDoubling(r, n), nranks(n), num_seats(n - pairs), cut(the_cut) {}
@@ -49,7 +49,7 @@ struct HalvingDoubling : RecursiveDoubling {
   Rank across(int distance) const { return rank_of(seat() ^ distance); }
   Rank rank_of(int seat) const { return seat < pairs ? 2 * seat : seat + pairs; }
   int first_chunk(int seat) const { return cut == Cut::kBySeat ? seat : seat + std::min(seat, pairs); }
-  /// The chunks of the `size` seats among which `seat` is.
+  /// The chunks of the aligned group of `size` seats that contains `seat`.
   Chunk block(Buffer buffer, int seat, int size) const {
     const int first = seat / size * size;
     return {buffer, first_chunk(first), first_chunk(first + size) - first_chunk(first)};
@@ -58,7 +58,7 @@ struct HalvingDoubling : RecursiveDoubling {
   Chunk theirs(Buffer buffer, int distance) const { return block(buffer, seat() ^ distance, distance); }
 };
 
-/// The halving but for its last addition, which `complete(from, buffer)` states: a rank with a seat.
+/// The halving without its last addition; `complete(from, buffer)` records that. For ranks with a seat.
 template <class P, class Complete>
 void halving_sums(P& p, const HalvingDoubling& self, Complete complete) {
   using Self = HalvingDoubling;
@@ -86,8 +86,8 @@ void halving_sums(P& p, const HalvingDoubling& self, Complete complete) {
   complete(self.across(1), operand(1));
 }
 
-/// The doubling, once the own seat's chunks are on their way to the first partner: a rank with a seat. The lane `take`
-/// has made `before` steps already.
+/// The doubling, for ranks with a seat. The own seat's chunks are already sent to the first partner, and lane `take`
+/// has `before` steps already.
 template <class P>
 void doubling_spread(P& p, const HalvingDoubling& self, int give, int take, int before) {
   using Self = HalvingDoubling;
@@ -106,7 +106,7 @@ void doubling_spread(P& p, const HalvingDoubling& self, int give, int take, int 
   }
 }
 
-/// What a rank without a seat gets passed on, but for its partner's own chunk.
+/// The chunks that a rank without a seat receives, except its partner's own chunk.
 template <class P>
 void doubling_passed_on(P& p, const HalvingDoubling& self) {
   for (int distance = 1; distance < self.num_seats; distance *= 2)

@@ -1,33 +1,33 @@
-// Hierarchical all-reduce, reduce-scatter and all-gather: for ranks on several hosts, whose links are slower than
-// memory. Reduce-scatter inside the hosts, all-reduce across them, all-gather inside.
+// Hierarchical all-reduce, reduce-scatter and all-gather for ranks on several hosts, whose links are slower than
+// memory: reduce-scatter inside the hosts, all-reduce across them, all-gather inside.
 //
 //       host 0        host 1         Chunk 2 belongs to host 1, and its agents are ranks 0 and 2 (two_levels.h):
 //      0      1      2      3        inside     1 --> 0, 3 --> 2            contributions to the agents
 //      |      |      |      |        across     0 ~~> 2                     host 0's sum; rank 2 adds: complete
 //      +~~~~~ | ~~~~~+      |        across     2 ~~> 0                     the complete chunk
-//             +~~~~~~~~~~~~~+        inside     2 ==> {3}, 0 ==> {1}        written once, read by all mates
+//             +~~~~~~~~~~~~~+        inside     2 ==> {3}, 0 ==> {1}        written once, read by all local peers
 //
-//   2 x 2 ranks, what rank 0 does (agent of 0 2):    give   send chunks 3 1 to rank 1
-//                                                    start  recv x1[2], add mine: host 0's sum; send it to 2
-//                                                    sum    recv x1[0], and host 1's sum, from 2; add mine: complete;
-//                                                           keep it; send it to 2 and to {1}
-//                                                    pass   recv chunk 2 from 2, keep it, send it to {1}
-//                                                    take   recv chunks 1 3 from 1
+//   2 x 2 ranks, rank 0 (agent of 0 2):   give   send chunks 3 1 to rank 1
+//                                         start  recv x1[2], add mine: host 0's sum; send it to 2
+//                                         sum    recv x1[0], and host 1's sum, from 2; add mine: complete; keep it;
+//                                                send it to 2 and to {1}
+//                                         pass   recv chunk 2 from 2, keep it, send it to {1}
+//                                         take   recv chunks 1 3 from 1
 //
-// Across, each host's sum goes straight to the host where the chunk belongs, and the complete chunk from there to all
-// others: 2 crossings, whatever the number of hosts. (A ring of hosts would send as many bytes and cross 2(M-1) times;
-// where each host is to talk to its neighbours alone, there is the ring of all ranks, which enters each host once.)
+// Each host sends its sum straight to the host of the chunk, which sends the complete chunk straight to all others: 2
+// crossings for any number of hosts. (A ring of hosts would send as many bytes and cross 2(M-1) times. To let each host
+// send to its neighbours only, use the ring of all ranks, which enters each host once.)
 //
-// A second all-reduce has 1 crossing: all hosts swap their sums of all chunks and all add them, for small messages, and
-// for two hosts, where it sends no more bytes.
+// A second all-reduce has 1 crossing: all hosts exchange their sums of all chunks and all add them. It is for small
+// messages, and for two hosts, for which it sends no more bytes.
 //
-// One lane for each role, as above: while a loop's chunks cross, the next loop's are added inside.
+// One lane for each role in the list above: while a loop's chunks cross, the next loop's are added inside.
 //
 // M hosts, S = the whole buffer, over the link of a host: all-reduce 2(M-1)/M S, in one crossing (M-1) S;
-// reduce-scatter and all-gather (M-1)/M S. Its ranks share that evenly where hosts have equally many.
-// Steps: all-reduce 4, in one crossing 3, reduce-scatter and all-gather 2; fewer where hosts have one rank.
-// Order of addition: the other hosts' sums, ascending, then the ranks of the chunk's host; in one crossing sums of
-// hosts, ascending. Inside a host ranks in the layout's order: ascending, where none was given.
+// reduce-scatter and all-gather (M-1)/M S. Ranks share it evenly if hosts have equally many.
+// Steps: all-reduce 4, in one crossing 3, reduce-scatter and all-gather 2; fewer if hosts have one rank.
+// Order of addition: the other hosts' sums, ascending, then the ranks of the chunk's host; in one crossing the hosts'
+// sums, ascending. Ranks of a host are added in the layout's order, ascending by default.
 // Source: two-level all-reduce, e.g. Jia et al., "Highly scalable deep learning training system with mixed-precision"
 // (2018); Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).
 #pragma once
@@ -36,7 +36,7 @@
 
 namespace rondo::algorithms {
 
-/// Chunks to their agents on this host; lane 0.
+/// Sends chunks to their agents on this host; lane 0.
 template <class P>
 void give_to_mates(P& p, const TwoLevels& self) {
   self.for_all_chunks(TwoLevels::Home::kLast, [&](int home, int i) {
@@ -46,8 +46,8 @@ void give_to_mates(P& p, const TwoLevels& self) {
   });
 }
 
-/// This rank's part of all sums: lane 1 those for other hosts, lane 2 this host's, which `complete(from, i, order)`
-/// states.
+/// This rank's part of all sums. Lane 1: sums for other hosts. Lane 2: this host's sums, recorded by `complete(from, i,
+/// order)`.
 template <class P, class Complete>
 void sum_across(P& p, const TwoLevels& self, Complete complete) {
   const PortSet away = self.from_mates(TwoLevels::kGiveAway), here = self.from_mates(TwoLevels::kGive);
@@ -66,12 +66,12 @@ void sum_across(P& p, const TwoLevels& self, Complete complete) {
   });
 }
 
-/// To whom a complete chunk of this host goes.
+/// The receivers of a complete chunk of this host.
 inline PortSet to_all(const TwoLevels& self, int i) {
   return self.other_agents(self.host, i, TwoLevels::kComplete) + self.to_mates(TwoLevels::kComplete);
 }
 
-/// The other hosts' complete chunks, also for the mates; and what mates have for this rank.
+/// Receives the other hosts' complete chunks and passes them to local peers; receives the chunks of local peers.
 template <class P>
 void spread(P& p, const TwoLevels& self, int pass, int take) {
   const PortSet mates = self.to_mates(TwoLevels::kPassedOn);
@@ -127,7 +127,7 @@ void hierarchical_all_gather(P& p, Rank rank, const HostLayout& hosts) {
   spread(p, self, 1, 2);
 }
 
-/// One crossing: sums of hosts are swapped and added on all hosts alike.
+/// One crossing: all hosts exchange their sums, and each adds all of them.
 template <class P>
 void hierarchical_one_shot_all_reduce(P& p, Rank rank, const HostLayout& hosts) {
   const TwoLevels self(rank, hosts, TwoLevels::Cut::kShared);

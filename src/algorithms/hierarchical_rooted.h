@@ -1,18 +1,18 @@
-// Hierarchical broadcast and reduce: one crossing from the root's host to each other one, or back.
+// Hierarchical broadcast and reduce: one crossing from the root's host to each other host, or back.
 //
-//     broadcast from 0      0 ==> {1}            inside: written once, read by the mates
-//     2 x 2 ranks           0 ~~> 2   1 ~~> 3    across: each half by its agent (two_levels.h), to its agent there
+//     broadcast from 0      0 ==> {1}            inside: written once, read by the local peers
+//     2 x 2 ranks           0 ~~> 2   1 ~~> 3    across: each half from its agent (two_levels.h) to its agent there
 //                           2 ==> {3} 3 ==> {2}  inside
 //     reduce to 0           3 --> 2   2 --> 3    each half of the data to its agent, which adds
 //                           2 ~~> 0   3 ~~> 1    across: the host's sums
 //                           1 --> 0              inside: half 1, complete
 //
-// The ranks of a host share the work at the ends of its link (of a broadcast at most eight of them).
+// The ranks of a host share the work at the ends of its link (in a broadcast at most eight of them).
 //
-// M hosts: steps: 1 across, and 1 for each of the two hosts that has more than one rank. Over the link of the root's
-// host (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's.
-// Order of addition: the other hosts' sums, ascending, then the root's host's ranks; inside a host in the layout's
-// order: ascending, where none was given.
+// M hosts: steps: 1 across, and 1 for each of the two hosts with more than one rank. Over the link of the root's host
+// (M-1) S, over the others' S. For many hosts and long messages ring and tree send less from the root's host.
+// Order of addition: the other hosts' sums, ascending, then the ranks of the root's host; inside a host in the layout's
+// order, ascending by default.
 // Source: Karonis et al., "Exploiting hierarchy in parallel computer networks" (2000).
 #pragma once
 

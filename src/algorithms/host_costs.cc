@@ -9,9 +9,9 @@
 namespace rondo::algorithms {
 namespace {
 
-// Whether a host has more than one rank: then what happens inside takes a step.
+// 1 if a host has more than one rank: work inside the host then takes a step.
 int inside(const HostLayout& hosts, int host) { return hosts.num_ranks(host) > 1 ? 1 : 0; }
-// The same of the best of all others; nothing where there are none.
+// The maximum of it over all other hosts; 0 if there are none.
 int inside_others(const HostLayout& hosts, int host) {
   int best = 0;
   for (int h = 0; h < hosts.num_hosts(); ++h)
@@ -19,7 +19,7 @@ int inside_others(const HostLayout& hosts, int host) {
   return best;
 }
 
-// Longest over all hosts that a chunk may belong to.
+// The maximum over all hosts that a chunk may belong to.
 template <class Steps>
 int64_t longest(const HostLayout& hosts, Steps steps) {
   int64_t most = 0;
@@ -27,13 +27,13 @@ int64_t longest(const HostLayout& hosts, Steps steps) {
   return most;
 }
 
-// Until the sum is complete at home, and from there until everybody has it.
+// Steps until the sum is complete at home, and from there until every rank has it.
 int sum_steps(const HostLayout& hosts, int home) { return hosts.one_host() ? 1 : 1 + inside_others(hosts, home); }
 int spread_steps(const HostLayout& hosts, int home) {
   return std::max(inside(hosts, home), hosts.one_host() ? 0 : 1 + inside_others(hosts, home));
 }
 
-// Messages with a chunk each, of the busiest rank.
+// Messages of one chunk sent by the busiest rank.
 template <class Count>
 int64_t busiest(const HostLayout& hosts, TwoLevels::Cut cut, Count count) {
   int64_t most = 0;
@@ -48,7 +48,7 @@ int64_t given(const TwoLevels& self) {
     mine += self.mine(home).size();
   return self.num_chunks() - mine;
 }
-// Of other hosts' chunks.
+// This rank's chunks of other hosts.
 int64_t mine_of_others(const TwoLevels& self) {
   int64_t mine = 0;
   for (int back = 1; back < self.num_hosts; ++back) mine += self.mine(self.before(back)).size();
@@ -108,7 +108,7 @@ RootedTreeCost rooted_tree_on_hosts(const HostLayout& hosts) {
 Cost ring_all_reduce_on_hosts_cost(const HostLayout& hosts) {
   const int n = hosts.nranks();
   if (n == 1) return kAlone;
-  // A chunk goes round twice, less the two hops after and before its owner.
+  // A chunk goes round twice, except the two hops after and before its owner.
   auto crosses = [&](int at) { return hosts.same_host(hosts.rank_at(at % n), hosts.rank_at((at + 1) % n)) ? 0 : 1; };
   int fewest = 2;
   for (int at = 0; at < n; ++at) fewest = std::min(fewest, crosses(at) + crosses(at + 1));

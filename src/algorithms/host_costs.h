@@ -1,4 +1,4 @@
-// What algorithms cost where ranks stand on several hosts: stated here by rank arithmetic, found by the checker.
+// Costs of algorithms on several hosts, stated as rank arithmetic. The checker compares them with the schedules.
 //
 // Pure functions. O(ranks * hosts) at most.
 #pragma once

@@ -1,8 +1,8 @@
-// The rings (ring.h, chain.h) where ranks stand on several hosts: through one host after the other.
+// The ring (ring.h) on several hosts: it visits one host after the other.
 //
 //     ranks dealt out by turns, 0 2 | 1 3:     0 ---> 2 ~~~> 1 ---> 3 ~~~> 0     two crossings a round instead of four
 //
-// Where the ranks of a host follow one another the ring is the same as without hosts.
+// If the ranks of each host are contiguous, it is the plain ring.
 #pragma once
 
 #include "algorithms/ring.h"
@@ -18,7 +18,7 @@ struct HostRing : Ring {
   }
   const HostLayout& hosts;
   int at;
-  /// The chunk that belongs to the rank `back` hops behind.
+  /// The chunk of the rank `back` hops behind.
   int chunk(int back) const { return hosts.rank_at((at - back + nranks) % nranks); }
 };
 

@@ -1,13 +1,13 @@
-// Linear gather and scatter: the root hears from, or tells, one rank after the other.
+// Linear gather and scatter: the root receives from, or sends to, one rank after the other.
 //
 //     gather to 1      0 --x0--> 1      2 --x2--> 1      3 --x3--> 1      out of 1 = [x0 x1 x2 x3]
 //     scatter from 1   1 --y0--> 0      1 --y2--> 2      1 --y3--> 3      in of 1  = [y0 y1 y2 y3]
 //
-//   4 ranks, what root 1 does:     gather    keep its own; recv x2 into chunk 2, x3 into chunk 3, x0 into chunk 0
-//                                  scatter   keep its own; send chunk 2 to 2, chunk 3 to 3, chunk 0 to 0
+//   4 ranks, root 1:    gather    keep its own; recv x2 into chunk 2, x3 into chunk 3, x0 into chunk 0
+//                       scatter   keep its own; send chunk 2 to 2, chunk 3 to 3, chunk 0 to 0
 //
-// Steps: 1. Bytes sent per rank: gather S/N, scatter (N-1)/N S by the root: no less is possible.
-// Source: textbook; the root's link is the limit, which no tree can widen.
+// Steps: 1. Bytes sent per rank: gather S/N, scatter (N-1)/N S by the root, the minimum.
+// Source: textbook. The root's link is the limit; a tree cannot widen it.
 #pragma once
 
 #include "algorithms/all_pairs.h"

@@ -1,22 +1,22 @@
-// One-shot all-pairs all-reduce: everybody shows everything, everybody adds everything. Its halves with a root:
-// broadcast, in which the root alone shows, and reduce, in which the root alone adds.
+// One-shot all-pairs all-reduce: every rank publishes its whole buffer, and every rank adds all of them. Its halves
+// with a root: in broadcast only the root publishes, in reduce only the root adds.
 //
-//     0 ===> {1 2 3}     Every rank writes its whole buffer once, into a slot that all others read, and adds up the N
-//     1 ===> {0 2 3}     buffers itself, in ascending order of ranks: x0 + x1 + x2 + x3 on every rank, so all ranks get
-//     2 ===> {0 1 3}     the same bits, and those are the bits that one process gets.
+//     0 ===> {1 2 3}     Every rank writes its whole buffer once, into a slot that all others read, and adds the N
+//     1 ===> {0 2 3}     buffers itself, in ascending rank order: x0 + x1 + x2 + x3. All ranks get the same bits, equal
+//     2 ===> {0 1 3}     to those of one process.
 //     3 ===> {0 1 2}
 //
-//   4 ranks, what rank 2 does:     send in to {0 1 3}
-//                                  recv from {0 1 3}; out = x0 + x1 + in + x3
+//   4 ranks, rank 2:              send in to {0 1 3}
+//                                 recv from {0 1 3}; out = x0 + x1 + in + x3
 //
 //     broadcast from 1     1 ===> {0 2 3}                 written once, read by all
 //     reduce to 1          0 --> 1   2 --> 1   3 --> 1    rank 1 adds x0 + in + x2 + x3
 //
-// Two lanes, "show" and "add", so that the next loop's data is on its way while this loop's is added. "add" waits for
-// "show": in place, the sum overwrites what is being shown.
+// Two lanes, "show" and "add": the next loop's data travels while this loop's is added. "add" waits for "show", because
+// in place the sum overwrites the published data.
 //
-// Steps: 1. Bytes sent per rank: S, written once for N - 1 readers (reduce: for one). Who adds reads (N-1) S: for small
-// buffers.
+// Steps: 1. Bytes sent per rank: S, written once for N - 1 readers (reduce: for one). A rank that adds reads (N-1) S,
+// which suits small buffers only.
 // Order of addition: ascending ranks.
 // Source: the "flat" or all-pairs algorithm of small-message libraries, e.g. MSCCL++'s all-pairs all-reduce.
 #pragma once

@@ -1,21 +1,21 @@
-// Pull: like direct.h, but peers' buffers are only read, so it is enough that the kernel copies from them: no staging
-// memory, one copy instead of two, for any buffer.
+// Pull: like direct.h, but a rank only reads its peers' buffers. The kernel can therefore copy from any buffer: no
+// staging memory, one copy instead of two.
 //
 //     all-reduce, 3 ranks     0                     1                     2
-//     entry                   ---------------- everybody's buffers stand ready ----------------
+//     entry                   -------------------- all ranks' buffers are ready --------------------
 //     sums                    out[0] = in[0] + ...  out[1] = in[1] + ...  out[2] = in[2] + ...     pulls in[r] of all
-//     middle                  ---------------- everybody's sum stands in its out ---------------
+//     middle                  ----------------- every rank's sum is in its out ---------------------
 //     the others' sums        out[1] <- 1, [2] <- 2 out[2] <- 2, [0] <- 0 out[0] <- 0, [1] <- 1
-//     exit                    ---------------- nobody reads from anybody any more --------------
+//     exit                    ------------------- no rank reads any more ---------------------------
 //
-// Reduce-scatter is the first half; it is direct.h's, which never pushes. All others pull what they want between two
-// meetings: all-gather everybody's `in`, all-to-all the own chunk of it, broadcast and scatter the root's `in` or the
-// own chunk of it; in gather and reduce the root alone pulls, everybody's `in`.
-// One lane. In place is safe: chunk r of a rank's input is read by rank r alone, before rank r says that its sum
-// stands; and a rank's own part is copied last, when nobody reads it any more. (All-to-all is not done in place.)
+// Reduce-scatter is the first half; it is direct.h's, which never pushes. The others pull between two credit exchanges:
+// all-gather every rank's `in`, all-to-all this rank's chunk of it, broadcast the root's `in`, scatter this rank's
+// chunk of it. In gather and reduce only the root pulls, every rank's `in`.
+// One lane. In place is safe: only rank r reads chunk r of any input, before it announces its sum; and a rank copies
+// its own part last, when no other rank reads it any more. (All-to-all does not work in place.)
 //
-// Steps: all-reduce 3, the others 2, all of them credits. Bytes sent per rank: 0; pulled 2(N-1)/N S in an all-reduce, S
-// in a broadcast, S/N in a scatter, (N-1) S in a reduce and (N-1)/N S in a gather by the root, (N-1)/N S in the others.
+// Steps: all-reduce 3, the others 2, all credits. Bytes sent per rank: 0. Pulled: all-reduce 2(N-1)/N S, broadcast S,
+// scatter S/N, reduce (N-1) S and gather (N-1)/N S by the root, the others (N-1)/N S.
 // Order of addition: ascending ranks.
 // Source: kernel-assisted collectives (KNEM, CMA): Ma, Bosilca, Bouteiller and Dongarra (2011).
 #pragma once

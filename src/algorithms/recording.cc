@@ -1,4 +1,4 @@
-// Algorithms' texts become schedules (registry.h): of one rank or of all, proven texts or not.
+// Turns definitions into schedules (registry.h): of one rank or of all ranks, proven or not.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +10,8 @@
 namespace rondo {
 namespace {
 
-// Of texts that know of hosts the library's own also follow places within one: they have no port groups, which are of
-// whole hosts.
+// The layout that a definition follows. On one host, the library's own host-aware definitions follow its places,
+// because they use no port groups (which span whole hosts).
 const HostLayout& followed_by(const Algorithm& algorithm, const HostLayout& hosts) {
   if (!hosts.one_host() || algorithm.for_hosts || hosts.places().one_host()) return hosts;
   const std::span<const Algorithm> ours(all_algorithms().data(), own_algorithms().data());

@@ -1,24 +1,24 @@
 // Recursive-doubling all-reduce, for any number of ranks.
 //
-//     round 0   0 <-> 1    2 <-> 3     In round k everybody swaps sums with the rank whose number differs in bit k,
-//     round 1   0 <-> 2    1 <-> 3     and adds: afterwards a rank holds the sum of 2^(k+1) neighbours.
+//     round 0   0 <-> 1    2 <-> 3     In round k two ranks whose numbers differ in bit k exchange their sums and add
+//     round 1   0 <-> 2    1 <-> 3     them. Afterwards each holds the sum of 2^(k+1) neighbours.
 //
-//   4 ranks, what rank 2 does:     send x2 to 3
-//                                  recv x3, out = x2 + x3, send it to 0
-//                                  recv (x0 + x1), out = (x0 + x1) + (x2 + x3)
+//   4 ranks, rank 2:              send x2 to 3
+//                                 recv x3, out = x2 + x3, send it to 0
+//                                 recv (x0 + x1), out = (x0 + x1) + (x2 + x3)
 //
-// When N is no power of two, P the highest one below it, the first 2 (N - P) ranks pair up: of (2i, 2i+1) the odd one
-// folds its data into the even one's, sits out, and is sent the result. So every sum covers neighbouring ranks; the sum
-// of the lower ranks is the left operand on both sides, so all ranks get the same bits. 6 ranks:
+// If N is not a power of two, P is the highest one below it, and the first 2 (N - P) ranks pair up: of (2i, 2i+1) the
+// odd one folds its data into the even one's, sits out, and receives the result. Every sum then covers neighbouring
+// ranks. The sum of the lower ranks is the left operand on both sides, which gives all ranks the same bits. 6 ranks:
 //
 //     fold      1 --> 0    3 --> 2     seats: {0 1} = 0, {2 3} = 1, 4 = 2, 5 = 3
 //     rounds    0 <-> 2    4 <-> 5     then    0 <-> 4    2 <-> 5
 //     result    0 --> 1    2 --> 3
 //
-// One lane: each message needs the one before.
+// One lane: each message needs the previous one.
 //
-// Steps: log2 P; when N is no power of two 1 more, and 2 more when more than half of the seats are shared (else nobody
-// who waits for the result hears of another fold through all rounds).
+// Steps: log2 P; 1 more if N is not a power of two, or 2 more if more than half of the seats are shared (otherwise no
+// chain of messages leads from a fold through all rounds to another pair's result).
 // Bytes sent per rank: S log2 P, S more by a rank that folded.
 // Order of addition: a balanced tree over ascending ranks.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
@@ -48,7 +48,7 @@ struct RecursiveDoubling {
     const int other = seat() ^ (1 << round);
     return other < pairs ? 2 * other : other + pairs;
   }
-  /// Lower ranks' sum on the left.
+  /// The lower ranks' sum is on the left.
   Order order(Rank peer) const { return peer < rank ? own_after(1) : kOwnFirst; }
 };
 

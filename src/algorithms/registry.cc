@@ -37,12 +37,12 @@ namespace {
 
 using namespace algorithms;  // NOLINT(google-build-using-namespace): the table reads as names
 
-// The text of a collective that has no root.
+// The definition of a collective without a root.
 template <void (*kText)(Recorder&, Rank, int)>
 void rootless(Recorder& p, Rank rank, int nranks, Rank /*root*/) {
   kText(p, rank, nranks);
 }
-// The texts that know of hosts, and the same where there is one.
+// Host-aware definitions, and the same on one host.
 template <void (*kText)(Recorder&, Rank, const HostLayout&)>
 void rootless_on_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/) {
   kText(p, rank, hosts);
@@ -88,7 +88,7 @@ constexpr Algorithm hierarchical_row(std::string_view name, Collective collectiv
 Cost ring_all_reduce_cost(int n) { return {2 * (n - 1), 2 * (n - 1), n}; }
 Cost ring_half_cost(int n) { return {n - 1, n - 1, n}; }
 
-// The data of one rank alone needs no message.
+// A single rank sends no message.
 Cost unless_alone(int n, Cost cost) { return n == 1 ? Cost{0, 0, 1} : cost; }
 Cost one_shot_cost(int n) { return unless_alone(n, {1, 1, 1}); }
 Cost two_shot_cost(int n) { return unless_alone(n, {2, n, n}); }
@@ -101,7 +101,7 @@ Cost gather_cost(int n) { return unless_alone(n, {1, 1, n}); }
 Cost scatter_cost(int n) { return unless_alone(n, {1, n - 1, n}); }
 Cost pairwise_cost(int n) { return {n - 1, n - 1, n}; }
 Cost pull_all_reduce_cost(int n) { return unless_alone(n, {3, 0, 1}); }
-Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only: data goes from buffer to buffer
+Cost direct_cost(int n) { return unless_alone(n, {2, 0, 1}); }  // credits only; data goes from buffer to buffer
 
 Cost tree_cost(int n) {  // O(N log N): the deepest path and the busiest rank of both trees
   int64_t depth = 0, busiest = 0;
@@ -121,7 +121,7 @@ Cost tree_cost(int n) {  // O(N log N): the deepest path and the busiest rank of
 
 Cost rooted_tree_cost(int n) {
   if (n == 1) return {0, 0, 1};
-  const Cost both = tree_cost(n - 1);  // over the others
+  const Cost both = tree_cost(n - 1);  // over the other ranks
   return {1 + both.steps / 2, 2, 2};
 }
 
@@ -132,13 +132,13 @@ Cost barrier_cost(int n) { return unless_alone(n, {1, 0, 1}); }
 Cost dissemination_cost(int n) { return {ceil_log2(n), 0, 1}; }
 int64_t floor_log2(int n) { return std::bit_width(static_cast<unsigned>(n)) - 1; }
 Cost binomial_scatter_cost(int n) { return {floor_log2(n), n - 1, n}; }
-Cost binomial_gather_cost(int n) {  // the largest of the blocks that are handed on
+Cost binomial_gather_cost(int n) {  // the largest block that a rank passes on
   int64_t largest = 0;
   for (int bit = 1; bit < n; bit *= 2) largest = std::max<int64_t>(largest, std::min(bit, n - bit));
   return {floor_log2(n), largest, n};
 }
 
-// Steps of the rounds among seats, and of folds into them and results out of them where seats are shared.
+// Steps of the rounds among seats, plus the fold and the result if seats are shared.
 int64_t seat_steps(int n) {
   const int rounds = RecursiveDoubling::rounds(n), pairs = RecursiveDoubling::folded(n);
   return rounds + (pairs == 0 ? 0 : 2 * pairs > 1 << rounds ? 2 : 1);
@@ -269,10 +269,10 @@ constexpr Algorithm kAlgorithms[] = {
 constexpr size_t kNumBuiltIn = std::size(kAlgorithms);
 
 struct Registry {
-  std::mutex mutex;  // of writers
+  std::mutex mutex;  // for writers
   std::array<Algorithm, kMaxAlgorithms> rows;
   std::atomic<size_t> num_rows = kNumBuiltIn;
-  std::deque<std::string> texts;  // of the own algorithms
+  std::deque<std::string> texts;  // strings of added algorithms
   bool frozen = false;
   std::string summary;  // once frozen
 

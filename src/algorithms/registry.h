@@ -1,11 +1,11 @@
 // The registry: one row for each (algorithm, collective). The planner, the checker, the conformance tests, the
-// benchmarks and the documentation find algorithms here and nowhere else.
+// benchmarks and the documentation find algorithms only here.
 //
-// Adding an algorithm to the library: write its header, add its rows to the table in registry.cc. Nothing else.
-// From outside: register_algorithm (rondo/algorithm.h, src/schedule/own_algorithms.cc), which proves the row and adds it.
+// To add an algorithm to the library, write its header and add its rows to the table in registry.cc. Other programs
+// call register_algorithm (rondo/algorithm.h, src/schedule/own_algorithms.cc), which proves the row and adds it.
 //
-// The one state that a process has as a whole: rows are appended until the first communicator is made, and never move
-// or go. Thread safety: readers at any time, writers one after the other.
+// Global state of the process: rows are appended until the first communicator is made, and never moved or removed.
+// Thread safety: readers at any time, writers one after the other.
 #pragma once
 
 #include <span>
@@ -19,44 +19,44 @@
 
 namespace rondo {
 
-/// One rank's schedule, ranks standing on such hosts (a number of ranks: all on one). 1 to 65535 ranks. O(its
-/// instructions). Errors: kInvalidArgument, the text's first wrong statement.
+/// One rank's schedule on these hosts (an int: that many ranks on one host). 1 to 65535 ranks. O(its instructions).
+/// Errors: kInvalidArgument, the first error in the definition.
 Expected<RankSchedule> try_record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
-/// The same of a text that is known to be right: of the library, or proven.
+/// The same for a definition of the library or a proven one.
 RankSchedule record_rank(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
-/// The line in which each of its instructions stands, for messages.
+/// The source line of each of its instructions, for messages.
 TextLines record_lines(const Algorithm& algorithm, Rank rank, const HostLayout& hosts, Rank root = 0);
-/// The schedule of one end of a message between two ranks (kSend, kRecv), which no table lists. peer != rank.
+/// The schedule of one end of a message between two ranks (kSend, kRecv), which has no row. peer != rank.
 RankSchedule record_point_to_point(Collective send_or_recv, Rank rank, int nranks, Rank peer);
 /// All ranks' schedules.
 Schedule record_all(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
-/// The same of a text that nobody has proven: each rank's part ends before its first wrong statement.
+/// The same for an unproven definition: each rank's part ends before its first error.
 struct UnprovenSchedule {
   Schedule schedule;
-  std::string error;  // of the first rank that has one; empty: none
-  Rank rank = -1;     // that rank, and where its next instruction would have stood
+  std::string error;  // of the first rank with an error; empty: none
+  Rank rank = -1;     // that rank, and the place of its next instruction
   int lane = -1, pc = -1;
 };
 UnprovenSchedule record_unproven(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 
-/// Whether several hosts change what is recorded.
+/// True if several hosts change the schedule.
 inline bool depends_on_hosts(const Algorithm& row) { return row.record_on_hosts != nullptr; }
-/// What the row states for ranks on such hosts.
+/// The stated cost on these hosts.
 Cost cost_of(const Algorithm& algorithm, const HostLayout& hosts);
 
-/// The row's place in all_algorithms().
+/// The row's index in all_algorithms().
 inline uint8_t algorithm_index(const Algorithm& row) { return static_cast<uint8_t>(&row - all_algorithms().data()); }
 
-/// What can be said of a row without its text. Errors: kInvalidArgument.
+/// Checks a row without recording it. Errors: kInvalidArgument.
 Status check_row(const Algorithm& row);
-/// Whether it could be appended now. Errors: kInvalidArgument (the name exists; frozen; full).
+/// Checks that a row could be appended now. Errors: kInvalidArgument (the name exists; frozen; full).
 Status check_new(const Algorithm& row);
 /// Appends a row. Errors: kInvalidArgument (check_row; check_new).
 Status add_row(const Algorithm& row);
-/// The rows that are not the library's own.
+/// The rows added by register_algorithm.
 std::span<const Algorithm> own_algorithms();
-/// From now on no row can be added. Returns what ranks that work together must have in common: the names of the own
-/// algorithms and a hash of their schedules for a few ranks; empty when there are none.
+/// Refuses new rows from now on. Returns the names of the added algorithms and a hash of their schedules for a few
+/// ranks, which must be equal on all ranks; empty if there are none.
 std::string freeze_registry();
 
 }  // namespace rondo

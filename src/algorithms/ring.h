@@ -2,29 +2,29 @@
 //
 //        0 ---> 1          Every rank r sends only to r + 1 and receives only from r - 1 (modulo N).
 //        ^      |          The data is cut into N chunks. In the reduce-scatter half, chunk c starts at rank c + 1,
-//        |      v          collects one contribution per hop and is complete at rank c; in the all-gather half the
+//        |      v          collects one contribution per hop and is complete at rank c. In the all-gather half the
 //        3 <--- 2          complete chunk c goes round once more.
 //
-//   4 ranks, what rank 0 does:     step 1  send chunk 3
-//     reduce-scatter               step 2  recv chunk 2, add mine, send on
-//                                  step 3  recv chunk 1, add mine, send on
-//                                          recv chunk 0, add mine: complete; keep it, and
-//     all-gather                   step 4  send it
-//                                  step 5  recv chunk 3, keep it, send on
-//                                  step 6  recv chunk 2, keep it, send on
-//                                          recv chunk 1, keep it
+//   4 ranks, rank 0:              step 1  send chunk 3
+//     reduce-scatter              step 2  recv chunk 2, add mine, send on
+//                                 step 3  recv chunk 1, add mine, send on
+//                                         recv chunk 0, add mine: complete; keep it, and
+//     all-gather                  step 4  send it
+//                                 step 5  recv chunk 3, keep it, send on
+//                                 step 6  recv chunk 2, keep it, send on
+//                                         recv chunk 1, keep it
 //
-// Three lanes, one for each role of a rank, so that a rank may start the next loop's chunk while an earlier one is
-// still on its way: "start" sends its own contribution, "reduce" adds what arrives, "gather" passes complete chunks on.
-// A connection has one writing and one reading lane; the tags tell the four kinds of message apart: kFirst (a rank's
-// own contribution), kPartial (a sum on its way), kComplete (fresh from its owner), kPassedOn.
+// Three lanes, one for each role of a rank: "start" sends its own contribution, "reduce" adds received data, "gather"
+// passes complete chunks on. A rank may therefore start the next loop's chunk while an earlier one still travels. A
+// connection has one writing and one reading lane. Tags distinguish the four kinds of message: kFirst (a rank's own
+// contribution), kPartial (a partial sum), kComplete (a complete chunk from its owner), kPassedOn.
 //
-// Where ranks stand on several hosts the ring goes through one host after the other (host_ring.h), so that a message
-// crosses M times on its way round M hosts, however the ranks were dealt out. Chunks keep the numbers of their owners.
+// On several hosts the ring visits one host after the other (host_ring.h): a message crosses M times on its way round M
+// hosts, however the ranks are distributed. Chunks keep the numbers of their owners.
 //
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
-// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or as the ring goes on hosts and places, so it depends on
-// the partition.
+// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or in ring order on hosts and places; it depends on the
+// partition.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 
@@ -39,11 +39,11 @@ struct Ring {
   Rank rank;
   int nranks;
   Rank next, prev;
-  /// Of the rank that is `back` hops behind.
+  /// The chunk of the rank `back` hops behind.
   constexpr int chunk(int back) const { return (rank - back + nranks) % nranks; }
-  /// From where the sum of chunk(back) arrives: its first hop carries one rank's own contribution.
+  /// The port of the sum of chunk(back): its first hop carries one rank's own contribution.
   constexpr Port sums(int back) const { return {prev, back == 2 ? kFirst : kPartial}; }
-  /// From where the complete chunk(back) arrives: its first hop comes from its owner.
+  /// The port of the complete chunk(back): its first hop comes from its owner.
   constexpr Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
 };
 

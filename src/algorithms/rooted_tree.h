@@ -1,24 +1,25 @@
-// Double binary tree broadcast and reduce from or to any root: tree.h's two trees over all ranks but the root, each of
-// which carries half of the data.
+// Double binary tree broadcast and reduce from or to any root: tree.h's two trees over all ranks but the root. Each
+// tree carries half of the data.
 //
-//     5 ranks, root 0          0                 The root stands above both trees and numbers the others 1, 2, ... from
-//                           /     \              itself round the circle. Broadcast: it sends half 0 down the one tree
-//     half 0               1       4   half 1    and half 1 down the other; every other rank gets both, and is inner
-//                          |       |             in one of them (one rank excepted when their number is odd). Reduce:
-//                          3       2             the same ways upwards, sums instead of copies.
+//     5 ranks, root 0          0                 The root is above both trees and numbers the others 1, 2, ... in a
+//                           /     \              circle. Broadcast: it sends half 0 down one tree and half 1 down the
+//     half 0               1       4   half 1    other. Every other rank gets both and is an inner node of one tree
+//                          |       |             (except one if their number is odd). Reduce: the same edges upwards,
+//                          3       2             with sums instead of copies.
 //                         / \     / \    .
 //                        2   4   1   3
 //
-//   what rank 3 does:     broadcast   recv half 0 from 1, keep it, send it to 2 and 4; recv half 1 from 2, keep it
-//                         reduce      recv half 0 from 2 and 4, send (x2 + x3 + x4) to 1; send half 1 to 2
+//   rank 3:              broadcast   recv half 0 from 1, keep it, send it to 2 and 4; recv half 1 from 2, keep it
+//                        reduce      recv half 0 from 2 and 4, send (x2 + x3 + x4) to 1; send half 1 to 2
 //
-// Where ranks stand on several hosts the root has trees of its mates under it, and trees of the other hosts, each of
-// which has a tree of its ranks below its node: so the data crosses to each host once.
+// On several hosts the root has two kinds of trees under it: trees of its local peers, and trees of the other hosts.
+// Each host's node is the top of a tree of its ranks. The data crosses to each host once.
 //
 // Two lanes, one for each tree.
 //
 // Steps: 1 + depth of the trees over N - 1 ranks, at most 2 + ceil(log2(N - 1)). Bytes sent per rank: at most S (the
-// root S/2 to each tree, an inner rank S/2 to each child). Order of addition: as the tree nests, the root's own first.
+// root S/2 to each tree, an inner rank S/2 to each child). Order of addition: as the tree nests, the root's own operand
+// first.
 // Source: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
 #pragma once
 
@@ -26,7 +27,7 @@
 
 namespace rondo::algorithms {
 
-/// A rank that is not the root in one of the two trees. Node numbers are ranks, or hosts, counted from the root's
+/// A rank other than the root in one of the two trees. Node numbers are ranks, or hosts, counted from the root's
 /// neighbour.
 struct RootedNode {
   RootedNode(Rank rank, const HostLayout& hosts, Rank root, int tree)
@@ -49,7 +50,7 @@ struct RootedNode {
   PortSet parent, children;
   Order order;
 
-  /// Where the root finds the tops of a tree: of its mates, and of the hosts.
+  /// The root's ports to the tops of a tree: of its local peers, and of the hosts.
   static PortSet tops(const HostLayout& hosts, Rank root, int tree) {
     RootedNode self(hosts, root, tree);
     PortSet ports;

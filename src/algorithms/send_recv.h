@@ -1,9 +1,9 @@
-// One message from one rank to another: the two ends of it, which only these two ranks call.
+// One message from one rank to another. Only these two ranks call its two ends.
 //
 //     send to 2      0 --in--> 2      receive from 0
 //
-// No rows of the registry: the other ranks have no part in it, so there is nothing to choose and nobody to agree with.
-// The messages of a pair have a tag of their own, since they are in no order with the collectives around them.
+// They have no registry rows: there is no algorithm to choose and no agreement with other ranks. The messages of a pair
+// have their own tag, because they are not ordered with the surrounding collectives.
 //
 // Steps: 1. Bytes sent: S.
 #pragma once

@@ -1,22 +1,22 @@
 // Double binary tree all-reduce: two trees over the same ranks, each carries half of the data up and down again.
 //
 //     tree 0 (chunk 0)    0        tree 1 (chunk 1)    3       Sums go up, the complete chunk comes down.
-//                         |                            |       In tree 0 a rank's children are on either side of it, so
-//                         2                            1       a sum covers neighbouring ranks in ascending order.
+//                         |                            |       In tree 0 a rank's children are on either side of it: a
+//                         2                            1       sum covers neighbouring ranks in ascending order.
 //                        / \                          / \      Tree 1 is tree 0 with the ranks mirrored (N even) or
-//                       1   3                        0   2     shifted by one (N odd): a rank that is inner in one is a
-//                                                              leaf in the other (one rank excepted when N is odd).
+//                       1   3                        0   2     shifted by one (N odd): an inner rank of one tree is a
+//                                                              leaf of the other (except one rank if N is odd).
 //
-//   4 ranks, what rank 2 does:     tree 0  recv x1, x3; send (x1 + x2 + x3) to 0
-//                                          recv the sum from 0, keep it, send it to 1 and 3
-//                                  tree 1  send x2 to 1
-//                                          recv the sum from 1, keep it
+//   4 ranks, rank 2:              tree 0  recv x1, x3; send (x1 + x2 + x3) to 0
+//                                         recv the sum from 0, keep it, send it to 1 and 3
+//                                 tree 1  send x2 to 1
+//                                         recv the sum from 1, keep it
 //
-// Where ranks stand on several hosts (HostTreeNode) the trees have two levels: a tree inside each host, whose top is
-// the host's node in a tree of hosts. So a sum leaves a host once.
+// On several hosts (HostTreeNode) the trees have two levels: a tree inside each host, whose top is the host's node in a
+// tree of hosts. A sum leaves a host once.
 //
-// Four lanes, up and down of each tree: later loops' chunks climb while earlier ones come down. At the root they
-// meet, so its up lane does both.
+// Four lanes, up and down of each tree: later loops' chunks go up while earlier ones come down. The root's up lane does
+// both.
 //
 // Steps: 2 depth, depth <= ceil(log2 N) + 1. Bytes sent per rank: at most 2 S (inner in one tree: S/2 up, 2 S/2 down;
 // leaf of the other: S/2 up). Order of addition: as the tree nests; on hosts and places by the layout's order.
@@ -70,7 +70,7 @@ struct TreeNode {
     for (int i = 0; i < num_children; ++i) ports.push_back({children[i], tag});
     return ports;
   }
-  /// Operands by ascending rank.
+  /// Operands are in ascending rank order.
   Order order() const {
     return own_after(static_cast<int>(
         std::count_if(children, children + num_children, [this](Rank child) { return child < rank; })));
@@ -80,12 +80,12 @@ struct TreeNode {
   void add_child(Rank child) { children[num_children++] = child; }
 };
 
-/// A rank's place in tree 0 or 1 where ranks stand on several hosts: a tree in each host, above them one of hosts.
+/// A rank's place in tree 0 or 1 on several hosts: a tree in each host, and above them a tree of hosts.
 struct HostTreeNode {
   Rank rank;
   Rank parent = -1;
   std::vector<Rank> children;  // in its own host, then in others
-  int children_before = 0;     // of the own operand: those in its host that are below it
+  int children_before = 0;     // before the own operand: the local children with lower numbers
 
   HostTreeNode(Rank r, const HostLayout& hosts, int tree) : rank(r) {
     const int host = hosts.host(r);

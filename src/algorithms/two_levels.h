@@ -1,16 +1,16 @@
-// Who does what where ranks stand on several hosts: what hierarchical.h is written in.
+// The roles of ranks in algorithms for several hosts, used by hierarchical.h.
 //
-// Every chunk belongs to a host, where it is complete first (or last comes from), and has an *agent* on each host: the
-// one rank there that handles it towards other hosts. So each chunk crosses from agent to agent, and the agents of a
-// host share its link.
+// Every chunk belongs to a host, which completes it first (or where it originates). It has an *agent* on each host: the
+// one rank there that exchanges it with other hosts. Each chunk crosses from agent to agent, and the agents of a host
+// share its link.
 //
 //     2 hosts of 2 ranks, chunks of host 0: 0 1, of host 1: 2 3      3 + 2 ranks, three chunks each
 //
 //     host 0   rank 0: agent of 0 2    rank 1: of 1 3                rank 0: 0 3   rank 1: 1 4   rank 2: 2 5
 //     host 1   rank 2: agent of 0 2    rank 3: of 1 3                rank 3: 0 1 3 4             rank 4: 2 5
 //
-// With equally many ranks on all hosts agents are the ranks of equal local number. Else the chunks of a host are dealt
-// out evenly, in blocks.
+// If all hosts have equally many ranks, the agents of a chunk have equal local numbers. Otherwise the chunks of a host
+// are dealt out evenly, in blocks.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,12 @@
 namespace rondo::algorithms {
 
 struct TwoLevels {
-  /// kByRank: chunk r is rank r's, and belongs to its host. kEven: as many chunks for each host. kShared: chunks of the
-  /// same number, which belong to no host; kFew: few of those, for where nothing is added: few ranks keep a link busy.
+  /// kByRank: chunk r is rank r's and belongs to its host. kEven: equally many chunks for each host. kShared: as many
+  /// chunks, which belong to no host. kFew: at most kFewChunks of those, for collectives without addition: few ranks
+  /// keep a link busy.
   enum class Cut { kByRank, kEven, kShared, kFew };
-  // Kinds of message: contributions to a sum for another host, and for this one; sums of a host; complete chunks from
-  // where they belong, and passed on.
+  // Kinds of message: a contribution to a sum for another host, or for this one; the sum of a host; a complete chunk
+  // from its host, or passed on.
   static constexpr uint16_t kGiveAway = 0, kGive = 1, kSum = 2, kComplete = 3, kPassedOn = 4;
 
   TwoLevels(Rank r, const HostLayout& layout, Cut how)
@@ -42,10 +43,10 @@ struct TwoLevels {
   Cut cut;
   int num_hosts, host, local;
   int num_mates;  // the other ranks of this host
-  int each;       // chunks of each host, where they are even
+  int each;       // chunks of each host, unless kByRank
 
   static constexpr int kFewChunks = 8;
-  /// As many as the largest host has ranks, so that all of them have work; but not many more than an average one has.
+  /// As many as the largest host has ranks, which gives all of them work, but at most twice the average.
   static int even_chunks(const HostLayout& layout) {
     const int average = (layout.nranks() + layout.num_hosts() - 1) / layout.num_hosts();
     return std::max(1, std::min({layout.most_ranks(), 2 * average, 65535 / layout.num_hosts()}));
@@ -59,7 +60,7 @@ struct TwoLevels {
   Rank agent(int on, int home, int i) const {
     return hosts.rank(on, static_cast<int>(int64_t{i} * hosts.num_ranks(on) / chunks_of(home)));
   }
-  /// Of the chunks of `home` those whose agent on this host has the local number `l`: first .. last-1.
+  /// The chunks of `home` whose agent on this host has local number `l`: first .. last-1.
   struct Block {
     int first, last;
     int size() const { return last - first; }
@@ -70,9 +71,9 @@ struct TwoLevels {
   }
   Block mine(int home) const { return block(home, local); }
 
-  /// Calls fn(home, i) for all chunks: chunk i of all hosts, then the next, on all ranks alike. So whoever waits for
-  /// room or for a message waits for something earlier in this order, and no connection needs more room than for one
-  /// chunk. Within that comes last what is at home here, or first.
+  /// Calls fn(home, i) for all chunks: chunk i of all hosts, then the next i, in one order on all ranks. A rank that
+  /// waits for room or for a message therefore waits for something earlier in this order, and each connection needs
+  /// room for one chunk only. Among the chunks with equal i, this host's comes last or first.
   enum class Home { kLast, kFirst };
   template <class Fn>
   void for_all_chunks(Home when, Fn fn) const {
@@ -86,12 +87,12 @@ struct TwoLevels {
   }
   bool is_mine(int home, int i) const { return mine(home).first <= i && i < mine(home).last; }
 
-  /// The host `back` before this one: as every host begins with its own neighbour, none meets a crowd.
+  /// The host `back` before this one. Each host starts with its own neighbour, which spreads the load.
   int before(int back) const { return (host + num_hosts - back) % num_hosts; }
 
-  /// From each mate.
+  /// From each local peer.
   PortSet from_mates(uint16_t tag) const { return mates(tag, kUnicast); }
-  /// To all mates, written once. As a receive set: what each of them writes.
+  /// To all local peers, written once. As a receive set: the message of each of them.
   PortSet to_mates(uint16_t tag) const { return mates(tag, kGroupHost); }
   /// The agents of a chunk on all other hosts, by ascending host.
   PortSet other_agents(int home, int i, uint16_t tag) const {
@@ -110,7 +111,7 @@ struct TwoLevels {
   }
 };
 
-/// One set of both.
+/// The union of two sets.
 inline PortSet operator+(PortSet a, const PortSet& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;

@@ -1,21 +1,22 @@
-// Two-shot all-pairs all-reduce, its two halves, reduce-scatter and all-gather, and reduce.
+// Two-shot all-pairs all-reduce, its two halves (reduce-scatter and all-gather), and reduce.
 //
 //     shot 1   0 --1--> 1     0 --2--> 2     0 --3--> 3      chunk j of every rank goes to its owner j,
-//              1 --0--> 0     1 --2--> 2     1 --3--> 3      who adds the N contributions in ascending order
-//              ...                                           of ranks
+//              1 --0--> 0     1 --2--> 2     1 --3--> 3      which adds the N contributions in ascending
+//              ...                                           rank order
 //     shot 2   0 ===> {1 2 3}   1 ===> {0 2 3}   ...         the owner writes the sum once, all others read it
 //
-//   4 ranks, what rank 0 does:     send in[1] to 1, in[2] to 2, in[3] to 3
-//                                  recv x1[0], x2[0], x3[0]; out[0] = in[0] + x1[0] + x2[0] + x3[0]; send it to {1 2 3}
-//                                  recv out[1] from 1, out[2] from 2, out[3] from 3
+//   4 ranks, rank 0:              send in[1] to 1, in[2] to 2, in[3] to 3
+//                                 recv x1[0], x2[0], x3[0]; out[0] = in[0] + x1[0] + x2[0] + x3[0]; send it to {1 2 3}
+//                                 recv out[1] from 1, out[2] from 2, out[3] from 3
 //
-// Reduce: in shot 2 the owners send their sums to the root alone, so that adding is shared by all.
+// Reduce: in shot 2 the owners send their sums to the root only. All ranks share the additions.
 //
-// Three lanes, one for each role: "give" sends contributions, "own" completes the own chunk, "take" receives the rest.
+// Three lanes, one for each role: "give" sends contributions, "own" completes the rank's own chunk, "take" receives the
+// rest.
 //
 // Steps: all-reduce and reduce 2, the halves 1. Bytes sent per rank: shot 1 (N-1)/N S; shot 2 S/N, in the all-reduce
 // written once for N - 1 readers.
-// Order of addition: ascending ranks, so each sum is rounded once and has the bits that one process gets.
+// Order of addition: ascending ranks. Each sum is rounded once and has the bits of one process.
 // Source: the direct (all-pairs) exchange; MSCCL++'s two-shot all-reduce.
 #pragma once
 
@@ -23,7 +24,7 @@
 
 namespace rondo::algorithms {
 
-/// Shot 1, giving: chunk j to its owner j.
+/// Shot 1, sending: chunk j to its owner j.
 template <class P>
 void two_shot_give(P& p, const AllPairs& all) {
   for (int hops = 1; hops < all.nranks; ++hops) {
@@ -32,7 +33,7 @@ void two_shot_give(P& p, const AllPairs& all) {
   }
 }
 
-/// Shot 2, taking: chunk j from its owner j.
+/// Shot 2, receiving: chunk j from its owner j.
 template <class P>
 void two_shot_take(P& p, const AllPairs& all) {
   for (int hops = 1; hops < all.nranks; ++hops) {
