@@ -1,18 +1,17 @@
-// A collective as a pair of conditions: what every chunk holds before, and what it must hold after. For the checker and
-// the renderer.
+// A collective as a precondition and a postcondition on every chunk. For the checker and the renderer.
 //
-// Derived from the row of RONDO_COLLECTIVES. The elements that a collective moves are divided into classes, one for
-// each chunk of the whole (the larger buffer): input chunks of one class are what is added up, or copied.
+// Derived from the row of RONDO_COLLECTIVES. The elements of a collective are divided into classes, one for each chunk
+// of the whole (the larger buffer). Input chunks of one class are added up, or copied.
 //
-//     N ranks, q chunks a part       class of in[c] on rank r    class that out[c] on rank r must get
+//     N ranks, q chunks a part       class of in[c] on rank r    required class of out[c] on rank r
 //     all_reduce, reduce, broadcast  c                           c
 //     reduce_scatter, scatter        c                           r q + c
 //     all_gather, gather             r q + c                     c
-//     all_to_all                     c                           r q + c mod q, given by rank c / q
-//     barrier                        nobody holds anything
+//     all_to_all                     c                           r q + c mod q, from rank c / q
+//     barrier                        no data
 //
-// In-place calls lay the two buffers over each other so that equal classes share memory (rondo.h); only all_to_all is
-// never in place. Thread safety: immutable.
+// In-place calls overlap the two buffers so that equal classes share memory (rondo.h); only all_to_all is never in
+// place. Thread safety: immutable.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +23,7 @@ namespace rondo::check {
 
 class Conditions {
  public:
-  /// Of a schedule whose chunk counts fit its collective (check_program.cc).
+  /// The schedule's chunk counts must fit its collective (check_program.cc).
   explicit Conditions(const Schedule& s)
       : collective(s.collective),
         nranks(static_cast<uint32_t>(s.nranks)),
@@ -35,7 +34,7 @@ class Conditions {
 
   const CollectiveTraits& traits() const { return collective_traits(collective); }
   bool reduces() const { return traits().reduces; }
-  /// Every rank has something for every other one: a rank knows only its own row and column of the counts.
+  /// Every rank has data for every other rank: a rank knows only its own row and column of the counts.
   bool transposes() const { return in_each() && out_each(); }
   static bool holds(Collective c, Rank root, Rank rank, Buffer b) {
     const Holders h = b == Buffer::kIn ? collective_traits(c).in_holders : collective_traits(c).out_holders;
@@ -48,11 +47,11 @@ class Conditions {
   uint32_t before(Rank r, uint32_t c) const { return !in_each() && out_each() ? first(r) + c : c; }
   /// The class that out[c] of rank r must hold.
   uint32_t after(Rank r, uint32_t c) const { return in_each() ? first(r) + c % per_part : c; }
-  /// Where nothing is summed: whose input out[c] must hold, on any rank.
+  /// Without addition: the rank whose input out[c] must hold, on any rank.
   Rank giver(uint32_t c) const { return out_each() ? static_cast<Rank>(c / per_part) : root; }
   uint32_t contributions() const { return reduces() ? nranks : 1; }
 
-  /// Memory of one rank, in chunks, as an in-place call has it.
+  /// One rank's memory in an in-place call, in chunks.
   uint32_t num_addresses() const { return transposes() ? in_chunks + out_chunks : num_classes(); }
   uint32_t address(Rank r, Buffer b, uint32_t c) const {
     if (b == Buffer::kIn) return before(r, c);
@@ -63,7 +62,7 @@ class Conditions {
   uint32_t nranks;
   Rank root;
   uint32_t in_chunks, out_chunks;
-  uint32_t per_part;  // chunks that a part is cut into
+  uint32_t per_part;  // chunks of one part
 
  private:
   bool in_each() const { return traits().in_parts == Parts::kEach; }

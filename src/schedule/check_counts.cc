@@ -7,7 +7,7 @@
 namespace rondo::check {
 namespace {
 
-/// What rank `from` has for rank `to` if that is a matter of pairs; else `to` is the part and `from` is the same.
+/// For all_to_all: the data from rank `from` to rank `to`. Otherwise both are the part.
 struct Cell {
   size_t from, to;
 };

@@ -1,4 +1,4 @@
-// The end of a symbolic execution: who is stuck and why, what is left over, what the outputs hold.
+// The end of a symbolic execution: blocked lanes and their reasons, unreceived messages, results in the outputs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace rondo::check {
 
-// ", which sends only 2 of them": a receive that nothing can ever answer. Empty when something may still come.
+// ", which has ended after sending 2 messages" if the writer can never send more; else empty.
 std::string Machine::never_sent(const LaneState& l, const Connection& c, uint64_t sent) const {
   if (o_.ragged) return "";
   const uint32_t base = lane_base_[l.op][static_cast<size_t>(c.writer)];
@@ -72,7 +72,7 @@ void Machine::find_deadlock() {
   out_.failure->for_want_of_room = for_want_of_room;
 }
 
-// A message that no receive takes. Where lengths are equal and there is one loop, its sender is known.
+// A message without a receive. Its sender is known if lengths are equal and there is one loop.
 Failure Machine::left_over(size_t end) const {
   const uint32_t connection = p_.ends[end].connection;
   const Connection& c = p_.connections[connection];
@@ -108,7 +108,7 @@ void Machine::finish() {
   }
 }
 
-// What peers did to a rank's buffers must be known to it when its operation ends.
+// A rank's operation must end after all accesses of peers to its buffers.
 void Machine::check_exits() {
   std::vector<uint32_t> end_clock(lanes_.size());
   for (uint16_t op = 0; op < p_.ops.size(); ++op) {

@@ -110,7 +110,7 @@ void Machine::run_lane(uint32_t lane) {
       }
       elems = *length;
     }
-    if (credit || elems != 0) {  // a message without elements does not exist, on either end
+    if (credit || elems != 0) {  // there are no messages without elements
       if (!is_ready(lane, i)) return;
       perform(lane, i, elems);
     }
@@ -120,7 +120,7 @@ void Machine::run_lane(uint32_t lane) {
 
 void Machine::advance(uint32_t lane, const Instruction& whole) {
   LaneState& l = lanes_[lane];
-  const bool repeated = whole.verb != Verb::kWait && !whole.is(kFlagCredit);  // for each window, for each chunk
+  const bool repeated = whole.verb != Verb::kWait && !whole.is(kFlagCredit);  // for each window and each chunk
   if (repeated && ++l.slice < static_cast<uint32_t>(o_.slices)) return;
   l.slice = 0;
   if (repeated && ++l.chunk < whole.num_chunks) return;
@@ -217,7 +217,7 @@ void Machine::receive(uint32_t lane, const Instruction& i, uint64_t elems) {
     join(heard(lane), message_heard(slot(connection, number)));
     if (o_.races) memory_.races().join(lane, &message_clocks_[slot(connection, number) * lanes_.size()]);
   }
-  // The values are read before the slots are written again: a woken writer runs only after this lane has stopped.
+  // The values are read before the slots are reused: a woken writer runs only after this lane has stopped.
   for (uint32_t k = 0; k < set.recv_num; ++k) {
     const uint32_t end = op.recv_ends[set.recv_begin + k], connection = p_.ends[end].connection;
     ++head_[end];

@@ -1,6 +1,6 @@
-// The machine that executes a Program on symbolic values: its state. Internal to the checker.
+// The state of the machine that executes a Program on symbolic values. Internal to the checker.
 //
-// check_machine.cc steps it, check_end.cc says what is wrong when nothing moves any more.
+// check_machine.cc steps it; check_end.cc explains the failure when no lane can move.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,13 @@ struct LaneState {
   uint32_t loop = 0, slice = 0;
   uint32_t chunk = 0;  // of the instruction's range
   Rank rank = 0;
-  uint16_t op = 0, index = 0;  // lane `index` of its rank
-  uint32_t depth = 0;          // messages on the longest chain that led here
-  uint32_t crossings = 0;      // between hosts, on the chain that has most of them
-  bool ready = false;          // stands in the queue
+  uint16_t op = 0, index = 0;  // `index`: lane number within its rank
+  uint32_t depth = 0;          // messages on the longest chain to here
+  uint32_t crossings = 0;      // between hosts, on the chain with most of them
+  bool ready = false;          // in the queue
 };
 
-/// What lies in a FIFO.
+/// A message in a FIFO.
 struct Message {
   Value value;
   uint32_t depth = 0;
@@ -35,7 +35,7 @@ struct Message {
   uint64_t elems = 0;
 };
 
-/// A pc that another lane waits for: what that lane knew when it finished it.
+/// A pc that another lane waits for, with the lane's knowledge after it.
 struct Milestone {
   uint32_t pc = 0;
   std::vector<std::vector<uint32_t>> clocks;  // by loop
@@ -105,7 +105,7 @@ class Machine {
   uint32_t window(const LaneState& l) const { return l.loop * static_cast<uint32_t>(o_.slices) + l.slice; }
   uint32_t depth() const { return static_cast<uint32_t>(o_.depth); }
   size_t slot(uint32_t connection, uint64_t message) const { return connection * depth() + message % depth(); }
-  // Who is known to a lane to have begun its operation: a bit for each rank. Barriers only, for any number of ranks.
+  // The ranks that have begun their operation as far as a lane knows: one bit per rank. For barriers only.
   std::span<uint64_t> heard(uint32_t lane) { return {heard_.data() + lane * heard_words_, heard_words_}; }
   std::span<uint64_t> message_heard(size_t slot) { return {message_heard_.data() + slot * heard_words_, heard_words_}; }
   static void join(std::span<uint64_t> into, std::span<const uint64_t> from) {
@@ -120,13 +120,13 @@ class Machine {
   std::vector<LaneState> lanes_;
   std::vector<std::vector<uint32_t>> lane_base_;  // by operation and rank: its lane 0
   std::vector<uint32_t> ready_;
-  std::vector<std::vector<uint32_t>> watchers_;     // by lane: who waits for it
+  std::vector<std::vector<uint32_t>> watchers_;     // by lane: lanes that wait for it
   std::vector<std::vector<Milestone>> milestones_;  // by lane
 
-  // FIFOs, by connection or by reading end; messages are numbered from 0.
+  // FIFOs, by connection or by reading end. Messages are numbered from 0.
   std::vector<uint64_t> tail_, head_;
   std::vector<uint32_t> waiting_writer_, waiting_reader_;
-  std::vector<uint64_t> first_ops_messages_;  // two operations: how many the first one sends
+  std::vector<uint64_t> first_ops_messages_;  // two operations: messages of the first one
   std::vector<uint32_t> next_ops_writer_, next_ops_reader_;
   std::vector<Message> messages_;
   std::vector<uint32_t> message_clocks_;

@@ -153,19 +153,19 @@ Place Memory::here() const {
 
 Place Memory::place_of(const Races::Epoch& e) const {
   const auto& first = ops_[op_].first_lane;
-  // Of ranks without lanes, which share their first lane with the next rank, the last one has it.
+  // A rank without lanes shares its first lane with the next rank; upper_bound finds the last of them.
   const auto rank = static_cast<Rank>(std::upper_bound(first.begin(), first.end(), e.lane) - first.begin() - 1);
   return {rank, static_cast<int>(e.lane - first[static_cast<size_t>(rank)]), static_cast<int>(e.pc)};
 }
 
-// How the instruction under way can come after another one.
+// The remedy that orders the current instruction after another one.
 std::string Memory::wait_for(const Place& other) const {
   if (other.rank != rank_) return fmt::format("a message or a credit from rank {} must come in between", other.rank);
   return fmt::format("the lanes of a rank run at the same time, so call wait({}, {}) in lane {} before this",
                      other.lane, other.pc, here().lane);
 }
 
-// Why a chunk that is read has never been written.
+// The reason why a chunk is read but was never written.
 std::string Memory::unwritten(Rank rank, Buffer b, uint32_t chunk) const {
   const std::string text = fmt::format("reads {} before anything is written there", chunk_text(b, chunk));
   const std::vector<Place> writers = words().writers(rank, b, chunk);
@@ -264,7 +264,7 @@ std::optional<std::string> Memory::judge(Value& v, const RankSchedule& r, const 
   return std::nullopt;
 }
 
-// Operand k of the instruction under way: where it comes from.
+// The source of operand k of the current instruction.
 std::string Memory::operand_text(const RankSchedule& r, const Instruction& i, size_t k) const {
   const PortSet& ports = r.recv_ports(i);
   const size_t own = i.has(kVerbSrc) ? std::min<size_t>(i.src_position, ports.size()) : operands_.size();
@@ -330,7 +330,7 @@ std::optional<std::string> Memory::check_result(size_t op, Rank rank, uint32_t c
   const Value& v = output(m, rank, chunk, window);
   const bool summed = m.conditions.reduces();
   const uint32_t wanted_chunk = m.conditions.after(rank, chunk), wanted = m.elem(window, wanted_chunk);
-  const Value given = leaf(summed ? 0 : m.conditions.giver(chunk), wanted);  // where nothing is summed
+  const Value given = leaf(summed ? 0 : m.conditions.giver(chunk), wanted);  // without addition
   const bool right_giver = summed || v.tree == given.tree;
   const bool whole = v.count == m.conditions.contributions() && (!summed || v.final);
   if (v.elem == wanted && right_giver && whole) return std::nullopt;

@@ -1,7 +1,7 @@
-// The buffers of all ranks, as the checker sees them: symbolic values, lengths and accesses. Internal to the checker.
+// The checker's model of all ranks' buffers: symbolic values, lengths and accesses. Internal to the checker.
 //
-// Chunks have two numbers: the one in their buffer, and the class of the elements that they hold (check_collective.h).
-// An element class here is such a class in one window of one operation.
+// A chunk has two numbers: its index in its buffer, and the class of its elements (check_collective.h). An element
+// class in this file is such a class in one window of one operation.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,18 @@ struct RunOptions;
 class Memory {
  public:
   Memory(const Program& program, const RunOptions& options);
-  /// num_lanes 0: accesses are not checked for races.
+  /// num_lanes 0: does not check accesses for races.
   void start(uint32_t num_lanes);
   Races& races() { return races_; }
   uint32_t num_windows() const { return windows_; }
 
-  /// How many elements the message of an instruction on one chunk has in a window; nothing when source and destination
-  /// differ.
+  /// Elements in the message of an instruction on one chunk in a window; nothing if source and destination differ.
   std::optional<uint64_t> elems(const RankSchedule& r, uint32_t op, const Instruction& i, uint32_t window) const;
 
-  /// One instruction on one chunk in one window: begin, add_message for each received one, compute, result.
+  /// One instruction on one chunk in one window: begin, add_message for each received message, compute, result.
   void begin(uint16_t op, Rank rank, uint32_t lane, uint32_t pc, uint32_t window);
   void add_message(const Value* value) { operands_.push_back(value); }
-  /// Gathers, reduces, writes. What is wrong in words, or nothing.
+  /// Gathers, reduces, writes. Returns the error text, or nothing.
   std::optional<std::string> compute(const RankSchedule& r, const Instruction& i);
   const Value& result() const { return result_; }
 
@@ -46,10 +45,10 @@ class Memory {
   struct OpMemory {
     explicit OpMemory(const Schedule& s) : conditions(s) {}
     Conditions conditions;
-    uint32_t scratch_chunks = 0;       // of the rank that has most
-    uint32_t first_elem = 0;           // element classes of different operations differ
-    std::vector<uint64_t> lengths[2];  // of in and out, by window and chunk; of variable counts also by rank
-    std::vector<uint64_t> full_sets;   // by element class; more than 64 ranks only
+    uint32_t scratch_chunks = 0;       // the maximum over ranks
+    uint32_t first_elem = 0;           // unique across operations
+    std::vector<uint64_t> lengths[2];  // of in and out, by window and chunk; for variable counts also by rank
+    std::vector<uint64_t> full_sets;   // by element class; only for more than 64 ranks
     std::vector<Value> out, scratch;
     std::vector<uint32_t> first_lane;  // by rank
     uint64_t first_place = 0;          // of the rank's memory, for races
@@ -78,7 +77,7 @@ class Memory {
   std::optional<Failure> check_results(size_t op, uint64_t* order_fingerprint) const;
   uint64_t rank_order_tree(uint32_t elem) const;
 
-  // In words, when something is wrong.
+  // Error texts.
   Words words() const;
   Place here() const;
   Place place_of(const Races::Epoch& e) const;
@@ -97,7 +96,7 @@ class Memory {
   std::vector<OpMemory> ops_;
   Races races_;
 
-  // The instruction under way.
+  // The current instruction.
   uint16_t op_ = 0;
   Rank rank_ = 0;
   uint32_t lane_ = 0, pc_ = 0, window_ = 0;

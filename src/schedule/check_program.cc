@@ -23,7 +23,7 @@ std::string connection_text(const Connection& c) {
                              : fmt::format("the multicast of rank {}, group {}, tag {}", c.writer, c.group, c.tag);
 }
 
-// Of a broadcast and its like, who has a buffer: "only the root, rank 0, has an input".
+// The holder of a buffer in a rooted collective: "only the root, rank 0, has an input".
 std::string holder_text(const Schedule& s, Buffer b) {
   const CollectiveTraits& t = collective_traits(s.collective);
   const std::string_view what = b == Buffer::kIn ? "an input" : "an output";
@@ -32,7 +32,7 @@ std::string holder_text(const Schedule& s, Buffer b) {
                              : fmt::format("nobody has {} in a {}", what, t.name);
 }
 
-// Whether an instruction of rank r touches only buffers that exist, its own and in direct steps the peers'.
+// Checks that an instruction of rank r accesses only existing buffers: its own and, if direct, its peers'.
 std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, const Instruction& i) {
   auto missing = [&](const char* act, Rank rank, Buffer b, uint16_t chunk) -> std::optional<Failure> {
     if (Conditions::holds(s.collective, s.root, rank, b)) return std::nullopt;
@@ -65,7 +65,7 @@ std::vector<Rank> mates(const Schedule& s, Rank rank) {
   return all;
 }
 
-// What a rank sends to another one, for a receive that waits for something else.
+// The messages from one rank to another, for a receive that waits for a message that is never sent.
 std::string what_it_sends(const Schedule& s, Rank writer, Rank reader) {
   const RankSchedule& r = s.ranks[static_cast<size_t>(writer)];
   std::string text;
@@ -120,10 +120,10 @@ std::optional<Failure> Program::build(std::span<const Operation> operations) {
   return check_ends();
 }
 
-// The rules of shape. All ranks cut `in` and `out` alike, whether they hold them or not. A buffer of one part is cut
-// into q chunks, one of a part for each rank into N q chunks, part 0's first, with the same q for both. (For q > 1 chunks
-// of different parts are equally long only now and then, since extent() cuts the whole: the proof of lengths says so.)
-// Chunk c of scratch is as long as chunk c of the buffer that is cut into as many, of `in` if both are.
+// All ranks cut `in` and `out` into the same numbers of chunks, whether they hold them or not. A buffer of one part is
+// cut into q chunks, a buffer of one part per rank into N q chunks, part 0's first, with the same q for both. (For q >
+// 1 the lengths of different parts' chunks rarely match, because extent() cuts the whole; the proof of lengths reports
+// it.) Scratch chunk c has the length of chunk c of the buffer with the same chunk count, `in` first.
 std::optional<Failure> check_shape(const Schedule& s, int nranks) {
   if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};
   if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
@@ -204,7 +204,7 @@ std::optional<Failure> Program::scan(uint32_t op) {
   OpTable& table = ops[op];
   writing_lane_.assign(connections.size(), kNone);
   reading_lane_.assign(ends.size(), kNone);
-  // Senders first: a connection is made by its writer, and its readers must then find it.
+  // Senders first: the writer makes a connection, and its readers must then find it.
   for (const bool sending : {true, false}) {
     for (const RankSchedule& r : table.schedule->ranks) {
       if (sending) {
@@ -258,7 +258,7 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
     if (port.group != kUnicast) {
       if (&port != &*std::find_if(ports.begin(), ports.end(),
                                   [&](const Port& p) { return p.group == port.group && p.tag == port.tag; }))
-        continue;  // one message for the whole group: its first port stands for it
+        continue;  // one message for the whole group: its first port represents it
       readers.clear();
       for (const Port& p : ports)
         if (p.group == port.group && p.tag == port.tag) readers.push_back(p.peer);

@@ -1,7 +1,7 @@
-// First half of the checker: what can be said of a Schedule without executing it, and the tables for executing it.
+// First half of the checker: static checks of a Schedule, and the tables for executing it.
 //
-// Program::build looks at every instruction once (operands, ports, flags), finds the connections of one operation or of
-// two in a row, and their single writing and reading lanes. Internal to the checker.
+// Program::build checks every instruction once (operands, ports, flags) and finds the connections of one operation, or
+// of two in a row, and their single writing and reading lanes. Internal to the checker.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace rondo::check {
 
-/// What is wrong, and where.
+/// An error and its place.
 struct Failure {
   std::string what;
   Rank rank = -1;
@@ -35,13 +35,13 @@ struct Connection {
   uint32_t first_end;  // its reading ends: first_end .. first_end + num_ends - 1
   uint32_t num_ends;
 };
-/// A connection's reading end: each reader has its own head.
+/// A connection's reading end. Each reader has its own head.
 struct End {
   uint32_t connection;
   Rank reader;
 };
 
-/// A port set as connections: recv ends in port order, distinct connections to send to.
+/// A port set as connections: reading ends in port order, distinct connections to send to.
 struct SetTable {
   uint32_t recv_begin = 0, recv_num = 0, send_begin = 0, send_num = 0;
 };
@@ -65,12 +65,12 @@ struct Operation {
   LineOf line_of = {};
 };
 
-/// The rules of shape: one entry for each of so many ranks, chunk counts that fit the collective.
+/// The rules of shape: one entry for each of nranks ranks, chunk counts that fit the collective.
 std::optional<Failure> check_shape(const Schedule& s, int nranks);
 
 class Program {
  public:
-  /// Ranks, chunk counts, instructions, connections. The schedules must outlive the Program.
+  /// Checks ranks, chunk counts, instructions, connections. The schedules must outlive the Program.
   std::optional<Failure> build(std::span<const Operation> operations);
 
   int nranks = 0;
@@ -87,13 +87,13 @@ class Program {
   bool marked(uint32_t id);  // already seen in this port set?
 
   std::unordered_map<uint64_t, uint32_t> by_name_;
-  std::vector<uint32_t> writing_lane_, reading_lane_;  // of the operation under way
+  std::vector<uint32_t> writing_lane_, reading_lane_;  // of the current operation
   std::vector<uint32_t> mark_;
   uint32_t stamp_ = 0;
   std::vector<uint8_t> read_in_, written_in_;  // by end, by connection: bit = operation
 };
 
-/// One chunk of an instruction's range. The engine unrolls ranges in the same way: one message for each chunk.
+/// One chunk of an instruction's range. The engine also unrolls a range to one message per chunk.
 Instruction unrolled(const RankSchedule& r, const Instruction& i, uint32_t chunk);
 
 /// "{1 3}" for ports or ranks.

@@ -1,9 +1,9 @@
-// Races by vector clocks, for the checker. Internal.
+// Race detection by vector clocks, for the checker. Internal.
 //
 // Every lane of every rank has a clock with one component per lane. It advances with each executed instruction and is
-// joined with the clock of every message received and every lane waited for. Two accesses to the same memory, one of
-// them a write, must be ordered by these clocks. Room in a FIFO orders nothing, so the verdict holds for any depth.
-// Memory is a rank's chunk in one window, with `in` and `out` laid over each other as in-place calls do.
+// joined with the clocks of every received message and every lane waited for. Two accesses to the same memory, one of
+// them a write, must be ordered by these clocks. Room in a FIFO orders nothing; the verdict therefore holds for any
+// depth. Memory is a rank's chunk in one window; `in` and `out` overlap as in in-place calls.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace rondo::check {
 class Races {
  public:
   enum class Access : uint8_t { kReadInput, kRead, kWrite };
-  /// Where an access happened: an index that the owner can name later.
+  /// The place of an access, as indices for messages.
   struct Epoch {
     uint32_t lane = UINT32_MAX;
     uint32_t clock = 0;
@@ -33,12 +33,12 @@ class Races {
   uint32_t width() const { return width_; }
   /// Joins another clock into the lane's.
   void join(uint32_t lane, const uint32_t* other);
-  /// True when an event of lane `other` is known to `lane`.
+  /// True if `lane` knows an event of lane `other`.
   bool has_heard_of(uint32_t lane, uint32_t other) { return clock(lane)[other] != 0; }
 
-  /// An access by `lane` to place number `place`; `partner` is set to the access that it conflicts with.
+  /// An access by `lane` to place number `place`. Sets `partner` to the conflicting access.
   Verdict access(uint64_t place, Access kind, uint32_t lane, uint32_t pc, Epoch* partner);
-  /// The first access to `place` that `clock` does not cover, if any.
+  /// The first access to `place` that `clock` does not cover.
   std::optional<Epoch> uncovered(uint64_t place, const uint32_t* clock) const;
 
  private:

@@ -33,7 +33,7 @@ std::string instruction_text(const RankSchedule& schedule, const Instruction& i)
 namespace check {
 namespace {
 
-/// Which chunk of the range of `whole` its unrolled instruction `one` stands for.
+/// The index of the unrolled instruction `one` within the chunk range of `whole`.
 uint32_t place_in_range(const RankSchedule& r, const Instruction& whole, const Instruction& one) {
   const bool dst = whole.has(kVerbDst);
   const uint32_t all = std::max<uint32_t>(1, r.chunks(dst ? whole.dst_buffer() : whole.src_buffer()));

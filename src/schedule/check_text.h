@@ -1,10 +1,9 @@
-// What the checker says of a schedule's places, in words. Internal to the checker.
+// Error texts of the checker about places in a schedule: an instruction with its line, the writer of a chunk, the
+// sender of a message. Internal to the checker.
 //
-// An instruction with its line, who writes a chunk, who sends a message.
-//
-// Everything is found by looking at the schedule, when a proof has failed: a connection is a first-in-first-out
-// sequence with one writing and one reading lane, so its n-th receive takes what its n-th send gave.
-// Thread safety: pure functions. O(instructions of the ranks named).
+// They are found by searching the schedule after a proof has failed. A connection is a first-in-first-out sequence with
+// one writing and one reading lane: its n-th receive takes its n-th send. Thread safety: pure functions. O(instructions
+// of the ranks named).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace rondo {
 
-/// The line of an instruction in its algorithm's text, "ring.h:52"; empty when it is not known.
+/// The line of an instruction in its definition, "ring.h:52"; empty if unknown.
 using LineOf = std::function<std::string(Rank rank, int lane, int pc)>;
 
 namespace check {
@@ -37,16 +36,17 @@ class Words {
   /// "rank 1 lane 0 pc 2 (ring.h:52: recv from {0}, into out[0])".
   std::string place(const Place& at) const;
 
-  /// The instructions that write the chunk, the peers' direct ones included.
+  /// The instructions that write the chunk, including direct ones of peers.
   std::vector<Place> writers(Rank rank, Buffer buffer, uint32_t chunk) const;
   /// The instruction that sends message `number` (from 0, in one loop) of the connection from `writer` to `reader`.
   std::optional<Place> sender(Rank writer, Rank reader, const Port& port, uint64_t number) const;
-  /// The instruction that sends what `at` receives from port `from`; `one` is `at` for one chunk of its range.
+  /// The instruction that sends the message that `at` receives from port `from`; `one` is `at` for one chunk of its
+  /// range.
   std::optional<Place> sender_to(const Place& at, const Instruction& one, const Port& from) const;
 
-  /// "; rank 1 lane 0 pc 2 (...) writes it, with what rank 0 lane 0 pc 0 (...) sends": where a result comes from.
+  /// The origin of a result: "; rank 1 lane 0 pc 2 (...) writes it, with what rank 0 lane 0 pc 0 (...) sends".
   std::string origin(Rank rank, uint32_t out_chunk) const;
-  /// "what rank 0 lane 0 pc 0 (ring.h:52: send in[2], to {1}) sends": what `at` receives from port `from`.
+  /// The message that `at` receives from `from`: "what rank 0 lane 0 pc 0 (ring.h:52: send in[2], to {1}) sends".
   std::string sent(const Place& at, const Instruction& one, const Port& from) const;
 
  private:
@@ -58,7 +58,7 @@ class Words {
 
 /// "in[2]".
 std::string chunk_text(Buffer b, uint32_t chunk);
-/// "{0 3}" for the bits that are set.
+/// "{0 3}" for the bits set.
 std::string ranks_text(uint64_t mask);
 /// "1 message", "2 messages".
 std::string counted(uint64_t number, const char* what);

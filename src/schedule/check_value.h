@@ -1,8 +1,8 @@
-// Symbolic values: what is known of the elements of a chunk. Internal to the checker.
+// Symbolic values of chunks. Internal to the checker.
 //
-// Contributor sets are exact up to 64 ranks (a bit each, and a count that shows duplicates); beyond that they are sums
-// of hashes, equal for equal multisets. Expression trees are hashes in which the order of operands counts; a reduction of
-// three operands at once differs from two reductions of two, since it rounds once.
+// Sets of contributors are exact up to 64 ranks (one bit each, and a count that shows duplicates). Beyond that they are
+// sums of hashes, equal for equal multisets. Expression trees are hashes that depend on the order of operands. A
+// reduction of three operands at once differs from two reductions of two, because it rounds once.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Value {
   uint64_t set = 0;          // sum of the contributors' hashes
   uint64_t tree = 0;         // expression tree
   uint64_t mask = 0;         // contributors, up to 64 ranks
-  uint32_t elem = kNothing;  // of which chunk and window; kNothing: never written
+  uint32_t elem = kNothing;  // the chunk and window; kNothing: never written
   uint32_t count : 31 = 0;   // contributions
   uint32_t final : 1 = 0;    // an instruction with the final flag completed it
 
@@ -34,7 +34,7 @@ constexpr uint64_t contribution(Rank rank, uint32_t elem) {
   return mix((static_cast<uint64_t>(rank) << 32 | elem) + 0x9e3779b97f4a7c15u);
 }
 
-/// What rank `rank` brings for element class `elem`.
+/// The contribution of `rank` to element class `elem`.
 inline Value leaf(Rank rank, uint32_t elem) {
   Value v;
   v.set = contribution(rank, elem);
@@ -45,7 +45,7 @@ inline Value leaf(Rank rank, uint32_t elem) {
   return v;
 }
 
-/// The start of a reduction of several operands, and one more of them.
+/// Starts a reduction of several operands, and adds an operand.
 constexpr uint64_t tree_of(uint32_t num_operands) { return mix(num_operands); }
 constexpr uint64_t tree_with(uint64_t tree, uint64_t operand) {
   return (tree ^ operand) * 0x9e3779b97f4a7c15u + (tree >> 29);

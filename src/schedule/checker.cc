@@ -22,7 +22,7 @@ using check::Outcome;
 using check::Program;
 using check::RunOptions;
 
-/// One proof: runs a program in all the ways that the options ask for and collects the report.
+/// One proof: runs a program in all requested ways and collects the report.
 class Proof {
  public:
   Proof(std::vector<Operation> operations, const CheckOptions& options, const CheckClaims& claims)
@@ -48,7 +48,7 @@ class Proof {
  private:
   bool races() const { return program_.nranks <= options_.max_race_ranks; }
 
-  /// Executes at the smallest depth, from `*depth` on, that does not deadlock for want of room.
+  /// Executes at the smallest depth, starting at `*depth`, that has no deadlock for lack of room.
   bool execute_at_smallest_depth(RunOptions o, int* depth, Outcome* outcome) {
     for (;; ++*depth) {
       o.depth = *depth;
@@ -94,10 +94,10 @@ class Proof {
     return true;
   }
 
-  /// Chunks of unequal and zero length: every pattern for few ranks, the tell-tale ones for many.
+  /// Chunks of unequal and zero length: every pattern for few ranks, typical ones for many.
   bool all_lengths() {
     if (!options_.ragged) return true;
-    uint64_t most = 0, least = UINT64_MAX;  // chunks that a part is cut into
+    uint64_t most = 0, least = UINT64_MAX;  // chunks of one part
     for (const auto& [s, line_of] : operations_) {
       const uint64_t chunks = check::Conditions(*s).per_part;
       most = std::max(most, chunks);
@@ -137,7 +137,7 @@ class Proof {
     return true;
   }
 
-  /// Executes with the lengths that `o` says, in loops of one and of two messages a chunk.
+  /// Executes with the lengths in `o`, in loops of one and of two messages per chunk.
   bool lengths(RunOptions o, uint64_t windows) {
     for (int slices = 1; slices <= std::min(2, options_.max_messages_per_chunk); ++slices) {
       o.ragged = true;
@@ -209,7 +209,7 @@ bool is_direct(const Schedule& s) {
 
 namespace {
 
-/// The lines of an algorithm's text; recorded anew at each question, since few are asked.
+/// The lines of a definition. Each query records again, because queries are rare.
 LineOf lines_of(const Algorithm& algorithm, const HostLayout& hosts, Rank root) {
   return [&algorithm, hosts, root](Rank rank, int lane, int pc) -> std::string {
     const TextLines lines = record_lines(algorithm, rank, hosts, root);
@@ -262,7 +262,7 @@ std::vector<HostLayout> layouts_to_prove(int n) {
     if (std::find(all.begin(), all.end(), layout) == all.end() && !layout.one_host()) all.push_back(layout);
   };
   if (n <= 16 || n % 8 == 1) {
-    std::vector<int> one_left(static_cast<size_t>(n), 1);  // of a host the others have died
+    std::vector<int> one_left(static_cast<size_t>(n), 1);  // the other ranks of a host have died
     one_left[0] = 0;
     add(HostLayout::of(one_left));
     add(dealt(std::min(n, 3), true));

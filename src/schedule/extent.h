@@ -1,12 +1,12 @@
-// extent(): the one function that maps a chunk to elements.
+// extent(): the only function that maps a chunk to elements.
 //
 // A buffer of `total_elems` is cut into `num_chunks` chunks that differ by at most one element, the longer ones first.
-// A loop is a window of `loop_elems` elements into every chunk of every buffer at once; the engine repeats the schedule
-// over loops 0 .. num_loops() - 1 and in each loop a chunk is one message. A chunk that ends earlier has an empty
-// window: no message then, on either end. Any count, any number of chunks; 64-bit throughout; no divisibility rules.
-// Variable counts enter here and nowhere else: a chunk is then one part, with an extent of its own (PartExtents).
+// A loop is a window of `loop_elems` elements into every chunk of every buffer at once. The engine repeats the schedule
+// over loops 0 .. num_loops() - 1, and in each loop a chunk is one message. A shorter chunk may have an empty window:
+// then neither end has a message. Any count, any number of chunks; 64-bit throughout; no divisibility rules. Variable
+// counts enter only here: a chunk is then one part with its own extent (PartExtents).
 //
-// Host and device, but for PartExtents.
+// Host and device, except PartExtents.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,9 @@ struct Extent {
   friend constexpr bool operator==(const Extent&, const Extent&) = default;
 };
 
-/// A buffer cut into chunks: extent() without its division, for who asks often.
+/// A buffer cut into chunks: extent() without its division, for frequent calls.
 struct Cut {
-  uint64_t base = 0, longer = 0;  // elements of a chunk; so many have one more
+  uint64_t base = 0, longer = 0;  // elements of a chunk; the first `longer` chunks have one more
   constexpr Cut() = default;
   constexpr Cut(uint64_t total_elems, uint64_t num_chunks)
       : base(total_elems / num_chunks), longer(total_elems % num_chunks) {}
@@ -48,13 +48,13 @@ constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chun
   return {whole.first_elem + skip, std::min(loop_elems, whole.num_elems - skip)};
 }
 
-/// Counts of their own for the parts of a buffer, in elements: part c is chunk c. Packed where offsets are none.
+/// Individual counts of the parts of a buffer, in elements: part c is chunk c. Packed if there are no offsets.
 struct PartExtents {
   std::vector<uint64_t> counts, offsets;
   bool empty() const { return counts.empty(); }
   Extent part(uint64_t c) const { return {offsets[c], counts[c]}; }
   uint64_t longest() const { return counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end()); }
-  /// Up to where the buffer reaches.
+  /// The end of the buffer.
   uint64_t end() const {
     uint64_t end = 0;
     for (size_t c = 0; c < counts.size(); ++c)
@@ -64,7 +64,7 @@ struct PartExtents {
   friend bool operator==(const PartExtents&, const PartExtents&) = default;
 };
 
-/// How many loops cover the longest chunk; 0 when there is nothing to move.
+/// Number of loops that cover the longest chunk; 0 if there is no data.
 constexpr uint64_t num_loops(uint64_t total_elems, uint64_t num_chunks, uint64_t loop_elems) {
   const uint64_t longest = extent(total_elems, num_chunks, 0).num_elems;
   return longest / loop_elems + (longest % loop_elems != 0 ? 1 : 0);

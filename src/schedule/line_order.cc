@@ -9,14 +9,14 @@
 namespace rondo {
 namespace {
 
-// How many instructions of each lane are known to have finished.
+// For each lane, the number of its instructions known to have finished.
 using Known = std::vector<uint32_t>;
 
 struct Access {
   size_t lane;
   uint32_t pc;
   bool writes;
-  Known known;  // when it ran
+  Known known;  // at its execution
 };
 
 }  // namespace
@@ -24,10 +24,12 @@ struct Access {
 std::optional<std::string> store_without_wait(const RankSchedule& s) {
   const size_t num_lanes = s.lanes.size();
   std::vector<Known> now(num_lanes, Known(num_lanes, 0));
-  std::vector<std::vector<Known>> after(num_lanes);  // each instruction
+  std::vector<std::vector<Known>> after(num_lanes);  // after each instruction
   std::map<std::pair<Buffer, uint32_t>, std::vector<Access>> places;
   auto touch = [&](Buffer buffer, uint16_t first, uint16_t count, size_t lane, uint32_t pc, bool writes) {
-    if (buffer == Buffer::kIn) return;  // nobody stores there; that it is read before it is overwritten is proven
+    if (buffer == Buffer::kIn)
+      return;  // no instruction stores there; the checker proves that it is read before it is
+               // overwritten
     for (uint32_t k = 0; k < count; ++k)
       places[{buffer, (uint32_t{first} + k) % s.chunks(buffer)}].push_back({lane, pc, writes, now[lane]});
   };
@@ -37,7 +39,7 @@ std::optional<std::string> store_without_wait(const RankSchedule& s) {
       for (auto pc = static_cast<uint32_t>(after[lane].size()); pc < s.lanes[lane].size(); ++pc) {
         const Instruction& i = s.lanes[lane][pc];
         if (i.verb == Verb::kWait) {
-          if (after[i.src_first].size() <= i.dst_first) break;  // the other lane has not come so far
+          if (after[i.src_first].size() <= i.dst_first) break;  // the other lane has not reached it
           const Known& theirs = after[i.src_first][i.dst_first];
           for (size_t k = 0; k < num_lanes; ++k) now[lane][k] = std::max(now[lane][k], theirs[k]);
         } else if (!i.is(kFlagCredit)) {

@@ -16,9 +16,9 @@
 namespace rondo {
 namespace {
 
-constexpr int kProvenRanks = 8;    // when a row is registered
+constexpr int kProvenRanks = 8;    // at registration
 constexpr int kPairRanks = 4;      // before and after every other row
-constexpr int kMaxRaceRanks = 64;  // beyond, a communicator's proof is by fingerprints: values and deadlocks
+constexpr int kMaxRaceRanks = 64;  // above it, a communicator's proof uses fingerprints: values and deadlocks only
 
 std::string label(const Algorithm& a) {
   return fmt::format("algorithm {} of {}", a.name, collective_name(a.collective));
@@ -32,7 +32,7 @@ Status refused(const Algorithm& a, int nranks, std::string_view why) {
   return Status(StatusCode::kInvalidArgument, fmt::format("{}, {} ranks: {}", label(a), nranks, why));
 }
 
-/// What is wrong with the text itself, before it is worth a proof.
+/// Errors in the definition itself, found before the proof.
 Status check_text(const Algorithm& a, const HostLayout& hosts, const std::vector<Rank>& roots) {
   const int nranks = hosts.nranks();
   for (const Rank root : roots)
@@ -97,7 +97,7 @@ Status prove_for_registration(const Algorithm& algorithm) {
     if (!depends_on_hosts(algorithm)) continue;
     for (const HostLayout& hosts : layouts_to_prove(n)) RONDO_TRY(prove(algorithm, hosts, {}));
   }
-  std::vector<HostLayout> layouts{kPairRanks};  // of other rows that depend on hosts the pair is another one there
+  std::vector<HostLayout> layouts{kPairRanks};  // rows that depend on hosts make a different pair there
   layouts.push_back(HostLayout::uniform(2, kPairRanks / 2));
   for (const HostLayout& hosts : layouts) {
     RONDO_TRY(prove_before_and_after(algorithm, algorithm, hosts));
@@ -115,7 +115,7 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
                               "compile it with the headers of the rondo that runs it",
                               abi, RONDO_VERSION, kAlgorithmAbi));
   RONDO_TRY(check_row(algorithm));
-  static std::mutex one_after_the_other;  // or two new rows might never be proven before and after each other
+  static std::mutex one_after_the_other;  // otherwise two new rows might never be proven before and after each other
   const std::lock_guard lock(one_after_the_other);
   RONDO_TRY(check_new(algorithm));
   if (without_proof()) return add_row(algorithm);
@@ -129,7 +129,7 @@ Status prove_own_algorithms(const HostLayout& hosts) {
     return Status(StatusCode::kUnsupported, "this process registers algorithms without a proof, and runs none");
   if (own.empty() || (hosts.one_host() && hosts.nranks() <= kProvenRanks)) return {};
   static std::mutex mutex;
-  static std::set<std::string> proven;  // layouts; no row can come any more once a communicator is made
+  static std::set<std::string> proven;  // layouts; rows are frozen once a communicator is made
   const std::lock_guard lock(mutex);
   std::string layout = hosts.text();
   if (hosts != hosts.by_rank())

@@ -1,22 +1,22 @@
-// Algorithms from outside of the library, as communicators see them (rondo/algorithm.h is the public side).
+// Proofs of algorithms from outside the library, for communicators (rondo/algorithm.h is the public side).
 //
-// Thread safety: as the registry, any thread.
+// Thread safety: any thread, as for the registry.
 #pragma once
 
 #include "rondo/algorithm.h"
 
 namespace rondo {
 
-/// Proves every algorithm that was registered from outside for ranks on such hosts, once. Errors: kInvalidArgument as
-/// of prove_algorithm, naming the algorithm.
+/// Proves every algorithm registered from outside for these hosts, once. Errors: kInvalidArgument as from
+/// prove_algorithm, naming the algorithm.
 Status prove_own_algorithms(const HostLayout& hosts);
 
-/// All that register_algorithm proves of a row: 1 to 8 ranks, alone, and before and after every other row. Errors:
-/// kInvalidArgument as of prove_algorithm.
+/// The proofs of register_algorithm: 1 to 8 ranks, by itself, and before and after every other row. Errors:
+/// kInvalidArgument as from prove_algorithm.
 Status prove_for_registration(const Algorithm& algorithm);
 
-/// From now on register_algorithm takes rows without a proof, so that `rondo explain --unproven` can draw them. This
-/// process makes no communicator any more: prove_own_algorithms refuses all of them.
+/// From now on register_algorithm accepts rows without a proof, for `rondo explain --unproven`. This process can no
+/// longer make a communicator: prove_own_algorithms refuses all.
 void register_without_proof();
 
 }  // namespace rondo

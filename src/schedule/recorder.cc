@@ -9,7 +9,7 @@ namespace rondo {
 namespace {
 
 constexpr std::string_view kBufferNames[] = {"in", "out", "scratch"};
-constexpr int kMost = 65535;  // of chunks, lanes and port sets: 16 bits of an instruction
+constexpr int kMost = 65535;  // chunks, lanes and port sets: 16 bits in an instruction
 
 size_t hash_ports(const PortSet& set) {
   uint64_t h = set.size();

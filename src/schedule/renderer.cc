@@ -16,15 +16,15 @@
 namespace rondo {
 namespace {
 
-constexpr int kMaxTerms = 8;        // of an expression that is written out
-constexpr int kMaxProofRanks = 64;  // beyond, values and deadlocks only
+constexpr int kMaxTerms = 8;        // of an expression written out in full
+constexpr int kMaxProofRanks = 64;  // above it, values and deadlocks only
 
-/// What is wrong with a schedule, and at which instruction (-1: at none in particular).
+/// An error in a schedule and its instruction (-1: no particular one).
 struct Wrong {
   std::string what;
   Rank rank = -1;
   int lane = -1, pc = -1;
-  bool in_text = false;  // the text breaks off there
+  bool in_text = false;  // the definition ends there
 };
 
 class Renderer {
@@ -74,7 +74,7 @@ class Renderer {
   bool has_elements() const { return options_.has_elements && !barrier(); }
   std::string root_name() const { return fmt::format("rank {} ({})", options_.root, rank_letter(options_.root)); }
   int chunks(Buffer b) const {
-    int most = 0;  // not every rank has scratch
+    int most = 0;  // some ranks have no scratch
     for (const RankSchedule& r : schedule_.ranks) most = std::max<int>(most, r.chunks(b));
     return most;
   }
@@ -93,7 +93,7 @@ class Renderer {
     return rank_letter(rank) + (rank < 26 ? "" : ".") + std::to_string(chunk);
   }
 
-  /// As it stands in the tables: a complete sum by its name, another one as it was performed.
+  /// As in the tables: a complete sum by its name, another sum as performed.
   std::string expression(const Expr& e) const {
     if (reduces() && e.complete) return fmt::format("S{}", e.chunk);
     if (e.num_terms <= kMaxTerms) return performed(e);
@@ -110,7 +110,7 @@ class Renderer {
   std::string performed(const Expr& e) const {
     if (!e.is_sum()) return item(e.rank, e.chunk);
     if (e.num_terms > kMaxTerms) {
-      const Expr* inner = &e;  // a long chain is told by its first bracket and its last operand
+      const Expr* inner = &e;  // a long chain is shown by its first bracket and its last operand
       while (inner->operands.size() == 2 && inner->num_terms > 3 && inner->operands[0]->num_terms > 1)
         inner = inner->operands[0].get();
       const ExprPtr& last = e.operands.back();
@@ -126,7 +126,7 @@ class Renderer {
     return text + ")";
   }
 
-  /// Where an expression's data stands in the whole vector; of an all-to-all: in the giver's input.
+  /// The place of an expression's data in the whole vector; for all_to_all in the sender's input.
   Extent whole_extent(const Expr& e) const {
     const uint32_t cls = conditions_.before(std::max(e.rank, 0), static_cast<uint32_t>(e.chunk));
     return extent(options_.num_elems, conditions_.num_classes(), cls);
@@ -160,7 +160,7 @@ class Renderer {
     }
     return text + format_rows(rows);
   }
-  /// A broadcast: the whole is one part of the root's.
+  /// A broadcast: the whole is one part, the root's.
   bool rooted_in_one() const { return collective() == Collective::kBroadcast; }
 
   std::string legend() const {
@@ -214,7 +214,7 @@ class Renderer {
   // ---- steps ----
 
   int step_of_wrong(int pc) const { return step_of(schedule_, run_, wrong_->rank, wrong_->lane, pc); }
-  /// The step in which the wrong instruction stands; -1: there is none, or it waits for ever.
+  /// The step of the wrong instruction; -1: there is none, or it waits forever.
   int wrong_step() const {
     if (wrong_ == nullptr || wrong_->pc < 0) return -1;
     if (!wrong_->in_text) return std::min(run_.num_steps, step_of_wrong(wrong_->pc));
@@ -240,7 +240,7 @@ class Renderer {
     spread_ = one_owner_each_ && (ranks.size() > 2 || std::ssize(ranks) == nranks_);
   }
 
-  /// What a step does, in the words of the textbooks.
+  /// The textbook name of a step's activity.
   std::string phase(int step) const {
     bool partial = false, complete = false, credit = false;
     for (const StepMessage& m : run_.messages) {
@@ -264,7 +264,7 @@ class Renderer {
     return name;
   }
 
-  /// All, or the beginning and the end of every phase.
+  /// All steps, or the beginning and the end of every phase.
   std::vector<bool> shown_steps(int last) const {
     std::vector<bool> shown(static_cast<size_t>(run_.num_steps) + 1, true);
     for (int s = 1; s <= run_.num_steps; ++s) {
@@ -287,7 +287,7 @@ class Renderer {
     for (int i : fold(static_cast<int>(rows.size()), options_.fold_at))
       shown.push_back(i >= 0 ? rows[static_cast<size_t>(i)]
                              : Row{fmt::format("... {} more", static_cast<int>(rows.size()) - options_.fold_at + 1)});
-    const std::string of = wrong_ == nullptr ? fmt::format(" of {}", run_.num_steps) : "";  // else nobody knows
+    const std::string of = wrong_ == nullptr ? fmt::format(" of {}", run_.num_steps) : "";  // else unknown
     std::string text = fmt::format("\nstep {}{}: {}\n", step, of, phase(step));
     return text + format_rows(shown) + fmt::format("after step {}\n", step) + state(step) + remark(step);
   }
@@ -392,7 +392,7 @@ class Renderer {
     return text;
   }
 
-  /// Says when every chunk has been completed by somebody, and when the collective is done.
+  /// Remarks that every chunk is complete on some rank, and that the collective is done.
   std::string remark(int step) const {
     std::string text;
     const int last_sum = run_.summed.empty() ? 0 : run_.summed.back().step;
@@ -420,7 +420,7 @@ class Renderer {
     }
   }
 
-  /// What the busiest rank sends, with the most expensive root.
+  /// The chunks sent by the busiest rank, with the most expensive root.
   int64_t most_sent() const {
     int64_t most = 0;
     for (const Rank root : roots_to_prove(collective(), nranks_))
@@ -463,10 +463,10 @@ class Renderer {
   const Schedule schedule_;
   const check::Conditions conditions_;
   const SymbolicRun run_;
-  std::vector<std::pair<Rank, int>> owners_;       // who forms which chunk's complete sum
+  std::vector<std::pair<Rank, int>> owners_;       // the rank that forms each chunk's complete sum
   bool one_owner_each_ = false;                    // no sum is formed twice
-  bool spread_ = false;                            // and the owners are many: a reduce-scatter, not a reduce
-  std::vector<std::vector<ExprPtr>> contents_[3];  // by buffer, rank, chunk: after the latest step applied
+  bool spread_ = false;                            // and there are many owners: a reduce-scatter, not a reduce
+  std::vector<std::vector<ExprPtr>> contents_[3];  // by buffer, rank, chunk: after the last applied step
 };
 
 }  // namespace
@@ -490,7 +490,7 @@ Explained explain_unproven(const Algorithm& algorithm, const ExplainOptions& opt
     if (report.ok) return {explain(algorithm, options), true};
     wrong = {report.reason, report.rank, report.lane, report.pc};
   }
-  if (check::check_shape(recorded.schedule, options.hosts.nranks()))  // buffers that nothing can be drawn of
+  if (check::check_shape(recorded.schedule, options.hosts.nranks()))  // buffers that cannot be drawn
     return {fmt::format("{} {}, {} ranks: {}\n\nwrong: {}\n", algorithm.name, collective_name(algorithm.collective),
                         options.hosts.nranks(), algorithm.summary, wrong.what),
             false};

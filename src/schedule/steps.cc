@@ -13,21 +13,21 @@ namespace {
 
 struct Cell {
   ExprPtr value;
-  int step = 0;  // since when
+  int step = 0;  // the step that wrote it
 };
 
-/// A chunk on its way, or a credit.
+/// A chunk in transit, or a credit.
 struct Parcel {
   ExprPtr value;
   int step = 0;
-  std::vector<bool> heard;  // barriers only: who had come, as far as the sender knew
+  std::vector<bool> heard;  // barriers only: the ranks that had come, as far as the sender knew
 };
 
 struct LaneState {
   size_t pc = 0;
-  int step = 0;                // of the latest message that anything in this lane so far depends on
+  int step = 0;                // of the latest message that this lane depends on so far
   std::vector<int> done_step;  // by pc
-  std::vector<bool> heard;     // barriers only, by rank: who has come
+  std::vector<bool> heard;     // barriers only, by rank: true if it has come
   std::vector<std::vector<bool>> done_heard;  // by pc
 };
 
@@ -104,14 +104,14 @@ class SymbolicExecutor {
     return true;
   }
 
-  /// Executes one instruction of the lane if it can go on.
+  /// Executes one instruction of the lane if it is ready.
   bool advance(const RankSchedule& r, size_t lane_index) {
     RankState& state = ranks_[static_cast<size_t>(r.rank)];
     LaneState& lane = state.lanes[lane_index];
     if (lane.pc == r.lanes[lane_index].size()) return false;
     const Instruction& i = r.lanes[lane_index][lane.pc];
     if (i.verb == Verb::kWait) {
-      if (i.src_first >= state.lanes.size()) return false;  // an unproven schedule's
+      if (i.src_first >= state.lanes.size()) return false;  // in an unproven schedule
       const LaneState& other = state.lanes[i.src_first];
       if (other.pc <= i.dst_first) return false;
       lane.step = std::max(lane.step, other.done_step[i.dst_first]);
@@ -176,7 +176,7 @@ class SymbolicExecutor {
     return operands;
   }
 
-  /// Memory that nobody wrote, and a credit where data was meant, hold an expression of nobody's.
+  /// Unwritten memory, and a credit received as data, yield an expression of rank -1.
   static ExprPtr known(const ExprPtr& value) { return value != nullptr ? value : std::make_shared<const Expr>(); }
 
   static void hear(LaneState& lane, const std::vector<bool>& of) {
@@ -267,7 +267,8 @@ int step_of(const Schedule& schedule, const SymbolicRun& run, Rank rank, int lan
   const size_t l = static_cast<size_t>(lane), at = static_cast<size_t>(pc);
   if (l >= lanes.size() || at >= lanes[l].size()) return -1;
   const Instruction& i = schedule.ranks[static_cast<size_t>(rank)].lanes[l][at];
-  const bool starts = i.has(kVerbSend) && !i.has(kVerbRecv) && !i.is(kFlagDirect);  // its message is the next step's
+  const bool starts = i.has(kVerbSend) && !i.has(kVerbRecv) && !i.is(kFlagDirect);  // its message belongs to the next
+                                                                                    // step
   return lanes[l][at] + (starts ? 1 : 0);
 }
 

@@ -1,12 +1,12 @@
-// Steps: a schedule executed on symbols instead of numbers, and sorted into textbook steps.
+// Steps: executes a schedule on symbols instead of numbers, and sorts it into textbook steps.
 //
-// Every input chunk starts as a symbol ("rank 1's input chunk 0"), every reduction makes an expression that
-// remembers in which order its operands are added. A message belongs to the step that equals its depth in the graph of
-// dependencies: a rank's own input goes out in step 1, and what can only be sent after a message of step s has arrived
-// goes out in step s + 1. Data that a direct instruction reads from or writes into a peer's buffer counts as a message.
+// Every input chunk starts as a symbol ("rank 1's input chunk 0"). Every reduction makes an expression that keeps the
+// order of its operands. The step of a message is its depth in the dependency graph: a rank sends its own input in step
+// 1. A message that depends on a message of step s belongs to step s + 1. A direct read from or write to a peer's
+// buffer counts as a message.
 //
-// Not a proof: it runs one order of the lanes with unbounded connections (src/schedule's checker proves the others).
-// Thread safety: pure functions. O(instructions x chunks per message).
+// Not a proof: it runs one order of the lanes with unbounded connections (the checker proves the others). Thread
+// safety: pure functions. O(instructions x chunks per message).
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ using ExprPtr = std::shared_ptr<const Expr>;
 
 /// One rank's input chunk, or a sum of expressions.
 struct Expr {
-  Rank rank = -1;                 // an input chunk: whose (-1: memory that nobody wrote)
-  int chunk = 0;                  // which chunk of the input; of a sum: that of its first operand
+  Rank rank = -1;                 // an input chunk's rank (-1: unwritten memory)
+  int chunk = 0;                  // chunk of the input; for a sum, of its first operand
   std::vector<ExprPtr> operands;  // a sum: in the order of addition; empty: an input chunk
   int num_terms = 1;              // input chunks in it
   bool complete = false;          // every rank's contribution to one chunk, each once
@@ -48,14 +48,14 @@ struct StepWrite {
   ExprPtr value;
 };
 
-/// At the end of step `step` the rank has this value in hand only to send it on in the next one.
+/// At the end of step `step` the rank holds this value only to send it on in the next step.
 struct StepHeld {
   int step = 0;
   Rank rank = 0;
   ExprPtr value;
 };
 
-/// A barrier: from the end of step `step` on, the rank knows that all of these have come.
+/// A barrier: from the end of step `step` on, the rank knows that all of these ranks have come.
 struct StepHeard {
   int step = 0;
   Rank rank = 0;
@@ -67,18 +67,19 @@ struct SymbolicRun {
   std::vector<StepMessage> messages;  // ascending step, then sender
   std::vector<StepWrite> writes;      // ascending step
   std::vector<StepHeld> held;         // ascending step, then rank
-  std::vector<StepWrite> summed;      // complete sums, where a rank formed them itself (buffer kIn: the input's chunk)
+  std::vector<StepWrite> summed;      // complete sums on the ranks that formed them (buffer kIn: the input's chunk)
   std::vector<StepHeard> heard;       // ascending step; barriers only
-  std::vector<std::vector<std::vector<int>>> done_steps;  // by rank, lane, pc: in which step; shorter where stuck
-  std::string stuck;                  // not empty: why the schedule cannot go on (a bug of its author)
+  std::vector<std::vector<std::vector<int>>> done_steps;  // step by rank, lane, pc; shorter if stuck
+  std::string stuck;  // not empty: the reason why the schedule cannot complete (an error in its
+                      // definition)
 };
 
-/// Any schedule whose shape is right (check_shape), proven or not.
+/// Any schedule with a valid shape (check_shape), proven or not.
 SymbolicRun run_symbolically(const Schedule& schedule);
-/// The step in which an instruction takes place; -1: it never does.
+/// The step of an instruction; -1: it never runs.
 int step_of(const Schedule& schedule, const SymbolicRun& run, Rank rank, int lane, int pc);
 
-/// That a message carries or a rank keeps; nullptr: every sum is completed at once.
+/// A partial sum in a message or in a rank's memory; nullptr: every sum is completed at once.
 const Expr* first_partial_sum(const SymbolicRun& run);
 
 }  // namespace rondo

@@ -1,4 +1,4 @@
-// Tables of the renderer: folded rows and columns, and their text. Thread safety: pure functions.
+// Tables of the renderer: folded rows and columns as text. Thread safety: pure functions.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace rondo {
 
 using Row = std::vector<std::string>;
 
-/// The indices 0 .. n-1, or their ends with -1 for those left out.
+/// The indices 0 .. n-1, or the first and last of them with -1 for the gap.
 inline std::vector<int> fold(int n, int fold_at) {
   std::vector<int> shown;
   const bool all = fold_at == 0 || n <= fold_at;

@@ -11,7 +11,7 @@
 namespace rondo {
 namespace {
 
-/// "1-3,6" of ascending ranks; "every rank" of all.
+/// Ascending ranks as "1-3,6"; all ranks as "every rank".
 std::string ranks_in_words(const std::vector<Rank>& ranks, int nranks) {
   if (std::ssize(ranks) == nranks) return "every rank";
   std::string text;

@@ -5,10 +5,10 @@
 namespace rondo {
 namespace {
 
-/// Moves data from an input to an output of the ranks that know its length.
+/// Moves data from an input to an output, between ranks that know its length.
 bool goes_straight(const Instruction& i, const CollectiveTraits& t) {
   if (i.verb == Verb::kWait || i.is(kFlagCredit)) return true;
-  if (i.is(kFlagDirect)) {  // at the beginning of a peer's one part
+  if (i.is(kFlagDirect)) {  // at the beginning of a peer's single part
     const bool pulls = i.has(kVerbRecv) && (i.src_buffer() == Buffer::kIn ? t.in_parts : t.out_parts) == Parts::kOne;
     return pulls && !i.has(kVerbSend);
   }
