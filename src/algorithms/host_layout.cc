@@ -73,7 +73,7 @@ HostLayout HostLayout::uniform(int num_hosts, int ranks_each) {
 
 Expected<HostLayout> HostLayout::parse(std::string_view text) {
   const Status wrong(StatusCode::kInvalidArgument,
-                     fmt::format("\"{}\" is no layout of hosts: 2x4 is two hosts of four ranks, 3+2 hosts of three and "
+                     fmt::format("\"{}\" is not a host layout: 2x4 is two hosts of four ranks, 3+2 hosts of three and "
                                  "two, 0,1,0,1 the host of each rank",
                                  text));
   if (text.find(',') != text.npos) {
@@ -129,8 +129,8 @@ Expected<HostLayout> HostLayout::in_order(const std::vector<Rank>& order) const 
   }
   if (!fits)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("an order of ranks on hosts {} names each rank once, and those of a host one behind the "
-                              "other",
+                  fmt::format("an order of ranks on hosts {} must name each rank once and keep the ranks of a host "
+                              "together",
                               text()));
   if (one_host()) return ordered;
   for (int32_t& h : ordered.host_) h = number[static_cast<size_t>(h)];

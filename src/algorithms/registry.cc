@@ -168,17 +168,17 @@ constexpr Algorithm kAlgorithms[] = {
      along_hosts<ring_reduce_scatter<Recorder>>, ring_half_on_hosts_cost},
     {"ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes", rootless<ring_all_gather<Recorder>>,
      ring_half_cost, false, true, false, along_hosts<ring_all_gather<Recorder>>, ring_half_on_hosts_cost},
-    {"one_shot", Collective::kAllReduce, "1 step: everybody reads everything", rootless<one_shot_all_reduce<Recorder>>,
-     one_shot_cost, false, true},
+    {"one_shot", Collective::kAllReduce, "1 step: every rank reads all buffers",
+     rootless<one_shot_all_reduce<Recorder>>, one_shot_cost, false, true},
     {"one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
     {"one_shot", Collective::kAllGather, "1 step: written once, read by all", rootless<all_pairs_all_gather<Recorder>>,
      all_pairs_all_gather_cost, false, true},
     {"two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
      rootless<two_shot_all_reduce<Recorder>>, two_shot_cost, false, true},
-    {"two_shot", Collective::kReduceScatter, "1 step: the first shot alone",
+    {"two_shot", Collective::kReduceScatter, "1 step: the first shot only",
      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
-    {"two_shot", Collective::kAllGather, "1 step: the second shot alone", rootless<all_pairs_all_gather<Recorder>>,
+    {"two_shot", Collective::kAllGather, "1 step: the second shot only", rootless<all_pairs_all_gather<Recorder>>,
      all_pairs_all_gather_cost, false, true},
     {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees",
      rootless_on_one<tree_all_reduce<Recorder>>, tree_cost, false, false, false,
@@ -190,7 +190,7 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<halving_doubling_all_reduce<Recorder>>, halving_doubling_cost, false, false},
     {"halving_doubling", Collective::kReduceScatter, "log N steps: halves of halves",
      rootless<halving_reduce_scatter<Recorder>>, halving_cost, false, false},
-    {"halving_doubling", Collective::kAllGather, "log N steps, each doubles what is there",
+    {"halving_doubling", Collective::kAllGather, "log N steps, each doubles the data",
      rootless<doubling_all_gather<Recorder>>, doubling_cost, false, true},
     {"circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N",
      rootless<circulant_all_reduce<Recorder>>, circulant_all_reduce_cost, false, false},
@@ -198,17 +198,17 @@ constexpr Algorithm kAlgorithms[] = {
      rootless<circulant_reduce_scatter<Recorder>>, circulant_cost, false, false},
     {"circulant", Collective::kAllGather, "log N steps, least bytes for any N",
      rootless<circulant_all_gather<Recorder>>, circulant_cost, false, true},
-    {"direct", Collective::kAllReduce, "from buffer to buffer, between two meetings",
+    {"direct", Collective::kAllReduce, "from buffer to buffer, between two credit exchanges",
      rootless<direct_all_reduce<Recorder>>, direct_cost, true, true},
-    {"direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two meetings",
+    {"direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two credit exchanges",
      rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true},
-    {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two meetings",
+    {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two credit exchanges",
      rootless<direct_all_gather<Recorder>>, direct_cost, true, true},
     {"pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer",
      rootless<pull_all_reduce<Recorder>>, pull_all_reduce_cost, true, true, true},
-    {"pull", Collective::kReduceScatter, "read from buffer to buffer, between two meetings",
+    {"pull", Collective::kReduceScatter, "read from buffer to buffer, between two credit exchanges",
      rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true, true},
-    {"pull", Collective::kAllGather, "read from buffer to buffer, between two meetings",
+    {"pull", Collective::kAllGather, "read from buffer to buffer, between two credit exchanges",
      rootless<pull_all_gather<Recorder>>, direct_cost, true, true, true},
     {"ring", Collective::kBroadcast, "N-1 steps along the ring", on_one<ring_broadcast<Recorder>>, chain_cost, false,
      true, false, ring_broadcast<Recorder>, chain_on_hosts_cost},
@@ -216,10 +216,10 @@ constexpr Algorithm kAlgorithms[] = {
      rooted_tree_cost, false, true, false, tree_broadcast<Recorder>, tree_broadcast_on_hosts_cost},
     {"one_shot", Collective::kBroadcast, "1 step: written once, read by all", one_shot_broadcast<Recorder>,
      one_hop_cost, false, true},
-    {"direct", Collective::kBroadcast, "pushed from buffer to buffer, between two meetings", direct_broadcast<Recorder>,
-     direct_cost, true, true},
-    {"pull", Collective::kBroadcast, "read from buffer to buffer, between two meetings", pull_broadcast<Recorder>,
-     direct_cost, true, true, true},
+    {"direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges",
+     direct_broadcast<Recorder>, direct_cost, true, true},
+    {"pull", Collective::kBroadcast, "read from buffer to buffer, between two credit exchanges",
+     pull_broadcast<Recorder>, direct_cost, true, true, true},
     {"ring", Collective::kReduce, "N-1 steps along the ring", on_one<ring_reduce<Recorder>>, chain_cost, false, false,
      false, ring_reduce<Recorder>, chain_on_hosts_cost},
     {"tree", Collective::kReduce, "log N steps up two binary trees", on_one<tree_reduce<Recorder>>, rooted_tree_cost,
@@ -228,29 +228,29 @@ constexpr Algorithm kAlgorithms[] = {
      false, true},
     {"two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root", two_shot_reduce<Recorder>,
      two_shot_reduce_cost, false, true},
-    {"pull", Collective::kReduce, "the root reads and adds everything, between two meetings", pull_reduce<Recorder>,
-     direct_cost, true, true, true},
+    {"pull", Collective::kReduce, "the root reads and adds everything, between two credit exchanges",
+     pull_reduce<Recorder>, direct_cost, true, true, true},
     {"pairwise", Collective::kAllToAll, "N-1 rounds, one partner in each", rootless<pairwise_all_to_all<Recorder>>,
      pairwise_cost, false, true},
     {"one_shot", Collective::kAllToAll, "1 step: everything at once", rootless<one_shot_all_to_all<Recorder>>,
      all_pairs_reduce_scatter_cost, false, true},
-    {"pull", Collective::kAllToAll, "read from buffer to buffer, between two meetings",
+    {"pull", Collective::kAllToAll, "read from buffer to buffer, between two credit exchanges",
      rootless<pull_all_to_all<Recorder>>, direct_cost, true, true, true},
     {"linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>, gather_cost,
      false, true},
     {"binomial", Collective::kGather, "log N steps: whole subtrees at a time", binomial_gather<Recorder>,
      binomial_gather_cost, false, true},
-    {"pull", Collective::kGather, "read by the root from buffer to buffer, between two meetings", pull_gather<Recorder>,
-     direct_cost, true, true, true},
+    {"pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges",
+     pull_gather<Recorder>, direct_cost, true, true, true},
     {"linear", Collective::kScatter, "1 step: each chunk straight from the root", linear_scatter<Recorder>,
      scatter_cost, false, true},
     {"binomial", Collective::kScatter, "log N steps: whole subtrees at a time", binomial_scatter<Recorder>,
      binomial_scatter_cost, false, true},
-    {"pull", Collective::kScatter, "read from the root's buffer, between two meetings", pull_scatter<Recorder>,
+    {"pull", Collective::kScatter, "read from the root's buffer, between two credit exchanges", pull_scatter<Recorder>,
      direct_cost, true, true, true},
-    {"one_shot", Collective::kBarrier, "1 step: everybody tells everybody", rootless<one_shot_barrier<Recorder>>,
+    {"one_shot", Collective::kBarrier, "1 step: every rank signals every rank", rootless<one_shot_barrier<Recorder>>,
      barrier_cost, false, true},
-    {"dissemination", Collective::kBarrier, "log N rounds of telling others", rootless<dissemination_barrier<Recorder>>,
+    {"dissemination", Collective::kBarrier, "log N rounds of signals", rootless<dissemination_barrier<Recorder>>,
      dissemination_cost, false, true},
     hierarchical_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
         "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across"),
@@ -292,7 +292,7 @@ bool is_identifier(std::string_view name) {
 }
 
 Status bad_row(std::string_view what) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("this is no algorithm: {}", what));
+  return Status(StatusCode::kInvalidArgument, fmt::format("invalid algorithm: {}", what));
 }
 
 template <class Add>
@@ -340,9 +340,10 @@ Status check_new(const Algorithm& row, const Registry& r) {
     return bad_row(fmt::format("there is an algorithm {} of {} already", row.name, collective_name(row.collective)));
   if (r.frozen)
     return bad_row(fmt::format(
-        "{} comes too late: register algorithms before the first communicator is made, on all ranks", row.name));
+        "{} was registered too late: register algorithms before the first communicator is made, on all ranks",
+        row.name));
   if (r.num_rows.load(std::memory_order_relaxed) == kMaxAlgorithms)
-    return bad_row(fmt::format("{} is one too many: {} are possible", row.name, kMaxAlgorithms));
+    return bad_row(fmt::format("{} exceeds the limit of {} algorithms", row.name, kMaxAlgorithms));
   return {};
 }
 
@@ -373,11 +374,12 @@ Status check_row(const Algorithm& row) {
     return bad_row(fmt::format("{}: record and cost must be functions", row.name));
   if ((row.record_on_hosts == nullptr) != (row.cost_on_hosts == nullptr) ||
       (row.for_hosts && row.record_on_hosts == nullptr))
-    return bad_row(fmt::format("{}: record_on_hosts and cost_on_hosts go together", row.name));
+    return bad_row(
+        fmt::format("{}: set both record_on_hosts and cost_on_hosts, or neither; for_hosts needs both", row.name));
   if (row.direct && row.record_on_hosts != nullptr)
-    return bad_row(fmt::format("{}: direct ones reach no other host", row.name));
-  if (row.pulls_only && !row.direct)
-    return bad_row(fmt::format("{}: pulls_only says something of direct ones", row.name));
+    return bad_row(
+        fmt::format("{}: a direct algorithm reaches no other host, and cannot have record_on_hosts", row.name));
+  if (row.pulls_only && !row.direct) return bad_row(fmt::format("{}: pulls_only requires direct", row.name));
   return {};
 }
 

@@ -63,11 +63,11 @@ void Machine::find_deadlock() {
     text += (blocked > 1 ? "; " : "") + why;
   }
   if (first == kNone) return;
-  if (blocked > kMaxNamed) text += fmt::format("; and {} lanes more", blocked - kMaxNamed);
+  if (blocked > kMaxNamed) text += fmt::format("; and {} more lanes", blocked - kMaxNamed);
   if (!o_.ragged)
     text += unanswered         ? ". Add the missing send, or take the recv out"
             : for_want_of_room ? ". Receive earlier, so that fewer messages are under way at a time"
-                               : ". Each waits for another: send before that, or add the send that is missing";
+                               : ". Each waits for another: send earlier, or add the missing send";
   fail(first, fmt::format("deadlock with FIFOs of {}: {}", o_.depth, text));
   out_.failure->for_want_of_room = for_want_of_room;
 }
@@ -123,7 +123,7 @@ void Machine::check_exits() {
       if (const auto late = memory_.uncovered(op, r, end_clock.data())) {
         const LaneState& l = lanes_[late->lane];
         out_.failure =
-            Failure{fmt::format("touches buffers of rank {0}, whose operation may have ended by then: rank {0} "
+            Failure{fmt::format("accesses buffers of rank {0}, whose operation may have ended by then: rank {0} "
                                 "must receive a credit that is sent after this",
                                 r),
                     l.rank, l.index, static_cast<int>(late->pc), op};

@@ -127,7 +127,7 @@ std::optional<std::string> Memory::access(Rank rank, Buffer b, uint32_t chunk, R
       entered = races_.has_heard_of(lane_, m.first_lane[static_cast<size_t>(rank)] + k);
     if (!entered)
       return fmt::format(
-          "touches {} of rank {}, which may not have begun the operation: receive a credit from it first",
+          "accesses {} of rank {}, which may not have begun the operation: receive a credit from it first",
           chunk_text(b, chunk), rank);
   }
   Races::Epoch partner;
@@ -223,9 +223,8 @@ std::optional<std::string> Memory::reduce(const RankSchedule& r, const Instructi
     result_.tree = tree_of(static_cast<uint32_t>(operands_.size()));
     for (size_t k = 0; k < operands_.size(); ++k) {
       if (operands_[k]->final)
-        return fmt::format(
-            "adds to a sum that is complete already: {} holds all contributions; pass it on without adding",
-            operand_text(r, i, k));
+        return fmt::format("adds to a complete sum: {} holds all contributions; pass it on without adding",
+                           operand_text(r, i, k));
       add(result_, *operands_[k]);
     }
   }

@@ -29,7 +29,7 @@ std::string holder_text(const Schedule& s, Buffer b) {
   const std::string_view what = b == Buffer::kIn ? "an input" : "an output";
   const Holders h = b == Buffer::kIn ? t.in_holders : t.out_holders;
   return h == Holders::kRoot ? fmt::format("only the root, rank {}, has {} in a {}", s.root, what, t.name)
-                             : fmt::format("nobody has {} in a {}", what, t.name);
+                             : fmt::format("no rank has {} in a {}", what, t.name);
 }
 
 // Checks that an instruction of rank r accesses only existing buffers: its own and, if direct, its peers'.
@@ -48,7 +48,7 @@ std::optional<Failure> check_holders(const Schedule& s, const RankSchedule& r, c
   for (const PortSet* ports : {&r.recv_ports(i), &r.send_ports(i)})
     for (const Port& p : *ports)
       if (p.peer < 0 || p.peer >= s.nranks || p.peer == r.rank)
-        return Failure{fmt::format("reaches into buffers of rank {}, which is no peer", p.peer)};
+        return Failure{fmt::format("accesses buffers of rank {}, which is not a peer", p.peer)};
   for (const Port& p : r.recv_ports(i))
     if (auto f = missing("reads", p.peer, i.src_buffer(), i.src_first)) return f;
   for (const Port& p : r.send_ports(i))
@@ -125,7 +125,7 @@ std::optional<Failure> Program::build(std::span<const Operation> operations) {
 // 1 the lengths of different parts' chunks rarely match, because extent() cuts the whole; the proof of lengths reports
 // it.) Scratch chunk c has the length of chunk c of the buffer with the same chunk count, `in` first.
 std::optional<Failure> check_shape(const Schedule& s, int nranks) {
-  if (is_point_to_point(s.collective)) return Failure{"a message between two ranks is no collective of all"};
+  if (is_point_to_point(s.collective)) return Failure{"send and recv are not collectives of all ranks"};
   if (s.nranks != nranks || s.nranks < 1 || s.ranks.size() != static_cast<size_t>(s.nranks))
     return Failure{"the schedule does not have one entry for each rank"};
   if (!s.hosts.empty() && s.hosts.size() != s.ranks.size())
@@ -136,11 +136,10 @@ std::optional<Failure> check_shape(const Schedule& s, int nranks) {
     const RankSchedule& first = s.ranks[0];
     if (me.rank != r || me.nranks != nranks) return Failure{"has the schedule of another rank", r};
     if (me.in_chunks != first.in_chunks || me.out_chunks != first.out_chunks)
-      return Failure{
-          fmt::format("calls chunks({}, {}) and rank 0 calls chunks({}, {}): all ranks must cut their buffers "
-                      "alike",
-                      me.in_chunks, me.out_chunks, first.in_chunks, first.out_chunks),
-          r};
+      return Failure{fmt::format("calls chunks({}, {}) and rank 0 calls chunks({}, {}): all ranks must use the same "
+                                 "numbers",
+                                 me.in_chunks, me.out_chunks, first.in_chunks, first.out_chunks),
+                     r};
     const CollectiveTraits& t = collective_traits(s.collective);
     const uint64_t in_parts = parts(t.in_parts, nranks), out_parts = parts(t.out_parts, nranks);
     const uint64_t per_part = me.in_chunks / in_parts;
@@ -163,7 +162,7 @@ std::optional<Failure> Program::check_instruction(const Schedule& s, const RankS
                                                   const Instruction& i) const {
   auto bad = [](const char* what) { return Failure{what}; };
   if (!known_verb(i.verb) || i.reserved != 0 || (i.flags & ~(kFlagFinal | kFlagDirect | kFlagCredit)) != 0)
-    return bad("is no instruction");
+    return bad("is not a valid instruction");
   if (i.verb == Verb::kWait) {
     const bool lane_exists = i.src_first < r.lanes.size();
     if (!lane_exists || i.dst_first >= r.lanes[i.src_first].size() || i.flags != 0)
@@ -176,7 +175,7 @@ std::optional<Failure> Program::check_instruction(const Schedule& s, const RankS
   if (i.recv_set >= r.port_sets.size() || i.send_set >= r.port_sets.size()) return bad("names no port set");
   if (i.has(kVerbRecv) == r.recv_ports(i).empty() || i.has(kVerbSend) == r.send_ports(i).empty())
     return bad("has ports that do not fit its verb");
-  if (i.src_position > r.recv_ports(i).size()) return bad("places its own operand behind the last one");
+  if (i.src_position > r.recv_ports(i).size()) return bad("places its own operand after the last one");
   if (i.is(kFlagCredit)) {
     const bool plain = (i.verb == Verb::kSend || i.verb == Verb::kRecv) && i.flags == kFlagCredit;
     return plain && i.num_chunks == 0 ? std::nullopt : std::optional(bad("is a credit that carries chunks"));
@@ -195,7 +194,7 @@ std::optional<Failure> Program::check_instruction(const Schedule& s, const RankS
                        (!i.has(kVerbSrc) && i.src_buffer() == Buffer::kOut);
     const bool pushes = !i.has(kVerbSend) || (i.has(kVerbDst) && i.dst_buffer() == Buffer::kOut);
     if (!pulls || !pushes || !(i.has(kVerbRecv) || i.has(kVerbSend)))
-      return bad("reaches into peers' buffers without naming which chunk");
+      return bad("accesses peers' buffers without naming the chunk");
   }
   return check_holders(s, r, i);
 }
@@ -252,7 +251,8 @@ std::optional<Failure> Program::use_send_set(uint32_t op, const RankSchedule& r,
   const PortSet& ports = r.port_sets[set];
   ++stamp_;
   for (const Port& port : ports) {
-    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank) return Failure{"sends to a rank that is no peer"};
+    if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank)
+      return Failure{"sends to a rank that is not a peer"};
     const uint64_t name = connection_name(r.rank, port.peer, port);
     std::vector<Rank> readers{port.peer};
     if (port.group != kUnicast) {
@@ -304,11 +304,11 @@ std::optional<Failure> Program::use_recv_set(uint32_t op, const RankSchedule& r,
   ++stamp_;
   for (const Port& port : r.port_sets[set]) {
     if (port.peer < 0 || port.peer >= nranks || port.peer == r.rank)
-      return Failure{"receives from a rank that is no peer"};
+      return Failure{"receives from a rank that is not a peer"};
     const auto it = by_name_.find(connection_name(port.peer, r.rank, port));
     if (it == by_name_.end() || (written_in_[it->second] >> op & 1) == 0)
-      return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends that{}", port.peer,
-                                 port.group, port.tag, what_it_sends(*table.schedule, port.peer, r.rank))};
+      return Failure{fmt::format("receives from rank {}, group {}, tag {}, which never sends such a message{}",
+                                 port.peer, port.group, port.tag, what_it_sends(*table.schedule, port.peer, r.rank))};
     const Connection& c = connections[it->second];
     const auto last = ends.begin() + c.first_end + c.num_ends;
     const auto found = std::lower_bound(ends.begin() + c.first_end, last, r.rank,
@@ -334,9 +334,11 @@ std::optional<Failure> Program::check_ends() const {
     const int op = (unread & 1) != 0 ? 0 : 1;
     const Words words = ops[static_cast<size_t>(op)].words();
     const auto sender = words.sender(c.writer, ends[e].reader, {ends[e].reader, c.tag, c.group}, 0);
-    Failure f{fmt::format("never receives what rank {} sends to it{}; add the recv to rank {}, or take the send out",
-                          c.writer, sender ? ": " + words.place(*sender) : "", ends[e].reader),
-              ends[e].reader};
+    Failure f{
+        fmt::format(
+            "never receives the message that rank {} sends to it{}; add the recv to rank {}, or take the send out",
+            c.writer, sender ? ": " + words.place(*sender) : "", ends[e].reader),
+        ends[e].reader};
     f.op = op;
     return f;
   }

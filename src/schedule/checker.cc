@@ -235,8 +235,8 @@ CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts,
   CheckReport report = check_schedule(schedule, options, claims, lines_of(algorithm, hosts, root));
   if (report.ok && hosts.nranks() > 1 && is_direct(schedule) != algorithm.direct) {
     report.ok = false;
-    report.reason = algorithm.direct ? "is called direct and touches no peer's buffer"
-                                     : "touches peers' buffers and is not called direct";
+    report.reason = algorithm.direct ? "is declared direct but accesses no peer's buffer"
+                                     : "accesses peers' buffers but is not declared direct";
   }
   return report;
 }

@@ -48,7 +48,7 @@ Status check_text(const Algorithm& a, const HostLayout& hosts, const std::vector
         for (const Port& port : set)
           if (port.tag == kTagPointToPoint)
             return refused(a, nranks,
-                           fmt::format("rank {} uses tag {:#x}, which is that of send and recv", r, port.tag));
+                           fmt::format("rank {} uses tag {:#x}, which is reserved for send and recv", r, port.tag));
     }
   return {};
 }
@@ -59,8 +59,10 @@ Status prove(const Algorithm& a, const HostLayout& hosts, const CheckOptions& op
   const CheckReport report = check_roots(a, hosts, options);
   if (!report.ok) return refused(a, nranks, on_hosts(hosts) + report.reason);
   if (report.fifo_depth > static_cast<int>(kRingMessages))
-    return refused(a, nranks, fmt::format("it needs {} messages under way on one connection, and {} are sure to find "
-                                          "room", report.fifo_depth, kRingMessages));
+    return refused(a, nranks,
+                   fmt::format("it needs {} messages under way on one connection, which has guaranteed "
+                               "room for {}",
+                               report.fifo_depth, kRingMessages));
   return {};
 }
 
@@ -126,7 +128,8 @@ Status register_algorithm(const Algorithm& algorithm, uint32_t abi) {
 Status prove_own_algorithms(const HostLayout& hosts) {
   const std::span<const Algorithm> own = own_algorithms();
   if (without_proof())
-    return Status(StatusCode::kUnsupported, "this process registers algorithms without a proof, and runs none");
+    return Status(StatusCode::kUnsupported,
+                  "this process registers algorithms without a proof, therefore it runs none");
   if (own.empty() || (hosts.one_host() && hosts.nranks() <= kProvenRanks)) return {};
   static std::mutex mutex;
   static std::set<std::string> proven;  // layouts; rows are frozen once a communicator is made

@@ -68,7 +68,7 @@ void Recorder::lane(int index, TextLine at) {
 void Recorder::wait(int lane, int pc, TextLine at) {
   verb_ = Verb::kWait;
   at_ = at;
-  if (lane_ >= s_.lanes.size()) return wrong("a verb stands before the first lane(): call lane(0) first");
+  if (lane_ >= s_.lanes.size()) return wrong("a verb precedes the first lane(): call lane(0) first");
   if (lane < 0 || lane > kMost || pc < 0 || pc > kMost) return wrong(fmt::format("no lane {} pc {}", lane, pc));
   Instruction i;
   i.verb = Verb::kWait;
@@ -94,7 +94,7 @@ uint16_t Recorder::intern(const PortSet* set, bool sends) {
   for (; index_[slot] != 0; slot = (slot + 1) & (index_.size() - 1))
     if (s_.port_sets[index_[slot]] == *set) return index_[slot];
   const std::string_view does = sends ? "sends to" : "receives from";
-  if (set->empty()) return wrong(fmt::format("{} nobody: its set of ports names no port", does)), 0;
+  if (set->empty()) return wrong(fmt::format("{} no rank: its set of ports is empty", does)), 0;
   if (s_.port_sets.size() >= kMost) return wrong("has too many sets of ports"), 0;
   for (const Port& p : *set) {
     if (p.peer == s_.rank && p.tag != kTagPointToPoint)
@@ -116,7 +116,7 @@ uint16_t Recorder::operand(const Chunk& c, int num) {
   const int all = s_.chunks(c.buffer);
   const std::string_view name = kBufferNames[static_cast<int>(c.buffer)];
   if (c.num != num) {
-    wrong(fmt::format("moves {} chunk{} to {}: source and destination must be equally many", num, num == 1 ? "" : "s",
+    wrong(fmt::format("moves {} chunk{} to {}: source and destination need the same number", num, num == 1 ? "" : "s",
                       c.num));
   } else if (all == 0) {
     wrong(fmt::format("names {}[{}], and there is no scratch: give chunks() a third argument", name, c.first));
@@ -135,7 +135,7 @@ void Recorder::put(TextLine at, Verb verb, const Chunk* src, const PortSet* from
                    Sum sum, Order order, const Chunk* shape) {
   verb_ = verb;
   at_ = at;
-  if (lane_ >= s_.lanes.size()) return wrong("a verb stands before the first lane(): call lane(0) first");
+  if (lane_ >= s_.lanes.size()) return wrong("a verb precedes the first lane(): call lane(0) first");
   Instruction i;
   i.verb = verb;
   i.flags = static_cast<uint8_t>(next_flags_ | (sum == Sum::kFinal ? kFlagFinal : 0));
@@ -156,7 +156,7 @@ void Recorder::put(TextLine at, Verb verb, const Chunk* src, const PortSet* from
   }
   const size_t received = from != nullptr ? from->size() : 0;
   if (order.position < 0 || order.position > static_cast<int>(received))
-    wrong(fmt::format("places its own operand after {} received ones, and receives {}", order.position, received));
+    wrong(fmt::format("places its own operand after {} received ones, but receives {}", order.position, received));
   i.src_position = static_cast<uint16_t>(order.position);
   append(i);
 }

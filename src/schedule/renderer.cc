@@ -57,11 +57,11 @@ class Renderer {
       apply_writes(step);
       if (shown[static_cast<size_t>(step)]) text += render_step(step);
       else if (all && shown[static_cast<size_t>(step - 1)])
-        text += fmt::format("\n... the next steps go on in the same way (one step: --step {}; all: --full)\n", step);
+        text += fmt::format("\n... the next steps continue in the same way (one step: --step {}; all: --full)\n", step);
     }
     if (options_.step > run_.num_steps)
-      text += fmt::format("\nstep {}: there is none, the algorithm has {} with {} ranks\n", options_.step,
-                          run_.num_steps, nranks_);
+      text += fmt::format("\nthere is no step {}: the algorithm has {} with {} ranks\n", options_.step, run_.num_steps,
+                          nranks_);
     if (wrong_ != nullptr) return text + what_is_wrong();
     return all ? text + '\n' + summary() : text;
   }
@@ -188,7 +188,7 @@ class Renderer {
     }
     if (!options_.hosts.one_host()) rows.push_back({"->~", "a message to another host"});
     if (!barrier()) rows.push_back({".", "nothing yet"});
-    if (wrong_ != nullptr) rows.push_back({"?", "memory that nobody has written"});
+    if (wrong_ != nullptr) rows.push_back({"?", "unwritten memory"});
     if (collective_traits(collective()).out_holders == Holders::kRoot) rows.push_back({"-", "this rank has no output"});
     std::string text = "how to read it\n" + format_rows(rows);
     if (states_traffic()) text += traffic_legend();

@@ -107,8 +107,9 @@ TEST(OwnAlgorithm, MoreUnderWayThanFindsRoomIsRefused) {
     p.recv_reduce_copy({{1 - rank, 0}}, in(0, 9), out(0, 9), own_after(rank), Sum::kFinal);
   });
   a.cost = [](int nranks) { return nranks == 1 ? Cost{0, 0, 9} : Cost{1, 9, 9}; };
-  EXPECT_NE(refusal(a).find("2 ranks: it needs 9 messages under way on one connection, and 8 are sure to find room"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(a).find("2 ranks: it needs 9 messages under way on one connection, which has guaranteed room for 8"),
+      std::string::npos);
 }
 
 TEST(OwnAlgorithm, DirectOnesSendNoDataInMessages) {

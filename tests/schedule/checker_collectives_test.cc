@@ -142,7 +142,7 @@ TEST(Collectives, RootMustExist) {
 TEST(Collectives, MessagesOfTwoAreNone) {
   Schedule s = broadcast(2, 0);
   s.collective = kSend;
-  expect_refused(s, "a message between two ranks is no collective of all");
+  expect_refused(s, "send and recv are not collectives of all ranks");
 }
 
 // --- who holds what -----------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ TEST(Collectives, PeersBuffersThatAreNotThere) {
                  "writes out[0] of rank 1, but only the root, rank 0, has an output in a reduce");
   s = text(kBroadcast, pull);
   s.ranks[1].port_sets[s.ranks[1].lanes[0][2].recv_set][0].peer = 7;
-  expect_refused(s, "reaches into buffers of rank 7, which is no peer");
+  expect_refused(s, "accesses buffers of rank 7, which is not a peer");
 }
 
 TEST(Collectives, ShapesMayNameBuffersOfOthers) {

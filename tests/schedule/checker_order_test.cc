@@ -128,13 +128,13 @@ TEST(Checker, EveryLoopHasItsOwnScratch) {
 TEST(Checker, DirectNeedsTheEntryCredit) {
   Schedule s = of("direct", Collective::kAllReduce, 3);
   std::swap(s.ranks[1].lanes[0][1], s.ranks[1].lanes[0][2]);  // works before it has heard of the others
-  expect_refused(s, "touches in[1] of rank 0, which may not have begun the operation");
+  expect_refused(s, "accesses in[1] of rank 0, which may not have begun the operation");
 }
 
 TEST(Checker, DirectNeedsTheExitCredit) {
   Schedule s = of("direct", Collective::kAllGather, 3);
   std::swap(s.ranks[1].lanes[0][2], s.ranks[1].lanes[0][3]);  // says goodbye first
-  expect_refused(s, "touches buffers of rank 0, whose operation may have ended by then");
+  expect_refused(s, "accesses buffers of rank 0, whose operation may have ended by then");
 }
 
 }  // namespace

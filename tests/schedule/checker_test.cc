@@ -71,7 +71,7 @@ TEST(Checker, ContributionTwice) {
     p.recv_reduce_copy_send({{1 - r, 0}}, in(0), out(0), {{1 - r, 0}}, own_after(r), Sum::kFinal);
     p.recv_reduce_copy({{1 - r, 0}}, in(0), out(0), own_after(r), Sum::kPartial);
   });
-  expect_refused(s, "adds to a sum that is complete already", kValues);
+  expect_refused(s, "adds to a complete sum", kValues);
   const Schedule own = schedule_of(Collective::kAllReduce, 3, [](Recorder& p, Rank r) {
     p.chunks(1, 1);
     p.lane(0);
@@ -156,14 +156,15 @@ TEST(Checker, MessageNeverReceived) {
 TEST(Checker, ConnectionNeverRead) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   s.ranks[0].lanes[0].pop_back();
-  expect_refused(s, "rank 0 never receives what rank 1 sends to it: rank 1 lane 0 pc 0 (send in[0], to {0})");
+  expect_refused(s,
+                 "rank 0 never receives the message that rank 1 sends to it: rank 1 lane 0 pc 0 (send in[0], to {0})");
 }
 
 TEST(Checker, ConnectionNeverWritten) {
   Schedule s = swap_and_add([](Rank r) { return own_after(r); });
   s.ranks[0].port_sets.push_back({{1, 9, 0}});
   s.ranks[0].lanes[0][1].recv_set = static_cast<uint16_t>(s.ranks[0].port_sets.size() - 1);
-  expect_refused(s, "receives from rank 1, group 0, tag 9, which never sends that");
+  expect_refused(s, "receives from rank 1, group 0, tag 9, which never sends such a message");
 }
 
 TEST(Checker, GroupAllMustMeanAll) {
@@ -212,14 +213,14 @@ TEST(Checker, MalformedInstructions) {
     change(s.ranks[1].lanes[1][0]);
     return s;
   };
-  expect_refused(broken([](Instruction& i) { i.verb = static_cast<Verb>(3); }), "is no instruction");
-  expect_refused(broken([](Instruction& i) { i.reserved = 1; }), "is no instruction");
+  expect_refused(broken([](Instruction& i) { i.verb = static_cast<Verb>(3); }), "is not a valid instruction");
+  expect_refused(broken([](Instruction& i) { i.reserved = 1; }), "is not a valid instruction");
   expect_refused(broken([](Instruction& i) { i.src_first = 3; }), "chunk that does not exist");
   expect_refused(broken([](Instruction& i) { i.num_chunks = 0; }), "moves no chunk");
   expect_refused(broken([](Instruction& i) { i.num_chunks = 4; }), "chunk that does not exist");
   expect_refused(broken([](Instruction& i) { i.recv_set = 99; }), "names no port set");
   expect_refused(broken([](Instruction& i) { i.send_set = 0; }), "ports that do not fit its verb");
-  expect_refused(broken([](Instruction& i) { i.src_position = 2; }), "behind the last one");
+  expect_refused(broken([](Instruction& i) { i.src_position = 2; }), "after the last one");
   expect_refused(broken([](Instruction& i) { i.flags = kFlagCredit; }), "a credit that carries chunks");
   expect_refused(broken([](Instruction& i) {
                    i = {};

@@ -105,7 +105,7 @@ TEST(Recorder, NamesTheFirstWrongStatement) {
   p.chunks(1, 1);
   p.copy(in(0), out(0));
   EXPECT_EQ(p.error().substr(p.error().find("rank")),
-            "rank 0 of 2: a verb stands before the first lane(): call lane(0) first");
+            "rank 0 of 2: a verb precedes the first lane(): call lane(0) first");
 }
 
 TEST(Recorder, NamesTheLineOfTheText) {

@@ -96,7 +96,7 @@ TEST(Renderer, OneStepShowsItsMessagesOnly) {
   for (options.step = 1; options.step <= 4; ++options.step)
     EXPECT_EQ(message_rows(explain_text(Collective::kAllReduce, "ring", options)), expected[options.step - 1]);
   const std::string beyond = explain_text(Collective::kAllReduce, "ring", options);
-  EXPECT_NE(beyond.find("step 5: there is none, the algorithm has 4"), std::string::npos) << beyond;
+  EXPECT_NE(beyond.find("there is no step 5: the algorithm has 4"), std::string::npos) << beyond;
 }
 
 /// The text from "in all" on.

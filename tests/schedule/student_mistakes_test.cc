@@ -63,7 +63,8 @@ TEST(StudentMistakes, MissingReceive) {
             "rank 1 never receives 1 message that rank 0 sends to it with tag 0: rank 0 lane 0 pc 3 (mine.h:8: "
             "recv_copy_send from {2}, into out[2], to {1}) sends it; add the recv to rank 1, or take the send out");
   EXPECT_EQ(of_all_gather(student::no_receive_at_all),
-            "rank 1 never receives what rank 0 sends to it: rank 0 lane 0 pc 1 (mine.h:6: send in[0], to {1}); add the "
+            "rank 1 never receives the message that rank 0 sends to it: rank 0 lane 0 pc 1 (mine.h:6: send in[0], to "
+            "{1}); add the "
             "recv to rank 1, or take the send out");
 }
 
@@ -72,8 +73,8 @@ TEST(StudentMistakes, MissingSend) {
       of_all_reduce(student::missing_send),
       "mine.h:8: rank 0 lane 0 pc 3 (recv from {2}, into out[2]): deadlock with FIFOs of 2: rank 0 lane 0 pc 3 "
       "(mine.h:8) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 3 (mine.h:8) waits for a message from "
-      "rank 0 (tag 0); rank 2 lane 0 pc 3 (mine.h:8) waits for a message from rank 1 (tag 0). Each waits for "
-      "another: send before that, or add the send that is missing");
+      "rank 0 (tag 0); rank 2 lane 0 pc 3 (mine.h:8) waits for a message from rank 1 (tag 0). Each waits for another: "
+      "send earlier, or add the missing send");
   EXPECT_EQ(of_all_gather(student::last_send_forgotten),
             "mine.h:10: rank 1 lane 0 pc 2 (recv from {0}, into out[2]): deadlock with FIFOs of 1: rank 1 lane 0 pc 2 "
             "(mine.h:10) waits for a message from rank 0 (tag 0), which has ended after sending 1 message. Add the "
@@ -85,8 +86,8 @@ TEST(StudentMistakes, AllReceiveFirst) {
       of_all_gather(student::all_receive_first),
       "mine.h:7: rank 0 lane 0 pc 1 (recv from {2}, into out[2]): deadlock with FIFOs of 1: rank 0 lane 0 pc 1 "
       "(mine.h:7) waits for a message from rank 2 (tag 0); rank 1 lane 0 pc 1 (mine.h:7) waits for a message from "
-      "rank 0 (tag 0); rank 2 lane 0 pc 1 (mine.h:7) waits for a message from rank 1 (tag 0). Each waits for "
-      "another: send before that, or add the send that is missing");
+      "rank 0 (tag 0); rank 2 lane 0 pc 1 (mine.h:7) waits for a message from rank 1 (tag 0). Each waits for another: "
+      "send earlier, or add the missing send");
 }
 
 TEST(StudentMistakes, BadIndex) {
@@ -133,7 +134,7 @@ TEST(StudentMistakes, ContributionForgottenOrAddedTwice) {
 
 TEST(StudentMistakes, ChunksThatDiffer) {
   EXPECT_EQ(of_all_reduce([](Recorder& p, Rank rank, int n, Rank) { p.chunks(rank == 1 ? 2 : n, n); }),
-            "rank 1 calls chunks(2, 3) and rank 0 calls chunks(3, 3): all ranks must cut their buffers alike");
+            "rank 1 calls chunks(2, 3) and rank 0 calls chunks(3, 3): all ranks must use the same numbers");
   EXPECT_EQ(of_all_gather([](Recorder& p, Rank, int n, Rank) { p.chunks(n, n); }),
             "rank 0 calls chunks(3, 3): 3 chunks in and 3 out do not fit the collective; 3 ranks of all_gather need "
             "chunks(1, 3), or a multiple of both");
@@ -158,7 +159,7 @@ TEST(Unproven, IsDrawnAsFarAsTheWrongStep) {
             "  (C1+A2)  a sum on its way, written in the order of addition\n"
             "  S1       the complete sum of chunk 1; + stands for any operator\n"
             "  .        nothing yet\n"
-            "  ?        memory that nobody has written\n"
+            "  ?        unwritten memory\n"
             "\n"
             "before step 1\n"
             "  rank  in 0  in 1  in 2\n"
@@ -210,7 +211,7 @@ TEST(Unproven, BuffersThatCannotBeDrawnAreNamed) {
   EXPECT_EQ(
       e.text,
       "mine all_reduce, 3 ranks: my own\n\nwrong: rank 1 calls chunks(2, 3) and rank 0 calls chunks(3, 3): all ranks "
-      "must cut their buffers alike\n");
+      "must use the same numbers\n");
 }
 
 TEST(Unproven, WhatIsRightIsDrawnAsEver) {

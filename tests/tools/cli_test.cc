@@ -139,7 +139,7 @@ TEST(Cli, MistakesAreNamedAndFail) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"explain", "all_reduce", "--algo", "zigzag"}, "no algorithm 'zigzag'"},
       {{"explain", "all_to_none"}, "no collective 'all_to_none'"},
-      {{"explain", "all_reduce", "--hosts", "2y2"}, "\"2y2\" is no layout of hosts"},
+      {{"explain", "all_reduce", "--hosts", "2y2"}, "\"2y2\" is not a host layout"},
       {{"explain", "all_reduce", "--root", "1"}, "all_reduce has no root"},
       {{"explain", "send"}, "send is one message between two ranks"},
       {{"check", "all_to_none"}, "no collective 'all_to_none'"},

@@ -91,8 +91,9 @@ TEST(Plugin, WrongOnesAreDrawnWhenAsked) {
   EXPECT_EQ(drawn.exit_status, 1) << drawn.text;
   EXPECT_NE(drawn.text.find("\nstep 1: reduce\n  1->0  B0\n  2->0  C0\n"), std::string::npos) << drawn.text;
   EXPECT_NE(drawn.text.find("\nwrong after step 1: star.h:24: rank 0 lane 0 pc 0 "), std::string::npos) << drawn.text;
-  EXPECT_NE(drawn.text.find("receives from rank 3, group 0, tag 0, which never sends that: it sends nothing to rank 0; "
-                            "add the send to rank 3, or do not wait for it\n"),
+  EXPECT_NE(drawn.text.find(
+                "receives from rank 3, group 0, tag 0, which never sends such a message: it sends nothing to rank 0; "
+                "add the send to rank 3, or do not wait for it\n"),
             std::string::npos)
       << drawn.text;
   const Ended elsewhere = run_rondo(wrong + "all_reduce --algo forgetful_star --ranks 3 --unproven");
