@@ -1,12 +1,12 @@
-// The narrow float formats, bit by bit: fp16, bf16, fp8 e4m3 and fp8 e5m2, to and from fp32. The reference that kernels,
-// tests and the checker share; scalar and constexpr, so not what a hot loop calls.
+// Bit-exact conversions of the narrow float formats fp16, bf16, fp8 e4m3 and fp8 e5m2 to and from fp32. The reference
+// for kernels, tests and the checker; scalar and constexpr, not for hot loops.
 //
 // From fp32: round to nearest, ties to even; subnormals are kept on both sides.
 //   fp16, bf16  overflow gives infinity; a NaN keeps its sign and the top of its payload and becomes quiet.
-//   e4m3        the OCP "fn" variant: no infinity, NaN is 0x7f (or 0xff). What is too large, infinity included,
-//               saturates to +-448, as CUDA's __nv_fp8_e4m3 does; NaN becomes 0x7f.
-//   e5m2        has infinities, so it overflows to infinity as fp16 does (CUDA's __NV_NOSAT): a lost infinity would
-//               hide an overflowed gradient. NaN becomes 0x7f, as in CUDA.
+//   e4m3        the OCP "fn" variant: no infinity, NaN is 0x7f (or 0xff). Values out of range, infinity included,
+//               saturate to +-448, as in CUDA's __nv_fp8_e4m3; NaN becomes 0x7f.
+//   e5m2        overflows to infinity as fp16 does (CUDA's __NV_NOSAT), because saturation would hide an overflowed
+//               gradient. NaN becomes 0x7f, as in CUDA.
 // To fp32: exact; a NaN becomes quiet.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace rondo {
 struct FloatFormat {
   int mantissa_bits;
   int bias;
-  uint32_t max_code;  // the largest code that overflow may give: infinity, or the largest finite number
+  uint32_t max_code;  // the largest code after overflow: infinity, or the largest finite number
   uint32_t nan_code;  // the canonical NaN; every magnitude above max_code is a NaN
   uint32_t sign_bit;
 };

@@ -1,4 +1,4 @@
-// Which SIMD level this processor runs. Compiled without a level's flags; holds no state.
+// Selects this processor's SIMD level. Compiled without a level's flags; holds no state.
 #include "kernels/kernels.h"
 
 #include "kernels/levels.h"
@@ -11,7 +11,7 @@ namespace rondo {
 namespace {
 
 #if defined(__x86_64__)
-// The built-in also asks whether the operating system saves the wide registers.
+// The built-in also checks that the operating system saves the wide registers.
 bool has_avx2() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

@@ -1,10 +1,10 @@
 # Every SIMD level is one file with its own instruction set; no other file of the library gets these flags.
 # -ffp-contract=off: a fused multiply-add would round differently from the level that lacks it.
-# -fno-trapping-math: lanes beyond the end of the data may raise floating-point flags, which nobody reads.
+# -fno-trapping-math: lanes beyond the end of the data may raise floating-point flags, which are never read.
 set(rondo_kernel_flags -ffp-contract=off -fno-trapping-math)
 if(RONDO_SANITIZE)
-  # The checks around every access make -O3 take minutes. All levels are one text, so one of them is enough for undefined
-  # behaviour in it; addresses are checked in all.
+  # The checks around every access make -O3 take minutes. All levels share one source: undefined behaviour is checked in
+  # one level only, addresses in all.
   list(APPEND rondo_kernel_flags -O1)
   set(rondo_kernel_flags_levels -fno-sanitize=undefined)
 else()

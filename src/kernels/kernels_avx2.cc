@@ -1,5 +1,5 @@
-// The kernels for AVX2 with F16C: vectors of 32 bytes. Compiled with that instruction set (kernels.cmake), so nothing
-// here may be shared with other files. See inner/vector.h.
+// The kernels for AVX2 with F16C: vectors of 32 bytes. Compiled with that instruction set (kernels.cmake): share
+// nothing with other files. See inner/vector.h.
 #if defined(__x86_64__)
 #define RONDO_KERNEL_LEVEL kernels_avx2
 #define RONDO_KERNEL_WIDTH 32

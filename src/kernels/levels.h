@@ -1,4 +1,4 @@
-// The tables that the levels' own files define; kernels.cc alone chooses among them.
+// The tables of the levels' own files. Only kernels.cc chooses among them.
 #pragma once
 
 #include "kernels/kernels.h"

@@ -1,11 +1,12 @@
-// Element types in a kernel: from the bits of an element to its accumulator and back, equal bit for bit to what the
-// host kernels do (src/kernels/inner/formats.h): round to nearest even, subnormals kept, a stored NaN is the
-// canonical one.
+// Element types in a kernel: conversions between the bits of an element and its accumulator. They are bit-identical to
+// the host kernels (src/kernels/inner/formats.h): round to nearest even, subnormals kept, NaN stored as the canonical
+// one.
 //
-// fp16 and bf16 take the conversions that devices from sm_80 on have, with the NaN put right; fp8 is arithmetic on the
-// bits everywhere, since devices differ in what they can and saturate e5m2.
+// fp16 and bf16 use the conversion instructions of sm_80 and later, with a corrected NaN. fp8 always uses arithmetic on
+// the bits, because devices differ in their fp8 support and saturate e5m2.
 //
-// Host and device. Compile without contraction (-fmad=false, -ffp-contract=off): a fused multiply-add rounds otherwise.
+// Host and device. Compile without contraction (-fmad=false, -ffp-contract=off): a fused multiply-add rounds
+// differently.
 #pragma once
 
 #include <bit>
@@ -46,7 +47,7 @@ RONDO_HOST_DEVICE_INLINE double double_of(uint64_t v) {
 #endif
 }
 
-/// Integers: the accumulator is the type itself.
+/// Integers: the type is its own accumulator.
 template <class T>
 struct IntElement {
   static constexpr int kBytes = sizeof(T);
@@ -87,7 +88,7 @@ struct Bf16Element {
   }
 };
 
-/// fp16, e4m3 and e5m2 by arithmetic on the bits, after NarrowFloat of the host kernels.
+/// fp16, e4m3 and e5m2 by arithmetic on the bits, as NarrowFloat of the host kernels.
 template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
 struct NarrowElement {
   static constexpr int kBytes = kBits / 8;
@@ -97,7 +98,7 @@ struct NarrowElement {
   static constexpr uint32_t kSign = 1u << (kBits - 1);
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
-  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds there.
+  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds to that place.
   static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
   static constexpr bool kHasInfinity = (kMaxCode & ((1u << kMantissaBits) - 1)) == 0;
 
@@ -176,7 +177,7 @@ RONDO_ELEMENT(kFloat8E5m2, E5m2Element)
 template <Dtype kDtype>
 using Element = typename ElementOf<kDtype>::type;
 
-// How two accumulators become one.
+// Operations on two accumulators.
 
 /// Integers wrap: they are added and multiplied as unsigned numbers.
 template <class T>
@@ -194,7 +195,7 @@ RONDO_HOST_DEVICE_INLINE T multiplied(T a, T b) {
 RONDO_HOST_DEVICE_INLINE float multiplied(float a, float b) { return a * b; }
 RONDO_HOST_DEVICE_INLINE double multiplied(double a, double b) { return a * b; }
 
-/// IEEE 754-2019 maximum and minimum: a NaN on either side wins, -0 is below +0.
+/// IEEE 754-2019 maximum and minimum: a NaN on either side wins, -0 < +0.
 template <bool kMax>
 RONDO_HOST_DEVICE_INLINE float extreme(float a, float b) {
   float r = kMax ? (a > b ? a : b) : (a < b ? a : b);
@@ -222,15 +223,15 @@ RONDO_HOST_DEVICE_INLINE Acc joined(Acc a, Acc b) {
   else return extreme<kOp == Op::kMax>(a, b);
 }
 
-/// The mean, from a sum: floats as the host divides, integers truncated toward zero.
+/// The mean of a sum: floats divided as on the host, integers truncated toward zero.
 template <class T>
 RONDO_HOST_DEVICE_INLINE T divided(T sum, uint32_t divisor) {
   if constexpr (sizeof(T) == 8) return static_cast<T>(sum / static_cast<T>(divisor));
-  else if constexpr (static_cast<T>(-1) < static_cast<T>(0))  // an int32 by a number of ranks, which is one too
+  else if constexpr (static_cast<T>(-1) < static_cast<T>(0))  // int32 sum; the number of ranks also fits int32
     return static_cast<T>(static_cast<int32_t>(sum) / static_cast<int32_t>(divisor));
   else return static_cast<T>(static_cast<uint32_t>(sum) / divisor);
 }
-// By a power of two both give the same bits, and the product is cheaper.
+// For a power of two both forms give the same bits, and the product is cheaper.
 RONDO_HOST_DEVICE_INLINE float divided(float sum, uint32_t divisor) {
   const float n = static_cast<float>(divisor);
   return (divisor & (divisor - 1)) == 0 ? sum * (1.0f / n) : sum / n;

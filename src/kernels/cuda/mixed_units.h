@@ -1,9 +1,9 @@
 // Units of mixed type rows: input, wire and output of {float, bfloat16, half}, fp8 on the wire too, accumulated in
-// fp32. The types are known at run time only, so that 45 rows are one kernel for each op; what a thread pays is a
-// branch that all threads take alike.
+// fp32. The types are known only at run time: one kernel per op serves all 45 rows, at the price of a branch that all
+// threads take in the same direction.
 //
-// Every operand is rounded to the wire type, the rank's own as if it had travelled; the rest is as MixedKernelArgs says
-// (src/kernels/kernels.h). A NaN that is stored is the canonical one.
+// Every operand is rounded to the wire type, the rank's own as if it had been sent; otherwise as MixedKernelArgs
+// (src/kernels/kernels.h). NaN is stored as the canonical one.
 #pragma once
 
 #include "kernels/cuda/units.h"
@@ -30,7 +30,7 @@ template <Op kOp>
 struct MixedOps {
   static constexpr bool kMixed = true;
   struct Unit {
-    float a[8];  // as many of them as a unit has elements
+    float a[8];  // the unit's elements come first
   };
 
   static RONDO_HOST_DEVICE_INLINE uint32_t unit_elems(const ReduceStep& step) {

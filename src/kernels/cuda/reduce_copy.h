@@ -1,14 +1,13 @@
-// Reductions and copies of plain memory by many threads: one thread's part of it.
+// One thread's part of a reduction or copy of plain memory by many threads.
 //
-//     |  head  |   vectors of 16 bytes, kUnroll of them under way in each thread   |  tail  |
-//      units                                                                        units
+//     |  head  |   vectors of 16 bytes, kUnroll of them in flight in each thread   |  tail  |
+//      units                                                                       units
 //
-// Vectors when all pointers stand at the same place within 16 bytes, which those of one alignment do; units (units.h)
-// for the ends, and for everything where pointers are out of step with each other. Neighbouring threads take
-// neighbouring vectors. All loads of a vector come before its stores, and one thread does both, so that a sink may be
-// a source (the same first element).
+// Vectors are used if all pointers have the same offset modulo 16 bytes. Units (units.h) handle the ends, and
+// everything if the offsets differ. Neighbouring threads take neighbouring vectors. All loads of a vector precede its
+// stores, and one thread does both; a sink may therefore be a source (same first element).
 //
-// Sources are combined from left to right in the accumulator type, rounded once for each sink.
+// Sources are combined from left to right in the accumulator type and rounded once for each sink.
 #pragma once
 
 #include <type_traits>
@@ -18,7 +17,7 @@
 
 namespace rondo::device_kernels {
 
-/// Thread `index` of `count` threads that work together.
+/// Thread `index` of `count` cooperating threads.
 struct Threads {
   uint32_t index, count;
 };
@@ -39,7 +38,7 @@ RONDO_HOST_DEVICE_INLINE void unit_pass(const ReduceStep& step, uint64_t first, 
   }
 }
 
-/// How many bytes come before the place where all pointers are aligned to `align`; `none` when there is no such place.
+/// Bytes up to the first place where all pointers are aligned to `align`; `none` if there is no such place.
 RONDO_HOST_DEVICE_INLINE uint64_t bytes_to_alignment(const ReduceStep& step, uint32_t align, uint64_t none) {
   const uintptr_t place = reinterpret_cast<uintptr_t>(step.src[0]);
   uintptr_t differ = 0;
@@ -48,7 +47,8 @@ RONDO_HOST_DEVICE_INLINE uint64_t bytes_to_alignment(const ReduceStep& step, uin
   return (differ & (align - 1)) != 0 ? none : (0 - place) & (align - 1);
 }
 
-// kUnroll vectors, `stride` bytes apart. kSrc, kDst: how many there are; 0: any number, from the step's tables.
+// kUnroll vectors, `stride` bytes apart. kSrc, kDst: number of sources and sinks; 0: any number, from the step's
+// tables.
 template <class Ops, int kSrc, int kDst, int kUnroll>
 RONDO_HOST_DEVICE_INLINE void reduce_vectors(const ReduceStep& step,
                                              const std::byte* const (&src)[kSrc == 0 ? 1 : kSrc],
@@ -57,7 +57,7 @@ RONDO_HOST_DEVICE_INLINE void reduce_vectors(const ReduceStep& step,
   using Vector = Words<4>;
   Accumulators<typename Ops::E, 4> acc[kUnroll];
   const uint32_t num_src = kSrc != 0 ? kSrc : step.num_src, num_dst = kDst != 0 ? kDst : step.num_dst;
-  if constexpr (kSrc == 2) {  // the loads of both before the first addition
+  if constexpr (kSrc == 2) {  // both loads before the first addition
     Vector x[kUnroll], y[kUnroll];
     RONDO_UNROLL
     for (int u = 0; u < kUnroll; ++u) x[u] = load_aligned<Vector>(src[0] + at + u * stride);
@@ -122,7 +122,7 @@ RONDO_HOST_DEVICE_INLINE void vector_pass(const ReduceStep& step, uint64_t first
   for (; at < end_byte; at += stride) reduce_vectors<Ops, kSrc, kDst, 1>(step, src, dst, at, stride);
 }
 
-/// A copy of bytes: vectors of T where the pointers agree.
+/// A copy of bytes: vectors of T if the pointers' alignments match.
 template <class T, int kDst, int kUnroll>
 RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, uint64_t end, Threads threads) {
   const std::byte* src = step.src[0];
@@ -155,7 +155,7 @@ RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, 
   for (; at < end; at += stride) some(at, std::integral_constant<int, 1>{});
 }
 
-/// step.num_elems bytes of source 0 to all sinks. kDst: how many there are, where that is known before; 0: it is not.
+/// Copies step.num_elems bytes of source 0 to all sinks. kDst: number of sinks if known at compile time, else 0.
 template <int kDst = 0>
 RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads) {
   const uint64_t bytes = step.num_elems;
@@ -177,16 +177,15 @@ RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads
   if (first < bytes) copy_pass<uint8_t, 0, 1>(step, end, bytes, threads);
 }
 
-/// A reduction, or a copy that scales, divides or converts. kSrc, kDst: how many there are, where that is known before;
-/// 0: it is not.
+/// A reduction, or a copy that scales, divides or converts. kSrc, kDst: numbers if known at compile time, else 0.
 template <class Ops, int kSrc = 0, int kDst = 0>
 RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads threads) {
   const uint32_t num_src = kSrc != 0 ? uint32_t{kSrc} : step.num_src;
   const uint32_t num_dst = kDst != 0 ? uint32_t{kDst} : step.num_dst;
   if (num_dst == 0) return;
-  uint64_t begin = 0, end = 0;  // elements that went in vectors
+  uint64_t begin = 0, end = 0;  // elements processed as vectors
   if constexpr (!Ops::kMixed) {
-    // Formats whose conversion is the work gain nothing from loads in flight or pointers in registers.
+    // If conversion dominates, more loads in flight and pointers in registers bring nothing.
     constexpr int kBytes = Ops::kBytes, kWiden = sizeof(typename Ops::Acc) / kBytes;
     constexpr int kUnroll = kWiden == 4 ? 1 : kBytes == 1 ? 2 : 4;
     const uint64_t bytes = step.num_elems * kBytes;
@@ -204,7 +203,7 @@ RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads thread
       end = last / kBytes;
     }
   }
-  // What comes before the vectors, and what comes behind them.
+  // The elements before and after the vectors.
   RONDO_NO_UNROLL
   for (int part = 0; part < 2; ++part)
     unit_pass<Ops>(step, part == 0 ? 0 : end, part == 0 ? begin : step.num_elems, threads);

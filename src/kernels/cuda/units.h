@@ -1,36 +1,35 @@
-// Units: what a step does to 8 bytes of the wire at a time. The general form of every reduction in a kernel; it serves
-// messages whose lines carry flags (LL, LL128), mixed types, scaled operands, ragged ends and pointers out of step. The
-// straight way for whole, aligned buffers of one type is in reduce_copy.h.
+// Units: the processing of 8 bytes of the wire at a time. The general form of every reduction in a kernel, used for
+// messages whose lines carry flags (LL, LL128), mixed types, scaled operands, ragged ends and different alignments.
+// reduce_copy.h has the direct form for whole, aligned buffers of one type.
 //
-// An Ops class says how, for one family of kernels:
+// An Ops class implements one family of kernels:
 //   Unit                                 accumulators of one unit
 //   unit_elems(step)                     elements in a unit
-//   load(step, s, first, n)              n elements of source s from `first` on; scaled, converted as `step` asks
-//   from_wire(step, words)               8 bytes that have travelled
+//   load(step, s, first, n)              n elements of source s from `first` on; scaled and converted as in `step`
+//   from_wire(step, words)               8 received bytes
 //   join(a, b), finish(step, a)          the next operand; the division of an average
-//   to_wire(step, a)                     8 bytes to travel
+//   to_wire(step, a)                     8 bytes to send
 //   store(step, d, first, n, a)          n elements to sink d
 //
-// What is rounded, and where, is as in src/kernels/kernels.h (KernelArgs, MixedKernelArgs).
+// Rounding is as in src/kernels/kernels.h (KernelArgs, MixedKernelArgs).
 #pragma once
 
 #include "kernels/cuda/elements.h"
 
 namespace rondo::device_kernels {
 
-/// What a step asks for. The same for all threads that work on it.
+/// The parameters of a step, equal for all its threads.
 struct ReduceStep {
   static constexpr uint32_t kNoOwn = UINT32_MAX;
   const std::byte* const* src;
   std::byte* const* dst;
   uint32_t num_src, num_dst;
-  uint64_t num_elems;  // of a copy: bytes
-  uint32_t own;        // index of the source that the rank has itself; kNoOwn
+  uint64_t num_elems;  // for a copy: bytes
+  uint32_t own;        // index of the rank's own source; kNoOwn
   bool scale_own;      // premul_sum: by `scale`
   uint32_t divide_by;  // avg; 0: no division
   uint64_t scale;      // the bits of one element of the accumulator type
-  // Of mixed types: source `own` (raw: every source) holds own_type, dst[0] (if has_dst) dst_type, all others
-  // wire_type.
+  // Mixed types: source `own` (raw: every source) holds own_type, dst[0] (if has_dst) dst_type, all others wire_type.
   Dtype own_type, wire_type, dst_type;
   bool has_dst, result_as_wire, raw;
 };
@@ -114,7 +113,7 @@ struct UniformOps {
   }
 };
 
-/// Bytes that go on as they are; one source.
+/// Copies bytes unchanged; one source.
 struct BytesOps {
   using Unit = Words<2>;
   static constexpr bool kMixed = false;

@@ -1,7 +1,7 @@
-// Words: what a CUDA thread loads and stores at once, 8 or 16 bytes seen as words of 32 bits, so that elements of any
-// type are taken out of registers by shifts.
+// Words: one load or store of a CUDA thread, 8 or 16 bytes as words of 32 bits. Elements of any type are extracted from
+// registers by shifts.
 //
-// Host and device, like all of src/kernels/cuda: tests run the very same text on host threads.
+// Host and device, like all of src/kernels/cuda: tests run the same code on host threads.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,7 @@ struct UnsignedOf<8> {
 template <int kBytes>
 using Unsigned = typename UnsignedOf<kBytes>::type;
 
-/// Element i of some words, as its bits. i is a constant where it matters.
+/// The bits of element i. Performance needs a constant i.
 template <int kBytes, int kWords>
 RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> get_element(const Words<kWords>& v, int i) {
   if constexpr (kBytes == 8) {
@@ -75,7 +75,7 @@ RONDO_HOST_DEVICE_INLINE Unsigned<kBytes> get_element(const Words<kWords>& v, in
     return static_cast<Unsigned<kBytes>>(v.w[i / kPer] >> (8 * kBytes * (i % kPer)));
   }
 }
-/// Puts an element into words that were zero there.
+/// Sets element i, whose bits must be zero.
 template <int kBytes, int kWords>
 RONDO_HOST_DEVICE_INLINE void put_element(Words<kWords>& v, int i, Unsigned<kBytes> code) {
   if constexpr (kBytes == 8) {
@@ -87,8 +87,7 @@ RONDO_HOST_DEVICE_INLINE void put_element(Words<kWords>& v, int i, Unsigned<kByt
   }
 }
 
-/// 8 bytes from elements of kBytes, of which the first n elements are there; the rest is zero. Any alignment of an
-/// element.
+/// Loads the first n elements of kBytes into 8 bytes; the rest is zero. Needs only an element's alignment.
 template <int kBytes>
 RONDO_HOST_DEVICE_INLINE Words<2> load_elements(const std::byte* p, uint32_t n) {
   constexpr int kElems = 8 / kBytes;

@@ -1,11 +1,11 @@
-// The one pass over the data: for every step of a few vectors, combine all sources in registers, then write all sinks.
+// The single pass over the data: each step combines a few vectors of all sources in registers, then writes all sinks.
 // Included once per SIMD level; see vector.h and recipes.h.
 //
 //   |<- steps of kUnroll vectors ->|<- single vectors ->|<- tail: part of a vector ->|
 //
-// Streaming puts a head in front, up to where the sinks are aligned, and streams the steps only.
-// All loads of a step come before its first store, so that a sink may be a source. The tail is a partial load and store
-// of one vector, not a scalar loop: a call for a handful of elements is nothing but a tail.
+// Streaming adds a head, up to the alignment of the sinks, and streams only the steps. All loads of a step precede its
+// first store; a sink may therefore be a source. The tail is one partial load and store of a vector, not a scalar loop:
+// a call for a few elements is only a tail.
 #pragma once
 
 #include "kernels/inner/recipes.h"
@@ -15,8 +15,8 @@ namespace rondo {
 namespace RONDO_KERNEL_LEVEL {
 namespace {
 
-// Pointers to the sources and sinks of a shape that is known when compiling stay in registers; kNumSrc or kNumDst 0
-// means any number, read from the caller's tables at every step.
+// A shape known at compile time keeps the pointers to its sources and sinks in registers. kNumSrc or kNumDst 0 means
+// any number, read from the caller's tables at every step.
 template <uint32_t kNumSrc, uint32_t kNumDst>
 struct Shape {
   const uint8_t* src_[kNumSrc == 0 ? 1 : kNumSrc];
@@ -40,8 +40,8 @@ struct Shape {
   }
 };
 
-// Processors follow some 32 streams on their own; beyond that a step asks for what a later step of the same source will
-// read. One core, 64 sources of 4 MiB of bfloat16: 6 GB/s without, 14 GB/s with (kernels_bench, 64x1/4194304).
+// Processors prefetch about 32 streams by themselves. Beyond that a step prefetches for a later step of the same
+// source. One core, 64 sources of 4 MiB of bfloat16: 6 GB/s without, 14 GB/s with (kernels_bench, 64x1/4194304).
 constexpr uint32_t kFollowedSources = 16;
 constexpr uint64_t kPrefetchAheadBytes = 512;
 
@@ -104,7 +104,8 @@ __attribute__((noinline)) void pass(const KernelArgs& args, uint64_t offset, uin
   if (offset != num_bytes) partial_step(recipe, shape, offset, num_bytes - offset);
 }
 
-// Streaming stores must be aligned, so all sinks need the same place within a vector; num_bytes where they do not.
+// Bytes before aligned streaming stores are possible. All sinks need the same offset within a vector; num_bytes if they
+// differ.
 RONDO_INLINE uint64_t bytes_before_alignment(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes) {
   const uint64_t place = reinterpret_cast<uint64_t>(args.dst[0]) % kWidth;
   bool aligned = place % elem_bytes == 0;
@@ -126,7 +127,7 @@ __attribute__((noinline)) void streaming_pass(const KernelArgs& args, uint64_t n
   stream_fence();
 }
 
-// Sinks that cannot be streamed to together are written with ordinary stores.
+// If the sinks cannot be streamed together, they get ordinary stores.
 template <class R>
 RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uint64_t num_bytes, const R& recipe) {
   const uint64_t head = bytes_before_alignment(args, elem_bytes, num_bytes);
@@ -135,8 +136,8 @@ RONDO_INLINE bool try_streaming(const KernelArgs& args, uint32_t elem_bytes, uin
   return true;
 }
 
-// The shapes that reduce: two sources are what rings and trees do, with one sink (keep or send) or two (keep and send).
-// Formats whose conversion is the work (kUnroll 1) gain nothing from pointers in registers.
+// Shapes of reductions: rings and trees have two sources, with one sink (keep or send) or two (keep and send). If
+// conversion dominates (kUnroll 1), pointers in registers bring nothing.
 template <class R>
 RONDO_INLINE void run(const KernelArgs& args, uint32_t elem_bytes, const R& recipe) {
   const uint64_t num_bytes = args.num_elems * elem_bytes;
@@ -169,7 +170,7 @@ __attribute__((noinline)) void copy_bytes(const KernelArgs& args, uint64_t num_b
   if (args.num_dst == 2) return pass<1, 2>(args, 0, num_bytes, Identity{});
   if (args.num_dst != 1) return pass<1, 0>(args, 0, num_bytes, Identity{});
   if (args.dst[0] == args.src[0]) return;
-  __builtin_memcpy(args.dst[0], args.src[0], num_bytes);  // the C library knows this processor's best copy
+  __builtin_memcpy(args.dst[0], args.src[0], num_bytes);  // the C library has this processor's best copy
 }
 
 }  // namespace

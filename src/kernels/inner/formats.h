@@ -1,12 +1,12 @@
 // Element formats on vectors: storage <-> accumulators. Included once per SIMD level; see vector.h.
 //
-// A storage vector of 8- or 16-bit floats is seen as lanes of 32 bits with two or four elements each, and the element at
-// position k of every lane becomes accumulator k. Widening and narrowing are then shifts and masks inside a lane: no
-// shuffle, the same text at every level, and full-width loads and stores. Order inside a vector is of no importance as
-// long as narrow() undoes what widen() did.
+// A storage vector of 8- or 16-bit floats is treated as lanes of 32 bits with two or four elements each. The elements
+// at position k of all lanes form accumulator k. Widening and narrowing are then shifts and masks inside a lane,
+// without shuffles, with the same code at every level, and with full-width loads and stores. The order inside a vector
+// does not matter, because narrow() undoes widen().
 //
-// Every result that is a NaN is stored as the format's canonical NaN, because which of two NaN operands survives an
-// addition depends on the instruction's operand order, which the compiler chooses.
+// Every NaN result is stored as the format's canonical NaN. Which of two NaN operands survives an addition depends on
+// the operand order of the instruction, which the compiler chooses.
 #pragma once
 
 #include "kernels/float_formats.h"
@@ -47,7 +47,7 @@ RONDO_INLINE Doubles canonical(Doubles v) {
 }
 #endif
 
-// Several accumulators that belong to one storage vector.
+// The accumulators of one storage vector.
 template <int P, class V>
 struct Pack {
   V v[P];
@@ -88,7 +88,8 @@ struct Bf16 {
   using Acc = Pack<2, Floats>;
   using Scalar = float;
   static RONDO_INLINE Acc widen(Raw x) { return {{floats_of(x << 16), floats_of(x & 0xffff0000u)}}; }
-  // Half of the last kept place minus one, plus one when that place is odd, then cut. The canonical NaN survives this.
+  // Adds half of the last kept place minus one, plus one if that place is odd, then truncates. The canonical NaN
+  // survives.
   static RONDO_INLINE Bits round(Floats v) { return round_number(canonical(v)); }
   static RONDO_INLINE Bits round_number(Floats v) {  // v: no NaN but the canonical one
     const Bits x = bits_of(v);
@@ -105,7 +106,7 @@ struct Bf16 {
 };
 
 // fp16, e4m3 and e5m2 by arithmetic on the bits. Multiplying subnormals would be shorter, but costs a microcode assist
-// per vector on many processors and gives zeros when the caller's thread flushes subnormals.
+// per vector on many processors, and gives zeros if the caller's thread flushes subnormals.
 template <int kMantissaBits, int kBias, uint32_t kMaxCode, uint32_t kNanCode, int kBits>
 struct NarrowFloat {
   static constexpr int kPerLane = 32 / kBits;
@@ -113,12 +114,12 @@ struct NarrowFloat {
   static constexpr uint32_t kSign = 1u << (kBits - 1);
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
-  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds there.
+  // A power of two whose last fp32 place is the narrow format's smallest number: adding it rounds to that place.
   static constexpr uint32_t kRounder = static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23;
   using Acc = Pack<kPerLane, Floats>;
   using Scalar = float;
 
-  // code: one element in the lower bits of each lane, above it anything.
+  // code: one element in the lower bits of each lane; the upper bits are ignored.
   static RONDO_INLINE Floats widen_one(Bits code) {
     const Bits sign = (code & kSign) << (32 - kBits);
     const Bits magnitude = code & (kSign - 1);
@@ -162,7 +163,7 @@ using E4m3 = NarrowFloatOf<kFormatE4m3, 8>;
 using E5m2 = NarrowFloatOf<kFormatE5m2, 8>;
 
 #if RONDO_KERNEL_WIDTH == 64
-// F16C and AVX-512 convert in hardware; with the NaN made canonical first, the bits are those of the text above.
+// F16C and AVX-512 convert in hardware. With a canonical NaN first, the bits equal the arithmetic above.
 struct Fp16 {
   using Acc = Pack<2, Floats>;
   using Scalar = float;

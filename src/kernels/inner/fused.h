@@ -1,10 +1,10 @@
-// Copies and sums of mixed rows in one pass through registers, for the rows that training uses most: bf16 or fp16 on
-// the wire, fp32 or the wire's type in the caller's buffers. Included once per SIMD level; see vector.h.
+// Copies and sums of mixed rows in one pass through registers, for the most common training rows: bf16 or fp16 on the
+// wire, fp32 or the wire's type in the caller's buffers. Included once per SIMD level; see vector.h.
 //
-// A buffer of the caller in the wire's type is one more wire operand (unless it is scaled) and one more send: mixed.h
-// says so before it asks. What remains are three kinds of sinks: sends; dst in fp32, from the accumulator; sends
-// (perhaps none) and dst in fp32 with what the sends carry. The loops are made for each kind, with and without an own
-// fp32 operand, so that what they need stays in registers. Raw sources (fp32, all of them) have loops of their own.
+// A caller's buffer in the wire's type counts as one more wire operand (unless it is scaled) and one more send; mixed.h
+// rewrites the call accordingly. Three kinds of sinks remain: sends; dst in fp32, from the accumulator; sends (possibly
+// none) and dst in fp32 with the sent values. There is a loop for each kind, with and without an own fp32 operand, to
+// keep its values in registers. Raw sources (all fp32) have loops of their own.
 #pragma once
 
 #include "kernels/inner/pairs.h"
@@ -18,7 +18,7 @@ RONDO_INLINE bool is_power_of_two(uint32_t n) { return (n & (n - 1)) == 0; }
 
 enum class FusedSinks { kSends, kDst, kBoth };
 
-// What is decided once per call. Sources are src[0 .. num_before), own, src[own + 1 .. num_src).
+// The decisions made once per call. Sources are src[0 .. num_before), own, src[own + 1 .. num_src).
 struct FusedCall {
   const void* const* src;
   void* const* dst;
@@ -43,9 +43,9 @@ RONDO_INLINE uint8_t* codes_at(void* p, uint64_t i) { return static_cast<uint8_t
 RONDO_INLINE const uint8_t* floats_at(const void* p, uint64_t i) { return static_cast<const uint8_t*>(p) + i * 4; }
 RONDO_INLINE uint8_t* floats_at(void* p, uint64_t i) { return static_cast<uint8_t*>(p) + i * 4; }
 
-// What a later step reads and writes is asked for ahead, with AVX-512, whose passes are bound by the second-level cache
-// and by lines that the peer's core holds: a staged exchange of 256 KiB to 1 MiB takes 7 to 10 % less. Not so raw
-// sources, which are in the near caches or far from them.
+// AVX-512 passes prefetch the reads and writes of a later step, because they are bound by the second-level cache and by
+// lines that the peer's core holds: a staged exchange of 256 KiB to 1 MiB takes 7 to 10 % less. Raw sources are not
+// prefetched: they are in the near caches or far from them.
 constexpr uint64_t kCodesAheadBytes = 512, kFloatsAheadBytes = 1024;
 
 // kUnroll pairs from element i on; or (kPartial) the first `rest` elements of one.
@@ -89,7 +89,7 @@ struct Step {
       }
     }
   }
-  // Codes, NaN canonical, to the sends and, widened, to dst[0].
+  // Stores codes with canonical NaN to the sends and, widened, to dst[0].
   template <FusedSinks kSinks>
   RONDO_INLINE void write_codes(const FusedCall& call, const Code* sent) const {
     if constexpr (kSinks != FusedSinks::kDst) send(call.dst, kSinks == FusedSinks::kBoth ? 1 : 0, call.num_dst, sent);
@@ -100,7 +100,7 @@ struct Step {
       keep(call.dst[0], kept);
     }
   }
-  // The own operand, scaled, not yet rounded.
+  // The own operand, scaled but not yet rounded.
   RONDO_INLINE void load_own(const FusedCall& call, const void* p, Pair* x) const {
 #pragma GCC unroll 4
     for (int u = 0; u < kUnroll; ++u) x[u] = floats(p, u);
@@ -131,7 +131,7 @@ struct Step {
 #pragma GCC unroll 4
     for (int u = 0; u < kUnroll; ++u) x[u] = {{canonical(x[u].v[0]), canonical(x[u].v[1])}};
   }
-  // The sum, divided, to the sinks.
+  // Divides the sum and stores it to the sinks.
   template <FusedSinks kSinks>
   RONDO_INLINE void write_sum(const FusedCall& call, Pair* acc) const {
     if (call.times) {
@@ -160,7 +160,7 @@ struct Step {
 
 template <FusedSinks kSinks, bool kOwn>
 struct FusedCopy {
-  // The own operand is rounded as it is sent; what arrives is passed on.
+  // The own operand is rounded as for sending; a received operand is passed on.
   template <class W, int kUnroll, bool kPartial>
   static RONDO_INLINE void run(const FusedCall& call, const Step<W, kUnroll, kPartial>& step) {
     typename W::Code sent[kUnroll];
@@ -198,7 +198,7 @@ struct FusedSum {
   }
 };
 
-// Sources that have not travelled: each is rounded to the wire type before it is added.
+// Raw sources: each is rounded to the wire type before it is added.
 template <FusedSinks kSinks>
 struct FusedRawSum {
   template <class W, int kUnroll, bool kPartial>
@@ -251,7 +251,7 @@ RONDO_INLINE void fused(const MixedKernelArgs& m) {
   fused_call<W, FusedSum, FusedSinks::kDst>(m);
 }
 
-// Runs the call if it is one of these; fp16 only where the processor converts it.
+// Runs the call if it is one of these; fp16 only if the processor can convert it.
 RONDO_INLINE bool try_fused(const MixedKernelArgs& m) {
   if (m.args.num_src != 1 && (m.op == Op::kProd || m.op == Op::kMax || m.op == Op::kMin)) return false;
   if (m.args.own < m.args.num_src && m.own_type != Dtype::kFloat32) return false;

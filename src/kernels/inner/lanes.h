@@ -1,11 +1,11 @@
 // Conversions in element order: one register of fp32 from kLanes consecutive elements of any float format, and back.
 // Included once per SIMD level; see vector.h.
 //
-//   bf16  | e0 e1 e2 e3 ... |        formats.h widens a whole storage vector and leaves even and odd elements apart,
-//   fp32  | e0 | e1 | e2 | e3 ...    which a pass over one format need not undo; a pass that mixes formats needs
-//                                    element i of every operand in the same lane.
+//   bf16  | e0 e1 e2 e3 ... |        formats.h widens a whole storage vector and separates even and odd elements,
+//   fp32  | e0 | e1 | e2 | e3 ...    which suits a pass over one format. A pass that mixes formats needs element i of
+//                                    every operand in the same lane.
 //
-// The conversion of a lane is that of formats.h, so the bits are too: nearest, ties to even; stored NaN canonical.
+// Each lane is converted as in formats.h, with the same bits: nearest, ties to even; stored NaN canonical.
 #pragma once
 
 #include "kernels/inner/formats.h"
@@ -18,8 +18,8 @@ constexpr uint64_t kLanes = kWidth / sizeof(float);
 typedef uint16_t Codes16 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 2)));
 typedef uint8_t Codes8 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 4)));
 
-// Codes to the lower bits of lanes and back, the lanes' upper bits being 0. Intrinsics, because GCC 12 takes
-// __builtin_convertvector apart into halves: the sum of eight bf16 operands took twice as long.
+// Converts codes to the lower bits of lanes (upper bits 0) and back. Uses intrinsics, because GCC 12 splits
+// __builtin_convertvector into halves: the sum of eight bf16 operands took twice as long.
 #if RONDO_KERNEL_WIDTH == 64
 RONDO_INLINE Bits lanes_of(Codes16 c) {
   return reinterpret_cast<Bits>(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(c)));
@@ -68,8 +68,8 @@ RONDO_INLINE C codes(Bits v) {
   return c;
 }
 
-// What a format stores for one register of fp32: widen() and narrow() of Code, and round(): the value that comes back
-// from this format. round() keeps a NaN a NaN, of whatever payload.
+// The format of one register of fp32 in memory: widen() and narrow() of Code, and round(), the value after narrow() and
+// widen(). round() keeps a NaN, with any payload.
 struct LanesFp32 {
   using Code = Bits;
   static RONDO_INLINE Floats widen(Code c) { return floats_of(c); }
@@ -81,7 +81,7 @@ struct LanesBf16 {
   using Code = Codes16;
   static RONDO_INLINE Floats widen(Code c) { return floats_of(lanes_of(c) << 16); }
 #if RONDO_KERNEL_WIDTH == 64
-  static RONDO_INLINE Code narrow(Floats v) {  // one permutation instead of a shift and a conversion of two steps
+  static RONDO_INLINE Code narrow(Floats v) {  // one permutation instead of a shift and a two-step conversion
     typedef uint16_t Words __attribute__((vector_size(64)));
     constexpr Words kUpperHalves = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
     const __m512i words =

@@ -1,14 +1,14 @@
-// Copies and reductions of mixed type rows: kernels.h states what MixedKernelArgs asks for. Included once per SIMD
-// level; see vector.h.
+// Copies and reductions of mixed type rows; kernels.h documents MixedKernelArgs. Included once per SIMD level; see
+// vector.h.
 //
-// The most used rows go through registers (fused.h). Any other row, op and shape runs in blocks that stay in the
+// The most common rows go through registers (fused.h). All other rows, ops and shapes run in blocks that stay in the
 // first-level cache:
 //
 //   wire sources  --widen----------------------------> |            |                     +--narrow--> sends
 //                                                      | acc (fp32) | --divide, to wire --+
 //   own source    --widen, scale, to wire--> operand-> |            |                     +--narrow--> dst[0]
 //
-// Raw sources are own sources, all of them.
+// Raw sources are all treated as own sources.
 #pragma once
 
 #include "kernels/inner/driver.h"
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kBlockElems = 1024;
 
-// Calls f with the format of t: the switch over what a row may name.
+// Calls f with the format of t.
 template <class F>
 RONDO_INLINE void with_format(Dtype t, F f) {
   switch (t) {
@@ -48,7 +48,7 @@ RONDO_INLINE void map(const void* from, void* to, uint64_t num_elems, F f) {
   store_some_codes(q + i * kElemBytes<To>, To::narrow(f(load_some_lanes<From>(p + i * kElemBytes<From>, rest))), rest);
 }
 
-// acc[i] = acc[i] op from[i]; acc is a block, which has room for whole registers.
+// acc[i] = acc[i] op from[i]; acc is a block with room for whole registers.
 template <class From, class R>
 RONDO_INLINE void join_block(float* acc, const void* from, uint64_t num_elems, const R& recipe) {
   const uint8_t* p = static_cast<const uint8_t*>(from);
@@ -70,7 +70,7 @@ __attribute__((noinline)) void widen_block(Dtype t, const void* from, float* to,
 __attribute__((noinline)) void narrow_block(Dtype t, const float* from, void* to, uint64_t num_elems) {
   with_format(t, [=](auto lanes) { map<LanesFp32, decltype(lanes)>(from, to, num_elems, [](Floats v) { return v; }); });
 }
-// The values that come back from format t.
+// Rounds to format t and widens again.
 __attribute__((noinline)) void round_block(Dtype t, float* block, uint64_t num_elems) {
   with_format(t, [=](auto lanes) {
     using L = decltype(lanes);
@@ -96,7 +96,7 @@ void join_operand(Op op, Dtype t, float* acc, const void* from, uint64_t num_ele
   }
 }
 
-// What arrives is passed on as it is, NaN made canonical: no arithmetic, which is the whole cost of fp8.
+// Passes a received operand on with canonical NaN, without arithmetic, which is the whole cost of fp8.
 template <uint32_t kMaxCode, uint32_t kNanCode>
 struct RelayFp8 : Identity {
   RONDO_INLINE Raw last(Raw x) const {
@@ -106,7 +106,7 @@ struct RelayFp8 : Identity {
         magnitude > static_cast<int8_t>(kMaxCode) ? Vec<int8_t>{} + static_cast<int8_t>(kNanCode) : code);
   }
 };
-// Sends what one wire source of fp8 brought; dst[0], if any, is not written.
+// Sends a single fp8 wire source on. dst[0], if any, is not written.
 void relay_fp8(const MixedKernelArgs& m) {
   KernelArgs sends = m.args;
   if (m.has_dst) {
@@ -175,7 +175,7 @@ void mixed_block(const MixedKernelArgs& m, uint32_t first_send, uint64_t first_e
 
 void mixed(const MixedKernelArgs& asked) {
   MixedKernelArgs m = asked;
-  // An own operand of the wire's type is one more wire operand, a destination of the wire's type one more send.
+  // Own operands of the wire's type become wire operands, a destination of the wire's type becomes a send.
   if (m.raw) m.args.own = 0;
   if (m.own_type == m.wire && m.args.premul == nullptr) {
     m.args.own = KernelArgs::kNoOwn;
@@ -189,7 +189,7 @@ void mixed(const MixedKernelArgs& asked) {
     relay_fp8(m);
     if (!m.has_dst) return;
     first_send = m.args.num_dst;
-    m.result_as_wire = false;  // it is of the wire type already
+    m.result_as_wire = false;  // already of the wire type
   }
   for (uint64_t first_elem = 0; first_elem < m.args.num_elems; first_elem += kBlockElems) {
     const uint64_t rest = m.args.num_elems - first_elem;

@@ -1,15 +1,15 @@
-// bf16 and fp16 beside fp32, for passes that hold many elements in registers: a pair of registers of fp32 belongs to as
-// many codes of 16 bits as fill one register. Included once per SIMD level; see vector.h.
+// bf16 and fp16 together with fp32, for passes that hold many elements in registers: one register of 16-bit codes
+// corresponds to a pair of fp32 registers. Included once per SIMD level; see vector.h.
 //
-// Which element stands in which lane of the pair is the format's secret, so that the wire's side, of which there are
-// many sources, costs least; fp32 memory is brought into the same order as it is loaded and stored:
+// Each format chooses the lane of an element in the pair so that the wire's side is cheapest, because it has many
+// sources. fp32 memory is permuted to the same order when loaded and stored:
 //
 //   bf16, 64 bytes    even elements | odd elements    a shift and a mask widen; fp32 by permutations of two registers
 //   bf16, 16 and 32   unpacked within 16 bytes        0 interleaved from below widens; fp32 by loads of 16 bytes
-//   fp16              in order, two halves            what the processor's conversions want
+//   fp16              in order, two halves            as the processor's conversions need it
 //
-// A format has Code with load, store and canonical (codes, NaN made canonical), widen, narrow and round (as in lanes.h;
-// <true> where no operand is NaN, which saves making it canonical), load_floats and store_floats (bits as they are).
+// A format has Code with load, store and canonical (codes with canonical NaN), widen, narrow and round (as in lanes.h;
+// <true> if no operand is NaN, which saves making it canonical), load_floats and store_floats (unchanged bits).
 #pragma once
 
 #include "kernels/inner/lanes.h"
@@ -24,16 +24,15 @@ typedef int16_t Words16 __attribute__((vector_size(RONDO_KERNEL_WIDTH)));
 
 typedef int16_t HalfWords16 __attribute__((vector_size(RONDO_KERNEL_WIDTH / 2)));
 
-// V: words, signed, because that is how SIMD instructions compare.
+// V: signed words, because SIMD instructions compare signed.
 template <uint32_t kMaxCode, uint32_t kNanCode, class V>
 RONDO_INLINE V canonical_words(V code) {
   const V magnitude = code & static_cast<int16_t>(0x7fff);
   return magnitude > static_cast<int16_t>(kMaxCode) ? V{} + static_cast<int16_t>(kNanCode) : code;
 }
 
-// False if one of the lanes may be NaN: the sum of all of them is NaN then. One comparison and a branch that nearly
-// always goes the same way, where a blend of every register costs as much as the rounding. AVX-512 has an instruction
-// for the latter.
+// False if a lane may be NaN: the sum of all lanes is NaN then. It is one comparison and a well-predicted branch, while
+// a blend of every register costs as much as the rounding. AVX-512 has an instruction for the latter.
 template <int kPairs>
 RONDO_INLINE bool numbers_only([[maybe_unused]] const Pair* x) {
 #if defined(__x86_64__) && RONDO_KERNEL_WIDTH != 64
@@ -51,7 +50,7 @@ RONDO_INLINE bool numbers_only([[maybe_unused]] const Pair* x) {
 #endif
 }
 
-// The same where many registers are rounded one after the other: AVX-512 compares two of them in one instruction.
+// The same for many registers rounded one after the other: AVX-512 compares two of them in one instruction.
 template <int kPairs>
 RONDO_INLINE bool no_nan(const Pair* x) {
 #if RONDO_KERNEL_WIDTH == 64
@@ -148,7 +147,7 @@ struct PairBf16 {
 #endif
 };
 
-#if RONDO_KERNEL_WIDTH != 16  // else fp16 is converted by arithmetic, which is the whole cost
+#if RONDO_KERNEL_WIDTH != 16  // otherwise fp16 is converted by arithmetic, which is the whole cost
 // In order: element i of a pair is element i of memory.
 struct PairFp16 {
   static constexpr bool kAsksAhead = kWidth == 64;
@@ -188,7 +187,7 @@ struct PairFp16 {
 };
 #endif
 
-// The format for passes that hold no codes: fp32 need not be brought into their order.
+// The format for passes without codes, in which fp32 keeps its order.
 template <class F>
 struct InOrder : F {
   static constexpr bool kAsksAhead = false;
@@ -199,7 +198,7 @@ struct InOrder : F {
   }
 };
 
-// The first n elements of a pair, 1 <= n < kPairElems, by way of memory of a whole pair: codes and fp32.
+// Codes and fp32 of the first n elements of a pair, 1 <= n < kPairElems, through memory of a whole pair.
 template <class F>
 RONDO_INLINE typename F::Code load_some_codes(const uint8_t* p, uint64_t n) {
   const Raw bytes = load_partial(p, n * sizeof(uint16_t));

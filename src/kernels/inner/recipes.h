@@ -1,12 +1,12 @@
-// What a reduction does to one storage vector of each source: first, join, last. Included once per SIMD level.
+// Recipes: the operations of a reduction on one storage vector of each source. Included once per SIMD level.
 //
 // A recipe is a trivially copyable value with
 //   Acc first(Raw x, uint32_t s)         the accumulator from source 0
-//   Acc join(Acc a, Raw x, uint32_t s)   source s added to it
-//   Raw last(Acc a)                      what the sinks get
-//   kUnroll                              how many storage vectors one step handles, so that the accumulators stay in
-//                                        registers and hide the latency of an addition
-// Lanes that a partial load filled with zeros go through the same motions; what they give is never stored.
+//   Acc join(Acc a, Raw x, uint32_t s)   adds source s
+//   Raw last(Acc a)                      the value for the sinks
+//   kUnroll                              storage vectors per step, chosen to keep the accumulators in registers and to
+//                                        hide the latency of an addition
+// Lanes that a partial load filled with zeros are computed too, but never stored.
 #pragma once
 
 #include "kernels/inner/formats.h"
@@ -20,7 +20,7 @@ constexpr int unroll_of() {
   return sizeof(typename F::Acc) >= 4 * kWidth ? 1 : sizeof(typename F::Acc) == 2 * kWidth ? 2 : 4;
 }
 
-// Integers wrap: they are added and multiplied as unsigned numbers, which is the same arithmetic without overflow.
+// Integers wrap: they are added and multiplied as unsigned numbers.
 template <class T>
 struct Wrapping {
   using Acc = Vec<T>;
@@ -44,7 +44,7 @@ struct Prod : Sum<F> {
   RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t) const { return a * F::widen(x); }
 };
 
-// The mean of floats: the sum is multiplied by 1/n where that is exact (n a power of two), else divided by n.
+// The mean of floats: the sum times 1/n if that is exact (n a power of two), else divided by n.
 template <class F>
 struct SumTimes : Sum<F> {
   using typename Sum<F>::Acc;
@@ -58,7 +58,7 @@ struct SumOver : Sum<F> {
   RONDO_INLINE Raw last(const Acc& a) const { return F::narrow(a / divisor); }
 };
 
-// One source, the caller's raw input, is scaled before it is added.
+// Scales one source, the caller's raw input, before adding it.
 template <class F>
 struct PremulSum : Sum<F> {
   using typename Sum<F>::Acc;
@@ -72,8 +72,8 @@ struct PremulSum : Sum<F> {
   RONDO_INLINE Acc join(const Acc& a, Raw x, uint32_t s) const { return a + scaled(x, s); }
 };
 
-// The mean of integers, truncated toward zero. T is the signed or unsigned type itself; sums are formed in U.
-// A power of two that fits the type: a shift, where a negative sum is first lifted by divisor - 1.
+// The mean of integers, truncated toward zero. T is the signed or unsigned type itself; sums are formed in U. A power
+// of two that fits the type is a shift, after adding divisor - 1 to a negative sum.
 template <class T, class U>
 struct SumShift : Sum<Wrapping<U>> {
   using Acc = Vec<U>;
@@ -90,8 +90,8 @@ struct SumShift : Sum<Wrapping<U>> {
   }
 };
 
-// Any other divisor. A quotient of integers of at most 32 bits, formed in double (8 bits: in float) and cut, is exact:
-// unless it is an integer it misses the next one by at least 1 / divisor, which is far above the rounding error.
+// Any other divisor. The truncated quotient of integers of at most 32 bits in double (8 bits: in float) is exact:
+// unless it is an integer it differs from the next one by at least 1 / divisor, far above the rounding error.
 template <class T, class U>
 struct SumQuotient : Sum<Wrapping<U>> {
   using Acc = Vec<U>;
@@ -133,8 +133,8 @@ struct IntMin : Sum<Wrapping<T>> {
   }
 };
 
-// IEEE 754-2019 maximum and minimum of fp32 and fp64: equal operands differ at most in the sign of zero, and there the
-// bits are joined by and (max) or or (min); a NaN on either side wins.
+// IEEE 754-2019 maximum and minimum of fp32 and fp64. Equal operands differ at most in the sign of zero; their bits are
+// combined by and (max) or or (min). A NaN on either side wins.
 template <class F, class B, bool kMax>
 struct FloatExtreme : Sum<F> {
   using typename Sum<F>::Acc;
@@ -148,8 +148,8 @@ struct FloatExtreme : Sum<F> {
   }
 };
 
-// Maximum and minimum of 8- and 16-bit floats on integers: flipping the magnitude of negative numbers makes the codes
-// ascend with the values, -0 below +0. A NaN becomes the extreme key, and the canonical NaN at the end.
+// Maximum and minimum of 8- and 16-bit floats on integers: flipping the magnitude of negative numbers orders the codes
+// like the values, -0 below +0. A NaN becomes the extreme key, and the canonical NaN at the end.
 template <class T, uint32_t kMaxCode, uint32_t kNanCode, bool kMax>
 struct NarrowExtreme {
   using Acc = Vec<T>;

@@ -1,8 +1,8 @@
-// The table of one SIMD level: a kernel for every dtype and op, and the one for mixed rows. Included once per level,
-// last; see vector.h.
+// The table of one SIMD level: a kernel for every dtype and op, and one for mixed rows. Included once per level, last;
+// see vector.h.
 //
-// A kernel decides once per call which recipe it runs (one source with nothing to do to it is a copy of bytes, an
-// average without a divisor is a sum) and hands over to the driver.
+// A kernel selects its recipe once per call and calls the driver. One unmodified source is a copy of bytes; an average
+// without a divisor is a sum.
 #pragma once
 
 #include "kernels/inner/driver.h"

@@ -1,12 +1,11 @@
 // One storage vector of kWidth bytes: loads, partial loads, stores, streaming stores. Included once per SIMD level.
 //
-// Everything in inner/ is compiled once per level with that level's instruction set, so nothing here may be emitted
-// under a name that two levels share, or the linker would keep one copy for both and run AVX-512 code on a machine
-// without it. Hence: a namespace of the level's own with an unnamed one inside, and no call of any inline function or
-// template from the standard library.
+// Everything in inner/ is compiled once per level with that level's instruction set. No symbol may be shared by two
+// levels: the linker would keep one copy for both and run AVX-512 code on a machine without it. Hence each level has
+// its own namespace with an unnamed one inside, and calls no inline function or template of the standard library.
 //
-// The including file defines RONDO_KERNEL_LEVEL (the namespace) and RONDO_KERNEL_WIDTH (16, 32 or 64 bytes). Vectors are
-// GCC vector extensions, which clang shares; intrinsics stand only where those say it worse.
+// The including file defines RONDO_KERNEL_LEVEL (the namespace) and RONDO_KERNEL_WIDTH (16, 32 or 64 bytes). Vectors
+// are GCC vector extensions, which clang shares; intrinsics are used only if they are better.
 #pragma once
 
 #ifndef RONDO_KERNEL_LEVEL
@@ -34,7 +33,7 @@ struct VecOf {
 template <class T>
 using Vec = typename VecOf<T>::type;
 
-// What is loaded and stored: bytes, seen as lanes of 32 bits.
+// Loaded and stored bytes, as lanes of 32 bits.
 using Raw = Vec<uint32_t>;
 typedef uint32_t RawUnaligned __attribute__((vector_size(RONDO_KERNEL_WIDTH), aligned(1), may_alias));
 
@@ -53,7 +52,7 @@ RONDO_INLINE void store_stream(uint8_t* p, Raw v) {
   store(p, v);
 #endif
 }
-// Non-temporal stores are weakly ordered: a release store that follows does not order them.
+// Non-temporal stores are weakly ordered: a later release store does not order them.
 RONDO_INLINE void stream_fence() {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -63,7 +62,7 @@ RONDO_INLINE void stream_fence() {
 #if RONDO_KERNEL_WIDTH == 64
 
 RONDO_INLINE __mmask64 first_bytes(uint64_t n) { return _bzhi_u64(~uint64_t{0}, static_cast<uint32_t>(n)); }
-// The first n bytes, 1 <= n < kWidth, the rest zero; touches no byte outside.
+// The first n bytes, 1 <= n < kWidth, the rest zero; accesses no byte outside.
 RONDO_INLINE Raw load_partial(const uint8_t* p, uint64_t n) {
   return reinterpret_cast<Raw>(_mm512_maskz_loadu_epi8(first_bytes(n), p));
 }
@@ -90,10 +89,11 @@ struct Half16 {
 };
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-// Two reads that overlap cover every length between one and two of their size, so no loop and no store-forwarding stall.
+// Two overlapping reads cover every length between one and two of their size: no loop and no store-forwarding stall.
 RONDO_INLINE Half16 load_partial16(const uint8_t* p, uint64_t n) {
   if (n >= 8) {
-    const uint32_t half_shift = static_cast<uint32_t>(4 * (16 - n));  // twice: a shift by 64 is undefined
+    const uint32_t half_shift = static_cast<uint32_t>(4 * (16 - n));  // shifted twice, because a shift by 64 is
+                                                                      // undefined
     return {read<uint64_t>(p), (read<uint64_t>(p + n - 8) >> half_shift) >> half_shift};
   }
   if (n >= 4) return {read<uint32_t>(p) | read<uint32_t>(p + n - 4) << (8 * (n - 4)), 0};
@@ -123,7 +123,7 @@ RONDO_INLINE Half16 load_partial16(const uint8_t* p, uint64_t n) {
 RONDO_INLINE void store_partial16(uint8_t* p, Half16 v, uint64_t n) { __builtin_memcpy(p, &v, n); }
 #endif
 
-// The first n bytes, 1 <= n < kWidth, the rest zero; touches no byte outside.
+// The first n bytes, 1 <= n < kWidth, the rest zero; accesses no byte outside.
 RONDO_INLINE Raw load_partial(const uint8_t* p, uint64_t n) {
   typedef uint64_t Words __attribute__((vector_size(RONDO_KERNEL_WIDTH)));
 #if RONDO_KERNEL_WIDTH == 32
