@@ -1,4 +1,4 @@
-// Writing and reading plain values to and from bytes, little endian, with bounds checked on the way back.
+// Writes plain values to bytes and reads them back with bounds checks, little endian.
 //
 // Thread safety: values.
 #pragma once
@@ -28,7 +28,7 @@ class ByteWriter {
   std::string bytes_;
 };
 
-/// After the first read past the end ok() is false, and everything read is zero.
+/// After a read past the end ok() is false, and every value read is zero.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
@@ -54,7 +54,7 @@ class ByteReader {
     return bytes_.substr(position_ - count, count);
   }
   std::string get_text() { return std::string(get_bytes(get<uint32_t>())); }
-  /// A count of things that take at least `least_bytes` each: one that cannot be true ends the reading.
+  /// A count of items that take at least `least_bytes` each. An impossible count fails the reader.
   size_t get_count(size_t least_bytes) {
     const auto count = get<uint32_t>();
     if (count > left() / least_bytes) ok_ = false;

@@ -1,4 +1,3 @@
-// Fd: owns a file descriptor.
 #pragma once
 
 #include <utility>
@@ -20,7 +19,8 @@ class Fd {
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1);
-  /// Ends the connection or the listening also for copies that a fork left in other processes, then closes.
+  /// Shuts the connection or listening socket down, also for copies that a fork left in other processes, then closes
+  /// it.
   void shut();
 
  private:

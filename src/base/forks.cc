@@ -9,7 +9,7 @@ std::atomic<uint32_t> number_of_forks{0};
 
 namespace {
 
-// When the library is loaded, so that handlers of the application run after it and find its communicators refuse.
+// Registered when the library is loaded: handlers of the application run later and find its communicators unusable.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { number_of_forks.fetch_add(1, std::memory_order_relaxed); });
 

@@ -1,5 +1,5 @@
-// How a communicator notices that fork() has copied it into another process, where its threads, its shared memory and
-// its place in the job are missing.
+// Detects that fork() has copied a communicator into another process, without its threads, shared memory and place in
+// the job.
 //
 // Thread safety: any thread.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace rondo {
 
-/// The forks since the library was loaded, of this process and of those that it descends from: a child has one more
-/// than its parent.
+/// Number of forks since the library was loaded, in this process and its ancestors: a child has one more than its
+/// parent.
 extern std::atomic<uint32_t> number_of_forks;
 
-/// Of an object: whether the process that made it is this one. Costs one load. A child made by a bare clone() or
-/// _Fork() goes unnoticed, since these run no handlers.
+/// True if this process created the object. Costs one load. Does not detect a child made by a bare clone() or _Fork(),
+/// because these run no handlers.
 class MadeHere {
  public:
   explicit operator bool() const { return forks_ == number_of_forks.load(std::memory_order_relaxed); }
@@ -26,8 +26,7 @@ class MadeHere {
   const uint32_t forks_ = number_of_forks.load(std::memory_order_relaxed);
 };
 
-/// What every call on a communicator returns in a child of the process that made it.
-/// `who`: "rank 1".
+/// The error of every call on a communicator in a child of its process. `who`: "rank 1".
 Status forked_error(std::string_view who);
 
 }  // namespace rondo

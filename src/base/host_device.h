@@ -1,5 +1,5 @@
-// RONDO_HOST_DEVICE marks functions whose one text runs on host threads and in CUDA kernels; nothing without nvcc.
-// constexpr functions need no mark: kernels are compiled with --expt-relaxed-constexpr.
+// RONDO_HOST_DEVICE marks functions that run on host threads and in CUDA kernels; empty without nvcc. constexpr
+// functions need no mark: kernels are compiled with --expt-relaxed-constexpr.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -10,7 +10,7 @@
 #define RONDO_HOST_DEVICE_INLINE inline
 #endif
 
-// Before a loop over registers: all of its rounds side by side, so that no array is indexed by a variable.
+// Before a loop over registers: unrolls it completely, so that no array is indexed by a variable.
 #if defined(__CUDACC__)
 #define RONDO_UNROLL _Pragma("unroll")
 #define RONDO_NO_UNROLL _Pragma("unroll 1")

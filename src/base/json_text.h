@@ -1,8 +1,6 @@
-// JSON as text, written piece by piece: escaping, and a sink that hands full buffers to a file or keeps them.
+// JSON text written piece by piece: escaping, and a sink that writes full buffers to a file.
 //
-// No document is ever held in memory, so that a trace of millions of records can be exported.
-//
-// Thread safety: values.
+// No document is held in memory, therefore a trace of millions of records can be exported.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +13,7 @@
 
 namespace rondo {
 
-/// Bytes of the UTF-8 character at the beginning of a text that is not empty; 0 when there is none.
+/// Bytes of the UTF-8 character at the start of a non-empty text; 0 if it is invalid.
 inline size_t utf8_bytes(std::string_view text) {
   const auto at = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = at(0);
@@ -24,13 +22,13 @@ inline size_t utf8_bytes(std::string_view text) {
   if (bytes == 0 || text.size() < bytes) return 0;
   for (size_t i = 1; i < bytes; ++i)
     if ((at(i) & 0xC0) != 0x80) return 0;
-  const unsigned second = at(1);  // longer than it need be, half a UTF-16 pair, past the last character
+  const unsigned second = at(1);  // overlong, half a UTF-16 pair, or beyond the last character
   const bool wrong = (first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
                      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F);
   return wrong ? 0 : bytes;
 }
 
-/// The text in quotes, with what JSON wants escaped. A byte that is no UTF-8, of a path say, becomes U+FFFD.
+/// The text in quotes, escaped for JSON. An invalid UTF-8 byte (in a path, for example) becomes U+FFFD.
 inline std::string json_quoted(std::string_view text) {
   std::string out = "\"";
   while (!text.empty()) {
@@ -53,7 +51,7 @@ inline std::string json_us(int64_t ns) {
 
 class TextSink {
  public:
-  /// Writes to `file`, which stays the caller's.
+  /// Writes to `file`, which the caller owns.
   explicit TextSink(std::FILE* file) : file_(file) {}
   ~TextSink() { (void)flush(); }
   TextSink(const TextSink&) = delete;
@@ -63,7 +61,7 @@ class TextSink {
     fmt::format_to(std::back_inserter(buffer_), format, std::forward<Args>(args)...);
     if (buffer_.size() >= kFullBytes) (void)flush();
   }
-  /// False when some of the text could not be written.
+  /// False if some of the text could not be written.
   bool flush() {
     good_ = good_ && std::fwrite(buffer_.data(), 1, buffer_.size(), file_) == buffer_.size() && std::fflush(file_) == 0;
     buffer_.clear();

@@ -1,4 +1,4 @@
-// The limits of a process (setrlimit, ulimit): which one an errno means, and how a write beyond one fails.
+// Process limits (setrlimit, ulimit): the limit behind an errno, and safe failure of writes beyond the file size limit.
 //
 // Thread safety: any thread.
 #pragma once
@@ -12,16 +12,16 @@
 
 namespace rondo {
 
-/// What to do about an errno that comes of a limit: "raise the limit on file sizes (ulimit -f, now 1024 bytes)". Empty
-/// for others. EAGAIN: of a thread that was to start.
+/// The remedy for an errno caused by a limit: "raise the limit on file sizes (ulimit -f, now 1024 bytes)". Empty for
+/// others. EAGAIN means that a thread could not be started.
 std::string limit_of(int error);
 /// "File too large (errno 27): raise the limit ..."
 std::string errno_reason(int error);
-/// kExhausted where a limit was reached, else kSystem.
+/// kExhausted for a limit, else kSystem.
 StatusCode code_of(int error);
 
-/// While it lives, what goes beyond the limit on file sizes fails with EFBIG; else SIGXFSZ would end the process. Holds
-/// for the calling thread.
+/// While it lives, the calling thread's writes beyond the file size limit fail with EFBIG instead of ending the process
+/// by SIGXFSZ.
 class NoSizeSignal {
  public:
   NoSizeSignal();

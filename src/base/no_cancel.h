@@ -1,8 +1,8 @@
-// NoCancel: pthread_cancel() takes effect when the call has returned.
+// NoCancel: pthread_cancel() takes effect after the call has returned.
 //
-// The library is compiled without exceptions, so a thread that ended inside of it would leave locks taken and memory
-// behind. A cancelled thread therefore ends at the first cancellation point after the call; rondo_comm_abort ends the
-// call. A path that waits for memory alone has no cancellation point and needs no guard.
+// The library is compiled without exceptions: a thread that ended inside it would leave locks taken and memory
+// allocated. A cancelled thread therefore ends at the first cancellation point after the call; rondo_comm_abort ends
+// the call. A path that only waits for memory has no cancellation point and needs no guard.
 //
 // Thread safety: belongs to the thread that makes it.
 #pragma once

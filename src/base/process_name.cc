@@ -14,7 +14,7 @@
 namespace rondo {
 namespace {
 
-// 0 when there is no such process, or no /proc.
+// 0 if there is no such process, or no /proc.
 uint64_t start_ticks_of(int pid) {
   char path[32], text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -24,7 +24,7 @@ uint64_t start_ticks_of(int pid) {
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
-  // "pid (name) state ppid ...": the name may hold anything, so count from its end; state is field 3.
+  // "pid (name) state ppid ...": the name may contain anything, therefore count from its end; state is field 3.
   const char* at = std::strrchr(text, ')');
   for (int field = 2; at != nullptr && field < 22; ++field) at = std::strchr(at + 1, ' ');
   return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
@@ -41,7 +41,7 @@ ProcessName ProcessName::self() { return {getpid(), start_ticks_of(getpid()), ow
 
 bool ProcessName::ended() const {
   if (pid <= 0 || start_ticks == 0 || pid_namespace == 0 || pid_namespace != own_pid_namespace()) return false;
-  // The descriptor first: while it is open, the number cannot change hands between the two questions.
+  // The descriptor first: while it is open, the pid cannot be reused between the two checks.
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH;
   pollfd exited{fd, POLLIN, 0};

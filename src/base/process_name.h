@@ -1,5 +1,4 @@
-// ProcessName: a process of this host as another one can recognise it later, also when its number has been given to
-// somebody else; and whether it has ended.
+// ProcessName: identifies a process of this host, even after its pid was reused, and reports whether it has ended.
 //
 // Thread safety: values.
 #pragma once
@@ -8,15 +7,15 @@
 
 namespace rondo {
 
-/// Trivially copyable: it travels between ranks.
+/// Trivially copyable, because ranks exchange it.
 struct ProcessName {
   int32_t pid = 0;
   uint64_t start_ticks = 0;    // since the host's start: /proc/<pid>/stat, field 22
   uint64_t pid_namespace = 0;  // inode; 0: unknown
 
   static ProcessName self();
-  /// True when the process is gone for good, and with it its mappings. False while it lives, and where that cannot be
-  /// seen: processes of another pid namespace. Costs a few system calls; never blocks.
+  /// True if the process and its mappings are gone. False while it lives, or if it is not visible (another pid
+  /// namespace). Costs a few system calls; never blocks.
   bool ended() const;
 };
 

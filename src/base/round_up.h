@@ -4,7 +4,7 @@
 
 namespace rondo {
 
-/// The next multiple of `to` that is not below n.
+/// The smallest multiple of `to` that is at least n.
 constexpr uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace rondo

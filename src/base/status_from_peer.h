@@ -1,4 +1,4 @@
-// Errors as peers report them: a code and a text, neither of which is to be believed.
+// Errors received from peers: a code and a text, both untrusted.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rondo {
 
-/// Whether the byte is one of StatusCode's values.
+/// True if the byte is one of StatusCode's values.
 constexpr bool is_status_code(uint8_t code) {
 #define RONDO_X(name, value, text, remedy) \
   if (code == (value)) return true;
@@ -18,7 +18,7 @@ constexpr bool is_status_code(uint8_t code) {
   return false;
 }
 
-/// An error, whatever the code.
+/// An error for any code.
 inline Status status_from_peer(uint8_t code, std::string_view text) {
   const bool known = code > 0 && is_status_code(code);
   return Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal, std::string(text));

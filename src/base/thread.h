@@ -1,6 +1,6 @@
-// Thread: a thread whose start can fail. std::thread throws there, which would end the process.
+// Thread: a thread whose start can fail. std::thread throws on failure, which would end the process.
 //
-// Thread safety: belongs to one thread at a time. Joined or detached before it is destroyed, as std::thread.
+// Thread safety: belongs to one thread at a time. Join or detach it before destruction, as std::thread.
 #pragma once
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 // Little-endian encoding of the bootstrap's messages: fixed-width integers and length-prefixed strings.
 //
-// The reader never reads beyond its bytes: after an overrun every value is zero or empty and ok() is false, so a caller
-// decodes a whole message and asks once. What it decodes may come from a stranger.
+// The reader never reads beyond its bytes: after an overrun every value is zero or empty and ok() is false. A caller
+// decodes a whole message and checks once. The bytes may come from an unauthenticated connection.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ class Reader {
   }
   std::string_view str() { return raw(get<uint32_t>()); }
   bool ok() const { return ok_; }
-  /// True when everything was read and nothing is left.
+  /// True if everything was read without error.
   bool finished() const { return ok_ && rest_.empty(); }
 
  private:

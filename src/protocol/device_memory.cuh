@@ -1,9 +1,9 @@
-// DeviceMem: the memory-order policy of CUDA threads (memory.h states what a policy is). All at system scope, since a
-// peer is another device, or a block that might as well be.
+// DeviceMem: the memory-order policy of CUDA threads (memory.h defines policies). Everything is at system scope,
+// because a peer is on another device or may be.
 //
-// Pairs are one access of 16 bytes of which each word is whole in itself, which is all that LL needs. A piece of a line
-// is the same; that the eight pieces of a line, stored by eight neighbouring threads in one instruction, arrive
-// together is what LL128 asks of the way between two devices: NVLink keeps it, so does a device to itself.
+// A pair is one access of 16 bytes in which each word is atomic, as LL needs. A piece of a line is the same. LL128 also
+// needs the eight pieces of a line, stored by eight neighbouring threads in one instruction, to arrive together; NVLink
+// and accesses within a device guarantee this.
 #pragma once
 
 #include <cstddef>

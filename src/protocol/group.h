@@ -1,6 +1,5 @@
-// A group of threads that work on one message together, as the ends of a FIFO see it. SoloGroup: one thread calls an
-// end, and whoever it works with is its own business: on the host there is nobody, in a kernel the block's barriers
-// stand around the calls.
+// A group of threads that work on one message together, as seen by the ends of a FIFO. SoloGroup: one thread calls an
+// end. On the host it works alone; in a kernel, the block's barriers surround the calls.
 #pragma once
 
 #include "base/host_device.h"

@@ -1,24 +1,24 @@
-// Messages that go round the ring of a FIFO. Where writer and reader share no ring, it only hands a message to the
-// transport, in the same process, so it may be left out on either side:
+// Messages that bypass the ring of a FIFO. If writer and reader share no ring, it only hands a message to the transport
+// in the same process, and either side may skip it:
 //
-//   Loan     the writer leaves the data where its caller has them; the transport sends from there, and gives them back
-//   Landing  the reader says what is to become of the message that it waits for; the transport does it when it comes
+//   Loan     zero-copy send: the data stays in the caller's buffer; the transport sends from there and returns it
+//   Landing  posted receive: the reader registers the destination of its next message; the transport stores it there
 //
-// Where they share a ring, and the kernel lets the reader read the writer's memory too, a message may be lent by its
-// address, which its line then holds (DataPlace in fifo.h):
+// If they share a ring, and the kernel lets the reader read the writer's memory, the line may hold the message's
+// address (DataPlace in fifo.h):
 //
-//   writer   posts the line with the address; brings the data into the ring when it needs their place for something
-//            else, when its call fails, or when its call is over and a reader is late
-//   reader   reads there, and then looks whether the line still says so: otherwise the message is in the ring. What the
-//            kernel does not let it read (a device's mapping, a process that has closed itself since) it refuses: the
-//            writer, when it waits or ends, puts that into the ring, and lends no more on this connection. A reader
-//            that adds block by block looks so behind each block; what it cannot read in the middle, though it could
-//            the message's two ends, ends its call
+//   writer   posts the line with the address. It copies the data into the ring when it needs their place, when its
+//            call fails, or when its call is over and a reader is late
+//   reader   reads there, and then checks that the line still has the address; otherwise the message is in the ring.
+//            It refuses memory that the kernel does not let it read (a device's mapping, a process that forbids it).
+//            The writer puts a refused message into the ring when it waits or ends, and makes no more zero-copy sends
+//            on this connection. A reader that adds block by block checks after each block. If the middle is unreadable
+//            although both ends were readable, its call fails
 //
-// So nobody waits for a reader, and what a reader has read from memory that is no longer the message's is never used.
+// Therefore the writer never waits for a reader, and data read from reused memory is never used.
 //
-// The message has its line, its place in the ring and its credit as always: whether it was lent or has landed is nobody
-// else's business, and may differ from one message to the next.
+// The message keeps its line, its place in the ring and its credit. Each message may or may not bypass the ring; other
+// code does not notice.
 //
 // Thread safety: one thread at a time on the engine's side of each, one on the transport's.
 #pragma once
@@ -32,8 +32,8 @@
 
 namespace rondo {
 
-/// Of one line of a FifoWriter. The engine fills it before it posts the line; the transport gives it back once for
-/// each reader, when it reads the data no more.
+/// The zero-copy send of one line of a FifoWriter. The engine fills it before it posts the line. The transport returns
+/// it once for each reader, after its last read of the data.
 class Loan {
  public:
   // The engine's side.
@@ -43,18 +43,18 @@ class Loan {
     out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
   }
   bool is_out() const { return out_.load(std::memory_order_acquire) != 0; }
-  /// What was lent for that step, that is.
+  /// True if that step's zero-copy send is still out.
   bool is_out(uint64_t step) const { return step_ == step && is_out(); }
 
   // The transport's side.
   void set_readers(uint32_t readers) { readers_ = readers; }
-  /// Of a step that was posted and not yet given back for this reader; nullptr: its message lies in the ring. (What the
-  /// line carried a lap before may still be out.)
+  /// The data of a posted step that was not yet returned for this reader; nullptr: its message is in the ring. (The
+  /// line's previous message may still be out.)
   const std::byte* data(uint64_t step) const {
     return step_ == step && out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr;
   }
   void give_back() { out_.fetch_sub(1, std::memory_order_release); }
-  /// For all readers: nobody will read it, and nobody gives it back after that. True when it was out.
+  /// Ends it for all readers: none will read it, and none may return it afterwards. True if it was out.
   bool let_go() { return out_.exchange(0, std::memory_order_release) != 0; }
 
  private:
@@ -64,17 +64,17 @@ class Loan {
   std::atomic<uint32_t> out_ = 0;
 };
 
-/// Of one FifoReader: the message that its owner waits for.
+/// The posted receive of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
-  /// Adds a piece of a message to what is there: `bytes` of it from `offset` on. It may lie at any address.
+  /// Adds `bytes` of a message from `offset` on to the destination. `data` may have any alignment.
   using Add = std::function<void(const std::byte* data, uint32_t offset, uint32_t bytes)>;
 
   // The engine's side.
-  /// To be asked for once: the transport may be at it.
+  /// Post a receive only once: the transport may already be using it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
-  /// The message with this flag, if it has so many bytes, belongs at `at`: as it is, or as `add` leaves it there. Until
-  /// it is taken back, or has landed, what lies there, and what `add` reads, is the transport's.
+  /// Posts a receive: the message with this flag, if it has this many bytes, goes to `at`, as it is or through `add`.
+  /// Until take_back() or its arrival the transport owns the memory at `at` and the memory that `add` reads.
   void ask(uint64_t flag, uint32_t bytes, std::byte* at, Add add = nullptr) {
     asked_ = flag;
     at_ = at;
@@ -82,18 +82,18 @@ class Landing {
     add_ = std::move(add);
     wanted_.store(flag, std::memory_order_release);
   }
-  /// True while the message with this flag may still land.
+  /// True while the message with this flag may still use the posted receive.
   bool waits_for(uint64_t flag) const {
     const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
     return wanted == flag || (wanted == kLanding && asked_ == flag);
   }
-  /// Of a message that has arrived: where it has landed; nullptr: it lies in the ring.
+  /// The destination of an arrived message; nullptr: it is in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
-  /// Of a message that has arrived: nothing lands there any more.
+  /// After a message has arrived: cancels the posted receive.
   void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
 
-  // The transport's side. A message's line is to be stored after it has landed.
-  /// A message that is here. True: it has landed; false: it belongs into the ring.
+  // The transport's side. Store a message's line after its data.
+  /// Delivers a complete message. True: to its destination; false: it belongs into the ring.
   bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
     if (!begin(bytes, flag)) return false;
     if (add_ != nullptr) add_(data, 0, bytes_);
@@ -102,31 +102,31 @@ class Landing {
     return true;
   }
   static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
-  /// True: a message that is still to be received is taken here as it comes, followed by finish() or drop(). False: it
-  /// belongs into the ring.
+  /// Claims the posted receive for a message that is still being received; finish() or drop() must follow. False: the
+  /// message belongs into the ring.
   bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
-  /// Of a claimed message: where it is received as it is; nullptr: it is taken by add().
+  /// Destination of a claimed message that is received as it is; nullptr: use add().
   std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }
-  /// The claimed message's bytes from `offset` on, each once: a multiple of kPieceBytes, but for its last ones.
+  /// The claimed message's bytes from `offset` on, each once: a multiple of kPieceBytes, except the last ones.
   void add(const std::byte* data, uint64_t offset, uint64_t bytes) {
     add_(data, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
   }
-  /// It is all there.
+  /// All bytes are there.
   void finish() {
     landed_ = asked_;
     wanted_.store(kNone, std::memory_order_release);
   }
-  /// It will not come.
+  /// The message will not arrive.
   void drop() { wanted_.store(kNone, std::memory_order_release); }
 
  private:
   bool begin(uint64_t bytes, uint64_t flag) {
-    uint64_t expected = flag;  // a peer may send any
+    uint64_t expected = flag;  // the flag comes from a peer and may have any value
     return flag > kLanding && wanted_.load(std::memory_order_acquire) == flag && bytes_ == bytes &&
            wanted_.compare_exchange_strong(expected, kLanding, std::memory_order_acquire);
   }
 
-  // No message's flags: a fingerprint is never 0.
+  // Not valid flags: a fingerprint is never 0.
   static constexpr uint64_t kNone = 0, kLanding = 1;
   uint64_t asked_ = kNone;  // the last one
   std::byte* at_ = nullptr;

@@ -1,18 +1,18 @@
-// LL: short messages on a device, in lines of 16 bytes that carry their own flags.
+// LL: short messages on a device, in lines of 16 bytes with their own flags.
 //
-//     line i of a slot     | data 8i .. 8i+3 | flag | data 8i+4 .. 8i+7 | flag |     two words, each whole in itself
+//     line i of a slot     | data 8i .. 8i+3 | flag | data 8i+4 .. 8i+7 | flag |     two atomic words
 //
-//     slot s mod K         ceil(bytes / 8) lines of step s; threads write, or wait for, lines of their own
+//     slot s mod K         ceil(bytes / 8) lines of step s; each thread writes, or waits for, lines of its own
 //     room                 as in fifo.h: the readers' counters
 //
-// A word is one 64-bit access, so whoever finds the flag has found the data: no fence, no second look, half of the
-// bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is 0: a line that was never
-// written is never taken for a message, and a line of the same step under another fingerprint is a mismatch. 255
-// divides kFingerprints, so equal calls whose numbers differ by less than 255 always have different flags.
+// A word is one 64-bit access: a reader that finds the flag has the data. There is no fence and no second read; half of
+// the bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is 0: an unwritten line is
+// never taken for a message, and a line of the same step with another fingerprint is a mismatch. 255 divides
+// kFingerprints, therefore equal calls whose numbers differ by less than 255 have different flags.
 //
-// The step wraps after 2^24 messages, and a line that only long messages reach might still hold the flag of that long
-// ago. So in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is
-// ever older than 2^23 steps.
+// The step wraps after 2^24 messages, and a line that only long messages use might still hold an equal flag. Therefore
+// in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is older
+// than 2^23 steps.
 //
 // Host and device; `Mem` holds the accesses (memory.h). Thread safety: a line is written by one thread at a time.
 // Learned from: NCCL's LL protocol.
@@ -31,20 +31,20 @@ inline constexpr uint32_t kLlStepMask = (1u << 24) - 1;
 inline constexpr uint64_t kLlFillPeriod = uint64_t{1} << 23;
 
 constexpr uint64_t ll_lines(uint64_t bytes) { return (bytes + kLlDataBytes - 1) / kLlDataBytes; }
-/// The slot that messages of so many bytes need.
+/// The slot size for messages of this size.
 constexpr uint64_t ll_slot_bytes(uint64_t message_bytes) { return ll_lines(message_bytes) * kLlLineBytes; }
 
 constexpr uint32_t make_ll_flag(uint32_t fingerprint, uint64_t step) {
   static_assert(kFingerprints % 255 == 0);
   return (1 + fingerprint % 255) << 24 | (static_cast<uint32_t>(step + 1) & kLlStepMask);
 }
-/// Whether the message of this step fills its slot to the end. Steps before the first period write into memory that was
-/// zero when the connection was made.
+/// True if the message of this step fills its slot to the end. Steps before the first period write into zeroed memory
+/// of a new connection.
 constexpr bool ll_fills(uint64_t step, uint32_t num_slots) {
   return step >= kLlFillPeriod && (step & (kLlFillPeriod - 1)) < num_slots;
 }
 
-/// Of a message's slot. num_slots is a power of two.
+/// The offset of a step's slot. num_slots is a power of two.
 constexpr uint64_t slot_offset(uint64_t step, uint32_t num_slots, uint32_t slot_bytes) {
   return (step & (num_slots - 1)) * slot_bytes;
 }

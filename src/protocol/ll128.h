@@ -3,15 +3,13 @@
 //     line     | piece 0 | piece 1 | ... | piece 6 | data, flag |      eight pieces of 16 bytes
 //              thread 0   thread 1         thread 6   thread 7         of eight neighbours in a warp
 //
-// The pieces of a line are stored in one instruction of a warp, and a line travels whole, so whoever finds the flag has
-// found the data, at 15/16 of the bytes. That a line travels whole is true of NVLink and within a device, and of
-// nothing else: whoever makes the connection knows.
-// flag(s) and room are those of fifo.h; slots are those of ll.h. The step has 40 bits in a flag, so no line is ever
-// cleaned.
+// One instruction of a warp stores all pieces of a line, and a line arrives as a whole: a reader that finds the flag
+// has the data, and 15/16 of the bytes are data. Only NVLink and accesses within a device guarantee that lines arrive
+// as a whole; the code that makes the connection must ensure it. flag(s) and room are as in fifo.h, slots as in ll.h.
+// The step has 40 bits in a flag, therefore lines are never cleaned.
 //
-// On the host one thread stores the pieces in order, the one with the flag last and with release.
-// Thread safety: a line is written by one group of threads at a time, each of which names its piece.
-// Learned from: NCCL's LL128 protocol.
+// On the host one thread stores the pieces in order, the one with the flag last and with release. Thread safety: a line
+// is written by one group of threads at a time, each with its own piece. Learned from: NCCL's LL128 protocol.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +23,17 @@ namespace rondo {
 inline constexpr uint32_t kLl128LineBytes = 128, kLl128DataBytes = 120, kLl128Pieces = 8;
 
 constexpr uint64_t ll128_lines(uint64_t bytes) { return (bytes + kLl128DataBytes - 1) / kLl128DataBytes; }
-/// The slot that messages of so many bytes need.
+/// The slot size for messages of this size.
 constexpr uint64_t ll128_slot_bytes(uint64_t message_bytes) { return ll128_lines(message_bytes) * kLl128LineBytes; }
 
 template <class Mem>
 struct Ll128 {
-  /// data.hi of the last piece is not looked at: the flag stands there.
+  /// Ignores data.hi of the last piece, which holds the flag.
   RONDO_HOST_DEVICE static void store(std::byte* line, uint32_t piece, WordPair data, uint64_t flag) {
     if (piece == kLl128Pieces - 1) data.hi = flag;
     Mem::store_piece(line, piece, data);
   }
-  /// All threads of a line get the same answer.
+  /// All threads of a line get the same result.
   RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step,
                                         WordPair& data) {
     uint64_t flag;

@@ -25,13 +25,13 @@ SpinSettings spin_settings(int local_ranks, int cpus) {
   SpinSettings s;
   s.crowded = local_ranks > cpus;
   s.callers_compete = 2 * local_ranks > cpus;
-  if (s.crowded) s.pauses = 64;  // a peer on another core may be about to post; one on this core is yielded to at once
+  if (s.crowded) s.pauses = 64;  // a peer on another core may post soon; for one on this core the thread yields at once
   return s;
 }
 
 namespace {
 
-// The first version of what sched_setattr takes: glibc declares none before 2.41.
+// The first version of sched_setattr's argument; glibc declares none before 2.41.
 struct SchedulingAttributes {
   uint32_t size, policy;
   uint64_t flags;
@@ -93,7 +93,7 @@ bool HostSpin::idle_slow() {
   constexpr uint32_t kYieldsPerClock = 16;
   if (!no_cancel_) no_cancel_.emplace();
   if (observer_.urgent()) return false;
-  if (about_to_sleep_) {  // announced last time, and the look since then found nothing
+  if (about_to_sleep_) {  // announced last time, and the check since then found nothing
     about_to_sleep_ = false;
     const timespec limit{0, kMaxSleepUs * 1000};
     syscall(SYS_futex, &bell_->asleep, FUTEX_WAIT, 1, &limit, nullptr, 0);
@@ -120,7 +120,7 @@ bool HostSpin::idle_slow() {
   }
   if (bell_ != nullptr && now - waiting_since_ns_ >= uint64_t{settings_.yield_us} * 1000) {
     std::atomic_ref<uint32_t>(bell_->asleep).store(1, std::memory_order_seq_cst);
-    about_to_sleep_ = true;  // the caller looks once more; if it finds nothing, the next idle() sleeps
+    about_to_sleep_ = true;  // the caller checks once more; if it finds nothing, the next idle() sleeps
   }
   return true;
 }

@@ -1,16 +1,16 @@
-// HostSpin: the one place where a host thread waits.
+// HostSpin: every wait of a host thread.
 //
-// idle() is called whenever nothing moved. It pauses a few times (a cache line may be on its way), then yields the core
-// (the peer may want it: ranks often outnumber cores), and after a long time asleep on a futex with a bounded time.
-// About once a millisecond it asks its Observer whether waiting still makes sense: abort flags, the deadline, lost
-// peers, mismatches. So every wait of rondo has a deadline, and the fast path reads no clock.
+// idle() is called when nothing moved. It pauses a few times (a cache line may be in transit), then yields the core
+// (the peer may need it: ranks often outnumber cores), and after a long time sleeps on a futex for a bounded time.
+// About once a millisecond it asks its Observer whether to go on: abort flags, the deadline, lost peers, mismatches.
+// Therefore every wait of rondo has a deadline, and the fast path reads no clock.
 //
-// Waking: a sleeper sets its Doorbell's `asleep` word; whoever posts a message or gives room back looks at the word of
-// the rank concerned and wakes it (ring). There is no fence between post and look, so a wake-up can be missed; the
-// bounded sleep (kMaxSleepUs) makes that a delay, never a hang, and keeps the fast path free of fences.
+// Waking: a sleeper sets its Doorbell's `asleep` word. A rank that posts a message or returns room checks the word of
+// the affected rank and wakes it (ring). There is no fence between post and check, and a wake-up can be missed; the
+// bounded sleep (kMaxSleepUs) makes that a delay, never a hang, and keeps fences out of the fast path.
 //
-// Figures behind the constants: a yield hands a core over in 0.6 to 1.4 us, a futex wake-up of an idle virtual core
-// takes 22 to 29 us, nanosleep 82 us. So: pause briefly, yield for long, sleep last.
+// Measured: a yield hands a core over in 0.6 to 1.4 us, a futex wake-up of an idle virtual core takes 22 to 29 us,
+// nanosleep 82 us. Therefore: pause briefly, yield for long, sleep last.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ namespace rondo {
 
 struct alignas(64) Doorbell {
   uint32_t asleep;  // the futex word: 1 while its owner sleeps
-  uint32_t cpu;     // 1 + the processor on which its owner ran when it last yielded; 0: unknown
-  uint32_t yields;  // the owner's own count, while ranks outnumber cores
+  uint32_t cpu;     // 1 + the processor of the owner's last yield; 0: unknown
+  uint32_t yields;  // the owner's own count, while ranks are oversubscribed
   uint32_t pad[13];
 };
 
 inline uint32_t load_cpu(const Doorbell& b) {
   return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(b.cpu)).load(std::memory_order_relaxed);
 }
-/// True when both owners are known to run on one processor.
+/// True if both owners are known to run on one processor.
 inline bool same_cpu(const Doorbell& a, const Doorbell& b) { return load_cpu(a) != 0 && load_cpu(a) == load_cpu(b); }
 
 /// Wakes the owner of the bell if it sleeps.
@@ -51,12 +51,12 @@ inline void cpu_pause() {
 #endif
 }
 
-/// Says whether a wait should go on. Called from the waiting thread.
+/// Decides whether a wait goes on. Called from the waiting thread.
 class WaitObserver {
  public:
   virtual bool urgent() = 0;                   // cheap, at every yield: true ends the wait (an abort flag is up)
   virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: true ends the wait
-  virtual void crowded() {}                      // every so many yields while ranks outnumber cores
+  virtual void crowded() {}                      // every so many yields while ranks are oversubscribed
  protected:
   ~WaitObserver() = default;
 };
@@ -64,12 +64,12 @@ class WaitObserver {
 struct SpinSettings {
   uint32_t pauses = 1000;    // before the first yield
   uint32_t yield_us = 5000;  // before the first sleep
-  bool crowded = false;      // ranks outnumber cores
-  bool callers_compete = false;  // ranks' callers and progress threads together do
-  int home_cpu = -1;  // to which a caller comes back, where ranks of several hosts outnumber the cores that they share
+  bool crowded = false;      // oversubscribed: ranks outnumber cores
+  bool callers_compete = false;  // ranks' callers and progress threads together outnumber cores
+  int home_cpu = -1;  // a caller returns to it, if ranks of several hosts outnumber the cores that they share
 
-  /// For a progress thread while its caller computes. One that is asleep when a message comes takes the core from the
-  /// computing thread at once, one that yields waits for its turn; so it sleeps soon where it has no core of its own.
+  /// For a progress thread while its caller computes. A sleeping thread takes the core from the computing thread as
+  /// soon as it is woken; a yielding one waits for its turn. It therefore sleeps soon if it has no core of its own.
   SpinSettings in_background() const {
     constexpr uint32_t kPauses = 64, kYieldUs = 100;
     SpinSettings s = *this;
@@ -81,7 +81,7 @@ struct SpinSettings {
     return s;
   }
 };
-/// Settings for `local_ranks` ranks on the `cpus` that they may use.
+/// Settings for `local_ranks` ranks on `cpus` processors.
 SpinSettings spin_settings(int local_ranks, int cpus);
 
 class HostSpin {
@@ -90,8 +90,8 @@ class HostSpin {
   HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell)
       : settings_(settings), observer_(observer), bell_(own_bell) {}
 
-  /// Nothing moved. `missing`: whose message or room is waited for, nullptr when unknown. When it belongs to this core
-  /// it cannot come until we yield, so we do at once. False: stop waiting, the observer knows why.
+  /// Nothing moved. `missing`: the rank whose message or room is missing, nullptr if unknown. If it runs on this core,
+  /// it needs the core, and the thread yields at once. False: stop waiting; the observer has the reason.
   bool idle(const Doorbell* missing = nullptr) {
     if (++idles_ <= settings_.pauses && !(settings_.crowded && shares_core(missing))) [[likely]] {
       cpu_pause();
@@ -104,7 +104,7 @@ class HostSpin {
     idles_ = 0;
     waiting_since_ns_ = 0;
   }
-  /// A thread that has just announced sleep calls this to look once more before it sleeps; see Engine.
+  /// True after a thread has announced sleep; it must check once more before it sleeps (see Engine).
   bool about_to_sleep() const { return about_to_sleep_; }
 
  private:
@@ -120,23 +120,22 @@ class HostSpin {
   bool about_to_sleep_ = false;
   uint64_t waiting_since_ns_ = 0;
   uint64_t last_check_ns_ = 0;
-  std::optional<NoCancel> no_cancel_;  // once it looks at more than memory
+  std::optional<NoCancel> no_cancel_;  // set once it does more than read memory
 };
 
 uint64_t monotonic_ns();
 
-/// The calling thread asks the scheduler for turns of 0.1 ms, so that it gets one soon after it wakes though others
-/// compute on all cores. Linux has them from 6.12 on, for threads of the ordinary policies; elsewhere nothing changes.
+/// Requests turns of 0.1 ms from the scheduler: the calling thread then runs soon after waking, even if others compute
+/// on all cores. Linux 6.12 and later, threads of the ordinary policies; elsewhere no effect.
 void take_short_turns();
-/// The `index`-th processor of those that the calling thread may use; of few, from the first on again. -1: unknown.
+/// The `index`-th processor of those that the calling thread may use, cyclic. -1: unknown.
 int nth_cpu(int index);
-/// Moves the calling thread to this processor, if it is elsewhere and may run there, and lets it go again: its mask
-/// stays as it was. The scheduler leaves threads that yield all the time where they are, so that an uneven start would
-/// last.
+/// Moves the calling thread to this processor, if it may run there, and restores its affinity mask. Without it, an
+/// uneven start would last, because the scheduler does not move threads that yield all the time.
 void go_to_cpu(int cpu);
-/// When the owner of `bells[own]` shares its processor with at least two more owners than another processor has, and is
-/// the last of them, it moves there. nullptr: an owner on another host. A scheduler that sees only runnable threads can
-/// leave 3 and 1 where 2 and 2 would do.
+/// Moves the owner of `bells[own]` to another processor if its own has at least two more owners than the other and it
+/// is the last of them. nullptr: an owner on another host. A scheduler that only sees runnable threads can leave 3 and
+/// 1 on two processors for long.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo
