@@ -44,7 +44,7 @@ std::optional<CostForm> form_named(const Algorithm* a, std::string_view name) {
   return static_cast<CostForm>(at - forms.begin());
 }
 
-/// A file as it is read, line by line.
+/// Reads a file line by line.
 class Parser {
  public:
   Expected<Calibration> parse(std::string_view text) {
@@ -125,7 +125,7 @@ class Parser {
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
     if (world == std::ssize(kWorlds))
       return bad_line(line, fmt::format("there is no constant \"{}\"", name));
-    if (algorithm == nullptr) return {};  // of another build, or a plugin's
+    if (algorithm == nullptr) return {};  // from another build or a plugin
     const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
     if (row >= CostCorrections::kRows || !form)
@@ -136,7 +136,7 @@ class Parser {
     for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
       const size_t space = value.find(' ');
       const std::optional<double> ratio = number<double>(value.substr(0, space));
-      constexpr double kRounded = 1.01;  // as they are printed
+      constexpr double kRounded = 1.01;  // tolerance for printed values
       if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
         return bad_line(line, fmt::format("{} has not {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
                                           CostCorrections::kMost, CostCorrections::kMost));
@@ -156,7 +156,7 @@ class Parser {
     if (!have_version_) return missing("rondo_calibration");
     if (result_.cpu.empty()) return missing("cpu");
     if (!have_near_ || !have_huge_) return missing(have_near_ ? "huge_bytes" : "near_bytes");
-    // (Nothing on one host counts those between hosts: a file that does without them means the built-in ones.)
+    // (Calls on one host do not use the terms between hosts: the built-in values replace missing ones.)
     for (size_t t = 0; t < static_cast<size_t>(kFirstHostTerm); ++t)
       for (size_t set : {0, 1})
         if (!have_[set][t]) return missing(fmt::format("{}.{}", set == 0 ? "spread" : "crowded", kCostTerms[t].name));
@@ -191,7 +191,7 @@ std::string format_calibration(const Calibration& c) {
       "rondo_calibration = {}\ncpu = {}\ndate = {}\nnear_bytes = {}\nhuge_bytes = {}\n# ns, or ns per byte "
       "(docs/planner.md)\n",
       c.version, c.cpu, c.date, c.costs.near_bytes, c.costs.huge_bytes);
-  // Those that a file may lack come first: of a file that is cut short others are missing.
+  // Optional terms come first, so that a truncated file lacks a required one.
   constexpr auto kFirst = static_cast<size_t>(kFirstHostTerm);
   for (size_t k = 0, t = kFirst; k < kNumCostTerms; ++k, t = (kFirst + k) % kNumCostTerms)
     text += fmt::format("spread.{} = {}\ncrowded.{} = {}\n", kCostTerms[t].name, c.costs.spread[t], kCostTerms[t].name,

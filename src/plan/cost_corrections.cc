@@ -22,7 +22,7 @@ size_t CostCorrections::nearest_measured(size_t world) const {
     return std::any_of(std::begin(known[w]), std::end(known[w]), [](uint8_t forms) { return forms != 0; });
   };
   for (size_t away = 0; away < kWorlds; ++away)
-    for (const size_t w : {world - away, world + away})  // beyond 0 it wraps, and is no world
+    for (const size_t w : {world - away, world + away})  // below 0 it wraps and is out of range
       if (w >= first && w < end && measured(w)) return w;
   return kWorlds;
 }

@@ -1,11 +1,10 @@
-// CostCorrections: how much longer or shorter than forecast each candidate took where it was measured.
+// CostCorrections: the measured ratio of a candidate's time to its forecast.
 //
-// The forecast (cost_model.h) is a sum of a few constants; what it leaves out, as caches and a scheduler do, is alike
-// for one candidate from size to size and from run to run. `rondo calibrate` therefore keeps, beside the constants, the
-// ratio of measured to forecast time for each candidate at twelve sizes, on the small worlds of processes that it
-// starts.
+// The forecast (cost_model.h) is a sum of a few constants. The effects it omits, such as caches and the scheduler, are
+// similar for one candidate from size to size and from run to run. `rondo calibrate` therefore stores, with the
+// constants, the ratio of measured to forecast time for each candidate at twelve sizes, for small numbers of processes.
 //
-// Pure functions over values; what they are given is equal on all ranks.
+// Pure functions over values; their arguments are equal on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +13,24 @@
 
 namespace rondo {
 
-/// How a candidate moves its data. Of an algorithm from buffer to buffer: by the kernel's copies, or through mappings.
+/// The data path of a candidate. Direct algorithms: by the kernel's copies, or through mappings.
 enum class CostForm : uint8_t { kInline = 0, kShort = 1, kLong = 2, kCopied = 0, kMapped = 1 };
 
-/// Trivially copyable: rank 0's goes to all ranks when a communicator is made.
+/// Trivially copyable: all ranks get rank 0's when a communicator is made.
 struct CostCorrections {
-  /// Where it was measured: 2, 4, 8 ranks with a core each; 2 and 4 ranks on each core.
+  /// The measured configurations: 2, 4, 8 ranks with a core each; 2 and 4 ranks on each core.
   static constexpr std::string_view kWorldNames[] = {"spread_2", "spread_4", "spread_8", "crowded_2", "crowded_4"};
   static constexpr size_t kWorlds = 5, kRows = 64, kForms = 3, kSizes = 12;
   static constexpr double kFirstBytes = 8, kRatio = 4;  // sizes: 8 B, 32 B, ... 32 MiB
   static constexpr double kMost = 128;                  // times longer or shorter
 
-  uint8_t known[kWorlds][kRows] = {};  // of each world and row: a bit for each form that was measured
+  uint8_t known[kWorlds][kRows] = {};  // for each world and row: a bit for each measured form
   /// log2 of measured / forecast in sixteenths, by world, row of the registry, form and size.
   int8_t sixteenths[kWorlds][kRows][kForms][kSizes] = {};
 
-  /// The world of so many ranks.
+  /// The world of `nranks` ranks.
   static size_t world_of(int nranks, int ranks_per_core);
-  /// The nearest one to it that was measured, with a core each or shared as there; kWorlds: none.
+  /// The nearest measured world, with or without oversubscription as in `world`; kWorlds: none.
   size_t nearest_measured(size_t world) const;
   bool knows(size_t world, size_t row, CostForm form) const {
     return world < kWorlds && row < kRows && (known[world][row] >> static_cast<int>(form) & 1) != 0;
@@ -41,8 +40,8 @@ struct CostCorrections {
   }
   static int8_t encode(double ratio);
   static double decode(double sixteenths);
-  /// By what a forecast is multiplied; between two sizes on the straight line in logarithms. What is known and what is
-  /// not must not be compared: then all plain forecasts. `world`: as nearest_measured says.
+  /// The factor for a forecast, interpolated linearly in logarithms between two sizes. Never compare a corrected
+  /// forecast with an uncorrected one: then use all plain forecasts. `world`: from nearest_measured.
   double factor(size_t world, size_t row, CostForm form, double bytes) const;
   friend bool operator==(const CostCorrections&, const CostCorrections&) = default;
 };

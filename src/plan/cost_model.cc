@@ -6,7 +6,7 @@
 namespace rondo {
 namespace {
 
-/// 0 up to near_bytes, 1 from four times as many on.
+/// 0 up to near_bytes, 1 from four times that on.
 double far_part(double bytes, double near_bytes) {
   return bytes <= near_bytes ? 0 : std::min(1.0, std::log2(bytes / near_bytes) / 2);
 }
@@ -70,8 +70,8 @@ class Counter {
   void direct() {
     bytes(CostTerm::kUserByte, CostTerm::kFarUserByte, work_.user_share * user_size_);
     const double peer = work_.peer_share * user_size_, fresh = work_.fresh_share * user_size_;
-    // Rounding costs about what another pass over the operands near the core would. Far from it two operands hide
-    // behind memory; not so the many of ranks that share cores (bench/results/mixed_types.json).
+    // Rounding costs about as much as another pass over the operands near the core. Far from it, memory time hides it
+    // for two operands, but not for the many operands of ranks that share cores (bench/results/mixed_types.json).
     const double seen = c_.ranks_per_core > 1 ? 1 : 1 - far_;
     if (c_.rounds) at(CostTerm::kUserByte) += (peer - fresh + work_.user_share * user_size_) * seen;
     if (!c_.by_copy) {
@@ -80,7 +80,7 @@ class Counter {
     }
     constexpr double kBytesPerCall = 256 * 1024;
     at(CostTerm::kPullCall) = work_.pulls + peer / kBytesPerCall;
-    if (!c_.rounds) {  // what is added is read again, from a block that its peers share; rounding, above, has that in it
+    if (!c_.rounds) {  // added data is read again from a block that its peers share; rounding, above, includes that
       at(CostTerm::kUserByte) += work_.added_share * user_size_;
       at(CostTerm::kPullCall) += (work_.block_share - work_.added_share) * user_size_ / kBytesPerCall;
     }

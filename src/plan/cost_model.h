@@ -1,11 +1,11 @@
 // CostModel: the forecast of a call in nanoseconds, a sum of counts times constants. The counts (cost_counts) follow
-// from the schedule's profile and the call's size; the constants are a machine's, built in or measured by `rondo
-// calibrate`. That the forecast is linear in the constants is what lets them be fitted to timings of whole calls.
+// from the schedule's profile and the call's size. The constants describe a machine, built in or measured by `rondo
+// calibrate`. The forecast is linear in the constants, therefore they can be fitted to timings of whole calls.
 //
-// There are two sets of constants: for ranks that have a core each, and for ranks that share cores, where waiting means
-// a change of rank and half of what is passed on stays in a core's own caches.
+// There are two sets of constants: for one rank per core, and for oversubscribed cores. With the latter, waiting means
+// a change of rank, and half of the exchanged data stays in a core's own caches.
 //
-// Pure functions over values; what they are given is equal on all ranks.
+// Pure functions over values; their arguments are equal on all ranks.
 #pragma once
 
 #include <array>
@@ -17,9 +17,8 @@
 
 namespace rondo {
 
-// X(enumerator, name, unit, built in: a core each, shared cores, what it counts). The built-in values are those of one
-// machine (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` finds a machine's
-// own.
+// X(enumerator, name, unit, built in: a core each, shared cores, meaning). The built-in values come from one machine
+// (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` measures a machine's own.
 #define RONDO_COST_TERMS(X)                                                                                       \
   X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                      \
   X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank") \
@@ -63,23 +62,25 @@ inline constexpr CostTermInfo kCostTerms[] = {
 #undef RONDO_X
 };
 
-/// This and all behind it count between hosts alone. Their built-in values are of Ethernet of 10 to 25 Gbit/s and TCP.
+/// This term and the following apply between hosts only. Their built-in values are for Ethernet of 10 to 25 Gbit/s and
+/// TCP.
 inline constexpr CostTerm kFirstHostTerm = CostTerm::kHostHop;
 
 /// One number for each CostTerm: constants, or counts.
 using CostVector = std::array<double, kNumCostTerms>;
 
-/// Trivially copyable: rank 0's goes to all ranks when a communicator is made.
+/// Trivially copyable: all ranks get rank 0's when a communicator is made.
 struct CostModel {
-  CostVector spread;     // a core for each rank
+  CostVector spread;     // one rank per core
   CostVector crowded;    // ranks share cores
-  uint64_t near_bytes;   // a call's bytes on one core up to which the caches near it serve; four times as many: no more
-  uint64_t huge_bytes;   // of a call from which page walks count in pulls
+  uint64_t near_bytes;   // maximum bytes of a call on one core that its near caches serve; from four times that on they
+                         // serve none
+  uint64_t huge_bytes;   // size of a call from which page walks slow down pulls
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 CostModel built_in_costs();
 
-/// A call as one candidate would run it.
+/// A call as a candidate would run it.
 struct CostCase {
   const ScheduleProfile* profile = nullptr;
   Protocol protocol = Protocol::kSimple;
@@ -89,15 +90,15 @@ struct CostCase {
   double whole_bytes = 0;  // S
   double chunk_bytes = 0;  // the longest chunk
   int ranks_per_core = 1;
-  double user_bytes = 0;  // the same buffer in the callers' types, where these are not what travels; 0: whole_bytes
-  bool rounds = false;    // direct: what is read has to be rounded to the wire's type
-  double lap_bytes = 0;   // in which its messages go round in each ring (protocol/fifo.h)
+  double user_bytes = 0;   // the same buffer in the callers' types, if these differ from the wire type; 0: whole_bytes
+  bool rounds = false;     // direct: rounds the data it reads to the wire type
+  double lap_bytes = 0;    // range of its messages in each ring (protocol/fifo.h)
   bool both_send = false;  // two ranks of two hosts: their one link runs both ways from the start
 };
 
-/// How often each constant counts. `model`: its near_bytes and huge_bytes alone.
+/// How often each constant counts. Uses only near_bytes and huge_bytes of `model`.
 CostVector cost_counts(const CostCase& c, const CostModel& model);
-/// Their sum with the constants of `model` that fit ranks_per_core.
+/// The sum with the set of constants that fits ranks_per_core.
 double forecast_ns(const CostVector& counts, const CostModel& model, int ranks_per_core);
 
 }  // namespace rondo

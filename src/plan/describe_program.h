@@ -1,6 +1,6 @@
-// A program as a trace keeps it: what a reader of the trace needs to know of its instructions.
+// Describes a program for a trace: the instruction data that readers of the trace need.
 //
-// Thread safety: the driver's, as the program.
+// Thread safety: belongs to the driver, like the program.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace rondo {
 
 /// O(instructions and ports).
 TracedPlan describe_program(const Program& program);
-/// The registered name of an algorithm by its number; "message" of a send or recv.
+/// The registered name of an algorithm by its number; "message" for a send or recv.
 std::string algorithm_name(const OperationShape& shape);
 
 }  // namespace rondo

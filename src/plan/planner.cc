@@ -11,7 +11,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // bytes of messages
+constexpr uint64_t kShort = 16 * 1024, kLong = 64 * 1024;  // message sizes in bytes
 
 }  // namespace
 
@@ -39,8 +39,8 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
   return it->second;
 }
 
-// One message for a chunk that fits one. Longer chunks may go in shorter messages: a lap of them then stays in the
-// second level cache beside the caller's data (docs/architecture.md, "Staging").
+// A chunk that fits one message gets one. Longer chunks may use shorter messages: a lap of them then stays in the
+// second-level cache next to the caller's data (docs/architecture.md, "Staging").
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
@@ -50,11 +50,11 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
   return {kShort, long_message(collective, chunk_bytes)};
 }
 
-// Between hosts, of a chunk that takes several of 64 KiB: as few messages as the transport can, but four at least for
-// whoever passes them on, unless hosts share cores; and where they are added twice as many, so that sums go on their
-// way while the rest comes: but not where the link is the cores' own work and all of them always have some.
-// Where the transport takes no long ones they are a little shorter than two of the kernel's TCP segments, 64 KiB each
-// at most, so that what stands before them fits too: what is over would travel by itself.
+// The message size between hosts, for a chunk of several 64 KiB. As few messages as the transport allows, but at least
+// four if ranks pass them on, unless hosts share cores. Twice as many for sums, so that a sum is sent while the rest
+// arrives, unless the link is the cores' own work and all of them are always busy. If the transport has no long
+// messages, they are slightly shorter than two TCP segments of the kernel, 64 KiB each, so that the headers fit too;
+// otherwise the remainder would travel separately.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
   constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
@@ -62,9 +62,9 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   const uint64_t two_segments =
       round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
   const uint64_t longest = ports_.transport().longest_message_bytes();
-  const bool lent_inside = collective == Collective::kAllReduce;  // most of what its ranks pass on inside a host
+  const bool lent_inside = collective == Collective::kAllReduce;  // most data inside a host is zero-copy
   if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
-  int most_here = 1;  // whose messages a rank may be adding at once
+  int most_here = 1;  // ranks whose messages a rank may be adding at once
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);
@@ -84,7 +84,7 @@ void Planner::forecast(Candidate& c, const Volume& v, Rank root) {
   c.forecast_ns = rondo::forecast_ns(c.counts, settings_.costs, shared);
 }
 
-// What was measured and what was not are not comparable once one of them is corrected, and nothing is across hosts.
+// Corrected and uncorrected forecasts are not comparable. Between hosts nothing is corrected.
 void Planner::correct(std::vector<Candidate>& found, const Volume& v) const {
   if (!hosts_.one_host()) return;
   const CostCorrections& known = settings_.corrections;
@@ -120,7 +120,7 @@ Planner::Volume Planner::volume_of(const PlanRequest& r) const {
   auto user = [&](double elems) { return r.row != 0 ? elems * user_bytes : 0; };
   const auto whole = static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_));
   if (r.counts == nullptr) return {whole * wire_bytes, 0, user(whole)};
-  constexpr double kUnknownBytes = 1 << 20;  // no rank knows what the others have
+  constexpr double kUnknownBytes = 1 << 20;  // no rank knows the other ranks' counts
   if (r.counts->pairwise) return {kUnknownBytes * nranks_, kUnknownBytes};
   const PartExtents& many = r.counts->in.counts.size() > 1 ? r.counts->in : r.counts->out;
   const auto sum = static_cast<double>(r.count_elems);
@@ -132,12 +132,12 @@ bool Planner::considered(const Algorithm& a, Collective collective, std::string_
   return demanded.empty() ? !a.for_hosts || !hosts_.one_host() : a.name == demanded;
 }
 
-// What an algorithm cannot do for this call, whatever it costs.
+// Checks whether an algorithm can serve this call, whatever its cost.
 bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
   const ScheduleProfile& p = profile(a, r.root);
   if (r.counts != nullptr && !p.serves_variable_counts) return false;
   if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
-    // One algorithm adds alike wherever it runs; and at every size, if it does not cut the data.
+    // One algorithm adds in the same order on every transport, and at every size if it does not cut the data.
     const bool named = r.algorithm != nullptr;
     uint32_t kept = named ? RONDO_PROMISE_SAME_BITS_PER_TRANSPORT : 0;
     if (named && p.longest_chunk == 1) kept |= RONDO_PROMISE_SAME_BITS_PER_SIZE;
@@ -145,20 +145,19 @@ bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only
   }
   if (r.row != 0) {
     const TypeRow t = r.types();
-    if (p.pushes) return false;  // a peer's output takes what it is given, bit by bit
-    // A copy that converts goes through a block of its own, which a plain pull does not: messages take less time at
-    // every size (compare_types --collective all_gather, 4 MiB, 2 processes: 1.08 instead of 1.18 of the plain call).
+    if (p.pushes) return false;  // a peer's output takes pushed data bit by bit, without conversion
+    // A converting copy goes through a block, which a plain pull does not: messages take less time at every size
+    // (compare_types --collective all_gather, 4 MiB, 2 processes: 1.08 instead of 1.18 of the plain call).
     const bool named = r.algorithm != nullptr || a.name == settings_.algorithm;
     if (a.direct && !collective_reduces(a.collective) && !named) return false;
     if (p.adds_in_out && t.output != t.wire && t.output != t.accumulator)
       return false;  // out cannot hold a partial sum
     if (p.sends_final && collective_reduces(a.collective) && a.collective != Collective::kAllReduce)
-      return false;  // its owner is to get the sum as it stands in the accumulator
+      return false;  // its owner must get the sum from the accumulator
   }
   if (!a.direct) return true;
-  if (!hosts_.one_host()) return false;  // nobody reaches into another host's memory
-  // A direct instruction reads its peers' raw inputs and does not know their scales, nor counts or offsets of their
-  // own.
+  if (!hosts_.one_host()) return false;  // no rank can access another host's memory
+  // A direct instruction reads its peers' raw inputs. It does not know their scales, counts or offsets.
   const bool scales = collective_reduces(r.collective) && r.op == Op::kPremulSum;
   if (staged_only || scales || (r.counts != nullptr && (r.counts->pairwise || !r.counts->packed))) return false;
   return ports_.transport().may_be_direct() || (a.pulls_only && ports_.transport().can_pull());
@@ -222,7 +221,8 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
-    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // where a little more is a message more
+    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // here a few more bytes may cost one more
+                                                                              // message
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
@@ -232,7 +232,8 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
     auto wanted = [&](Protocol p) {
-      const std::string_view set = settings_.protocol;  // a device's words are the host's lines
+      const std::string_view set = settings_.protocol;  // LL protocols of devices correspond to the host's inline
+                                                        // protocol
       return set.empty() || protocol_name(p) == set || (p == Protocol::kInline && set.starts_with("ll"));
     };
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);
@@ -274,15 +275,15 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
   shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
-  // Who is promised bits gets those of ranks in their order, wherever these are bound.
+  // A promise of bits needs ranks in rank order, wherever they are bound.
   const HostLayout& layout = request.promises == 0 ? hosts_ : hosts_by_rank_;
   return compile(record_rank(*c.algorithm, rank_, layout, collective_is_rooted(request.collective) ? request.root : 0),
                  shape, ports_, kernels_);
 }
 
-// A message between two ranks: no choice to make but the protocol, which both ends derive from its length. A long one
-// goes in pieces that are so short that its sender hears of the receiver before it is through: what they disagree on is
-// named on both ends.
+// A message between two ranks. Only the protocol is chosen, and both ends derive it from the length. A long message
+// goes in pieces short enough that its sender hears from the receiver before the last one: a mismatch is then reported
+// on both ends.
 Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
@@ -301,7 +302,7 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
   return {};
 }
 
-// Where rings and trees do not go by rank: how they go.
+// The order of rings and trees, if it is not by rank.
 std::string Planner::order_text() const {
   if (hosts_ == hosts_by_rank_) return {};
   const HostLayout& places = hosts_.places();
@@ -349,7 +350,7 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
   if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));
-  // Where the kernel copies from any buffer, one that only reads reaches them all.
+  // A kernel that copies from any buffer reaches all of them, if the algorithm only reads.
   const bool reaches_all = best.algorithm->pulls_only && ports_.transport().can_pull();
   if (best.algorithm->direct && !reaches_all) {
     PlanRequest staged = request;

@@ -5,7 +5,7 @@
 namespace rondo {
 namespace {
 
-/// How many elements each buffer of a call holds where it is held.
+/// Elements of each buffer of a call on the ranks that hold it.
 struct Totals {
   uint64_t in, out;
 };
@@ -64,14 +64,14 @@ class Compiler {
     p_.pushes = shape_.pushes;
     p_.loop_elems = p_.direct ? UINT64_MAX : std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
     p_.num_loops = std::max(loops_over(Buffer::kIn), loops_over(Buffer::kOut));
-    if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // credits alone: no elements to count
+    if (shape_.operation.collective == Collective::kBarrier) p_.num_loops = 1;  // only credits: no elements to count
     if (s_.scratch_chunks != 0) {
       const PartExtents* v = parts_of(Buffer::kScratch);
       p_.scratch_bytes = (v != nullptr ? v->end() : scratch_like_in() ? totals_.in : totals_.out) * p_.wire_bytes;
     }
   }
 
-  // Chunk c of scratch is as long as chunk c of the buffer that is cut into as many.
+  // Scratch chunk c has the length of chunk c of the buffer with the same chunk count.
   bool scratch_like_in() const {
     RONDO_CHECK(s_.scratch_chunks == s_.in_chunks || s_.scratch_chunks == s_.out_chunks);
     return s_.scratch_chunks == s_.in_chunks;
@@ -106,7 +106,7 @@ class Compiler {
         step.dst = chunk(step.dst_buffer, i.dst_first, k);
         step.dst_chunk = (i.dst_first + k) % s_.chunks(step.dst_buffer);
       }
-      // A peer's one part is as long as the place that it is read into.
+      // A peer's single part has the length of its destination.
       const bool theirs = i.is(kFlagDirect) && i.verb == Verb::kRecv && step.src_buffer == Buffer::kIn;
       if (shape_.counts != nullptr && theirs && shape_.counts->in.counts.size() == 1)
         step.src = {0, step.dst.num_elems};
@@ -115,7 +115,7 @@ class Compiler {
       if (!i.has(kVerbDst)) step.dst.num_elems = step.src.num_elems;
       step.prescale = p_.premul && i.has(kVerbSrc) && step.src_buffer == Buffer::kIn;
       step.as_wire = p_.mixed && !(i.is(kFlagFinal) && one_owner());
-      // A rank knows the counts of its own pairs only, so each pair checks its own.
+      // A rank knows only the counts of its own pairs, therefore each pair checks its own.
       if (shape_.counts != nullptr && shape_.counts->pairwise)
         step.fingerprint = fingerprint_of(shape_.operation, step.src.num_elems + 1);
     }
@@ -133,7 +133,7 @@ class Compiler {
     if (i.is(kFlagDirect)) return {};
     for (const Port& p : s_.recv_ports(i)) step.recv.push_back(ports_.reader(p, inline_only));
     const PortSet& to = s_.send_ports(i);
-    for (size_t a = 0; a < to.size();) {  // ports of one multicast stand together and make one message
+    for (size_t a = 0; a < to.size();) {  // ports of one multicast are adjacent and make one message
       size_t b = a + 1;
       while (to[a].group != kUnicast && b < to.size() && to[b].group == to[a].group && to[b].tag == to[a].tag) ++b;
       RONDO_TRY_ASSIGN(WritePort * port,
@@ -147,7 +147,7 @@ class Compiler {
 
   static bool only_receives(const ProgramStep& s) { return !s.recv.empty() && s.send.empty() && s.verb != Verb::kWait; }
 
-  /// A sum that one rank alone gets is rounded once, from the accumulator.
+  /// A sum that only one rank gets is rounded once, from the accumulator.
   bool one_owner() const {
     const Collective c = shape_.operation.collective;
     return c == Collective::kReduceScatter || c == Collective::kReduce;
@@ -166,7 +166,7 @@ class Compiler {
       }
   }
 
-  // How many steps a whole operation makes on the ends that `step` uses.
+  // Counts the steps of a whole operation on the ends that `step` uses.
   void count_steps(const ProgramStep& step) {
     uint64_t steps = 0;
     if (step.is(kFlagCredit)) {
@@ -189,14 +189,14 @@ class Compiler {
   PortTable& ports_;
   Program& p_;
   const Totals totals_;
-  std::vector<std::vector<uint16_t>> last_step_;  // by lane and pc: the last step made of that instruction
+  std::vector<std::vector<uint16_t>> last_step_;  // by lane and pc: the last step of that instruction
 };
 
 }  // namespace
 
 uint32_t fingerprint_of(const OperationShape& shape, uint64_t more) {
   OperationShape op = shape;
-  if (is_point_to_point(op.collective)) {  // both ends say the same
+  if (is_point_to_point(op.collective)) {  // both ends must have the same fingerprint
     op.collective = Collective::kSend;
     op.root = 0;
   }

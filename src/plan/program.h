@@ -1,8 +1,7 @@
-// Program: a rank's schedule compiled for one shape of call. The schedule is the only input; what is new here are the
-// sizes: element extents per chunk, the loop, the protocol, the connections' ends and the kernels, all resolved once so
-// that a repeated call resolves nothing.
+// Program: a rank's schedule compiled for one shape of call. It adds the sizes: element extents per chunk, the loop,
+// the protocol, the connections' ends and the kernels. All are resolved once; a repeated call resolves nothing.
 //
-// Thread safety: a Program is immutable but for its ports, which belong to the communicator's driver.
+// Thread safety: a Program is immutable except for its ports, which belong to the communicator's driver.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace rondo {
 
-/// Header lines alone up to kMaxInlineBytes a message, the data ring above.
+/// Only header lines up to kMaxInlineBytes per message, the data ring above.
 enum class Protocol : uint8_t { kInline, kSimple };
 constexpr std::string_view protocol_name(Protocol p) { return p == Protocol::kInline ? "inline" : "simple"; }
 inline constexpr uint64_t kMaxInlineBytes = 8 * kLinePayloadBytes;
@@ -28,19 +27,19 @@ struct ProgramStep {
   Verb verb;
   uint8_t flags;
   Buffer src_buffer, dst_buffer;
-  bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales here
-  bool copies;    // one source, which goes on as it is
-  bool as_wire;   // mixed types: what it writes is rounded to the wire type first
+  bool prescale;  // reads the caller's raw input in a reducing collective: premul_sum scales it here
+  bool copies;    // one source, passed on unchanged
+  bool as_wire;   // mixed types: rounds its result to the wire type first
   uint16_t src_position;
   uint32_t fingerprint;                  // of its messages' shape
-  uint16_t wait_lane, wait_pc;           // of a wait
-  uint16_t further_receives;             // so many steps right behind it in its lane only receive messages
-  int32_t src_chunk, dst_chunk;          // as the schedule numbers them; -1: none. For traces
+  uint16_t wait_lane, wait_pc;           // for a wait
+  uint16_t further_receives;             // number of directly following steps in its lane that only receive messages
+  int32_t src_chunk, dst_chunk;          // chunk numbers of the schedule; -1: none. For traces
   Extent src, dst;                       // in elements of the buffer, all loops; a missing side has the other's length
-  uint32_t once_elems, once_steps;       // of programs in `once` form: the whole message; no steps: nothing to do
+  uint32_t once_elems, once_steps;       // for programs in `once` form: the whole message; no steps: nothing to do
   std::vector<ReadPort*> recv;           // in the order of addition
   std::vector<WritePort*> send;          // a multicast counts once
-  std::vector<Rank> recv_peers, send_peers;  // of direct steps and of credits
+  std::vector<Rank> recv_peers, send_peers;  // for direct steps and credits
 
   bool has(uint8_t bit) const { return (verb_bits(verb) & bit) != 0; }
   bool is(uint8_t flag) const { return (flags & flag) != 0; }
@@ -48,17 +47,17 @@ struct ProgramStep {
 
 using ProgramLane = std::vector<ProgramStep>;
 
-/// What a plan fixes beside the algorithm.
+/// The choices of a plan besides the algorithm.
 struct ProgramShape {
   OperationShape operation;
   Protocol protocol = Protocol::kSimple;
   uint64_t message_bytes = 64 * 1024;  // longest message: cuts the data into loops
   const VariableCounts* counts = nullptr;
-  uint32_t lap_messages = 32;  // within which the messages of a ring go round, if they can; at least kRingMessages
-  bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction of its own
+  uint32_t lap_messages = 32;           // lap of the ring's messages, if possible; at least kRingMessages
+  bool direct = false, pushes = false;  // of the whole algorithm: this rank may have no direct instruction
 };
 
-/// The number that a trace has given to a program, and which trace it was.
+/// The number of a program within a trace, and that trace.
 struct TraceMark {
   uint64_t trace = 0;
   uint16_t plan = 0;
@@ -70,7 +69,7 @@ struct Program {
   uint32_t fingerprint;  // of its shape
   TypeRow types;
   bool mixed;                // the types differ
-  uint32_t elem_bytes[3];    // by Buffer: of the input, of the output, of scratch, which holds the wire type
+  uint32_t elem_bytes[3];    // by Buffer: of the input, of the output, of scratch (the wire type)
   uint32_t wire_bytes;       // of an element in a message
   uint64_t loop_elems, num_loops;
   Rank rank;
@@ -80,19 +79,19 @@ struct Program {
   uint32_t divide_by;   // avg: the number of ranks
   bool premul;
   bool direct;          // its first credits carry addresses
-  bool pushes;          // writes into the peers' buffers: they must be mapped; reading can be done by copies too
+  bool pushes;          // writes into the peers' buffers: they must be mapped (reading also works by copies)
   std::vector<ProgramLane> lanes;
   // The form of small messages: inline, one loop, only the last lane receives, waits for earlier lanes only, no direct
-  // steps. Its lanes may run one after the other, each to its end (so its waits hold by themselves): what
-  // others wait for is sent before anything is waited for.
+  // steps. Its lanes run one after the other, each to its end. Waits are then always satisfied, and everything is sent
+  // before anything is waited for.
   bool once = false;
   uint64_t scratch_bytes = 0;
-  uint32_t lap_bytes = 0;  // Simple: in which its messages shall stay, in each ring (protocol/fifo.h)
-  // Ends of connections in use, and how many steps one operation makes on each.
+  uint32_t lap_bytes = 0;  // Simple: the range of its messages in each ring (protocol/fifo.h)
+  // Ends of connections in use, and the steps of one operation on each.
   std::vector<std::pair<ReadPort*, uint64_t>> reads;
   std::vector<std::pair<WritePort*, uint64_t>> writes;
   std::string reason;        // why the planner chose it
-  mutable TraceMark traced;  // the driver's
+  mutable TraceMark traced;  // belongs to the driver
   uint32_t ring_bytes_of_message(uint64_t elems) const {
     return protocol == Protocol::kSimple ? static_cast<uint32_t>(elems * wire_bytes) : 0;
   }
@@ -102,7 +101,7 @@ struct Program {
   }
 };
 
-/// 1 .. kFingerprints (fifo.h), of what all ranks must agree on for an operation. `more`: a hash of what the shape lacks.
+/// 1 .. kFingerprints (fifo.h), a hash of the shape that all ranks must agree on. `more`: a hash of further values.
 uint32_t fingerprint_of(const OperationShape& operation, uint64_t more = 0);
 
 /// Compiles `schedule` (of this rank). Opens the writing ends of its connections. Errors: those of the transport.

@@ -1,5 +1,5 @@
-// PlanRequest: the shape of a call, as far as a plan depends on it. All of it is equal on all ranks, or belongs to a
-// pair of ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
+// PlanRequest: the properties of a call that its plan depends on. They are equal on all ranks, or belong to a pair of
+// ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace rondo {
 
-/// A call with a count for each rank. A side of one part per rank has nranks entries, the other one has one.
+/// A call with a count for each rank. A side with one part per rank has nranks entries, the other one has one.
 struct VariableCounts {
   PartExtents in, out;
-  bool packed = true;    // no offsets were given: every rank knows where everything stands
-  bool pairwise = false;  // all_to_all_v: a rank knows its own row and column only
-  uint64_t agreed_hash = 0;  // of what all ranks must agree on
+  bool packed = true;        // no offsets: every rank knows the position of every part
+  bool pairwise = false;     // all_to_all_v: a rank knows only its own row and column
+  uint64_t agreed_hash = 0;  // of the values that all ranks must agree on
   friend bool operator==(const VariableCounts&, const VariableCounts&) = default;
 };
 
@@ -26,10 +26,10 @@ struct PlanRequest {
   Op op = Op::kSum;
   uint8_t row = 0;                // row_index()
   Rank root = 0;                  // send, recv: the peer
-  uint64_t count_elems = 0;       // variable counts: their sum where all ranks know it, else 0
+  uint64_t count_elems = 0;       // variable counts: their sum if all ranks know it, else 0
   const Algorithm* algorithm = nullptr;  // nullptr: free choice
   uint32_t promises = 0;
-  // Of a call on devices: thread blocks of its launch, within what the communicator has; 0: as many as it has.
+  // Calls on devices: thread blocks of the launch, within the communicator's; 0: the communicator's.
   uint16_t min_blocks = 0, max_blocks = 0;
   const VariableCounts* counts = nullptr;  // borrowed; nullptr: the same count everywhere
 

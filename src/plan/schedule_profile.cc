@@ -18,7 +18,7 @@ constexpr double RankWork::*kFields[] = {&RankWork::credits,      &RankWork::cre
                                          &RankWork::fresh_share,  &RankWork::added_share,  &RankWork::block_share,
                                          &RankWork::pulls,        &RankWork::host_messages};
 
-// A multicast is written once for all of its readers.
+// A multicast is written once for all its readers.
 double written_ends(const PortSet& to) {
   std::set<std::pair<uint16_t, uint16_t>> groups;
   double ends = 0;
@@ -27,13 +27,13 @@ double written_ends(const PortSet& to) {
   return ends;
 }
 
-/// What one rank does, added up instruction by instruction.
+/// Adds up one rank's work, instruction by instruction.
 class WorkCounter {
  public:
   WorkCounter(const RankSchedule& s, const Algorithm& algorithm, const HostLayout& hosts, ScheduleProfile& profile)
       : s_(s), hosts_(hosts), profile_(profile) {
     const CollectiveTraits& t = collective_traits(algorithm.collective);
-    // Where a buffer has a part for each rank, the other one's one chunk is as long as such a part.
+    // If one buffer has a part for each rank, the other one's single chunk has the length of such a part.
     if (t.in_parts == Parts::kEach || t.out_parts == Parts::kEach) whole_ = std::max(s.in_chunks, s.out_chunks);
     profile.serves_variable_counts &= serves_variable_counts(s, algorithm.collective);
     for (const Lane& lane : s.lanes)
@@ -92,10 +92,10 @@ class WorkCounter {
   const HostLayout& hosts_;
   ScheduleProfile& profile_;
   double whole_ = 0;
-  std::set<std::tuple<bool, Rank, uint16_t, uint16_t>> ends_;  // of data: reads it, peer, tag, group
+  std::set<std::tuple<bool, Rank, uint16_t, uint16_t>> ends_;  // of data: true for reading, peer, tag, group
 };
 
-/// The schedules of all ranks under rounds instead of a clock.
+/// Runs the schedules of all ranks in rounds instead of on a clock.
 class Rounds {
  public:
   Rounds(const Schedule& schedule, int ranks_per_core)
@@ -105,13 +105,13 @@ class Rounds {
     for (int c = 0; c < cores_; ++c) running_[static_cast<size_t>(c)] = c;
   }
 
-  /// Rounds until every rank has finished `operations`, or -1 when nothing moves any more.
+  /// Rounds until every rank has finished `operations`, or -1 if nothing moves any more.
   int run_until(int operations) {
     while (std::any_of(ranks_.begin(), ranks_.end(), [&](const RankState& r) { return r.operation < operations; })) {
       bool moved = false;
       for (int& rank : running_) {
         moved |= run(ranks_[static_cast<size_t>(rank)]);
-        rank += cores_;  // the next one of this core
+        rank += cores_;  // the next rank on this core
         if (rank >= static_cast<int>(ranks_.size())) rank %= cores_;
       }
       for (Channel& c : channels_) c.visible = c.posted;
@@ -123,7 +123,7 @@ class Rounds {
   }
 
  private:
-  static constexpr int kDepth = 4;  // messages under way beyond those of one operation
+  static constexpr int kDepth = 4;  // messages in flight beyond those of one operation
   struct Channel {                  // one reader's view of a connection
     int posted = 0, visible = 0, consumed = 0, room = kDepth;
   };
@@ -174,7 +174,8 @@ class Rounds {
     return true;
   }
 
-  // As far as it gets: calls block, so that an operation begins when all lanes of the last one are through.
+  // Runs a rank until it blocks. Calls block, therefore an operation begins when all lanes of the previous one are
+  // done.
   bool run(RankState& r) {
     bool any = false;
     for (bool moved = true; moved && r.operation < kMostOperations;) {
@@ -200,7 +201,7 @@ class Rounds {
     return any;
   }
 
-  static constexpr int kMostOperations = 64;  // an empty schedule must not run for ever
+  static constexpr int kMostOperations = 64;  // an empty schedule must not run forever
   int cores_, round_ = 0, still_ = 0;
   std::vector<RankState> ranks_;
   std::vector<int> running_;  // by core
@@ -222,14 +223,14 @@ std::vector<Rank> ranks_to_profile(const Algorithm& algorithm, const HostLayout&
   return {ranks.begin(), ranks.end()};
 }
 
-// What crosses between hosts, over all ranks.
+// Messages and bytes between hosts, over all ranks.
 void look_across(const Algorithm& algorithm, const HostLayout& hosts, const Schedule& schedule,
                  ScheduleProfile& profile) {
   const Cost cost = cost_of(algorithm, hosts);
   profile.crossings = static_cast<double>(cost.crossings >= 0 ? cost.crossings : cost.steps);
   if (hosts.nranks() > kProfiledOnHosts) return;
   const CheckReport found = check_schedule(schedule, CheckOptions::fingerprints());
-  RONDO_CHECK(found.ok);  // of the library, or proven when it was registered
+  RONDO_CHECK(found.ok);  // the library's own, or proven at registration
   profile.crossings = static_cast<double>(found.crossings);
   profile.host_share = static_cast<double>(found.host_sent_chunks) / static_cast<double>(found.total_chunks);
 }
@@ -243,7 +244,7 @@ RankWork work_of_core(const ScheduleProfile& profile, int ranks_per_core) {
 }
 
 double count_rounds(const Schedule& schedule, int ranks_per_core) {
-  constexpr int kBegin = 4, kEnd = 12;  // between them the ranks are as far apart as they will be
+  constexpr int kBegin = 4, kEnd = 12;  // between these the distance of the ranks is stable
   Rounds rounds(schedule, ranks_per_core);
   const int begin = rounds.run_until(kBegin), end = begin < 0 ? -1 : rounds.run_until(kEnd);
   return end < 0 ? -1 : static_cast<double>(end - begin) / (kEnd - kBegin);

@@ -1,8 +1,8 @@
-// Ticks of the processor's time stamp counter, and their place on the clocks that people read.
+// Ticks of the processor's time stamp counter, and their conversion to clock times.
 //
-// Records carry raw ticks, which cost one instruction. A pair (ticks, clocks) at the start and one at the end of a
-// trace turn them into nanoseconds afterwards. Processors with an invariant counter show one counter to all processes
-// of a host, so ticks of different processes compare as they stand.
+// Records contain raw ticks, which cost one instruction. A pair (ticks, clocks) at the start of a trace and one at its
+// end convert them to nanoseconds. Processors with an invariant counter share it among all processes of a host; ticks
+// of different processes are then comparable.
 //
 // Thread safety: pure functions and values.
 #pragma once
@@ -19,7 +19,7 @@ namespace rondo {
 /// One moment on three clocks.
 struct ClockPair {
   uint64_t ticks = 0;
-  int64_t monotonic_ns = 0;  // CLOCK_MONOTONIC: since the host was started
+  int64_t monotonic_ns = 0;  // CLOCK_MONOTONIC: since the host's start
   int64_t realtime_ns = 0;   // CLOCK_REALTIME: since 1970
   friend constexpr bool operator==(const ClockPair&, const ClockPair&) = default;
 };
@@ -30,7 +30,7 @@ inline int64_t clock_ns(clockid_t clock) {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
-/// Reads the clocks between two readings of the ticks, several times, and keeps the tightest: off by some 20 ns.
+/// Reads the clocks between two readings of the ticks, several times, and keeps the tightest: accurate to about 20 ns.
 inline ClockPair read_clock_pair() {
   ClockPair best;
   uint64_t tightest = UINT64_MAX;
@@ -45,7 +45,7 @@ inline ClockPair read_clock_pair() {
   return best;
 }
 
-/// Ticks to nanoseconds of CLOCK_MONOTONIC by the straight line through two pairs.
+/// Converts ticks to nanoseconds of CLOCK_MONOTONIC, linearly through two pairs.
 class TickScale {
  public:
   TickScale() = default;
@@ -55,7 +55,7 @@ class TickScale {
                      static_cast<double>(last.ticks - first.ticks);
   }
   double ns_per_tick() const { return ns_per_tick_; }
-  /// Also for ticks before the first pair. Fractions of a nanosecond stay. At most 2^61, which is 73 years.
+  /// Also for ticks before the first pair. Keeps fractions of a nanosecond. Limited to 2^61, which is 73 years.
   double since_first_ns(uint64_t at_ticks) const {
     constexpr double kMost_ns = 0x1p61;
     const double ns = static_cast<double>(static_cast<int64_t>(at_ticks - first_.ticks)) * ns_per_tick_;

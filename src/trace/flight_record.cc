@@ -63,7 +63,7 @@ class FlightWriter {
     if (s.variable) text += ", \"variable\": true";
     text += fmt::format(", \"algorithm\": {}, \"tag\": {}, \"finished\": {}", json_quoted(o.algorithm), o.posted.tag,
                         o.finished);
-    if (o.posted.started_ticks == 0) return text;  // not announced yet
+    if (o.posted.started_ticks == 0) return text;  // not posted yet
     text += fmt::format(", \"started_ns\": {}", started_ns(o));
     if (o.finished && o.posted.finished_ns != 0)  // the coarse clock may lag behind the start
       text += fmt::format(", \"finished_ns\": {}", std::max(static_cast<int64_t>(o.posted.finished_ns), started_ns(o)));
@@ -122,7 +122,7 @@ std::string process_state(uint64_t pid, uint64_t pid_namespace) {
   const bool read = std::fgets(line, sizeof line, f) != nullptr;
   std::fclose(f);
   if (!read) return "gone";                                 // it ended between the two calls
-  const char* after_name = std::strrchr(line, ')');         // the name may hold anything, brackets too
+  const char* after_name = std::strrchr(line, ')');         // the name may contain anything, brackets too
   if (after_name == nullptr || std::strlen(after_name) < 3) return "unknown";
   switch (after_name[2]) {
     case 'T': case 't': return "stopped";

@@ -1,9 +1,8 @@
-// FlightRecord: what one rank's communicator is doing, and what it can see of the other ranks, at one moment. Taken on
-// an error, at a deadline, on a signal or on request, and written as JSON, which `rondo diagnose` merges over the
-// ranks.
+// FlightRecord: the state of one rank's communicator, and its view of the other ranks, at one moment. Taken on an
+// error, at a deadline, on a signal or on request, and written as JSON, which `rondo diagnose` merges over the ranks.
 //
-// It is made of what is there anyway: the boards, and the place of each lane of the operations under way. Nothing is
-// recorded for it while all goes well but the board's one time stamp an operation.
+// It uses existing data: the status pages, and the position of each lane of the current operations. In normal operation
+// only the status page's one time stamp per operation is recorded for it.
 //
 // Thread safety: plain data.
 #pragma once
@@ -29,14 +28,14 @@ struct FlightOperation {
   bool finished = false;
 };
 
-/// Where one lane of an operation under way stands.
+/// The position of one lane of a current operation.
 struct FlightLane {
   enum class State : uint8_t { kDone, kReady, kData, kRoom, kOrder };
   uint32_t lane = 0, step = 0, num_steps = 0;
   uint64_t loop = 0, num_loops = 0;
   Verb verb = Verb::kWait;
   State state = State::kReady;
-  std::vector<int32_t> peers;  // whose data or room is missing; kOrder: empty
+  std::vector<int32_t> peers;  // the ranks whose data or room is missing; kOrder: empty
 };
 constexpr std::string_view lane_state_name(FlightLane::State s) {
   constexpr std::string_view kNames[] = {"done", "ready", "waits for data", "waits for room", "waits for order"};
@@ -47,7 +46,7 @@ struct FlightCurrent {
   FlightOperation operation;
   std::string protocol, reason;
   bool started = false;
-  int64_t waited_ns = 0;  // since a wait was first noticed; 0: none was
+  int64_t waited_ns = 0;  // since a wait was first noticed; 0: no wait
   std::vector<FlightLane> lanes;
 };
 
@@ -72,10 +71,10 @@ struct FlightRecord {
   std::string lost_how;
   std::optional<int32_t> aborted_by;
   bool current_known =
-      true;  // false: somebody drove the communicator all the time, so its lanes could not be looked at
+      true;  // false: another thread drove the communicator all the time, and its lanes could not be read
   uint64_t last_posted = 0, last_finished = 0;
   std::vector<FlightOperation> operations;  // its last ones, the newest first
-  std::vector<FlightCurrent> current;       // under way, in order
+  std::vector<FlightCurrent> current;       // current ones, in order
   std::vector<FlightPeer> peers;            // all but this rank
 };
 
@@ -89,7 +88,7 @@ Status write_flight_record(const FlightRecord& record, const std::string& direct
 /// "running", "stopped" (SIGSTOP, a debugger), "gone" (no such process, or dead and not yet reaped), "unknown" (no pid,
 /// or one of another pid namespace).
 std::string process_state(uint64_t pid, uint64_t pid_namespace);
-/// The pid namespace of this process, 0 when it cannot be told.
+/// The pid namespace of this process, 0 if unknown.
 uint64_t this_pid_namespace();
 
 }  // namespace rondo

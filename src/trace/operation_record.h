@@ -1,10 +1,11 @@
-// The board on which each rank posts what it is doing: the light, always-on record of operations.
+// The status page of a rank: the light, always-on record of its operations.
 //
-// A ring of the last 64 operations of a communicator, written by its owner only, in memory that the other ranks of the
-// host can read. Nobody reads it while all goes well, so posting costs a few stores into the owner's own cache lines.
-// When a rank waits too long it reads the others' boards to say who has not come, or who has called something else.
+// A ring of the last 64 operations of a communicator, written only by its owner, in memory that the other ranks of the
+// host can read. In normal operation it is never read, therefore posting costs a few stores into the owner's own cache
+// lines. A rank that waits too long reads the others' status pages to name the ranks that are missing or made another
+// call.
 //
-// Thread safety: one writer; any number of readers, who get a record whole or not at all (sequence check).
+// Thread safety: one writer; any number of readers, which get a whole record or none (sequence check).
 #pragma once
 
 #include <time.h>
@@ -19,13 +20,13 @@
 
 namespace rondo {
 
-/// What an operation is, as far as all ranks must agree on it.
+/// The properties of an operation that all ranks must agree on.
 struct OperationShape {
   Collective collective = Collective::kAllReduce;
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
-  uint8_t algorithm = 0;  // index into all_algorithms() (as the plan chose it)
-  uint64_t count_elems = 0;  // variable counts: their sum where all ranks know it, else 0
+  uint8_t algorithm = 0;     // the plan's choice, an index into all_algorithms()
+  uint64_t count_elems = 0;  // variable counts: their sum if all ranks know it, else 0
   uint16_t root = 0;         // of a rooted collective; send, recv: the peer
   uint8_t row = 0;           // row_index() of the call's four types
   bool variable = false;     // a count for each rank
@@ -48,7 +49,7 @@ struct alignas(64) OperationRecord {
   uint64_t count_elems;
   uint64_t tag;
   uint64_t started_ticks;  // processor's time stamp counter
-  uint64_t finished_ns;    // CLOCK_MONOTONIC_COARSE, some ms late; 0: under way
+  uint64_t finished_ns;    // CLOCK_MONOTONIC_COARSE, some ms late; 0: not finished
   uint64_t pad[2];
 };
 static_assert(sizeof(OperationRecord) == 64);
@@ -63,22 +64,21 @@ inline uint64_t ticks() {
 #endif
 }
 
-/// A clock that is read in 4 ns from memory that the kernel brings up to date a few hundred times a second. A second
-/// reading of the ticks would cost as much as all the rest of a record, and whoever asks when an operation finished
-/// asks about a hang.
+/// A clock that takes 4 ns to read, from memory that the kernel updates a few hundred times a second. Reading the ticks
+/// a second time would cost as much as the rest of a record, and finish times are needed only to diagnose hangs.
 inline uint64_t coarse_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-/// What stands on a board of one operation.
+/// One operation on a status page.
 struct PostedOperation {
   OperationShape shape;
   uint64_t sequence = 0, tag = 0, started_ticks = 0, finished_ns = 0;
 };
 
-/// A rank that the owner of a board waits for.
+/// A rank that the owner of a status page waits for.
 struct PeerWait {
   uint64_t sequence = 0;  // of the operation that waits
   int32_t peer = 0;
@@ -91,17 +91,17 @@ struct OperationBoard {
   static constexpr uint32_t kRecords = 64;
   static constexpr uint32_t kWaits = 8;
   static constexpr uint64_t kForGood = UINT64_MAX;
-  alignas(64) uint64_t posted;    // sequence of the last operation posted
-  uint64_t finished;              // sequence up to and with which all operations are finished
-  uint64_t owner_pid;             // the process that writes here; 0: not known yet
-  uint64_t owner_pid_namespace;   // in which that number means something
-  uint64_t communicator;          // rank 0's board only: the communicator's number, not 0, the same for all ranks
-  // Whom the owner waits for; noted in long waits only, about every millisecond.
+  alignas(64) uint64_t posted;   // sequence of the last posted operation
+  uint64_t finished;             // all operations up to this sequence are finished
+  uint64_t owner_pid;            // the process that writes here; 0: unknown so far
+  uint64_t owner_pid_namespace;  // the namespace of that pid
+  uint64_t communicator;         // only on rank 0's status page: the communicator's number, not 0, equal for all ranks
+  // The ranks that the owner waits for; updated only in long waits, about every millisecond.
   alignas(64) uint64_t waits[kWaits];  // packed, 0: none
-  uint64_t waits_noted_ns;             // CLOCK_MONOTONIC; kForGood: it has failed while it waited so
+  uint64_t waits_noted_ns;             // CLOCK_MONOTONIC; kForGood: it failed during this wait
   OperationRecord records[kRecords];
 
-  /// Takes the first kWaits of them.
+  /// Stores the first kWaits of them.
   void note_waits(std::span<const PeerWait> all, uint64_t now_ns) {
     for (size_t i = 0; i < kWaits; ++i) {
       const uint64_t w = i >= all.size() ? 0
@@ -112,7 +112,7 @@ struct OperationBoard {
     }
     std::atomic_ref(waits_noted_ns).store(now_ns, std::memory_order_release);
   }
-  /// What was noted since `since_ns`, or for good.
+  /// The waits stored since `since_ns`, or for good.
   std::vector<PeerWait> waits_since(uint64_t since_ns) {
     std::vector<PeerWait> found;
     if (std::atomic_ref(waits_noted_ns).load(std::memory_order_acquire) < since_ns) return found;
@@ -135,7 +135,7 @@ struct OperationBoard {
     std::atomic_ref(posted).store(sequence, std::memory_order_release);
   }
   void finish(uint64_t sequence) { finish(sequence, sequence); }
-  /// all_finished: up to and with which all are, `sequence` among them or not.
+  /// all_finished: all operations up to this one are finished; may be less than `sequence`.
   void finish(uint64_t sequence, uint64_t all_finished) {
     OperationRecord& r = records[sequence % kRecords];
     if (std::atomic_ref(r.sequence).load(std::memory_order_relaxed) == sequence)
@@ -145,12 +145,12 @@ struct OperationBoard {
 
   uint64_t last_posted() { return std::atomic_ref(posted).load(std::memory_order_acquire); }
   uint64_t last_finished() { return std::atomic_ref(finished).load(std::memory_order_relaxed); }
-  /// The shape posted under `sequence`; nothing if it has not been posted or has been overwritten.
+  /// The shape posted as `sequence`; nothing if it was not posted or was overwritten.
   std::optional<OperationShape> find(uint64_t sequence) {
     const std::optional<PostedOperation> found = read(sequence);
     return found ? std::optional(found->shape) : std::nullopt;
   }
-  /// The same with all that stands there.
+  /// The whole record of `sequence`.
   std::optional<PostedOperation> read(uint64_t sequence) {
     OperationRecord& r = records[sequence % kRecords];
     auto get = [](uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); };

@@ -1,8 +1,8 @@
-// The board on which each rank posts its messages to and from single ranks (send, recv): beside the OperationBoard, since
-// these calls are no part of the order that all ranks share. A message is named by its pair of ranks, its direction and
-// its number in that direction, which both ends count alike.
+// The status page of a rank's messages to and from single ranks (send, recv). It is separate from OperationBoard,
+// because these calls are not in the order that all ranks share. A message is identified by its pair of ranks, its
+// direction and its number in that direction, which both ends count.
 //
-// Thread safety: one writer; any number of readers, who get a record whole or not at all (sequence check).
+// Thread safety: one writer; any number of readers, which get a whole record or none (sequence check).
 #pragma once
 
 #include "trace/operation_record.h"
@@ -21,7 +21,7 @@ static_assert(sizeof(PairRecord) == 64);
 
 struct PairBoard {
   static constexpr uint32_t kRecords = 64;
-  alignas(64) uint64_t posted;  // how many calls have been posted
+  alignas(64) uint64_t posted;  // number of posted calls
   PairRecord records[kRecords];
 
   void post(uint64_t number, const OperationShape& shape, uint64_t tag) {
@@ -35,7 +35,7 @@ struct PairBoard {
     put(r.number, number, std::memory_order_release);
     put(posted, posted + 1, std::memory_order_release);
   }
-  /// The owner's `number`-th send to, or receive from, `peer`; nothing if it has not been posted or was overwritten.
+  /// The owner's `number`-th send to, or receive from, `peer`; nothing if it was not posted or was overwritten.
   std::optional<OperationShape> find(Collective direction, Rank peer, uint64_t number) {
     for (PairRecord& r : records) {
       if (std::atomic_ref(r.number).load(std::memory_order_acquire) != number) continue;

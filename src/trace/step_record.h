@@ -1,8 +1,8 @@
-// StepRecord: what is written down of one executed instruction, and what it refers to.
+// StepRecord: the record of one executed instruction, and the data it refers to.
 //
-// A record is one cache line. What does not change from one execution to the next (verb, chunks, peers, connections,
-// algorithm, the planner's reason) stands once in a TracedPlan, which the record names by a number; lane and pc find
-// the instruction in it. An instruction with more ports than one of a kind has StepPorts records behind its own.
+// A record is one cache line. Constant data (verb, chunks, peers, connections, algorithm, the planner's reason) is
+// stored once, in a TracedPlan. The record has the plan's number; lane and pc locate the instruction in it. An
+// instruction with more than one port of a kind is followed by StepPorts records.
 //
 // Thread safety: plain data.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace rondo {
 
-/// Why an instruction that was tried could not be executed.
+/// The reason why an instruction could not be executed.
 enum class WaitReason : uint8_t {
   kNone = 0,
   kData = 1,   // a message has not arrived
-  kRoom = 2,   // a reader has not given back what was sent before
+  kRoom = 2,   // a reader has not returned earlier messages' room
   kOrder = 3,  // another lane, or an earlier operation on the same connection, comes first
 };
 inline constexpr int kNumWaitReasons = 4;
@@ -31,7 +31,7 @@ constexpr std::string_view wait_reason_name(WaitReason r) {
 
 enum class RecordKind : uint8_t { kUnused = 0, kStep = 1, kPorts = 2 };
 
-/// Times are ticks. Ready is begin + the three waits; done is ready + work. 48 bits of ticks are a day and more.
+/// Times are ticks. Ready is begin + the three waits; done is ready + work. 48 bits of ticks are more than a day.
 struct alignas(64) StepRecord {
   uint64_t sequence : 40 = 0;  // of the operation, 1-based, per communicator
   uint64_t plan : 16 = 0;      // index into TraceFile::plans
@@ -48,7 +48,7 @@ struct alignas(64) StepRecord {
   uint32_t bytes_low = 0;
   uint32_t loop = 0;       // low 32 bits
   uint32_t recv_step = 0;  // the message's number on the first receiving connection, low 32 bits
-  uint32_t send_step = 0;  // and on the first sending one
+  uint32_t send_step = 0;  // the same on the first sending connection
 
   uint64_t bytes() const { return uint64_t{bytes_high} << 32 | bytes_low; }
   uint64_t ready_ticks() const { return begin_ticks + wait_data_ticks + wait_room_ticks + wait_order_ticks; }
@@ -56,7 +56,7 @@ struct alignas(64) StepRecord {
 };
 static_assert(sizeof(StepRecord) == 64);
 
-/// The message numbers of an instruction's further ports: recv[1..], then send[1..]. Stands behind its StepRecord.
+/// The message numbers of an instruction's further ports: recv[1..], then send[1..]. Follows its StepRecord.
 struct alignas(64) StepPorts {
   static constexpr uint32_t kPorts = 12;
   uint64_t sequence : 40;
@@ -68,17 +68,17 @@ struct alignas(64) StepPorts {
 };
 static_assert(sizeof(StepPorts) == 64);
 
-/// A connection by its name, the same on both of its ends.
+/// The name of a connection, equal on both of its ends.
 struct TracedConnection {
   int32_t writer = 0;
   int32_t reader = -1;  // -1: a multicast
   uint16_t tag = 0;
   uint16_t group = 0;
-  uint8_t form = 0;  // several FIFOs may join the same ends: 0 the usual, 1 lines alone; on devices 2 LL, 3 LL128
+  uint8_t form = 0;  // several FIFOs may connect the same ends: 0 Simple, 1 inline; on devices 2 LL, 3 LL128
   friend constexpr auto operator<=>(const TracedConnection&, const TracedConnection&) = default;
 };
 
-/// What is the same in every execution of an instruction.
+/// The constant data of an instruction.
 struct TracedInstruction {
   Verb verb = Verb::kWait;
   uint8_t flags = 0;  // InstructionFlags
@@ -89,7 +89,7 @@ struct TracedInstruction {
   friend bool operator==(const TracedInstruction&, const TracedInstruction&) = default;
 };
 
-/// What a call became: the planner's choice, and the instructions of this rank.
+/// The plan of a call: the planner's choice, and the instructions of this rank.
 struct TracedPlan {
   OperationShape shape;
   std::string algorithm, protocol, reason;

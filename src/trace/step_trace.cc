@@ -31,7 +31,7 @@ StepTrace::StepTrace(const TraceIdentity& identity, StepRecord* records, uint64_
 StepTrace::~StepTrace() { munmap(records_, capacity() * sizeof(StepRecord)); }
 
 uint16_t StepTrace::add_plan(TracedPlan plan) {
-  if (plans_.size() == kMaxPlans) {  // keeps the lanes of none: its instructions cannot be told any more
+  if (plans_.size() == kMaxPlans) {  // has no lanes: its instructions cannot be identified any more
     TracedPlan rest;
     rest.reason = fmt::format("one of the plans after the first {}, which a trace has no numbers for", kMaxPlans);
     plans_.push_back(std::move(rest));

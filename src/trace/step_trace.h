@@ -1,12 +1,11 @@
-// StepTrace: the full trace of one rank's communicator, a ring of StepRecords and the plans that they refer to.
+// StepTrace: the full trace of one rank's communicator, a ring of StepRecords and their plans.
 //
-// There is one ring for each driver role and not for each thread: whoever executes instructions of a communicator holds
-// its driver role (engine/queue.h), so there is one writer at a time however many threads take turns, a communicator's
-// records stand in the order in which they happened, and a thread that comes and goes needs no ring. On the path of an
-// instruction there is no lock and no allocation; a plan is described once, at its first use. When the ring is full the
-// oldest records are overwritten, and how many is counted and reported.
+// There is one ring per driver role, not per thread. A thread must hold the driver role (engine/queue.h) to execute
+// instructions of a communicator. Therefore there is one writer at a time, a communicator's records are in order, and
+// temporary threads need no ring. The path of an instruction has no lock and no allocation; a plan is described once,
+// at its first use. A full ring overwrites the oldest records; their number is counted and reported.
 //
-// Thread safety: belongs to the communicator's driver, but for the caller's spans.
+// Thread safety: belongs to the communicator's driver, except for the caller's spans.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +22,20 @@
 
 namespace rondo {
 
-/// Whose trace it is.
+/// The identity of a trace.
 struct TraceIdentity {
-  uint64_t communicator = 0;  // the same on all its ranks
+  uint64_t communicator = 0;  // equal on all its ranks
   int32_t rank = 0;
   int32_t nranks = 0;
 };
 
-/// How long one instruction of one lane has been waiting, and for what. Reset when the instruction is executed.
+/// The waiting time of one lane's instruction, by reason. Reset when the instruction is executed.
 struct LaneWait {
   uint64_t begin_ticks = 0, since_ticks = 0;
   uint64_t waited_ticks[kNumWaitReasons] = {};
   WaitReason reason = WaitReason::kNone;
 
-  /// It was tried at `now` and not ready.
+  /// It was tried at `now` and was not ready.
   void blocked(WaitReason why, uint64_t now) {
     if (why == reason) [[likely]] return;
     if (reason == WaitReason::kNone) begin_ticks = now;
@@ -60,20 +59,20 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// Tells traces apart, so that a number given out by an earlier one is not taken for ours.
+  /// Distinguishes traces: a program's number from an earlier trace is not valid in this one.
   uint64_t serial() const { return serial_; }
-  /// The plan's number. The last number stands for all plans that find no more room.
+  /// The plan's number. The last number is shared by all plans beyond the limit.
   uint16_t add_plan(TracedPlan plan);
 
-  /// The place of the next record; the oldest one's when the ring is full.
+  /// The place of the next record; the oldest one's if the ring is full.
   StepRecord& next() {
-    // Stores become visible in order: a record's line that had to be fetched first would hold up the next message.
+    // Stores become visible in order: fetching the record's line late would delay the next message.
     __builtin_prefetch(&records_[(num_written_ + kRecordsAhead) & mask_], 1);
     return records_[num_written_++ & mask_];
   }
-  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done; `what` has all but
-  /// kind and times. Forgets the wait. The fields are set at once: one by one, those that share a word would wait for
-  /// one another.
+  /// Writes the record of an instruction that was ready at `ready_ticks` and has just been done; `what` has everything
+  /// but kind and times. Resets the wait. All fields are set at once: single stores to fields of one word would wait
+  /// for each other.
   void add(const StepRecord& what, LaneWait& wait, uint64_t ready_ticks, uint64_t done_ticks) {
     uint64_t begin_ticks = ready_ticks, data_ticks = 0, room_ticks = 0, order_ticks = 0;
     if (wait.reason != WaitReason::kNone) {
@@ -102,7 +101,7 @@ class StepTrace {
               .send_step = what.send_step};
     last_ticks_ = done_ticks;
   }
-  /// When the operation's last instruction was done; 0: there is none since it began. For a driver that does not pause.
+  /// End of the operation's latest instruction; 0: none since it began. For a driver that does not pause.
   uint64_t last_ticks() const { return last_ticks_; }
   void begin_operation() { last_ticks_ = 0; }
 
@@ -116,8 +115,8 @@ class StepTrace {
   /// Gives the communicator its number, which may be unknown when the trace starts.
   void name(uint64_t communicator) { identity_.communicator = communicator; }
 
-  /// Writes everything so far into `path`, by way of a temporary file beside it; recording may go on. `why`: the reason
-  /// of an error's dump, empty otherwise. Errors: kSystem with the path and the errno's text. O(records).
+  /// Writes everything so far to `path`, through a temporary file next to it; recording may continue. `why`: the error
+  /// that caused the dump, else empty. Errors: kSystem with the path and the errno's text. O(records).
   Status write(const std::string& path, std::string_view why) const;
 
  private:
@@ -136,7 +135,7 @@ class StepTrace {
   uint64_t spans_lost_ = 0;
 };
 
-/// Where a trace of the given communicator goes: `directory`/rank-R-comm-C.rtrace; the `session`-th trace of one
+/// The path of a trace of this communicator: `directory`/rank-R-comm-C.rtrace. The `session`-th trace of one
 /// communicator, counted from 0, has .S before the ending from the second on.
 std::string trace_path(const std::string& directory, const TraceIdentity& identity, uint32_t session);
 

@@ -128,7 +128,7 @@ TracedPlan get_plan(ByteReader& r) {
   return p;
 }
 
-// From the beginning of its count to 146 years later, so that differences and a little more fit into 64 bits.
+// From the clock's zero to 146 years later: differences then fit into 64 bits with a margin.
 bool can_be(const ClockPair& p, int64_t offset_ns) {
   constexpr int64_t kMost_ns = int64_t{1} << 62;
   const auto within = [](int64_t ns) { return ns >= 0 && ns < kMost_ns; };
@@ -136,7 +136,7 @@ bool can_be(const ClockPair& p, int64_t offset_ns) {
          within(p.realtime_ns + offset_ns);
 }
 
-// What the records say must be there: the plan, its instruction, times that do not run backwards over the word's end.
+// Checks a record's references: the plan, its instruction, times that do not overflow.
 const char* fault_of(const TraceFile& file, const StepRecord& r) {
   if (r.plan >= file.plans.size()) return "names a plan that is not there";
   const auto& lanes = file.plans[r.plan].lanes;
