@@ -30,9 +30,9 @@ BindTo bind_from_name(std::string_view name) {
 Expected<Binding> choose_binding(const HostTopology& host, std::span<const RankCpus> ranks, size_t rank, BindTo to) {
   HostTopology mine = host;
   for (Pu& pu : mine.pus)
-    pu.allowed = true;  // the ranks' masks say what is allowed, this process's own may be narrower
+    pu.allowed = true;  // the ranks' masks define the allowed CPUs; this process's own mask may be narrower
   restrict_pus(mine, numbers_of(ranks[rank].cpus));
-  // Only the NUMA node of the GPU matters here: a stand-in for the GPU that has it.
+  // Only the NUMA node of the GPU matters here: add a placeholder GPU on that node.
   std::vector<int> gpus;
   size_t among = 0, index = 0;
   for (size_t r = 0; r < ranks.size(); ++r) {

@@ -19,7 +19,7 @@ std::string word_in(const fs::path& file) {
   return word;
 }
 
-/// "32768K" of the kernel; 0 when it is no size.
+/// The kernel's "32768K"; 0 if it is not a size.
 uint64_t parse_size(const std::string& text) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -10,7 +10,7 @@
 namespace rondo {
 namespace {
 
-// Domains have four digits here and eight in NVML, and letters either case.
+// Domains have four digits here and eight in NVML; letters may be upper or lower case.
 struct PciAddress {
   unsigned domain = 0, bus = 0, device = 0, function = 0;
   bool operator==(const PciAddress&) const = default;
@@ -28,7 +28,7 @@ int node_of_os(const HostTopology& host, int os) {
 }
 
 std::vector<int> ancestors(const HostTopology& host, int at) {
-  std::vector<int> chain;  // the device itself first
+  std::vector<int> chain;  // starts with the device itself
   for (; at >= 0; at = host.pci[static_cast<size_t>(at)].parent) chain.push_back(at);
   return chain;
 }

@@ -37,8 +37,8 @@ Expected<std::string> host_xml(const HostSource&) { return missing(); }
 
 namespace {
 
-// X(name): what is used of hwloc, by its own declarations. The inline functions of its headers would call the library
-// as if it were linked, so the few that are needed stand below.
+// X(name): the functions of hwloc in use, with hwloc's own declarations. The inline functions of its headers would call
+// the library as if it were linked; the few needed ones are reimplemented below.
 #define RONDO_HWLOC(X)            \
   X(get_api_version)              \
   X(topology_init)                \
@@ -130,12 +130,12 @@ bool takes_synthetic(const std::string& description) {
   return t.ok() && hwloc().topology_set_synthetic(t->get(), description.c_str()) == 0;
 }
 
-// hwloc says only that the whole is wrong: the first level with which a beginning of it fails is named.
+// hwloc only reports that the description is wrong. Names the first level at which a prefix of it fails.
 Status name_wrong_level(const std::string& description) {
   std::string so_far;
   int level = 0;
   for (size_t at = 0; at < description.size();) {
-    size_t end = at, depth = 0;  // blanks inside of parentheses belong to the level
+    size_t end = at, depth = 0;  // blanks inside parentheses belong to the level
     for (; end < description.size() && (depth > 0 || description[end] != ' '); ++end)
       depth += description[end] == '(' ? 1 : description[end] == ')' && depth > 0 ? -1 : 0;
     const std::string word = description.substr(at, end - at);
@@ -185,7 +185,7 @@ class Reader {
       const char* model = info_of(p, "CPUModel");
       host_.packages.push_back({os(p), model != nullptr ? model : ""});
     }
-    if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines and boards state none
+    if (host_.packages.empty()) host_.packages.push_back({});  // some virtual machines and boards have none
     read_nodes();
     read_cores();
     read_caches();
@@ -208,7 +208,7 @@ class Reader {
       found.push_back(o);
     }
   }
-  // The package that holds all these CPUs; -1: several do.
+  // The package with all these CPUs; -1: several packages.
   int package_of(hwloc_const_cpuset_t cpus) const {
     if (hwloc().bitmap_iszero(cpus)) return -1;
     const auto packages = all(HWLOC_OBJ_PACKAGE);
@@ -217,7 +217,7 @@ class Reader {
       if (hwloc().bitmap_isincluded(cpus, p->cpuset)) return index(p);
     return -1;
   }
-  // Where several nodes hold a CPU (memory of several kinds), the one of the fewest CPUs, then the first.
+  // If several nodes contain a CPU (memory of several kinds), the node with the fewest CPUs, then the first.
   int node_of(hwloc_const_cpuset_t cpus) const {
     hwloc_obj_t best = nullptr;
     for (hwloc_obj_t n : all(HWLOC_OBJ_NUMANODE))
@@ -251,7 +251,7 @@ class Reader {
   void read_cores() {
     const auto pus = all(HWLOC_OBJ_PU), cores = all(HWLOC_OBJ_CORE);
     host_.pus.resize(pus.size());
-    for (hwloc_obj_t c : cores.empty() ? pus : cores) add_core(c, pus);  // no cores stated: each PU is one
+    for (hwloc_obj_t c : cores.empty() ? pus : cores) add_core(c, pus);  // no cores: each PU is one
   }
 
   void read_caches() {
@@ -303,7 +303,9 @@ class Reader {
   }
 
   void read_io(hwloc_obj_t o, int parent) {
-    if (o->type == HWLOC_OBJ_MISC || o->type == HWLOC_OBJ_OS_DEVICE) return;  // of PCI devices: read with them
+    if (o->type == HWLOC_OBJ_MISC || o->type == HWLOC_OBJ_OS_DEVICE)
+      return;  // OS devices are read with their PCI
+               // device
     hwloc_obj_t place = non_io_ancestor_of(o);
     PciNode node;
     node.parent = parent;
@@ -327,8 +329,8 @@ class Reader {
     for (hwloc_obj_t c = o->io_first_child; c != nullptr; c = c->next_sibling) read_io(c, self);
   }
 
-  // Display controllers of boards' management chips are no GPUs: what counts is 3D controllers and accelerators,
-  // graphics cards of those who make GPUs to compute with, and whatever a computing interface has found.
+  // GPUs are 3D controllers and accelerators, graphics cards of vendors of computing GPUs, and devices found by a
+  // computing interface. Display controllers of management chips are not GPUs.
   static bool is_gpu(hwloc_obj_t o) {
     constexpr unsigned kNvidia = 0x10de, kAmd = 0x1002, kVga = 0x0300, k3d = 0x0302, kDisplay = 0x0380,
                        kAccelerator = 0x1200;

@@ -17,7 +17,7 @@ std::string times_text(int n) { return n == 1 ? "once" : n == 2 ? "twice" : fmt:
 std::string link_text(double gbps) { return gbps > 0 ? fmt::format(", {:.3g} GB/s", gbps) : ""; }
 
 std::string caches_text(const HostTopology& host) {
-  std::map<std::tuple<int, uint64_t, int>, int> kinds;  // level, size, cores: how many
+  std::map<std::tuple<int, uint64_t, int>, int> kinds;  // (level, size, cores) -> count
   for (const DataCache& c : host.caches) ++kinds[{c.level, c.size_bytes, c.num_cores}];
   std::string text;
   for (const auto& [kind, count] : kinds) {
@@ -28,7 +28,7 @@ std::string caches_text(const HostTopology& host) {
   return text;
 }
 
-// Items of `at` and what is below it; nothing where no GPU and no NIC is.
+// Items of `at` and below it; empty without GPUs and NICs.
 std::vector<PciItem> items_below(const HostTopology& host, const std::vector<std::vector<int>>& children, int at) {
   std::vector<PciItem> parts;
   for (const int child : children[static_cast<size_t>(at)])
@@ -67,7 +67,7 @@ void add_item(const HostTopology& host, const PciItem& item, int depth, std::str
   for (const PciItem& part : item.parts) add_item(host, part, depth + 1, text);
 }
 
-// The cores of a node in a package, and what hangs at it.
+// The cores of a node in a package, and its devices.
 void add_node(const HostTopology& host, int package, int numa, int depth, std::string& text) {
   const NumaNode& node = host.nodes[static_cast<size_t>(numa)];
   std::vector<int> os, allowed;
@@ -88,7 +88,7 @@ void add_node(const HostTopology& host, int package, int numa, int depth, std::s
   for (const PciItem& item : pci_items(host, package, numa)) add_item(host, item, depth + 1, text);
 }
 
-// "0 > 1 > 2", long runs of neighbours in number shortened.
+// "0 > 1 > 2", with long runs of consecutive numbers shortened.
 std::string chain_text(const std::vector<int>& ranks) {
   constexpr size_t kShown = 8;
   std::string text;

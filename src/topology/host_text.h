@@ -1,7 +1,4 @@
-// A host, the places of its ranks, and their ring and tree, as text for people: what `rondo topo` prints and the golden
-// tests keep.
-//
-// Pure.
+// A host, the places of its ranks, and their ring and tree as text, for `rondo topo` and the golden tests. Pure.
 #pragma once
 
 #include <span>
@@ -14,11 +11,11 @@
 namespace rondo {
 
 /// An indented tree: packages, their NUMA nodes, and in these PCIe switches with GPUs and NICs. Cores of a node share a
-/// line, other PCI devices are left out.
+/// line; other PCI devices are omitted.
 std::string describe_host(const HostTopology& host);
-/// A line for each rank.
+/// One line per rank.
 std::string describe_places(const HostTopology& host, std::span<const Placement> places);
-/// Hops that follow one another and cross the same share a line; then how often each kind of link is crossed.
+/// Consecutive hops with the same crossing share a line; then the number of crossings of each kind of link.
 std::string describe_ring(const Hops& hops, std::span<const int> ring);
 std::string describe_tree(const Hops& hops, const TreeOrder& tree);
 
@@ -27,14 +24,14 @@ std::string describe_place(const HostTopology& host, const Placement& place);
 /// "L3 cache", "2 PCIe switches", "socket link (distance 32)"
 std::string hop_text(const Hop& hop);
 
-/// What is drawn of the PCI tree: bridges that join several GPUs and NICs, and these; a port with one thing behind it
-/// is left out. Host bridges count as bridges. `gpu`, `nic`: indices, or -1.
+/// The drawn part of the PCI tree: GPUs, NICs, and bridges that join several of them. A port with a single device is
+/// omitted. Host bridges count as bridges. `gpu`, `nic`: indices, or -1.
 struct PciItem {
   int pci = -1;
   int gpu = -1, nic = -1;
   std::vector<PciItem> parts;
 };
-/// Those of one place; devices whose place is not known have package and numa -1.
+/// The items of one place; devices with unknown place have package and numa -1.
 std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa);
 
 std::string size_text(uint64_t bytes);

@@ -24,7 +24,7 @@ std::optional<Placement> place_of(const HostTopology& host, const cpu_set_t& mas
   return place.core >= 0 ? std::optional(place) : std::nullopt;
 }
 
-// Ranks that are joined by hops of a faster kind than the slowest of all.
+// Groups of ranks joined by hops faster than the slowest kind.
 std::vector<int> groups_of(const Hops& hops) {
   const int n = hops.num_ranks();
   Crossing slowest = Crossing::kNothing;
@@ -59,12 +59,12 @@ std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const 
   for (size_t i = 0; i < n; ++i) borders += group_at(i) != group_at(i + n - 1) ? 1 : 0;
   const auto groups =
       static_cast<size_t>(std::count_if(order.groups.begin(), order.groups.end(), [&, r = 0](int g) mutable {
-        return g == r++;  // named by its first rank
+        return g == r++;  // groups are named by their first rank
       }));
-  // One group, each rank a group of its own: all are alike. More borders than groups: the ring leaves one and comes
-  // back, as it may where nearness is no tree.
+  // One group, or only groups of one: no structure. More borders than groups: the ring enters a group twice, which is
+  // possible if nearness is not a tree.
   if (groups < 2 || groups == n || borders != groups) return std::nullopt;
-  // From the border on at which rank 0's group begins; backwards, if rank 0 then begins it.
+  // Rotates the ring to the border where rank 0's group begins; reverses it if rank 0 is then first.
   const auto from_own_border = [&] {
     size_t i = 0;
     while (group_at(i) != order.groups[0] || group_at(i + n - 1) == order.groups[0]) ++i;

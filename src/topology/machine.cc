@@ -29,7 +29,7 @@ bool read_number(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// One line cut into words; "a b" in quotes is one, also behind a key. Nothing when a quote is left open.
+// Splits a line into words; "a b" in quotes is one word, also after a key. Nothing for an unclosed quote.
 std::optional<std::vector<std::string>> words_of(std::string_view line) {
   std::vector<std::string> words;
   std::string word;
@@ -87,7 +87,7 @@ class Parser {
     return wrong(fmt::format("unknown word {}", kind));
   }
 
-  // Calls set(key, value) for "key=value"; set says whether it knows the key and likes the value.
+  // Calls set(key, value) for "key=value"; set returns false for an unknown key or a wrong value.
   template <class Set>
   Status each(std::span<const std::string> words, const Set& set) {
     for (const std::string& word : words) {

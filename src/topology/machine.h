@@ -1,17 +1,17 @@
-// A description of a host's GPUs: what lies between them, as plain data. probe.h makes one of this machine; a text file
-// holds one of another, so that anybody can see what rondo would choose there.
+// A host's GPUs and the links between them, as plain data. probe.h reads this machine; a text file describes another
+// one, so that rondo's choices for it can be shown.
 //
-// The text is made of lines "word key=value ...", in this order, '#' begins a comment:
+// The text has lines "word key=value ...", in this order; '#' begins a comment:
 //
 //   machine  host=NAME cpu=intel|amd|arm|other driver=12.4 nvml=550.54.15|none iommu=on|off|unknown acs=on|off|unknown
 //   device   0 name="NVIDIA H100" uuid=GPU-... pci=0000:1b:00.0 capability=9.0 multiprocessors=132 memory_gib=80
 //            memory_gbps=3352 pcie=gen5x16 numa=0 switch_links=18 [mig=yes]          (one line)
 //   pair     0 1 access=yes|no atomics=yes|no nvlinks=4 path=pix [refused="why"]
-//            both directions; * is every device; a later line adds to what an earlier one says of a pair
+//            both directions; * is every device; a later line adds to earlier lines of a pair
 //   rank     host=0 process=1 device=0 [container=1]
-//            optional: who communicates
+//            optional: the communicating ranks
 //
-// What is not said is what the structs below begin with. Thread safety: values.
+// Missing values have the defaults of the structs below. Thread safety: values.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace rondo {
 
-/// What PCIe puts between two devices; NVML's levels and NCCL's names. Ordered: later is farther.
+/// The PCIe path between two devices; NVML's levels and NCCL's names. Ordered: later is farther.
 enum class PciPath : uint8_t {
   kSameBoard,   // loc
   kOneSwitch,   // pix: at most one PCIe switch
@@ -43,24 +43,24 @@ enum class Known : uint8_t { kNo, kYes, kUnknown };
 
 struct GpuDevice {
   std::string name;
-  std::string uuid;  // as NVML and nvidia-smi write it
+  std::string uuid;  // as NVML and nvidia-smi print it
   std::string pci;   // domain:bus:device.function
   int capability_major = 0, capability_minor = 0;
   int multiprocessors = 0;
   double memory_gib = 0;
-  double memory_gbps = 0;                   // of its memory, reading and writing together; 0: unknown
-  int pcie_generation = 0, pcie_lanes = 0;  // of its slot, at best; 0: unknown
+  double memory_gbps = 0;                   // of its memory, sum of reads and writes; 0: unknown
+  int pcie_generation = 0, pcie_lanes = 0;  // of its slot, maximum; 0: unknown
   int numa_node = -1;                       // -1: unknown
   int switch_links = 0;                     // NVLinks to an NVSwitch
   bool mig = false;                         // a slice of a device in MIG mode
 };
 
 struct GpuPair {
-  bool access = false;   // the driver lets one read and write the other's memory
-  bool atomics = false;  // and do atomics there
+  bool access = false;   // the driver lets each read and write the other's memory
+  bool atomics = false;  // and use atomics there
   int nvlinks = 0;       // directly between the two
   PciPath path = PciPath::kUnknown;
-  std::string refused;  // without access: why, as NVML says; empty: unknown
+  std::string refused;  // without access: NVML's reason; empty: unknown
 };
 
 struct GpuMachine {
@@ -68,8 +68,8 @@ struct GpuMachine {
   CpuVendor cpu = CpuVendor::kOther;
   int driver_version = 0;         // 12040 is 12.4
   std::string nvml_version;       // the kernel driver's; empty: no NVML
-  Known iommu = Known::kUnknown;  // translates what devices address
-  Known acs = Known::kUnknown;    // switches send what devices write to each other up to the processor
+  Known iommu = Known::kUnknown;  // it translates the devices' addresses
+  Known acs = Known::kUnknown;    // switches redirect writes between devices up to the processor
   std::vector<GpuDevice> devices;
   std::vector<GpuPair> pairs;  // [a * devices.size() + b]
 
@@ -77,17 +77,17 @@ struct GpuMachine {
   GpuPair& pair(size_t a, size_t b) { return pairs[a * devices.size() + b]; }
 };
 
-/// Where a rank runs.
+/// The place of a rank.
 struct RankPlace {
-  uint64_t host = 0;  // the same number: the same host
+  uint64_t host = 0;  // equal numbers: one host
   uint64_t process = 0;
-  uint32_t device = 0;     // of GpuMachine::devices, on hosts that are the machine described
-  uint64_t container = 0;  // the same number: one may open the other's IPC handles and files
+  uint32_t device = 0;     // index into GpuMachine::devices, if `host` is the described machine
+  uint64_t container = 0;  // equal numbers: each can open the other's IPC handles and files
 };
 
 struct GpuScene {
   GpuMachine machine;
-  std::vector<RankPlace> ranks;  // empty: one process for each device
+  std::vector<RankPlace> ranks;  // empty: one process per device
 };
 
 /// Errors: kInvalidArgument naming line and word.

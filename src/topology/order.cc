@@ -8,7 +8,7 @@
 namespace rondo {
 namespace {
 
-constexpr uint32_t kNvlinkShare = 36;  // NVML's most links: a multiple of what devices have
+constexpr uint32_t kNvlinkShare = 36;  // NVML's maximum number of links: a multiple of the devices' link counts
 
 uint32_t node_distance(const HostTopology& host, int a, int b) {
   if (host.node_distances.empty() || a < 0 || b < 0) return 1;
@@ -18,7 +18,7 @@ uint32_t node_distance(const HostTopology& host, int a, int b) {
   return std::max({at(a, b), at(b, a), 1u});
 }
 
-// Of two places on NUMA nodes of packages; -1 where it is not known.
+// The hop between two places on NUMA nodes of packages; -1 if unknown.
 Hop hop_of_nodes(const HostTopology& host, int package_a, int numa_a, int package_b, int numa_b) {
   if (package_a != package_b) return {Crossing::kSocketLink, node_distance(host, numa_a, numa_b)};
   if (numa_a != numa_b) return {Crossing::kNumaLink, node_distance(host, numa_a, numa_b)};
@@ -46,25 +46,26 @@ Hop hop_of_gpus(const HostTopology& host, const HostGpu& a, const HostGpu& b) {
     case PciPath::kUnknown: break;
   }
   const Hop hop = hop_of_nodes(host, a.package, a.numa, b.package, b.numa);
-  // That neither place is known says nothing for their being near.
+  // Two unknown places are not assumed to be near.
   return hop.crossing == Crossing::kNumaNode && way.path != PciPath::kUnknown ? Hop{Crossing::kSocketLink, 1} : hop;
 }
 
-// Ranks by nearness: a cluster holds smaller ones, joined to one another by hops of one kind. Single linkage.
+// Clusters of ranks by nearness: a cluster consists of smaller ones that are joined by hops of one kind. Single
+// linkage.
 struct Cluster {
   std::vector<int> ranks;  // ascending
   std::vector<size_t> parts;
   Hop hop;
 };
 struct Clusters {
-  std::vector<Cluster> all;  // the last holds all ranks
-  bool is_tree = true;       // every hop is that of the smallest cluster that holds both ends
+  std::vector<Cluster> all;  // the last one has all ranks
+  bool is_tree = true;       // every hop equals that of the smallest cluster with both ends
 };
 
 Clusters cluster(const Hops& hops) {
   const int n = hops.num_ranks();
   Clusters c;
-  std::vector<size_t> of(static_cast<size_t>(n));  // the largest cluster so far of each rank
+  std::vector<size_t> of(static_cast<size_t>(n));  // each rank's largest cluster so far
   for (int r = 0; r < n; ++r) {
     of[static_cast<size_t>(r)] = c.all.size();
     c.all.push_back({{r}, {}, {}});
@@ -75,8 +76,7 @@ Clusters cluster(const Hops& hops) {
   std::sort(pairs.begin(), pairs.end(), [&](const auto& x, const auto& y) {
     return std::tuple(hops.at(x.first, x.second), x) < std::tuple(hops.at(y.first, y.second), y);
   });
-  std::vector<size_t> merged(c.all.size() +
-                             static_cast<size_t>(n));  // of a cluster: the part that its group is named by
+  std::vector<size_t> merged(c.all.size() + static_cast<size_t>(n));  // for a cluster: the part that names its group
   for (size_t at = 0; at < pairs.size();) {
     const Hop hop = hops.at(pairs[at].first, pairs[at].second);
     std::iota(merged.begin(), merged.end(), size_t{0});
@@ -86,7 +86,7 @@ Clusters cluster(const Hops& hops) {
     };
     for (; at < pairs.size() && hops.at(pairs[at].first, pairs[at].second) == hop; ++at) {
       const size_t x = of[static_cast<size_t>(pairs[at].first)], y = of[static_cast<size_t>(pairs[at].second)];
-      if (x == y) c.is_tree = false;  // nearer ways join them already
+      if (x == y) c.is_tree = false;  // nearer paths already join them
       else merged[std::max(find(x), find(y))] = std::min(find(x), find(y));
     }
     const size_t before = c.all.size();
@@ -96,7 +96,7 @@ Clusters cluster(const Hops& hops) {
     for (const size_t part : of)
       if (!seen[part]) seen[part] = true, ++parts_of[find(part)];
     seen.assign(before, false);
-    for (int r = 0; r < n; ++r) {  // in the order of ranks: so parts stand in the order of their first
+    for (int r = 0; r < n; ++r) {  // in rank order, therefore parts are in the order of their first ranks
       const size_t part = of[static_cast<size_t>(r)], root = find(part);
       if (parts_of[root] < 2) continue;
       if (group_of[root] == SIZE_MAX) {
@@ -119,7 +119,7 @@ void walk(const Clusters& c, size_t at, std::vector<int>& ring) {
   for (const size_t part : c.all[at].parts) walk(c, part, ring);
 }
 
-// best(visited, last): the cheapest way from `last` through all that is not visited, back to rank 0. Bit r - 1: rank r.
+// best(visited, last): the cheapest path from `last` through all unvisited ranks back to rank 0. Bit r - 1: rank r.
 class ExactRing {
  public:
   explicit ExactRing(const Hops& hops) : hops_(hops), others_(hops.num_ranks() - 1) {
@@ -167,7 +167,7 @@ class ExactRing {
   std::vector<OrderCost> best_;
 };
 
-// Turns a stretch around wherever that is cheaper. True when it did.
+// Reverses a range wherever that is cheaper. True if it did.
 bool two_opt(const Hops& hops, std::vector<int>& ring) {
   const size_t n = ring.size();
   bool any = false;
@@ -186,7 +186,7 @@ bool two_opt(const Hops& hops, std::vector<int>& ring) {
   return any;
 }
 
-// Moves a stretch of one to three ranks elsewhere, either way around. True when it did.
+// Moves a range of one to three ranks elsewhere, possibly reversed. True if it did.
 bool move_stretch(const Hops& hops, std::vector<int>& ring) {
   const size_t n = ring.size();
   bool any = false;
@@ -220,7 +220,7 @@ class TreeBuilder {
  public:
   TreeBuilder(const Hops& hops, const Clusters& clusters, TreeOrder& tree) : hops_(hops), c_(clusters), tree_(tree) {}
 
-  // Joins the parts of a cluster, beginning with the one that holds the root, then the ranks within each.
+  // Joins the parts of a cluster, starting with the root's part, then the ranks within each part.
   void grow(size_t at, int root) {
     const Cluster& cluster = c_.all[at];
     std::vector<size_t> open = cluster.parts;
@@ -234,7 +234,7 @@ class TreeBuilder {
     joined.emplace_back(*first, root);
     open.erase(first);
     constexpr size_t kFanOut = 2;
-    for (const size_t most : {kFanOut, open.size()})  // a mesh may leave no other way than one with a wider fan-out
+    for (const size_t most : {kFanOut, open.size()})  // a mesh may require a wider fan-out
       for (size_t i = 0; i < joined.size() && !open.empty(); ++i)
         for (size_t k = 0; k < most && join_one(joined[i], cluster.hop, open, joined); ++k) {
         }
@@ -242,7 +242,7 @@ class TreeBuilder {
   }
 
  private:
-  // A part that a hop of the cluster's kind leads to, from this part's root rather than from its other ranks.
+  // Finds a part connected by a hop of the cluster's kind, preferably from this part's root.
   bool join_one(std::pair<size_t, int> from, const Hop& hop, std::vector<size_t>& open,
                 std::vector<std::pair<size_t, int>>& joined) {
     std::vector<int> ends = {from.second};
@@ -303,7 +303,7 @@ std::vector<int> ring_order(const Hops& hops) {
   const Clusters clusters = cluster(hops);
   std::vector<int> ring;
   walk(clusters, clusters.all.size() - 1, ring);
-  constexpr int kMostRounds = 100;  // each makes it cheaper: few are needed
+  constexpr int kMostRounds = 100;  // each round makes it cheaper: few are needed
   for (int round = 0; !clusters.is_tree && round < kMostRounds; ++round) {
     const bool turned = two_opt(hops, ring), moved = move_stretch(hops, ring);
     if (!turned && !moved) break;

@@ -1,21 +1,21 @@
-// The order of ranks in rings and trees, so that slow links are crossed as seldom as can be. Pure functions of the hops
-// between places; all ranks that start from equal places get equal orders.
+// The order of ranks in rings and trees with the fewest crossings of slow links. Pure functions of the hops between
+// places: ranks that start from equal places get equal orders.
 //
-// Cost. A hop crosses one kind of link, its slowest (Crossing), at a distance. Two orders are compared by the sum of
-// distances over the slowest kind of link, then over the next slower one, and so on: a single hop less between sockets
-// outweighs anything within them. Where all distances are equal, that is the number of crossings.
+// Cost. A hop crosses one kind of link, its slowest (Crossing), at a distance. Orders are compared by the sum of
+// distances over the slowest kind of link, then over the next slower one, and so on: one hop less between sockets
+// outweighs everything within them. With equal distances this is the number of crossings.
 //
-// Ring: a closed way through all ranks, from rank 0. Up to kMostExact ranks the cheapest of all (dynamic programming
-// over subsets, Held and Karp 1962), of equal ones the first in the order of their ranks. Beyond, the ranks are
-// clustered by nearness and walked through cluster by cluster, then improved by 2-opt and by moving short stretches.
-// Where nearness is a tree, as in caches, NUMA nodes, packages and PCIe switches, the walk is already the cheapest: k
-// groups at some level are joined by k hops (2 groups by 2: there and back), and less cannot be.
+// Ring: a closed path through all ranks, from rank 0. Up to kMostExact ranks it is the cheapest (dynamic programming
+// over subsets, Held and Karp 1962); among equals, the first in rank order. Beyond, the ranks are clustered by
+// nearness, visited cluster by cluster, and then improved by 2-opt and by moving short ranges. If nearness is a tree
+// (caches, NUMA nodes, packages, PCIe switches), the visit is already the cheapest: k groups at a level need k hops (2
+// groups need 2: there and back).
 //
 // Tree: always the cheapest, a minimum spanning tree: k groups are joined by k - 1 hops. Of these it is a shallow one:
-// within each cluster the next smaller clusters form a binary tree, and the cluster's root leads it.
+// within each cluster the next smaller clusters form a binary tree, led by the cluster's root.
 //
 //        ring over 2 sockets of 4        tree
-//      0 - 1 - 2 - 3 === 4 - 5 - 6 - 7   0 --- 1 --- 3      === crosses the sockets' link
+//      0 - 1 - 2 - 3 === 4 - 5 - 6 - 7   0 --- 1 --- 3      === crosses the link between sockets
 //      ||                            ||  |\--- 2
 //      \\============================//  \==== 4 --- 5 --- 7
 //                                              \---- 6
@@ -34,11 +34,11 @@
 
 namespace rondo {
 
-/// The slowest that lies between two ranks, slower ones later.
+/// The slowest link between two ranks, slower ones later.
 enum class Crossing : uint8_t {
   kNothing,     // one core, or one GPU
   kNvlink,      // NVLinks, straight or through an NVSwitch
-  kCache,       // a cache that both share
+  kCache,       // a shared cache
   kPciSwitch,   // PCIe switches below one host bridge
   kHostBridge,  // a host bridge: the processor's own PCIe
   kNumaNode,    // the memory of one NUMA node, or its several host bridges
@@ -50,8 +50,8 @@ std::string_view crossing_name(Crossing crossing);  // "socket link"
 
 struct Hop {
   Crossing crossing = Crossing::kNothing;
-  /// Between NUMA nodes what firmware states, else 1; PCIe: how many switches; a cache: its level; NVLinks: 36 / how
-  /// many.
+  /// Between NUMA nodes the firmware's value, else 1; PCIe: number of switches; cache: its level; NVLinks: 36 / their
+  /// number.
   uint32_t distance = 1;
   auto operator<=>(const Hop&) const = default;
 };
@@ -79,7 +79,7 @@ class Hops {
   std::vector<Hop> hops_;
 };
 
-/// Sums of distances, the slowest kind of link first: compares as the comment above says.
+/// Sums of distances, the slowest kind of link first, compared as described above.
 struct OrderCost {
   std::array<int64_t, kNumCrossings> sums{};
   auto operator<=>(const OrderCost&) const = default;
@@ -96,21 +96,21 @@ struct OrderCost {
 
 inline constexpr int kMostExact = 12;
 
-/// The ranks in the order of the ring, rank 0 first; the last is followed by rank 0.
-/// O(2^n n^2) up to kMostExact ranks, then about O(n^2) for each improvement.
+/// The ranks in ring order, rank 0 first; the last one is followed by rank 0. O(2^n n^2) up to kMostExact ranks, then
+/// about O(n^2) per improvement.
 std::vector<int> ring_order(const Hops& hops);
 
 struct TreeOrder {
   int root = 0;
   std::vector<int> parents;                // -1: the root
-  std::vector<std::vector<int>> children;  // slower links first, so that what takes longest starts first
+  std::vector<std::vector<int>> children;  // slower links first, to start the longest transfers first
 };
 /// O(n^2 log n).
 TreeOrder tree_order(const Hops& hops, int root = 0);
 
 OrderCost ring_cost(const Hops& hops, std::span<const int> ring);
 OrderCost tree_cost(const Hops& hops, const TreeOrder& tree);
-/// How many hops cross each kind of link, by Crossing. A ring of two has two hops, of one none.
+/// Number of hops over each kind of link, by Crossing. A ring of two has two hops, a ring of one has none.
 std::array<int, kNumCrossings> ring_crossings(const Hops& hops, std::span<const int> ring);
 std::array<int, kNumCrossings> tree_crossings(const Hops& hops, const TreeOrder& tree);
 

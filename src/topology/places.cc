@@ -20,7 +20,7 @@ std::vector<int> allowed_cores(const HostTopology& host) {
   std::vector<int> cores;
   for (size_t c = 0; c < host.cores.size(); ++c)
     if (!allowed_of(host, host.cores[c]).empty()) cores.push_back(static_cast<int>(c));
-  // hwloc numbers cores along the machine; a description by hand may not.
+  // hwloc numbers cores along the machine; a handwritten description may not.
   std::stable_sort(cores.begin(), cores.end(), [&](int a, int b) {
     const Core &x = host.cores[static_cast<size_t>(a)], &y = host.cores[static_cast<size_t>(b)];
     return std::tie(x.package, x.numa) < std::tie(y.package, y.numa);
@@ -28,8 +28,8 @@ std::vector<int> allowed_cores(const HostTopology& host) {
   return cores;
 }
 
-// How many of n ranks each core gets. In round k every core with more than k PUs gets one; a round that has too few
-// ranks left spreads them evenly. When all PUs have a rank it begins again.
+// Number of ranks for each core, n in total. In round k every core with more than k PUs gets one; a round with too few
+// ranks spreads them evenly. When all PUs have a rank it starts again.
 std::vector<int> deal(const HostTopology& host, const std::vector<int>& cores, int n) {
   std::vector<int> quota(cores.size(), 0);
   for (size_t round = 0; n > 0; ++round) {
@@ -130,7 +130,7 @@ Expected<std::vector<Placement>> place_ranks(const HostTopology& host, const Pla
     places = place_on(host, cores, request.num_ranks);
   } else {
     places.resize(request.gpus.size());
-    std::map<std::vector<int>, std::vector<size_t>> ranks_of;  // by the cores that they share
+    std::map<std::vector<int>, std::vector<size_t>> ranks_of;  // by shared cores
     std::vector<bool> away(places.size(), false);
     for (size_t r = 0; r < places.size(); ++r) {
       const int g = request.gpus[r];

@@ -1,8 +1,6 @@
-// What links carry, in GB/s of one direction: what a kernel's copy may expect, which lies below what is printed on the
-// box. From NCCL's public source (github.com/NVIDIA/nccl, src/graph/topo.h, ncclTopoNVLinkBw and PCI_BW); beside them
-// the nominal rates of NVIDIA's architecture white papers and of the PCIe base specifications.
-//
-// Pure.
+// Link rates in GB/s of one direction: the expected rate of a kernel's copy, below the nominal rate. From NCCL's public
+// source (github.com/NVIDIA/nccl, src/graph/topo.h, ncclTopoNVLinkBw and PCI_BW), with the nominal rates of NVIDIA's
+// architecture white papers and of the PCIe base specifications. Pure.
 #pragma once
 
 #include "topology/machine.h"
@@ -28,11 +26,11 @@ constexpr double pcie_gbps(int generation, int lanes) {
   return gbps;
 }
 
-/// What of a slot's rate is left when a processor forwards between devices: Intel's cut it into packets of 64 bytes
-/// (NCCL's INTEL_P2P_OVERHEAD, 6/5).
+/// The remaining share of a slot's rate if a processor forwards between devices: Intel's processors cut the data into
+/// packets of 64 bytes (NCCL's INTEL_P2P_OVERHEAD, 6/5).
 constexpr double forwarded_share(CpuVendor cpu) { return cpu == CpuVendor::kIntel ? 5.0 / 6 : 1.0; }
 
-/// The link between sockets, at its slowest in a generation that still runs (NCCL's SKL_QPI_BW, AMD_ZEN12_BW, ARM_BW).
+/// The link between sockets, for the slowest generation still in use (NCCL's SKL_QPI_BW, AMD_ZEN12_BW, ARM_BW).
 constexpr double socket_gbps(CpuVendor cpu) {
   switch (cpu) {
     case CpuVendor::kIntel: return 10.0;

@@ -10,7 +10,7 @@
 namespace rondo {
 namespace {
 
-// The lower of two rates of which 0 is unknown.
+// The lower of two rates; 0 is unknown.
 double slower(double a, double b) { return a == 0 || b == 0 ? 0 : std::min(a, b); }
 
 double slot_gbps(const GpuDevice& a, const GpuDevice& b) {
@@ -29,7 +29,8 @@ LinkChoice through_host(const GpuMachine& m, size_t a, size_t b, std::string rea
   c.kind = LinkKind::kHost;
   c.reason = std::move(reason);
   c.staging = StagingPlace::kHostMemory;
-  // One writes to memory while the other reads it, each over its own slot; the socket link carries one of the two.
+  // One device writes to memory while the other reads it, each over its own slot; the socket link carries one of the
+  // two.
   c.expected_gbps = slot_gbps(m.devices[a], m.devices[b]);
   if (a != b && m.pair(a, b).path == PciPath::kSystem && c.expected_gbps != 0)
     c.expected_gbps = std::min(c.expected_gbps, socket_gbps(m.cpu));
@@ -49,7 +50,7 @@ LinkChoice same_device(const GpuDevice& device, const RankPlace& a, const RankPl
   return c;
 }
 
-// Why P2P cannot be between two devices, whatever is wished; empty: it can.
+// The reason why P2P is impossible between two devices, whatever the preference; empty: possible.
 std::string impossible(const GpuMachine& m, const RankPlace& a, const RankPlace& b) {
   // MIG user guide, "Application Considerations": no P2P, neither by PCIe nor by NVLink.
   if (m.devices[a.device].mig || m.devices[b.device].mig) return "MIG slices cannot reach each other";
@@ -67,7 +68,7 @@ PciPath default_level(const GpuMachine& m) {
   return m.cpu == CpuVendor::kAmd && m.devices.size() <= kFew ? PciPath::kSystem : PciPath::kSwitches;
 }
 
-// Why P2P over PCIe is suspicious; empty: it is not.
+// The reason to distrust P2P over PCIe; empty: none.
 std::string suspicion(const GpuMachine& m) {
   if (m.iommu == Known::kYes && m.acs == Known::kYes) return "the IOMMU translates and ACS redirects";
   if (m.iommu == Known::kYes) return "the IOMMU translates";

@@ -1,18 +1,18 @@
-// What rondo uses between two ranks on GPUs, and why: pure functions of a description (machine.h), so that every choice
-// can be read and tested without the machine. All ranks of a communicator must decide from the same description.
+// The link between two ranks on GPUs, with the reason: pure functions of a description (machine.h), which can be read
+// and tested without the machine. All ranks of a communicator must decide from the same description.
 //
-// In order:
+// In this order:
 //   1. another host                     nothing here: another transport
 //   2. the same device                  its own memory; another process maps it (CUDA IPC)
-//   3. P2P that cannot be               host memory: MIG slices, no access by the driver, other containers
-//   4. P2P that is not wanted           host memory: RONDO_P2P=0, or farther than RONDO_P2P_LEVEL
+//   3. P2P impossible                   host memory: MIG slices, no access by the driver, other containers
+//   4. P2P not preferred                host memory: RONDO_P2P=0, or farther than RONDO_P2P_LEVEL
 //   5. NVLink or NVSwitch               P2P
-//   6. PCIe as far as the level         P2P; where IOMMU or ACS are suspected, a self-test decides at run time
+//   6. PCIe up to the level             P2P; if IOMMU or ACS are suspected, a self-test decides at run time
 //
-// Where nobody sets the level it is NCCL's (src/graph/paths.cc): pxb, since processors forward what devices send to
-// each other slower than what they send to memory; sys for two AMD-hosted devices.
+// The default level is NCCL's (src/graph/paths.cc): pxb, because processors forward data between devices more slowly
+// than to memory; sys for two AMD-hosted devices.
 //
-// Bandwidths are what to expect of one direction of a pair alone, for people and as the planner's start; rates.h has
+// Bandwidths are expectations for one direction of a single pair, for display and as the planner's start; rates.h has
 // their sources. They are not measurements. Thread safety: pure.
 #pragma once
 
@@ -38,7 +38,7 @@ enum class LinkKind : uint8_t {
 };
 std::string_view link_name(LinkKind kind);
 
-/// Where the rings between two ranks lie. Whoever reads finds its data near; whoever writes pushes.
+/// The memory of the rings between two ranks. Readers have their data near; writers push.
 enum class StagingPlace : uint8_t { kNone, kReaderDevice, kHostMemory };
 std::string_view staging_name(StagingPlace place);
 
@@ -48,21 +48,21 @@ struct LinkWishes {
   bool nvlink_only = false;      // RONDO_P2P_LEVEL=nvl
   bool stream_engine = false;    // RONDO_DEVICE_ENGINE=stream
 };
-/// From the texts of RONDO_P2P ("0", "1" or empty), RONDO_P2P_LEVEL (loc, nvl, pix, pxb, phb, node, sys or empty) and
+/// From the values of RONDO_P2P ("0", "1" or empty), RONDO_P2P_LEVEL (loc, nvl, pix, pxb, phb, node, sys or empty) and
 /// RONDO_DEVICE_ENGINE (stream or empty). Errors: kInvalidArgument naming the variable.
 Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, std::string_view engine);
 
 struct LinkChoice {
   LinkKind kind = LinkKind::kNone;
   std::string reason;
-  double expected_gbps = 0;  // 10^9 bytes a second in one direction; 0: unknown
-  bool direct = false;       // kernels and copies reach the other's buffers, once these are mapped
-  bool ll128 = false;        // a warp's store of 128 bytes arrives whole
-  bool self_test = false;    // try it before use, and use host memory where it fails
+  double expected_gbps = 0;  // 10^9 bytes per second in one direction; 0: unknown
+  bool direct = false;       // kernels and copies can access the other's buffers, once mapped
+  bool ll128 = false;        // a warp's store of 128 bytes arrives as a whole
+  bool self_test = false;    // test it before use, and use host memory if it fails
   StagingPlace staging = StagingPlace::kNone;
 };
 
-/// Of two different ranks, whose devices are the machine's; symmetric. O(1).
+/// For two different ranks on devices of the machine; symmetric. O(1).
 LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const RankPlace& b, const LinkWishes& wishes);
 
 enum class EngineKind : uint8_t { kInterpreter, kStream };
@@ -70,12 +70,12 @@ enum class EngineKind : uint8_t { kInterpreter, kStream };
 struct EngineChoice {
   EngineKind kind = EngineKind::kStream;
   std::string reason;
-  uint32_t most_blocks = 0;  // kInterpreter: of a rank's launch, so that all fit their device together
+  uint32_t most_blocks = 0;  // kInterpreter: blocks of a rank's launch, so that all fit on their device together
 };
 
-/// For all ranks of a communicator on one host. `least_blocks`: what a rank's interpreter cannot do without;
-/// `blocks_per_multiprocessor`: how many of its blocks fit one. Ranks of other communicators are not known here: what
-/// they launch counts against the same devices. O(ranks squared).
+/// For all ranks of a communicator on one host. `least_blocks`: the minimum of a rank's interpreter;
+/// `blocks_per_multiprocessor`: how many of its blocks fit on one. Ranks of other communicators are unknown here, but
+/// their launches use the same devices. O(ranks squared).
 EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
                            uint32_t blocks_per_multiprocessor, const LinkWishes& wishes);
 
