@@ -15,7 +15,7 @@ Expected<std::optional<int>> device_of(const Config& config) {
   RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
   if (config.device >= 0) return std::optional<int>(config.device);
   cuda::Device device = 0;
-  if (d->context_get_device(&device) != cuda::kSuccess) device = 0;  // no context yet: as CUDA's runtime has it
+  if (d->context_get_device(&device) != cuda::kSuccess) device = 0;  // no context yet: the default of CUDA's runtime
   return std::optional<int>(device);
 }
 
@@ -45,7 +45,7 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
   if (through_host) world.stream_slot_bytes = 256 * 1024;  // pinned memory is scarce
   world.wide_lines = wide_lines && !through_host;
   if (link_gigabytes_per_s > 0) world.link_gigabytes_per_s = link_gigabytes_per_s;
-  GpuMachine machine;  // as far as the engine depends on it: the devices in use
+  GpuMachine machine;  // only the devices in use
   std::vector<RankPlace> places;
   std::vector<const CudaTransport::DeviceOfRank*> known, processes;
   auto index_of = [](auto& list, const auto& same) {
@@ -63,13 +63,13 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
   }
   LinkWishes wishes;
   wishes.stream_engine = engine_wish == 2;
-  // One block of each multiprocessor is certain to be resident beside those of the other ranks; a ring has three lanes.
+  // One block per multiprocessor always fits next to the blocks of other ranks. A ring has three lanes.
   const EngineChoice choice = select_engine(machine, places, 3, 1, wishes);
   if (engine_wish == 1 && choice.kind == EngineKind::kStream)
     return Status(StatusCode::kUnsupported,
                   fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
   world.resident_blocks = choice.most_blocks;
-  const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no kernel that waits
+  const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no waiting kernel
   world.engine =
       alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
   world.engine_reason = alone ? "one rank: nobody to wait for" : choice.reason;
@@ -85,8 +85,8 @@ std::string uuid_text(const cuda::Uuid& uuid) {
   return text;
 }
 
-// What the description of this machine says of two ranks' devices; where it does not know one of them (another process
-// may see other devices), the self-test alone decides.
+// The link between two ranks' devices by this machine's description. If it does not have one of them (another process
+// may see other devices), only the self-test decides.
 DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, const CudaTransport::DeviceOfRank& a,
                        const CudaTransport::DeviceOfRank& b) {
   DeviceLink link;
@@ -96,7 +96,7 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
     const std::string uuid = uuid_text(d.uuid);
     return static_cast<uint32_t>(std::find_if(machine.devices.begin(), machine.devices.end(),
                                               [&](const GpuDevice& g) {
-                                                return g.uuid.ends_with(uuid);  // behind GPU- or MIG-
+                                                return g.uuid.ends_with(uuid);  // after GPU- or MIG-
                                               }) -
                                  machine.devices.begin());
   };
@@ -127,17 +127,17 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLa
   options.host_number = hosts.host(rank);
   options.may_peer = settings.device_peers != 0;
   options.wishes = {settings.device_channels, settings.device_engine, settings.device_direct};
-  // An error here is a description without devices: the self-tests decide then.
+  // After an error the description has no devices, and the self-tests decide.
   auto probed = probe_machine();
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
   auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
-  const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings' table has checked it
+  const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings table has checked it
   RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
                                                            [&](const auto& a, const auto& b) {
                                                              return choose_link(machine, link_wishes, a, b);
                                                            }));
   CudaTransport& t = *side->transport_;
-  // Rank 0's wishes count for all; all ranks see the same devices.
+  // Rank 0's preferences apply to all. All ranks see the same devices.
   RONDO_TRY_ASSIGN(DeviceWorld world,
                    device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
@@ -145,7 +145,7 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLa
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
   auto engine =
       DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
-  // Whoever has none says so, or the others would wait for it in their first call.
+  // A rank without an engine reports it. Otherwise the others would wait for it in their first call.
   std::vector<std::string> all;
   RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));
   RONDO_TRY(engine.status());
@@ -167,8 +167,8 @@ Expected<void*> DeviceSide::alloc(uint64_t bytes, const CudaTransport::Gather& g
   return transport_->alloc_shared(bytes, gather, install());
 }
 
-// Calls under way may touch what ends here: when this rank's are done it touches nobody's memory, and by their exit
-// credits nobody touches its own. Their errors are their waiters'.
+// Running calls may use the memory that ends here. When this rank's calls are done, it touches no other rank's memory,
+// and their exit credits ensure that no other rank touches its own. Errors go to the callers that wait.
 void DeviceSide::finish_calls() {
   if (transport_->regions().reach() == SharedRegions::Reach::kAgreed) (void)engine_->drain();
 }

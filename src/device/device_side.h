@@ -1,7 +1,5 @@
-// DeviceSide: what a communicator of device memory has beside its host transport: connections on devices, and the
-// engine that runs its calls there.
-//
-// Thread safety: as DeviceEngine.
+// DeviceSide: the device part of a communicator of device memory: connections on devices, and the engine that runs its
+// calls there. It stands next to the host transport. Thread safety: as DeviceEngine.
 #pragma once
 
 #include <memory>
@@ -17,14 +15,14 @@ namespace rondo {
 
 class DeviceSide {
  public:
-  /// Collective over all ranks; `host` must outlive it. Errors: of any rank, naming it.
+  /// Collective over all ranks. `host` must outlive it. Returns the error of any rank, with its rank.
   static Expected<std::unique_ptr<DeviceSide>> create(Rank rank, const HostLayout& hosts, int ordinal, Transport& host,
                                                       const Settings& settings, const KernelTable& host_kernels,
                                                       const CudaTransport::Gather& gather);
   int ordinal() const { return ordinal_; }
   DeviceEngine& engine() { return *engine_; }
   CudaTransport& transport() { return *transport_; }
-  // As Communicator's; collective where the ranks are processes.
+  // As in Communicator. Collective if the ranks are processes.
   Expected<void*> alloc(uint64_t bytes, const CudaTransport::Gather& gather);
   Status free(void* ptr, const CudaTransport::Gather& gather);
   Status register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather);
@@ -39,13 +37,13 @@ class DeviceSide {
   std::unique_ptr<DeviceEngine> engine_;
 };
 
-/// Which device a rank's Config names: none for host memory. Errors: kUnsupported (no driver).
+/// The device that a rank's Config selects; nullopt for host memory. Errors: kUnsupported (no driver).
 Expected<std::optional<int>> device_of(const Config& config);
-/// The same for all ranks of a process: empty for host memory. Errors also kInvalidArgument (their number).
+/// The same for all ranks of a process; empty for host memory. Errors also: kInvalidArgument (their number).
 Expected<std::vector<int>> devices_of(const Config& config, int nranks);
 
-/// What all ranks derive alike from what each has said of itself. Pure.
-/// engine_wish: 0 free, 1 interpreter, 2 stream. Errors: kUnsupported (the interpreter between processes of a device).
+/// Derives the device world from all ranks' descriptions, equally on all ranks. Pure. engine_wish: 0 free, 1
+/// interpreter, 2 stream. Errors: kUnsupported (the interpreter between processes of a device).
 Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
                                    int engine_wish, bool through_host, bool wide_lines, double link_gigabytes_per_s);
 

@@ -1,4 +1,4 @@
-// Whether a stream is being captured into a graph, and work that is no part of it.
+// Detects graph capture of a stream, and excludes work from it.
 #pragma once
 
 #include "device/driver/driver.h"
@@ -12,7 +12,7 @@ inline bool captures(Stream stream) {
   return status == kCaptureActive;
 }
 
-/// Setting up copies and allocates, also while the caller's stream is captured: none of that is part of the graph.
+/// Set-up copies and allocates, also while the caller's stream is captured. This keeps it out of the graph.
 class OutsideCapture {
  public:
   OutsideCapture() { driver()->thread_exchange_capture_mode(&mode_); }

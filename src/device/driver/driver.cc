@@ -10,17 +10,17 @@
 namespace rondo::cuda {
 namespace {
 
-constexpr int kOldestVersion = 12000;  // cuLaunchKernelEx, and streams' memory operations without a module parameter
+constexpr int kOldestVersion = 12000;  // for cuLaunchKernelEx, and stream memory operations without a module parameter
 
-// What became of the search for libcuda. Made once and never again: a driver does not appear while a process runs.
+// Result of the search for libcuda. Made once: a driver does not appear while a process runs.
 struct Found {
   Driver table;
-  std::string why_not;  // empty: the table is complete and cuInit has succeeded
+  std::string why_not;  // empty if the table is complete and cuInit succeeded
 };
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// The driver's name and text of an error, from a table that may lack the functions.
+// The driver's name and text of an error. The table may lack these functions.
 std::string error_text(const Driver* d, Result result) {
   const char *name = nullptr, *text = nullptr;
   if (d != nullptr && d->error_name != nullptr) d->error_name(result, &name);
@@ -42,14 +42,14 @@ std::string missing_symbols(void* library, Driver& table) {
 std::string open_driver(Driver& table) {
   if (const char* wish = std::getenv("RONDO_CUDA"); wish != nullptr && std::strcmp(wish, "0") == 0)
     return "CUDA is turned off (RONDO_CUDA=0)";
-  // Never closed: the driver has threads and handlers of its own.
+  // Never closed: the driver has its own threads and handlers.
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* text = dlerror();
     return fmt::format("no NVIDIA driver: {}", text != nullptr ? text : "libcuda.so.1 cannot be opened");
   }
   const std::string missing = missing_symbols(library, table);
-  // The version first: it is what an old driver's user can act on.
+  // Check the version first: it is the error that a user can fix.
   int version = 0;
   if (table.driver_version != nullptr && table.driver_version(&version) == kSuccess && version < kOldestVersion)
     return fmt::format("the NVIDIA driver is of CUDA {}, {} is needed", version_text(version),
@@ -64,7 +64,7 @@ std::string open_driver(Driver& table) {
 
 const Found& found() {
   static const Found* const result = [] {
-    auto* f = new Found;  // lives as long as the process: handles are given back in destructors that run late
+    auto* f = new Found;  // never freed: destructors that run late still return handles
     f->why_not = open_driver(f->table);
     return f;
   }();
@@ -112,7 +112,7 @@ CurrentContext::CurrentContext(Context context) {
 }
 
 CurrentContext::~CurrentContext() {
-  if (changed_) driver()->context_set_current(before_);  // fails only where the process is ending
+  if (changed_) driver()->context_set_current(before_);  // fails only when the process ends
 }
 
 }  // namespace rondo::cuda

@@ -1,13 +1,12 @@
-// The CUDA driver, opened at run time: one table of its functions, so that one build runs with and without a GPU and
-// needs no CUDA header. rondo uses the driver's interface alone, no runtime library: a stream or an event of the CUDA
-// runtime is one of the driver, and whoever calls us has the device's primary context current.
+// The CUDA driver, opened at run time as one table of functions, so that one build runs with and without a GPU and
+// needs no CUDA header. rondo uses only the driver API, not the runtime library. Streams and events of the CUDA runtime
+// are driver objects. The caller has the device's primary context current.
 //
-// driver() is the process's table: libcuda.so.1, found at the first call, or none, and then why_no_driver() says what
-// is missing. Tests put a table of their own in its place (set_driver): tests/support/fake_cuda plays devices on the
-// host.
+// driver() is the process's table: libcuda.so.1, opened at the first call. If it is missing, why_no_driver() gives the
+// reason. Tests replace the table (set_driver): tests/support/fake_cuda implements fake devices on the host.
 //
-// Types are the driver's own, by size and meaning; tests/cuda/driver_abi.cu compares them with NVIDIA's header.
-// Thread safety: driver() and why_no_driver() from any thread; set_driver before the first communicator.
+// Types equal the driver's in size and meaning; tests/cuda/driver_abi.cu compares them with NVIDIA's header. Thread
+// safety: driver() and why_no_driver() from any thread; set_driver before the first communicator.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +51,7 @@ struct IpcEventHandle {
   char bytes[64];
 };
 
-/// CUlaunchAttribute: 8 bytes of id and padding, 64 of value.
+/// CUlaunchAttribute: 8 bytes of id and padding, 64 bytes of value.
 struct LaunchAttribute {
   int id;
   int pad;
@@ -76,7 +75,7 @@ struct LaunchConfig {
   unsigned num_attributes;
 };
 inline constexpr int kLaunchCooperative = 2, kLaunchPriority = 8,
-                     kLaunchCompletionEvent = 12;  // drivers from 12.3 on
+                     kLaunchCompletionEvent = 12;  // drivers since 12.3
 
 /// CUstreamBatchMemOpParams: one wait or write of 32 or 64 bits in a stream.
 union BatchMemOp {
@@ -115,14 +114,14 @@ inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEven
 inline constexpr unsigned kHostAllocPortable = 1, kHostAllocMapped = 2, kHostRegisterPortable = 1,
                           kHostRegisterMapped = 2;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
-inline constexpr unsigned kEventRecordExternal = 1, kEventWaitExternal = 1;  // under capture: a node of the graph
+inline constexpr unsigned kEventRecordExternal = 1, kEventWaitExternal = 1;  // under capture: a graph node
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2;
 inline constexpr int kCaptureModeGlobal = 0, kCaptureModeThreadLocal = 1, kCaptureModeRelaxed = 2;
 inline constexpr unsigned kUserObjectNoDestructorSync = 1, kGraphUserObjectMove = 1;
 inline constexpr int kFuncMaxThreadsPerBlock = 0, kFuncSharedBytes = 1, kFuncLocalBytes = 3, kFuncNumRegs = 4,
                      kFuncMaxDynamicShared = 8;
 
-// X(member, symbol, arguments): what we call of libcuda, under the names that it exports.
+// X(member, symbol, arguments): the used functions of libcuda, with their exported names.
 #define RONDO_CUDA_DRIVER(X)                                                                                          \
   X(init, cuInit, (unsigned flags))                                                                                   \
   X(driver_version, cuDriverGetVersion, (int* version))                                                               \
@@ -198,24 +197,24 @@ struct Driver {
 #undef RONDO_X
 };
 
-/// The table after cuInit, or nullptr: no library, no device, too old (12.0 is needed).
+/// The table after cuInit, or nullptr: no library, no device, or too old (12.0 is needed).
 const Driver* driver();
-/// Why driver() is nullptr, in words; empty when it is not.
+/// The reason why driver() is nullptr, or an empty string.
 std::string why_no_driver();
-/// Tests: everything goes to this table from now on; nullptr: to the real one again.
+/// For tests: uses this table from now on; nullptr: the real one again.
 void set_driver(const Driver* table);
 
 /// driver(), or kUnsupported with why_no_driver().
 Expected<const Driver*> need_driver();
 
-/// kSystem (out of device memory: kExhausted) with the driver's name and text of the error, and what failed.
-/// kSuccess: ok.
+/// kSystem (out of device memory: kExhausted) with the driver's name and text of the error, and the failed operation.
+/// Ok for kSuccess.
 Status check(Result result, const char* what);
 
-/// Makes a device's context current for a scope, and puts back what was current before.
+/// Makes a device's context current in a scope, and then restores the previous one.
 class CurrentContext {
  public:
-  /// Needs a driver(). Whether it worked says status().
+  /// Needs a driver(). status() returns the result.
   explicit CurrentContext(Context context);
   ~CurrentContext();
   CurrentContext(const CurrentContext&) = delete;

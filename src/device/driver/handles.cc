@@ -10,7 +10,7 @@ struct Here {
   Context context;
 };
 
-// The driver and the current context, which whatever is made belongs to.
+// The driver and the current context, in which new objects are made.
 Expected<Here> here() {
   RONDO_TRY_ASSIGN(const Driver* d, need_driver());
   Context context = nullptr;

@@ -1,11 +1,8 @@
-// What rondo owns of the CUDA driver, as values that give it back: primary contexts, device memory, pinned host memory,
-// streams, events.
+// Owning handles of CUDA driver objects: primary contexts, device memory, pinned host memory, streams, events.
 //
-// Each remembers the context in which it was made and is given back in that one, whichever is current then. Errors of
-// giving back are passed over: they come from a process that is ending, or repeat what an operation has reported
-// already. Giving back memory waits for the device (cuMemFree does), so it has no place between operations.
-//
-// Thread safety: values; the driver below is thread-safe.
+// Each handle remembers its context and is released in it, whichever context is current then. Errors of a release are
+// ignored: they come from a process that is ending, or repeat an operation's error. Releasing memory waits for the
+// device (cuMemFree does), so do not do it between operations. Thread safety: values; the driver below is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +13,7 @@
 
 namespace rondo::cuda {
 
-/// A value that is moved, not copied, with the context that it belongs to.
+/// A move-only handle with its context.
 template <class Handle>
 class Owned {
  public:
@@ -34,7 +31,7 @@ class Owned {
   Context context_ = nullptr;
 };
 
-/// A device's primary context, retained.
+/// A retained primary context of a device.
 class PrimaryContext {
  public:
   PrimaryContext() = default;
@@ -56,7 +53,7 @@ class PrimaryContext {
   Context context_ = nullptr;
 };
 
-/// Device memory of the current context (cuMemAlloc: legacy, so that IPC handles work).
+/// Device memory of the current context. Uses the legacy cuMemAlloc, so that IPC handles work.
 class DeviceMemory : Owned<DevicePtr> {
  public:
   DeviceMemory() = default;
@@ -81,13 +78,13 @@ class DeviceMemory : Owned<DevicePtr> {
   size_t bytes_ = 0;
 };
 
-/// Pinned host memory that all devices see.
+/// Pinned host memory that all devices can access.
 class PinnedMemory : Owned<void*> {
  public:
   PinnedMemory() = default;
   /// bytes > 0; zeroed. Errors as DeviceMemory.
   static Expected<PinnedMemory> make(size_t bytes);
-  /// Whose contents are undefined: for regions of which only a part may ever be used.
+  /// With undefined contents, for regions that may be used only in part.
   static Expected<PinnedMemory> make_unset(size_t bytes);
   ~PinnedMemory();
   PinnedMemory(PinnedMemory&&) noexcept = default;
@@ -101,7 +98,7 @@ class PinnedMemory : Owned<void*> {
   T* as() const {
     return static_cast<T*>(handle_);
   }
-  /// The same memory as kernels of the current context at make() see it.
+  /// The memory's device address in the context that was current at make().
   DevicePtr on_device() const { return on_device_; }
   size_t size_bytes() const { return bytes_; }
 
@@ -111,11 +108,11 @@ class PinnedMemory : Owned<void*> {
   DevicePtr on_device_ = 0;
 };
 
-/// Memory of the caller's, pinned for a while.
+/// The caller's memory, pinned temporarily.
 class RegisteredMemory : Owned<void*> {
  public:
   RegisteredMemory() = default;
-  /// Errors: kUnsupported (no driver), kSystem (registered already, among others).
+  /// Errors: kUnsupported (no driver), kSystem (for example already registered).
   static Expected<RegisteredMemory> make(std::span<std::byte> memory);
   ~RegisteredMemory();
   RegisteredMemory(RegisteredMemory&&) noexcept = default;
@@ -127,15 +124,15 @@ class RegisteredMemory : Owned<void*> {
   DevicePtr on_device_ = 0;
 };
 
-/// Copies into device memory and returns when the bytes are there, for every stream. cuMemcpyHtoD alone returns when
-/// they have been read from pageable memory, and streams that do not wait for the default one do not wait for the rest.
+/// Copies to device memory and returns when the bytes are visible to every stream. cuMemcpyHtoD returns when pageable
+/// memory has been read, and streams that do not wait for the default stream do not wait for the rest.
 Status upload(Stream stream, DevicePtr to, const void* from, size_t bytes);
 
 /// A stream of the current context that does not wait for the legacy default stream.
 class OwnedStream : Owned<Stream> {
  public:
   OwnedStream() = default;
-  /// A lower number is a higher priority, 0 the lowest. Errors: kUnsupported (no driver), kSystem.
+  /// Lower numbers have higher priority; 0 is the lowest. Errors: kUnsupported (no driver), kSystem.
   static Expected<OwnedStream> make(int priority = 0);
   ~OwnedStream();
   OwnedStream(OwnedStream&&) noexcept = default;
@@ -147,7 +144,7 @@ class OwnedStream : Owned<Stream> {
   OwnedStream(Stream stream, Context context) : Owned(stream, context) {}
 };
 
-/// An event of the current context; with times it is slower.
+/// An event of the current context. With times it is slower.
 class OwnedEvent : Owned<Event> {
  public:
   enum class Times { kNo, kYes };

@@ -6,7 +6,7 @@ namespace rondo {
 
 #if defined(RONDO_HAVE_CUDA_IMAGES)
 
-// cuda_images.inc is made by cmake/cuda.cmake: RONDO_IMAGE(name, kind, path of the fatbin) for each image.
+// cmake/cuda.cmake generates cuda_images.inc: RONDO_IMAGE(name, kind, path of the fatbin) for each image.
 #define RONDO_IMAGE(name, kind, path)              \
   asm(".pushsection .rodata,\"a\"\n"               \
       ".balign 64\n"                               \

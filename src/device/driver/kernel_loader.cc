@@ -65,7 +65,7 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   }
   const std::lock_guard lock(mutex_);
   auto& [begun, side] = begun_[std::this_thread::get_id()];
-  if (!told.empty() && side.context() == nullptr) {  // before the launch: making it may wait for the device
+  if (!told.empty() && side.context() == nullptr) {  // before the launch, because making it may wait for the device
     RONDO_TRY_ASSIGN(side, cuda::OwnedStream::make());
   }
   if (begun.context() == nullptr) {

@@ -1,7 +1,6 @@
-// DeviceBoard: what a rank of a device communicator shows the others in host memory: where its staging memory lies and
-// which halves of connections it has made there; and the flags of the stream engine, which streams wait for.
-//
-// Thread safety: one writer, its owner, but for the flags; entries are published by their key, with release.
+// DeviceBoard: the part of a device communicator's status page in host memory. It shows the other ranks this rank's
+// staging memory and its halves of connections, and contains the stream engine's flags.
+// Thread safety: only the owner writes, except the flags. A stored key publishes an entry with release.
 #pragma once
 
 #include <atomic>
@@ -13,15 +12,15 @@
 
 namespace rondo {
 
-/// One block of a rank's staging memory, as the others can open it.
+/// One block of a rank's staging memory, as other ranks open it.
 struct SlabEntry {
-  uint64_t bytes;             // 0: not there yet; stored with release, last
+  uint64_t bytes;             // 0: not there yet; stored last, with release
   cuda::DevicePtr address;    // in the owner's process
-  uint64_t on_host;           // 1: pinned host memory, at `address` in the owner's host region
-  cuda::IpcMemHandle handle;  // of device memory
+  uint64_t on_host;           // 1: pinned host memory, at offset `address` in the owner's host region
+  cuda::IpcMemHandle handle;  // for device memory
 };
 
-/// A half of a connection: a reader's inbox (lines and data), or a writer's counters, or all of a multicast.
+/// A half of a connection: a reader's inbox (lines and data), a writer's counters, or a whole multicast.
 struct HalfEntry {
   uint64_t key;  // 0: free
   uint32_t slab, counters_slab;

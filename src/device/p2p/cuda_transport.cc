@@ -1,4 +1,4 @@
-// The memory of connections: slabs of a rank's device, what is carved from them, and how peers find it.
+// The memory of connections: slabs of a rank's device memory, their parts, and how peers find them.
 #include "device/p2p/cuda_transport.h"
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 namespace rondo {
 namespace {
 
-// A rank's half of a connection on its board. kInbox: lines and data, made by the reader; kOutbox: the counters, made
-// by the writer, and of a multicast everything; kStream: slots of the stream engine, made by the reader.
+// A rank's half of a connection on its board. kInbox: lines and data, made by the reader. kOutbox: counters, made by
+// the writer, or all of a multicast. kStream: slots of the stream engine, made by the reader.
 enum class Half : uint64_t { kInbox = 1, kOutbox = 2, kStream = 3 };
 
 uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other) {
@@ -23,9 +23,9 @@ uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other
 
 }  // namespace
 
-// Memory of this rank, as a slab that the peers can open.
+// Allocates memory of this rank as a slab that peers can open.
 Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
-  RONDO_CHECK(!on_host);  // there is one, made with the communicator
+  RONDO_CHECK(!on_host);  // the only one was made with the communicator
   if (num_slabs_ == DeviceBoard::kMaxSlabs)
     return Status(
         StatusCode::kExhausted,
@@ -38,7 +38,7 @@ Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_h
   SlabEntry& entry = board_of(rank_).slabs[num_slabs_];
   entry.address = memory.get();
   entry.on_host = 0;
-  // Peers of this process do not need the handle; whether others can open it, they will see.
+  // Peers of this process do not need the handle. Others will see whether they can open it.
   if (shares_with_processes())
     RONDO_TRY(cuda::check(d->ipc_get_mem_handle(&entry.handle, memory.get()), "cuIpcGetMemHandle"));
   std::atomic_ref<uint64_t>(entry.bytes).store(bytes, std::memory_order_release);
@@ -64,11 +64,11 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
   rest.offset += bytes;
   rest.at += bytes;
   rest.bytes -= bytes;
-  if (on_host) std::memset(place.at, 0, bytes);  // as slabs of the device are
+  if (on_host) std::memset(place.at, 0, bytes);  // like slabs of the device
   return place;
 }
 
-// Where a slab of a rank stands as seen from here.
+// Address of a rank's slab in this process.
 Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   auto& slabs = reached_[static_cast<size_t>(owner)];
   if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
@@ -129,9 +129,9 @@ const HalfEntry* CudaTransport::find(Rank owner, uint64_t key) const {
   return nullptr;
 }
 
-// A connection lies on the host when one of its readers, or its writer, cannot reach the other's device.
+// A connection uses host memory if one of its readers, or its writer, cannot reach the other's device.
 bool CudaTransport::through_host(const ConnectionKey& key) const {
-  if (key.group != kUnicast) return through_host_ || crosses(key);  // equal on all ranks, whoever reads
+  if (key.group != kUnicast) return through_host_ || crosses(key);  // equal on all ranks
   const Rank other = key.writer == rank_ ? key.reader : key.writer;
   return links_[static_cast<size_t>(other)].way == DeviceLink::Way::kHost;
 }
@@ -165,7 +165,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
   const bool unicast = key.group == kUnicast;
   if (crosses(key)) {
     RONDO_TRY_ASSIGN(const auto relayed, relayed_ends(connection));
-    // Writer and readers of a multicast that share a host look into the same memory, as below.
+    // Writer and readers of a multicast on one host use the same memory, as below.
     if (unicast || !is_here(key.writer) || !relayed) return relayed;
   }
   if (key.writer == rank_) RONDO_TRY(make_half(connection, true));
@@ -184,7 +184,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::find_ends(const Devi
 
 Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(const ConnectionKey& key, Rank reader,
                                                                                 uint32_t count, uint64_t slot_bytes) {
-  // A multicast is a connection to each reader here.
+  // A multicast is a separate connection to each local reader.
   if (!is_here(key.writer) || !is_here(reader)) return relayed_slots(key, reader, count, slot_bytes);
   const uint64_t name = pack(key, ConnectionForm::kRing, Half::kStream, key.writer);
   const HalfEntry* entry = find(reader, name);
@@ -195,7 +195,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
                                                         rank_, num_slots_));
     RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
     Place flags;
-    flags.slab = num_slots_;  // of a stream's half the second place names its flags
+    flags.slab = num_slots_;  // for a stream's half the second place holds the index of its flags
     num_slots_ += count;
     RONDO_TRY(publish(name, &data, &flags));
     entry = find(reader, name);
@@ -252,7 +252,7 @@ Status CudaTransport::free(void* ptr) {
   if (!is_allocated(ptr))
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("rank {}: ptr was not made by alloc of this communicator", rank_));
-  cuda::DeviceMemory mine;  // given back without the lock: that may wait for the device
+  cuda::DeviceMemory mine;  // freed without the lock, because that may wait for the device
   const std::lock_guard lock(kept_mutex_);
   auto& all = kept_->device;
   const auto it = std::find_if(all.begin(), all.end(), [&](const cuda::DeviceMemory& m) { return m.as() == ptr; });
@@ -303,7 +303,7 @@ bool CudaTransport::may_be_direct() const {
   }
 }
 
-// Kernels find peers' buffers by the regions' numbers; the host touches none of them.
+// Kernels find peers' buffers by region number. The host does not touch them.
 RemoteAddress CudaTransport::describe(const void* ptr, uint64_t bytes) const {
   const uint32_t region = regions_->find(ptr, bytes);
   if (region == SharedRegions::kNowhere) return {};

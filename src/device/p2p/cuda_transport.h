@@ -1,21 +1,20 @@
-// cuda_p2p: connections whose memory lies on devices, for ranks that are threads or processes of one host, on devices
-// of their own or on the same one. It stands beside the communicator's host transport, which goes on to carry what does
-// not touch data: boards, aborts, deaths.
+// cuda_p2p: connections in device memory, for ranks that are threads or processes of one host, on the same device or
+// different ones. The communicator's host transport still carries status pages, aborts and deaths.
 //
-// Where a connection's parts lie stands in layout.h. A reader makes the inbox of a unicast, a writer its counters, each
-// at its first mention, in its own staging memory, and shows it on its board; the connection is ready when each has
-// found the other's half. Peers of another process open the memory by IPC handle, peers of the same process have it
-// mapped already. When the communicator is made every rank writes into every other's memory and reads it back: pairs
-// for which that fails, or which the topology forbids, get their connections in pinned host memory that both reach, and
-// describe_links() says so.
+// layout.h defines the parts of a connection. For a unicast, the reader makes the inbox and the writer its counters, at
+// first use, in their own staging memory, and each publishes its half on its board. The connection is ready when each
+// has found the other's half. Peers in another process open the memory by IPC handle. In the same process it is already
+// mapped. When the communicator is made, every rank writes to every other rank's memory and reads it back. If that
+// fails for a pair, or the topology forbids it, the pair uses pinned host memory, and describe_links() gives the
+// reason.
 //
-// Where ranks stand on several hosts all of this holds among those of one host. What crosses goes through pinned memory
-// of each end, and the host transport's relay carries it between the two (transport/relay.h). A multicast to all ranks
-// lies in pinned memory that the writer's host shares, and has a copy of its own on every rank of the others.
+// With several hosts this holds among the ranks of each host. Connections between hosts use pinned memory on each side,
+// and the host transport's proxy copies between them (transport/relay.h). A multicast to all ranks is in pinned memory
+// of the writer's host, with a copy on every rank of the other hosts.
 //
-// A rank's memory goes back when no rank can touch it any more (Transport::keep).
+// A rank's memory is freed when no rank can touch it any more (Transport::keep).
 //
-// Thread safety: as Transport; the caller's device context is current in all calls but raise_abort, aborted_by,
+// Thread safety: as Transport. The caller's device context is current in all calls except raise_abort, aborted_by,
 // departed.
 #pragma once
 
@@ -38,12 +37,12 @@
 
 namespace rondo {
 
-/// How two ranks' devices reach each other; src/topology says which it should be, the self-test whether it is.
+/// How two ranks' devices reach each other. src/topology proposes a way, and the self-test checks it.
 struct DeviceLink {
   enum class Way : uint8_t { kSameDevice, kPeer, kHost, kRelay };
   Way way = Way::kHost;
   bool same_process = false;
-  bool whole_lines = false;  // 128-byte line stores arrive whole: LL128
+  bool whole_lines = false;  // 128-byte line stores are atomic: LL128
   double gigabytes_per_s = 0;
   std::string reason;
 };
@@ -51,26 +50,26 @@ struct DeviceLink {
 class CudaTransport final : public Transport {
  public:
   using Gather = SharedRegions::Gather;
-  /// What a rank asks for; rank 0's count.
+  /// A rank's preferences. Rank 0's are used.
   struct Wishes {
-    int32_t channels = 0;  // at most so many; 0: free choice
+    int32_t channels = 0;  // upper limit; 0: free choice
     int32_t engine = 0;    // 0 free choice, 1 interpreter, 2 stream
-    int32_t direct = 1;    // 0: no call goes from buffer to buffer
+    int32_t direct = 1;    // 0: no direct calls from buffer to buffer
   };
   struct Options {
-    int ordinal = 0;       // CUDA's number of this rank's device
-    int host_number = 0;   // which of the communicator's hosts this rank is on
-    bool may_peer = true;  // false: everything that is not on one device goes through host memory
+    int ordinal = 0;       // CUDA ordinal of this rank's device
+    int host_number = 0;   // number of this rank's host in the communicator
+    bool may_peer = true;  // false: host memory is used between different devices
     Wishes wishes;
   };
-  /// What a rank says of its device; the same bytes reach all ranks.
+  /// A rank's description of its device. All ranks receive the same bytes.
   struct DeviceOfRank {
     ProcessName process;
     cuda::Uuid uuid{};
     char pci_bus_id[20] = {};
     char name[64] = {};
-    uint64_t process_mark = 0;  // random; a child of fork has its parent's
-    int32_t host_number = 0;    // perhaps pretended
+    uint64_t process_mark = 0;  // random; a forked child has its parent's
+    int32_t host_number = 0;    // RONDO_HOSTS may override it
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
     int32_t capability = 0;  // 90: sm_90
@@ -82,10 +81,10 @@ class CudaTransport final : public Transport {
     bool same_device(const DeviceOfRank& o) const;
   };
 
-  /// How two ranks' devices should be linked, as far as is known before the test.
+  /// Chooses the link between two ranks' devices, before the self-test.
   using ChooseLink = std::function<DeviceLink(const DeviceOfRank& a, const DeviceOfRank& b)>;
 
-  /// Collective over all ranks; `host` must outlive it. An error of one rank is returned to all, with its rank.
+  /// Collective over all ranks. `host` must outlive it. An error of one rank is returned on all ranks, with its rank.
   static Expected<std::unique_ptr<CudaTransport>> create(Rank rank, int nranks, Transport& host, const Options& options,
                                                          const Gather& gather, const ChooseLink& choose = nullptr);
   ~CudaTransport() override;
@@ -93,7 +92,7 @@ class CudaTransport final : public Transport {
   std::string_view name() const override { return "cuda_p2p"; }
   const std::vector<DeviceOfRank>& devices() const { return devices_; }
   const DeviceLink& link(Rank peer) const { return links_[static_cast<size_t>(peer)]; }
-  /// Of all pairs of ranks, not only this rank's; equal on all ranks.
+  /// For all pairs of ranks, not only this rank's; equal on all ranks.
   bool through_host_somewhere() const { return through_host_ || across_hosts_; }
   bool is_relayed_somewhere() const { return across_hosts_; }
   bool wide_lines_everywhere() const { return wide_lines_; }
@@ -103,52 +102,52 @@ class CudaTransport final : public Transport {
   const DeviceLayout& layout() const { return layout_; }
   cuda::Context context() const { return context_.get(); }
   cuda::Device device() const { return context_.device(); }
-  /// For copies and fills while something is made: waited for at once, and no part of anybody's capture.
+  /// For set-up copies and fills: the host waits for them at once, and no capture includes them.
   cuda::Stream setup_stream() const { return setup_.get(); }
   bool all_in_one_process() const;
-  /// The engine does not touch peers' buffers: may_be_direct() is false from now on. Equal on all ranks.
+  /// From now on the engine touches no peer's buffers: may_be_direct() is false. Equal on all ranks.
   void forbid_direct() { regions_->forbid(); }
-  /// Peers reach whatever buffer this rank passes: a direct call needs no fallback. Equal on all ranks.
+  /// True if peers can reach any buffer of this rank, so that a direct call needs no fallback. Equal on all ranks.
   bool reaches_everything() const { return regions_->reach() == SharedRegions::Reach::kAnything; }
-  /// Memory that ranks have agreed on, and in which of it a buffer lies.
+  /// The memory that ranks have agreed on.
   SharedRegions& regions() { return *regions_; }
-  /// alloc and free that tell the other ranks, where these have to be told: then collective.
+  /// alloc and free that inform the other ranks if necessary; then they are collective.
   Expected<void*> alloc_shared(uint64_t bytes, const Gather& gather, const SharedRegions::Install& install);
   Status free_shared(void* ptr, const Gather& gather);
-  /// Collective likewise: the caller's own memory. Errors: those of SharedRegions.
+  /// Also collective if necessary, for the caller's own memory. Errors: as SharedRegions.
   Status register_memory(void* ptr, uint64_t bytes, const Gather& gather, const SharedRegions::Install& install);
   Status deregister_memory(void* ptr, const Gather& gather);
 
-  /// All channels of a connection's end, once both halves are there; nothing while the other one is missing. Never
-  /// blocks. Channel c is layout().view(form, inbox, counters, readers, c).
+  /// All channels of a connection's end; nullopt while the other half is missing. Never blocks. Channel c is
+  /// layout().view(form, inbox, counters, readers, c).
   struct Ends {
     std::byte* inbox = nullptr;
     std::byte* counters = nullptr;
-    uint32_t readers = 1;  // counters of a channel
+    uint32_t readers = 1;  // counters per channel
   };
   Expected<std::optional<Ends>> find_ends(const DeviceKey& connection);
 
-  /// A slot of staging memory for the stream engine: `bytes` of the reader's, as both ends see it, and its flags.
+  /// Staging slots for the stream engine: the reader's memory, as both ends see it, and its flags.
   struct StreamSlots {
-    std::byte* data = nullptr;   // count slots of slot_bytes
-    SlotFlags* flags = nullptr;  // count of them, host address
+    std::byte* data = nullptr;   // count slots of slot_bytes each
+    SlotFlags* flags = nullptr;  // count flags, host address
     cuda::DevicePtr flags_on_device = 0;
-    bool crosses = false;  // to or from another host: a writer says how long its messages are (SlotFlags::bytes)
+    bool crosses = false;  // between hosts: the writer stores message lengths (SlotFlags::bytes)
   };
-  /// Made by the reader at its first mention; nothing for the writer while the reader has not made it.
+  /// The reader makes them at first use. Returns nullopt to the writer until then.
   Expected<std::optional<StreamSlots>> stream_slots(const ConnectionKey& key, Rank reader, uint32_t count,
                                                     uint64_t slot_bytes);
-  /// Host: sets every flag that a stream may wait for, again and again until the caller's streams are done.
+  /// On the host: sets every flag that a stream may wait for, repeatedly until the caller's streams are done.
   void release_streams();
-  /// Whether calls may be under way from now on: what crosses between hosts moves only while this is so.
+  /// True while calls may run. Messages between hosts move only during that time.
   void attend(bool on) {
     if (Relay* const relay = across_hosts_ ? host_.relay() : nullptr; relay != nullptr) relay->attend(on);
   }
 
-  /// Device memory of this rank that lives as long as any rank may touch it. Zeroed.
+  /// Zeroed device memory of this rank. It lives as long as any rank may touch it.
   Expected<std::byte*> take_memory(uint64_t bytes);
 
-  // Transport. A program that is compiled names its connections; their memory is made when it is lowered (find_ends).
+  // Transport. A compiled program names its connections. Their memory is made when it is lowered (find_ends).
   Expected<FifoView> open_writer(const ConnectionKey&) override { return FifoView(); }
   std::optional<FifoView> open_reader(const ConnectionKey&) override { return std::nullopt; }
   uint32_t counter_index(const ConnectionKey& key, Rank reader) const override {
@@ -182,12 +181,12 @@ class CudaTransport final : public Transport {
     uint64_t offset = 0;
     std::byte* at = nullptr;
   };
-  struct Rest {  // of the slab taken last
+  struct Rest {  // unused rest of the last slab
     uint32_t slab = 0;
     uint64_t offset = 0, bytes = 0;
     std::byte* at = nullptr;
   };
-  struct Kept {  // what the peers may touch as long as any of them lives: by keep()
+  struct Kept {  // memory that peers may touch as long as any of them lives, by keep()
     cuda::PrimaryContext context;
     std::vector<cuda::DeviceMemory> device;
     std::vector<cuda::PinnedMemory> host;
@@ -205,22 +204,22 @@ class CudaTransport final : public Transport {
            : key.group == kGroupHost ? mates_apart_
                                      : across_hosts_;
   }
-  /// Of a rank that is here.
+  /// For a rank on this host.
   std::byte* resolve_here(Rank r, const RemoteAddress& address) const;
   bool shares_with_processes() const { return shared_ != nullptr && shared_->name() != "inproc"; }
-  /// Pinned memory of this rank that its mates reach. The contents are undefined.
+  /// Pinned memory of this rank that its local peers can access. The contents are undefined.
   Expected<std::byte*> share_on_host(uint64_t bytes, RemoteAddress* address);
   Expected<std::optional<Ends>> relayed_ends(const DeviceKey& connection);
   Expected<std::optional<StreamSlots>> relayed_slots(const ConnectionKey& key, Rank reader, uint32_t count,
                                                      uint64_t slot_bytes);
   Expected<std::byte*> take_pinned(uint64_t bytes);
   DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
-  /// Zeroed.
+  /// Returns zeroed memory.
   Expected<Place> carve(uint64_t bytes, bool on_host);
   Expected<Rest> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
-  /// Of this rank's half of a connection, on its board.
+  /// Key of this rank's half of a connection on its board.
   static uint64_t half_name(const DeviceKey& connection, bool as_writer);
   Status publish(uint64_t key, const Place* inbox, const Place* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
@@ -236,25 +235,25 @@ class CudaTransport final : public Transport {
   cuda::PrimaryContext context_;
   cuda::OwnedStream setup_;
   std::shared_ptr<Kept> kept_;
-  mutable std::mutex kept_mutex_;  // guards kept_->device (alloc and free beside calls) and relayed_streams_
+  mutable std::mutex kept_mutex_;  // guards kept_->device (alloc, free) and relayed_streams_
   std::vector<DeviceOfRank> devices_;
-  const Mates mates_;                 // empty: all ranks
-  Transport* const shared_;           // among the mates; nullptr: there are none
+  const Mates mates_;                 // empty: all ranks are local peers
+  Transport* const shared_;           // among local peers; nullptr: none
   std::vector<DeviceBoard*> boards_;  // by rank, as mapped here; nullptr: on another host
   std::vector<cuda::DevicePtr> boards_on_device_;
   std::vector<cuda::RegisteredMemory> registered_;
   std::vector<DeviceLink> links_;
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
-  std::vector<cuda::DevicePtr> opened_;           // by IPC: closed in the end
-  std::unique_ptr<SharedRegions> regions_;        // once the links are settled
+  std::vector<cuda::DevicePtr> opened_;           // by IPC; closed at the end
+  std::unique_ptr<SharedRegions> regions_;        // made after the links are known
   Rest device_rest_, host_rest_, pinned_rest_;
-  struct Relayed {  // an end of a connection that crosses
+  struct Relayed {  // an end of a connection between hosts
     DeviceKey connection;
     Ends ends;
     bool ready = false;
   };
   struct RelayedStream {
-    ConnectionKey key;  // with its reader, also of a multicast
+    ConnectionKey key;  // with its reader, also for a multicast
     StreamSlots slots;
     std::span<SlotFlags> flags;
     bool ready = false;
@@ -266,7 +265,7 @@ class CudaTransport final : public Transport {
   uint64_t staging_bytes_ = 0;
   DeviceLayout layout_;
   bool across_hosts_ = false;  // some ranks share no memory
-  bool mates_apart_ = false;   // nor do those of one host (RONDO_TRANSPORT=ucx)
+  bool mates_apart_ = false;   // ranks of one host share none either (RONDO_TRANSPORT=ucx)
   bool through_host_ = false, wide_lines_ = false;
   double slowest_ = 0;
 };

@@ -1,8 +1,8 @@
 // Sizes of a communicator's device memory, equal on all its ranks, and the places of a connection's parts in it.
 //
-// A connection has one FIFO for each channel. Its parts lie where they are waited for: lines and data of a unicast in
-// the reader's staging memory, the read counters in the writer's; of a multicast everything in the writer's, where each
-// reader looks for itself. What lies on the other side of a link is only ever written, except a multicast's data.
+// A connection has one FIFO per channel. Its parts are in the memory of the rank that polls them: lines and data of a
+// unicast in the reader's staging memory, read counters in the writer's. A multicast is all in the writer's memory,
+// which every reader polls. Memory on the other side of a link is only written, except for a multicast's data.
 //
 // Pure functions and values.
 #pragma once
@@ -13,10 +13,10 @@
 
 namespace rondo {
 
-/// What a connection carries messages in. kRing: lines and a ring of data (Simple). kLines: lines alone (credits).
-/// kWords, kWideLines: slots of the LL and LL128 protocols.
+/// Contents of a connection. kRing: lines and a data ring (Simple). kLines: only lines (credits). kWords, kWideLines:
+/// slots of the LL and LL128 protocols.
 enum class ConnectionForm : uint8_t { kRing, kLines, kWords, kWideLines };
-/// A device's connection: between the same ends there may be one of each form.
+/// Key of a device connection: the same ends may have one connection of each form.
 struct DeviceKey {
   ConnectionKey key;
   ConnectionForm form = ConnectionForm::kRing;
@@ -26,9 +26,9 @@ struct DeviceLayout {
   uint32_t max_channels = 16;
   uint32_t message_bytes = 128 * 1024;  // longest message of a ring
   static constexpr uint32_t kRingLines = 16, kCreditLines = 16, kSlots = 8;
-  static constexpr uint32_t kSlotBytes = 32 * 1024;  // of words and wide lines, flags included
+  static constexpr uint32_t kSlotBytes = 32 * 1024;  // for words and wide lines, with flags
 
-  /// The payload of a slot: half of it beside 4-byte flags, 120 of 128 bytes beside 8-byte flags.
+  /// Payload of a slot: half of it with 4-byte flags, or 120 of every 128 bytes with 8-byte flags.
   static constexpr uint32_t slot_payload(ConnectionForm form) {
     return form == ConnectionForm::kWords ? kSlotBytes / 2 : kSlotBytes / 128 * 120;
   }
@@ -46,18 +46,18 @@ struct DeviceLayout {
       default: return kSlots * kSlotBytes;
     }
   }
-  /// Of one channel, without counters.
+  /// For one channel, without counters.
   uint64_t lines_bytes(ConnectionForm form) const {
     const bool lines = form == ConnectionForm::kRing || form == ConnectionForm::kLines;
     return lines ? uint64_t{num_lines(form)} * sizeof(HeaderLine) : 0;
   }
-  /// Of all channels, data first: multiples of 4 KiB.
+  /// For all channels, data first. A multiple of 4 KiB.
   uint64_t inbox_bytes(ConnectionForm form) const {
     return (max_channels * (data_bytes(form) + lines_bytes(form)) + 4095) / 4096 * 4096;
   }
   uint64_t counters_bytes(uint32_t readers) const { return uint64_t{max_channels} * readers * sizeof(ReadCounter); }
 
-  /// The FIFO of one channel. inbox, counters: where all channels' stand. readers: counters of a channel.
+  /// The FIFO of one channel. inbox, counters: memory of all channels. readers: counters per channel.
   FifoView view(ConnectionForm form, std::byte* inbox, std::byte* counters, uint32_t readers, uint32_t channel) const {
     FifoView v;
     v.num_lines = num_lines(form);

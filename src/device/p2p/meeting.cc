@@ -1,5 +1,5 @@
-// How the devices of a communicator meet: every rank says which device it has and shows its board, tries its links, and
-// all settle on what both ends of a link found.
+// Connects the devices of a communicator: every rank announces its device and its board and tests its links. Then all
+// ranks agree on the links by the results of both ends.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
-constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer that is reached through the host
+constexpr uint64_t kHostBytesPerLink = uint64_t{32} << 20;  // pinned, for each peer reached through the host
 
-constexpr uint64_t kMulticasts = 4;  // of a rank, for which that memory suffices in any case
+constexpr uint64_t kMulticasts = 4;  // multicasts per rank for which that memory is always sufficient
 
-// No two processes have the same, whatever their hosts' numbers are.
+// A random number that identifies the process, even if hosts have equal process ids.
 uint64_t process_mark() {
   static const uint64_t mark = [] {
     std::random_device random;
@@ -27,13 +27,13 @@ uint64_t process_mark() {
   return mark;
 }
 
-struct Hello {  // what a rank says first; its error, if it has one, ends the making on all ranks
+struct Hello {  // a rank's first message; an error in it fails the creation on all ranks
   CudaTransport::DeviceOfRank device;
   RemoteAddress board;
   int32_t error = 0;
   char why[400] = {};
 };
-struct Tested {  // followed by a byte for each rank: 1 when its memory can be written
+struct Tested {  // followed by a byte for each rank: 1 if its memory can be written
   RemoteAddress host_region;
   double slowest = 0;  // GB/s, of this rank's links
   int32_t wide_lines = 1;
@@ -41,7 +41,7 @@ struct Tested {  // followed by a byte for each rank: 1 when its memory can be w
   char why[400] = {};
 };
 
-// What rank `from` writes into rank `to`'s memory.
+// The test pattern that rank `from` writes to rank `to`'s memory.
 void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
   for (uint64_t i = 0; i < kTestBytes; ++i)
     bytes[i] =
@@ -70,7 +70,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   std::unique_ptr<CudaTransport> t(new CudaTransport(rank, nranks, host, options));
   std::string mine;
   std::vector<std::string> all;
-  // A rank that cannot go on still takes part, so that all hear of it at once.
+  // A rank with an error still takes part, so that all ranks learn of it at once.
   Hello hello;
   hello.device.process = ProcessName::self();
   const Status opened = t->open_device();
@@ -84,8 +84,8 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   RONDO_TRY(gather(mine, &all));
   RONDO_TRY(t->settle_links(all));
   if (t->through_host_somewhere()) {
-    // Where a link needs the host, everybody has host memory: alloc is collective between processes. Between hosts it
-    // is for multicasts alone.
+    // If any link needs the host, all ranks make host memory: alloc is collective between processes. Between hosts only
+    // multicasts use it.
     Tested region;
     const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1),
                                     kMulticasts * t->layout_.inbox_bytes(ConnectionForm::kRing));
@@ -101,7 +101,7 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
       RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
       t->registered_.push_back(std::move(pinned));
     }
-    // One slab of every rank, number 1, stands for it.
+    // One slab of every rank, number 1, represents it.
     SlabEntry& entry = t->board_of(rank).slabs[t->num_slabs_];
     entry.on_host = 1;
     entry.address = reinterpret_cast<uint64_t>(own);
@@ -127,8 +127,8 @@ CudaTransport::~CudaTransport() {
   host_.keep(std::move(kept_));
 }
 
-// Threads of one process share pinned memory that lives as long as their world, as does a rank that is alone on its
-// host; processes share what their transport maps in all of them.
+// Threads of one process share pinned memory for as long as their world lives, and so does a single rank on its host.
+// Processes share memory that their transport maps in all of them.
 Expected<std::byte*> CudaTransport::share_on_host(uint64_t bytes, RemoteAddress* address) {
   if (shares_with_processes()) {
     RONDO_TRY_ASSIGN(void* const memory, shared_->alloc(bytes));
@@ -272,7 +272,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
   return {};
 }
 
-// A link is what both its ends find it to be.
+// A link works if both its ends find that it works.
 Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   wide_lines_ = true;
   for (Rank r = 0; r < nranks_; ++r) {
@@ -290,7 +290,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
       link.way = DeviceLink::Way::kHost;
       link.reason = fmt::format("rank {} cannot write this rank's memory", r);
     }
-    // What it wrote has to have arrived: not every bridge that drops writes says so.
+    // Check that its bytes have arrived: some bridges drop writes silently.
     if (r != rank_ && maps()) {
       unsigned char expected[kTestBytes], found[kTestBytes];
       test_pattern(r, rank_, expected);
@@ -308,7 +308,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
     }
     for (const char ok : results) through_host_ |= ok == 0;
   }
-  // The host's memory is slower and pinned: fewer and shorter messages fill such links.
+  // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links.
   if (through_host_somewhere()) layout_ = {4, 64 * 1024};
   if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
   SharedRegions::World world;
@@ -321,8 +321,8 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   return {};
 }
 
-// A peer's buffers can be touched from here, wherever they come from, when they lie on this device, in this process. Of
-// other devices it depends on how they were allocated, which only their owner knows; other processes must open them.
+// Peers' buffers on the same device in the same process can always be touched. On other devices this depends on the
+// allocation, which only the owner knows. Other processes must open them.
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
   if (through_host_somewhere() || devices_[0].wishes.direct == 0) return Reach::kNothing;

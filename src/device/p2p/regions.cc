@@ -20,7 +20,7 @@ std::optional<uint64_t> attribute(cuda::DevicePtr ptr, int which) {
   return value;
 }
 
-// Memory of cuMemAlloc on the device, which the devices that reach it, and other processes, can touch.
+// Memory of cuMemAlloc on the device. Peer devices and other processes can access it.
 bool is_legacy(cuda::DevicePtr ptr, int ordinal) {
   return attribute(ptr, cuda::kPointerMemoryType) == cuda::kMemoryTypeDevice &&
          attribute(ptr, cuda::kPointerIpcCapable).value_or(0) != 0 &&
@@ -38,7 +38,7 @@ struct SharedRegions::Offer {
   int32_t error = 0;
   uint32_t region = kNowhere;
   char call[16] = {};
-  uint64_t equal_bytes = 0;  // 0: they may differ
+  uint64_t equal_bytes = 0;  // 0: sizes may differ
   cuda::DevicePtr ptr = 0, base = 0;
   uint64_t bytes = 0, id = 0;
   cuda::IpcMemHandle handle{};
@@ -86,7 +86,7 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
   return others ? cuda::check(d->ipc_get_mem_handle(&offer->handle, offer->base), "cuIpcGetMemHandle") : Status();
 }
 
-// All ranks judge the same bytes, so all come to the same end.
+// All ranks judge the same bytes, so all get the same result.
 Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Offer& mine, const Gather& gather) const {
   std::vector<std::string> all;
   RONDO_TRY(gather(bytes_of(mine), &all));
@@ -137,7 +137,7 @@ Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Inst
     return {};
   }
   close(region);
-  if (heard) (void)gather("closed", &all);  // whoever frees its memory now may be sure that nobody has it mapped
+  if (heard) (void)gather("closed", &all);  // after this no rank has it mapped, and owners may free their memory
   return agreed;
 }
 
@@ -161,7 +161,7 @@ Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
     heard = s.ok();
     return s;
   });
-  if (heard && !offers.ok()) return offers.status();  // all ranks know: nothing has changed
+  if (heard && !offers.ok()) return offers.status();  // all ranks have the error, and nothing changed
   if (mine.region != kNowhere) {
     close(regions_[mine.region]);
     set(mine.region, {});
@@ -175,7 +175,7 @@ Expected<std::vector<SharedRegions::View>> SharedRegions::open_all(const std::ve
   std::vector<View> views;
   for (size_t r = 0; r < offers.size(); ++r) {
     const Offer& o = offers[r];
-    cuda::DevicePtr ours = o.ptr;  // within a process, and with peer access, the same address
+    cuda::DevicePtr ours = o.ptr;  // same address within a process and with peer access
     if (!world_.same_process[r]) {
       auto base = open(static_cast<Rank>(r), o, region);
       if (!base.ok())

@@ -1,17 +1,16 @@
 // SharedRegions: device memory that all ranks have agreed on, so that a call may go from buffer to buffer.
 //
-// A region is a range of memory on every rank, each inside one allocation of cuMemAlloc. Its number is equal on all
-// ranks. Each rank exports its allocation by IPC handle; ranks of other processes open it, those of the same process
-// have it mapped already. An allocation is opened once, however many regions lie in it.
+// A region is a range of memory on every rank, each within one allocation of cuMemAlloc. It has the same number on all
+// ranks. Each rank exports its allocation by IPC handle. Ranks of other processes open it; in the same process it is
+// already mapped. An allocation is opened once, even if several regions are in it.
 //
-//     rank 0   all say what they have  ->  open it  ->  all say that they have it  ->  region 3 lives
+//     rank 0   all ranks offer their memory  ->  open it  ->  all ranks confirm  ->  region 3 is ready
 //     rank 1   ...
 //
-// Whether a buffer still belongs to its region only the owner can know, and it asks the driver at every call: memory
-// that was freed and allocated again has another buffer id. What does not belong to it lies nowhere.
-//
-// Where every rank sees the others' memory as it stands (Reach::kAnything, kLegacy), or nobody does (kNothing), nothing
-// is exchanged: then regions are merely noted, and have no number that counts.
+// Only the owner can check whether a buffer still belongs to its region. It asks the driver at every call: memory that
+// was freed and allocated again has another buffer id. A buffer outside of its region counts as unreachable. If every
+// rank can access the others' memory directly (Reach::kAnything, kLegacy), or no rank can (kNothing), nothing is
+// exchanged. Then regions are only noted, and their numbers have no meaning.
 //
 // Thread safety: find and any_agreed from any thread; the rest by one thread at a time, with the device's context
 // current.
@@ -34,16 +33,16 @@ namespace rondo {
 
 class SharedRegions {
  public:
-  /// Collective: every rank's bytes, by rank.
+  /// Collective: gathers every rank's bytes, by rank.
   using Gather = std::function<Status(std::string_view mine, std::vector<std::string>* all)>;
-  /// Which buffers peers can touch; equal on all ranks.
+  /// The buffers that peers can touch; equal on all ranks.
   enum class Reach : uint8_t {
     kNothing,   // none: through host memory, by streams, or turned off
     kAnything,  // all: threads that share a device
-    kLegacy,    // all that cuMemAlloc made on the rank's device: threads whose devices reach each other
-    kAgreed,    // those in regions
+    kLegacy,    // cuMemAlloc memory of the rank's device: threads whose devices reach each other
+    kAgreed,    // buffers in regions
   };
-  /// One rank's part of a region, there and here.
+  /// One rank's part of a region: its address there and here.
   struct View {
     cuda::DevicePtr theirs = 0;
     uint64_t bytes = 0;
@@ -55,7 +54,7 @@ class SharedRegions {
     std::vector<bool> same_process;  // by rank
     Reach reach = Reach::kNothing;
   };
-  /// Makes a region known to whoever uses it, before it lives: by rank.
+  /// Announces a region to its users before it is ready. Views by rank.
   using Install = std::function<Status(uint32_t region, std::span<const View> views)>;
 
   static constexpr uint32_t kMaxRegions = 1024;
@@ -68,29 +67,29 @@ class SharedRegions {
 
   Reach reach() const { return world_.reach; }
   void forbid() { world_.reach = Reach::kNothing; }
-  /// What a rank brings into a call that all ranks make.
+  /// A rank's arguments in a collective call.
   struct Wanted {
-    std::string_view call;  // its name, at most 15 characters
+    std::string_view call;  // name of the call, at most 15 characters
     void* ptr = nullptr;
     uint64_t bytes = 0;
-    bool equal_bytes = false;  // all ranks must give as many
-    Status own = {};           // why this rank cannot take part: all ranks hear it
+    bool equal_bytes = false;  // all ranks must pass the same size
+    Status own = {};           // this rank's error, reported to all ranks
   };
-  /// Collective with kAgreed: `bytes` at `ptr` are a region from now on. Errors, the same on all ranks:
-  /// kInvalidArgument (no memory of this rank's device, beyond its allocation, a region already), kUnsupported (memory
-  /// that cannot be shared), kMismatch, kExhausted, kSystem; gather's. Two rounds, and a handle opened for each rank.
+  /// Collective for kAgreed: makes `bytes` at `ptr` a region. Errors, the same on all ranks: kInvalidArgument (not
+  /// memory of this rank's device, beyond its allocation, or already a region), kUnsupported (memory cannot be shared),
+  /// kMismatch, kExhausted, kSystem; gather's. Two rounds, and one opened handle per rank.
   Status add(const Wanted& wanted, const Gather& gather, const Install& install);
-  /// Collective with kAgreed: the region at wanted.ptr ends. No call may use it any more when this begins, and no rank
-  /// has it mapped when it returns ok. After an error of gather it has ended here all the same. Errors:
-  /// kInvalidArgument, kMismatch (ranks mean different regions; nothing ends), gather's.
+  /// Collective for kAgreed: ends the region at wanted.ptr. No call may use it any more. When this returns ok, no rank
+  /// has it mapped. If gather fails, the region has ended here anyway. Errors: kInvalidArgument, kMismatch (ranks mean
+  /// different regions; nothing ends), gather's.
   Status end(const Wanted& wanted, const Gather& gather);
-  /// The number of the region that holds all of it, 0 where numbers do not count, kNowhere when peers cannot touch it.
+  /// Number of the region with the whole range. 0 if numbers have no meaning, kNowhere if peers cannot touch it.
   uint32_t find(const void* ptr, uint64_t bytes) const;
-  /// Some region lives that ranks have agreed on; equal on all ranks.
+  /// True if at least one agreed region exists. Equal on all ranks.
   bool any_agreed() const;
 
  private:
-  struct Offer;  // what ranks say to one another
+  struct Offer;  // message between ranks
   struct Region {
     cuda::DevicePtr ptr = 0;  // 0: this number is free
     uint64_t bytes = 0;
@@ -99,7 +98,7 @@ class SharedRegions {
   };
   struct Opened {
     Rank owner = 0;
-    cuda::DevicePtr base = 0;  // there
+    cuda::DevicePtr base = 0;  // in the owner's process
     uint64_t id = 0;
     cuda::DevicePtr mapped = 0;
     uint32_t uses = 0;
@@ -114,7 +113,7 @@ class SharedRegions {
   uint32_t free_number() const;
 
   World world_;
-  mutable std::mutex mutex_;     // guards what find() reads
+  mutable std::mutex mutex_;     // guards the members that find() reads
   std::vector<Region> regions_;  // by number
   uint32_t num_live_ = 0;
   std::map<uint64_t, Opened> opened_;

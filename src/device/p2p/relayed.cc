@@ -1,5 +1,4 @@
-// The ends of connections that cross between hosts: pinned memory on either side, which the host transport's relay
-// keeps alike.
+// Ends of connections between hosts: pinned memory on either side. The host transport's proxy keeps both equal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 
 namespace rondo {
 
-// Zeroed. It is pinned while calls may be under way, which wait for nothing that this thread has still to do.
+// Returns zeroed memory. It is pinned while calls may be running, because they do not wait for this thread.
 Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
   bytes = round_up(bytes, 4096);
   if (pinned_rest_.bytes < bytes) {
@@ -26,13 +25,13 @@ Expected<std::byte*> CudaTransport::take_pinned(uint64_t bytes) {
   return at;
 }
 
-// A writer's end is ready when its readers on other hosts have named their memory: nothing is made when messages come,
-// in a thread that must not wait for the device.
+// A writer's end is ready when its readers on other hosts have announced their memory. Nothing must be allocated when
+// messages come, because that thread must not wait for the device.
 Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const DeviceKey& connection) {
   const ConnectionKey& key = connection.key;
   const ConnectionForm form = connection.form;
   const bool writes = key.writer == rank_;
-  if (!writes && is_here(key.writer)) return std::optional<Ends>(Ends());  // a mate's multicast: it lies there
+  if (!writes && is_here(key.writer)) return std::optional<Ends>(Ends());  // a local peer's multicast is in its memory
   Relay* const relay = host_.relay();
   const bool lines = form == ConnectionForm::kLines;
   if (relay == nullptr || (!lines && form != ConnectionForm::kRing))
@@ -50,7 +49,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const D
       readers.push_back(r);
   if (found == relayed_.end()) {
     Ends ends;
-    if (writes && key.group != kUnicast) {  // it lies where mates look for it
+    if (writes && key.group != kUnicast) {  // in memory where local peers poll it
       RONDO_TRY(make_half(connection, true));
       const HalfEntry* const half = find(rank_, half_name(connection, true));
       RONDO_TRY_ASSIGN(ends.inbox, reach(rank_, half->slab));
@@ -82,7 +81,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots
     return Status(StatusCode::kInternal, fmt::format("rank {}: nothing carries messages to other hosts", rank_));
   ConnectionKey name = key;
   name.reader = reader;
-  name.inline_only = false;  // a slot is a slot
+  name.inline_only = false;  // slots have only one kind
   auto found = std::find_if(relayed_streams_.begin(), relayed_streams_.end(),
                             [&](const RelayedStream& s) { return s.key == name; });
   const bool writes = key.writer == rank_;
@@ -91,7 +90,7 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots
     RONDO_TRY_ASSIGN(std::byte* const flags, take_pinned(sizeof(SlotFlags) * count));
     RONDO_TRY_ASSIGN(s.slots.data, take_pinned(slot_bytes * count));
     s.slots.flags = reinterpret_cast<SlotFlags*>(flags);
-    s.slots.flags_on_device = reinterpret_cast<cuda::DevicePtr>(flags);  // pinned memory has one address
+    s.slots.flags_on_device = reinterpret_cast<cuda::DevicePtr>(flags);  // the address is the same
     s.slots.crosses = true;
     s.flags = {s.slots.flags, count};
     if (writes) {

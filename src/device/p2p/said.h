@@ -1,7 +1,5 @@
-// What ranks say to one another while their devices meet: plain structs as bytes, each with the sender's error, which
-// ends the matter on all ranks. T has `int32_t error` and `char why[]`.
-//
-// Pure functions.
+// Handshake messages of ranks while their devices connect: plain structs as bytes. Each has the sender's error, which
+// ends the handshake on all ranks. T has `int32_t error` and `char why[]`. Pure functions.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +18,7 @@ void set_error(const Status& s, T* to) {
   s.message().copy(to->why, sizeof to->why - 1);
 }
 
-/// What a rank said, or its error, with its name.
+/// A rank's message, or its error with its rank.
 template <class T>
 Expected<T> read_said(const std::string& bytes, size_t rank) {
   T t;

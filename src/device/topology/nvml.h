@@ -1,10 +1,9 @@
-// NVML, opened at run time: what the CUDA driver does not say of the links between devices. libnvidia-ml.so.1 comes
-// with the driver, yet containers may lack it: then nvml() is nullptr and the machine's description has less in it.
+// NVML, opened at run time: information about links that the CUDA driver does not give. libnvidia-ml.so.1 comes with
+// the driver, but containers may lack it. Then nvml() is nullptr, and the machine's description has less information.
 //
-// Types are NVML's own, by size and meaning; tests/topology/nvml_abi.cu compares them with NVIDIA's header where that
-// is found. Functions that an old library lacks are nullptr, except init and device_by_pci.
-//
-// Thread safety: any thread; set_nvml before anything asks.
+// Types equal NVML's in size and meaning; tests/topology/nvml_abi.cu compares them with NVIDIA's header if it is found.
+// Functions that an old library lacks are nullptr, except init and device_by_pci.
+// Thread safety: any thread; call set_nvml before the first use.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ inline constexpr int kNvmlP2pOk = 0;
 inline constexpr int kNvmlRemoteGpu = 0, kNvmlRemoteSwitch = 2;
 inline constexpr unsigned kNvmlMostLinks = 36;
 
-// X(member, symbol, arguments): everything returns nvmlReturn_t.
+// X(member, symbol, arguments): all return nvmlReturn_t.
 #define RONDO_NVML(X)                                                                                             \
   X(init, nvmlInit_v2, ())                                                                                        \
   X(system_driver_version, nvmlSystemGetDriverVersion, (char* text, unsigned length))                             \
@@ -51,12 +50,12 @@ struct Nvml {
 
 /// The table after nvmlInit, or nullptr: no library, or it refuses. RONDO_CUDA=0 turns it off with CUDA.
 const Nvml* nvml();
-/// Why nvml() is nullptr, in words; empty when it is not.
+/// The reason why nvml() is nullptr, or an empty string.
 std::string why_no_nvml();
-/// Tests: this table from now on; nullptr: the real one again.
+/// For tests: uses this table from now on; nullptr: the real one again.
 void set_nvml(const Nvml* table);
 
-/// What a status of nvmlDeviceGetP2PStatus means; empty for kNvmlP2pOk.
+/// The meaning of a status of nvmlDeviceGetP2PStatus; empty for kNvmlP2pOk.
 std::string p2p_status_text(int status);
 
 }  // namespace rondo

@@ -64,7 +64,7 @@ CpuVendor cpu_vendor(const std::string& root) {
 #endif
 }
 
-// A group of type "identity" is passed through; "DMA" and "DMA-FQ" translate. No groups: no IOMMU.
+// A group of type "identity" is not translated; "DMA" and "DMA-FQ" translate. Without groups there is no IOMMU.
 Known iommu_translates(const std::string& root, const std::string& pci) {
   const std::string type = first_line(root + "/sys/bus/pci/devices/" + pci + "/iommu_group/type");
   if (!type.empty()) return type == "identity" ? Known::kNo : Known::kYes;
@@ -94,7 +94,7 @@ Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::stri
   g.capability_major = attribute(d, cuda::kAttrComputeMajor, device);
   g.capability_minor = attribute(d, cuda::kAttrComputeMinor, device);
   g.multiprocessors = attribute(d, cuda::kAttrMultiprocessorCount, device);
-  // kHz, bits, two transfers a clock.
+  // kHz, bits, two transfers per clock.
   g.memory_gbps = 2e-6 / 8 * attribute(d, cuda::kAttrMemoryClockRate, device) *
                   attribute(d, cuda::kAttrGlobalMemoryBusWidth, device);
   g.memory_gbps = std::floor(g.memory_gbps);
@@ -102,7 +102,7 @@ Expected<GpuDevice> probe_device(const Driver* d, Device device, const std::stri
   return g;
 }
 
-// What NVML knows of a device alone. Whatever it does not say stays unknown.
+// Adds NVML's information about one device. Missing values stay unknown.
 void add_nvml(const Nvml* n, NvmlDevice handle, GpuDevice& g) {
   unsigned value = 0, pending = 0;
   if (n->mig_mode != nullptr && n->mig_mode(handle, &value, &pending) == kNvmlSuccess) g.mig = value != 0;
@@ -111,7 +111,7 @@ void add_nvml(const Nvml* n, NvmlDevice handle, GpuDevice& g) {
   if (n->pcie_width != nullptr && n->pcie_width(handle, &value) == kNvmlSuccess) g.pcie_lanes = static_cast<int>(value);
 }
 
-// Every active link leads to a switch, or to a device that this process sees, or to neither.
+// Every active link leads to a switch, to a device visible to this process, or elsewhere.
 void add_nvlinks(const Nvml* n, NvmlDevice handle, size_t self, GpuMachine& m) {
   if (n->nvlink_state == nullptr) return;
   for (unsigned link = 0; link < kNvmlMostLinks; ++link) {
@@ -195,7 +195,7 @@ int numa_node_of_device(int ordinal, const std::string& root) {
 PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, int numa_b) {
   if (a.empty() || b.empty()) return PciPath::kUnknown;
   if (a == b) return PciPath::kSameBoard;  // MIG slices
-  // The components that both share; each bridge is one.
+  // The common components of both paths. Each bridge is one.
   size_t common = 0;
   for (size_t i = 0; i <= std::min(a.size(), b.size()); ++i) {
     const bool end_a = i == a.size() || a[i] == '/', end_b = i == b.size() || b[i] == '/';
@@ -205,10 +205,10 @@ PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, in
   const auto count = [](std::string_view text) { return static_cast<long>(std::count(text.begin(), text.end(), '/')); };
   const std::string_view shared = a.substr(0, common);
   const size_t root_at = shared.rfind("/pci");
-  if (root_at == std::string_view::npos)  // no root complex in common
+  if (root_at == std::string_view::npos)  // no common root complex
     return numa_a >= 0 && numa_a == numa_b ? PciPath::kNumaNode : PciPath::kSystem;
-  if (shared.find('/', root_at + 1) == std::string_view::npos) return PciPath::kHostBridge;  // only the root complex
-  // Below a common bridge: upstream port, then one downstream port for each device, then the device: one switch.
+  if (shared.find('/', root_at + 1) == std::string_view::npos) return PciPath::kHostBridge;  // common root
+  // Below a common bridge: the upstream port, one downstream port per device, then the device. That is one switch.
   constexpr long kOneSwitch = 2;
   const long deepest = std::max(count(a.substr(common)), count(b.substr(common)));
   return deepest <= kOneSwitch ? PciPath::kOneSwitch : PciPath::kSwitches;

@@ -1,7 +1,5 @@
-// Describes this machine: its devices by the CUDA driver, what lies between them by NVML and, where that is missing, by
-// the kernel's tree of PCI devices; IOMMU and processor by the kernel.
-//
-// Thread safety: any thread. Takes milliseconds, and wakes devices up: call it once.
+// Describes this machine: devices by the CUDA driver, links by NVML or else by the kernel's PCI tree, IOMMU and
+// processor by the kernel. Thread safety: any thread. Takes milliseconds and wakes devices up: call it once.
 #pragma once
 
 #include <string>
@@ -10,14 +8,13 @@
 
 namespace rondo {
 
-/// `root` is where /sys and /proc are looked for: "" of the machine itself, a folder of tests. Errors: kUnsupported (no
-/// driver), kSystem.
+/// `root`: prefix of /sys and /proc: "" for this machine, a folder in tests. Errors: kUnsupported (no driver), kSystem.
 Expected<GpuMachine> probe_machine(const std::string& root = "");
 
-/// The kernel's number of the NUMA node that a CUDA device hangs at; -1: unknown.
+/// NUMA node (the kernel's number) of a CUDA device; -1: unknown.
 int numa_node_of_device(int ordinal, const std::string& root = "");
 
-/// The kernel's path of a PCI device ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0") compared with another's.
+/// Compares the kernel's paths of two PCI devices ("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0").
 PciPath compare_pci_paths(std::string_view a, std::string_view b, int numa_a, int numa_b);
 
 }  // namespace rondo
