@@ -1,19 +1,19 @@
-// BlockCalls: a block's way through the calls of its unit (device_program.h), whatever runs them: the interpreter
-// (interpreter.h) or a text that was inlined (device_prims.h).
+// BlockCalls: runs a block through the calls of its unit (device_program.h), for the interpreter (interpreter.h) and
+// for inlined definitions (device_prims.h).
 //
 //     for each call of the unit
 //       load the header and the lane's ends; Self::run_loops(); store the ends
 //       the lanes of the channel meet
 //
-// One text for host and device: Env brings threads, barriers, clock and memory orders, Ops the reduction.
-//   Env::Mem, kPollEvery, kLineThreads      memory policy; tries between looks at the control words; threads of a line
-//   env.thread(), threads(), block()        who I am; as many threads as a power of two
-//   env.sync(), env.any(bool)               barriers of the block; true if it is true of any thread
+// The code compiles for host and device. Env provides threads, barriers, clock and memory orders; Ops the reduction.
+//   Env::Mem, kPollEvery, kLineThreads      memory policy; tries between polls of the control words; threads of a line
+//   env.thread(), threads(), block()        this thread and block; the number of threads is a power of two
+//   env.sync(), env.any(bool)               barriers of the block; any: true if true in any thread
 //   env.line_any(bool)                      the same among the threads of a line
 //   env.now_ns(), env.relax(tries)
 //
-// Invariants: what decides the way through the code is the same for all threads. After a failure the block leaves where
-// it stands: the communicator's ends are of no use any more.
+// Invariants: all threads take the same branches. After a failure the block leaves at once, because the communicator's
+// ends cannot be used any more.
 #pragma once
 
 #include "device/engine/block_state.h"
@@ -22,7 +22,7 @@
 
 namespace rondo {
 
-/// Self derives from it and has run_loops(): all loops of its lane, false when the block has to leave.
+/// Self derives from it and has run_loops(): runs all loops of its lane, and returns false if the block must leave.
 template <class Env, class Ops, class Self>
 class BlockCalls {
  public:
@@ -52,10 +52,10 @@ class BlockCalls {
   RONDO_HOST_DEVICE_INLINE BlockCalls(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
       : env_(env), b_(state), args_(args) {}
 
-  /// Of the messages of a step.
+  /// Fingerprint of a step's messages.
   RONDO_HOST_DEVICE_INLINE uint32_t fingerprint(uint32_t shape) const { return fingerprint_at(shape, b_.call.index); }
 
-  /// What a record will say of the instruction under way is kept by thread 0 in shared memory: registers are scarce.
+  /// Thread 0 keeps the data of the current instruction's record in shared memory, to save registers.
   RONDO_HOST_DEVICE_INLINE bool traced() const { return args_.trace.records != nullptr; }
   RONDO_HOST_DEVICE_INLINE void begin_record() {
     if (!traced() || env_.thread() != 0) return;
@@ -79,13 +79,13 @@ class BlockCalls {
     r.fallback = b_.falls_back ? 1 : 0;
     r.num_steps = b_.num_ports <= DeviceRecord::kSteps ? static_cast<uint8_t>(b_.num_ports) : DeviceRecord::kFirstPorts;
     for (uint32_t i = 0; i < DeviceRecord::kSteps; ++i)
-      if (i < b_.num_ports) r.steps[i] = b_.numbers[b_.turn ^ 1][i];  // it has turned since
+      if (i < b_.num_ports) r.steps[i] = b_.numbers[b_.turn ^ 1][i];  // already turned
     t.records[Mem::fetch_add(t.next, 1) & (t.capacity - 1)] = r;
   }
 
-  /// The number of a port's message, noted by the port's thread before the barrier that follows its wait. Two turns:
-  /// the next instruction's numbers may come while thread 0 still writes this one's record. Thread 0 turns behind that
-  /// barrier, and before the next numbers comes another one.
+  /// Stores the number of a port's message. The port's thread does it before the barrier that follows its wait. There
+  /// are two buffers: the next instruction's numbers may come while thread 0 still writes this record. Thread 0
+  /// switches after that barrier, and another barrier comes before the next numbers.
   RONDO_HOST_DEVICE_INLINE void end_wait(uint32_t num_ports) {
     if (env_.thread() != 0) return;
     b_.turn ^= 1;
@@ -110,7 +110,7 @@ class BlockCalls {
 
  private:
   RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
-    env_.sync();  // nobody looks at the last one any more
+    env_.sync();  // no thread uses the previous call any more
     copy_words(&b_.call, &call, sizeof call);
     copy_words(&b_.program, call.program, sizeof(DeviceProgram));
     if (env_.thread() == 0) {
@@ -136,7 +136,7 @@ class BlockCalls {
                                     device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
   }
 
-  // Of a call with a fallback the entry credits come first, in lane 0; then all lanes know which program goes on.
+  // For a call with a fallback lane 0 first runs the entry credits. Then all lanes know which program follows.
   RONDO_HOST_DEVICE_INLINE bool run_call() {
     for (;;) {
       if (lane_ < b_.program.num_lanes && !run_program()) return false;
@@ -145,7 +145,7 @@ class BlockCalls {
     }
   }
 
-  // Lane 0 has read what all ranks say of their buffers. All ranks, and all channels, have read the same.
+  // Lane 0 has read the credits of all ranks. All ranks and channels have read the same.
   RONDO_HOST_DEVICE_INLINE bool choose() {
     uint64_t* falls_back = b_.call.comm->meetings + channel_ * 8 + 3;
     if (lane_ == 0 && env_.thread() == 0) Mem::store_relaxed(falls_back, b_.nowhere);
@@ -167,12 +167,12 @@ class BlockCalls {
   RONDO_HOST_DEVICE_INLINE bool run_program() {
     load_ends();
     if (!static_cast<Self*>(this)->run_loops()) return false;
-    env_.sync();  // whoever had an end has done with it
+    env_.sync();  // all threads are done with their ends
     store_ends();
     return true;
   }
 
-  // From the channel's tables, and back into them.
+  // Copies ends from the channel's tables and back.
   RONDO_HOST_DEVICE_INLINE void load_ends() {
     const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
     const DeviceComm& comm = *b_.call.comm;
@@ -203,7 +203,7 @@ class BlockCalls {
     env_.sync();
   }
 
-  // All lanes of the unit in this channel: the ends that one has stored are there for the others.
+  // Barrier of all lanes of the unit in this channel. After it each lane sees the ends that others have stored.
   RONDO_HOST_DEVICE_INLINE bool meet(uint32_t num_lanes) {
     bool ok = true;
     if (env_.thread() == 0) {

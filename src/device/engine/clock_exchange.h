@@ -1,8 +1,6 @@
-// What time it is on a device: a kernel of one thread that tells the host its clock whenever the host asks, so that the
-// times in DeviceRecords can be placed among those of the host. The host brackets each answer with its own clock, and
-// keeps the tightest of several (device_clock.h).
-//
-// Host and device. Env as in interpreter.h.
+// Reads a device's clock: a kernel of one thread answers the host's requests, so that times in DeviceRecords can be
+// converted to host time. The host reads its own clock before and after each answer and keeps the tightest of several
+// (device_clock.h). Host and device. Env as in interpreter.h.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +9,24 @@
 
 namespace rondo {
 
-/// In host memory that the device sees; zero at first.
+/// In host memory that the device can access; zero at first.
 struct alignas(64) ClockExchange {
   static constexpr uint64_t kEnough = UINT64_MAX;
   uint64_t asked;     // by the host: 1, 2, ..., at last kEnough
   uint64_t now_ns;    // the device's answer
-  uint64_t answered;  // to which question, stored with release behind it
-  uint64_t given_up;  // the kernel waited for a question for kMostNs
+  uint64_t answered;  // number of the answered request; stored after it with release
+  uint64_t given_up;  // no request came for kMostNs
 };
 
 struct ClockArgs {
   ClockExchange* exchange;
 };
 
-/// One thread.
+/// Runs in one thread.
 template <class Env>
 RONDO_HOST_DEVICE_INLINE void tell_clock(const ClockArgs& args) {
   using Mem = typename Env::Mem;
-  constexpr uint64_t kMostNs = 100'000'000;  // of silence: whoever asked is gone
+  constexpr uint64_t kMostNs = 100'000'000;  // without a request: the host has gone
   ClockExchange& x = *args.exchange;
   uint64_t since_ns = Env::now_ns();
   for (uint64_t next = 1;;) {

@@ -10,7 +10,7 @@
 namespace rondo {
 
 DeviceClock::~DeviceClock() {
-  // A kernel that has not found room yet would read memory that is gone; it has been told that it is not needed.
+  // A kernel that has not started yet would read freed memory. It has been told to end at once.
   if (launched_) (void)cuda::driver()->stream_synchronize(stream_.get());
 }
 
@@ -34,7 +34,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
   read_at_ns_ = monotonic_ns();
   const Status no_answer(StatusCode::kTimeout,
                          "the device's clock could not be read: a kernel of one thread found no room");
-  if (launched_ && d->stream_query(stream_.get()) != cuda::kSuccess)  // still no room for the last one
+  if (launched_ && d->stream_query(stream_.get()) != cuda::kSuccess)  // the last kernel has not started yet
     return known_ ? Status() : no_answer;
   RONDO_TRY_ASSIGN(const cuda::Function kernel, kernels.find(kClockName));
   ClockExchange& x = *exchange_.as<ClockExchange>();
@@ -66,8 +66,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
   }
   std::atomic_ref(x.asked).store(ClockExchange::kEnough, std::memory_order_release);
   if (!known_) return no_answer;
-  // The shorter the line between two readings of the host's clocks, the worse its slope: 20 ns in 20 ms are 1 us a
-  // second.
+  // A longer distance between the two readings gives a better slope: an error of 20 ns in 20 ms is 1 us per second.
   while (clock_ns(CLOCK_MONOTONIC) - first_.monotonic_ns < 20'000'000) {
     const timespec pause{0, 1'000'000};
     nanosleep(&pause, nullptr);

@@ -1,5 +1,4 @@
-// DeviceClock: places a device's clock on the host's ticks.
-//
+// DeviceClock: converts a device's clock to host ticks.
 // Thread safety: one thread at a time; the device's context is current.
 #pragma once
 
@@ -17,15 +16,15 @@ class DeviceClock {
   ~DeviceClock();
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
-  /// Asks the device for the time. Errors: those of the driver; kTimeout when it does not answer within a second, as
-  /// when all of it is taken by kernels that wait.
+  /// Reads the device's time. Errors: the driver's; kTimeout if it does not answer within a second, for example because
+  /// kernels that wait occupy the whole device.
   Status read(KernelLoader& kernels) { return read(kernels, kFirstPatienceNs); }
-  /// The same, unless the last answer is young; keeps what it knows when there is no answer soon.
+  /// The same, unless the last answer is recent. Keeps the old values if no answer comes soon.
   Status refresh(KernelLoader& kernels);
   bool is_known() const { return known_; }
-  /// How far off the last answer may be: half the way to the device and back.
+  /// Maximum error of the last answer: half of the round trip to the device.
   double off_by_ns() const { return off_by_ns_; }
-  /// A time of the device in ticks of the host.
+  /// Converts device time to host ticks.
   uint64_t ticks(uint64_t device_ns) const {
     return at_ticks_ + static_cast<uint64_t>(static_cast<int64_t>(
                            static_cast<double>(static_cast<int64_t>(device_ns - at_ns_)) / ns_per_tick_));
@@ -39,7 +38,7 @@ class DeviceClock {
 
   cuda::OwnedStream stream_;
   cuda::PinnedMemory exchange_;
-  bool launched_ = false;  // a kernel may still look at exchange_
+  bool launched_ = false;  // a kernel may still read exchange_
   bool known_ = false;
   uint64_t at_ticks_ = 0, at_ns_ = 0, read_at_ns_ = 0;
   double off_by_ns_ = 0, ns_per_tick_ = 1;

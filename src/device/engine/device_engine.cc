@@ -82,7 +82,7 @@ DeviceEngine::~DeviceEngine() {
   if (watcher_.joinable()) watcher_.join();
   cuda::CurrentContext current(transport_.context());
   {
-    // Whatever could not be waited for ends here.
+    // Ends the operations that could not be waited for.
     const std::lock_guard lock(watch_mutex_);
     for (Outstanding& o : outstanding_)
       end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
@@ -90,8 +90,7 @@ DeviceEngine::~DeviceEngine() {
   }
 }
 
-// Calls under way do not look at it: a region that is being made has no buffers yet, and one that has ended is used by
-// no call.
+// Running calls do not read this entry: a new region has no buffers yet, and no call uses an ended one.
 Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions::View> views) {
   if (region >= tables_.max_regions) return {};
   std::vector<PeerRegion> entries;
@@ -110,8 +109,7 @@ Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) c
                             r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
 }
 
-// Rank 0's board has the number where the host's transport has none; boards that nobody has signed stand for
-// themselves.
+// Rank 0's status page has the id if the host's transport has none. A page without an id is identified by its address.
 uint64_t DeviceEngine::communicator() const {
   if (const uint64_t agreed = transport_.agreed_id(); agreed != 0) return agreed;
   OperationBoard* const first = transport_.board(0);
@@ -124,7 +122,7 @@ Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const 
   unsigned type = 0;
   const cuda::Result known =
       cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
-  if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device sees
+  if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device can access
   return Status(
       StatusCode::kInvalidArgument,
       fmt::format("rank {}: {} is memory that CUDA does not know: this communicator's buffers lie on device {}", rank_,
@@ -140,7 +138,7 @@ Status DeviceEngine::reserve_scratch(uint64_t bytes) {
   return {};
 }
 
-// The calls of a launch may run at the same time, channel by channel: each has scratch of its own.
+// The calls of a launch may run concurrently, channel by channel. Each has its own scratch.
 Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
                                      std::span<const std::shared_ptr<DevicePlan>> plans) {
   for (const Entry& e : entries) {
@@ -161,7 +159,7 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
   std::vector<DeviceEngine*> engines;
   for (const Entry& e : entries)
     if (std::find(engines.begin(), engines.end(), e.engine) == engines.end()) engines.push_back(e.engine);
-  std::sort(engines.begin(), engines.end());  // one order for all who lock several
+  std::sort(engines.begin(), engines.end());  // lock several engines always in the same order
   std::vector<std::unique_lock<std::mutex>> locks;
   for (DeviceEngine* e : engines) locks.emplace_back(e->mutex_);
 
@@ -193,7 +191,7 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
     }
   }
   if (failed.ok()) {
-    // All ranks of a communicator have the same engine, so this order is theirs too.
+    // All ranks of a communicator have the same engine, so this order is equal on all ranks.
     std::vector<Entry> kernels, streams;
     std::vector<std::shared_ptr<DevicePlan>> plans_of_kernels, plans_of_streams;
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -204,7 +202,7 @@ Status DeviceEngine::run(std::span<const Entry> entries) {
     if (!kernels.empty()) failed = launch_rounds(kernels, plans_of_kernels);
     if (failed.ok() && !streams.empty()) failed = run_streams(streams, plans_of_streams);
   }
-  // A caller's mistake changes nothing; after anything else the ranks no longer agree on what runs.
+  // A caller's mistake changes nothing. After any other error the ranks no longer agree on the running calls.
   const StatusCode code = failed.code();
   if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported)
     for (DeviceEngine* e : engines) e->fail(failed);

@@ -1,4 +1,4 @@
-// How planned calls get into streams: the order of a communicator's calls, and launches of the interpreter.
+// Issues planned calls to streams: the order of a communicator's calls, and launches of the interpreter.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr uint32_t kBlockThreads = 512;
 
 Status DeviceEngine::begin_in(cuda::Stream stream) {
   const cuda::Driver* d = cuda::driver();
-  {  // a long call fills the driver's queue, and what is to empty it may be messages of its first part
+  {  // a long call can fill the driver's queue, and it may need messages of its own first part to continue
     const std::lock_guard lock(watch_mutex_);
     issuing_ = true;
     transport_.attend(true);
@@ -42,7 +42,7 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
 Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
                             Left left) {
   const cuda::Driver* d = cuda::driver();
-  // Messages between two ranks have no place in the order that all ranks share, nor on the board of it.
+  // Messages between two ranks have no number in the order that all ranks share, and are not posted on its status page.
   const Collective c = plan->request.collective;
   const uint64_t sequence = is_point_to_point(c) ? 0 : next_sequence_++;
   const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{plan->request.root, c == Collective::kRecv}];
@@ -87,7 +87,7 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
   return {};
 }
 
-// What goes into one launch: a kernel, its calls in units, and whose they are.
+// One launch: a kernel, its calls in units, and their owners.
 struct DeviceEngine::Launch {
   struct Member {
     const Entry* entry;
@@ -95,24 +95,24 @@ struct DeviceEngine::Launch {
   };
   cuda::Context context = nullptr;
   cuda::Function function = nullptr;
-  std::shared_ptr<LaunchTrace> trace;  // nullptr: nobody is traced, or it is captured
+  std::shared_ptr<LaunchTrace> trace;  // nullptr: not traced, or captured
   std::vector<DeviceUnit> units;
   std::vector<DeviceCall> calls;
   std::vector<Member> members;
   uint32_t blocks = 0;
   std::set<const DeviceEngine*> engines;
-  std::vector<cuda::Event> told;  // of callers, each once
-  bool follows = false;           // waits until the launches before it on its device have ended
+  std::vector<cuda::Event> told;  // callers' events, each once
+  bool follows = false;           // waits until the earlier launches on its device have ended
   cuda::OwnedEvent ended;
 
-  /// One stream carries the launch; the others wait for it, as it does for them.
+  /// One stream carries the launch. The other streams and this one wait for each other.
   cuda::Stream stream() const { return members[0].entry->request->stream; }
 
   LaunchArgs args{};
   cuda::PinnedMemory tables;
   Status lay_out();
 
-  /// What callers want to be told by. Errors: kUnsupported (a captured launch can tell one event only).
+  /// Collects the callers' launch events. Errors: kUnsupported (a captured launch can record only one event).
   Status find_events() {
     for (const Member& m : members)
       if (const cuda::Event e = m.entry->request->launch_event;
@@ -126,8 +126,8 @@ struct DeviceEngine::Launch {
                     members[0].entry->engine->rank_, told.size()));
   }
 
-  /// Room for the records of the calls whose communicators are traced; nullptr: none is, or there is none to be had,
-  /// which is said on stderr, since no call depends on it.
+  /// Memory for the records of traced calls. nullptr if no call is traced, or if allocation failed; that is only
+  /// printed on stderr, because no call depends on it.
   std::shared_ptr<LaunchTrace> open_trace() const;
 
   void add_unit(uint32_t lanes, uint32_t channels, uint32_t first_call) {
@@ -154,7 +154,7 @@ std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
   return nullptr;
 }
 
-// What the kernel's one argument has no room for goes into memory that it reads.
+// Data that does not fit the kernel's argument goes to memory that the kernel reads.
 Status DeviceEngine::Launch::lay_out() {
   args.num_units = static_cast<uint32_t>(units.size());
   args.num_calls = static_cast<uint32_t>(calls.size());
@@ -210,15 +210,15 @@ Status DeviceEngine::launch(Launch& l) {
   if (captured && l.tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(l.tables)));
   for (const Launch::Member& m : l.members) {
-    Left left{{}, l.trace, static_cast<uint32_t>(&m - l.members.data())};  // calls stand in the order of members
+    Left left{{}, l.trace, static_cast<uint32_t>(&m - l.members.data())};  // calls and members have the same order
     if (&m == &l.members[0]) left.tables = std::move(l.tables);
     RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(left)));
   }
   return {};
 }
 
-// A call as the kernel finds it. Where this rank's buffers lie is looked up each time: memory may have been freed, and
-// allocated anew at the same address.
+// The kernel's form of a call. The regions of this rank's buffers are looked up each time, because memory may have been
+// freed and allocated again at the same address.
 DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& plan) {
   DeviceCall c{};
   c.program = reinterpret_cast<const DeviceProgram*>(plan.lowered);
@@ -246,11 +246,10 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
   return c;
 }
 
-// Which calls go into which launch: those of each communicator in their order, as few launches as their kernels need;
-// messages between two ranks come last, all at once as far as they fit, since they may wait for one another. What does
-// not fit beside the rest is left for further launches: communicators in the order of the group, messages by how far
-// apart their ranks stand. A message stands at the same place in the order of both its ranks, so that the first one
-// that has not arrived anywhere is under way on both.
+// Distributes calls to launches. Each communicator's calls keep their order, in as few launches as their kernels need.
+// Messages between two ranks come last, all at once as far as they fit, because they may wait for one another. The rest
+// goes to further launches: communicators in the order of the group, messages by the distance of their ranks. A message
+// has the same position in both its ranks' orders. Therefore the first unfinished message is running on both.
 class DeviceEngine::Rounds {
  public:
   Rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans)
@@ -285,7 +284,7 @@ class DeviceEngine::Rounds {
     l.context = context_of(first);
     l.engines = engines_at(first, l);
     Pending reached = first;
-    std::vector<std::pair<const DeviceEngine*, Rank>> taken;  // each engine, and each of its directions, has a unit
+    std::vector<std::pair<const DeviceEngine*, Rank>> taken;  // each engine and direction has one unit
     const std::vector<Pending> leads = pending_;
     for (const Pending& lead : leads) {
       if (lead.message != first.message || context_of(lead) != l.context) continue;
@@ -300,7 +299,7 @@ class DeviceEngine::Rounds {
       if (std::find(taken.begin(), taken.end(), unit) != taken.end()) continue;
       taken.push_back(unit);
       const Unit u = unit_of(lead, l.function);
-      if (u.calls.empty()) continue;  // the next launch's
+      if (u.calls.empty()) continue;  // goes to the next launch
       const auto first_call = static_cast<uint32_t>(l.calls.size());
       for (const size_t i : u.calls) {
         l.calls.push_back(entries_[i].engine->device_call(*entries_[i].request, *plans_[i]));
@@ -319,7 +318,7 @@ class DeviceEngine::Rounds {
     return l;
   }
 
-  /// How many blocks of these engines may be resident at once beside those of other processes: a share for each rank of
+  /// Number of blocks of these engines that can be resident next to those of other processes: a share for each rank of
   /// a communicator.
   static uint32_t room_of(const std::set<const DeviceEngine*>& engines) {
     std::map<uint64_t, uint32_t> ranks;
@@ -335,8 +334,8 @@ class DeviceEngine::Rounds {
   struct Pending {
     size_t index;
     bool message;
-    int place;       // of a message its distance, of another call its communicator
-    Rank direction;  // of a message: the peer, and whether it sends
+    int place;       // for a message its distance, for other calls the communicator's index
+    Rank direction;  // for a message: the peer and the direction
   };
   struct Unit {
     std::vector<size_t> calls;
@@ -345,7 +344,7 @@ class DeviceEngine::Rounds {
 
   cuda::Context context_of(const Pending& p) const { return entries_[p.index].engine->transport_.context(); }
 
-  // The calls of one engine and direction, in their order, as far as they need this kernel.
+  // The calls of one engine and direction, in order, as long as they need this kernel.
   Unit unit_of(const Pending& lead, cuda::Function function) const {
     Unit u;
     for (const Pending& p : pending_) {
@@ -361,7 +360,7 @@ class DeviceEngine::Rounds {
     return u;
   }
 
-  // Calls `fn` with the first pending call of each unit that stands at the place of `at` on the launch's device.
+  // Calls `fn` with the first pending call of each unit at the place of `at` on the launch's device.
   template <class Fn>
   void each_unit(const Pending& at, const Launch& l, Fn fn) const {
     std::set<std::pair<const DeviceEngine*, Rank>> seen;
@@ -398,8 +397,8 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     launches.push_back(std::move(l));
   }
   for (Launch& l : launches) RONDO_TRY(l.find_events());
-  // Launches that do not fit beside those before them on their device begin when these have ended: they would take the
-  // room of another rank's.
+  // Launches that do not fit next to earlier ones on their device begin when those have ended. Otherwise they would use
+  // the blocks of another rank.
   std::map<cuda::Context, std::pair<uint32_t, std::set<const DeviceEngine*>>> beside;
   for (Launch& l : launches) {
     auto& [blocks, engines] = beside[l.context];
@@ -410,7 +409,7 @@ Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<con
     blocks = l.blocks;
     engines = l.engines;
   }
-  // Memory for tables and traces is taken before any of them waits on a device, since taking it may wait for one.
+  // Allocate tables and traces before any launch waits on a device, because an allocation may wait for a launch.
   for (Launch& l : launches) {
     cuda::CurrentContext current(l.context);
     const cuda::OutsideCapture outside;

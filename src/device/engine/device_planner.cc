@@ -9,7 +9,7 @@
 namespace rondo {
 namespace {
 
-// The longest message that a protocol's slot, or the ring, takes in one piece.
+// The longest message that fits a protocol's slot, or the ring.
 uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
   switch (p) {
     case DeviceProtocol::kLl: return DeviceLayout::slot_payload(ConnectionForm::kWords);
@@ -19,13 +19,13 @@ uint64_t longest_message(DeviceProtocol p, const DeviceLayout& layout) {
   return 0;
 }
 
-// Registered from outside.
+// True if the algorithm was registered from outside.
 bool is_own(const Algorithm& a) {
   const auto own = own_algorithms();
   return !own.empty() && &a >= own.data() && &a < own.data() + own.size();
 }
 
-// Below this a channel's share is not worth a block.
+// Minimum share of a channel that justifies a block.
 uint64_t least_share(DeviceProtocol p) {
   switch (p) {
     case DeviceProtocol::kLl: return 4 * 1024;
@@ -43,7 +43,7 @@ DevicePlanner::DevicePlanner(int nranks, const DeviceWorld& world, Planner& plan
 uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   for (const auto& [known, lanes] : lanes_)
     if (known == &a) return lanes;
-  // A rank's number of lanes may depend on its place; the most of any rank counts for all.
+  // A rank's number of lanes may depend on its position. The maximum over ranks counts.
   size_t most = 1;
   for (Rank r = 0; r < nranks_; r = r < 8 ? r + 1 : r * 2)
     most = std::max(most, record_rank(a, r, planner_.hosts(), root).lanes.size());
@@ -52,7 +52,7 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
   return static_cast<uint32_t>(most);
 }
 
-// `wish`: a call's own limit, 0: none.
+// `wish`: the call's own limit; 0: none.
 uint32_t DevicePlanner::most_blocks(uint32_t wish) const {
   uint32_t most = world_.resident_blocks;
   for (const uint32_t limit : {static_cast<uint32_t>(std::max(0, planner_.settings().device_max_blocks)), wish})
@@ -78,7 +78,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
   const Cost cost = cost_of(*c.algorithm, planner_.hosts());
   const auto p = static_cast<size_t>(c.protocol);
   const double sent = nranks_ == 1 ? 0 : static_cast<double>(cost.sent_num) / static_cast<double>(cost.sent_den);
-  double across = 0;  // over the link of the busiest host, beside what goes on inside
+  double across = 0;  // over the busiest host's link, in addition to traffic inside
   if (world_.relayed) {
     const ScheduleProfile& profile = planner_.profile(*c.algorithm, root);
     across = profile.crossings * costs_.crossing_ns + profile.host_share * whole_bytes / costs_.network_gigabytes_per_s;
@@ -86,7 +86,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
   if (world_.engine == DeviceEngineKind::kStream)
     return costs_.launch_ns + static_cast<double>(cost.steps) * costs_.stream_step_ns + across +
            sent * whole_bytes / world_.link_gigabytes_per_s;
-  // What is read or written in place crosses the link once, without a ring on the way.
+  // Direct reads and writes cross the link once, without a ring.
   const double moved = c.algorithm->direct ? 1.0 : sent;
   const double hop = world_.through_host ? costs_.host_hop_ns[p] : costs_.hop_ns[p];
   return costs_.launch_ns + static_cast<double>(cost.steps) * hop + across +
@@ -100,23 +100,23 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   const uint32_t lanes = lanes_of(a, r.root);
   if (!stream && lanes > world_.resident_blocks) return;
   if (stream) {
-    // The stream engine has no channels, and maps no peer's buffers.
+    // The stream engine has no channels and maps no peer's buffers.
     if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, {}, 0});
     return;
   }
-  // How much a lane moves of the whole at once: at most a chunk, and the smallest are whole / ranks.
+  // Amount that a lane moves at once: at most a chunk. The smallest chunks are whole / ranks.
   const double chunk = whole / nranks_;
   const bool pairwise = r.counts != nullptr && r.counts->pairwise;
   const std::string_view wanted = planner_.settings().protocol;
   const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr &&
-                          planner_.hosts().one_host();  // of which the inlined texts do not know
+                          planner_.hosts().one_host();  // inlined definitions do not support hosts
   const std::string inlined = may_inline ? inlined_name(a, r.dtype, r.op, r.row) : "";
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
-    if (p != DeviceProtocol::kSimple && world_.relayed) continue;  // a relay cannot see when they are full
-    if (pairwise && p != DeviceProtocol::kSimple) continue;  // nobody knows how long the others' messages are
-    // LL's lines order less than a flag behind data does (docs/cuda.md); the library's own algorithms need no more.
+    if (p != DeviceProtocol::kSimple && world_.relayed) continue;  // the proxy cannot see when they are full
+    if (pairwise && p != DeviceProtocol::kSimple) continue;  // ranks do not know the others' message lengths
+    // LL's lines give a weaker order than a flag after data (docs/cuda.md), enough for the library's own algorithms.
     if (p != DeviceProtocol::kSimple && !a.direct && is_own(a)) continue;
     if (!a.direct && !wanted.empty() && wanted != protocol_name(p) &&
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
@@ -129,7 +129,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
 Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request, bool staged_only) {
   RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request, staged_only));
   std::vector<DeviceCandidate> found;
-  // A limit below the lanes of all of them is kept as far as it can be.
+  // A limit below the lanes of every algorithm is kept as far as possible.
   uint32_t fewest = UINT32_MAX;
   for (const Algorithm* a : usable) fewest = std::min(fewest, lanes_of(*a, request.root));
   const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));
@@ -154,12 +154,12 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
 Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanRequest& request,
                                                                 const DeviceCandidate& direct) {
   PlanRequest staged = request;
-  staged.algorithm = nullptr;  // what a call demands is not what it falls back to
+  staged.algorithm = nullptr;  // the fallback need not be the required algorithm
   RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
   for (DeviceCandidate& c : found) {
     c.num_channels =
         std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
-    c.inlined.clear();  // the direct program is interpreted, and so is what stands in for it
+    c.inlined.clear();  // the direct program is interpreted, and so is its fallback
   }
   return found;
 }
@@ -172,7 +172,7 @@ DeviceCandidate DevicePlanner::message(uint64_t bytes) const {
   }
   c.protocol = bytes <= 32 * 1024 && !world_.relayed ? DeviceProtocol::kLl : DeviceProtocol::kSimple;
   c.message_bytes = longest_message(c.protocol, world_.layout);
-  // A rank may send to and receive from everyone, itself too, at once.
+  // A rank may send to and receive from all ranks, itself included, at once.
   const auto directions = static_cast<uint32_t>(2 * nranks_);
   c.num_channels = channels_for(static_cast<double>(bytes), least_share(c.protocol), directions, {});
   return c;

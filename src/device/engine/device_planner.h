@@ -1,13 +1,12 @@
-// DevicePlanner: how a call runs on devices: algorithm, protocol, channels, message size. Like the host's planner it
-// uses only what is equal on all ranks, and it asks the host's planner which algorithms may serve a call at all.
+// DevicePlanner: chooses algorithm, protocol, channels and message size for calls on devices. Like the host's planner
+// it uses only inputs that are equal on all ranks, and it gets the usable algorithms from the host's planner.
 //
 // The forecast is a latency per step and a bandwidth (DeviceCosts), from the algorithm's row in the registry:
 //     launch + steps x hop(protocol) + bytes sent / (bandwidth x efficiency(protocol))
 // and between hosts
 //     + crossings x crossing + bytes that leave the busiest host / network
-// The constants are documented figures of one hop; none was fitted on a device yet (docs/gpu-status.md).
-//
-// Thread safety: belongs to whoever holds the communicator's device engine.
+// The constants are documented figures of one hop. None was fitted on a device yet (docs/gpu-status.md).
+// Thread safety: belongs to the holder of the communicator's device engine.
 #pragma once
 
 #include <list>
@@ -21,58 +20,58 @@
 
 namespace rondo {
 
-/// Which engine runs the schedules of a communicator; equal on all its ranks.
+/// The engine that runs a communicator's schedules; equal on all its ranks.
 enum class DeviceEngineKind : uint8_t {
   kInterpreter,  // one kernel per group of calls, which waits on the device
-  kStream,       // copies, flags in streams and reduction kernels; nothing waits on the device's processors
+  kStream,       // copies, stream flags and reduction kernels; no kernel waits
 };
 constexpr std::string_view engine_name(DeviceEngineKind k) {
   return k == DeviceEngineKind::kInterpreter ? "interpreter" : "stream";
 }
 
-/// What all ranks know of the devices and links.
+/// Properties of the devices and links, equal on all ranks.
 struct DeviceWorld {
   DeviceEngineKind engine = DeviceEngineKind::kInterpreter;
   std::string engine_reason;
   DeviceLayout layout;
-  uint32_t resident_blocks = 64;                   // of one rank's launch, so that all ranks that share its device fit
-  bool wide_lines = false;                         // LL128 may be used on every link
-  bool through_host = false;                       // some link is host memory
-  bool relayed = false;                            // some link is another transport's: between hosts
-  uint64_t stream_slot_bytes = uint64_t{1} << 20;  // of the stream engine: its longest message
+  uint32_t resident_blocks = 64;                   // for one rank's launch, so that all ranks of its device fit
+  bool wide_lines = false;                         // all links support LL128
+  bool through_host = false;                       // some link uses host memory
+  bool relayed = false;                            // some link is between hosts
+  uint64_t stream_slot_bytes = uint64_t{1} << 20;  // stream engine: its longest message
   double link_gigabytes_per_s = 25;                // the slowest link
 };
 
-/// Of one hop, in ns and as shares of the link's bandwidth; NCCL's published figures for NVLink and PCIe.
+/// For one hop, in ns and as shares of the link's bandwidth. NCCL's published figures for NVLink and PCIe.
 struct DeviceCosts {
   double launch_ns = 5000;
   double hop_ns[kNumDeviceProtocols] = {3400, 600, 1900};  // by DeviceProtocol: simple, LL, LL128
   double host_hop_ns[kNumDeviceProtocols] = {5700, 1000, 2500};
   double efficiency[kNumDeviceProtocols] = {1.0, 0.5, 0.92};
-  double stream_step_ns = 9000;  // stream engine: a message's copy or kernel and its flags
-  double crossing_ns = 15'000;   // to another host: through pinned memory, UCX and pinned memory
-  double network_gigabytes_per_s = 12.5;  // of a host: 100 Gbit/s
+  double stream_step_ns = 9000;  // stream engine: copy or kernel of a message, and its flags
+  double crossing_ns = 15'000;   // to another host: pinned memory, UCX, pinned memory
+  double network_gigabytes_per_s = 12.5;  // per host: 100 Gbit/s
 };
 
 struct DeviceCandidate {
   const Algorithm* algorithm = nullptr;
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t num_channels = 1;
-  uint64_t message_bytes = 0;  // of a channel
-  std::string inlined;         // the kernel that has the algorithm's text inlined; empty: the interpreter
+  uint64_t message_bytes = 0;  // per channel
+  std::string inlined;         // kernel with the inlined definition; empty: the interpreter
   double forecast_ns = 0;
 };
 
 class DevicePlanner {
  public:
-  /// `planner`: the communicator's, for what algorithms can do and for settings. Must outlive this.
+  /// `planner`: the communicator's, for its algorithms and settings. Must outlive this.
   DevicePlanner(int nranks, const DeviceWorld& world, Planner& planner);
-  /// All ways to run a call, the best first; staged_only: those that do not touch peers' buffers. Errors: kUnsupported.
+  /// All candidates for a call, best first. staged_only: those that do not touch peers' buffers. Errors: kUnsupported.
   Expected<std::vector<DeviceCandidate>> candidates(const PlanRequest& request, bool staged_only = false);
-  /// What may run instead of a direct candidate when some rank's buffers cannot be reached, the best first, each with
-  /// as many channels as the direct one is to have beside it. Errors: kUnsupported.
+  /// Candidates that can replace a direct one if some rank's buffers cannot be reached, best first, each with the
+  /// number of channels that both will use. Errors: kUnsupported.
   Expected<std::vector<DeviceCandidate>> fallbacks(const PlanRequest& request, const DeviceCandidate& direct);
-  /// How a message of so many bytes between two ranks travels: both ends derive the same.
+  /// The plan for a message between two ranks. Both ends compute the same.
   DeviceCandidate message(uint64_t bytes) const;
   std::string describe(const DeviceCandidate& c) const;
 
@@ -88,7 +87,7 @@ class DevicePlanner {
   const DeviceWorld world_;
   const DeviceCosts costs_{};
   Planner& planner_;
-  std::vector<std::pair<const Algorithm*, uint32_t>> lanes_;  // of algorithms that were looked at
+  std::vector<std::pair<const Algorithm*, uint32_t>> lanes_;  // by algorithm, computed once
 };
 
 }  // namespace rondo

@@ -1,5 +1,5 @@
-// How a call's shape becomes a DevicePlan: planned, compiled, lowered or put into a stream's order, and its connections
-// made with the other ranks.
+// Makes a DevicePlan from a call's shape: plans, compiles and lowers it (or puts it into stream order), and connects it
+// with the other ranks.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -12,7 +12,7 @@ namespace rondo {
 namespace {
 
 constexpr size_t kMaxPlans = 1024;
-constexpr uint64_t kMaxConnectWaitNs = 100'000;  // between two looks for the others' halves of connections
+constexpr uint64_t kMaxConnectWaitNs = 100'000;  // between two polls for the others' halves of connections
 
 ConnectionForm form_of(DeviceEnd end) {
   switch (end) {
@@ -26,7 +26,7 @@ ConnectionForm form_of(DeviceEnd end) {
 
 }  // namespace
 
-// Gives ends their places in the tables, and makes this rank's halves of them.
+// Assigns ends to places in the tables, and makes this rank's halves of them.
 class DeviceEngine::Ports final : public PortIndex {
  public:
   Ports(DeviceEngine& engine, DevicePlan& plan) : e_(engine), plan_(plan) {}
@@ -80,7 +80,7 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
   } else {
     RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
     Status refused;
-    for (const DeviceCandidate& c : found) {  // the first that a block can hold; equal on all ranks but for its place
+    for (const DeviceCandidate& c : found) {  // the first that a block supports; equal on all ranks
       made->how = c;
       refused = compile_plan(*made);
       if (refused.ok() || refused.code() != StatusCode::kUnsupported) break;
@@ -93,7 +93,7 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
   }
   made->program->reason = made->reason;
   plans_.push_front(made);
-  // The oldest goes; its device memory stays for launches that were captured (it lives with the communicator).
+  // Removes the oldest. Its device memory stays for captured launches (it lives with the communicator).
   if (plans_.size() > kMaxPlans) plans_.pop_back();
   return made;
 }
@@ -102,7 +102,7 @@ Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const PlanReque
   const Algorithm* const algorithm = how.algorithm;
   ProgramShape shape;
   shape.operation = operation_shape(r, algorithm != nullptr ? algorithm_index(*algorithm) : 0);
-  // A host's inline program becomes one of words or lines: whole messages of a slot.
+  // The host's inline program becomes words or lines: whole messages of a slot.
   shape.protocol = how.protocol == DeviceProtocol::kSimple ? Protocol::kSimple : Protocol::kInline;
   shape.message_bytes = how.message_bytes;
   shape.counts = r.counts;
@@ -126,8 +126,8 @@ Status DeviceEngine::compile_plan(DevicePlan& plan) {
   return lower_plan(plan);
 }
 
-// What runs when a rank's buffers turn out to lie nowhere. Both programs have the same channels, so that each channel
-// can decide for itself.
+// Adds the program for unreachable buffers. Both programs have the same channels, so that each channel can decide
+// separately.
 Status DeviceEngine::add_fallback(DevicePlan& plan) {
   if (entry_steps(*plan.program) == 0)
     return Status(
@@ -185,7 +185,7 @@ Expected<std::byte*> DeviceEngine::lower_program(const Program& program, const D
   return to;
 }
 
-// One end, in all channels, as the kernel finds it.
+// One end, in all channels, in the kernel's form.
 Status DeviceEngine::write_end(bool writer, uint32_t index) {
   End& end = (writer ? writes_ : reads_)[index];
   RONDO_TRY_ASSIGN(const auto found, transport_.find_ends(end.key));
@@ -232,7 +232,7 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
   return {};
 }
 
-// True when all connections of the plan stand.
+// Returns true if all connections of the plan are ready.
 Expected<bool> DeviceEngine::connect(DevicePlan& plan) {
   if (plan.connected) return true;
   bool all = true;
@@ -266,7 +266,7 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
       cuda::CurrentContext current(e.transport_.context());
       const auto connected = e.connect(*plans[i]);
       if (!connected.ok()) {
-        RONDO_TRY(e.lost_peer_soon());  // memory of a process that is gone cannot be opened
+        RONDO_TRY(e.lost_peer_soon());  // memory of an ended process cannot be opened
         return connected.status();
       }
       const bool all = *connected;
@@ -298,7 +298,7 @@ Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const
   }
 }
 
-// The system says that a process is gone a moment after its memory is.
+// The system reports an ended process a moment after its memory is gone.
 Status DeviceEngine::lost_peer_soon() const {
   for (int tries = 0; tries < 100; ++tries) {
     RONDO_TRY(lost_peer());
@@ -310,7 +310,7 @@ Status DeviceEngine::lost_peer_soon() const {
 
 Status DeviceEngine::lost_peer() const {
   const auto lost = transport_.find_lost();
-  if (!lost || transport_.departed(lost->rank)) return {};  // whoever has left on purpose had done its part
+  if (!lost || transport_.departed(lost->rank)) return {};  // a rank that has left on purpose had done its part
   return Status(StatusCode::kPeerLost, fmt::format("rank {}: {}", rank_, lost->how));
 }
 

@@ -1,17 +1,17 @@
-// DevicePrims: the P that turns an algorithm's text into a kernel. A block reads the text once for each loop and does
-// the verbs of its own lane at once; those of other lanes are passed over.
+// DevicePrims: the P that turns an algorithm's definition into a kernel. A block runs the definition once per loop. It
+// executes the verbs of its own lane at once and skips those of other lanes.
 //
 //     ring_all_reduce(Recorder)    --> Schedule --> Program --> DeviceProgram --> Interpreter
-//     ring_all_reduce(DevicePrims) --> a kernel of its own, which takes the same DeviceProgram for all but the steps
+//     ring_all_reduce(DevicePrims) --> its own kernel, which takes the same DeviceProgram except for the steps
 //
-// Calls, ends, protocols, fingerprints, shares of channels, loops, meetings, failures and traces are the interpreter's
-// (block_calls.h, messages.h). On the wire nobody can tell who is who: one rank may interpret what another has inlined.
-// What is gained is what the compiler knows: which verb it is, how many sources and sinks it has, where the own one
-// stands among them; and an end keeps its thread, so that one barrier of three is gone. What the recorder and lower()
-// work out once, a block works out each time: chunks (Cut), their shares, and which end a port has.
+// It shares calls, ends, protocols, fingerprints, channel shares, loops, meetings, failures and traces with the
+// interpreter (block_calls.h, messages.h). Both send the same messages, so one rank may interpret while another runs an
+// inlined kernel. The gain is compile-time knowledge: the verb, the number of sources and sinks, and the position of
+// the own source. An end also keeps its thread, which saves one of three barriers. In return a block computes at run
+// time what the recorder and lower() compute once: chunks (Cut), their shares, and the ends of ports.
 //
-// Its words are those for one chunk a message, over in and out, with as many unicast ports as the text lists: no waits,
-// no scratch, no credits, no direct instructions, one type everywhere.
+// It supports one chunk per message, the buffers in and out, and the definition's unicast ports. It does not support
+// waits, scratch, credits, direct instructions and mixed types.
 //
 // Thread safety, Env: as block_calls.h. Learned from: NCCL's device primitives (a kernel that reads the ring's verbs).
 #pragma once
@@ -22,14 +22,14 @@
 
 namespace rondo {
 
-/// The ends of so many ports, by their places in the lane's lists.
+/// The ends of a verb's ports, by their places in the lane's lists.
 template <int kRecv, int kSend>
 struct VerbEnds {
   uint32_t num_readers;  // of the lane
   uint32_t readers[kRecv != 0 ? kRecv : 1], writers[kSend != 0 ? kSend : 1];
 };
 
-/// The shape of a verb with so many ports. An end has the same thread in all messages: by its place, writers behind
+/// The shape of a verb with these ports. An end has the same thread in all messages: by its place, writers after
 /// readers.
 template <Verb kVerb, int kRecv, int kSend>
 struct VerbShape : VerbEnds<kRecv, kSend> {
@@ -62,7 +62,7 @@ struct VerbShape : VerbEnds<kRecv, kSend> {
   }
 };
 
-/// Text::read(p, rank, nranks) is the algorithm.
+/// Text::read(p, rank, nranks) runs the definition.
 template <class Env, class Ops, class Text>
 class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
   using Base = Messages<Env, Ops, DevicePrims<Env, Ops, Text>>;
@@ -84,12 +84,12 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
     return !failed_;
   }
 
-  // ---- the words of a text, as in Recorder --------------------------------------------------------------------------
+  // ---- the verbs of a definition, as in Recorder --------------------------------------------------------------------
   template <int kPorts>
   using Ports = const Port (&)[kPorts];
 
   RONDO_HOST_DEVICE_INLINE void chunks(int in_chunks, int out_chunks) {
-    if (standing_.loop != 0) return;  // they are cut
+    if (standing_.loop != 0) return;  // already cut
     for (uint32_t i = env_.thread(); i < 2; i += env_.threads()) {
       const DeviceProgram& p = b_.program;
       typename State::BufferCut& b = i == 0 ? s_.in : s_.out;
@@ -137,7 +137,7 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
   }
 
  private:
-  // src: the chunk whose length the message has, also where the verb reads none of the rank's own.
+  // src: the chunk that defines the message's length, even if the verb reads no own chunk.
   template <Verb kVerb, int kRecv, int kSend>
   RONDO_HOST_DEVICE_INLINE void act(Chunk src, Chunk dst, const Port* from, const Port* to, Order order = {},
                                     Sum sum = Sum::kPartial) {
@@ -165,15 +165,15 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
     return Base::message(VerbShape<kVerb, kRecv, kSend>{ends}, o);
   }
 
-  // Every port of the text is in the list, which was made of the same text.
+  // Every port of the definition is in the list, because the list was made from the same definition.
   static RONDO_HOST_DEVICE_INLINE uint32_t place_of(const Port& port, const Port* list, uint32_t num_ends) {
     uint32_t place = 0;
     while (place + 1 < num_ends && !(list[place] == port)) ++place;
     return place;
   }
 
-  // This channel's share of the chunks in this loop. What compile() states of a step, for the texts that this class can
-  // read.
+  // This channel's share of the chunks in this loop. Matches compile()'s result for a step, for the definitions that
+  // this class supports.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE Operands operands(Chunk src, Chunk dst, Order order, Sum sum) const {
     const DeviceProgram& p = b_.program;
@@ -203,7 +203,7 @@ class DevicePrims : public Messages<Env, Ops, DevicePrims<Env, Ops, Text>> {
   bool mine_ = false, failed_ = false;
 };
 
-/// The texts that are inlined; lower.h says for which calls.
+/// The inlined definitions. lower.h selects their calls.
 struct RingAllReduce {
   template <class P>
   static RONDO_HOST_DEVICE_INLINE void read(P& p, Rank rank, int nranks) {

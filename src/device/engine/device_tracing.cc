@@ -12,13 +12,13 @@ namespace {
 
 constexpr uint64_t kCountBytes = 64;
 
-// As the host's program, but for what a device has of its own.
+// The host's description, with the device's own values.
 TracedPlan describe_lowered(const Program& program, const DeviceProgram& header) {
   TracedPlan plan = describe_program(program);
   plan.protocol = header.direct != 0 ? "direct" : protocol_name(header.protocol);
   plan.loop_elems = header.loop_elems;
   plan.num_loops = header.num_loops;
-  // On a device each form of messages has a FIFO of its own, and credits travel in lines apart.
+  // On a device each form of message has its own FIFO, and credits use separate lines.
   constexpr uint8_t kForms[] = {0, 2, 3};  // by DeviceProtocol
   for (auto& lane : plan.lanes)
     for (TracedInstruction& i : lane)
@@ -61,7 +61,7 @@ Expected<const std::vector<DeviceRecord>*> LaunchTrace::records(cuda::Stream str
   const std::lock_guard lock(mutex_);
   if (fetched_) return &records_;
   const cuda::Driver* d = cuda::driver();
-  // In a stream of its own: a copy in the default stream would wait for the caller's.
+  // Uses its own stream: a copy in the default stream would wait for the caller's streams.
   auto fetch = [&](void* to, uint64_t offset, uint64_t bytes) -> Status {
     RONDO_TRY(cuda::check(d->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to), memory_.get() + offset, bytes, stream),
                           "cuMemcpyAsync"));
@@ -90,7 +90,7 @@ Expected<std::shared_ptr<LaunchTrace>> DeviceTracing::room_for(uint64_t num_reco
   num_records = std::min(num_records, LaunchTrace::kMostRecords);
   for (const auto& l : launches_)
     if (l.use_count() == 1 && l->capacity() >= num_records) {
-      std::atomic_thread_fence(std::memory_order_acquire);  // whoever held it has done with it
+      std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the release by its last holder
       return l;
     }
   const cuda::OutsideCapture outside;
@@ -120,7 +120,7 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
                     .bytes_high = bytes >> 32,
                     .bytes_low = static_cast<uint32_t>(bytes),
                     .loop = r.loop};
-    // The first receive and the first send stand in the record itself, the others behind it, as many as are known.
+    // The first receive and the first send are in the record itself, the others follow, as far as known.
     const size_t recvs = s.recv.size(), sends = s.send.size();
     const bool all = r.num_steps == recvs + sends;
     if (recvs != 0) step.recv_step = r.steps[0];
@@ -128,7 +128,7 @@ Status DeviceTracing::add(LaunchTrace& launch, uint32_t call, uint64_t sequence,
     LaneWait wait;
     const uint64_t begin = clock_.ticks(r.begin_ns), ready = begin + clock_.duration_ticks(r.wait_ns);
     if (r.wait_ns != 0) {
-      // By LL and LL128 data are waited for while they are moved.
+      // LL and LL128 wait for data while they move it.
       const bool polls_data = header.protocol == DeviceProtocol::kSimple || s.is(kFlagCredit);
       const WaitReason why = s.verb == Verb::kWait      ? WaitReason::kOrder
                              : recvs != 0 && polls_data ? WaitReason::kData

@@ -1,10 +1,8 @@
-// What kernels write down of their instructions (DeviceRecord), and how it becomes part of a rank's trace: a launch of
-// traced calls has a LaunchTrace in device memory, which is fetched when the launch has ended; DeviceTracing turns its
-// records into StepRecords, with the device's times on the host's clock.
+// Adds the kernels' DeviceRecords to a rank's trace. A launch of traced calls has a LaunchTrace in device memory, which
+// is fetched after the launch. DeviceTracing converts its records to StepRecords, with times on the host's clock.
 //
-// A captured launch is not traced: its replays would all write to one place, unseen by the host.
-//
-// Thread safety: LaunchTrace as stated; DeviceTracing belongs to whoever holds the engine's watch lock.
+// A captured launch is not traced: its replays would all write to one place without the host's knowledge.
+// Thread safety: LaunchTrace as stated; DeviceTracing belongs to the holder of the engine's watch lock.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +17,22 @@
 
 namespace rondo {
 
-/// The records of one launch, which may hold calls of several ranks.
+/// The records of one launch, which may contain calls of several ranks.
 class LaunchTrace {
  public:
-  static constexpr uint64_t kMostRecords = 1 << 18;  // 16 MiB; beyond that the oldest are lost
-  /// Errors: those of the driver. The device's context is current, here and below.
+  static constexpr uint64_t kMostRecords = 1 << 18;  // 16 MiB; after that the oldest are lost
+  /// Errors: the driver's. The device's context must be current, here and below.
   static Expected<std::unique_ptr<LaunchTrace>> make(uint64_t num_records);
   uint64_t capacity() const { return capacity_; }
-  /// Clears it, in the order of the stream.
+  /// Clears it, in stream order.
   Status begin(cuda::Stream stream);
   DeviceTrace on_device() const;
-  /// What the kernel has written; fetched once, by whoever asks first. From any thread, after the launch has ended.
+  /// The kernel's records. Fetched once, by the first caller. From any thread, after the launch has ended.
   Expected<const std::vector<DeviceRecord>*> records(cuda::Stream stream);
   uint64_t num_lost() const { return num_lost_; }
 
  private:
-  cuda::DeviceMemory memory_;  // the count in a line of its own, then the records
+  cuda::DeviceMemory memory_;  // the count in its own line, then the records
   uint64_t capacity_ = 0;
   std::mutex mutex_;
   bool fetched_ = false;
@@ -42,7 +40,7 @@ class LaunchTrace {
   std::vector<DeviceRecord> records_;
 };
 
-/// What the instructions of a call are of, as the host has it and as it was lowered. fallback may be null.
+/// A call's programs on the host and as lowered. fallback may be null.
 struct TracedPrograms {
   const Program* program;
   const DeviceProgram* header;
@@ -52,16 +50,16 @@ struct TracedPrograms {
 
 class DeviceTracing {
  public:
-  /// Before start(), while it is off; may take a second, so without the watch lock. Reads the device's clock. Errors:
-  /// those of DeviceClock.
+  /// Reads the device's clock. Call it before start(), while tracing is off and without the watch lock, because it may
+  /// take a second. Errors: as DeviceClock.
   Status prepare(KernelLoader& kernels);
-  /// `trace` belongs to this until stop().
+  /// `trace` belongs to this object until stop().
   void start(StepTrace* trace) { trace_ = trace; }
   void stop() { trace_ = nullptr; }
   bool on() const { return trace_ != nullptr; }
-  /// Room for the records of a launch; `num_records` of calls that this is asked to trace.
+  /// Memory for the records of a launch. `num_records`: of its traced calls.
   Expected<std::shared_ptr<LaunchTrace>> room_for(uint64_t num_records);
-  /// The records of call number `call` of a launch that has ended, in the order of time.
+  /// Adds the records of call number `call` of an ended launch, in order of time.
   Status add(LaunchTrace& launch, uint32_t call, uint64_t sequence, const TracedPrograms& programs,
              KernelLoader& kernels);
 
@@ -69,10 +67,10 @@ class DeviceTracing {
   StepTrace* trace_ = nullptr;
   DeviceClock clock_;
   cuda::OwnedStream stream_;
-  std::vector<std::shared_ptr<LaunchTrace>> launches_;  // those that nobody else holds are free
+  std::vector<std::shared_ptr<LaunchTrace>> launches_;  // free if no other owner holds them
 };
 
-/// How many records a call may make. O(lanes).
+/// Maximum number of records of a call. O(lanes).
 uint64_t most_records(const DeviceProgram& header);
 
 }  // namespace rondo

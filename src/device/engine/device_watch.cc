@@ -1,4 +1,4 @@
-// The watcher of a DeviceEngine: sees how calls end, and what goes wrong while nobody looks.
+// The watcher of a DeviceEngine: detects the ends of calls, and failures in the background.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 namespace rondo {
 namespace {
 
-constexpr auto kBusyLook = std::chrono::microseconds(500);  // while calls are under way
-constexpr auto kIdleLook = std::chrono::milliseconds(100);  // aborts and deaths while nothing is: replays of graphs
-constexpr uint64_t kLostEveryNs = 50'000'000;               // a look for dead peers costs a system call
+constexpr auto kBusyLook = std::chrono::microseconds(500);  // while calls are running
+constexpr auto kIdleLook = std::chrono::milliseconds(100);  // between calls, for aborts and deaths during graph replays
+constexpr uint64_t kLostEveryNs = 50'000'000;               // a check for dead peers costs a system call
 
 }  // namespace
 
 void DeviceEngine::watch() {
   cuda::CurrentContext current(transport_.context());
   int relaxed = 2;
-  cuda::driver()->thread_exchange_capture_mode(&relaxed);  // others' captures are none of this thread's business
+  cuda::driver()->thread_exchange_capture_mode(&relaxed);  // other threads' captures must not affect this thread
   uint64_t looked_for_lost_ns = 0;
   std::unique_lock lock(watch_mutex_);
   while (!stop_) {
@@ -33,7 +33,7 @@ void DeviceEngine::watch() {
     const bool retired = retire();
     if (retired) watch_changed_.notify_all();
     if (failed_.load(std::memory_order_relaxed)) {
-      // Streams that wait for flags are let go until none is left under way.
+      // Release streams that wait for flags, until no call is running.
       if ((issuing_ || !outstanding_.empty()) && world_.engine == DeviceEngineKind::kStream)
         transport_.release_streams();
       continue;
@@ -49,7 +49,7 @@ void DeviceEngine::watch() {
   }
 }
 
-// Ends the operations that are done, oldest first; the caller holds the lock. True when there was one.
+// Ends the completed operations, oldest first. The caller holds the lock. Returns true if there was one.
 bool DeviceEngine::retire() {
   bool any = false;
   const cuda::Driver* d = cuda::driver();
@@ -57,10 +57,10 @@ bool DeviceEngine::retire() {
     Outstanding& o = outstanding_.front();
     const cuda::Result r = d->event_query(o.event.get());
     if (r == cuda::kErrorNotReady) break;
-    // A kernel that gave up has reported so before it ended.
+    // A kernel that failed has reported it before it ended.
     Status status = failure_;
     if (status.ok()) status = report();
-    // Whoever gives up lets all streams go, after it has said so: what ends from then on may not have done its work.
+    // A rank that gives up first reports it and then releases all streams. Calls that end after that may be incomplete.
     if (const auto by = transport_.aborted_by(); status.ok() && by)
       status = Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
     if (status.ok() && r != cuda::kSuccess) status = cuda::check(r, "a call on the device");
@@ -76,7 +76,7 @@ bool DeviceEngine::retire() {
   return any;
 }
 
-// What the kernel wrote down of a call that has ended; the caller holds the lock.
+// Adds the kernel's records of an ended call to the trace. The caller holds the lock.
 void DeviceEngine::trace_call(Outstanding& o) {
   if (!tracing_.on()) return;
   const uint64_t sequence = o.sequence != 0 ? o.sequence : o.message_number;
@@ -98,7 +98,7 @@ Status DeviceEngine::set_trace(StepTrace* trace) {
     tracing_.stop();
   }
   if (trace == nullptr) return {};
-  RONDO_TRY(tracing_.prepare(*kernels_));  // nobody else looks at it while it is off
+  RONDO_TRY(tracing_.prepare(*kernels_));  // no other thread uses it while it is off
   const std::lock_guard lock(watch_mutex_);
   tracing_.start(trace);
   return {};
@@ -146,7 +146,7 @@ std::string DeviceEngine::who_waits(const Outstanding& o, Rank peer) const {
   return fmt::format("; rank {} has called it too", peer);
 }
 
-// What a kernel says about its failure; the caller holds the lock.
+// The kernel's report of its failure. The caller holds the lock.
 Status DeviceEngine::report() const {
   DeviceControl& c = *control_.as<DeviceControl>();
   const auto failure = static_cast<DeviceFailure>(std::atomic_ref<uint32_t>(c.failed).load(std::memory_order_acquire));
@@ -180,8 +180,8 @@ Status DeviceEngine::report() const {
                             where, which));
 }
 
-// What ranks on other hosts do is asked for when a call is late, so that its deadline can tell. The caller holds the
-// lock.
+// Requests the status pages of ranks on other hosts when a call is late, so that the deadline's message can use them.
+// The caller holds the lock.
 void DeviceEngine::ask_for_boards() const {
   if (!world_.relayed || outstanding_.empty()) return;
   const Outstanding& o = outstanding_.front();
@@ -189,7 +189,7 @@ void DeviceEngine::ask_for_boards() const {
   for (Rank r = 0; r < nranks_; ++r) (void)transport_.board(r);
 }
 
-// What can be seen to be wrong while calls are under way.
+// Checks for failures while calls are running.
 Status DeviceEngine::look() {
   if (const auto by = transport_.aborted_by())
     return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
@@ -197,7 +197,7 @@ Status DeviceEngine::look() {
   RONDO_TRY(report());
   ask_for_boards();
   if (world_.engine != DeviceEngineKind::kStream || outstanding_.empty()) return {};
-  // Streams have no clock of their own.
+  // Streams have no deadline of their own.
   const Outstanding& o = outstanding_.front();
   const uint64_t now = monotonic_ns();
   if (o.deadline_ns == 0 || now - o.issued_ns < o.deadline_ns) return {};
@@ -215,7 +215,7 @@ Status DeviceEngine::look() {
           static_cast<double>(now - o.issued_ns) * 1e-9, late));
 }
 
-// The first failure of the communicator: kernels leave, the other ranks hear of it, streams are let go.
+// Handles the communicator's first failure: kernels leave, the other ranks are informed, streams are released.
 void DeviceEngine::fail(Status status) {
   {
     const std::lock_guard lock(watch_mutex_);
@@ -231,7 +231,7 @@ void DeviceEngine::take_failure(Status status) {
   failure_ = std::move(status);
   failed_.store(true, std::memory_order_release);
   std::atomic_ref<uint32_t>(control_.as<DeviceControl>()->abort).store(1, std::memory_order_release);
-  transport_.raise_abort(rank_);  // before files are written: the others wait
+  transport_.raise_abort(rank_);  // before files are written, because the others wait
   if (failure_hook_ != nullptr) failure_hook_(failure_, calls_under_way());
 }
 

@@ -1,5 +1,4 @@
-// A reduction or copy by a whole grid, without any connection: what ReduceArgs asks for, one thread's part of it.
-// Host and device.
+// A reduction or copy by a whole grid, as described by ReduceArgs: the part of one thread. Host and device.
 #pragma once
 
 #include <type_traits>
@@ -36,7 +35,7 @@ RONDO_HOST_DEVICE_INLINE void grid_reduce(const ReduceArgs& args, device_kernels
     device_kernels::copy_bytes(r, threads);
   } else {
     if constexpr (!Ops::kMixed) {
-      if (r.num_src == 1 && !r.scale_own && r.divide_by == 0) {  // every bit goes on, a NaN's too
+      if (r.num_src == 1 && !r.scale_own && r.divide_by == 0) {  // copies every bit, also of a NaN
         r.num_elems *= Ops::kBytes;
         return device_kernels::copy_bytes(r, threads);
       }

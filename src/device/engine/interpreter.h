@@ -1,19 +1,18 @@
-// The interpreter: a block runs one lane of a unit's calls in one channel (block_calls.h), instruction by instruction
-// as the program has them. The same semantics as the host's executor (engine/executor.cc), for many threads that may
-// wait:
+// The interpreter: a block runs one lane of a unit's calls in one channel (block_calls.h), instruction by instruction.
+// Same semantics as the host's executor (engine/executor.cc), for many threads that may wait:
 //
 //     for each loop, for each instruction
-//       poll, gather, move, post      a message (messages.h); a credit and a direct instruction lack some of it
+//       poll, gather, move, post      a message (messages.h); credits and direct instructions skip some of these
 //
-// Invariants: between the barriers of an instruction an end belongs to the thread that handles its port. What decides
-// the way through the code is the same for all threads: instructions, extents, and what env.any() says.
+// Invariants: between the barriers of an instruction an end belongs to the thread that handles its port. All threads
+// take the same branches: these depend only on instructions, extents and env.any().
 #pragma once
 
 #include "device/engine/messages.h"
 
 namespace rondo {
 
-/// The shape of what is read from an instruction. Thread i handles port i.
+/// The shape of an instruction read at run time. Thread i handles port i.
 struct StepShape {
   static constexpr int kSrc = 0, kDst = 0;
   static constexpr bool kMayCopy = true, kMayReduce = true, kTravels = true, kEndsStay = false;
@@ -67,7 +66,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
   }
 
  private:
-  // Instructions from pc on, with the channel's share of each.
+  // Loads instructions from pc on, with the channel's share of each.
   RONDO_HOST_DEVICE_INLINE void load_window(uint32_t pc, uint32_t steps) {
     const DeviceProgram& p = b_.program;
     env_.sync();
@@ -126,7 +125,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     return !env_.any(!ok);
   }
 
-  // `nowhere` becomes true when the peer's buffers cannot be reached, which is a failure only without a fallback.
+  // Sets `nowhere` if the peer's buffers cannot be reached. Without a fallback that is a failure.
   RONDO_HOST_DEVICE_INLINE bool take_address(Rank peer, const PeerCredit& theirs, bool& nowhere) {
     const DeviceComm& comm = *b_.call.comm;
     if (b_.call.fallback != nullptr && (theirs.in_region == kRegionNowhere || theirs.out_region == kRegionNowhere)) {
@@ -143,7 +142,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     return true;
   }
 
-  // A message without elements, in a line alone. Of a direct program it says where the sender's buffers stand.
+  // A message without elements, in a line. In a direct program it carries the addresses of the sender's buffers.
   RONDO_HOST_DEVICE_INLINE bool credit(const DeviceStep& s) {
     const bool carries = b_.program.direct;
     bool nowhere = b_.call.in_region == kRegionNowhere || b_.call.out_region == kRegionNowhere;
@@ -206,7 +205,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     return Base::message(shape, o);
   }
 
-  // From and to the peers' own buffers, which their entry credits have named.
+  // Reads and writes the peers' own buffers, whose addresses came with their entry credits.
   RONDO_HOST_DEVICE_INLINE bool direct(const DeviceStep& s) {
     Operands o = operands_of(s);
     if (o.num_elems == 0) {
@@ -219,7 +218,7 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
     const uint16_t* ranks = index_of(s);
     const StepShape shape{s.num_recv, s.num_send, o.src != nullptr, o.dst != nullptr, ranks};
     ReduceStep r = Base::reduce_step(shape, o);
-    // A peer's input in a call of mixed types is not yet what would have travelled; its result is what shall arrive.
+    // In a call of mixed types a peer's input must be converted to the wire type first; its result has the right type.
     const bool mixed = p.row != 0, converts = mixed && s.src_buffer == static_cast<uint8_t>(Buffer::kIn);
     if (converts) {
       r.raw = true;

@@ -1,11 +1,10 @@
-// Entry points of the kernels. This file is compiled once for each image (cmake/cuda.cmake), with one of
+// Entry points of the kernels. cmake/cuda.cmake compiles this file once for each image, with one of
 //   RONDO_IMAGE_DTYPE (a Dtype) and RONDO_IMAGE_NAME (its name)   four ops of one dtype;
-//     and RONDO_IMAGE_INLINES                                      its sum with texts inlined
+//     and RONDO_IMAGE_INLINES                                      its sum with inlined definitions
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
 //   RONDO_IMAGE_COPY                                               copies
-// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h). One argument each, by value.
-//
-// 512 threads and at most one block of them on a multiprocessor at a time leave 128 registers to a thread.
+// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h). Each has one argument,
+// passed by value. 512 threads and at most one block per multiprocessor leave 128 registers per thread.
 #include "device/engine/clock_exchange.h"
 #include "device/engine/device_env.cuh"
 #include "device/engine/device_prims.h"

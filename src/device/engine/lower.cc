@@ -77,12 +77,12 @@ class Lowering {
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
       h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
-    uint64_t longest = 0;  // of what a channel moves of a chunk; the first channel has the longest share
+    uint64_t longest = 0;  // longest share of a chunk; the first channel has it
     for (const ProgramLane& lane : p_.lanes)
       for (const ProgramStep& s : lane)
         longest = std::max(longest, channel_extent(s.src.num_elems, shape_.num_channels, 0, p_.wire_bytes).num_elems);
-    // What all ranks must agree on is in p_.num_loops: none of them makes a step, credits included, when it is 0; and a
-    // rank that moves nothing itself still makes its credits.
+    // num_loops must be equal on all ranks. If p_.num_loops is 0, no rank runs a step, credits included. A rank without
+    // data still runs its credits.
     h_.num_loops =
         p_.num_loops == 0 ? 0 : std::max<uint64_t>(1, longest / h_.loop_elems + (longest % h_.loop_elems != 0));
     const uint64_t message = std::max<uint64_t>(1, std::min(longest, h_.loop_elems)) * p_.wire_bytes;
@@ -93,7 +93,7 @@ class Lowering {
   Status add_lane(size_t lane) {
     h_.lane_first[lane] = static_cast<uint32_t>(steps_.size());
     EndList reads, writes;
-    std::vector<uint16_t> index;  // of this lane's steps
+    std::vector<uint16_t> index;  // for this lane's steps
     uint16_t most_recv = 0, most_send = 0;
     for (const ProgramStep& s : p_.lanes[lane]) {
       DeviceStep d = made_from(s);
@@ -147,7 +147,7 @@ class Lowering {
     d.flags = s.flags;
     d.src_buffer = static_cast<uint8_t>(s.src_buffer);
     d.dst_buffer = static_cast<uint8_t>(s.dst_buffer);
-    // To the executor a direct step has no ports, so what it states does not count the sources in peers' buffers.
+    // In the executor a direct step has no ports, so s.copies does not count sources in peers' buffers.
     const size_t sources = s.recv_peers.size() + (s.has(kVerbSrc) ? 1 : 0);
     const bool copies = !p_.mixed && !s.prescale && !(s.is(kFlagFinal) && p_.divide_by != 0) && sources == 1;
     RONDO_CHECK(s.is(kFlagDirect) || s.is(kFlagCredit) || s.verb == Verb::kWait || copies == s.copies);
@@ -187,7 +187,7 @@ class Lowering {
   std::vector<uint16_t> index_;
 };
 
-// To a kernel an average is a sum that is divided, a pre-multiplied sum one whose own operand is scaled.
+// For a kernel an average is a sum that is divided, and premul_sum a sum with a scaled own operand.
 std::string_view kernel_op(Op op) { return op_name(op == Op::kAvg || op == Op::kPremulSum ? Op::kSum : op); }
 
 }  // namespace
@@ -207,7 +207,7 @@ Expected<std::vector<std::byte>> lower(const Program& program, const DeviceShape
 }
 
 std::string interpreter_name(const Program& program) {
-  // Copies of one type are copies of bytes. The operator of a collective that does not reduce means nothing.
+  // Copies of one type are byte copies. Without a reduction the operator has no meaning.
   const bool reduces = collective_reduces(program.operation.collective);
   const std::string_view op = kernel_op(reduces ? program.operation.op : Op::kSum);
   if (program.mixed) return fmt::format("rondo_interpret_mixed_{}", op);

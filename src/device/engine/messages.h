@@ -1,15 +1,15 @@
-// Messages: what a block does with one message whose operands are resolved, by whichever protocol its program has.
+// Messages: processes one message with resolved operands, in the protocol of its program.
 //
 //     poll      the thread of each port waits for it: data of a receive, room of a send  | all threads agree to go on,
 //     gather    tables of sources and sinks: the own chunk, rings, slots                 | or leave
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
 //     post      the thread of each port posts or releases it
 //
-// What is known of a message before it is there differs: the interpreter reads it, an inlined text has it compiled in.
-// So its numbers come as a Shape, whose answers may be constants:
-//   Shape::kSrc, kDst                  sources and sinks, the own chunk's among them; 0: not known before
-//   Shape::kMayCopy, kMayReduce        whether the one source may go on as it is; whether anything else may happen
-//   Shape::kTravels                    whether it has ports
+// The interpreter reads a message's parameters at run time. An inlined definition has them at compile time. Therefore
+// they come as a Shape, whose members may be constants:
+//   Shape::kSrc, kDst                  sources and sinks, with the own chunk; 0: not known at compile time
+//   Shape::kMayCopy, kMayReduce        true if a single source may be copied unchanged; true if other cases may occur
+//   Shape::kTravels                    true if it has ports
 //   Shape::kEndsStay                   an end has the same thread in all messages of a call
 //   num_recv(), num_send(), has_src(), has_dst(), reader(i), writer(i)     ends by their places in the lane's lists
 //   handle_mine(env, of_read, of_write)                                    for each port of this thread, until false
@@ -25,13 +25,13 @@
 
 namespace rondo {
 
-/// One loop's window of a chunk, where it lies in the rank's own buffers, and what becomes of it.
+/// One loop's window of a chunk: its place in the rank's own buffers, and its processing.
 struct Operands {
   uint64_t num_elems;
-  std::byte* src;  // of shapes that have one
+  std::byte* src;  // if the shape has it
   std::byte* dst;
-  uint32_t position;         // order of addition: the own source comes after so many receives
-  bool copies;               // one source, which goes on as it is
+  uint32_t position;         // order of addition: the number of receives before the own source
+  bool copies;               // one source, copied unchanged
   bool prescale, is_final;   // premul_sum scales the own source; avg divides
   bool as_wire;              // mixed types: rounded to the wire type first
   Dtype src_type, dst_type;  // mixed types
@@ -50,7 +50,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   RONDO_HOST_DEVICE_INLINE Messages(Env& env, BlockState<Mem>& state, const LaunchArgs& args)
       : Base(env, state, args) {}
 
-  /// False when the block has to leave.
+  /// Returns false if the block must leave.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o) {
     if (o.num_elems == 0) {  // an empty window: no message, on either end
@@ -83,7 +83,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
         });
     if (!arrived) return false;
     reduce<Shape>(r, o.copies, p.wire_bytes);
-    env_.sync();  // all of it is read and written
+    env_.sync();  // all data is read and written
     post(
         shape, [](auto& reader) { reader.release(1); }, [&](auto& w) { w.post_data(bytes, o.fingerprint); });
     return true;
@@ -127,7 +127,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     return b_.call.scratch + offset;
   }
 
-  /// What the kernels are asked for.
+  /// Arguments for the kernels.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const Shape& shape, const Operands& o) const {
     ReduceStep r;
@@ -150,8 +150,8 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     return r;
   }
 
-  /// Thread 0 puts the own chunk into the tables, the thread of a port what stands there: receive i stands behind the
-  /// own source if that comes before it in the order of addition.
+  /// Thread 0 adds the own chunk to the tables, and each port's thread its entry. Receive i comes after the own source
+  /// if that is earlier in the order of addition.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE void put_own(const Shape& shape, const ReduceStep& r, const Operands& o) {
     if (env_.thread() != 0) return;
@@ -179,7 +179,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     return Shape::kMayCopy && (!kReduces || !Shape::kMayReduce || copies);
   }
 
-  // Lines bring their own flags: what is polled here is room alone.
+  // Lines carry their own flags, so only room is polled here.
   template <class Shape>
   RONDO_HOST_DEVICE_INLINE bool line_message(const Shape& shape, const Operands& o) {
     const DeviceProgram& p = b_.program;

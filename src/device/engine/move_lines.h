@@ -1,12 +1,12 @@
-// Moving one message whose lines carry their flags (LL, LL128): every thread gathers, reduces and scatters units of
-// 8 bytes of its own, and waits for no one but the writers of these very lines.
+// Moves one message whose lines carry flags (LL, LL128). Every thread gathers, reduces and scatters its own units of 8
+// bytes, and waits only for the writers of these lines.
 //
 //     recv slots   ==line u==>  wait for the flag, take the data --+
 //                                                                  +-- reduce --> dst, and line u of all send slots
 //     own chunk    --8 bytes of the wire, at unit u----------------+
 //
-// The step's tables: sources are slots of receives but for `own`, sinks are slots of sends but for the first when the
-// shape has a dst; flags stand beside them.
+// The step's tables: sources are receive slots except `own`. Sinks are send slots, except the first if the shape has a
+// dst. Flags are stored next to them.
 #pragma once
 
 #include "device/engine/block_state.h"
@@ -29,18 +29,18 @@ struct LineMover {
   const Standing& at;
   const device_kernels::ReduceStep& step;
   const Shape& shape;
-  uint64_t bytes;  // of the wire
+  uint64_t bytes;  // wire bytes
   uint32_t fingerprint;
 
   static constexpr int kSrcRounds = Shape::kSrc != 0 ? Shape::kSrc : 1, kDstRounds = Shape::kDst != 0 ? Shape::kDst : 1;
-  /// The rank that source s is received from.
+  /// The rank that sends source s.
   RONDO_HOST_DEVICE_INLINE Rank sender_of(uint32_t s) const {
     return b.read_ports[shape.reader(s > step.own ? s - 1 : s)].peer;
   }
   RONDO_HOST_DEVICE_INLINE uint32_t num_src() const { return Shape::kSrc != 0 ? uint32_t{Shape::kSrc} : step.num_src; }
   RONDO_HOST_DEVICE_INLINE uint32_t num_dst() const { return Shape::kDst != 0 ? uint32_t{Shape::kDst} : step.num_dst; }
 
-  /// False when the block has to leave.
+  /// Returns false if the block must leave.
   RONDO_HOST_DEVICE_INLINE bool move_ll() {
     const uint32_t per = Ops::unit_elems(step);
     const uint32_t lines = static_cast<uint32_t>(ll_lines(bytes));
@@ -77,8 +77,8 @@ struct LineMover {
     return true;
   }
 
-  /// The lines of a slot behind the message, in the steps in which slots are filled (ll.h). A line is always written by
-  /// the same thread, so that its stores keep their order.
+  /// Fills the lines of a slot after the message, in the order in which slots are filled (ll.h). The same thread always
+  /// writes a line, so that its stores keep their order.
   RONDO_HOST_DEVICE_INLINE void fill_ll(std::byte* slot, uint32_t slot_bytes, uint32_t flag) {
     const uint32_t lines = static_cast<uint32_t>(ll_lines(bytes));
     RONDO_NO_UNROLL

@@ -1,11 +1,10 @@
-// The stream engine: a rank's instructions as copies, flags and reduction kernels in the caller's stream. Nothing waits
-// on the device's processors: a stream that waits for a flag holds none of them, so processes that share a device do
-// not starve one another.
+// The stream engine: runs a rank's instructions as copies, flags and reduction kernels in the caller's stream. A stream
+// that waits for a flag occupies no multiprocessor, so processes that share a device do not starve one another.
 //
-// A message goes into one of kStreamSlots slots of the reader's memory: message m of a call into slot m mod
-// kStreamSlots. Its writer's stream waits until `empty` is 1 and resets it, copies, sets `full`; its reader's waits
-// until `full` is 1 and resets it, reads, sets `empty`. After a call all slots are empty again, so every call begins
-// with slot 0, and no value differs from one call, or replay of a graph, to the next.
+// A message uses one of kStreamSlots slots of the reader's memory: message m of a call uses slot m mod kStreamSlots.
+// The writer's stream waits until `empty` is 1 and resets it, copies, and sets `full`. The reader's stream waits until
+// `full` is 1 and resets it, reads, and sets `empty`. After a call all slots are empty, so every call begins with slot
+// 0, and all values are equal in every call and graph replay.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,10 +17,10 @@
 namespace rondo {
 namespace {
 
-constexpr size_t kMaxMemOps = 64;  // of one call of the driver
+constexpr size_t kMaxMemOps = 64;  // per driver call
 constexpr uint32_t kReduceThreads = 512;
 
-// Waits and writes of flags that go to the driver together.
+// Batches waits and writes of flags for the driver.
 class MemOps {
  public:
   explicit MemOps(cuda::Stream stream) : stream_(stream) {}
@@ -55,7 +54,7 @@ class MemOps {
   std::vector<cuda::BatchMemOp> ops_;
 };
 
-// The readers of a step's connections, each with the connection's key.
+// Visits the readers of a step's connections, with each connection's key.
 template <class Visit>
 void for_readers(const ProgramStep& s, int nranks, Visit visit) {
   for (const WritePort* w : s.send) {
@@ -109,8 +108,8 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   return {};
 }
 
-// Each rank's calls go into one stream, in their order. A group of several ranks gives each a stream of its own, since
-// they wait for one another: forked from the callers' streams and joined to them.
+// Each rank's calls go into one stream, in order. In a group of several ranks each has its own stream, because they
+// wait for one another. These streams are forked from the callers' streams and joined to them.
 Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
   const cuda::Driver* d = cuda::driver();
   struct Share {
@@ -118,7 +117,7 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
     std::vector<Entry> entries;
     std::vector<std::shared_ptr<DevicePlan>> plans;
     cuda::Stream stream = nullptr;
-    std::vector<cuda::Stream> others;  // the callers' streams that are not `stream`
+    std::vector<cuda::Stream> others;  // callers' streams except `stream`
   };
   std::vector<Share> shares;
   for (size_t i = 0; i < entries.size(); ++i) {
@@ -153,7 +152,7 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
-    for (const Entry& e : s.entries)  // no kernel waits: what is told is that the stream has come to the calls
+    for (const Entry& e : s.entries)  // no kernel waits, so this means that the stream has reached the calls
       if (const cuda::Event told = e.request->launch_event; told != nullptr)
         RONDO_TRY(cuda::check(d->event_record(told, s.stream), "cuEventRecord"));
     RONDO_TRY(s.engine->issue_calls(s.entries, s.plans, s.stream));
@@ -169,7 +168,7 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   return {};
 }
 
-// The collectives one after the other; then all messages between two ranks, by distance and then by their number in
+// Issues the collectives one after the other, then all messages between two ranks, by distance and then by number in
 // their connection, so that no rank sends more than its peer can have taken (stream_order.h).
 Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
                                  cuda::Stream stream) {
@@ -210,7 +209,7 @@ Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const
   return {};
 }
 
-// Messages of a connection take slot after slot, beginning with slot 0; afterwards all slots are empty again.
+// Messages of a connection use slots in order, from slot 0 on. Afterwards all slots are empty again.
 Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream stream) {
   const cuda::Driver* d = cuda::driver();
   std::vector<uint32_t> sent(slots_.size()), received(slots_.size());  // messages so far, by connection
@@ -246,7 +245,7 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
       cuda::DevicePtr empty;
     };
     std::vector<In> ins;
-    std::vector<std::pair<std::byte*, cuda::DevicePtr>> outs;  // data, its full flag
+    std::vector<std::pair<std::byte*, cuda::DevicePtr>> outs;  // data, and its full flag
     for (const ReadPort* port : s.recv) {
       const uint32_t c = slot_of(port->key, rank_), slot = received[c]++ % kStreamSlots;
       RONDO_TRY(ops.wait_and_reset(flag(slots_[c], slot, true)));
@@ -307,7 +306,7 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
         const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(n / (kReduceThreads * 8), 1, 256));
         cuda::LaunchConfig config{blocks, 1, 1, kReduceThreads, 1, 1, 0, stream, nullptr, 0};
         RONDO_TRY(cuda::check(d->launch_kernel(&config, plan.function, params, nullptr), "cuLaunchKernelEx"));
-        // Further readers get copies of what the first one got.
+        // Further readers get copies of the first reader's data.
         const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);
         for (size_t i = written; i < outs.size(); ++i) RONDO_TRY(copy(outs[i].first, outs[0].first));
       }

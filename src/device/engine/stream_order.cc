@@ -9,7 +9,7 @@
 namespace rondo {
 namespace {
 
-// Ranks have no memory of one another's programs: this transport makes connections without any.
+// A transport whose connections have no memory, for the simulation.
 class NoMemory final : public Transport {
  public:
   std::string_view name() const override { return "none"; }
@@ -164,7 +164,7 @@ std::vector<StreamStep> order_by_distance(const Program& p) {
     for (size_t pc = 0; pc < p.lanes[lane].size(); ++pc) {
       const ProgramStep& s = p.lanes[lane][pc];
       if (s.verb == Verb::kWait) continue;
-      int distance = 0;  // of the rank's own part
+      int distance = 0;  // 0: the rank's own part
       if (!s.recv_peers.empty()) distance = (p.rank - s.recv_peers[0] + p.nranks) % p.nranks;
       if (!s.send_peers.empty()) distance = (s.send_peers[0] - p.rank + p.nranks) % p.nranks;
       for (uint64_t loop = 0; loop < p.num_loops && moves_something(p, s, loop); ++loop) {

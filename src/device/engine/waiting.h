@@ -1,9 +1,9 @@
-// Waiting on a device. Every wait of the interpreter is here, and every one of them ends: with what it waited for, with
-// the host's abort, because another block has given up, or at the call's deadline. The first thread that gives up
-// says in DeviceControl where it stood and whom it waited for.
+// Waiting on a device. All waits of the interpreter are here. Every wait ends: when its condition is true, on the
+// host's abort, when another block has failed, or at the call's deadline. The first failing thread stores its position
+// and the missing peer in DeviceControl.
 //
-// What is polled is polled at every try; the control words, which lie in the host's memory, and the clock at every
-// Env::kPollEvery-th only.
+// The condition is polled at every try. The control words in host memory and the clock are polled only at every
+// Env::kPollEvery-th try.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace rondo {
 
-/// Where a block stands, for the report of a failure.
+/// A block's position, for the report of a failure.
 struct Standing {
   const DeviceComm* comm;
   DeviceControl* control;
@@ -22,7 +22,7 @@ struct Standing {
   uint64_t loop;
 };
 
-/// Says why, once for all blocks of the rank.
+/// Reports a failure, once for all blocks of the rank.
 template <class Env>
 RONDO_HOST_DEVICE void report_failure(Env& env, const Standing& at, DeviceFailure why, Rank peer, bool for_room,
                                       uint64_t waited_ns) {
@@ -40,13 +40,13 @@ RONDO_HOST_DEVICE void report_failure(Env& env, const Standing& at, DeviceFailur
   Mem::store_release32(&c.failed, static_cast<uint32_t>(why));
 }
 
-/// Tries `arrived` until it is ready; false when the block has to leave. kLine: the threads of a line wait together,
-/// and leave together. `arrived` gives an Arrival.
+/// Tries `arrived` until it is ready. Returns false if the block must leave. kLine: the threads of a line wait and
+/// leave together. `arrived` returns an Arrival.
 template <bool kLine, class Env, class Arrived>
 RONDO_HOST_DEVICE_INLINE bool wait_until(Env& env, const Standing& at, Rank peer, bool for_room, Arrived arrived) {
   using Mem = typename Env::Mem;
   uint64_t since_ns = 0;
-  // A lane that waits for another one of its rank leaves the report to the one that waits for a peer.
+  // A lane that waits for another lane waits longer, so that the lane that waits for a peer reports the failure.
   const uint64_t most_ns = peer < 0 && !for_room ? 2 * at.deadline_ns : at.deadline_ns;
   for (uint32_t tries = 1;; ++tries) {
     const Arrival a = arrived();
