@@ -23,8 +23,8 @@ namespace rondo {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
-constexpr uint64_t kLookAgainNs = 10'000'000;  // a look at a process costs about 20 us
-// One part in 16 for headers and lines: they need far less (about 5 KiB for 2 MiB of ring, and 12 KiB for a rank).
+constexpr uint64_t kLookAgainNs = 10'000'000;  // checking a process costs about 20 us
+// 1/16 for headers and lines, which need far less (about 5 KiB for 2 MiB of ring, and 12 KiB for a rank).
 constexpr uint64_t small_part(uint64_t size_bytes) { return round_up(size_bytes / 16, StagingPool::kBlockBytes); }
 
 std::string text(uint64_t bytes) {
@@ -39,14 +39,14 @@ Status system_error(const char* what, uint64_t bytes) {
                                             what, text(bytes), errno_reason(error)));
 }
 
-// The one state of the library that belongs to the process and not to a communicator: which pool there is, and which
-// pools of others are mapped. It owns nothing. Never destroyed, since communicators may outlive main().
+// The library's only per-process state: the current pool, and the mapped pools of other processes. It owns nothing.
+// Never destroyed, because communicators may outlive main().
 struct Registry {
   std::mutex mutex;
   std::weak_ptr<StagingPool> pool;
-  // By file and owner: the kernel gives an inode's number again after 2^32 others.
+  // By file and owner: the kernel reuses inode numbers after 2^32 others.
   std::map<std::tuple<dev_t, ino_t, int32_t, uint64_t>, std::weak_ptr<PoolView>> views;
-  int fd = -1;  // the pool's: a child must not keep its memory alive
+  int fd = -1;  // the pool's: a child must close it so that it does not keep the memory alive
 };
 Registry& registry() {
   static Registry* r = [] {
@@ -117,11 +117,11 @@ Expected<std::byte*> StagingPool::base(Backing backing) {
   return a.base;
 }
 
-// Private memory is inaccessible where it is free: that costs no commit charge, and finds who comes too late.
+// Free private memory is inaccessible: it has no commit charge, and late accesses are found.
 Status StagingPool::map(Backing backing, Arena* a) {
   void* p = MAP_FAILED;
   if (backing == Backing::kShared) {
-    const NoSizeSignal no_signal;  // the limit on file sizes holds for memory that has a descriptor too
+    const NoSizeSignal no_signal;  // the file size limit also applies to memory with a descriptor
     const int fd = memfd_create("rondo-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     struct stat made {};
     if (fd >= 0 && ftruncate(fd, static_cast<off_t>(size_bytes_)) == 0 && fstat(fd, &made) == 0)
@@ -131,9 +131,9 @@ Status StagingPool::map(Backing backing, Arena* a) {
       if (fd >= 0) close(fd);
       return s;
     }
-    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);  // a peer must not take it from under us
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);  // a peer must not shrink it
     madvise(static_cast<std::byte*>(p) + small_bytes_, size_bytes_ - small_bytes_, MADV_HUGEPAGE);
-    madvise(p, size_bytes_, MADV_DONTFORK);  // a forked child must not hold, nor touch, the pool
+    madvise(p, size_bytes_, MADV_DONTFORK);  // a forked child must neither hold nor access the pool
     device_ = made.st_dev;
     inode_ = made.st_ino;
     Registry& r = registry();
@@ -149,7 +149,7 @@ Status StagingPool::map(Backing backing, Arena* a) {
   return {};
 }
 
-// Where the shared backing lies, if the file is its memfd.
+// The address of the shared backing, if the file is its memfd.
 std::byte* StagingPool::base_if_file(dev_t device, ino_t inode) {
   const std::lock_guard lock(mutex_);
   return device == device_ && inode == inode_ ? arena(Backing::kShared).base : nullptr;

@@ -1,21 +1,19 @@
-// StagingPool: the staging memory of this process, shared by all its communicators. It has one size (RONDO_POOL_BYTES),
-// which bounds what they take together; it is address space, and pages exist only where something was written.
+// StagingPool: the staging memory of this process, shared by all its communicators. Its size (RONDO_POOL_BYTES) limits
+// their sum. It is address space: pages exist only where data were written.
 //
 //   offset 0        small_bytes                                        size
 //   | headers, directories, lines | data rings, in blocks of 2 MiB that can be huge pages |
 //
 // There are two backings of the same layout, each made at its first use: private anonymous memory for ranks that are
-// threads of this process, and one memfd for ranks of several processes. The peers map the memfd once (PoolView),
-// however many communicators they share with this process.
+// threads of this process, and one memfd for ranks of several processes. A peer maps the memfd once (PoolView) for all
+// communicators that it shares with this process.
 //
-// A range goes back when nobody can touch it any more. In a communicator of processes that is when every rank has
-// left its mark in the owner's segment, as its last access, or has died: until then the range lies in a Grave. What
-// goes back is zeroed by giving its pages to the system, so whoever takes a range finds zeros.
+// A range is freed when no rank can access it any more. In a communicator of processes every rank must have stored its
+// mark in the owner's segment, as its last access, or must have died; until then the free is deferred (Grave). A freed
+// range is zeroed by returning its pages to the system.
 //
-// The pool exists while a communicator holds it; the memfd has no name, so its memory ends with the last process that
-// maps it, however that ends. A forked child shares nothing with it and makes its own.
-//
-// Thread safety: all members from any thread.
+// The pool exists while a communicator holds it. The memfd has no name: its memory ends with the last process that maps
+// it. A forked child does not share it and makes its own. Thread safety: all members from any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -46,38 +44,38 @@ class StagingPool {
     uint64_t offset = 0, bytes = 0;
   };
   struct Usage {
-    uint64_t size_bytes, used_bytes, buried_bytes;  // used includes buried
+    uint64_t size_bytes, used_bytes, buried_bytes;  // buried: deferred frees, included in used
   };
-  /// What a rank leaves behind when it has departed from a communicator of processes.
+  /// A deferred free: the ranges of a rank that has departed from a communicator of processes.
   struct Grave {
     std::vector<Range> ranges;
-    const uint8_t* marks = nullptr;  // one for each rank, in one of the ranges: 1 when it has left
-    std::vector<ProcessName> ranks;  // by rank: whoever has ended leaves no mark
-    uint64_t next_look_ns = 0;       // at who has ended
-    std::vector<std::shared_ptr<void>> kept;  // given up with the ranges
+    const uint8_t* marks = nullptr;           // one per rank, in one of the ranges: 1 when it has departed
+    std::vector<ProcessName> ranks;           // by rank: a process that has ended leaves no mark
+    uint64_t next_look_ns = 0;                // next check for ended processes
+    std::vector<std::shared_ptr<void>> kept;  // released with the ranges
   };
 
   /// RONDO_POOL_BYTES (a suffix K, M, G or T multiplies by powers of 1024), or kDefaultBytes. Error: kInvalidArgument.
   static Expected<uint64_t> configured_bytes();
-  /// The process's pool, made if nobody holds it. Errors: those of configured_bytes.
+  /// The process's pool, made if there is none. Errors: those of configured_bytes.
   static Expected<std::shared_ptr<StagingPool>> acquire();
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  /// Where the backing lies in this process, made at the first call. Error: kSystem with the errno's text.
+  /// The address of the backing in this process, made at the first call. Error: kSystem with the errno's text.
   Expected<std::byte*> base(Backing backing);
   /// The memfd; -1 before base(kShared). Borrowed.
   int descriptor() const { return fd_; }
-  /// False in a forked child, where nothing of it is mapped.
+  /// False in a forked child, which has nothing of it mapped.
   bool is_of_this_process() const;
 
-  /// `bytes` of zeros, at a page (kSmall) or a block (kData). Errors: kExhausted, which names the setting and how much
-  /// is taken; kSystem.
+  /// `bytes` of zeros, aligned to a page (kSmall) or a block (kData). Errors: kExhausted, which names the setting and
+  /// the bytes in use; kSystem.
   Expected<Range> take(Backing backing, uint64_t bytes, Use use);
-  /// Nobody touches the ranges any more.
+  /// Frees ranges that no rank accesses any more.
   void give_back(std::span<const Range> ranges);
-  /// Takes the ranges back when all ranks have left: now, or at a later take() or bury().
+  /// Frees the ranges when all ranks have departed: now, or at a later take() or bury().
   void bury(Grave grave);
   Usage usage();
 
@@ -97,7 +95,7 @@ class StagingPool {
 
   const uint64_t size_bytes_, small_bytes_;
   const pid_t pid_;
-  std::mutex mutex_;  // guards what follows; held before the registry's
+  std::mutex mutex_;  // guards the following; locked before the registry's
   int fd_ = -1;
   dev_t device_ = 0;
   ino_t inode_ = 0;
@@ -106,10 +104,10 @@ class StagingPool {
   uint64_t used_bytes_ = 0, buried_bytes_ = 0;
 };
 
-/// A process's shared backing as it is mapped here. Mapped once for all communicators that share it.
+/// Another process's shared backing, mapped here once for all communicators that share it.
 class PoolView {
  public:
-  /// fd: the memfd, borrowed; owner: whose it is. Errors: kMismatch (no pool), kSystem.
+  /// fd: the memfd, borrowed; owner: its process. Errors: kMismatch (not a pool), kSystem.
   static Expected<std::shared_ptr<PoolView>> of(int fd, const ProcessName& owner);
   ~PoolView();
   PoolView(const PoolView&) = delete;
@@ -122,7 +120,7 @@ class PoolView {
   std::byte* base_ = nullptr;
   uint64_t bytes_ = 0;
   pid_t pid_ = 0;
-  std::shared_ptr<StagingPool> own_;  // when it is this process's: mapped there
+  std::shared_ptr<StagingPool> own_;  // set if it is this process's own pool, which is already mapped
 };
 
 }  // namespace rondo

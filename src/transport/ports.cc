@@ -5,7 +5,7 @@
 namespace rondo {
 namespace {
 
-// What a reader looks at while its writer has not made the connection: a line that never arrives.
+// A reader's FIFO before its writer has made the connection: a line that never arrives.
 FifoView never() {
   alignas(64) static HeaderLine line{};  // never written
   FifoView v;

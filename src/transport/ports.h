@@ -1,10 +1,10 @@
 // Ports: this rank's ends of the communicator's connections, made on first use and kept.
 //
-// A connection is shared by all programs that name it, so its step counter lives here, in the end. Operations take
-// turns on an end: each reserves its steps when it is queued (`reserved`), and may touch the end only when `step` has
-// reached the first of them.
+// All programs that name a connection share it, therefore its step counter is here. Operations take turns on an end:
+// each reserves its steps when it is queued (`reserved`), and may use the end only once `step` has reached the first of
+// them.
 //
-// Thread safety: all of it belongs to the communicator's driver.
+// Thread safety: everything belongs to the communicator's driver.
 #pragma once
 
 #include <memory>
@@ -22,20 +22,20 @@ struct WritePort {
   ConnectionKey key;
   FifoWriter<HostMem, HostGroup> fifo;
   std::vector<uint32_t> counters;       // the readers' counter indices
-  std::vector<Doorbell*> reader_bells;  // who may sleep for what we post
-  uint64_t reserved = 0;                // steps that queued operations will have made
+  std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
+  uint64_t reserved = 0;                // the step after all queued operations
   Loan* loans = nullptr;                // by line; nullptr: all messages go through the ring
-  bool lends_by_address = false;        // to readers that pull
-  const std::byte* lent_now = nullptr;  // of the message that is about to be posted: what they are to pull
+  bool lends_by_address = false;        // zero-copy sends by address, to readers that pull
+  const std::byte* lent_now = nullptr;  // data of the message that is posted next, if readers are to pull it
 
-  /// The loan of the next line; nullptr where it cannot be had.
+  /// The zero-copy send of the next line; nullptr if unavailable.
   Loan* loan() const {
     if (loans == nullptr) [[likely]]
       return nullptr;
     Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
-    return l.is_out() ? nullptr : &l;  // its line has come round before the data came back
+    return l.is_out() ? nullptr : &l;  // its line was reused before the data were returned
   }
-  /// Makes n steps visible, or one message of the ring. The last hop before the wire.
+  /// Makes n steps visible, or one message of the ring. The last call before the wire.
   void post(uint32_t n, uint32_t fingerprint) {
     fifo.post(n, fingerprint);
     for (Doorbell* bell : reader_bells) ring(*bell);
@@ -49,19 +49,19 @@ struct WritePort {
 struct ReadPort {
   ConnectionKey key;
   FifoReader<HostMem, HostGroup> fifo;
-  Doorbell* writer_bell = nullptr;  // nullptr: it cannot be woken from here
+  Doorbell* writer_bell = nullptr;  // nullptr: cannot be woken from here
   uint64_t reserved = 0;
-  bool connected = false;      // until then `fifo` looks at a line that never arrives
+  bool connected = false;      // before that, `fifo` reads a line that never arrives
   Landing* landing = nullptr;  // nullptr: all messages come through the ring
-  bool pulls = false;          // some come by their address
+  bool pulls = false;          // some messages come by address
 
-  /// Where the message that has arrived has landed; nullptr: in the ring.
+  /// The arrived message's data in its posted receive; nullptr: in the ring.
   const std::byte* landed(uint32_t fingerprint) const {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
-  /// Whether the message that has arrived cannot be pulled, and its writer has not put it into the ring yet.
+  /// True if the arrived message cannot be pulled and its writer has not put it into the ring yet.
   bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.lent_at() != 0; }
-  /// It cannot be pulled: its writer is to put it into the ring.
+  /// Asks the writer to put a message that cannot be pulled into the ring.
   void refuse() const {
     fifo.refuse();
     if (writer_bell != nullptr) ring(*writer_bell);
@@ -78,10 +78,10 @@ struct ReadPort {
 class PortTable {
  public:
   PortTable(Rank rank, Transport& transport) : rank_(rank), transport_(transport) {}
-  /// The writing end of the connection to `readers` (one port per reader; multicast when their group says so).
+  /// The writing end of the connection to `readers` (one port per reader; multicast if their group is one).
   Expected<WritePort*> writer(const std::vector<Port>& readers, bool inline_only);
   ReadPort* reader(const Port& from, bool inline_only);
-  /// Looks whether the writer has made the connection by now.
+  /// Checks whether the writer has made the connection.
   bool try_connect(ReadPort& port);
   Transport& transport() { return transport_; }
 

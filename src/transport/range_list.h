@@ -1,6 +1,6 @@
-// RangeList: which ranges of an address space are free. First fit, neighbours are joined when a range comes back.
+// RangeList: the free ranges of an address space. First fit; adjacent ranges are joined when one is freed.
 //
-// Not for the fast path: O(free ranges). Thread safety: its owner's.
+// Not for the fast path: O(free ranges). Thread safety: the owner's.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class RangeList {
     free_.emplace_hint(after, offset, bytes);
   }
 
-  /// The lowest free range of so many bytes at a multiple of `align`, a power of two.
+  /// The lowest free range of `bytes` at a multiple of `align`, a power of two.
   std::optional<uint64_t> take(uint64_t bytes, uint64_t align) {
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       const auto [begin, length] = *it;

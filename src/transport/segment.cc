@@ -20,19 +20,18 @@
 namespace rondo {
 namespace {
 
-constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // taken from the pool at once: counters and lines of 7 connections
+constexpr uint64_t kSmallChunkBytes = 32 * 1024;  // of one request to the pool: counters and lines of 7 connections
 
 uint64_t pack(const ConnectionKey& k) {
   return uint64_t{1} << 63 | static_cast<uint64_t>(k.inline_only) << 62 | static_cast<uint64_t>(k.reader + 1) << 32 |
          static_cast<uint64_t>(k.group) << 16 | k.tag;
 }
 
-// Has the pages of a ring's beginning made, or found, at once: one by one, at the first message in each, they would
-// cost the first calls several times as much as the messages do. Where the kernel cannot (before Linux 5.14), that is
-// how it is.
+// Populates the pages at the beginning of a ring at once. Page faults at the first message in each page would cost the
+// first calls several times as much as the messages. Without effect before Linux 5.14.
 constexpr uint64_t kFirstLapBytes = 512 * 1024;  // 32 messages of 16 KiB, 8 of 64 KiB
 
-// Texts in shared memory, word by word: others may read meanwhile.
+// Strings in shared memory, word by word, because others may read meanwhile.
 void store_text(std::string_view text, std::span<uint64_t> words) {
   for (size_t i = 0; i < words.size(); ++i) {
     uint64_t word = 0;  // the last one ends with a zero byte
@@ -57,9 +56,8 @@ void populate(const FifoView& v, int advice) {
 }
 }  // namespace
 
-// A Simple connection's ring is 2 MiB: about the size of a core's second level cache, so that messages are read from
-// the shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"); smaller when there are very
-// many.
+// A Simple connection's ring is 2 MiB, about the size of a core's second-level cache: messages are then read from the
+// shared cache and not, slowly, from the writer's (docs/architecture.md, "Staging"). It is smaller for many ranks.
 SegmentLayout::SegmentLayout(int n) : nranks(n) {
   constexpr uint32_t kMost = 32, kLeast = 16;
   static_assert(kMost <= kMaxDataLines && kLeast > kRingMessages);
@@ -81,7 +79,7 @@ FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
   return v;
 }
 
-// A piece of the pool: from what is left of the last one taken, or from a new one.
+// A piece of the pool: from the rest of the last range, or from a new one.
 Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
   Rest& rest = data ? data_ : small_;
@@ -122,13 +120,13 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   return made;
 }
 
-// The others will wait for what this rank cannot send: they hear why.
+// Tells the other ranks the reason, because they would wait for messages that this rank cannot send.
 Status SegmentTransport::give_up(const ConnectionKey& key, const Status& why) {
   Status s(why.code(),
            fmt::format("rank {} cannot make a connection to {}: {}", rank_,
                        key.group == 0 ? fmt::format("rank {}", key.reader) : "the other ranks", why.message()));
   SegmentHeader& own = header(rank_);
-  // Whatever others have raised meanwhile: where this rank's abort arrives first it is the one that counts.
+  // Stored even if others have aborted meanwhile: on ranks that this abort reaches first, it is the one that counts.
   if (aborted_by() != rank_ && std::atomic_ref<uint64_t>(own.reason[0]).load(std::memory_order_relaxed) == 0)
     store_text(s.message(), own.reason);
   raise_abort(rank_);
@@ -143,7 +141,7 @@ void SegmentTransport::tell_failure(const Status& cause) {
   std::atomic_ref<uint64_t>(own.failure_code).store(static_cast<uint64_t>(cause.code()), std::memory_order_release);
 }
 
-// Its segment stays as it left it until this rank has departed, too.
+// Its segment is unchanged until this rank has departed too.
 Status SegmentTransport::parting_failure(Rank r) {
   const uint64_t code = std::atomic_ref<uint64_t>(header(r).failure_code).load(std::memory_order_acquire);
   return code != 0 ? status_from_peer(static_cast<uint8_t>(code), load_text(header(r).failure)) : Status();

@@ -1,16 +1,14 @@
-// Segment: the memory of one rank in one communicator, for any transport whose ranks share memory. All of it lies in
-// the pool of the rank's process (pool.h) and is taken from there when it is needed.
+// Segment: the memory of one rank in one communicator, for transports whose ranks share memory. It is taken from the
+// pool of the rank's process (pool.h) on demand.
 //
-//   when made    | header: abort word, doorbell, boards | marks of those who left | directory |
+//   when made    | header: abort word, doorbell, status pages | marks of departed ranks | directory |
 //   at first use | counters and lines of some connections |   | ring of a connection, or of two       |
 //
-// The owner is the only one that makes connections in its segment (it is their writer) and publishes each by storing
-// its directory entry's key with release; readers look for the key. Offsets count from the start of the owner's pool.
+// Only the owner makes connections in its segment, as their writer. It publishes each by storing its directory entry's
+// key with release; readers search for the key. Offsets count from the start of the owner's pool.
 //
-// A rank that departs leaves its mark in every rank's segment, as its last access to it: a segment whose ranks have all
-// left is nobody's, and goes back to the pool.
-//
-// Thread safety: one maker; any readers.
+// A departing rank stores its mark in every rank's segment, as its last access to it: a segment with the marks of all
+// ranks goes back to the pool. Thread safety: one maker; any readers.
 #pragma once
 
 #include <algorithm>
@@ -30,24 +28,25 @@ namespace rondo {
 /// Sizes of a segment, equal on all ranks.
 struct SegmentLayout {
   static constexpr uint32_t kLinesPerConnection = 64;
-  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // of several hosts, mostly; on one half as long
+  static constexpr uint32_t kMostMessageBytes = 128 * 1024;  // mostly between hosts; on one host half of it
   explicit SegmentLayout(int nranks);
   int nranks;
   uint32_t max_connections;
   uint32_t data_lines;  // of a Simple connection
   uint32_t longest_message_bytes = kMostMessageBytes;
-  /// Its ring: as many messages as it has lines on one host, and those that must find room of the longest.
+  /// Its ring: on one host as many messages as lines, and the guaranteed number of the longest messages.
   uint32_t data_bytes() const {
     return std::max(data_lines * kMostMessageBytes / 2, (kRingMessages + 1) * longest_message_bytes);
   }
-  uint64_t marks_offset, directory_offset, total_bytes;  // of what exists before the first connection
+  uint64_t marks_offset, directory_offset, total_bytes;  // before the first connection
 };
 
 struct SegmentHeader {
-  alignas(64) uint64_t aborted_by;  // rank + 1; 0: nobody
-  uint64_t reason[63];              // why the owner aborted: text, zero-terminated; empty: its caller asked for it
-  uint64_t failure_code;            // a StatusCode: how the owner's communicator has failed; 0: it has not
-  uint64_t failure[127];            // its text, likewise
+  alignas(64) uint64_t aborted_by;  // rank + 1; 0: no abort
+  uint64_t reason[63];              // reason of the owner's abort: text, zero-terminated; empty: its caller requested
+                                    // it
+  uint64_t failure_code;            // StatusCode of the failure of the owner's communicator; 0: none
+  uint64_t failure[127];            // its text, zero-terminated
   alignas(64) Doorbell bell;
   OperationBoard board;
   PairBoard pair_board;
@@ -76,28 +75,28 @@ class SegmentTransport : public Transport {
   Status parting_failure(Rank r) override;
   bool departed(Rank r) override;
   uint64_t staging_bytes() const override { return used_bytes_; }
-  /// Before the first connection, on all ranks alike.
+  /// Call before the first connection, with the same value on all ranks.
   void set_longest_message(uint32_t bytes) { layout_.longest_message_bytes = bytes; }
 
  protected:
-  /// Where a rank's segment lies as seen from here.
+  /// The address of a rank's segment in this process.
   struct Place {
-    std::byte* pool = nullptr;  // nullptr: not reached
+    std::byte* pool = nullptr;  // nullptr: not mapped
     uint64_t segment_offset = 0;
   };
   SegmentTransport(Rank rank, const SegmentLayout& layout, std::shared_ptr<StagingPool> pool,
                    StagingPool::Backing backing)
       : rank_(rank), layout_(layout), pool_(std::move(pool)), backing_(backing) {}
-  /// This rank's own segment, which must have been taken with layout.total_bytes of small memory.
+  /// This rank's own segment, taken with layout.total_bytes of small memory.
   void set_own(const StagingPool::Range& segment) { taken_.push_back(segment); }
   /// By rank, set before the first use.
   void set_places(std::vector<Place> places) { places_ = std::move(places); }
   const std::vector<Place>& places() const { return places_; }
   SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(segment(r)); }
   uint8_t* marks(Rank r) const { return reinterpret_cast<uint8_t*>(segment(r) + layout_.marks_offset); }
-  /// Leaves this rank's marks: no segment may be touched after that.
+  /// Stores this rank's marks: it must not access any segment afterwards.
   void depart();
-  /// What this rank has taken from the pool; the caller gives it back when all have departed.
+  /// This rank's ranges of the pool; the caller frees them when all have departed.
   std::vector<StagingPool::Range> take_ranges() { return std::exchange(taken_, {}); }
 
   Rank rank_;
@@ -105,7 +104,7 @@ class SegmentTransport : public Transport {
   std::shared_ptr<StagingPool> pool_;
 
  private:
-  // What is left of a range of the pool.
+  // The unused rest of a range of the pool.
   struct Rest {
     uint64_t offset = 0, bytes = 0;
   };

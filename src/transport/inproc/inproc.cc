@@ -57,7 +57,7 @@ void InprocTransport::keep(std::shared_ptr<void> what) {
   world_->kept_.push_back(std::move(what));
 }
 
-// Nothing has to be exchanged among threads, and so nobody waits: the later ranks compare with the first.
+// Threads exchange nothing and do not wait: later ranks compare their size with the first rank's.
 Status InprocWorld::agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const size_t place = ordinal - num_complete_;

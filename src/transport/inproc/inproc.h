@@ -1,9 +1,8 @@
-// inproc: ranks are threads of one process. Segments are private memory of the process's pool; every buffer is
-// reachable by every rank, so collectives go straight from user buffer to user buffer (the `direct` algorithm) where
-// that is faster.
+// inproc: ranks are threads of one process. Segments are private memory of the process's pool. Every rank can access
+// every buffer, therefore collectives can go straight from user buffer to user buffer (the `direct` algorithm) if that
+// is faster.
 //
-// Ownership: the ranks share an InprocWorld, which keeps what they took from the pool until the last of them is
-// destroyed.
+// Ownership: the ranks share an InprocWorld, which keeps their ranges of the pool until the last rank is destroyed.
 // Thread safety: as Transport.
 #pragma once
 
@@ -27,11 +26,11 @@ class InprocWorld {
  private:
   friend class InprocTransport;
   explicit InprocWorld(int nranks) : layout_(nranks) {}
-  /// The ranks' allocations of one ordinal, as their first rank has made it.
+  /// The allocation of one ordinal, as its first rank made it.
   struct Allocation {
     uint64_t bytes;
     Rank first;
-    int num_ranks;  // that have made theirs
+    int num_ranks;  // that have made it
   };
   /// Errors: kMismatch, naming both ranks.
   Status agree_on_bytes(Rank rank, uint64_t ordinal, uint64_t bytes);
@@ -40,10 +39,10 @@ class InprocWorld {
   std::byte* base_ = nullptr;
   std::vector<StagingPool::Range> segments_;  // by rank
   std::mutex mutex_;
-  std::vector<StagingPool::Range> left_behind_;  // connections of ranks that are gone
-  std::vector<std::shared_ptr<void>> kept_;      // what ranks have lent to one another
-  std::deque<Allocation> allocations_;           // that not all ranks have made yet
-  uint64_t num_complete_ = 0;                    // those before them
+  std::vector<StagingPool::Range> left_behind_;  // connections of destroyed ranks
+  std::vector<std::shared_ptr<void>> kept_;      // objects that ranks have lent to each other
+  std::deque<Allocation> allocations_;           // not yet made by all ranks
+  uint64_t num_complete_ = 0;                    // number of earlier ones
 };
 
 class InprocTransport final : public SegmentTransport {
@@ -51,7 +50,7 @@ class InprocTransport final : public SegmentTransport {
   InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world);
   ~InprocTransport() override;
   std::string_view name() const override { return "inproc"; }
-  std::optional<PeerLoss> find_lost() override { return std::nullopt; }  // a thread does not die alone
+  std::optional<PeerLoss> find_lost() override { return std::nullopt; }  // a thread does not die without its process
   Expected<void*> alloc(uint64_t bytes) override;
   Status free(void* ptr) override;
   void keep(std::shared_ptr<void> what) override;

@@ -10,12 +10,12 @@
 namespace rondo::net {
 namespace {
 
-constexpr size_t kWords = 8;  // of a parting note, before its texts
+constexpr size_t kWords = 8;  // of a parting note, before its strings
 
 uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
 void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_release); }
 
-// Word by word: their owner writes on.
+// Copies word by word, because the owner continues to write.
 template <class T>
 void copy_words(T& from, T* to) {
   static_assert(sizeof(T) % 8 == 0);
@@ -26,7 +26,7 @@ void copy_words(T& from, T* to) {
   }
 }
 
-// Its first word, the number that readers look for, is out while the others change.
+// The first word, the number that readers look for, is 0 while the others change.
 template <class Record>
 void store_record(const Record& from, Record& to) {
   const auto* words = reinterpret_cast<const uint64_t*>(&from);
@@ -71,7 +71,7 @@ bool PartingNote::decode(const std::byte* bytes, size_t num_bytes, PartingNote* 
   return true;
 }
 
-// A record that its owner was writing is left out: its number is 0 then, or no longer what it was.
+// Omits a record that its owner was writing: its number is 0, or has changed.
 std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
   OperationBoard b;
   PairBoard p;
@@ -83,7 +83,7 @@ std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {
     if (load(pairs.records[i].number) != p.records[i].number) p.records[i].number = 0;
   if (b.waits_noted_ns != OperationBoard::kForGood) {
     const uint64_t now = monotonic_ns();
-    b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // an age
+    b.waits_noted_ns = now - std::min(now, b.waits_noted_ns);  // sent as an age
   }
   std::string bytes(sizeof b + sizeof p, '\0');
   std::memcpy(bytes.data(), &b, sizeof b);

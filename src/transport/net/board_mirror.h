@@ -1,10 +1,8 @@
-// The boards of ranks on other hosts, as they were a moment ago: asked for in long waits, sent as bytes, stored so that
-// whoever reads them meanwhile gets a record whole or not at all.
+// Copies of the status pages of ranks on other hosts: requested in long waits, sent as bytes, and stored such that
+// concurrent readers get a whole record or none.
 //
-// What means something on one host only does not cross: whose process it is, and the clock of its waits, which travels
-// as an age.
-//
-// Thread safety: one storer; any readers.
+// Values that are valid on one host only are not copied: the owner's process, and the clock of its waits, which is sent
+// as an age. Thread safety: one storer; any readers.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +15,16 @@
 
 namespace rondo::net {
 
-/// What a rank that leaves says of itself: whoever is still in an operation has to know whether it has finished that,
-/// and whoever has not heard of an abort, that ranks disagree, or of another failure, why it leaves.
+/// The final message of a departing rank. Ranks that are still in an operation need to know whether the sender has
+/// finished it, and why it departs if they missed an abort, a disagreement or another failure.
 struct PartingNote {
   uint64_t posted = 0, finished = 0;
   int64_t aborted_by = -1;
-  int64_t differ_by = -1;     // who found that ranks disagree
+  int64_t differ_by = -1;     // the rank that found the disagreement
   uint64_t differ_place = 0;  // the operation
   std::string reason;         // of the abort
   std::string difference;
-  uint8_t failure_code = 0;  // a StatusCode; 0: it has not failed
+  uint8_t failure_code = 0;  // a StatusCode; 0: no failure
   std::string failure;
 
   std::string encode() const;
@@ -35,20 +33,20 @@ struct PartingNote {
 
 class BoardMirror {
  public:
-  /// This rank's boards as they stand, for a peer.
+  /// This rank's current status pages, for a peer.
   static std::string encode(OperationBoard& board, PairBoard& pairs);
-  /// Takes what encode() made on another host (same_host: on this one). False: it is something else. After end() it is
-  /// ignored.
+  /// Stores the result of encode() from another host (same_host: from this one). False: invalid bytes. Ignored after
+  /// end().
   bool store(const std::byte* bytes, size_t num_bytes, bool same_host);
-  /// How far its owner came, for good.
+  /// Stores its owner's final position.
   void end(const PartingNote& note);
   bool ended() const { return ended_; }
-  /// Where store() or end() was called before.
+  /// Only after store() or end().
   OperationBoard& board() { return boards_->operations; }
   PairBoard& pairs() { return boards_->pairs; }
 
  private:
-  struct Boards {  // 8 KiB, which are nobody's business for most of thousands of peers
+  struct Boards {  // 8 KiB, not allocated for the many peers that are never looked at
     OperationBoard operations{};
     PairBoard pairs{};
   };

@@ -6,7 +6,7 @@
 namespace rondo::net {
 namespace {
 
-// Streams set a word and wait until it is reset, or the other way round: nobody else changes it meanwhile.
+// Streams set a word and wait for its reset, or the reverse: no other thread changes it meanwhile.
 bool take(uint32_t& flag) {
   const std::atomic_ref<uint32_t> f(flag);
   if (f.load(std::memory_order_acquire) == 0) return false;

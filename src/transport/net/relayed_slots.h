@@ -1,12 +1,13 @@
-// The stream engine's slots between hosts (transport/relay.h): whichever of them streams have filled is sent, whichever
-// they have emptied is told.
+// The stream engine's slots between hosts (transport/relay.h): sends the slots that streams have filled, and reports
+// the slots that they have emptied.
 //
 //   writer's slot (here)   full = 1  --kSlot: data-->   full = 1   reader's slot (there)
 //                         empty = 1  <--kSlotEmpty---   empty = 1
 //
-// The relay resets what it has seen. A slot is full and empty by turns, so its messages cannot overtake one another.
+// The proxy resets the flags that it has seen. A slot is full and empty alternately, therefore its messages cannot
+// overtake each other.
 //
-// Thread safety: the owner's lock, but for the flags, which streams set too.
+// Thread safety: the owner's lock, except for the flags, which streams set too.
 #pragma once
 
 #include <optional>
@@ -22,10 +23,10 @@ class RelayedSlots {
  public:
   RelayedSlots(Rank rank, RemoteFifos& fifos) : rank_(rank), fifos_(fifos) {}
   void add(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes);
-  /// True when there was something.
+  /// True if there was work.
   bool carry(Wire& wire);
 
-  /// Of kSlot and kSlotEmpty: where the data belong; whether it was one of ours.
+  /// For kSlot and kSlotEmpty: the destination of the data; true if the slot is known.
   std::byte* place(const Header& header, size_t bytes);
   bool arrived(const Header& header);
 
@@ -35,7 +36,7 @@ class RelayedSlots {
     std::byte* data;
     std::span<SlotFlags> flags;
     uint64_t slot_bytes;
-    std::vector<DataHeader> headers;  // by slot: they are read until they are out
+    std::vector<DataHeader> headers;  // by slot; must stay until they are sent
   };
   Connection* find(const Header& header, bool as_writer);
   const Rank rank_;

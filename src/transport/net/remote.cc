@@ -17,20 +17,20 @@
 namespace rondo::net {
 namespace {
 
-constexpr uint64_t kAskBoardsNs = 50 * kMs;     // a peer's boards are asked for again after that
-constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // and are believed so long
+constexpr uint64_t kAskBoardsNs = 50 * kMs;     // interval of requests for a peer's status pages
+constexpr uint64_t kBoardsHoldNs = 1000 * kMs;  // their validity
 constexpr uint64_t kCloseNs = 1000 * kMs;
-// When an operation fails: until what it has lent is sent, since it was last seen to move and in all.
+// When an operation fails: time for its zero-copy sends to finish, since their last progress and in total.
 constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 
-// What each rank says before its address: whether it can take part.
+// Each rank's message before its address: whether it can take part.
 struct Hello {
   int32_t error = 0;
-  uint32_t shares_memory = 0;  // of how many ranks its host's memory is; 0: of its own
-  uint32_t lends = 1;          // where it does, by address; known when the host's ranks have met
+  uint32_t shares_memory = 0;  // number of ranks that share this host's memory; 0: none
+  uint32_t lends = 1;          // if so: zero-copy by address works; known after the host's ranks have met
   uint64_t pool_bytes = 0;
-  uint64_t session = 0;  // rank 0's counts
-  Sealer::Key key = {};  // as well, where data are to be sealed: the ranks say it over encrypted connections
+  uint64_t session = 0;  // rank 0's is used
+  Sealer::Key key = {};  // the same, for sealed data: sent over encrypted connections only
 };
 
 std::string hello_of(const Status& s, const Hello& mine, const std::string& rest) {
@@ -47,17 +47,16 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
   return Status(static_cast<StatusCode>(h->error), fmt::format("rank {}: {}", r, blob.substr(sizeof *h)));
 }
 
-// TCP is given as much at once as it may be: every call to the kernel costs, and the less there is in one the more
-// packets it makes of the same bytes. UCX would put longer ones together from several of its own. Where ranks share
-// memory they pass messages on there, and others wait for these; if they cannot be lent it is through rings that should
-// stay in a core's cache. And rings of many long messages must not fill anybody's pool: eight times they have to fit,
-// for all peers and both directions. Over several rails the last message goes alone, while the other rails have nothing
-// to do: it should not be long.
+// TCP gets the longest possible messages: every kernel call costs time, and smaller calls make more packets. UCX would
+// assemble longer ones from several of its own. If ranks share memory, they pass messages on there; without zero-copy
+// sends these go through rings that should stay in a core's cache. Rings of many long messages must not fill the pool:
+// they must fit eight times, for all peers and both directions. With several rails the last message travels while the
+// other rails are idle, and should not be long.
 uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
   constexpr uint32_t kLongBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;
   const bool fits = std::all_of(ranks.begin(), ranks.end(), [&](const Hello& h) {
-    return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // they may be of one process, and so the pool
+    return h.pool_bytes >= wanted * std::max(h.shares_memory, 1u);  // ranks of one process share its pool
   });
   const bool share = std::any_of(ranks.begin(), ranks.end(), [](const Hello& h) { return h.shares_memory != 0; });
   if (net != Net::kTcp || !fits || (share && !all_lend)) return SegmentLayout::kMostMessageBytes;
@@ -93,7 +92,7 @@ std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
   return readers;
 }
 
-// The writer and all its readers share memory: they all find the same.
+// True if the writer and all its readers share memory. All of them get the same answer.
 bool RemoteTransport::is_local(const ConnectionKey& key) const {
   if (!shares_memory(key.writer)) return false;
   if (key.group == kUnicast) return shares_memory(key.reader);
@@ -114,7 +113,7 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
   return key.writer == rank_ ? static_cast<uint32_t>(reader) : 0;
 }
 
-// Two exchanges: addresses, and who is ready. A rank that cannot go on takes part, so that all hear of it at once.
+// Two exchanges: addresses, and readiness. A rank with an error takes part too, and all ranks get the error at once.
 Status RemoteTransport::meet(const Options& options) {
   Hello mine;
   const size_t num_here = peers_.ranks_here().size();
@@ -179,7 +178,7 @@ Status RemoteTransport::meet(const Options& options) {
 }
 
 RemoteTransport::~RemoteTransport() {
-  if (getpid() != pid_) {  // a forked child: the parent's connections, and a thread that is not there
+  if (getpid() != pid_) {  // a forked child: the parent's connections, and no poller thread
     if (poller_.joinable()) poller_.detach();
     keep_for_good();
     return;
@@ -197,7 +196,7 @@ RemoteTransport::~RemoteTransport() {
   for (const auto& [at, bytes] : allocated_) munmap(at, bytes);
 }
 
-// The wire points to the FIFOs' memory, and to what devices send from.
+// The wire refers to the FIFOs' memory and to memory that devices send from.
 void RemoteTransport::keep_for_good() {
   (void)wire_.release();
   (void)fifos_.release();
@@ -213,7 +212,7 @@ Expected<FifoView> RemoteTransport::open_writer(const ConnectionKey& key) {
   }
   auto made = [&] {
     std::vector<Rank> readers = readers_of(key);
-    std::erase(readers, rank_);  // what a rank sends to itself stays here
+    std::erase(readers, rank_);  // messages to itself stay here
     const std::lock_guard lock(mutex_);
     auto opened = fifos_->open_writer(key, readers);
     bytes_ = fifos_->bytes();
@@ -260,7 +259,7 @@ Landing* RemoteTransport::landing(const ConnectionKey& key) {
 
 void RemoteTransport::let_go() {
   const std::lock_guard lock(mutex_);
-  fifos_->carry(*wire_);  // others may still end well
+  fifos_->carry(*wire_);  // other operations may still succeed
   fifos_->let_go();
   if (!wire_->recall(kRecallQuietNs, kRecallNs))
     std::fprintf(stderr, "rondo: rank %d: the network may still read buffers of a call that has failed\n", rank_);
@@ -271,9 +270,9 @@ Doorbell* RemoteTransport::bell(Rank r) {
   return r == rank_ ? &own_bell_ : nullptr;
 }
 
-// A peer's boards are asked for when somebody looks at them, which is in long waits only. Also of a rank that this one
-// has not spoken to yet: who called something else has to be named by all, and connecting does not block. Where there
-// are many ranks only of those it has spoken to, or receives from: a late rank would else make all connect to all.
+// Requests a peer's status pages when they are read, which happens only in long waits. This includes ranks without a
+// connection so far, because all ranks must name a rank that made another call; connecting does not block. With many
+// ranks only connected or awaited ranks are asked: otherwise one late rank would make all ranks connect to all.
 bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
@@ -358,7 +357,7 @@ PairBoard* RemoteTransport::pair_board(Rank r) {
   return fresh(r, true) ? &remotes_[static_cast<size_t>(r)]->mirror.pairs() : nullptr;
 }
 
-// No memory is reachable by all ranks, so this is memory like any other.
+// Ordinary memory, because no memory is accessible to all ranks.
 Expected<void*> RemoteTransport::alloc(uint64_t bytes) {
   const uint64_t whole = round_up(std::max<uint64_t>(bytes, 1), 4096);
   void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,6 +1,5 @@
-// Ranks on several hosts. What two ranks of one host say to each other goes through shared memory (shm); all else is
-// carried by a network (net): by UCX (InfiniBand, RoCE and whatever else it has) or by TCP sockets of our own. Where
-// the caller asks for that, ranks of one host use the network too.
+// Ranks on several hosts. Ranks of one host use shared memory (shm); all others use a network (net): UCX (InfiniBand,
+// RoCE and others) or TCP sockets. Optionally ranks of one host use the network too.
 //
 //   rank 0 --shm-- rank 1        host A
 //      \   \     /   |
@@ -8,16 +7,13 @@
 //      /   /     \   |
 //   rank 2 --shm-- rank 3        host B
 //
-// Whoever drives the engine moves the messages too: progress(), in every pass. While nobody does, a poller thread
-// listens, so what has been sent arrives, and departures and aborts are heard.
+// The engine's driver also moves the messages: it calls progress() in every pass. While there is no driver, a poller
+// thread listens, so that sent messages, departures and aborts still arrive.
 //
-// Devices post into memory of their own and tell nobody (transport/relay.h): while they may, the poller looks all the
-// time.
+// Devices post into their own memory without notice (transport/relay.h): while they may, the poller polls continuously.
 //
-// Who is gone is known from the bootstrap's sockets and from the network itself, whichever is first. A rank that
-// departs waits until its peers have all that it sent them (5 s at most).
-//
-// Thread safety: as Transport.
+// Lost ranks are detected by the bootstrap's sockets or by the network, whichever is first. A departing rank waits
+// until its peers have everything it sent them (5 s at most). Thread safety: as Transport.
 #pragma once
 
 #include <unistd.h>
@@ -43,7 +39,7 @@ namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
-/// What all ranks hear of out of band where they are many.
+/// Events that many ranks learn out of band.
 enum class Topic : uint8_t { kAbort, kDisagreement };
 struct News {
   Rank by;
@@ -51,7 +47,7 @@ struct News {
   std::string text;
 };
 
-/// What the transport needs of the communicator's out-of-band channel.
+/// The communicator's out-of-band channel, as the transport needs it.
 class RemotePeers {
  public:
   virtual ~RemotePeers() = default;
@@ -60,20 +56,21 @@ class RemotePeers {
   /// The ranks of this host, ascending, and the channel among them, in that order.
   virtual const std::vector<Rank>& ranks_here() const = 0;
   virtual LocalPeers& peers_here() = 0;
-  /// The numeric IP address at which this rank reaches rank r.
+  /// The numeric IP address through which this rank reaches rank r.
   virtual std::string address_of(Rank r) = 0;
-  /// The numeric IP addresses at which other ranks reach this one: all that address_of() may say there.
+  /// The numeric IP addresses through which other ranks reach this one: all possible results of their address_of().
   virtual std::vector<std::string> own_addresses() = 0;
   /// A peer whose process or host is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
-  /// Nothing while rank r has not left on purpose; then what it said last with part().
+  /// The last argument of part() of rank r if r has departed; nothing before.
   virtual std::optional<std::string> parting_note(Rank r) = 0;
-  /// So many that no rank should speak to all of them over the network: then what all are to hear is announced out of
-  /// band. What has the smallest place counts, of a topic's news that a rank hears of or announces; of these the first.
+  /// True if there are too many ranks to connect to all of them: events for all ranks are then announced out of band.
+  /// Of a topic's events that a rank receives or announces, the one with the smallest place counts, and of these the
+  /// first.
   virtual bool are_many() const = 0;
   virtual void announce(Topic topic, uint64_t place, std::string text) = 0;
   virtual std::optional<News> announced(Topic topic) = 0;
-  /// What the others are told when this rank leaves.
+  /// The note that the others get when this rank departs.
   virtual void part(std::string note) = 0;
 };
 
@@ -82,11 +79,11 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   struct Options {
     Net net = Net::kTcp;
     bool alone = false;      // ranks of one host use it too
-    bool encrypted = false;  // all that the net carries
-    std::string rails = {};  // this rank's network devices, with commas between them; empty: whichever there are
+    bool encrypted = false;  // all data on the network
+    std::string rails = {};  // this rank's network devices, comma-separated; empty: any
   };
-  /// Collective over all ranks. `hosts`: as schedules see them, who the readers of kGroupHost are. `peers` must outlive
-  /// the transport. An error of one rank is returned to all of them, with its rank.
+  /// Collective over all ranks. `hosts`: the hosts as schedules see them, which define the readers of kGroupHost.
+  /// `peers` must outlive the transport. An error of one rank is returned to all of them, with its rank.
   static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
                                                            RemotePeers& peers);
   ~RemoteTransport() override;
@@ -133,7 +130,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   Relay* relay() override { return this; }
 
  private:
-  // Relay.
+  // Relay (proxy).
   void send_from(const ConnectionKey& key, std::span<const FifoView> channels, std::span<const Rank> readers) override;
   void receive_into(const ConnectionKey& key, std::span<const FifoView> channels) override;
   void send_slots(const ConnectionKey& key, std::byte* data, std::span<SlotFlags> flags, uint64_t slot_bytes) override;
@@ -143,17 +140,17 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void attend(bool on) override;
   void say_received(const ConnectionKey& key);
 
-  /// What is known of another rank.
+  /// The state of another rank.
   struct Remote {
     std::atomic<bool> departed = false;
-    std::atomic<bool> heard = false;  // data have come from it over the network
-    uint64_t will_have_sent = 0;      // told when it leaves
-    std::atomic<uint64_t> left_here_ns = 0;  // when its leaving was first seen in shared memory
+    std::atomic<bool> heard = false;         // data have arrived from it over the network
+    uint64_t will_have_sent = 0;             // sent when it departs
+    std::atomic<uint64_t> left_here_ns = 0;  // when its departure was first seen in shared memory
     bool awaited = false;                    // this rank receives from it
-    bool leaving = false;             // it waits for our answer
-    bool has_all = false;             // it has what we sent
+    bool leaving = false;                    // it waits for this rank's answer
+    bool has_all = false;                    // it has everything that this rank sent
     uint64_t boards_asked_ns = 0, boards_came_ns = 0;
-    Status failure;  // that it told of when it left
+    Status failure;  // reported when it departed
     BoardMirror mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers);
@@ -191,7 +188,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   RemotePeers& peers_;
   const Net net_;
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
-  std::unique_ptr<ShmTransport> local_;  // nullptr: alone here, or the network alone
+  std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
   OperationBoard own_board_{};
   PairBoard own_pair_board_{};
@@ -199,24 +196,25 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<RelayedSlots> slots_;
-  std::unordered_set<uint64_t> received_;  // packed keys of relayed connections whose readers have named their memory
+  std::unordered_set<uint64_t> received_;  // packed keys of proxied connections whose readers have registered their
+                                           // memory
   std::unique_ptr<Wire> wire_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
-  bool abort_untold_ = false;                     // this rank's own, from within a message
+  bool abort_untold_ = false;                     // raised by this rank while handling a message
   std::string reason_;                            // of the abort
-  std::optional<News> disagreement_;              // what this rank has found or heard of
+  std::optional<News> disagreement_;              // found or received by this rank
   Status failure_;                                // of this rank's communicator
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;
-  uint64_t session_ = 0;  // names the communicator
+  uint64_t session_ = 0;  // identifies the communicator
   const pid_t pid_ = getpid();
   std::atomic<uint64_t> bytes_ = 0;
   std::vector<std::pair<void*, uint64_t>> allocated_;
   std::vector<std::shared_ptr<void>> kept_;
 
-  std::atomic<bool> driven_ = false;    // somebody calls progress()
+  std::atomic<bool> driven_ = false;    // a driver calls progress()
   std::atomic<bool> attended_ = false;  // devices may post
-  std::atomic<bool> listens_ = false;   // the poller waits for news of the network; raised under the lock
+  std::atomic<bool> listens_ = false;   // the poller waits for network events; set under the lock
   std::atomic<uint32_t> passes_ = 0;
   std::atomic<bool> stop_ = false;
   int wake_fd_ = -1;

@@ -190,9 +190,10 @@ void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
   r.told = read;
 }
 
-// A quarter of the lines: with data that go to the same rank, which then take the credit along for nothing, and alone
-// where messages are long. Of short ones a credit would cost as much as a message: half of the lines. At once where one
-// takes so much of the ring that writer and reader had better use the same part of it again, which is in their caches.
+// Credits go after a quarter of the lines: combined with data to the same rank, which makes them free, and by
+// themselves if messages are long. For short messages a credit costs as much as a message: after half of the lines. At
+// once if a message takes so much of the ring that writer and reader should reuse the same part, which is in their
+// caches.
 bool RemoteFifos::tell_in_time(Wire& wire) {
   constexpr uint64_t kLongBytes = 32 * 1024;
   has_data_for_.assign(has_data_for_.size(), false);
@@ -242,7 +243,7 @@ Expected<Place> RemoteFifos::place(const Header& header, const HeaderLine& line,
   r->lands = may_land != MayLand::kNo && !let_go_ && r->landing.claim(bytes, line.flag);
   if (r->lands) return Place{r->landing.place(), &r->landing};
   if (!landed_before || let_go_ || may_land != MayLand::kSoon) return Place{in_ring};
-  r->lands = true;  // asked again, it may
+  r->lands = true;  // the next attempt may use it
   return Place{nullptr, nullptr, true};
 }
 

@@ -1,24 +1,23 @@
-// The connections that cross between ranks without common memory: private FIFOs on both sides, kept alike by messages.
+// Connections between ranks without common memory: private FIFOs on both sides, kept equal by messages.
 //
 //   writer's FIFO (here)  --kLines, kData-->  replica (there)       lines, flags, data at the same offsets of the ring
 //   read counter  (here)  <-----kCredit-----  read counter (there)
 //
-// The engine speaks the FIFO protocol with memory of its own process on either side; carry() sees what was posted and
-// sends it, receive() stores what came, the flag or the counter last. A message names its step, so the order of
-// arrival does not matter, and its connection by the ConnectionKey, so a replica is made by whoever asks first: its
-// reader, or its first message.
+// The engine uses the FIFO protocol on memory of its own process on either side. carry() sends posted messages;
+// arrived() stores received ones, the flag or the counter last. A message contains its step, so the order of arrival
+// does not matter, and its connection's ConnectionKey. A replica is made on first use, by its reader or by its first
+// message.
 //
-// A message is sent from the ring, and stays there until its credit has come. Credits are told every quarter of the
-// lines (half, where messages are short and nothing goes the same way; at once behind a message of kRestartBytes that
-// lay in the ring), and all of them when nothing else moves: a
-// writer may wait for any of them, since it is they that say where in the ring there is room.
+// A message is sent from the ring and stays there until its credit arrives. Credits are sent every quarter of the lines
+// (every half, if messages are short and no data go the same way; at once after a message of kRestartBytes in the
+// ring). If nothing else moves, all of them are sent: a writer may wait for any of them, because they show the free
+// room in the ring.
 //
-// A message that was lent is sent from where it lies, and one whose reader has said where it belongs goes there; the
-// others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader.
+// A zero-copy message is sent from the caller's buffer, and a message with a posted receive goes to its destination;
+// the others pass through the ring (protocol/lending.h). A multicast FIFO has a replica for each reader. For a proxied
+// connection (transport/relay.h) both ends provide the memory.
 //
-// A relayed connection (transport/relay.h) is one whose memory both ends have brought.
-//
-// Thread safety: open_*, carry, receive under the owner's lock. The FIFOs' own memory: as the protocol says.
+// Thread safety: open_*, carry, arrived under the owner's lock. The FIFOs' memory: as the protocol requires.
 #pragma once
 
 #include <functional>
@@ -36,12 +35,12 @@
 
 namespace rondo::net {
 
-/// Of one rank's connections `other` is the one at the far end: reader or writer.
+/// `other` is the rank at the far end of one rank's connection: reader or writer.
 constexpr uint64_t pack(const ConnectionKey& k, Rank other) {
   return static_cast<uint64_t>(other) << 40 | static_cast<uint64_t>(k.tag) << 24 | static_cast<uint64_t>(k.group) << 8 |
          static_cast<uint64_t>(k.channel) << 1 | static_cast<uint64_t>(k.inline_only);
 }
-/// What a message says of its connection.
+/// The header of a message of this connection.
 Header header_of(Kind kind, const ConnectionKey& k, uint64_t step);
 
 class RemoteFifos {
@@ -54,7 +53,7 @@ class RemoteFifos {
         sent_(static_cast<size_t>(nranks)),
         received_(static_cast<size_t>(nranks)),
         has_data_for_(static_cast<size_t>(nranks)) {}
-  /// The wire must be at rest: its messages point here.
+  /// The wire must be at rest: its messages refer to this object.
   ~RemoteFifos() { pool_->give_back(taken_); }
   RemoteFifos(const RemoteFifos&) = delete;
   RemoteFifos& operator=(const RemoteFifos&) = delete;
@@ -64,33 +63,31 @@ class RemoteFifos {
   void set_longest_message(uint32_t bytes) { longest_message_bytes_ = bytes; }
   /// A connection that this rank writes to `readers`. Errors: those of the pool.
   Expected<FifoView> open_writer(const ConnectionKey& key, const std::vector<Rank>& readers);
-  /// The replica of a connection that this rank reads. To itself: what it writes; nothing before that.
+  /// The replica of a connection that this rank reads. To itself: the writing FIFO, once it exists.
   Expected<std::optional<FifoView>> open_reader(const ConnectionKey& key);
 
-  /// Relayed connections: `view` is sent from, or stored into, from now on.
+  /// Proxied connections: sends from, or stores into, `view` from now on.
   void adopt_writer(const ConnectionKey& key, const FifoView& view, std::span<const Rank> readers);
   void adopt_reader(const ConnectionKey& key, const FifoView& view);
 
-  /// Of connections that are open: what their ends lend, and where they want their messages; nullptr where they are to
-  /// use the ring.
+  /// For open connections: the zero-copy sends and the posted receive; nullptr: only the ring.
   Loan* loans(const ConnectionKey& key);
   Landing* landing(const ConnectionKey& key);
-  /// Nothing lands any more.
+  /// Disables posted receives.
   void let_go() { let_go_ = true; }
 
-  /// Sends what was posted and read since; true when there was something.
+  /// Sends new messages and credits; true if there were any.
   bool carry(Wire& wire);
-  /// Tells the writers all that was read; true when there was something.
+  /// Sends all pending credits; true if there were any.
   bool tell(Wire& wire);
   /// True when carry() would send.
   bool has_unsent() const;
 
-  /// Where the data of a kData message are to be received. Errors: as arrived().
+  /// The destination of a kData message. Errors: as arrived().
   Expected<Place> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
-  /// Takes them there, or to where their reader wants them.
+  /// Stores the data there, or in the posted receive.
   Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
-  /// Of kLines, kData, kCredit. Errors: the pool's, when a replica could not be made; kInternal, a message that cannot
-  /// be.
+  /// For kLines, kData, kCredit. Errors: the pool's, if a replica cannot be made; kInternal for an invalid message.
   Status arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes);
 
   /// Messages sent to a rank, and received from it.
@@ -106,17 +103,17 @@ class RemoteFifos {
     Rank reader;
     FifoView view;
     uint64_t step = 0;                // the next to be sent
-    std::vector<DataHeader> headers;  // by line: they are read until they are out
-    Loan* loans = nullptr;            // by line; shared by a multicast's readers. nullptr: the ring alone
+    std::vector<DataHeader> headers;  // by line; must stay until they are sent
+    Loan* loans = nullptr;            // by line; shared by a multicast's readers. nullptr: only the ring
     std::vector<Lent> lent;           // by line
     uint32_t counter() const { return key.group == 0 ? 0 : static_cast<uint32_t>(reader); }
   };
   struct Replica {
     ConnectionKey key;
     FifoView view;
-    uint64_t told = 0;        // the writer knows that so many steps were read
+    uint64_t told = 0;        // steps already reported to the writer as read
     uint64_t last_bytes = 0;  // of data
-    bool lands = false;       // the last message that was to be placed did
+    bool lands = false;       // the last placed message used a posted receive
     Landing landing;
   };
   struct Rest {
@@ -149,7 +146,7 @@ class RemoteFifos {
   std::unordered_map<uint64_t, std::vector<Loan>> loans_;            // by packed key
   std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
-  std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: where credits go
+  std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: targets of credits
   std::vector<uint64_t> sent_, received_;
   std::vector<bool> has_data_for_;  // by rank: in this pass
 };

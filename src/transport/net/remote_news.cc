@@ -1,4 +1,4 @@
-// What a RemoteTransport hears and tells of its ranks: who aborts, who leaves, who is lost, and that they disagree.
+// RemoteTransport's membership events, sent and received: aborts, departures, losses and disagreements.
 #include <fmt/format.h>
 
 #include <vector>
@@ -9,13 +9,13 @@
 namespace rondo::net {
 namespace {
 
-// A rank that leaves closes its connections a moment before its goodbye comes another way: the network's word counts
-// after that, and so does shared memory's.
+// A departing rank closes its connections a moment before its note arrives another way. Losses seen by the network or
+// in shared memory therefore count only after this time.
 constexpr uint64_t kLossNs = 300 * kMs;
 
 }  // namespace
 
-// The first abort that a rank hears of is the one that counts for it.
+// The first abort that a rank receives is the one that counts for it.
 void RemoteTransport::take_abort(Rank by, std::string reason) {
   int nobody = -1;
   if (aborted_by_.compare_exchange_strong(nobody, by)) reason_ = std::move(reason);
@@ -56,10 +56,10 @@ bool RemoteTransport::departed(Rank r) {
   if (r == rank_) return false;
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   if (remote.departed.load(std::memory_order_acquire)) return true;
-  // What came over the network is not known to be all before it says so.
+  // Network data may be incomplete until its note arrives.
   if (shares_memory(r)) {
     if (remote.heard.load(std::memory_order_acquire) || !local_->departed(index_here(r))) return false;
-    // Shared memory is faster than its note, which says why it left: an abort, a call that differs.
+    // Shared memory is faster than its note, which has the reason: an abort, a different call.
     const uint64_t now = monotonic_ns();
     uint64_t since = 0;
     if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
@@ -72,7 +72,7 @@ bool RemoteTransport::departed(Rank r) {
   return true;
 }
 
-// False: it is no note.
+// False: not a note.
 bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
   PartingNote note;
   if (!PartingNote::decode(bytes, num_bytes, &note)) return false;
@@ -108,12 +108,12 @@ void RemoteTransport::hear_of_aborts() {
   }
 }
 
-// The earliest counts, and of one operation's what came first.
+// The earliest one counts, and for one operation the first.
 void RemoteTransport::take_disagreement(News news) {
   if (!disagreement_ || news.place < disagreement_->place) disagreement_ = std::move(news);
 }
 
-// Who stays can be asked for its boards, where ranks are not many; who leaves says it then.
+// With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
   if (peers_.are_many()) peers_.announce(Topic::kDisagreement, sequence, std::string(text));
   const std::lock_guard lock(mutex_);
@@ -129,7 +129,7 @@ std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence)
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {
-  auto lost = peers_.find_lost();  // reads news of aborts, too
+  auto lost = peers_.find_lost();  // also reads events about aborts
   hear_of_aborts();
   if (lost) return lost;
   std::vector<PeerLoss> losses;

@@ -1,4 +1,4 @@
-// How a RemoteTransport moves messages: whoever drives, the poller, and a rank that leaves.
+// How a RemoteTransport moves messages: the driver, the poller, and a departing rank.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sched.h>
@@ -15,12 +15,12 @@
 namespace rondo::net {
 namespace {
 
-constexpr uint64_t kLeaveNs = 5000 * kMs;     // until the peers have what a leaving rank has sent them
-constexpr uint64_t kLastWordsNs = 200 * kMs;  // until an abort is out
-constexpr uint32_t kIdlePasses = 1024;        // then the peers are told of every message that was read
+constexpr uint64_t kLeaveNs = 5000 * kMs;     // for the peers to get everything from a departing rank
+constexpr uint64_t kLastWordsNs = 200 * kMs;  // for an abort to be sent
+constexpr uint32_t kIdlePasses = 1024;        // then the peers get credits for all messages read
 constexpr int kMovesAtOnce = 64;
-constexpr int kGiveWayMs = 2;  // the poller looks that often whether somebody drives
-// While devices may post: looks without a pause after the last message, and the pause between two later ones.
+constexpr int kGiveWayMs = 2;  // interval of the poller's checks for a driver
+// While devices may post: number of looks without a pause after the last message, and the pause between later ones.
 constexpr int kIdleLooks = 2000;
 constexpr auto kNap = std::chrono::microseconds(20);
 
@@ -28,7 +28,7 @@ constexpr auto kNap = std::chrono::microseconds(20);
 
 bool RemoteTransport::carry() {
   bool any = fifos_->carry(*wire_);
-  // Who gives up lets its streams go by setting all their flags: these carry nothing.
+  // A rank that gives up releases its streams by setting all their flags: these mean nothing.
   if (aborted_by_.load(std::memory_order_acquire) < 0) any |= slots_->carry(*wire_);
   return any;
 }
@@ -60,8 +60,8 @@ void RemoteTransport::rest() {
     wire_->push();
     answer_leavers();
     if (std::exchange(abort_untold_, false)) tell_abort();
-    // The poller looks again by itself, but where it waits for the network, which does not tell of what was read
-    // already.
+    // The poller looks again by itself, unless it waits for the network, which does not report bytes that were already
+    // read.
     if (listens_ && wire_->has_unread()) wake_poller();
     something_left = wire_->pending() != 0 || fifos_->has_unsent();
   }
@@ -103,7 +103,7 @@ Status RemoteTransport::strange(const Header& h) const {
                             h.tag, h.step));
 }
 
-// What comes cannot be taken: this rank aborts, and the others are to hear why.
+// An unreadable message: this rank aborts, and the others get the reason.
 void RemoteTransport::fail_here(const Status& why) {
   if (aborted_by_ >= 0) return;
   take_abort(rank_, std::string(why.message()));
@@ -153,7 +153,7 @@ void RemoteTransport::arrived(const Header& header, const HeaderLine* line, cons
   ring(*bell(rank_));
 }
 
-// Whoever leaves is told when all that it sent has come; from then on it counts as departed.
+// Answers a departing rank when all its messages have arrived; from then on it counts as departed.
 bool RemoteTransport::answer_leavers() {
   bool any = false;
   for (Rank r = 0; r < nranks_; ++r) {
@@ -169,7 +169,7 @@ bool RemoteTransport::answer_leavers() {
   return any;
 }
 
-// The peers that this rank has spoken with get all that it has sent. After an abort only that has to be out.
+// The peers that this rank has exchanged messages with get everything it has sent. After an abort, only the abort.
 void RemoteTransport::leave() {
   const uint64_t since = monotonic_ns();
   const bool aborted = aborted_by_ >= 0;
@@ -210,7 +210,7 @@ void RemoteTransport::leave() {
       const std::lock_guard lock(mutex_);
       moved = move();
       out = wire_->pending() == 0 && wire_->flush();
-      // Who has departed before us needs nothing any more, and whoever is lost cannot answer.
+      // A rank that departed earlier needs nothing more, and a lost rank cannot answer.
       std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || wire_->lost(r); });
     }
     if (pass % 64 == 0 && !waiting.empty()) {
@@ -227,7 +227,8 @@ void RemoteTransport::wake_poller() {
   (void)!write(wake_fd_, &one, sizeof one);
 }
 
-// Listens while nobody drives. A driver is noticed by its passes, so one that stops without a word is not waited for.
+// Listens while there is no driver. A driver is detected by its passes: one that stops without notice is not waited
+// for.
 void RemoteTransport::poll_loop() {
   constexpr int kMostBusy = 100;
   uint32_t seen = passes_;
@@ -243,19 +244,18 @@ void RemoteTransport::poll_loop() {
     }
     hear_of_aborts();
     bool quiet = false, moved = false;
-    const bool attended =
-        attended_.load(std::memory_order_acquire);  // before the last look at what devices have posted
+    const bool attended = attended_.load(std::memory_order_acquire);  // before the last look at the devices' posts
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) {
-      // Others want the lock, too.
+      // Other threads need the lock too.
       int moves = 0;
       while (moves < kMovesAtOnce && (move() || fifos_->tell(*wire_))) ++moves;
       moved = moves != 0;
       quiet = moves < kMovesAtOnce && wire_->arm();
       listens_ = quiet && !attended;
     }
-    // The network is busy as long as it likes over a link that carries nothing.
+    // A network on a dead link can stay busy without moving data.
     busy = moved || quiet ? 0 : busy + 1;
-    if (attended) {  // devices do not say when they post
+    if (attended) {  // devices post without notice
       idle = moved ? 0 : idle + 1;
       if (idle < kIdleLooks) sched_yield();
       else std::this_thread::sleep_for(kNap);

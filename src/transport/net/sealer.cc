@@ -18,7 +18,7 @@ bool Sealer::Seen::is_new(uint64_t counter) const {
 
 void Sealer::Seen::note(uint64_t counter) {
   for (uint64_t c = std::max(next, counter < kWindow ? 0 : counter - kWindow + 1); c < counter; ++c)
-    recent[c % kWindow] = false;  // still to come
+    recent[c % kWindow] = false;  // not received yet
   recent[counter % kWindow] = true;
   next = std::max(next, counter + 1);
 }
@@ -88,7 +88,7 @@ bool Sealer::open(Rank from, std::string_view header, const std::byte* sealed, s
   if (data_bytes != 0) EVP_DecryptUpdate(decrypt_, out, &n, in, static_cast<int>(data_bytes));
   uint8_t rest[16];
   if (EVP_DecryptFinal_ex(decrypt_, rest, &n) != 1) return false;
-  seen->note(counter);  // only what is authentic moves the window
+  seen->note(counter);  // only authentic messages move the window
   return true;
 }
 

@@ -1,12 +1,12 @@
-// Sealer: what a rail carries between hosts, encrypted and authenticated with AES-128-GCM, where that is asked for.
+// Sealer: optional encryption and authentication of a rail's data with AES-128-GCM.
 //
 //   sealed = ciphertext of the data | counter u64 | tag, 16 bytes
 //
-// The header before it stays readable, and is authenticated with it. Every pair of ranks counts its messages in each
-// direction over each rail; ranks' and rail's numbers and the counter are the nonce, so that one key serves all, and a
-// message that comes twice is known. Messages may overtake one another by up to kWindow.
+// The header before it stays readable and is authenticated too. Every pair of ranks counts its messages in each
+// direction over each rail. The ranks, the rail and the counter form the nonce: one key serves all, and a repeated
+// message is detected. Messages may overtake each other by up to kWindow.
 //
-// Source: NIST SP 800-38D; the window is that of IPsec (RFC 4303, section 3.4.3). Thread safety: none.
+// Source: NIST SP 800-38D; the window is IPsec's (RFC 4303, section 3.4.3). Thread safety: none.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Sealer {
   static constexpr uint64_t kWindow = 4096;
   using Key = std::array<uint8_t, kKeyBytes>;
 
-  /// nullptr where libcrypto has no such cipher, or no memory.
+  /// nullptr if libcrypto lacks the cipher, or memory.
   static std::unique_ptr<Sealer> create(const Key& key, Rank rank, int nranks, uint8_t rail = 0);
   ~Sealer();
   Sealer(const Sealer&) = delete;
@@ -37,14 +37,15 @@ class Sealer {
 
   /// The sealed form of `data` for `to`: kExtraBytes longer.
   std::string seal(Rank to, std::string_view header, const void* data, size_t bytes);
-  /// Opens what `from` has sealed for this rank, `bytes` long, into `plain` (kExtraBytes shorter; may be where it is).
-  /// False: it was altered, is meant for another rank, or has come before; `plain` holds anything then.
+  /// Opens a message of `bytes` bytes that `from` has sealed for this rank into `plain` (kExtraBytes shorter; may be
+  /// the same memory). False: it was altered, is for another rank, or arrived before; the content of `plain` is then
+  /// undefined.
   bool open(Rank from, std::string_view header, const std::byte* sealed, size_t bytes, std::byte* plain);
 
  private:
-  /// Which of the last kWindow counters of a peer have come.
+  /// The received ones of the last kWindow counters of a peer.
   struct Seen {
-    uint64_t next = 0;  // above all that have come
+    uint64_t next = 0;  // above all received counters
     std::vector<bool> recent = std::vector<bool>(kWindow);
     bool is_new(uint64_t counter) const;
     void note(uint64_t counter);
@@ -58,7 +59,7 @@ class Sealer {
   evp_cipher_ctx_st* encrypt_ = nullptr;
   evp_cipher_ctx_st* decrypt_ = nullptr;
   std::vector<uint64_t> sent_;               // by rank
-  std::vector<std::unique_ptr<Seen>> seen_;  // by rank, made when something comes
+  std::vector<std::unique_ptr<Seen>> seen_;  // by rank, made on the first message
 };
 
 }  // namespace rondo::net

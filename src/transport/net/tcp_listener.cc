@@ -28,7 +28,7 @@ std::string source_of(const sockaddr_storage& from) {
   return std::string(reinterpret_cast<const char*>(&a), sizeof a);
 }
 
-// Also for a copy that a fork has left in another process.
+// Also ends copies that a fork left in another process.
 void end(int fd) {
   ::shutdown(fd, SHUT_RDWR);
   ::close(fd);
@@ -44,7 +44,7 @@ bool TcpListener::watch(int fd, Unknown* what) {
 }
 
 Status TcpListener::open(const std::vector<std::string>& addresses, size_t most_unknown) {
-  constexpr int kAttempts = 16;  // a port that is free at the first address may be taken at the second
+  constexpr int kAttempts = 16;  // a port that is free at the first address may be in use at the second
   most_unknown_ = most_unknown;
   event_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (event_fd_ < 0) return Status(StatusCode::kSystem, "epoll_create1: " + error_text(errno));
@@ -78,7 +78,7 @@ void TcpListener::close() {
   if (event_fd_ >= 0) ::close(std::exchange(event_fd_, -1));
 }
 
-// Reads what has come. True when the connection is no longer unknown: it was admitted, or closed.
+// Reads available bytes. True if the connection is no longer unauthenticated: it was admitted, or closed.
 bool TcpListener::settle(Place at, size_t greeting_bytes, const Admit& admit) {
   const size_t before = at->came.size();
   at->came.resize(greeting_bytes);
@@ -99,7 +99,7 @@ TcpListener::Place TcpListener::oldest_of_most() {
   return std::find_if(unknown_.begin(), unknown_.end(), [&](const Unknown& u) { return u.source == most->first; });
 }
 
-// A greeting that is there already counts.
+// A complete greeting still counts.
 void TcpListener::make_room(size_t most, size_t greeting_bytes, const Admit& admit) {
   while (unknown_.size() > most) {
     const Place oldest = oldest_of_most();
@@ -120,7 +120,7 @@ void TcpListener::accept_some(int listener, size_t greeting_bytes, const Admit& 
     socklen_t bytes = sizeof from;
     const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-      // This process may open no more descriptors: what belongs to nobody gives way.
+      // The process is out of descriptors: unauthenticated connections give way.
       if ((errno == EMFILE || errno == ENFILE) && !unknown_.empty()) {
         make_room(unknown_.size() - 1, greeting_bytes, admit);
         continue;

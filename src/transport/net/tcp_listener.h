@@ -1,10 +1,9 @@
-// TcpListener: where the peers of a TcpRail connect, and the connections that have not said yet whose they are.
+// TcpListener: accepts connections from the peers of a TcpRail, and holds the unauthenticated ones.
 //
-// Anybody can connect to a port. Until a connection has sent a greeting that its owner accepts, it is one of a bounded
-// set. A new one that finds the set full takes the place of the oldest one of the address that holds most of the set.
-// Therefore silent connections, however many, keep no rank away: a rank sends its greeting as it connects, the greeting
-// is looked at before its connection could be closed, and a rank whose connection was closed all the same (its greeting
-// was late) connects again.
+// Any process can connect to a port. Until a connection has sent a greeting that its owner accepts, it is in a bounded
+// set. If the set is full, a new one replaces the oldest one from the address with the most connections in the set.
+// Silent connections therefore cannot keep a rank away: a rank sends its greeting as it connects, the greeting is
+// checked before its connection could be closed, and a rank whose greeting was late connects again.
 //
 // Thread safety: none.
 #pragma once
@@ -22,7 +21,7 @@ namespace rondo::net {
 
 class TcpListener {
  public:
-  /// Takes the descriptor of a connection with its greeting, or says false: then the connection is closed.
+  /// Takes the descriptor of a connection with its greeting, or returns false: the connection is then closed.
   using Admit = std::function<bool(int fd, std::string_view greeting)>;
 
   TcpListener() = default;
@@ -30,21 +29,21 @@ class TcpListener {
   TcpListener(const TcpListener&) = delete;
   TcpListener& operator=(const TcpListener&) = delete;
 
-  /// Listens on these numeric addresses, all on one port of the kernel's choice; an address that this host does not
-  /// have is left out unless none remains. `most_unknown`: connections that have not been admitted. Errors: kSystem.
+  /// Listens on these numeric addresses, all on one port chosen by the kernel. Addresses that this host does not have
+  /// are skipped, unless none remains. `most_unknown`: limit of unauthenticated connections. Errors: kSystem.
   Status open(const std::vector<std::string>& addresses, size_t most_unknown);
   uint16_t port() const { return port_; }
-  /// Readable when look() has something to do.
+  /// Readable if look() has work.
   int event_fd() const { return event_fd_; }
-  /// Works for a bounded while, never waits. Greetings are `greeting_bytes` long.
+  /// Works for a bounded time, never waits. Greetings have `greeting_bytes` bytes.
   void look(size_t greeting_bytes, const Admit& admit);
-  /// Closes the sockets and all connections that have not been admitted.
+  /// Closes the sockets and all unauthenticated connections.
   void close();
 
  private:
   struct Unknown {
     int fd = -1;
-    std::string source;  // the address it comes from
+    std::string source;  // the remote address
     std::string came;
   };
   using Place = std::list<Unknown>::iterator;
@@ -58,7 +57,7 @@ class TcpListener {
   std::list<Unknown> unknown_;  // oldest first
   size_t most_unknown_ = 0;
   uint16_t port_ = 0;
-  int event_fd_ = -1;  // epoll, of the sockets and the unknown connections
+  int event_fd_ = -1;  // epoll, for the sockets and the unauthenticated connections
   bool told_ = false;
 };
 

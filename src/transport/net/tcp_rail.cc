@@ -21,15 +21,15 @@ namespace rondo::net {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c6961726f646e72;  // "rndorail"
-constexpr size_t kBufferBytes = 16 * 1024;       // what is read ahead of short messages; less than a block
-constexpr size_t kShareBytes = 48 * 1024;        // from here on messages share a connection with what comes
-constexpr size_t kMostAtOnce = 16;               // messages that one call writes
-constexpr size_t kFewConnections = 4;            // are asked one by one, without the kernel's list
-constexpr uint32_t kLivelyPasses = 1024;         // for so many passes after something came on them
-constexpr uint32_t kListPasses = 8;              // after so many passes the list is asked all the same
-constexpr size_t kMostUnknown = 64;              // connections beyond one a rank that have not said who they are
-constexpr uint64_t kConnectNs = 10'000'000'000;  // for so long a connection is made again that was closed unanswered
-constexpr uint64_t kFirstPauseNs = 1'000'000;    // before that, doubled each time
+constexpr size_t kBufferBytes = 16 * 1024;       // read-ahead of short messages; less than a block
+constexpr size_t kShareBytes = 48 * 1024;        // longer messages may share a connection with received data
+constexpr size_t kMostAtOnce = 16;               // messages in one write call
+constexpr size_t kFewConnections = 4;            // are polled one by one, without epoll
+constexpr uint32_t kLivelyPasses = 1024;         // a connection is lively for this many passes after receiving
+constexpr uint32_t kListPasses = 8;              // passes between two uses of epoll at least
+constexpr size_t kMostUnknown = 64;              // unauthenticated connections beyond one per rank
+constexpr uint64_t kConnectNs = 10'000'000'000;  // time limit for reconnecting after unanswered connections
+constexpr uint64_t kFirstPauseNs = 1'000'000;    // pause before the first reconnection, doubled each time
 constexpr uint32_t kMostDoublings = 7;
 
 /// The first bytes of a connection.
@@ -74,7 +74,7 @@ void TcpRail::add(std::unique_ptr<Connection> c) {
   connections_.push_back(std::move(c));
 }
 
-// The descriptor is a new one.
+// For a new descriptor.
 void TcpRail::watch(Connection& c) {
   tune_socket(c.fd);
   c.last_pass = passes_;
@@ -96,7 +96,7 @@ TcpRail::Connection* TcpRail::connect(Rank to) {
   return made.broken ? nullptr : &made;
 }
 
-// Never waits: what is posted stays in the queue until the connection is there, and the other side has answered.
+// Never waits: messages stay in the queue until the connection is made and the peer has answered.
 void TcpRail::dial(Connection& c) {
   const PeerRoute& route = routes_[static_cast<size_t>(c.peer)];
   const size_t space = std::min(route.address.find(' '), route.address.size());
@@ -130,7 +130,7 @@ std::string TcpRail::greeting_to(Rank to) {
   return is_sealed() ? text + proof_of(to, text) : text;
 }
 
-// The rank of this communicator that greets this one; -1: it is none.
+// The rank of this communicator that sent the greeting; -1: none.
 Rank TcpRail::who_greets(std::string_view greeting) {
   Greeting h;
   std::memcpy(&h, greeting.data(), sizeof h);
@@ -156,11 +156,11 @@ bool TcpRail::admit(int fd, std::string_view greeting) {
   peers_[static_cast<size_t>(from)].theirs = c.get();
   ++num_admitted_;
   add(std::move(c));
-  write(*connections_.back());  // the answer, for which the peer waits
+  write(*connections_.back());  // the answer that the peer waits for
   return true;
 }
 
-// True when the peer has answered.
+// True if the peer has answered.
 bool TcpRail::take_answer(Connection& c) {
   if (c.end - c.begin < greeting_bytes()) return false;
   const Rank from = who_greets({reinterpret_cast<const char*>(c.buffer.data() + c.begin), greeting_bytes()});
@@ -170,7 +170,7 @@ bool TcpRail::take_answer(Connection& c) {
   return c.known;
 }
 
-// What was sent before need not be sent again.
+// Earlier messages need not be sent again.
 void TcpRail::answered(Connection& c) {
   c.known = true;
   for (; c.sent != 0; --c.sent) finish_front(c);
@@ -217,7 +217,7 @@ void TcpRail::finish_front(Connection& c) {
   --pending_;
 }
 
-// True when nothing more can be written now.
+// True if nothing more can be written now.
 bool TcpRail::is_stalled(Connection& c, int error) {
   if (error == EINTR) return false;
   if (error != EAGAIN && error != ENOBUFS && error != ENOMEM) ended(c, error);
@@ -225,7 +225,7 @@ bool TcpRail::is_stalled(Connection& c, int error) {
   return true;
 }
 
-// True when it is out.
+// True if it is written completely.
 bool TcpRail::write_greeting(Connection& c) {
   while (c.greeted < c.greeting.size()) {
     const ssize_t n = ::send(c.fd, c.greeting.data() + c.greeted, c.greeting.size() - c.greeted, MSG_NOSIGNAL);
@@ -235,11 +235,11 @@ bool TcpRail::write_greeting(Connection& c) {
   return true;
 }
 
-// As much as the kernel takes. What was posted since the last time goes in one call: a credit costs next to nothing
-// where there are data to be sent.
+// Writes as much as the kernel takes. All messages posted since the last time go in one call: a credit costs almost
+// nothing together with data.
 void TcpRail::write(Connection& c) {
   if (c.fd < 0) return;
-  if (c.is_full) {  // not for a little room: what goes in small parts costs both sides more
+  if (c.is_full) {  // waits for more than a little room: small parts cost both sides more
     pollfd room{c.fd, POLLOUT, 0};
     if (::poll(&room, 1, 0) == 0) return;
     c.is_full = false;
@@ -304,7 +304,7 @@ bool TcpRail::progress() {
   auto is_lively = [this](const auto& c) { return passes_ - c->last_pass < kLivelyPasses; };
   const auto lively = static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), is_lively));
   const bool by_list = lively == 0 || lively > kFewConnections || passes_ % kListPasses == 0;
-  for (size_t i = 0; i < connections_.size(); ++i) {  // it may grow meanwhile
+  for (size_t i = 0; i < connections_.size(); ++i) {  // the vector may grow meanwhile
     Connection& c = *connections_[i];
     if (c.fd < 0 && !c.broken && monotonic_ns() >= c.connect_ns) dial(c);
     if (has_to_write(c)) write(c);
@@ -327,7 +327,7 @@ bool TcpRail::progress() {
 
 void TcpRail::hang_up(Connection& c) {
   if (c.fd < 0) return;
-  // Also for a copy that a fork has left in another process.
+  // Also ends copies that a fork left in another process.
   epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
   ::shutdown(c.fd, SHUT_RDWR);
   ::close(std::exchange(c.fd, -1));
@@ -342,8 +342,8 @@ void TcpRail::drop(Connection& c) {
   keep_out_of_buffers(c);
 }
 
-// The connection has ended; 0: the peer closed it. Before the peer has answered that may be no fault of either rank:
-// it is made again.
+// The connection has ended; 0: the peer closed it. Before the peer's answer this may be neither rank's fault:
+// reconnect.
 void TcpRail::ended(Connection& c, int error) {
   const bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
   const uint64_t now = monotonic_ns();
@@ -362,7 +362,7 @@ void TcpRail::nonsense(Connection& c) {
   else fail(c, "it sends what makes no sense");
 }
 
-// What comes on it was altered. The connection stays, for what is sent: that it ended would be taken for a rank's loss.
+// The received data were altered. Keeps the connection for sending, because its end would look like the loss of a rank.
 void TcpRail::ignore(Connection& c) {
   if (std::exchange(c.ignored, true)) return;
   epoll_ctl(event_fd_, EPOLL_CTL_DEL, c.fd, nullptr);
@@ -387,7 +387,7 @@ void TcpRail::sweep() {
   std::erase_if(connections_, [](const auto& c) { return c->broken; });
 }
 
-// What is still to come of the message at hand goes nowhere.
+// The rest of the current message is discarded.
 void TcpRail::keep_out_of_buffers(Connection& c) {
   Incoming& m = c.message;
   if (!c.in_message || m.place.landing == nullptr) return;
@@ -397,7 +397,7 @@ void TcpRail::keep_out_of_buffers(Connection& c) {
   m.wanted = false;
 }
 
-// What has not been written yet is copied: nothing has to be waited for.
+// Copies messages that are not yet written, therefore nothing has to be waited for.
 bool TcpRail::recall(uint64_t, uint64_t) {
   for (const auto& c : connections_) {
     keep_out_of_buffers(*c);
@@ -419,7 +419,7 @@ std::vector<PeerLoss> TcpRail::losses(uint64_t before_ns) const {
   return found;
 }
 
-// The other side's kernel has all that was written: then no end of this process takes it back.
+// The peer's kernel has everything that was written, even if this process ends.
 bool TcpRail::flush() {
   return std::all_of(connections_.begin(), connections_.end(), [](const auto& c) {
     int unacknowledged = 0;

@@ -1,32 +1,29 @@
-// TcpRail: a rail over TCP sockets, made when ranks first talk.
+// TcpRail: a rail over TCP sockets, connected at the first message between two ranks.
 //
 //   connection:  greeting | frame, header, data | frame, header, data | ...      from the rank that connects
 //                greeting | ...                                                  the answer
 //
-// A message is written from where it lies and read to where it belongs: of a long one the kernel copies each byte once
-// on either side, and nobody else does. What is to be added there is read in blocks, which are added while they are in
-// the core's cache and the rest is still to come. While a message is being read, the same call to the kernel also
-// fetches the next one's header, so that a stream of long messages takes one call each, and they need not wait for one
-// another.
+// A message is written from its source and read to its destination: the kernel copies each byte of a long message once
+// on either side, without further copies. Data to be added are read in blocks, which are added while they are in the
+// core's cache and the rest is still arriving. The kernel call that reads a message also fetches the next one's header:
+// a stream of long messages takes one call each, without waits in between.
 //
-// Each rank of a pair makes a connection when it first sends, so that there are two:
+// Each rank of a pair connects when it first sends, which makes two connections:
 //
-//   short messages    on the sender's own, where no short ones come the other way: while a call to the kernel writes
-//                     there, it keeps what comes on the same connection waiting
-//   long ones         on the lower rank's, once it is there: data that go both ways carry the acknowledgements, so that
-//                     the kernel has fewer packets to see to
+//   short messages    on the sender's own, which has no short messages in the other direction: while a kernel call
+//                     writes to a connection, received data on it have to wait
+//   long ones         on the lower rank's, once it exists: data in both directions carry the acknowledgements, and the
+//                     kernel processes fewer packets
 //
-// Sealed ones all go on the sender's own, in order: what is too old counts as a copy (sealer.h).
+// Sealed messages all use the sender's own, in order: an old one would count as repeated (sealer.h).
 //
-// The greeting of the rank that connects says which communicator and which rank of it this is, and which rank it wants;
-// who does not know that is turned away (TcpListener). The other rank answers with a greeting of its own. What
-// is sent before the answer is kept: until then the connection may be closed for no fault of either rank. It is then made
-// again, and all is sent again. Where data are sealed, so are greetings, and every frame carries a proof that its lengths
-// were not altered. A message that cannot be opened fails the communicator: TCP delivers it no second time.
+// The connecting rank's greeting contains the communicator, its rank and the peer's rank; connections without it are
+// refused (TcpListener). The peer answers with its own greeting. Until then sent messages are kept: the connection may
+// be closed through neither rank's fault, and is then made again with all messages. If data are sealed, greetings are
+// too, and every frame has a proof of its lengths. A message that cannot be opened fails the communicator, because TCP
+// does not deliver it again.
 //
-// Once all peers have connected, the rail listens no more.
-//
-// Thread safety: as Rail.
+// Once all peers have connected, the rail stops listening. Thread safety: as Rail.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +41,8 @@ namespace rondo::net {
 
 class TcpRail final : public Rail {
  public:
-  /// Listens. `device`: a network interface by its name, whose address is used for all connections; empty: listens at
-  /// the numeric `addresses`. Errors: kInvalidArgument (no such interface, or none with an address), kSystem.
+  /// Listens. `device`: a network interface, whose address all connections use; empty: listens at the numeric
+  /// `addresses`. Errors: kInvalidArgument (no such interface, or no address), kSystem.
   static Expected<std::unique_ptr<TcpRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device,
                                                    const std::vector<std::string>& addresses);
   ~TcpRail() override;
@@ -68,11 +65,11 @@ class TcpRail final : public Rail {
   bool arm() override;
 
  private:
-  /// Before every message; a line, as the header.
+  /// Precedes every message; fills a line, like the header.
   struct Frame {
     uint32_t header_bytes = 0;
     uint32_t bytes = 0;  // of data
-    std::byte proof[Sealer::kExtraBytes] = {};  // of the above, where data are sealed
+    std::byte proof[Sealer::kExtraBytes] = {};  // of the above, if data are sealed
     std::byte pad[32] = {};
   };
   static_assert(sizeof(Frame) == 64);
@@ -92,34 +89,34 @@ class TcpRail final : public Rail {
     size_t bytes = 0, got = 0;
     Place place;
     size_t added = 0;       // in pieces: of `got`, the rest waits in the block
-    std::string elsewhere;  // where it has no place: it is read all the same
-    bool wanted = true;     // by somebody
+    std::string elsewhere;  // for messages without destination, which are read too
+    bool wanted = true;     // it has a destination
     bool in_pieces() const { return place.at == nullptr; }
   };
   struct Connection {
     int fd = -1;  // -1: broken, or to be made again
     Rank peer = -1;
-    bool known = false;         // the peer's greeting has come
+    bool known = false;         // the peer's greeting has arrived
     std::string greeting;       // ours
-    size_t greeted = 0;         // written of it
+    size_t greeted = 0;         // bytes of it written
     uint64_t since_ns = 0;      // first connected
     uint64_t connect_ns = 0;    // when to connect again
     uint32_t times_closed = 0;  // before the peer's greeting came
-    bool ignored = false;       // what comes was altered
-    uint32_t last_pass = 0;     // in which something came
-    bool reads_long = false;    // the last message was long: so may be the next
+    bool ignored = false;       // received data were altered
+    uint32_t last_pass = 0;     // the last pass with received data
+    bool reads_long = false;    // the last message was long; the next may be too
     bool watches_room = false;  // for writing
-    bool is_full = false;       // the kernel did not take all of what was written last
+    bool is_full = false;       // the kernel did not take all of the last write
     bool broken = false;
     std::deque<Outgoing> queue;
-    size_t sent = 0;                // of the queue, kept while the peer has not answered
-    std::vector<std::byte> buffer;  // what came and was not looked at: [begin, end)
+    size_t sent = 0;                // sent messages at the front of the queue, kept until the peer's answer
+    std::vector<std::byte> buffer;  // received bytes, not yet processed: [begin, end)
     size_t begin = 0, end = 0;
-    std::unique_ptr<std::byte[]> block;  // of a message that is taken in pieces
+    std::unique_ptr<std::byte[]> block;  // for a message that is taken in pieces
     bool in_message = false;
     Incoming message;
-    uint32_t looks = 0;  // at the next message, while its reader does not ask for it
-    bool waits = false;  // for that
+    uint32_t looks = 0;  // at the next message, while its reader has not posted a receive
+    bool waits = false;  // waits for that
   };
   struct Peer {
     Connection* ours = nullptr;    // made by this rank

@@ -1,4 +1,4 @@
-// How a TcpRail reads: frames and headers through a small buffer, data to where they belong.
+// How a TcpRail reads: frames and headers through a small buffer, data to their destination.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -13,17 +13,17 @@
 namespace rondo::net {
 namespace {
 
-constexpr size_t kLongBytes = 32 * 1024;    // from here on nothing but a header is read ahead
-constexpr size_t kBlockBytes = 128 * 1024;  // read at once of what is added: two of the kernel's segments
-constexpr uint32_t kMostLooks = 64;         // until a long message goes to the ring that nobody asks for
+constexpr size_t kLongBytes = 32 * 1024;    // for longer messages only the next header is read ahead
+constexpr size_t kBlockBytes = 128 * 1024;  // one read of data to be added: two of the kernel's segments
+constexpr uint32_t kMostLooks = 64;         // before a long message without posted receive goes into the ring
 constexpr size_t kMostBytes = 64 << 20;     // of a message's data
 
 }  // namespace
 
-// What the kernel has, to where it belongs: the message at hand to its place, the rest into the buffer. As recv().
+// Reads available data: the current message to its destination, the rest into the buffer. Returns as recv().
 ptrdiff_t TcpRail::fill(Connection& c) {
   if (c.begin == c.end) c.begin = c.end = 0;
-  constexpr size_t kHead = 2 * sizeof(Frame) + sizeof(Header) + sizeof(DataHeader);  // with a credit before it
+  constexpr size_t kHead = 2 * sizeof(Frame) + sizeof(Header) + sizeof(DataHeader);  // preceded by a credit
   if (c.begin != 0 && c.begin + kHead > c.buffer.size()) {
     std::memmove(c.buffer.data(), c.buffer.data() + c.begin, c.end - c.begin);
     c.end -= c.begin;
@@ -40,7 +40,7 @@ ptrdiff_t TcpRail::fill(Connection& c) {
     const size_t waiting = m.got - m.added;
     if (wanted > kBlockBytes - waiting) {
       wanted = kBlockBytes - waiting;
-      ahead = 0;  // more of this message comes first
+      ahead = 0;  // this message continues first
     }
     parts[n++] = {c.block.get() + waiting, wanted};
   } else if (wanted != 0) {
@@ -58,7 +58,7 @@ ptrdiff_t TcpRail::fill(Connection& c) {
   return came;
 }
 
-// So many more bytes of the message are where they were to be read to: in the block those of whole pieces are added.
+// Counts `bytes` more of the message as received. Adds the block's whole pieces.
 void TcpRail::take(Connection& c, size_t bytes) {
   Incoming& m = c.message;
   m.got += bytes;
@@ -71,7 +71,7 @@ void TcpRail::take(Connection& c, size_t bytes) {
   std::memmove(c.block.get(), c.block.get() + ripe, waiting - ripe);
 }
 
-// Looks at the buffer. True when there is a message to be read, or one that needs no more.
+// Parses the buffer. True if a message can be read, or is complete.
 bool TcpRail::begin_message(Connection& c) {
   const size_t held = c.end - c.begin;
   Frame f;
@@ -82,7 +82,7 @@ bool TcpRail::begin_message(Connection& c) {
     return false;
   }
   if (held < sizeof f + f.header_bytes) return false;
-  // Before so many bytes are waited for. Looked at once: a sealed message does not wait for its reader.
+  // Checked before waiting for that many bytes, and once: a sealed message does not wait for its reader.
   if (is_sealed() && !is_proven(c.peer, {reinterpret_cast<const char*>(&f), kLengthsBytes}, f.proof)) {
     nonsense(c);
     return false;
@@ -101,14 +101,14 @@ bool TcpRail::begin_message(Connection& c) {
   }
   c.begin += sizeof f + f.header_bytes;
   c.in_message = true;
-  if (c.end - c.begin >= m.bytes) {  // all of it is here, and is taken from here
+  if (c.end - c.begin >= m.bytes) {  // the message is complete in the buffer
     m.place.at = c.buffer.data() + c.begin;
     m.got = m.bytes;
     c.begin += m.bytes;
     return true;
   }
   if (!is_sealed() && m.header_bytes == sizeof(DataHeader)) {
-    // A peer may be ahead of this rank, which then asks a moment later, and saves a way through the ring.
+    // A peer may be ahead of this rank, which then posts its receive a moment later and saves a pass through the ring.
     const bool may_wait = m.bytes >= kLongBytes && c.looks < kMostLooks;
     m.place = sink_.place(m.header.header, m.header.line, m.bytes, may_wait ? MayLand::kSoon : MayLand::kWhereAsked);
     c.waits = m.place.later;
@@ -126,7 +126,7 @@ bool TcpRail::begin_message(Connection& c) {
     m.elsewhere.resize(m.bytes);
     m.place.at = reinterpret_cast<std::byte*>(m.elsewhere.data());
   }
-  // What is here fits the block: it is in the buffer.
+  // The available part fits the block, because it is in the buffer.
   const size_t here = std::min(m.bytes, c.end - c.begin);
   std::memcpy(m.in_pieces() ? c.block.get() : m.place.at, c.buffer.data() + c.begin, here);
   take(c, here);
@@ -153,7 +153,7 @@ void TcpRail::end_message(Connection& c) {
   sink_.arrived(m.header.header, lined ? &m.header.line : nullptr, data, bytes);
 }
 
-// True when something came.
+// True if data arrived.
 bool TcpRail::more(Connection& c) {
   const ptrdiff_t came = fill(c);
   if (came > 0) {
@@ -165,7 +165,7 @@ bool TcpRail::more(Connection& c) {
   return false;
 }
 
-// Up to one message: its reader may then say where the next one belongs.
+// Reads at most one message: its reader may then post the next receive.
 void TcpRail::read(Connection& c) {
   for (const uint64_t before = moves_; c.fd >= 0 && !c.ignored && moves_ == before;) {
     if (!c.known) {

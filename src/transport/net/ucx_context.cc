@@ -46,7 +46,7 @@ Expected<ucp_context_h> make(const Library& lib, const std::string& device) {
 
 Expected<std::shared_ptr<Context>> Context::acquire(const std::string& device) {
   RONDO_TRY_ASSIGN(const Library* lib, net::library());
-  if (!device.empty()) {  // UCX itself would go on without it
+  if (!device.empty()) {  // UCX itself would continue without it
     RONDO_TRY_ASSIGN(const auto any, acquire());
     std::set<std::string> devices;
     for (const std::string& r : any->resources()) devices.insert(r.substr(r.find('/') + 1));
@@ -74,7 +74,7 @@ Context::Context(const Library& library, ucp_context_h handle) : library_(librar
 
 Context::~Context() { library_.ucp_cleanup(handle_); }
 
-// UCX 1.13 says it to a FILE only: lines that end in "transport/device".
+// UCX 1.13 prints it only to a FILE: lines that end in "transport/device".
 std::vector<std::string> Context::resources() const {
   char* text = nullptr;
   size_t bytes = 0;

@@ -1,7 +1,6 @@
-// The process's UCP contexts: what UCX found on this machine, or one network device of it; each is shared by all
-// communicators while one holds it.
-//
-// UCX_TLS, UCX_NET_DEVICES and all other variables of UCX count as they do everywhere.
+// The process's UCP contexts: one for all devices of this machine that UCX finds, or for one network device. All
+// communicators share a context while one of them holds it. UCX_TLS, UCX_NET_DEVICES and all other UCX variables apply
+// as usual.
 //
 // Thread safety: all functions from any thread.
 #pragma once
@@ -18,9 +17,8 @@ namespace rondo::net {
 
 class Context {
  public:
-  /// The process's context over a network device as UCX names it, or over whatever UCX chooses; made if nobody
-  /// holds it.
-  /// Errors: kUnsupported (no UCX), kSystem with UCX's text, kInvalidArgument (no such device).
+  /// The process's context over a network device (UCX's name), or over UCX's choice; made if there is none. Errors:
+  /// kUnsupported (no UCX), kSystem with UCX's text, kInvalidArgument (no such device).
   static Expected<std::shared_ptr<Context>> acquire(const std::string& device = {});
   ~Context();
   Context(const Context&) = delete;
@@ -28,10 +26,10 @@ class Context {
 
   const Library& library() const { return library_; }
   ucp_context_h handle() const { return handle_; }
-  /// What UCX may use, "tcp/eth0" one after the other, in its own order.
+  /// The resources that UCX may use, such as "tcp/eth0", in its own order.
   std::vector<std::string> resources() const;
-  /// True when some device can read and write a peer's memory by itself: then UCX's own choice between copying and
-  /// rendezvous counts. Over TCP a rendezvous costs a round trip and spares nothing.
+  /// True if a device can access a peer's memory by itself: UCX then chooses between copying and rendezvous. Over TCP a
+  /// rendezvous costs a round trip and saves nothing.
   bool has_rdma() const { return has_rdma_; }
 
  private:
@@ -41,7 +39,7 @@ class Context {
   bool has_rdma_ = false;
 };
 
-/// UCX's version, then what it found: for people. Or why there is none.
+/// UCX's version and resources, or the reason why there is none; for display.
 std::string describe();
 
 }  // namespace rondo::net

@@ -13,7 +13,7 @@
 namespace rondo::net {
 namespace {
 
-// The signals whose handlers UCX replaces unless UCX_ERROR_SIGNALS says otherwise, as they were.
+// Restores the signal handlers that UCX replaces unless UCX_ERROR_SIGNALS is set.
 class SignalsKept {
  public:
   SignalsKept() {
@@ -52,7 +52,7 @@ Expected<Library> load() {
   if (!find(ucp, #name, &l.name)) missing = #name;
   RONDO_UCX_FUNCTIONS(RONDO_X)
 #undef RONDO_X
-  // It lies in libucs, which libucp has loaded: dlsym looks there too.
+  // It is in libucs, which libucp has loaded: dlsym searches it too.
   if (!find(ucp, "ucs_status_string", &l.ucs_status_string)) missing = "ucs_status_string";
   if (missing != nullptr)
     return Status(StatusCode::kUnsupported, fmt::format("libucp.so.0 has no {}: rondo needs UCX {}.{} or later",

@@ -1,13 +1,11 @@
-// libucp, opened when a communicator first needs it, as the CUDA driver is: one build runs with and without UCX, and
-// programs on one host never meet its constructors. The build needs UCX's headers only.
+// libucp, opened when a communicator first needs it, like the CUDA driver: one build works with and without UCX, and
+// programs on one host do not run its constructors. The build needs only UCX's headers.
 //
-// UCX takes over the handlers of SIGSEGV and its like when it is loaded; here they are put back, since they are the
-// program's.
+// UCX replaces the handlers of SIGSEGV and similar signals when it is loaded; rondo restores the program's handlers.
 //
-// Two of UCX's settings are made here for this process, where the environment does not say otherwise.
-// UCX_TCP_CONN_NB=y: by default UCX connects over TCP in blocking mode, for minutes where a host is gone, and no wait
-// here may last so long.
-// UCX_TCP_RX_SEG_SIZE=128k: by default a message of 64 KiB does not fit what UCX receives at once, and comes in two.
+// rondo sets two of UCX's variables for this process, unless the environment does. UCX_TCP_CONN_NB=y: by default UCX
+// connects over TCP in blocking mode, for minutes if a host is gone, but no wait of rondo may last that long.
+// UCX_TCP_RX_SEG_SIZE=128k: by default a message of 64 KiB does not fit UCX's receive segment and arrives in two parts.
 //
 // Thread safety: all functions from any thread.
 #pragma once
@@ -48,7 +46,7 @@ namespace rondo::net {
   X(ucp_request_check_status)
 // clang-format on
 
-/// UCX's functions under their own names; ucp.h says what they do.
+/// UCX's functions under their own names; ucp.h documents them.
 struct Library {
 #define RONDO_X(name) decltype(&::name) name = nullptr;
   RONDO_UCX_FUNCTIONS(RONDO_X)

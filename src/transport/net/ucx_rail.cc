@@ -13,17 +13,17 @@
 namespace rondo::net {
 namespace {
 
-constexpr unsigned kMessageId = 1;           // UCX's number of our one kind of active message
-constexpr uint64_t kCutNs = 10'000'000'000;  // until an endpoint that was closed by force has given up all requests
+constexpr unsigned kMessageId = 1;           // UCX's id of rondo's only kind of active message
+constexpr uint64_t kCutNs = 10'000'000'000;  // for a forcibly closed endpoint to return all requests
 
 }  // namespace
 
-// A message whose data are being fetched into their place.
+// A message whose data are being fetched to their destination.
 struct UcxRail::Incoming {
   UcxRail* rail;
   DataHeader header;
   size_t bytes;
-  std::string elsewhere;  // where it has no place: it is fetched all the same
+  std::string elsewhere;  // for a message without destination, which is fetched too
 };
 
 Expected<std::unique_ptr<UcxRail>> UcxRail::create(Rank rank, int nranks, Sink& sink, const std::string& device) {
@@ -73,7 +73,7 @@ UcxRail::~UcxRail() {
   for (Incoming* i : incoming_) delete i;
 }
 
-// Lets UCX work until it is settled; false: not within the limit.
+// Lets UCX work until is_settled(); false: not within the limit.
 bool UcxRail::settled(uint64_t limit_ns, const std::function<bool()>& is_settled) {
   const uint64_t since = monotonic_ns();
   while (!is_settled()) {
@@ -87,7 +87,7 @@ void UcxRail::close_endpoint(Endpoint& e) {
   if (e.handle == nullptr) return;
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  p.flags = near(e.rank) ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // without error handling it cannot be forced
+  p.flags = near(e.rank) ? 0 : UCP_EP_CLOSE_FLAG_FORCE;  // closing by force requires error handling
   void* request = lib_.ucp_ep_close_nbx(e.handle, &p);
   e.handle = nullptr;
   if (UCS_PTR_IS_PTR(request)) closing_requests_.push_back(request);
@@ -218,7 +218,7 @@ void UcxRail::post(Rank to, const void* header, size_t header_bytes, const void*
   ++e.pending;
   const ucs_status_ptr_t request = lib_.ucp_am_send_nbx(ep, kMessageId, header, header_bytes, data, bytes, &p);
   if (UCS_PTR_IS_PTR(request)) {
-    (void)copy.release();  // the callback's
+    (void)copy.release();  // owned by the callback
     return;
   }
   --pending_;
@@ -250,7 +250,7 @@ bool UcxRail::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
 ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
                               const ucp_am_recv_param_t& param) {
   DataHeader h;
-  if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // a stray
+  if (header_bytes < sizeof(Header) || header_bytes > sizeof h) return UCS_OK;  // not rondo's message
   std::memcpy(static_cast<void*>(&h), header, header_bytes);
   if (closing_ || h.header.session != session()) return UCS_OK;
   if (!plausible(h, header_bytes)) {
@@ -260,7 +260,7 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
     return UCS_OK;
   }
   if (is_sealed()) {
-    // Nobody here sends sealed data by rendezvous.
+    // No rank sends sealed data by rendezvous.
     if ((param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
         !unseal(h.header.from, {static_cast<const char*>(header), header_bytes}, data, bytes)) {
       tampered(h.header.from);

@@ -1,9 +1,7 @@
-// UcxRail: a rail over one UCP worker, over whatever devices UCX chooses or over one of them.
+// UcxRail: a rail over one UCP worker, over UCX's choice of devices or over one of them.
 //
-// Messages are UCX's active messages: eager over TCP, as UCX chooses where a device reads memory by itself. An endpoint
-// is made when it is first needed. Its failure is kept as the loss of that rank, with UCX's words.
-//
-// Thread safety: as Rail.
+// Messages are UCX's active messages: eager over TCP, and in UCX's mode if a device reads memory by itself. An endpoint
+// is made at its first use. Its failure is stored as the loss of that rank, with UCX's text. Thread safety: as Rail.
 #pragma once
 
 #ifdef RONDO_HAVE_UCX
@@ -20,9 +18,9 @@ namespace rondo::net {
 
 class UcxRail final : public Rail {
  public:
-  /// Makes the worker. `device`: as UCX names it; empty: UCX's choice. Errors: those of Context, kSystem.
+  /// Makes the worker. `device`: UCX's name; empty: UCX's choice. Errors: those of Context, kSystem.
   static Expected<std::unique_ptr<UcxRail>> create(Rank rank, int nranks, Sink& sink, const std::string& device);
-  /// close() must have said true before, if anything was sent.
+  /// close() must have returned true before, if anything was sent.
   ~UcxRail() override;
 
   bool progress() override;
@@ -33,8 +31,8 @@ class UcxRail final : public Rail {
   bool lost(Rank r) const override {
     return endpoints_[static_cast<size_t>(r)].failed || endpoints_[static_cast<size_t>(r)].cut;
   }
-  /// Not among ranks of one host, whose connections cannot be cut if the data are wanted back. RDMA takes them from the
-  /// ring, which is registered; to register what callers have, perhaps memory that is only read, is slow or fails.
+  /// Not among ranks of one host, whose connections cannot be cut to get the data back. RDMA sends from the ring, which
+  /// is registered; registering callers' memory, possibly read-only, is slow or fails.
   bool may_lend(Rank to) const override { return !near(to) && !context_->has_rdma(); }
   bool recall(uint64_t quiet_ns, uint64_t limit_ns) override;
   std::vector<PeerLoss> losses(uint64_t before_ns) const override;
@@ -48,7 +46,7 @@ class UcxRail final : public Rail {
     Rank rank = 0;
     ucp_ep_h handle = nullptr;
     bool failed = false;
-    bool cut = false;      // by ourselves
+    bool cut = false;      // by this rank
     uint32_t pending = 0;  // messages
     uint32_t on_loan = 0;
     uint64_t failed_ns = 0;
@@ -62,8 +60,8 @@ class UcxRail final : public Rail {
   void close_endpoint(Endpoint& e);
   void post(Rank to, const void* header, size_t header_bytes, const void* data, size_t bytes,
             std::unique_ptr<Copy> copy, Lent* lent) override;
-  /// UCX's shared memory cannot notice that a rank of this host dies, which others do; it would not be used where it
-  /// has to.
+  /// UCX's shared memory cannot detect the death of a rank on this host (other transports can), and would not be used
+  /// if error handling were requested.
   bool near(Rank r) const { return routes_[static_cast<size_t>(r)].near; }
   bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
   void sent(void* request, ucs_status_t s, Endpoint& to);
@@ -75,7 +73,7 @@ class UcxRail final : public Rail {
   const Library& lib_;
   ucp_worker_h worker_ = nullptr;
   std::vector<Endpoint> endpoints_;  // by rank
-  std::vector<Incoming*> incoming_;  // rendezvous under way
+  std::vector<Incoming*> incoming_;  // rendezvous in progress
   void* flushing_ = nullptr;
   std::vector<void*> closing_requests_;  // of endpoints
 };

@@ -84,7 +84,7 @@ Wire::~Wire() {
   if (rails_.size() > 1 && event_fd_ >= 0) ::close(event_fd_);
 }
 
-// Each rail's, its length before it.
+// Each rail's address, preceded by its length.
 std::string Wire::address() const {
   std::string all;
   for (const auto& rail : rails_) {
@@ -97,7 +97,7 @@ std::string Wire::address() const {
 
 Status Wire::set_peers(const std::vector<PeerRoute>& routes, uint64_t session) {
   std::vector<std::vector<PeerRoute>> of_rails(rails_.size());
-  size_t first_ranks = 0;  // how many rails rank 0 has
+  size_t first_ranks = 0;  // rank 0's number of rails
   for (size_t r = 0; r < routes.size(); ++r) {
     std::vector<std::string> parts;
     for (std::string_view rest = routes[r].address; !rest.empty();) {
@@ -121,7 +121,7 @@ Status Wire::set_peers(const std::vector<PeerRoute>& routes, uint64_t session) {
   return {};
 }
 
-// What overtakes on another rail must not look old, so each counts its own messages.
+// Each rail counts its own messages: otherwise a message that overtakes on another rail would look old.
 bool Wire::seal_with(const Sealer::Key& key, Rank rank, int nranks) {
   for (size_t i = 0; i < rails_.size(); ++i) {
     auto sealer = Sealer::create(key, rank, nranks, static_cast<uint8_t>(i));

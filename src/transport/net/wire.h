@@ -1,9 +1,9 @@
-// Wire: the messages of one rank to and from the ranks that share no memory with it, over one or several rails.
+// Wire: the messages of one rank to and from the ranks without common memory, over one or several rails.
 //
-//   rank 0   rail eth0 ======= rail eth0   rank 1       a message takes the rail to its peer on which the fewest are
-//            rail eth1 ======= rail eth1                under way, the rails by turns where these are as many
+//   rank 0   rail eth0 ======= rail eth0   rank 1       a message takes the rail with the fewest pending messages to
+//            rail eth1 ======= rail eth1                its peer; equal rails take turns
 //
-// Without names there is one rail, over whatever devices there are. Rail i of a rank talks to rail i of its peers,
+// Without device names there is one rail over all devices. Rail i of a rank is connected to rail i of its peers,
 // whatever its device is called there. A peer that is lost on one rail is lost.
 //
 // Thread safety: none; RemoteTransport holds one lock around all calls. The sink is called from progress().
@@ -18,16 +18,16 @@
 
 namespace rondo::net {
 
-/// "eth0,eth1" as names. Errors: kInvalidArgument (an empty name, one that comes twice, more than kMostRails).
+/// Splits "eth0,eth1". Errors: kInvalidArgument (an empty or repeated name, more than kMostRails).
 constexpr size_t kMostRails = 16;
 Expected<std::vector<std::string>> parse_rails(const std::string& names);
 
-/// What carries messages between ranks that share no memory.
+/// The network between ranks without common memory.
 enum class Net : uint8_t { kTcp, kUcx };
 
-/// By what this rank is reached.
+/// The endpoints of this rank.
 struct Reach {
-  std::vector<std::string> devices;    // one rail over each; none: one rail over whatever there is
+  std::vector<std::string> devices;    // one rail over each; none: one rail over all devices
   std::vector<std::string> addresses;  // numeric; a TCP rail without a device listens there
 };
 
@@ -35,20 +35,20 @@ class Wire {
  public:
   /// Errors: those of the rails, kUnsupported (no UCX).
   static Expected<std::unique_ptr<Wire>> create(Net net, Rank rank, int nranks, Sink& sink, const Reach& reach);
-  /// close() must have said true before, if anything was sent.
+  /// close() must have returned true before, if anything was sent.
   ~Wire();
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
 
-  /// What the peers need to reach this rank.
+  /// The address that peers need to reach this rank.
   std::string address() const;
-  /// By rank: what address() says there is split among the rails. Errors: kMismatch (a peer has another number of
-  /// rails), the same on all ranks.
+  /// By rank. Splits each address() among the rails. Errors: kMismatch (a peer has another number of rails), equal on
+  /// all ranks.
   Status set_peers(const std::vector<PeerRoute>& routes, uint64_t session);
-  /// From now on all data are sealed, as Rail::seal_with. False: libcrypto cannot.
+  /// Seals all data from now on, as Rail::seal_with. False: libcrypto cannot.
   bool seal_with(const Sealer::Key& key, Rank rank, int nranks);
 
-  // What follows is as Rail has it, of all rails.
+  // The following functions are Rail's, over all rails.
   void send(Rank to, const DataHeader& header, const std::byte* data, size_t bytes, Lent* lent = nullptr) {
     rail_to(to).send(to, header, data, bytes, lent);
   }
@@ -79,8 +79,8 @@ class Wire {
   explicit Wire(int nranks) : turn_(static_cast<size_t>(nranks)) {}
   Rail& rail_to(Rank to);
   std::vector<std::unique_ptr<Rail>> rails_;
-  std::vector<uint32_t> turn_;  // by rank: the rail that is next
-  int event_fd_ = -1;           // of several rails: an epoll descriptor over theirs
+  std::vector<uint32_t> turn_;  // by rank: the next rail
+  int event_fd_ = -1;           // several rails: an epoll descriptor over theirs
 };
 
 }  // namespace rondo::net

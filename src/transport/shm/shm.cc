@@ -35,9 +35,9 @@ struct Descriptor {
 
 }  // namespace
 
-// Makes `bytes` of anonymous memory, gives them to all ranks and maps everybody's.
+// Makes `bytes` of anonymous memory, passes it to all ranks and maps all of theirs.
 Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t bytes) {
-  const NoSizeSignal no_signal;  // the limit on file sizes holds for memory that has a descriptor too
+  const NoSizeSignal no_signal;  // the file size limit also applies to memory with a descriptor
   Descriptor own{memfd_create(label, MFD_CLOEXEC)};
   if (own.fd < 0 || ftruncate(own.fd, static_cast<off_t>(bytes)) != 0) return system_error(rank_, "creation", bytes);
   std::vector<std::vector<int>> all;
@@ -54,7 +54,7 @@ Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t b
   region.bytes = bytes;
   for (Rank r = 0; r < layout_.nranks; ++r) {
     const int fd = r == rank_ ? own.fd : received[static_cast<size_t>(r)].fd;
-    // Touching what lies beyond a shorter file would be a SIGBUS.
+    // Access beyond the end of a shorter file would raise SIGBUS.
     struct stat theirs {};
     if (fstat(fd, &theirs) != 0 || static_cast<uint64_t>(theirs.st_size) != bytes) {
       unmap(region);
@@ -67,7 +67,7 @@ Expected<ShmTransport::Region> ShmTransport::share(const char* label, uint64_t b
       return system_error(rank_, "mapping", bytes);
     }
     madvise(p, bytes, MADV_HUGEPAGE);
-    madvise(p, bytes, MADV_DONTFORK);  // a forked child must not hold, nor touch, the segments
+    madvise(p, bytes, MADV_DONTFORK);  // a forked child must neither hold nor access the segments
     region.bases.push_back(static_cast<std::byte*>(p));
   }
   return region;
@@ -77,7 +77,7 @@ void ShmTransport::unmap(const Region& region) {
   for (std::byte* b : region.bases) munmap(b, region.bytes);
 }
 
-// What each rank says to all before they map one another's memory.
+// Each rank's message before they map each other's memory.
 struct ShmTransport::Announcement {  // its text comes last
   ProcessName process;
   uint64_t segment_offset = 0;
@@ -88,7 +88,7 @@ struct ShmTransport::Announcement {  // its text comes last
 
 namespace {
 
-// How far a rank has come, in the last exchange.
+// Each rank's result, in the last exchange.
 struct Verdict {
   int32_t error = 0;
   uint32_t can_pull = 0;
@@ -101,7 +101,7 @@ void set_error(const Status& s, T* to) {
   s.message().copy(to->why, sizeof to->why - 1);
 }
 
-// Everybody's T by rank, and the error of the lowest rank that has one. Of the text only what is used travels.
+// Every rank's T by rank, and the error of the lowest rank that has one. Only the used part of the text is sent.
 template <class T>
 Status exchange(LocalPeers& peers, Rank rank, const T& mine, std::vector<T>* all) {
   std::vector<std::string> blobs;
@@ -144,10 +144,10 @@ Status ShmTransport::take_segment(Announcement* mine) {
   return {};
 }
 
-// Three exchanges: who can, the descriptors, who has reached whom. A rank that cannot go on still takes part, so that
-// all hear of it at once and from itself.
+// Three exchanges: readiness, descriptors, results. A rank with an error still takes part, and all ranks get its error
+// at once.
 Status ShmTransport::meet(Announcement* mine, Status own) {
-  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // others read it from here
+  uint64_t value = (uint64_t{static_cast<uint32_t>(getpid())} << 32) ^ monotonic_ns();  // other ranks read it from here
   mine->process = ProcessName::self();
   mine->probe_address = reinterpret_cast<uint64_t>(&value);
   mine->probe_value = value;
@@ -157,7 +157,7 @@ Status ShmTransport::meet(Announcement* mine, Status own) {
   for (const Announcement& a : all) processes_.push_back(a.process);
 
   const Status reached = exchange_pools(all);
-  // A failed exchange is known to all; that this rank could not map what it got is not.
+  // All ranks know a failed exchange, but not that this rank could not map a pool.
   if (!reached.ok() && views_.empty()) return reached;
   Verdict verdict;
   verdict.can_pull = reached.ok() && try_pulling(all);
@@ -168,8 +168,8 @@ Status ShmTransport::meet(Announcement* mine, Status own) {
   return {};
 }
 
-// Hands this process's pool to all ranks and maps theirs, unless they are mapped already. views_ stays empty when the
-// exchange itself fails.
+// Passes this process's pool to all ranks and maps theirs, unless already mapped. views_ stays empty if the exchange
+// itself fails.
 Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
   const int own = pool_->descriptor();
   std::vector<std::vector<int>> handed;
@@ -197,8 +197,8 @@ Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
   return failed;
 }
 
-// Reads a number from every peer's memory and compares: ranks of other pid namespaces, Yama and seccomp may forbid it.
-// All ranks must be able to, or none does.
+// Reads a number from every peer's memory and compares it: other pid namespaces, Yama and seccomp may forbid it. All
+// ranks must succeed, or none pulls.
 bool ShmTransport::try_pulling(const std::vector<Announcement>& all) {
   if (!peers_.may_pull()) return false;
   for (Rank r = 0; r < layout_.nranks; ++r) {
@@ -230,7 +230,7 @@ ShmTransport::~ShmTransport() {
   for (const Region& r : regions_) unmap(r);
   if (pool_ == nullptr || !pool_->is_of_this_process()) return;
   const std::vector<StagingPool::Range> mine = take_ranges();
-  if (processes_.empty()) {  // nobody has been told where they are
+  if (processes_.empty()) {  // no rank knows the ranges
     pool_->give_back(mine);
     return;
   }

@@ -1,18 +1,16 @@
-// shm: ranks are processes of one host (or threads that joined one by one). Each rank's segment lies in the pool of its
-// process, a memfd whose descriptor the others receive over the bootstrap's Unix sockets and map, once for all
-// communicators that they share. Nothing has a name in a file system: a small /dev/shm does not matter, and when the
-// last process is gone, however it went, the memory is gone.
+// shm: ranks are processes of one host (or threads that joined one by one). Each rank's segment is in the pool of its
+// process, a memfd. The others receive its descriptor over the bootstrap's Unix sockets and map it, once for all shared
+// communicators. Nothing has a name in a file system: the size of /dev/shm does not matter, and the memory ends with
+// the last process, however it ends.
 //
-// A rank that departs leaves its marks in the others' segments and buries its own (pool.h): the memory is used again
-// when all ranks have left or died.
+// A departing rank stores its marks in the others' segments and defers the free of its own (pool.h): the memory is
+// reused when all ranks have departed or died.
 //
-// Where the kernel lets the ranks read one another's memory (process_vm_readv; tried out when the communicator is made,
-// RONDO_CMA=0 forbids it), any buffer can be pulled from without staging.
+// If the kernel lets the ranks read each other's memory (process_vm_readv, tested when the communicator is made;
+// RONDO_CMA=0 forbids it), any buffer can be pulled without staging.
 //
-// alloc() makes one more memfd on every rank and maps all of them everywhere, so that collectives on such memory go
-// straight from user buffer to user buffer.
-//
-// Thread safety: as Transport.
+// alloc() makes one more memfd on every rank and maps all of them everywhere: collectives on such memory go straight
+// from user buffer to user buffer. Thread safety: as Transport.
 #pragma once
 
 #include <functional>
@@ -25,15 +23,16 @@
 
 namespace rondo {
 
-/// What the transport needs of the communicator's out-of-band channel.
+/// The communicator's out-of-band channel, as the transport needs it.
 class LocalPeers {
  public:
   virtual ~LocalPeers() = default;
-  /// Collective: this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, ours to close.
+  /// Collective: sends this rank's descriptors to all other ranks; (*all)[r] are r's as opened here, owned by the
+  /// caller.
   virtual Status exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) = 0;
   /// Collective: every rank's bytes, by rank.
   virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
-  /// False when this rank is not to read the others' memory (setting cma): then none does.
+  /// False if this rank must not read the others' memory (setting cma): then none does.
   virtual bool may_pull() const { return true; }
   /// A peer whose process is gone. Never blocks.
   virtual std::optional<PeerLoss> find_lost() = 0;
@@ -59,8 +58,8 @@ class ShmTransport final : public SegmentTransport {
   }
 
  private:
-  struct Region {  // the same index on all ranks, since alloc is collective
-    std::vector<std::byte*> bases;  // by rank, as mapped here; empty when freed
+  struct Region {                   // same index on all ranks, because alloc is collective
+    std::vector<std::byte*> bases;  // by rank, as mapped here; empty if freed
     uint64_t bytes = 0;
   };
   struct Announcement;
@@ -75,7 +74,7 @@ class ShmTransport final : public SegmentTransport {
 
   LocalPeers& peers_;
   std::vector<std::shared_ptr<PoolView>> views_;  // by rank
-  std::vector<ProcessName> processes_;            // by rank, once the segments may be known to others
+  std::vector<ProcessName> processes_;            // by rank, once others may know the segments
   std::vector<Region> regions_;
   int live_regions_ = 0;
   bool can_pull_ = false;
