@@ -1,8 +1,8 @@
-// The ring all-reduce by hand, in 2 (N - 1) steps of one send and one receive, printed after every step; then the
-// library's own, which must give the same bits.
+// The ring all-reduce by hand, in 2 (N - 1) steps of one send and one receive, printed after every step. Then the
+// library's ring, which must give the same bits.
 //   example_01_ring [RANKS] [ELEMENTS] [FOLDER]     RANKS threads, 1 to 7 (3); 6 elements; FOLDER: a trace of the ring
 //
-// Element values show who is in a sum: rank 0 has ones, rank 1 tens, rank 2 hundreds.
+// Values show the terms of a sum: rank 0 has ones, rank 1 tens, rank 2 hundreds.
 #include <rondo/communicator.h>
 #include <rondo/trace.h>
 
@@ -23,7 +23,7 @@ using rondo::StatusCode;
 
 struct Ring {
   Communicator& comm;
-  std::vector<float> data;  // all elements, chunk after chunk; the sum when all is done
+  std::vector<float> data;  // all elements, chunk after chunk; at the end the sum
   bool prints = false;
   int steps = 0;
   uint64_t sent_bytes = 0, received_bytes = 0;
@@ -38,7 +38,7 @@ struct Ring {
   Status print(const char* what, int number, int send);
 };
 
-// Reduce-scatter: the sum of a chunk begins behind its owner and comes to it last. All-gather: it goes round once more.
+// Reduce-scatter: the sum of a chunk starts at the rank after its owner and ends at the owner. Then the all-gather.
 //
 //   step 1      0 -> 1: A2         1 -> 2: B0          2 -> 0: C1
 //   step 2      0 -> 1: A1 + C1    1 -> 2: B2 + A2     2 -> 0: C0 + B0     then rank r has all of chunk r
@@ -58,7 +58,7 @@ Status Ring::all_reduce() {
   return {};
 }
 
-// One chunk to the next rank while another comes from the one before: a group, since both wait for each other.
+// Sends one chunk to the next rank and receives another from the previous one. The group runs both at once.
 Status Ring::step(int send, int receive, bool adds) {
   std::vector<float> came(elems_of(receive));
   rondo::group_start();
@@ -75,7 +75,7 @@ Status Ring::step(int send, int receive, bool adds) {
   return {};
 }
 
-// Collective: rank 0 prints what all have, and which chunk each has sent.
+// Collective: rank 0 prints every rank's data, and the chunk that each has sent.
 Status Ring::print(const char* what, int number, int send) {
   if (!prints) return {};
   std::vector<float> all(data.size() * static_cast<size_t>(size()));
@@ -103,8 +103,8 @@ Status expect(bool holds, const Ring& ring, const std::string& what) {
   return {StatusCode::kInternal, "rank " + std::to_string(ring.comm.rank()) + ": " + what};
 }
 
-// 2 (N - 1) steps; of S bytes every rank sends and receives 2 (N - 1) / N * S, two elements more or less where chunks
-// differ.
+// 2 (N - 1) steps. Of S bytes every rank sends and receives 2 (N - 1) / N * S, up to two elements more or less if
+// chunks differ.
 Status check_counts(const Ring& ring) {
   const auto n = static_cast<uint64_t>(ring.size()), bytes = ring.data.size() * sizeof(float);
   const uint64_t even = 2 * (n - 1) * bytes / n, slack = ring.data.size() % n == 0 ? 0 : 2 * sizeof(float);
@@ -122,8 +122,8 @@ Status check_counts(const Ring& ring) {
   return {};
 }
 
-// Values whose sums round, so that another order of addition would show: by hand, by the library, and by its
-// reduce-scatter followed by its all-gather.
+// Uses values whose sums round, so that another order of addition changes the bits. Compares the ring by hand with the
+// library's, and with its reduce-scatter followed by its all-gather.
 Status check_bits(Communicator& comm, size_t elems) {
   const auto n = static_cast<size_t>(comm.size());
   std::vector<float> mine(elems * n), sum(elems * n), part(elems), halves(elems * n);
@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
   for (size_t r = 0; r < comms->size(); ++r)
     ranks.emplace_back([&, r] {
       statuses[r] = run_rank(*(*comms)[r], static_cast<size_t>(elems), trace);
-      if (!statuses[r].ok()) (*comms)[r]->abort();  // nobody waits for this rank
+      if (!statuses[r].ok()) (*comms)[r]->abort();  // ends the waits of the other ranks
     });
   for (std::thread& rank : ranks) rank.join();
   int failed = 0;

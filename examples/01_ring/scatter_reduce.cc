@@ -1,12 +1,12 @@
-// What "scatter" and "reduce" mean for one array, without any rank: every element of `source` goes to the place that
-// `index` names, and what meets there is reduced. A reduce-scatter is the same idea for arrays of ranks: what meets are
-// the ranks' elements, and the places are the ranks.
+// Scatter and reduce on one array, without ranks: every element of `source` goes to the place given by `index`, and
+// elements with the same place are reduced. In a reduce-scatter among ranks the elements come from the ranks' arrays,
+// and the places are the ranks.
 #include <cstdio>
 #include <vector>
 
 namespace {
 
-/// sum: what stands at a place and all that comes there, added. mean: that, over the number of terms.
+/// sum: the value at a place plus all elements that go there. mean: the sum divided by the number of terms.
 std::vector<double> scatter_reduce(std::vector<double> values, const std::vector<size_t>& index,
                                    const std::vector<double>& source, bool mean) {
   std::vector<double> terms(values.size(), 1);

@@ -1,5 +1,5 @@
-// One program for every launcher: rank, number of ranks and meeting place come from the environment that mpirun,
-// mpiexec, srun or torchrun gives it. It needs no MPI.
+// One program for every launcher: rank, number of ranks and meeting place come from the environment set by mpirun,
+// mpiexec, srun or torchrun. It needs no MPI.
 #include "report.h"
 
 int main() {

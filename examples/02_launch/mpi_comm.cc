@@ -1,18 +1,18 @@
-// A program of MPI's that takes its communicators along: one of the world, and one of the ranks of each host.
+// An MPI program that makes rondo communicators from MPI's: one of the world, and one of the ranks of each host.
 #include <rondo/mpi.h>
 
 #include "report.h"
 
 namespace {
 
-// The ranks that can share memory, as MPI sees it.
+// Makes a communicator of the ranks that share memory according to MPI.
 rondo::Status sum_on_host(MPI_Comm world) {
   int rank = 0;
   MPI_Comm_rank(world, &rank);
   MPI_Comm host = MPI_COMM_NULL;
   MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
   auto made = rondo::mpi::make_communicator(host);
-  MPI_Comm_free(&host);  // it has served
+  MPI_Comm_free(&host);  // rondo no longer needs it
   if (!made.ok()) return made.status();
   rondo::Communicator& comm = **made;
   int ranks_here = 1;

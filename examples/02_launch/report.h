@@ -1,4 +1,4 @@
-// What both programs of this example do once they have a communicator: say who is where, check a sum, time it.
+// Shared by both programs of this example: prints the place of each rank, checks a sum and times it.
 #pragma once
 
 #include <rondo/communicator.h>
@@ -28,7 +28,7 @@ inline rondo::Status gather_hosts(rondo::Communicator& comm, std::vector<std::st
   return {};
 }
 
-/// Collective: the time of one all-reduce, the slowest rank's, in seconds.
+/// Collective: the time of one all-reduce on the slowest rank, in seconds.
 inline rondo::Status time_all_reduce(rondo::Communicator& comm, std::vector<float>* data, double* seconds) {
   constexpr int kRounds = 20;
   RONDO_TRY(comm.barrier());
@@ -39,7 +39,7 @@ inline rondo::Status time_all_reduce(rondo::Communicator& comm, std::vector<floa
   return comm.all_reduce(&mine, seconds, 1, rondo::Dtype::kFloat64, rondo::Op::kMax);
 }
 
-/// Collective: rank 0 prints. The sum of 1 .. N must come out on every rank.
+/// Collective; rank 0 prints. Every rank must get the sum of 1 .. N.
 inline rondo::Status report(rondo::Communicator& comm) {
   const auto nranks = static_cast<double>(comm.size());
   std::vector<std::string> hosts;
@@ -61,7 +61,7 @@ inline rondo::Status report(rondo::Communicator& comm) {
   std::printf("through: %s\n", std::string(comm.transport()).c_str());
   std::printf("plan:    %s\n", plan.c_str());
   std::printf("result:  every element of every rank is %g, as it must be\n", static_cast<double>(expected));
-  // What each rank has to send of a ring's all-reduce, over the time: comparable between numbers of ranks.
+  // Bus bandwidth: the bytes that each rank of a ring sends, over the time. Comparable between numbers of ranks.
   std::printf("speed:   %.2f MB in %.0f us, bus bandwidth %.2f GB/s\n", megabytes, seconds * 1e6,
               megabytes * 2 * (nranks - 1) / nranks / seconds / 1e3);
   return {};

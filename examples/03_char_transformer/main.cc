@@ -1,5 +1,5 @@
-// Trains a small transformer on the characters of real text, sharded among the ranks that the environment names
-// (README.md). Rank 0 prints losses and tokens per second, every rank its memory against the plan; loss.svg is drawn.
+// Trains a small transformer on the characters of real text, sharded among the ranks of the environment (README.md).
+// Rank 0 prints losses and tokens per second and draws loss.svg. Every rank prints its memory beside the plan.
 #include <rondo/communicator.h>
 #include <torch/utils.h>
 
@@ -51,7 +51,7 @@ void report_memory(rondo::torch::Training& training, rondo::Communicator& comm) 
   }
 }
 
-// All ranks compute it, rank 0 prints it.
+// All ranks compute the text; rank 0 prints it.
 std::string write_text(rondo::torch::Sharded<TransformerImpl>& sharded, const Settings& s) {
   const torch::NoGradGuard no_grad;
   std::string text = "The ";

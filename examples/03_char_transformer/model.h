@@ -1,5 +1,5 @@
-// A decoder-only transformer over characters: dim wide, `layers` blocks, the embedding tied to the last layer. It knows
-// nothing of ranks; RONDO_TORCH_MODULE in place of TORCH_MODULE is all that makes its blocks units.
+// A decoder-only transformer over characters: dim wide, `layers` blocks, the embedding tied to the last layer. It
+// contains nothing about ranks. RONDO_TORCH_MODULE instead of TORCH_MODULE makes its blocks units.
 //
 // Thread safety: that of torch's modules.
 #pragma once

@@ -1,4 +1,4 @@
-// Real text as training data: all plain files of a folder, one after the other. Beside it, what rank 0 draws of a run.
+// Training data from all plain files of a folder, one after the other; and the curve that rank 0 draws.
 //
 // Thread safety: plain values.
 #pragma once
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-/// Bytes beyond ASCII are left out; in the order of names, so that all ranks read the same.
+/// Reads files in the order of their names, so that all ranks read the same. Drops bytes beyond ASCII.
 inline std::string read_text(const std::filesystem::path& place) {
   std::set<std::filesystem::path> files;
   if (std::filesystem::is_directory(place)) {
@@ -37,7 +37,7 @@ struct Batch {
   torch::Tensor ids, next;  // size x context
 };
 
-/// The same for the same seed, whatever the number of ranks.
+/// A function of the seed, whatever the number of ranks.
 inline Batch draw_batch(const std::string& text, int64_t size, int64_t context, uint64_t seed) {
   torch::Tensor both = torch::empty({size, context + 1}, torch::kInt64);
   auto* to = both.data_ptr<int64_t>();
@@ -50,7 +50,7 @@ inline Batch draw_batch(const std::string& text, int64_t size, int64_t context, 
   return {both.narrow(1, 0, context), both.narrow(1, 1, context)};
 }
 
-/// (step, loss) as a curve. False: the file cannot be written.
+/// Draws (step, loss) as a curve. False: the file cannot be written.
 inline bool draw_curve(const std::string& path, const std::vector<std::pair<int, double>>& points,
                        const std::string& title) {
   constexpr double kWidth = 640, kHeight = 360, kLeft = 50, kTop = 40, kBottom = 320, kRight = 620;

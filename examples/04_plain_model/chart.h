@@ -8,7 +8,7 @@
 
 namespace plain {
 
-/// values: one for each step, finite. Axes with the least and the largest value, and the number of steps.
+/// values: one for each step, finite. The axes show the least and the largest value, and the number of steps.
 std::string loss_svg(const std::vector<double>& values);
 
 }  // namespace plain

@@ -64,7 +64,7 @@ void LayerNorm::backward(const float* x, const float* gain, const float* dy, flo
   }
 }
 
-// One head of one sequence at a time. q, k, v: length x (d / heads), rows 3d apart; p: length x length, row t the
+// One head of one sequence at a time. q, k, v: length x (d / heads), rows 3d apart. p: length x length; row t has the
 // weights of positions 0 .. t, which sum to 1.
 void CausalAttention::forward(const float* qkv, float* weights, float* y) const {
   const size_t size = d / heads;

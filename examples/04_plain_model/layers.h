@@ -1,5 +1,5 @@
-// The layers of a transformer, each with its backward, by hand: every tensor is a plain array of floats, and its shape
-// stands beside it. Backward functions *add* to gradients of parameters and of inputs.
+// The layers of a transformer and their backward functions, by hand. Every tensor is a plain array of floats with its
+// shape in a comment. Backward functions *add* to gradients of parameters and of inputs.
 //
 // n: positions of all sequences of a micro-batch together, d: width.
 //
@@ -14,7 +14,7 @@ namespace plain {
 struct Linear {
   size_t n, in, out;
   void forward(const float* x, const float* w, const float* b, float* y) const;
-  /// dy: n x out. dx (n x in), dw (in x out), db (out) grow.
+  /// dy: n x out. Adds to dx (n x in), dw (in x out), db (out).
   void backward(const float* x, const float* w, const float* dy, float* dx, float* dw, float* db) const;
 };
 
@@ -22,26 +22,27 @@ struct Linear {
 struct LayerNorm {
   size_t n, d;
   void forward(const float* x, const float* gain, const float* bias, float* y) const;
-  /// dx (n x d), dgain and dbias (d) grow. Mean and variance are computed again from x.
+  /// Adds to dx (n x d), dgain and dbias (d). Computes mean and variance again from x.
   void backward(const float* x, const float* gain, const float* dy, float* dx, float* dgain, float* dbias) const;
 };
 
-/// Every position looks at itself and those before it, in `heads` parts of the width.
+/// Every position attends to itself and to earlier positions, in `heads` parts of the width.
 struct CausalAttention {
   size_t batch, length, d, heads;
-  /// qkv: (batch * length) x 3d, queries, keys, values side by side. weights: batch x heads x length x length, which
-  /// backward needs. y: (batch * length) x d.
+  /// qkv: (batch * length) x 3d, queries, keys, values side by side. weights: batch x heads x length x length, needed
+  /// by backward. y: (batch * length) x d.
   void forward(const float* qkv, float* weights, float* y) const;
-  /// dqkv, as qkv, grows.
+  /// Adds to dqkv, shaped as qkv.
   void backward(const float* qkv, const float* weights, const float* dy, float* dqkv) const;
 };
 
 /// The tanh form. y, x: n elements.
 void gelu_forward(size_t n, const float* x, float* y);
-/// dx = dy * gelu'(x): written, not added, and may be dy.
+/// dx = dy * gelu'(x). Overwrites dx, which may be dy.
 void gelu_backward(size_t n, const float* x, const float* dy, float* dx);
 
-/// Mean over rows of -log softmax(logits)[target]. logits: n x classes, replaced by their gradient times `scale`.
+/// Returns the mean over rows of -log softmax(logits)[target]. Replaces logits (n x classes) by their gradient times
+/// `scale`.
 double cross_entropy(size_t n, size_t classes, const int* targets, float scale, float* logits);
 
 }  // namespace plain

@@ -1,5 +1,5 @@
-// Trains a character model, written in plain C++, on text of this machine, with everything sharded by rondo::fsdp:
-// units, one plan, one engine. Prints what was planned and what came of it; no framework, no data to fetch.
+// Trains a character model in plain C++ on text of this machine, fully sharded by rondo::fsdp: units, one plan, one
+// engine. Prints planned and actual values. Needs no framework and no download.
 #include <fmt/format.h>
 #include <rondo/trace.h>
 #include <sys/resource.h>
@@ -66,7 +66,6 @@ void add_options(CLI::App& app, Settings& s) {
 
 double megabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// The most memory that this process has had in RAM.
 uint64_t peak_rss_bytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -95,7 +94,7 @@ void print_model(const Job& job, const plain::Text& text) {
   fmt::print("ranks:   {}, through {}\n", job.comm.size(), job.comm.transport());
 }
 
-// Rank 0's; other ranks own a little more or less.
+// Prints rank 0's memory; other ranks own slightly more or less.
 void print_memory(const Job& job) {
   const uint64_t planned = job.plan.memory(0).total(), owned = job.engine->owned_bytes();
   fmt::print(
@@ -110,7 +109,7 @@ std::string text_of(const Job& job, const fsdp::Communication& c) {
                      job.plan.units()[static_cast<size_t>(c.unit)].name, c.payload_bytes, c.whole_bytes);
 }
 
-// The log of one step against the plan's list for it. Errors: kInternal where they differ.
+// Compares the log of one step with the plan's list. Errors: kInternal if they differ.
 Status compare_log(const Job& job) {
   std::vector<fsdp::Communication> planned;
   for (int m = 1; m <= job.settings.micro_batches; ++m)
@@ -128,7 +127,7 @@ Status compare_log(const Job& job) {
   return same ? Status() : Status(StatusCode::kInternal, "the engine has done something else than its plan says");
 }
 
-// Micro-batches are numbered through all ranks: those of a step are the same for 4 ranks and for 1 with 4 of them.
+// Micro-batches are numbered across all ranks: 4 ranks have the same ones in a step as 1 rank with 4 micro-batches.
 std::vector<MicroBatch> batches_of(const Job& job, const plain::Text& text, int step) {
   const auto nranks = static_cast<uint64_t>(job.comm.size()),
              of_rank = static_cast<uint64_t>(job.settings.micro_batches);
@@ -214,6 +213,6 @@ int main(int argc, char** argv) {
   if (!ranks.ok()) return fmt::print(stderr, "{}\n", ranks.status().to_string()), 1;
   Status status = run_rank(settings, *ranks->comm);
   if (!status.ok()) fmt::print(stderr, "rank {}: {}\n", ranks->comm->rank(), status.to_string());
-  ranks->comm.reset();  // so that the others learn of it
+  ranks->comm.reset();  // notifies the other ranks of an error
   return plain::join_ranks(*ranks) && status.ok() ? 0 : 1;
 }

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kRows = 4, kCols = 8;
 using Four = float __attribute__((vector_size(16)));
 
-// Of b, eight columns: panel[k * 8 + c]; columns beyond b's last are zero.
+// Copies eight columns of b to panel[k * 8 + c]; columns beyond b's last are zero.
 void copy_panel(const Matrix& b, size_t first_col, float* panel) {
   const size_t cols = std::min(kCols, b.cols - first_col);
   const float* from = b.at + first_col * b.col_step;

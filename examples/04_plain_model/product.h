@@ -1,5 +1,5 @@
-// Products of matrices in plain C++, so that the example needs no BLAS: 4 rows times 8 columns at a time stay in
-// registers. An element's terms are added in the order of k, whatever the sizes: its bits do not depend on the blocks.
+// Products of matrices in plain C++, without BLAS: blocks of 4 rows times 8 columns stay in registers. An element's
+// terms are added in the order of k, so its bits do not depend on the blocks.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace plain {
 
-/// rows x cols floats that belong to somebody else; element (r, c) stands at at[r * row_step + c * col_step].
+/// A view of rows x cols floats. Element (r, c) is at[r * row_step + c * col_step].
 struct Matrix {
   const float* at;
   size_t rows, cols, row_step, col_step = 1;
@@ -22,7 +22,7 @@ struct Matrix {
   }
 };
 
-/// c += a b. a: m x k, b: k x n, c: m x n with rows c_row_step apart. O(m n k); a copy of b is made for it.
+/// c += a b. a: m x k, b: k x n, c: m x n with rows c_row_step apart. O(m n k); copies b.
 void add_product(const Matrix& a, const Matrix& b, float* c, size_t c_row_step);
 
 }  // namespace plain

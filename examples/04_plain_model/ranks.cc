@@ -19,12 +19,12 @@ using rondo::Status;
 using rondo::StatusCode;
 using rondo::UniqueId;
 
-// A rank that is lost is noticed at once; one that hangs, after this.
+// Deadlines for a hanging rank. A lost rank is detected at once.
 const Config kConfig = {.deadline_s = 60, .init_deadline_s = 30};
 
 Status failed(const char* what) { return {StatusCode::kSystem, std::string(what) + ": " + std::strerror(errno)}; }
 
-// A child: the id comes through the pipe, whole (128 bytes are written and read at once).
+// Runs in a child. Reads the id from the pipe (128 bytes are written and read at once).
 Expected<Ranks> join_parent(int nranks, int rank, int read_end) {
   UniqueId id;
   const ssize_t got = ::read(read_end, &id, sizeof(id));
@@ -34,7 +34,7 @@ Expected<Ranks> join_parent(int nranks, int rank, int read_end) {
   return Ranks{std::move(comm), {}};
 }
 
-// Rank 0 makes the id after the forks, since a thread of its own serves it.
+// Rank 0 makes the id after the forks, because that starts a thread.
 Expected<Ranks> join_as_parent(int nranks, int write_end, std::vector<pid_t> children) {
   const auto id = Communicator::make_unique_id();
   bool told = id.ok();
@@ -57,7 +57,7 @@ Expected<Ranks> start_ranks(int nranks) {
   std::vector<pid_t> children;
   for (int rank = 1; rank < nranks; ++rank) {
     const pid_t pid = ::fork();
-    if (pid < 0) {  // those that are there read the end of the pipe, and go
+    if (pid < 0) {  // the children so far see the end of the pipe and exit
       const Status status = failed("fork");
       ::close(ends[0]), ::close(ends[1]);
       return status;

@@ -1,5 +1,5 @@
-// How the example's ranks come to be: those of a launcher (mpirun, srun, torchrun), or --ranks N processes that this
-// one forks before it has any thread. They end when this process does.
+// Starts the example's ranks: those of a launcher (mpirun, srun, torchrun), or --ranks N processes that this one forks
+// before it has any thread. The forked processes end when this process does.
 //
 // Thread safety: once, at the start of the program.
 #pragma once
@@ -14,13 +14,13 @@ namespace plain {
 
 struct Ranks {
   std::unique_ptr<rondo::Communicator> comm;
-  std::vector<pid_t> children;  // of rank 0 alone
+  std::vector<pid_t> children;  // only in rank 0
 };
 
-/// nranks 0: as the launcher's environment says. Returns in every rank, each a process of its own. Errors: kSystem
-/// (pipe, fork), those of Communicator's init.
+/// nranks 0: from the launcher's environment. Returns in every rank, each its own process. Errors: kSystem (pipe,
+/// fork), and those of Communicator's init.
 rondo::Expected<Ranks> start_ranks(int nranks);
-/// Waits for what start_ranks has forked; false where one failed.
+/// Waits for the processes that start_ranks forked. False: one of them failed.
 bool join_ranks(const Ranks& ranks);
 
 }  // namespace plain

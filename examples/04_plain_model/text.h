@@ -1,4 +1,4 @@
-// The text that is learned: files of this machine as ids of characters, and the micro-batches that are cut from it.
+// The training text: files of this machine as ids of characters, and the micro-batches cut from it.
 //
 // Thread safety: a value; concurrent reads are safe.
 #pragma once
@@ -12,7 +12,7 @@
 namespace plain {
 
 struct Text {
-  std::vector<int> ids;  // of the text's bytes, in their order
+  std::vector<int> ids;  // of the text's bytes, in order
   std::string alphabet;  // the byte of each id
 
   /// A file, or all files of a folder in the order of their names, without links. Errors: kSystem (none can be read),
@@ -24,7 +24,7 @@ struct MicroBatch {
   std::vector<int> tokens, targets;  // batch x length: a character, and the one that follows it
 };
 
-/// Micro-batch `number` of a training run: stretches that start anywhere; a function of the number alone.
+/// Micro-batch `number` of a training run: pieces of text with random starts that depend only on the number.
 MicroBatch cut(const Text& text, uint64_t number, size_t batch, size_t length);
 
 }  // namespace plain

@@ -15,7 +15,7 @@ using rondo::fsdp::Act;
 using rondo::fsdp::Tensor;
 using rondo::fsdp::UnitPlan;
 
-// The tensor whose memory a tied one has; its own otherwise.
+// The index of the tensor that provides the memory of `tensor`: the one it is tied to, else itself.
 size_t storage_of(const UnitPlan& unit, size_t tensor) {
   if (unit.tensors[tensor].tied_to.empty()) return tensor;
   size_t t = 0;
@@ -54,7 +54,7 @@ Status Trainer::step(const std::vector<MicroBatch>& micro_batches) {
   return {};
 }
 
-// What run() calls between the gather of a unit and its release.
+// run() calls it between the gather of a unit and its release.
 Status Trainer::compute(Act act, int unit, float scale) {
   const double start = seconds_now();
   if (act == Act::kForward) net_.forward(unit, parameters(unit));
@@ -116,7 +116,7 @@ Expected<double> Trainer::mean_loss() {
   return mean;
 }
 
-// A sum over elements, so that it does not matter who owns which. Where nothing is sharded all own all: one counts.
+// A sum over elements does not depend on their owners. If nothing is sharded, all ranks own all elements: one counts.
 Expected<uint64_t> Trainer::parameter_hash() {
   uint64_t sum = 0;
   RONDO_TRY(engine_.read_owned([&](const Tensor& t, uint64_t first, uint64_t n, const void* from) {

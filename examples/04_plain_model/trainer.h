@@ -1,9 +1,9 @@
-// The engine and the model together: micro-batches through Engine::run, and what is to be seen of it. This file is what
-// a caller of rondo::fsdp has to write, apart from its model.
+// Connects engine and model: runs micro-batches through Engine::run, and reports losses. A caller of rondo::fsdp writes
+// this file and a model.
 //
-// The model computes in floats. Where parameters travel and lie as bfloat16, one unit at a time is widened into floats
-// for its computation. Gradients are computed into floats of their own, one unit's at a time, and then added to what
-// the engine holds: each micro-batch is one term of the sum, wherever it is computed.
+// The model computes in floats. If parameters are sent and stored as bfloat16, one unit at a time is widened to floats
+// for its computation. Gradients are computed into separate floats, one unit at a time, and then added to the engine's:
+// each micro-batch is one term of the sum, wherever it is computed.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -20,7 +20,7 @@ namespace plain {
 
 class Trainer {
  public:
-  /// All three must outlive it.
+  /// All three must outlive the trainer.
   Trainer(rondo::fsdp::Engine& engine, rondo::Communicator& comm, Transformer& net);
 
   /// Gives this rank's part of the model its first values.
@@ -28,7 +28,7 @@ class Trainer {
   /// One step on micro-batches of this rank; all but the last only add their gradients. Collective.
   rondo::Status step(const std::vector<MicroBatch>& micro_batches);
 
-  /// Mean over all micro-batches of all ranks of the last step, in nats. Collective.
+  /// Mean over all micro-batches and ranks of the last step, in nats. Collective.
   rondo::Expected<double> mean_loss();
   /// Equal for equal bits of all parameters, however they are sharded. Collective.
   rondo::Expected<uint64_t> parameter_hash();
@@ -44,7 +44,7 @@ class Trainer {
   rondo::fsdp::Engine& engine_;
   rondo::Communicator& comm_;
   Transformer& net_;
-  std::vector<std::vector<float>> wide_, grads_;  // by tensor, of the unit that is computed on
+  std::vector<std::vector<float>> wide_, grads_;  // by tensor, of the current unit
   double loss_ = 0, compute_s_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace plain {
 namespace {
 
-// Places of tensors in their units.
+// Positions of tensors in their units.
 enum Root : size_t { kEmbedding, kHead, kPositions, kLastGain, kLastBias };
 enum InBlock : size_t {
   kGain1,
@@ -76,8 +76,8 @@ rondo::fsdp::Model Transformer::model() const {
   return m;
 }
 
-// Gains 1, biases 0, all else uniform with standard deviation 0.05: a function of name and index alone, so that any
-// number of ranks begins with the same model.
+// Gains 1, biases 0, all others uniform with standard deviation 0.05. Depends only on name and index, so that any
+// number of ranks starts with the same model.
 float Transformer::initial_value(const rondo::fsdp::Tensor& tensor, uint64_t i) {
   if (tensor.name.ends_with("gain")) return 1;
   if (tensor.name.ends_with("bias")) return 0;
@@ -143,8 +143,8 @@ void Transformer::backward(int unit, const Parameters& p, const Gradients& g) {
   for (size_t j = 0; j < d; ++j) g[kLastGain][j] += dgain_[j], g[kLastBias][j] += dbias_[j];
 }
 
-// dx_ comes in as the gradient of the block's output and leaves as that of its input; what goes around attention and
-// MLP stays in it.
+// dx_ is the gradient of the block's output at entry, and of its input at exit. It also carries the residual paths
+// around attention and MLP.
 void Transformer::backward_block(const Block& b, const Parameters& p, const Gradients& g) {
   const size_t d = shape_.width;
   Floats wide(n_ * 4 * d), narrow(n_ * d), dqkv(n_ * 3 * d);

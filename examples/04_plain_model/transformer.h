@@ -1,12 +1,12 @@
-// A transformer over characters, in units that are gathered and released: the root (embedding, which is the head's
-// matrix too, positions, last norm) and its blocks. It computes on parameters that are handed to it and keeps none;
-// what it keeps are the activations of one micro-batch.
+// A transformer over characters, in units that are gathered and released: the root (embedding, which is also the head's
+// matrix, positions, last norm) and its blocks. It gets the parameters for each call and keeps only the activations of
+// one micro-batch.
 //
 //   x = embedding[token] + position                            n x d
 //   each block: x += attention(norm1(x)); x += mlp(norm2(x))
 //   logits = norm(x) embedding^T                               n x vocabulary
 //
-// n = batch * length; a pass is start, forward(0), forward(1) .. forward(layers), begin_backward, backward(layers) ..
+// n = batch * length. A pass is start, forward(0), forward(1) .. forward(layers), begin_backward, backward(layers) ..
 // backward(1), backward(0).
 //
 // Thread safety: one thread at a time.
@@ -28,31 +28,31 @@ class Transformer {
   /// width must be a multiple of heads.
   explicit Transformer(const Shape& shape);
 
-  /// What the plan needs to know: units, tensors, shapes, what is tied to what.
+  /// The plan's input: units, tensors, shapes, ties.
   rondo::fsdp::Model model() const;
-  /// Element i of a tensor before the first step, equal on every rank and machine.
+  /// The first value of element i, equal on every rank and machine.
   static float initial_value(const rondo::fsdp::Tensor& tensor, uint64_t i);
 
-  /// The tensors of a unit, whole, in the order of model(); tied ones are the same pointer.
+  /// The whole tensors of a unit, in the order of model(). Tied ones are the same pointer.
   using Parameters = std::vector<const float*>;
   using Gradients = std::vector<float*>;
 
   /// tokens, targets: n ids of characters.
   void start(std::vector<int> tokens, std::vector<int> targets);
   void forward(int unit, const Parameters& p);
-  /// After the last block: logits and loss, and the gradient of what the last block put out, times `scale`. p: the
+  /// After the last block: computes logits, loss, and the gradient of the last block's output, times `scale`. p: the
   /// root's.
   void begin_backward(const Parameters& p, float scale);
-  /// g: zeros before the first call that adds to them.
+  /// Adds to g, which starts as zeros.
   void backward(int unit, const Parameters& p, const Gradients& g);
 
-  /// Mean of -log of the probability of the right next character, in nats; after begin_backward.
+  /// Mean of -log of the probability of the right next character, in nats. Valid after begin_backward.
   double loss() const { return loss_; }
   uint64_t activation_bytes() const;
 
  private:
   using Floats = std::vector<float>;
-  struct Block {  // what backward needs of forward
+  struct Block {  // kept by forward for backward
     Floats x, norm1, qkv, weights, mixed, x2, norm2, up, active;
   };
   void forward_block(Block& b, const Parameters& p);

@@ -27,7 +27,7 @@ rondo::Status reduce(rondo::Communicator& comm, float* sum) {
 }  // namespace
 
 int main() {
-  // Before the first communicator. A wrong algorithm is refused here, with the instruction that is wrong.
+  // Before the first communicator. A wrong algorithm is refused here, and the error names the wrong instruction.
   if (rondo::Status status = rondo::register_algorithm(kStar); !status.ok()) return fail(status);
   std::fputs(rondo::explain_algorithm(kStar, kRanks).c_str(), stdout);
 

@@ -1,7 +1,7 @@
-// An algorithm of one's own: the star all-reduce.
+// Your own algorithm: the star all-reduce.
 //
-//     1 --x1--> 0      2 --x2--> 0      3 --x3--> 0      everybody sends its data to rank 0, which adds them in
-//     0 ==sum==> {1 2 3}                                 ascending order of ranks and shows the sum to all others
+//     1 --x1--> 0      2 --x2--> 0      3 --x3--> 0      every rank sends its data to rank 0, which adds them in
+//     0 ==sum==> {1 2 3}                                 ascending order of ranks and sends the sum to all others
 //
 // Steps: 2. Bytes sent per rank: S. Order of addition: ascending ranks.
 #pragma once
@@ -24,12 +24,12 @@ void star_all_reduce(P& p, rondo::Rank rank, int nranks, rondo::Rank /*root: an 
     p.recv_reduce_copy_send(leaves, in(0), out(0), readers, kOwnFirst, Sum::kFinal);
   } else {
     p.send(in(0), {{0, kTag}});
-    p.lane(1);  // the next loop's data is on its way while this one's sum is awaited
+    p.lane(1);  // a second lane: the next loop's data are sent while this loop's sum is awaited
     p.recv({{0, kTag, kGroupAll}}, out(0));
   }
 }
 
-/// What the checker must find: {steps, bytes sent by the busiest rank as a fraction of S}.
+/// The checker must find the same: {steps, bytes sent by the busiest rank as a fraction of S}.
 inline rondo::Cost star_cost(int nranks) { return nranks == 1 ? rondo::Cost{0, 0, 1} : rondo::Cost{2, 1, 1}; }
 
 inline constexpr rondo::Algorithm kStar{.name = "star",

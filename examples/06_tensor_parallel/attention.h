@@ -1,5 +1,5 @@
-// One rank's part of attention: some of its heads. Queries, keys and values of a head come from that head's columns of
-// Wq, Wk, Wv, its output goes through that head's rows of Wo; heads meet only in the sum.
+// One rank's part of attention: some of its heads. A head uses its columns of Wq, Wk, Wv and its rows of Wo. Heads are
+// combined only in the sum.
 //
 //     Wq, Wk, Wv: d x d         Wo: d x d
 //     | h0 h1 | h2 h3 |        | - h0 h1 - |       y = heads(0, 1) Wo0 + heads(2, 3) Wo1
@@ -18,7 +18,7 @@ struct Attention {
   Matrix x, q, k, v, o;                       // kept for backward: n x d, the others n x own
   std::vector<Matrix> p;                      // n x n for each head of this rank
 
-  /// whole: Wq, Wk, Wv, Wo, each d x d. heads: those of this rank.
+  /// whole: Wq, Wk, Wv, Wo, each d x d. heads: this rank's.
   static Attention part(const Matrix (&whole)[4], size_t head_size, Range heads) {
     const Range range = {heads.first * head_size, heads.size * head_size};
     Attention at;

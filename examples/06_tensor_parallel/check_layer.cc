@@ -15,11 +15,11 @@ using rondo::Status;
 constexpr size_t kWidth = 32, kInner = 128, kHeads = 4;
 
 struct Ran {
-  Counts counts;  // of forward and backward
+  Counts counts;  // forward and backward
   uint64_t activation_bytes = 0, row_bytes = 0;
 };
 
-// What every rank knows of the whole, computed alone.
+// The whole layer, computed by every rank alone.
 struct Whole {
   LayerWeights weights = LayerWeights::made(kWidth, kInner, kHeads);
   Matrix x, dy, y, dx;

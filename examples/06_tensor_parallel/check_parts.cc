@@ -1,4 +1,4 @@
-// MLP, attention and vocabulary, each split, against the whole.
+// Compares the split MLP, attention and vocabulary with the whole.
 #include "attention.h"
 #include "checks.h"
 #include "mlp.h"
@@ -64,7 +64,7 @@ Status check_attention(Group& group) {
 
 namespace {
 
-// Four words of 50000, from both halves: whoever lacks a word has zeros, and x + 0 is exact.
+// Four words of 50000, from both halves. A rank without a word has zeros, and x + 0 is exact.
 Status check_lookup(Group& group) {
   constexpr size_t kWords = 50000, kDim = 4;
   const std::vector<size_t> ids = {0, 1, 25000, 25001};

@@ -1,8 +1,9 @@
-// The ranks that share a layer, as the layers see them: three collectives on matrices, counted. A group of one rank
-// needs no communicator and is what the others are compared with.
+// The ranks that share a layer: three collectives on matrices, counted. A group of one rank needs no communicator and
+// is the reference for the others.
 //
-// All go by a ring, so that the bytes can be counted on one's fingers: of S bytes each rank sends 2 (N - 1) / N * S for
-// an all-reduce, half of that for a reduce-scatter or an all-gather. `rondo trace summary` counts what was really sent.
+// All use a ring, which makes the bytes easy to predict: of S bytes each rank sends 2 (N - 1) / N * S for an
+// all-reduce, half of that for a reduce-scatter or an all-gather. `rondo trace summary` counts the bytes that were
+// really sent.
 //
 // Thread safety: one thread for each rank.
 #pragma once
@@ -30,7 +31,7 @@ class Group {
   const Counts& counts() const { return counts_; }
   void clear_counts() { counts_ = {}; }
 
-  /// m: the same shape on all ranks; the sum, or the largest, of all in its place.
+  /// m: the same shape on all ranks. Replaced by the sum, or the maximum, over ranks.
   rondo::Status all_reduce(Matrix& m, rondo::Op op = rondo::Op::kSum) {
     ++counts_.all_reduces;
     count(2 * m.bytes());
@@ -38,7 +39,7 @@ class Group {
     return comm_->all_reduce(m.v.data(), m.v.data(), m.v.size(), rondo::Dtype::kFloat32, op, &ring_);
   }
 
-  /// part: n / N x d, the same n on all ranks, a multiple of N. Returns n x d: the parts one below the other.
+  /// part: n / N x d, the same n on all ranks, a multiple of N. Returns n x d: the stacked parts.
   rondo::Expected<Matrix> all_gather(const Matrix& part) {
     Matrix whole(part.rows * static_cast<size_t>(size()), part.cols);
     ++counts_.all_gathers;

@@ -3,10 +3,10 @@
 //   tensor     x whole  -- norm --               attention's part  -- ALL-REDUCE --      dropout, + x   whole
 //   sequence   x rows   -- norm -- ALL-GATHER -- attention's part  -- REDUCE-SCATTER --  dropout, + x   rows
 //
-// and likewise the MLP; backward has the mirror image of each. So a layer has 4 all-reduces, or 4 all-gathers and 4
-// reduce-scatters, and an all-reduce is just these two. Between them norm, dropout and residual work on n / N rows:
-// that much less is kept. What attention and MLP keep of their inputs stays whole here; gathering it once more in
-// backward would save that too, for two more all-gathers.
+// The MLP has the same form, and backward mirrors each. A layer thus has 4 all-reduces, or 4 all-gathers and 4
+// reduce-scatters, and an all-reduce equals one of each. Between them norm, dropout and residual work on n / N rows and
+// keep 1 / N of their activations. Attention and MLP keep their whole inputs here; two more all-gathers in backward
+// would save that too.
 //
 // Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models (2022), section 4.2.
 //
@@ -18,7 +18,7 @@
 
 namespace parallel {
 
-/// Whole, equal on all ranks. d: width, f: of the MLP.
+/// Whole weights, equal on all ranks. d: width, f: width of the MLP.
 struct LayerWeights {
   Matrix gain1, bias1, gain2, bias2;  // 1 x d
   Matrix attention[4];                // Wq, Wk, Wv, Wo: d x d
@@ -39,8 +39,8 @@ struct LayerWeights {
   }
 };
 
-/// Sets a tenth of y's elements to zero, and makes up for them: which ones is a function of the element's place in the
-/// whole sequence, so that any split drops the same. mask: as y, 0 or 1, kept for backward.
+/// Sets a tenth of y's elements to zero and scales the others. The choice depends on the element's place in the whole
+/// sequence, so that any split drops the same elements. mask: as y, 0 or 1, kept for backward.
 inline Matrix dropped(Matrix y, std::vector<uint8_t>& mask, size_t first_row, uint64_t seed) {
   mask.resize(y.v.size());
   for (size_t i = 0; i < y.v.size(); ++i) {
@@ -80,7 +80,7 @@ class Layer {
     return sum(dropped(std::move(y), mask2_, first_row_, 2), x2);
   }
 
-  /// dy: as forward's result. Returns dx. The gradients of norms are those of this rank's rows (sum_norm_gradients).
+  /// dy: as forward's result. Returns dx. The gradients of norms cover this rank's rows (see sum_norm_gradients).
   rondo::Expected<Matrix> backward(const Matrix& dy) {
     RONDO_TRY_ASSIGN(Matrix up, enter(dropped_backward(dy, mask2_)));
     RONDO_TRY_ASSIGN(Matrix down, leave(mlp.backward(up)));
@@ -90,7 +90,7 @@ class Layer {
     return sum(norm1.backward(down), dx2);
   }
 
-  /// Once a step, 4 d floats: where rows are split each rank has seen some of them only.
+  /// Once a step, 4 d floats: if rows are split, each rank has seen only some of them.
   rondo::Status sum_norm_gradients() {
     for (LayerNorm* norm : {&norm1, &norm2})
       for (Matrix* m : {&norm->dgain, &norm->dbias})
@@ -98,9 +98,9 @@ class Layer {
     return {};
   }
 
-  /// That this rank keeps from forward to backward.
+  /// Bytes that this rank keeps from forward to backward.
   uint64_t activation_bytes() const { return row_bytes() + attention.kept_bytes() + mlp.kept_bytes(); }
-  /// Of these, what norm and dropout keep.
+  /// The part of them that norm and dropout keep.
   uint64_t row_bytes() const { return norm1.x.bytes() + norm2.x.bytes() + mask1_.size() + mask2_.size(); }
 
   Attention attention;
@@ -108,7 +108,7 @@ class Layer {
   LayerNorm norm1, norm2;
 
  private:
-  // Before a part that needs all rows, and after one whose output is to be summed; in backward the same two in turn.
+  // enter() runs before a part that needs all rows, leave() after a part whose output is summed, also in backward.
   rondo::Expected<Matrix> enter(Matrix m) {
     if (!sequence_) return m;
     return group_.all_gather(m);

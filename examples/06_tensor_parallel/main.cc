@@ -1,5 +1,5 @@
-// A transformer's parts split among ranks, as Megatron does: each is computed in parts and whole, compared, and what
-// was sent is counted.
+// A transformer's parts split among ranks, as in Megatron. Computes each in parts and whole, compares them, and counts
+// the bytes sent.
 //   example_06_tensor_parallel [RANKS] [FOLDER]     RANKS threads, 1 to 8 (2); FOLDER: traces of the layer's two forms
 #include <rondo/communicator.h>
 
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   for (size_t r = 0; r < comms->size(); ++r)
     ranks.emplace_back([&, r] {
       statuses[r] = run_rank(*(*comms)[r], trace);
-      if (!statuses[r].ok()) (*comms)[r]->abort();  // nobody waits for this rank
+      if (!statuses[r].ok()) (*comms)[r]->abort();  // ends the waits of the other ranks
     });
   for (std::thread& rank : ranks) rank.join();
   int failed = 0;

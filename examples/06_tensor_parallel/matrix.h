@@ -1,5 +1,5 @@
-// Matrices of floats by rows, and what a transformer's layer does with them, in the plainest way: this example is about
-// who has which part, not about speed.
+// Matrices of floats by rows, and the operations of a transformer's layer. They are simple, not fast: this example is
+// about the split.
 //
 // Thread safety: values and pure functions.
 #pragma once
@@ -45,7 +45,7 @@ inline Matrix sum(Matrix a, const Matrix& b) {
   return a;
 }
 
-/// A part of n things: [first, first + size).
+/// A range [first, first + size).
 struct Range {
   size_t first, size;
 };
@@ -107,7 +107,7 @@ inline Matrix gelu_backward(const Matrix& x, Matrix dy) {
   return dy;
 }
 
-/// Over each row of x, n x d. gain, bias: 1 x d.
+/// Normalises each row of x, n x d. gain, bias: 1 x d.
 struct LayerNorm {
   Matrix gain, bias, dgain, dbias;
   Matrix x;  // kept for backward
@@ -121,7 +121,7 @@ struct LayerNorm {
     }
     return y;
   }
-  /// dgain and dbias are those of these rows.
+  /// dgain and dbias cover these rows.
   Matrix backward(const Matrix& dy) {
     Matrix dx(x.rows, x.cols);
     dgain = dbias = Matrix(1, x.cols);

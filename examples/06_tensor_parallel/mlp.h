@@ -1,5 +1,5 @@
 // One rank's part of an MLP, y = gelu(x A) B: columns of A and the same rows of B. gelu works element by element, so
-// each rank has its columns of gelu(x A) without asking anyone, and the sum of all ranks' y is the whole one.
+// each rank computes its columns of gelu(x A) without communication. The sum of all ranks' y is the whole y.
 //
 //       A: d x f            B: f x d
 //     | r0 | r1 |          | -- r0 -- |        y = gelu(x A0) B0 + gelu(x A1) B1
@@ -39,8 +39,8 @@ struct Mlp {
   uint64_t kept_bytes() const { return x.bytes() + h.bytes() + g.bytes(); }
 };
 
-/// What does not work: rows of A, and the columns of x that belong to them. Each rank then has a term of every element
-/// of x A, and the sum of gelu of terms is not gelu of their sum. Returns that sum, n x f.
+/// A split that does not work: rows of A and the matching columns of x. Each rank then has a term of every element of
+/// x A, and the sum of gelu of terms is not gelu of their sum. Returns that sum, n x f.
 inline rondo::Expected<Matrix> gelu_of_terms(Group& group, const Matrix& x, const Matrix& a) {
   const Range part = group.part(a.rows);
   Matrix sum_of_gelu = gelu(product(columns(x, part), rows(a, part)));

@@ -1,6 +1,6 @@
 // A softmax that a public tutorial prints in two halves: 5 rows of 8 logits, drawn by torch.manual_seed(42) and
-// torch.randn(5, 8). Written down here, so that the example needs no PyTorch; kSums and kProbabilities are what it
-// prints, to four decimals.
+// torch.randn(5, 8). They are stored here so that the example needs no PyTorch. kSums and kProbabilities are the
+// printed results, to four decimals.
 #pragma once
 
 namespace parallel {
@@ -12,7 +12,7 @@ inline constexpr float kLogits[5][8] = {
     {0.03491234f, 0.32110301f, 1.57360017f, -0.84546745f, 1.31230760f, 0.68715960f, -1.08917534f, -0.35528663f},
     {-1.41805995f, 0.89626831f, 0.04990539f, 2.26671791f, 1.17895091f, -0.43445441f, -1.38636553f, -1.28621554f}};
 
-/// Of exp(logit), by row.
+/// Sums of exp(logit), by row.
 inline constexpr float kSums[5] = {17.2970f, 10.2543f, 19.1843f, 14.4078f, 17.8164f};
 
 inline constexpr float kProbabilities[5][8] = {

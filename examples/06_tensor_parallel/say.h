@@ -1,4 +1,4 @@
-// Rank 0 prints; a comparison that fails is an error that names the rank.
+// Output of rank 0, and comparisons. A comparison that fails is an error that names the rank.
 #pragma once
 
 #include <cstdarg>
@@ -23,7 +23,7 @@ inline rondo::Status expect(const Group& group, bool holds, const std::string& w
   return {rondo::StatusCode::kInternal, "rank " + std::to_string(group.rank()) + ": " + what + " does not hold"};
 }
 
-/// Floats that were added in another order.
+/// For floats that were added in another order.
 inline constexpr double kTolerance = 1e-5;
 
 inline rondo::Status expect_same(const Group& group, const Matrix& part, const Matrix& whole, const std::string& what) {
@@ -31,7 +31,7 @@ inline rondo::Status expect_same(const Group& group, const Matrix& part, const M
   return expect(group, d <= kTolerance, what + " as on one process (difference " + std::to_string(d) + ")");
 }
 
-/// Every rank's part, printed by rank 0 with a heading for each. Collective; parts of one shape.
+/// Rank 0 prints every rank's part with a heading. Collective; all parts have one shape.
 inline rondo::Status say_parts(Group& group, const Matrix& part, const char* heading) {
   RONDO_TRY_ASSIGN(const Matrix all, group.all_gather(part));
   for (size_t i = 0; i < all.rows; ++i) {

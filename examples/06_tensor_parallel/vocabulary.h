@@ -1,8 +1,8 @@
 // The two ends of a language model, split over the vocabulary: each rank has the rows of some words.
 //
-// Embedding: a word that is not here gives a row of zeros, and the sum over ranks is the lookup. Head: each rank has
-// the logits of its words, n x v / N. They are never gathered: a softmax needs of the others only the largest logit and
-// the sum of exp of each row, and the loss the target's logit, which one rank has.
+// Embedding: a word of another rank gives a row of zeros, and the sum over ranks is the lookup. Head: each rank has the
+// logits of its words, n x v / N. They are never gathered. From the other ranks a softmax needs only the largest logit
+// and the sum of exp of each row, and the loss needs the target's logit.
 //
 // Thread safety: values.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace parallel {
 
-/// Rows of the table's part for `ids`, zeros where the word is another rank's. table: v / N x d. Returns ids x d.
+/// Rows of the table's part for `ids`, zeros for another rank's words. table: v / N x d. Returns ids x d.
 inline Matrix lookup_part(const Matrix& table, size_t first_word, const std::vector<size_t>& ids) {
   Matrix found(ids.size(), table.cols);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -20,7 +20,7 @@ inline Matrix lookup_part(const Matrix& table, size_t first_word, const std::vec
   return found;
 }
 
-/// Its backward: dy (ids x d) is added up in the rows of the words that are here.
+/// Its backward: adds dy (ids x d) to the rows of this rank's words.
 inline Matrix lookup_backward(const Matrix& dy, Range words, const std::vector<size_t>& ids) {
   Matrix dtable(words.size, dy.cols);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -31,10 +31,10 @@ inline Matrix lookup_backward(const Matrix& dy, Range words, const std::vector<s
 
 struct Softmax {
   Matrix p;          // n x v / N: this rank's words
-  Matrix most, sum;  // n x 1: the largest logit of a row; the sum of exp(logit - most) of all ranks
+  Matrix most, sum;  // n x 1: the largest logit of a row; the sum of exp(logit - most), both over all ranks
 };
 
-/// logits: n x v / N. Two all-reduces of n floats: largest, then sum.
+/// logits: n x v / N. Two all-reduces of n floats: maximum, then sum.
 inline rondo::Expected<Softmax> softmax(Group& group, const Matrix& logits) {
   Softmax s{logits, Matrix(logits.rows, 1), Matrix(logits.rows, 1)};
   for (size_t i = 0; i < logits.rows; ++i) {
@@ -56,8 +56,8 @@ struct Head {
   Matrix dw;        // v / N x d
 };
 
-/// logits = x w^T. x: n x d, whole; w: v / N x d, the rows of `words`; targets: n words. Beside the softmax's two one
-/// all-reduce of n floats (the targets' logits), and one of n x d in backward.
+/// logits = x w^T. x: n x d, whole; w: v / N x d, the rows of `words`; targets: n words. Besides the softmax's two
+/// all-reduces: one of n floats (the targets' logits), and one of n x d in backward.
 inline rondo::Expected<Head> cross_entropy(Group& group, const Matrix& x, const Matrix& w, Range words,
                                            const std::vector<size_t>& targets) {
   const Matrix logits = product(x, transposed(w));

@@ -1,5 +1,5 @@
-// A convolutional network with BatchNorm learns to read digits, with Adadelta and a rate that falls with each epoch:
-// what FSDP is first tried on. Its averages (buffers) are never shared out: each rank has those of its own images.
+// A convolutional network with BatchNorm learns to read digits, with Adadelta and a rate that falls with each epoch, a
+// usual first test of FSDP. Its averages (buffers) are never sharded: each rank has those of its own images.
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kSide = 16, kBatch = 32, kTest = 500;
 constexpr int kEpochs = 4, kStepsOfEpoch = 40;
 constexpr float kGamma = 0.7f;
-constexpr double kTolerance = 1e-6;  // convolutions may add in another order where memory lies otherwise
+constexpr double kTolerance = 1e-6;  // convolutions may add in another order at another memory alignment
 
 rondo::fsdp::OptimizerConfig adadelta(int step) {
   float rate = 1;
@@ -22,7 +22,7 @@ rondo::fsdp::OptimizerConfig adadelta(int step) {
   return {.rule = rondo::fsdp::Rule::kAdadelta, .lr = rate, .eps = 1e-6f};
 }
 
-// As clocks show them, anywhere in the picture, brighter or darker, on noise.
+// Seven-segment digits, anywhere in the picture, brighter or darker, on noise.
 struct Digits {
   torch::Tensor images, labels;  // count x 1 x side x side, count
 
@@ -38,7 +38,7 @@ struct Digits {
   }
 
  private:
-  // Of seven segments: bits for top, top left, top right, middle, bottom left, bottom right, bottom.
+  // Bits for top, top left, top right, middle, bottom left, bottom right, bottom.
   static void draw(torch::Tensor image, int64_t digit, int64_t y, int64_t x, double light) {
     constexpr std::array<unsigned, 10> kSegments{0b1110111, 0b0010010, 0b1011101, 0b1011011, 0b0111010,
                                                  0b1101011, 0b1101111, 0b1010010, 0b1111111, 0b1111011};

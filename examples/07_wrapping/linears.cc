@@ -1,5 +1,5 @@
-// A hundred linear layers, wrapped in several ways: how many units there are decides what is whole at once, how many
-// communications there are, and nothing else: the values stay the same.
+// A hundred linear layers, wrapped in several ways. The number of units decides how many layers are whole at once and
+// how many communications there are. The values stay the same.
 #include <torch/nn/modules.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ const rondo::fsdp::OptimizerConfig kMomentum{.rule = rondo::fsdp::Rule::kSgd, .l
 
 using Linear = rondo::torch::Holder<torch::nn::LinearImpl>;
 
-// x: batch x width, as all below. The skip lets gradients reach the first of a hundred.
+// x: batch x width, as all below. The skip connection lets gradients reach the first of a hundred layers.
 struct StageImpl : torch::nn::Module {
   StageImpl() {
     for (int i = 0; i < kLayers; ++i) layers.push_back(register_module(std::to_string(i), Linear(kWidth, kWidth)));
@@ -53,7 +53,7 @@ struct Way {
   rondo::torch::Policy policy;
   int prefetch;
   size_t units;
-  uint64_t whole, in_buffers;  // layers: whole while anything is computed, and with what is on its way
+  uint64_t whole, in_buffers;  // layers that are whole during computation, and those including prefetch
 };
 
 std::vector<Way> ways() {
@@ -68,7 +68,7 @@ torch::Tensor draw(int step, int rank, int what) {
   return torch::randn({kBatch, kWidth}, at::detail::createCPUGenerator(seed));
 }
 
-// Layers whose parameters are whole, at most, while anything is computed.
+// The largest number of layers whose parameters are whole during computation.
 uint64_t layers_here(const rondo::torch::Training& training, const rondo::fsdp::Engine& engine) {
   uint64_t bytes = 0;
   for (size_t u = 0; u < training.plan().units().size(); ++u)

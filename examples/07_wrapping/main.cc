@@ -1,6 +1,6 @@
-// Which parts of a model are gathered together (its units), by three models: a hundred linear layers, an encoder and a
-// decoder that share an embedding, a convolutional network with BatchNorm (README.md). Each is trained by ranks that
-// share it out and by one process; the exit status is 1 where they differ or memory is not as planned.
+// Units (the parts of a model that are gathered together) of three models: a hundred linear layers, an encoder and a
+// decoder that share an embedding, a convolutional network with BatchNorm (README.md). Each is trained sharded and by
+// one process. The exit status is 1 if they differ or memory is not as planned.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 

@@ -5,11 +5,11 @@
 
 #include <torch/nn/module.h>
 
-/// nranks: 1 or more. Print what they find; false where something is not as it should be.
+/// nranks: 1 or more. Print their results. False: a check failed.
 bool run_linears(int nranks);
 bool run_shared_embedding(int nranks);
 bool run_digits(int nranks);
 
-/// The same values on every rank and in one process, whatever other threads do: uniform, of the usual size for weights,
-/// from the number of the parameter. Vectors keep what they have where that is constant (norms).
+/// Sets equal values on every rank and in one process, whatever other threads do: uniform, with the usual range of
+/// weights, seeded by the parameter's number. Constant vectors (norms) keep their values.
 void fill(torch::nn::Module& module);

@@ -1,5 +1,5 @@
-// What a sharded training is compared with: one process that computes the ranks' micro-batches one after the other and
-// adds their gradients in that order, with the same optimizer. Deterministic sharded training has its bits.
+// The reference for sharded training: one process computes the ranks' micro-batches one after the other, adds their
+// gradients in that order, and uses the same optimizer. Deterministic sharded training gives the same bits.
 //
 // Thread safety: one thread at a time; compare() may be called by several.
 #pragma once
@@ -18,15 +18,15 @@
 
 class OneProcess {
  public:
-  /// model: trained from the values that it has.
+  /// model: trained from its current values.
   OneProcess(torch::nn::Module& model, int nranks) : nranks_(nranks) {
-    std::set<const void*> seen;  // tied parameters once
+    std::set<const void*> seen;  // counts tied parameters once
     for (auto& p : model.named_parameters())
       if (seen.insert(p.value().unsafeGetTensorImpl()).second) parameters_.push_back({p.key(), p.value(), {}, {}});
     for (Parameter& p : parameters_) p.states = {torch::zeros_like(p.value), torch::zeros_like(p.value)};
   }
 
-  /// loss(rank): of that rank's micro-batch.
+  /// loss(rank): the loss of that rank's micro-batch.
   void step(const rondo::fsdp::OptimizerConfig& optimizer, const std::function<torch::Tensor(int)>& loss) {
     ++steps_;
     for (int r = 0; r < nranks_; ++r) {
@@ -43,7 +43,7 @@ class OneProcess {
     }
   }
 
-  /// The largest difference between what this rank owns and what one process has. Throws where it exceeds `most`.
+  /// The largest difference between this rank's part and the reference. Throws if it exceeds `most`.
   double compare(rondo::torch::Training& sharded, double most) const {
     double largest = 0;
     for (const rondo::fsdp::Part& part : sharded.engine().parts()) {
@@ -77,7 +77,7 @@ class OneProcess {
   std::vector<Parameter> parameters_;
 };
 
-/// Throws where `holds` does not.
+/// Throws if `holds` is false.
 inline void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("not so: " + what);
 }

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-/// rank(comm) on each of them. False, with what they said on stderr, where one of them has thrown.
+/// Runs rank(comm) on each rank. False: one has thrown; the errors are on stderr.
 template <class Rank>
 bool run_ranks(int nranks, const Rank& rank) {
   auto comms = rondo::Communicator::init_all(nranks, {.deadline_s = 60});
@@ -26,7 +26,7 @@ bool run_ranks(int nranks, const Rank& rank) {
         rank(comm);
       } catch (const std::exception& e) {
         errors[r] = e.what();
-        comm.abort();  // nobody waits for this rank
+        comm.abort();  // ends the waits of the other ranks
       }
     });
   for (std::thread& thread : threads) thread.join();

@@ -1,7 +1,7 @@
-// As T5 has it: encoder, decoder and the last layer share one embedding. What is tied must lie in one unit, so it goes
-// to the unit around its users, which stays from the start of forward to the end of backward.
+// As in T5, encoder, decoder and the last layer share one embedding. Tied parameters must be in one unit, so it belongs
+// to the unit around its users, which stays gathered from the start of forward to the end of backward.
 //
-// The task: say a sequence backwards.
+// The task: reverse a sequence.
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
 
@@ -15,7 +15,7 @@ constexpr int64_t kWords = 12, kLength = 6, kWidth = 16, kBatch = 32;
 constexpr int kSteps = 120;
 const rondo::fsdp::OptimizerConfig kAdamW{.rule = rondo::fsdp::Rule::kAdamW, .lr = 0.01f};
 
-// x: batch x length x width. Mixes places, then what stands at each.
+// x: batch x length x width. Mixes positions, then the values at each position.
 struct BlockImpl : torch::nn::Module {
   BlockImpl()
       : norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))),
@@ -36,7 +36,7 @@ struct StackImpl : torch::nn::Module {
     for (int i = 0; i < 2; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block()));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
   }
-  // ids: batch x length; beside: what is added to their embeddings.
+  // ids: batch x length; beside: added to their embeddings.
   torch::Tensor forward(const torch::Tensor& ids, const torch::Tensor& beside) {
     torch::Tensor x = shared(ids) + beside;
     for (Block& block : blocks) x = block(x);
@@ -55,7 +55,7 @@ struct TranslatorImpl : torch::nn::Module {
         decoder(register_module("decoder", Stack(shared))) {
     fill(*this);
   }
-  // The mean loss of the words said backwards, in nats. The decoder sees nothing of them but the encoder's output.
+  // The mean loss of the reversed words, in nats. The decoder only sees the encoder's output.
   torch::Tensor forward(const torch::Tensor& ids) {
     const torch::Tensor memory = encoder(ids, torch::zeros({1}));
     const torch::Tensor logits = torch::matmul(decoder(torch::zeros_like(ids), memory), shared->weight.t());
