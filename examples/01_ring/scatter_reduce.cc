@@ -30,6 +30,6 @@ int main() {
   print("source", source);
   print("index", {index.begin(), index.end()});
   print("sum", scatter_reduce(values, index, source, false));                         // 1+1+3, 2+2+4+6, 3+5, 4
-  print("mean, with what stood there", scatter_reduce(values, index, source, true));  // 5/3, 14/4, 8/2, 4/1
+  print("mean, with the old values", scatter_reduce(values, index, source, true));    // 5/3, 14/4, 8/2, 4/1
   return 0;
 }

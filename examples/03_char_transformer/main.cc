@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
                                                                 {"zero1", rondo::fsdp::Strategy::kShardOptimizer},
                                                                 {"zero2", rondo::fsdp::Strategy::kShardGradients},
                                                                 {"zero3", rondo::fsdp::Strategy::kShardAll}};
-  app.add_option("--strategy", s.strategy, "what ranks share out: replicate, zero1, zero2, zero3 (default)")
+  app.add_option("--strategy", s.strategy, "what is sharded: replicate (nothing), zero1, zero2, zero3 (default)")
       ->transform(CLI::CheckedTransformer(strategies));
   CLI11_PARSE(app, argc, argv);
   try {

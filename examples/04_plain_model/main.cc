@@ -39,25 +39,25 @@ void add_options(CLI::App& app, Settings& s) {
                                                             {"gradients", fsdp::Strategy::kShardGradients},
                                                             {"all", fsdp::Strategy::kShardAll}};
   const std::map<std::string, Dtype> dtypes = {{"float", Dtype::kFloat32}, {"bf16", Dtype::kBfloat16}};
-  app.add_option("-n,--ranks", s.ranks, "Start so many processes; 0: this one was started by mpirun, srun or torchrun")
+  app.add_option("-n,--ranks", s.ranks, "Start this many processes; 0: mpirun, srun or torchrun has started this one")
       ->check(CLI::Range(0, 64));
   app.add_option("--text", s.text, "A file, or a folder whose files are read in the order of their names");
   app.add_option("--steps", s.steps, "Steps of the optimizer")->check(CLI::Range(1, 1000000));
-  app.add_option("--micro-batches", s.micro_batches, "Of each rank, for one step")->check(CLI::Range(1, 1024));
+  app.add_option("--micro-batches", s.micro_batches, "Micro-batches of a rank in a step")->check(CLI::Range(1, 1024));
   app.add_option("--batch", s.shape.batch, "Sequences in a micro-batch")->check(CLI::Range(1, 1024));
   app.add_option("--length", s.shape.length, "Characters in a sequence")->check(CLI::Range(1, 1024));
-  app.add_option("--width", s.shape.width, "Of the model, a multiple of --heads")->check(CLI::Range(1, 1024));
-  app.add_option("--heads", s.shape.heads, "Of attention")->check(CLI::Range(1, 64));
+  app.add_option("--width", s.shape.width, "Width of the model, a multiple of --heads")->check(CLI::Range(1, 1024));
+  app.add_option("--heads", s.shape.heads, "Heads of attention")->check(CLI::Range(1, 64));
   app.add_option("--layers", s.shape.layers, "Blocks: attention and MLP")->check(CLI::Range(1, 64));
   app.add_option("--lr", s.engine.optimizer.lr, "Learning rate of AdamW");
   app.add_option("--strategy", s.plan.strategy, "What is sharded: replicate (nothing), optimizer, gradients, all")
       ->transform(CLI::CheckedTransformer(strategies));
-  app.add_option("--param-dtype", s.plan.param_dtype, "In which parameters and gradients travel and lie: float, bf16")
+  app.add_option("--param-dtype", s.plan.param_dtype, "Type of stored and sent parameters and gradients: float, bf16")
       ->transform(CLI::CheckedTransformer(dtypes));
   app.add_flag("--deterministic", s.engine.deterministic, "Bits do not depend on the number of ranks");
-  app.add_flag("--log", s.log, "What was sent in the last step, beside the plan");
+  app.add_flag("--log", s.log, "Print the communication of the last step beside the plan");
   app.add_option("--plot", s.plot, "Write the loss of all steps to this SVG");
-  app.add_option("--trace", s.trace, "Write what each rank did when to this folder, for `rondo trace export`");
+  app.add_option("--trace", s.trace, "Write traces of all ranks to this folder, for `rondo trace export`");
   app.footer(
       "Examples:\n"
       "  example_04_plain_model --ranks 2 --plot loss.svg\n"
@@ -124,7 +124,7 @@ Status compare_log(const Job& job) {
     same = same && left == right;
     if (job.speaks()) fmt::print("  {}  {} {}\n", left, left == right ? "=" : "!", right);
   }
-  return same ? Status() : Status(StatusCode::kInternal, "the engine has done something else than its plan says");
+  return same ? Status() : Status(StatusCode::kInternal, "the engine's communication differs from its plan");
 }
 
 // Micro-batches are numbered across all ranks: 4 ranks have the same ones in a step as 1 rank with 4 micro-batches.

@@ -29,7 +29,7 @@ Expected<Ranks> join_parent(int nranks, int rank, int read_end) {
   UniqueId id;
   const ssize_t got = ::read(read_end, &id, sizeof(id));
   ::close(read_end);
-  if (got != sizeof(id)) return failed("the id did not come from rank 0");
+  if (got != sizeof(id)) return failed("no unique id from rank 0");
   RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, id, rank, kConfig));
   return Ranks{std::move(comm), {}};
 }
@@ -39,7 +39,7 @@ Expected<Ranks> join_as_parent(int nranks, int write_end, std::vector<pid_t> chi
   const auto id = Communicator::make_unique_id();
   bool told = id.ok();
   for (size_t i = 0; i < children.size() && told; ++i) told = ::write(write_end, &*id, sizeof(*id)) == sizeof(*id);
-  if (!told) return id.ok() ? failed("the id cannot be told") : id.status();
+  if (!told) return id.ok() ? failed("cannot send the unique id") : id.status();
   RONDO_TRY_ASSIGN(auto comm, Communicator::init_rank(nranks, *id, 0, kConfig));
   return Ranks{std::move(comm), std::move(children)};
 }

@@ -34,12 +34,12 @@ rondo::Expected<Text> Text::load(const std::string& path, size_t least) {
   }
   if (!any)
     return rondo::Status(rondo::StatusCode::kSystem, "'" + path +
-                                                         "' has no text that can be read: name a file or a "
-                                                         "folder of text by --text");
+                                                         "' has no readable text: name a file or a "
+                                                         "folder of text with --text");
   if (bytes.size() < least)
     return rondo::Status(rondo::StatusCode::kInvalidArgument, "'" + path + "' has " + std::to_string(bytes.size()) +
-                                                                  " characters; a stretch of --length " +
-                                                                  "and one more are " + std::to_string(least));
+                                                                  " characters; --length and one more " + "need " +
+                                                                  std::to_string(least));
   Text text;
   std::array<int, 256> id{};
   for (const char c : bytes) id[static_cast<uint8_t>(c)] = 1;

@@ -92,9 +92,9 @@ Status check_layer(Group& group, const std::string& trace) {
   const Counts &t = tensor.counts, &s = sequence.counts;
   RONDO_TRY(expect(group, t.all_reduces == 4 && t.all_gathers + t.reduce_scatters == 0, "4 all-reduces"));
   RONDO_TRY(expect(group, s.all_reduces == 0 && s.all_gathers == 4 && s.reduce_scatters == 4, "4 of each half"));
-  RONDO_TRY(expect(group, t.ring_bytes == s.ring_bytes, "that both send the same bytes"));
+  RONDO_TRY(expect(group, t.ring_bytes == s.ring_bytes, "both send the same bytes"));
   return expect(group, sequence.row_bytes * static_cast<uint64_t>(group.size()) == tensor.row_bytes,
-                "that norms and dropout keep 1 / N");
+                "norms and dropout keep 1 / N");
 }
 
 }  // namespace parallel

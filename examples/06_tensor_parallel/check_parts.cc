@@ -31,7 +31,7 @@ Status check_mlp(Group& group) {
 
   RONDO_TRY_ASSIGN(const Matrix wrong, gelu_of_terms(group, x, a));
   const double off = difference(wrong, gelu(product(x, a)));
-  RONDO_TRY(expect(group, group.size() == 1 || off > 0.05, "that gelu of terms is not gelu of their sum"));
+  RONDO_TRY(expect(group, group.size() == 1 || off > 0.05, "gelu of terms is not gelu of their sum"));
   say(group, "MLP, A by columns, B by rows: differs by %.1e forward, %.1e backward; one all-reduce each\n",
       difference(sum_y, y), difference(sum_dx, dx));
   say(group, "MLP, A by rows instead: gelu(x A) differs by %.2f of its largest element: gelu is not linear\n", off);
@@ -75,15 +75,15 @@ Status check_lookup(Group& group) {
   RONDO_TRY(say_parts(group, mine, "rank"));
   Matrix all = mine;
   RONDO_TRY(group.all_reduce(all));
-  RONDO_TRY(expect(group, all.v == lookup_part(table, 0, ids).v, "that the parts' sum is the lookup, exactly"));
+  RONDO_TRY(expect(group, all.v == lookup_part(table, 0, ids).v, "the parts' sum is exactly the lookup"));
   for (size_t i = 0; i < ids.size(); ++i) {
     const bool here = ids[i] >= words.first && ids[i] < words.first + words.size;
     const bool zeros = std::all_of(&mine.v[i * kDim], &mine.v[i * kDim] + kDim, [](float e) { return e == 0; });
-    RONDO_TRY(expect(group, zeros != here, "that rows of other ranks' words are zero, and only those"));
+    RONDO_TRY(expect(group, zeros != here, "rows of other ranks' words are zero, and only those"));
   }
   const std::vector<size_t> twice = {0, 25000, 0, 25001};
   RONDO_TRY(expect(group, lookup_backward(dy, words, twice).v == rows(lookup_backward(dy, {0, kWords}, twice), words).v,
-                   "that the table's gradient is the part of the whole one"));
+                   "the table's gradient is a part of the whole one"));
   say(group, "  their sum is the lookup in the whole table, exactly\n");
   return {};
 }

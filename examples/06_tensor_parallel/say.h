@@ -20,7 +20,7 @@ __attribute__((format(printf, 2, 3))) inline void say(const Group& group, const 
 
 inline rondo::Status expect(const Group& group, bool holds, const std::string& what) {
   if (holds) return {};
-  return {rondo::StatusCode::kInternal, "rank " + std::to_string(group.rank()) + ": " + what + " does not hold"};
+  return {rondo::StatusCode::kInternal, "rank " + std::to_string(group.rank()) + ": check failed: " + what};
 }
 
 /// For floats that were added in another order.

@@ -79,5 +79,5 @@ class OneProcess {
 
 /// Throws if `holds` is false.
 inline void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error("not so: " + what);
+  if (!holds) throw std::runtime_error("check failed: " + what);
 }

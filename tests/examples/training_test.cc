@@ -185,7 +185,7 @@ TEST(PlainModelExample, UnderMpirun) {
 TEST(PlainModelExample, SaysWhatIsMissing) {
   const Launched no_text = train("--ranks 2 --steps 1 --text /nowhere/at/all");
   EXPECT_NE(no_text.exit_status, 0);
-  EXPECT_NE(no_text.output.find("'/nowhere/at/all' has no text that can be read"), std::string::npos) << no_text.output;
+  EXPECT_NE(no_text.output.find("'/nowhere/at/all' has no readable text"), std::string::npos) << no_text.output;
   EXPECT_NE(train("--ranks 1 --heads 3").output.find("no multiple of --heads"), std::string::npos);
 }
 
