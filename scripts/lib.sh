@@ -4,7 +4,7 @@
 # What the library and the command line need, what the tests add, and what the sanitizer builds add.
 BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libfmt-dev libssl-dev libhwloc-dev libucx-dev libcli11-dev nlohmann-json3-dev)
 TEST_PACKAGES=(libgtest-dev python3 python3-pip libucx0 iproute2 util-linux openssl openmpi-bin libopenmpi-dev)
-CLANG_PACKAGES=(clang libclang-rt-14-dev)
+CLANG_PACKAGES=(clang lld libclang-rt-14-dev)
 
 # need_packages NAME...: installs those that are missing; does nothing, and needs no network, when all are there.
 need_packages() {

@@ -14,7 +14,7 @@ need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 if [ "${1:-}" = --torch ]; then
   torch_venv
   echo "== build of the adapter (in the release build)"
-  configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=ON \
+  configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON -D RONDO_TORCH=ON \
     -D CMAKE_PREFIX_PATH="$("$TORCH_PYTHON" -c 'import torch; print(torch.utils.cmake_prefix_path)')"
   build build/release rondo_nccl rondo_cli tests_torch example_03_char_transformer \
     example_07_wrapping fsdp_checkpoint_test
@@ -28,7 +28,7 @@ fi
 echo "== dependency rule"
 python3 -B scripts/check_dependencies.py
 echo "== build (release, with tests)"
-configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_TORCH=OFF
+configure release -D RONDO_BUILD_BENCH=OFF -D RONDO_SHARED_FMT=ON -D RONDO_TORCH=OFF
 build build/release
 echo "== tests"
 run_tests --preset release -L '^(unit|mp)$' -LE '^slow$'
