@@ -1,10 +1,10 @@
-// The binary interface of libnccl.so.2, declared in our own words: what a program that was compiled with NVIDIA's
-// header (2.14 to 2.32) calls, passes and reads. No CUDA header: streams and events are opaque pointers here.
+// The binary interface of libnccl.so.2, in our own declarations: the calls, arguments and structs of programs compiled
+// with NVIDIA's header (2.14 to 2.32). No CUDA header: streams and events are opaque pointers here.
 //
-// Names, values, layouts and prototypes are facts of that interface; tests/nccl/abi compares every one of them with the
+// Names, values, layouts and prototypes are facts of that interface. tests/nccl/abi compares all of them with the
 // headers of 2.28.9, 2.30.7 and 2.32.3. Every function has two names: pnccl* (strong) and nccl* (weak, so that a
-// profiler may stand in front of it). RONDO_NCCL_TWIN makes the second of the first. Enums have a type of their own, so
-// that they can hold whatever number a caller passes.
+// profiler may replace it). RONDO_NCCL_TWIN defines the second. Enums have a fixed underlying type, so that they can
+// hold any number that a caller passes.
 #pragma once
 
 #include <climits>
@@ -32,7 +32,7 @@ typedef enum : int {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
   ncclInProgress = 7,
-  ncclTimeout = 8,  // 2.30.3: before, 8 was ncclNumResults
+  ncclTimeout = 8,  // since 2.30.3; earlier 8 was ncclNumResults
   ncclNumResults = 9
 } ncclResult_t;
 
@@ -58,7 +58,7 @@ typedef enum : int {
   ncclMax = 2,
   ncclMin = 3,
   ncclAvg = 4,
-  ncclNumOps = 5,  // handles of ncclRedOpCreatePreMulSum begin here
+  ncclNumOps = 5,  // first handle of ncclRedOpCreatePreMulSum
   ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
@@ -74,7 +74,7 @@ typedef enum : int {
 typedef enum : int { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncclEncryptionMode_t;
 
 #define NCCL_API_MAGIC 0xcafebeef
-#define NCCL_SIM_MAGIC 0x74685283  // not a name of NVIDIA's header, which writes the number
+#define NCCL_SIM_MAGIC 0x74685283  // NVIDIA's header has the number without a name
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR nullptr
 #define NCCL_SPLIT_NOCOLOR (-1)
@@ -89,7 +89,7 @@ typedef enum : int { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
 
-// size, magic and version say what the caller knows of the rest; config.cc has the table of versions.
+// size, magic and version define the fields that the caller has; config.cc has the table of versions.
 typedef struct {
   size_t size;
   unsigned int magic;
@@ -170,7 +170,7 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
-// Of the device API: what its host functions take and give by value, and what can be asked without a device.
+// Device API: structs of its host functions, and functions that need no device.
 typedef struct ncclTeam {
   int nRanks, rank, stride;
 } ncclTeam_t;
@@ -203,7 +203,7 @@ typedef struct {
   ncclGinType_t ginType;
   int nLsaTeams;
   bool hostRmaSupport;
-  ncclGinType_t railedGinType;  // the last field of 2.30.7
+  ncclGinType_t railedGinType;  // last field of 2.30.7
   uint64_t commHash;
   int ginMinStride;
   ncclGinConnectionType_t ginConnectionType;
@@ -216,7 +216,7 @@ typedef struct {
 
 }  // extern "C"
 
-// X(result, name, parameters): every function but ncclResetDebugInitInternal, which has one name only.
+// X(result, name, parameters): every function except ncclResetDebugInitInternal, which has only one name.
 #define RONDO_NCCL_FUNCTIONS(X)                                                                                        \
   X(ncclResult_t, GetVersion, (int* version))                                                                          \
   X(const char*, GetErrorString, (ncclResult_t result))                                                                \
@@ -373,6 +373,6 @@ RONDO_NCCL_FUNCTIONS(RONDO_NCCL_DECLARE)
 __attribute__((visibility("default"))) void ncclResetDebugInitInternal();
 }
 
-// Stands in the file that defines pnccl##name.
+// Use it in the file that defines pnccl##name.
 #define RONDO_NCCL_TWIN(name) \
   extern "C" __attribute__((weak, alias("pnccl" #name), visibility("default"))) decltype(pnccl##name) nccl##name;

@@ -1,4 +1,4 @@
-// Collectives, messages and reduction operators: each entry point is one Request.
+// Collectives, messages and reduction operators: each entry point builds one Request.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// The device API and one-sided operations, which need GPU memory: refused, each with what to do instead. Teams are
-// arithmetic on ranks, so they are answered.
+// The device API and one-sided operations need GPU memory. They are refused with a remedy. Functions on teams are rank
+// arithmetic, so they work.
 #include <string>
 
 #include "nccl/abi.h"
@@ -24,7 +24,7 @@ ncclResult_t no_one_sided(const char* name, ncclComm_t handle) {
       comm->get());
 }
 
-// Without a made communicator there is no team: {0, 0, 0}, and ncclGetLastError says why.
+// Without a finished communicator there is no team: returns {0, 0, 0}, and ncclGetLastError has the reason.
 ncclTeam_t team_of(ncclComm_t handle, bool whole) {
   auto comm = find_comm(handle);
   Communicator* inner = comm.ok() ? (*comm)->inner() : nullptr;
@@ -35,7 +35,7 @@ ncclTeam_t team_of(ncclComm_t handle, bool whole) {
   return whole ? ncclTeam_t{inner->size(), inner->rank(), 1} : ncclTeam_t{1, 0, 1};
 }
 
-// The rank in the world of `rank` of a team that the caller is in.
+// World rank of `rank` in a team of the caller.
 int world_rank(ncclComm_t handle, ncclTeam_t team, int rank) {
   return team_of(handle, true).rank + (rank - team.rank) * team.stride;
 }
@@ -56,7 +56,7 @@ ncclResult_t pncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaSt
   return no_one_sided("ncclWaitSignal", comm);
 }
 
-// No rank can load or store another one's device memory: every rank is a team of its own there.
+// No rank can load or store another rank's device memory, so each rank is its own team.
 ncclTeam_t pncclTeamWorld(ncclComm_t comm) { return team_of(comm, true); }
 ncclTeam_t pncclTeamLsa(ncclComm_t comm) { return team_of(comm, false); }
 ncclTeam_t pncclTeamRail(ncclComm_t comm) { return team_of(comm, true); }
@@ -102,7 +102,7 @@ ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclG
                                               ncclDevResourceRequirements_t*) {
   return no_device_api("ncclGinBarrierCreateRequirement");
 }
-// Slots are of 8 bytes: pure arithmetic, the same for every library.
+// Slots have 8 bytes: pure arithmetic, the same for every library.
 int pncclLLA2ACalcSlots(int max_elems, int max_elem_bytes) { return max_elems * ((max_elem_bytes + 7) / 8); }
 ncclResult_t pncclLLA2ACreateRequirement(int, int, ncclLLA2AHandle_t*, ncclDevResourceRequirements_t*) {
   return no_device_api("ncclLLA2ACreateRequirement");

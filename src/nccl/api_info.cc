@@ -1,4 +1,4 @@
-// Versions, errors and logs, groups, and what a communicator can be asked.
+// Versions, errors and logs, groups, and queries of a communicator.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace rondo::nccl {
 namespace {
 
-// A number that the communicator knows once it is made.
+// Returns a number that is known once the communicator is made.
 template <class Read>
 ncclResult_t ask(ncclComm_t handle, int* to, const char* name, Read&& read) {
   auto comm = find_comm(handle);
@@ -29,11 +29,11 @@ Status read_properties(Comm& comm, ncclCommProperties_t* to) {
   if (to->magic != NCCL_API_MAGIC || to->size < kPrefixBytes)
     return bad_argument("properties: begin with NCCL_COMM_PROPERTIES_INITIALIZER");
   if (comm.inner() == nullptr) return comm.ready();
-  ncclCommProperties_t all = {};  // host memory: nothing of a device is supported
+  ncclCommProperties_t all = {};  // host memory: no device features
   all.rank = comm.inner()->rank();
   all.nRanks = comm.inner()->size();
   all.cudaDev = all.nvmlDev = comm.device;
-  all.nLsaTeams = comm.inner()->size();  // no rank's device memory can be reached by another one
+  all.nLsaTeams = comm.inner()->size();  // no rank can reach another rank's device memory
   all.commHash = comm.hash;
   const size_t known = std::min(to->size, sizeof all);
   std::memcpy(reinterpret_cast<std::byte*>(to) + kPrefixBytes, reinterpret_cast<const std::byte*>(&all) + kPrefixBytes,
@@ -45,7 +45,7 @@ Status set_suspended(Comm& comm, bool suspend, int flags) {
   if (suspend && flags != NCCL_SUSPEND_MEM)
     return bad_argument(fmt::format("flags is {}: expected NCCL_SUSPEND_MEM", flags));
   RONDO_TRY(comm.ready());
-  // There is no device memory to release or to take back: only the state is kept.
+  // There is no device memory to release or to take back: only the state changes.
   if (comm.suspended.exchange(suspend) == suspend)
     return bad_usage(suspend ? "the communicator is suspended already" : "the communicator is not suspended");
   return {};
@@ -110,8 +110,8 @@ ncclResult_t pncclCommResume(ncclComm_t handle) {
   return report(set_suspended(**comm, false, 0), comm->get());
 }
 
-// All of them are about GPU memory, of which a communicator of host memory has none. What connections take is given back
-// with the communicator and not before.
+// All statistics are about GPU memory. A communicator of host memory has none. Memory of connections is freed only with
+// the communicator.
 ncclResult_t pncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
@@ -150,7 +150,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
   return report(s);
 }
 
-constexpr size_t kLeastPskBytes = 32;  // NCCL's
+constexpr size_t kLeastPskBytes = 32;  // as in NCCL
 
 ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config) {
   if (config == nullptr) return report(null_argument("config"));

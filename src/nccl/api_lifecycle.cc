@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostRanks = 65535;
 
-// With NCCL_COMM_ID all ranks meet at a place that everybody knows, and rank 0 listens there.
+// With NCCL_COMM_ID all ranks meet at that address, and rank 0 listens there.
 Expected<UniqueId> id_at_place(bool open) {
   return Communicator::unique_id_at(process().environment().comm_id, "NCCL_COMM_ID", open);
 }
@@ -29,7 +29,7 @@ Status init_rank(ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, 
   process().announce();
   auto comm = Comm::create(std::move(own));
   comm->hash = hash_of_id(id);
-  publish(out, comm->handle);  // already now, so that another thread can abort the making
+  publish(out, comm->handle);  // before it is made, so that another thread can abort the creation
   const auto run = [comm, nranks, id, rank]() -> Status {
     UniqueId meet = rondo_id(id);
     if (!process().environment().comm_id.empty()) {
@@ -60,7 +60,7 @@ ncclResult_t reported_init(ncclComm_t* out, int nranks, const ncclUniqueId& id, 
 Status init_all(ncclComm_t* out, int ndev, const int* devices) {
   if (out == nullptr) return null_argument("comm");
   if (ndev < 1 || ndev > kMostRanks) return bad_argument(fmt::format("ndev is {}: expected 1 to {}", ndev, kMostRanks));
-  // Ranks of one device, or of none, are fine here; what is no number of a device is a mistake all the same.
+  // Several ranks on one device, or on none, are allowed. Negative device numbers are errors anyway.
   for (int i = 0; devices != nullptr && i < ndev; ++i)
     if (devices[i] < 0) return bad_argument(fmt::format("devlist[{}] is {}", i, devices[i]));
   process().announce();
@@ -91,7 +91,7 @@ Status finalize(const std::shared_ptr<Comm>& comm) {
                                  }});
 }
 
-// A forked child drops its copy of a handle, and leaves what is its parent's alone.
+// A forked child drops its copy of a handle and does not touch its parent's communicator.
 bool drop_of_parent(ncclComm_t handle) {
   const std::shared_ptr<Comm> comm = process().find(handle);
   if (comm == nullptr || comm->made_here) return false;
@@ -99,7 +99,7 @@ bool drop_of_parent(ncclComm_t handle) {
   return true;
 }
 
-// Waits for this rank's own work only: other ranks, in this thread too, may end theirs later.
+// Waits only for this rank's work. Other ranks, also in this thread, may end theirs later.
 void destroy(const std::shared_ptr<Comm>& comm) {
   comm->wait_for_job();
   Communicator* inner = comm->inner();
@@ -130,7 +130,7 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
   return reported_init(comm, nranks, id, rank, config);
 }
 
-// One rendezvous serves every number of ranks: the first id's. The others' makers need not live on.
+// One rendezvous, the first id's, serves every number of ranks. The other ids are not used.
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int num_ids, ncclUniqueId* ids,
                                        ncclConfig_t* config) {
   if (ids == nullptr || num_ids < 1 || num_ids > nranks)
@@ -171,8 +171,8 @@ ncclResult_t pncclCommAbort(ncclComm_t handle) {
   return ncclSuccess;
 }
 
-// NCCL's own kernels would be stopped by a flag of this rank; rondo's abort tells the other ranks too, so they hear of
-// it even where they have not yet revoked theirs.
+// In NCCL a flag would stop this rank's own kernels. rondo's abort also informs the other ranks, even if they have not
+// revoked theirs yet.
 ncclResult_t pncclCommRevoke(ncclComm_t handle, int flags) {
   if (handle == nullptr) return ncclSuccess;
   auto comm = find_comm(handle);

@@ -1,7 +1,7 @@
-// Memory and buffers that NCCL wants to know of.
+// Memory allocation and buffer registration.
 //
-// Registering is one rank's business here, so nothing is exchanged and it changes nothing; it is checked and kept, so
-// that mistakes are noticed as with NCCL. Windows are device memory that kernels reach: there are none here.
+// Registration is local and changes nothing here. It is checked and kept, so that mistakes are reported as in NCCL.
+// Windows are device memory that kernels access: there are none here.
 #include "nccl/abi.h"
 #include "nccl/comm.h"
 #include "nccl/memory.h"
@@ -63,7 +63,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t handle, void*, size_t, ncclWindo
   return report(no_window("ncclCommWindowRegister"), comm->get());
 }
 
-// NULL is what ncclCommWindowRegister leaves behind here.
+// NULL is the result of ncclCommWindowRegister here.
 ncclResult_t pncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());

@@ -1,4 +1,4 @@
-// ncclParam*: NCCL's variables as this process has them, and what was ignored of them (kIgnoredKey).
+// ncclParam*: this process's NCCL variables, and the ignored ones (kIgnoredKey).
 #include <fmt/format.h>
 
 #include <charconv>
@@ -13,7 +13,7 @@
 namespace rondo::nccl {
 namespace {
 
-// A handle points at its key in kParameterKeys.
+// A handle points to its key in kParameterKeys.
 const char* key_of(ncclParamHandle_t handle) {
   for (const char* const* key = kParameterKeys; *key != nullptr; ++key)
     if (reinterpret_cast<const void*>(handle) == key) return *key;
@@ -26,7 +26,7 @@ const char* const* find_key(const char* name) {
   return nullptr;
 }
 
-// Empty when it is not set.
+// Empty if the variable is not set.
 std::string value_of(const char* key) {
   if (std::strcmp(key, kIgnoredKey) == 0) return process().environment().ignored_text();
   const char* value = std::getenv(key);

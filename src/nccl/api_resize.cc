@@ -1,6 +1,5 @@
-// Communicators made of communicators: ncclCommSplit, ncclCommShrink, ncclCommGrow.
-//
-// Each is collective and waits for the other ranks, so in a group each rank of this process gets a thread (Group).
+// Communicators from communicators: ncclCommSplit, ncclCommShrink, ncclCommGrow. All are collective and wait for the
+// other ranks, so in a group each rank of this process gets a thread (Group).
 #include <fmt/format.h>
 
 #include <cstring>
@@ -32,7 +31,7 @@ Expected<Config> config_of(const Comm& child) {
   return how;
 }
 
-// Of a revoked parent, whose ranks share nothing but the way to meet: they meet as after a failure, then split.
+// For a revoked parent, whose connections are closed: the ranks meet as after a failure, then split.
 Expected<std::unique_ptr<Communicator>> split_revoked(Communicator& parent, int colour, int key, const Config& how) {
   RONDO_TRY_ASSIGN(auto all, parent.shrink({}, how));
   if (all->size() != parent.size())
@@ -95,7 +94,7 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
     if (r < 0 || r >= inner->size() || r == inner->rank())
       return bad_argument(fmt::format("the list of excluded ranks names {}: {}", r,
                                       r == inner->rank() ? "the caller" : "there is no such rank"));
-  if (exclusion.flags == NCCL_SHRINK_ABORT) {  // what is under way ends now
+  if (exclusion.flags == NCCL_SHRINK_ABORT) {  // ends the running operations
     inner->abort();
     parent->wait_for_job();
   } else if (parent->async_error().code() == StatusCode::kInProgress) {
@@ -116,7 +115,7 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
   return Group::mine().add(Setup{child, parent, out, run});
 }
 
-// The id stands with whichever rank asked for it (ncclCommGetUniqueId); rondo's grow wants it from rank 0.
+// Any rank may have the id from ncclCommGetUniqueId, but rondo's grow needs it on rank 0.
 Expected<UniqueId> shared_id(Comm& comm, const std::optional<UniqueId>& mine) {
   struct Offer {
     uint8_t has;
@@ -136,7 +135,7 @@ uint64_t hash_of(const UniqueId& id) {
   return hash_of_id(same);
 }
 
-// A rank of the old communicator: it keeps its rank.
+// For a rank of the old communicator. It keeps its rank.
 Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqueId* id, ncclComm_t* out,
                 const ncclConfig_t* config) {
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
@@ -181,7 +180,7 @@ Status grow_new(int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, c
   return Group::mine().add(Setup{child, nullptr, out, run});
 }
 
-// Ends an entry point that may stand in a group.
+// Ends an entry point that may be in a group.
 ncclResult_t finish(const Status& s, Comm* comm) {
   if (!s.ok() && s.code() != StatusCode::kInProgress) (void)Group::mine().fail(s);
   return report(s, comm);

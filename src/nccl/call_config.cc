@@ -18,7 +18,7 @@ namespace rondo::nccl {
 namespace {
 
 constexpr size_t kLeastBytes = offsetof(ncclCollConfig_t, launchCompletionEvent);  // the struct of 2.31
-constexpr size_t kMostOptions = 1024;                                              // a longer list goes round
+constexpr size_t kMostOptions = 1024;                                              // a longer list is a cycle
 
 Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
   const auto promise = [&](const char* name, uint32_t bit) -> Status {
@@ -74,7 +74,8 @@ Status check_range(const char* name, int value, int least, int most) {
   return bad_argument(fmt::format("config.{} is {}: expected {} to {}, or unset", name, value, least, most));
 }
 
-// NCCL names a family, or one member of it: "ring", "ring_ll128". What rondo has no equivalent for is known, and empty.
+// NCCL's name of a family or of a member: "ring", "ring_ll128". Empty for known families without an equivalent in
+// rondo. nullopt for unknown names.
 std::optional<std::string_view> nccl_family(std::string_view name) {
   for (const std::string_view family : {"ring", "tree"})
     if (name == family || name.starts_with(std::string(family) + "_")) return family;
@@ -105,7 +106,7 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& c) {
   if (c.algSelection != nullptr) own.selection = c.algSelection;
   own.force_selection = c.forceAlgSelection == 1;
   own.tag = c.userProfilerTag;
-  // The last field came in 2.32: a struct of 2.31 ends before it.
+  // The last field came with 2.32; a struct of 2.31 ends before it.
   if (c.size >= sizeof c && c.version >= 23200) own.launch_event = c.launchCompletionEvent;
   if (c.minCTAs != NCCL_CONFIG_UNDEF_INT) own.min_blocks = std::min(c.minCTAs, kMostBlocks);
   if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT) own.max_blocks = std::min(c.maxCTAs, kMostBlocks);

@@ -37,7 +37,7 @@ Status Comm::async_error() {
       if (!ended.ok()) process().log().warn(ended.to_string());
       if (!ended.ok() && failure_.ok()) failure_ = ended;
     }
-    if (revoked.load()) return {};  // quiet: what it ended was asked for
+    if (revoked.load()) return {};  // no error: the caller requested it
     if (!failure_.ok()) return failure_;
   }
   Communicator* made = inner();

@@ -1,5 +1,5 @@
-// Ids of a communicator, and hashes that name it: equal on all of its ranks, so that logs of several ranks can be read
-// together.
+// Ids and hashes of a communicator. The hashes are equal on all its ranks, so that logs of several ranks can be
+// matched.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace rondo::nccl {
 
 UniqueId rondo_id(const ncclUniqueId& id);
 uint64_t hash_of_id(const ncclUniqueId& id);
-/// The nth communicator that is made of a parent, with this colour.
+/// For the nth communicator made from a parent, with this colour.
 uint64_t hash_of_child(uint64_t parent, uint64_t nth, int colour);
 /// For ranks that are all in this call.
 uint64_t new_hash();

@@ -109,7 +109,7 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
 
 Expected<std::string> settings_of(const CommConfig& config) {
   std::string text;
-  if (config.version == 0) return text;  // there was none
+  if (config.version == 0) return text;  // there was no config
   auto add = [&](const char* key, const std::string& value) -> Status {
     RONDO_TRY_ASSIGN(const std::string stronger, read_setting(key));
     if (stronger.empty()) text += fmt::format("{} = {}\n", key, value);

@@ -1,7 +1,5 @@
-// What a caller's ncclConfig_t says, whatever version it was compiled with.
-//
-// The struct grew at its end and, twice, inside its padding: so a field counts when the caller's size holds it *and*
-// the caller's version knows it. Thread safety: values.
+// A caller's ncclConfig_t, of any version. The struct grew at its end and, twice, within its padding. Therefore a field
+// counts only if the caller's size contains it *and* the caller's version has it. Thread safety: values.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +10,22 @@
 
 namespace rondo::nccl {
 
-/// Thread blocks that a setting may ask for.
+/// Limit on the thread blocks of a setting.
 inline constexpr int kMostBlocks = 1024;
 
-/// Defaults where the caller said nothing. Fields that steer clusters of blocks, NICs or NVLink's switches are checked,
-/// and have no effect.
+/// The caller's values or the defaults. Fields for clusters of blocks, NICs and NVLink switches are checked but have no
+/// effect.
 struct CommConfig {
   unsigned version = 0;  // of the caller's header: 23203; 0: there was no config
   bool blocking = true;
   int min_ctas = 1;
   int max_ctas = 64;
-  bool most_given = false;  // maxCTAs was set: 64 of its own is no limit
-  bool no_blocks = false;  // CTAPolicy asks for none: copies and flags in streams, kernels for reductions alone
-  std::string name;  // commName, of our own: the caller's text may go
+  bool most_given = false;  // maxCTAs was set: the default 64 is not a limit
+  bool no_blocks = false;  // from CTAPolicy: copies and flags in streams, kernels only for reductions
+  std::string name;  // a copy of commName
 };
 
-/// One field of the struct, and which header brought it.
+/// One field of the struct, and the header version that added it.
 struct ConfigField {
   const char* name;
   size_t offset;
@@ -35,18 +33,18 @@ struct ConfigField {
   unsigned since;   // 21400
   int least, most;  // of ints
 };
-/// In the order of the struct; ends with a name of nullptr.
+/// In struct order; ends with a null name.
 extern const ConfigField kConfigFields[];
 
-/// `config` may be nullptr: the defaults. Errors: kInvalidArgument naming the field, the value and what is expected.
+/// `config` may be nullptr: the defaults. Errors: kInvalidArgument with the field, the value and the expected values.
 Expected<CommConfig> read_config(const ncclConfig_t* config);
 
-/// The lines of settings that it stands for: how many thread blocks a device kernel has, and whether there is one; what
-/// it leaves out too, since a child's config replaces its parent's. What rondo's own settings and NCCL_MIN_CTAS and
-/// NCCL_MAX_CTAS say of the same is stronger. Errors: those of read_setting.
+/// The settings lines of a config: the number of thread blocks of a device kernel, or no kernel. Defaults are written
+/// too, because a child's config replaces its parent's. rondo's own settings, NCCL_MIN_CTAS and NCCL_MAX_CTAS override
+/// them. Errors: as read_setting.
 Expected<std::string> settings_of(const CommConfig& config);
 
-/// The fields that the caller knows, everything else as if not set. Errors: kInvalidArgument (magic, size).
+/// The fields of the caller's version; all others are unset. Errors: kInvalidArgument (magic, size).
 Expected<ncclConfig_t> normalise(const ncclConfig_t* config);
 
 }  // namespace rondo::nccl

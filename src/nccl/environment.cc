@@ -11,7 +11,7 @@
 namespace rondo::nccl {
 namespace {
 
-// What a variable does to `env`; the sentence why it is ignored, or nothing.
+// Applies a variable to `env`. Returns the reason if it is ignored, else an empty string.
 using Obey = std::string (*)(std::string_view value, Environment& env);
 
 std::string obey_debug(std::string_view value, Environment& env) {
@@ -64,7 +64,7 @@ std::string note_shm_disable(std::string_view value, Environment&) {
   return value == "0" ? "" : "shared memory is the only way between the processes of a host here: it stays in use";
 }
 
-// Thread blocks of device kernels; of host memory there are none.
+// Thread blocks of device kernels. Host memory has none.
 std::string obey_ctas(std::string_view value, const char* key, Environment& env) {
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -122,7 +122,7 @@ Environment read_environment(const char* const* variables) {
     const size_t equals = std::min(entry.find('='), entry.size());
     const std::string_view name = entry.substr(0, equals);
     const std::string_view value = entry.substr(std::min(equals + 1, entry.size()));
-    if (value.empty()) continue;  // as not set
+    if (value.empty()) continue;  // the same as not set
     const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return name == r.name; });
     std::string why = row != std::end(kRows) ? row->obey(value, env) : "rondo has nothing that it could set";
     if (!why.empty()) env.ignored.push_back({std::string(name), std::move(why)});

@@ -1,7 +1,5 @@
-// The NCCL_* variables of a process: which of them rondo obeys, and what became of every other one that is set.
-//
-// A pure function of the variables; process.h reads it once. docs/nccl.md has the table for users.
-// Thread safety: values.
+// The NCCL_* variables of a process: the supported ones, and the reasons why others are ignored. A pure function of the
+// variables; process.h reads it once. docs/nccl.md has the table for users. Thread safety: values.
 #pragma once
 
 #include <functional>
@@ -25,11 +23,11 @@ struct Environment {
   std::string settings;  // lines for set_default_settings
   std::vector<IgnoredVariable> ignored;
 
-  /// Everything that was ignored in one line, for ncclParamGet's key kIgnoredKey; empty when nothing was.
+  /// All ignored variables in one line, for ncclParamGet's key kIgnoredKey. Empty if there are none.
   std::string ignored_text() const;
 };
 
-/// ncclParam*'s keys are the variables that are obeyed or noted, and this one.
+/// Keys of ncclParam*: the variables that rondo reads, and this one.
 inline constexpr const char* kIgnoredKey = "RONDO_NCCL_IGNORED";
 /// Ends with nullptr.
 extern const char* const kParameterKeys[];
@@ -39,7 +37,7 @@ Environment read_environment(const char* const* variables);
 
 /// NCCL's names are not case-sensitive.
 std::string lower(std::string_view text);
-/// The rondo algorithm that NCCL's name stands for ("Ring", "TREE"); empty when there is none.
+/// The rondo algorithm for NCCL's name ("Ring", "TREE"); empty if there is none.
 std::string_view algorithm_named(std::string_view nccl_name);
 
 }  // namespace rondo::nccl

@@ -23,7 +23,7 @@ Status run_operations(const std::vector<Operation>& operations) {
   return first.ok() ? ran : first;
 }
 
-// Each waits for other ranks, some of which may be here: so they run at the same time.
+// All wait for other ranks, and some of these may be in this process. Therefore they run concurrently.
 Status run_setups(const std::vector<Setup>& setups) {
   std::vector<Status> results(setups.size());
   std::deque<Thread> threads(setups.size());
@@ -46,7 +46,7 @@ Group& Group::mine() {
 }
 
 Status Group::fail(Status why) {
-  if (!open()) (void)take();  // a call of its own leaves nothing behind
+  if (!open()) (void)take();  // a single call leaves nothing behind
   else if (error_.ok()) error_ = why;
   return why;
 }
@@ -77,7 +77,7 @@ Status Group::add(Setup setup) {
   };
   if (!contents_.operations.empty())
     return refuse(bad_usage("the group has operations: communicators are made and ended in a group of their own"));
-  // A child may be of another kind than its parent, whose call this is.
+  // The call's mode is the parent's; the child's may differ.
   if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
   contents_.setups.push_back(std::move(setup));
   if (open()) return {};

@@ -1,14 +1,14 @@
-// Group: what a thread has called between ncclGroupStart and ncclGroupEnd. A single call is a group of one.
+// Group: the calls of a thread between ncclGroupStart and ncclGroupEnd. A single call is a group of one.
 //
 //     start  start  call  call  end        end
 //     |      '-- nested: counts only --'    |
-//     '-------------------------------------'-- nothing was wrong: everything runs, as one batch of rondo's
-//                                              a call was wrong: nothing runs, and end says it again
+//     '-------------------------------------'-- no error: all calls run, as one batch of rondo's
+//                                              an error in a call: nothing runs, and end returns the error again
 //
-// Communicators of one group are all blocking or all nonblocking (of a child that is made: its parent). Blocking: end
-// returns when everything is done. Nonblocking: end leaves a job behind and returns kInProgress. Making communicators
-// and using them does not go together in one group; those that are made get a thread each, since each waits for other
-// ranks. Thread safety: one per thread.
+// The communicators of a group must all be blocking or all nonblocking (for a new child: its parent). Blocking: end
+// returns when everything is done. Nonblocking: end starts a job and returns kInProgress. A group cannot both make
+// communicators and use them. New communicators get a thread each, because each waits for other ranks. Thread safety:
+// one per thread.
 #pragma once
 
 #include <functional>
@@ -21,33 +21,33 @@
 
 namespace rondo::nccl {
 
-/// Something that waits for other ranks: a communicator that is made, or a communicator's end.
+/// A task that waits for other ranks: making or ending a communicator.
 struct Setup {
   std::shared_ptr<Comm> made;    // nullptr: this rank gets none
   std::shared_ptr<Comm> parent;  // nullptr: none
-  ncclComm_t* out = nullptr;     // where made's handle stands; NULL again when it fails
+  ncclComm_t* out = nullptr;     // destination of made's handle; NULL again on failure
   std::function<Status()> run;
 };
 
 class Group {
  public:
-  /// This thread's.
+  /// This thread's group.
   static Group& mine();
 
   bool open() const { return depth_ > 0; }
-  /// The least version that a communicator's caller knows, of the group that ended last: what its error may be called.
+  /// The lowest version of the callers in the last group. It determines the error code.
   unsigned ended_version() const { return ended_version_; }
   void start() { ++depth_; }
   Status end();
-  /// As end, but what was called is dropped, and *forecast_us says how long it would have taken.
+  /// As end, but drops the calls and sets *forecast_us to their expected time.
   Status simulate(double* forecast_us);
 
-  /// Run at once (no open group), or put off. Errors are the call's own; they also end an open group.
+  /// Runs at once (no open group) or later. Errors are the call's own. They also end an open group.
   Status add(Expected<Operation> operation);
   Status add(Setup setup);
-  /// Runs on this thread when everything else of the group is done.
+  /// Runs on this thread after all other calls of the group.
   void add_last(std::function<void()> what);
-  /// A call inside of the group went wrong.
+  /// Reports an error of a call in the group.
   Status fail(Status why);
 
  private:

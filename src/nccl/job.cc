@@ -13,7 +13,7 @@ void Job::start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()
   Thread thread;
   const Status started = thread.start("a thread of a nonblocking call", [job, work = std::move(work)]() mutable {
     Status result = work();
-    work = nullptr;  // what it holds goes before anybody sees the end
+    work = nullptr;  // frees its captures before the end is visible
     job->finish(std::move(result));
   });
   if (started.ok()) thread.detach();
@@ -21,7 +21,7 @@ void Job::start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()
 }
 
 void Job::finish(Status result) {
-  std::vector<std::shared_ptr<Comm>> held;  // ended outside of the lock, where this thread is the last owner
+  std::vector<std::shared_ptr<Comm>> held;  // freed without the lock, because this thread may be the last owner
   const std::lock_guard guard(mutex_);
   result_ = std::move(result);
   done_ = true;

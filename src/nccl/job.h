@@ -1,6 +1,4 @@
-// Job: the work of one group that a nonblocking call left behind, on a thread of its own.
-//
-// Thread safety: any thread.
+// Job: the work of a group of nonblocking calls, on its own thread. Thread safety: any thread.
 #pragma once
 
 #include <condition_variable>
@@ -17,13 +15,13 @@ struct Comm;
 
 class Job {
  public:
-  /// Runs `work` on a new thread. comms: whom it works on; they are told of the job before it begins.
+  /// Runs `work` on a new thread. comms: its communicators. The job is stored in them before it begins.
   static void start(std::vector<std::shared_ptr<Comm>> comms, std::function<Status()> work);
 
-  /// True when it is done; *result then says how it ended.
+  /// Returns true when the job is done, with its result in *result.
   bool done(Status* result) const;
   void wait() const;
-  /// Whom it works on; empty when it is done.
+  /// Its communicators; empty when it is done.
   std::vector<std::shared_ptr<Comm>> comms() const;
 
  private:

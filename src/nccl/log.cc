@@ -39,7 +39,7 @@ std::string expand_file_name(std::string_view pattern) {
 
 namespace {
 
-// Through a link only if it is the user's own or the system's, as /dev/stdout is: names with %h and %p can be guessed.
+// Follows a link only if the user or the system owns it, as for /dev/stdout: names with %h and %p can be guessed.
 int open_log(const std::string& file) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
   const int fd = ::open(file.c_str(), kFlags | O_NOFOLLOW, 0644);
@@ -62,7 +62,7 @@ void Log::configure(LogLevel level, const std::string& file) {
       always(fmt::format("NCCL_DEBUG_FILE: cannot write {}: {}; the log goes to stderr", file, std::strerror(errno)));
     }
   }
-  // Another thread may be writing to the old one: it is left open. There are as many as calls of ncclResetDebugInit.
+  // The old file stays open, because another thread may be writing to it. Only ncclResetDebugInit adds files.
   fd_.store(fd);
 }
 
@@ -73,7 +73,7 @@ void Log::write(LogLevel level, std::string_view name, std::string_view text) {
   static const std::string host = host_name();
   const std::string line = fmt::format("{}:{}:{} rondo-nccl {}: {}\n", host, ::getpid(), ::gettid(), name, text);
   [[maybe_unused]] const ssize_t written =
-      ::write(fd_.load(), line.data(), line.size());  // a full disk is no error here
+      ::write(fd_.load(), line.data(), line.size());  // a full disk is not an error here
 }
 
 }  // namespace rondo::nccl

@@ -17,7 +17,7 @@ namespace rondo::nccl {
 
 namespace {
 
-// What ncclMemAlloc has given out on devices.
+// Device memory of ncclMemAlloc.
 struct OnDevices {
   std::mutex mutex;
   std::map<void*, cuda::DeviceMemory> memory;
@@ -33,7 +33,7 @@ bool has_device() {
   return d != nullptr && d->device_count(&count) == cuda::kSuccess && count > 0;
 }
 
-// The calling thread's context, or, as CUDA's runtime has it, that of device 0.
+// The calling thread's context or, as in CUDA's runtime, device 0's.
 Expected<cuda::PrimaryContext> make_current() {
   RONDO_TRY_ASSIGN(const cuda::Driver* d, cuda::need_driver());
   cuda::Context context = nullptr;
@@ -47,7 +47,7 @@ Expected<cuda::PrimaryContext> make_current() {
 }  // namespace
 
 Memory memory_of_process() {
-  const auto wish = read_setting("nccl_memory");  // its values are checked where communicators are made
+  const auto wish = read_setting("nccl_memory");  // its value is checked when communicators are made
   if (wish.ok() && *wish == "host") return Memory::kHost;
   return (wish.ok() && *wish == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
 }
@@ -69,7 +69,7 @@ Status check_place(const void* buffer, const char* name) {
   unsigned type = 0, managed = 0;
   if (d->pointer_attribute(&type, cuda::kPointerMemoryType, address) != cuda::kSuccess ||
       type != cuda::kMemoryTypeDevice)
-    return {};  // not known to CUDA: host memory
+    return {};  // unknown to CUDA: host memory
   if (d->pointer_attribute(&managed, cuda::kPointerIsManaged, address) == cuda::kSuccess && managed != 0) return {};
   return bad_usage(
       fmt::format("{} is device memory, but this communicator was made for host memory "

@@ -1,5 +1,5 @@
-# libnccl.so.2: the room nccl with all of rondo inside, as one shared library that shows NCCL's names alone. It is built
-# and installed in a folder of its own, so that nothing takes it for NVIDIA's by accident (docs/nccl.md).
+# libnccl.so.2: the room nccl and all of rondo as one shared library that exports only NCCL's names. It is built and
+# installed in a separate folder, so that nothing uses it by accident instead of NVIDIA's (docs/nccl.md).
 file(GLOB RONDO_NCCL_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/nccl/*.cc)
 add_library(rondo_nccl_objects OBJECT ${RONDO_NCCL_SOURCES})
 target_include_directories(rondo_nccl_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
@@ -12,7 +12,7 @@ target_link_libraries(rondo_nccl_objects PRIVATE rondo_options rondo_fmt Threads
 set_target_properties(rondo_nccl_objects PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden
                                                     VISIBILITY_INLINES_HIDDEN ON)
 
-# For tests, which look inside.
+# For tests of internals.
 add_library(rondo_nccl_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:rondo_nccl_objects>)
 target_link_libraries(rondo_nccl_internal PUBLIC rondo_internal)
 

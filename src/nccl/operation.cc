@@ -12,11 +12,11 @@
 namespace rondo::nccl {
 namespace {
 
-// NCCL gives the scale in the call's type, rondo takes it in the type of the sums.
+// NCCL passes the scale in the call's type, rondo in the type of the sums.
 void widen_scale(Dtype dtype, const void* from, std::byte (&to)[8]) {
   const auto widened = [&](const FloatFormat& format, size_t bytes) {
     uint32_t code = 0;
-    std::memcpy(&code, from, bytes);  // little-endian, as every host that rondo runs on
+    std::memcpy(&code, from, bytes);  // little-endian, like every supported host
     const float value = float_formats_internal::widen(code, format);
     std::memcpy(to, &value, sizeof value);
   };
@@ -31,7 +31,7 @@ void widen_scale(Dtype dtype, const void* from, std::byte (&to)[8]) {
 
 Dtype dtype_of(const Operation& o) { return static_cast<Dtype>(o.request.dtype); }
 
-// The options of one call with what they point to.
+// The options of one call and their storage.
 struct FilledOptions {
   CallOptions options;
   TypeRow row;
@@ -40,7 +40,7 @@ struct FilledOptions {
   FilledOptions(const Operation& o, bool check_only) {
     const Dtype dtype = dtype_of(o);
     if (o.op == Op::kPremulSum) {
-      // What lies on the device is read when the operation runs, and not before.
+      // A scale in device memory is read only when the operation runs.
       const bool on_device = o.premul.later != nullptr && place_of(*o.comm) == Memory::kCuda;
       if (o.premul.later == nullptr) widen_scale(dtype, o.premul.now, scale);
       else if (!check_only && !on_device) widen_scale(dtype, o.premul.later, scale);
@@ -86,7 +86,7 @@ Status call(const Operation& o, const CallOptions& options) {
   return Status(StatusCode::kInternal, "no such collective");
 }
 
-// A built-in operator, or one of this communicator's own.
+// Accepts a built-in operator or one of this communicator's own.
 Status take_operator(Operation* o) {
   const int op = o->request.op;
   if (op >= 0 && op < ncclNumOps) {
@@ -107,7 +107,7 @@ Status take_operator(Operation* o) {
   return {};
 }
 
-// Promises and accumulation types are refused by name: rondo's own text knows no vendor options.
+// Adds the vendor option to errors about promises and accumulation types: rondo's own text does not mention it.
 Status named(const Operation& o, Status s) {
   if (s.code() != StatusCode::kUnsupported || !o.config || (!o.config->accumulator && o.config->promises == 0))
     return s;
@@ -140,7 +140,7 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   if (o.config) {
     RONDO_TRY_ASSIGN(o.algorithm, choose_algorithm(*o.comm->inner(), *o.config, request.collective, request.count_elems,
                                                    dtype_of(o), o.op, request.root, filled.options));
-    if (o.config->accumulator || o.config->promises != 0) {  // what no plan can keep is noticed here, not in the group
+    if (o.config->accumulator || o.config->promises != 0) {  // refuse impossible promises here, not in the group
       auto us = o.comm->inner()->forecast_us(request.collective, request.count_elems, dtype_of(o), o.op, request.root,
                                              &filled.options);
       if (us.status().code() == StatusCode::kUnsupported) return named(o, us.status());
@@ -151,7 +151,7 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
 }
 
 Status issue(const Operation& o) {
-  // As in NCCL, collectives of no elements do nothing; ranks need not agree that they call one.
+  // As in NCCL, collectives without elements do nothing. Ranks need not agree on them.
   if (o.request.count_elems == 0) return {};
   const FilledOptions filled(o, false);
   return named(o, call(o, filled.options));

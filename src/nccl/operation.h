@@ -1,5 +1,4 @@
-// Operation: one collective or message as the caller gave it, and how it becomes a call of rondo's.
-//
+// Operation: one collective or message of the caller, and its conversion to a call of rondo.
 // Thread safety: values; issue() belongs to the thread that runs the group.
 #pragma once
 
@@ -30,18 +29,18 @@ struct Operation {
   std::shared_ptr<Comm> comm;
   Request request;
   Op op = Op::kSum;
-  PremulOperator premul;  // op kPremulSum: a copy, since the caller may destroy its operator at once
+  PremulOperator premul;  // for kPremulSum: a copy, because the caller may destroy the operator
   std::optional<CallConfig> config;
   std::string algorithm;  // empty: the planner's choice
 };
 
-/// `check`: also everything that issue() would find wrong with the arguments. Errors: kInvalidArgument, kUnsupported,
-/// the communicator's.
+/// `check`: also checks everything that issue() would refuse. Errors: kInvalidArgument, kUnsupported, the
+/// communicator's.
 Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, const ncclCollConfig_t* config,
                             bool check);
-/// Runs it; inside of rondo's group it is added to that.
+/// Runs it, or adds it to rondo's group if one is open.
 Status issue(const Operation& operation);
-/// What the planner expects, in microseconds; messages count as nothing.
+/// The planner's forecast in microseconds. Messages count as 0.
 Expected<double> forecast_us(const Operation& operation);
 
 }  // namespace rondo::nccl

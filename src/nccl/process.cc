@@ -17,7 +17,7 @@ namespace rondo::nccl {
 Process& process() {
   static Process* const the = [] {
     auto* made = new Process;
-    // Or a child might find the locks taken by a thread that it does not have.
+    // Otherwise a child may find the locks held by a thread that it does not have.
     pthread_atfork([] { process().lock(); }, [] { process().unlock(); }, [] { process().renew_locks(); });
     return made;
   }();
@@ -62,7 +62,7 @@ void Process::unlock() {
   handles_mutex_.unlock();
 }
 
-// A shared_mutex knows its owner by a thread number, which is another one in the child.
+// A shared_mutex identifies its owner by a thread id, which differs in the child.
 void Process::renew_locks() {
   std::construct_at(&mutex_);
   std::construct_at(&handles_mutex_);

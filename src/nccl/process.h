@@ -1,8 +1,8 @@
-// What is one per process: the communicators behind the handles, the NCCL_* variables, the log, ncclMemAlloc's memory.
+// Process-wide state: communicators by handle, NCCL_* variables, the log, ncclMemAlloc's memory.
 //
-// A handle is a number that is never used twice, so a handle of a communicator that is gone is an error and no crash.
-// The object is made at the first call and never destroyed: programs call NCCL from destructors of their own statics.
-// Thread safety: any thread.
+// A handle is a number that is never reused, so using the handle of a destroyed communicator is an error, not a crash.
+// The object is made at the first call and never destroyed, because programs call NCCL from destructors of static
+// objects. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -27,30 +27,30 @@ class Process {
   Process(const Process&) = delete;
 
   ncclComm_t add(const std::shared_ptr<Comm>& comm);
-  /// nullptr when there is none, or no more.
+  /// nullptr if it does not exist or was removed.
   std::shared_ptr<Comm> find(ncclComm_t handle) const;
   void remove(ncclComm_t handle);
 
   const Environment& environment() const { return environment_; }
   Log& log() { return log_; }
-  /// Reads the variables for the log anew (ncclResetDebugInit).
+  /// Reads the log's variables again (ncclResetDebugInit).
   void reset_log();
-  /// Says once which variables are ignored, and the version.
+  /// Logs once the version and the ignored variables.
   void announce();
-  /// What ncclGetVersion answers: RONDO_NCCL_VERSION or 2.32.3.
+  /// The result of ncclGetVersion: RONDO_NCCL_VERSION or 2.32.3.
   Expected<int> version() const;
 
   void note_error(const std::string& text);
   std::string last_error() const;
 
-  /// Numbers handles of reduction operators, for all communicators of the process: so none is valid on another one.
+  /// Numbers reduction operators process-wide, so that a handle is invalid on any other communicator.
   int next_operator();
 
   /// ncclMemAlloc, ncclMemFree (memory.cc).
   void own_memory(void* pointer, size_t bytes);
   bool disown_memory(void* pointer);
 
-  /// Around a fork.
+  /// Called around a fork.
   void lock();
   void unlock();
   void renew_locks();  // instead of unlock, in the child
@@ -60,7 +60,7 @@ class Process {
   Log log_;
   mutable std::shared_mutex handles_mutex_;
   std::unordered_map<uintptr_t, std::shared_ptr<Comm>> handles_;
-  uintptr_t next_handle_ = 0x1000;  // never NULL, and no number that a program would pass by mistake
+  uintptr_t next_handle_ = 0x1000;  // never NULL, and unlikely to be passed by mistake
   std::once_flag announced_;
   mutable std::mutex mutex_;
   std::string last_error_;

@@ -13,7 +13,7 @@ std::string& thread_error() {
   return text;
 }
 
-// The facts, and the code's remedy if it has one.
+// The message, and the code's remedy if there is one.
 std::string sentence_of(const Status& s) {
   std::string text(s.message());
   if (text.empty()) text = status_text(s.code());
@@ -28,7 +28,7 @@ ncclResult_t result_of(const Status& status, unsigned version) {
   switch (status.code()) {
     case StatusCode::kOk: return ncclSuccess;
     case StatusCode::kInvalidArgument: return ncclInvalidArgument;
-    case StatusCode::kUnauthorized: return ncclInvalidArgument;  // the id is another communicator's
+    case StatusCode::kUnauthorized: return ncclInvalidArgument;  // the id belongs to another communicator
     case StatusCode::kMismatch: return ncclInvalidUsage;
     case StatusCode::kUnsupported: return ncclInvalidUsage;
     case StatusCode::kTimeout: return version >= kVersionWithTimeout ? ncclTimeout : ncclRemoteError;

@@ -1,7 +1,5 @@
-// How rondo's Status becomes a ncclResult_t, and where ncclGetLastError finds the sentence that belongs to it.
-//
-// Errors of this room are Statuses too: kInvalidArgument where NCCL says InvalidArgument, kUnsupported where it says
-// InvalidUsage. Thread safety: any thread.
+// Converts a Status to a ncclResult_t, and stores the error text for ncclGetLastError. Errors of this room are Statuses
+// too: kInvalidArgument for NCCL's InvalidArgument, kUnsupported for InvalidUsage. Thread safety: any thread.
 #pragma once
 
 #include <string>
@@ -14,12 +12,12 @@ namespace rondo::nccl {
 
 struct Comm;
 
-/// The first version whose callers know ncclTimeout; to older ones 8 is the number of results.
+/// The first version with ncclTimeout. For older callers 8 is the number of results.
 inline constexpr unsigned kVersionWithTimeout = 23003;
 
-/// `version`: what the caller's config said, 0 where there is none.
+/// `version`: from the caller's config, 0 without one.
 ncclResult_t result_of(const Status& status, unsigned version);
-/// "invalid argument", in our own words; never nullptr.
+/// A text such as "invalid argument"; never nullptr.
 const char* result_text(ncclResult_t result);
 
 Status bad_argument(std::string text);
@@ -27,14 +25,14 @@ Status bad_usage(std::string text);
 /// "name is a null pointer"
 Status null_argument(std::string_view name);
 
-/// Notes the error's sentence for ncclGetLastError, of `comm` if there is one, logs it, and returns the result code.
-/// All entry points end with it.
+/// Stores the error's text for ncclGetLastError (of `comm` if there is one), logs it, and returns the result code. All
+/// entry points end with it.
 ncclResult_t report(const Status& status, Comm* comm = nullptr);
-/// The same of a call on several communicators, or on one that is not there yet.
+/// The same for a call on several communicators, or on one that does not exist yet.
 ncclResult_t report(const Status& status, unsigned version);
-/// The same of an error that was asked for: it is not new, so it is not logged.
+/// The same for an error that the caller requested: it is not logged again.
 ncclResult_t report_again(const Status& status, Comm* comm);
-/// Of `comm`; nullptr: of this thread, or else the process's last one. Valid until this thread asks again.
+/// The last error of `comm`; for nullptr of this thread, or else of the process. Valid until this thread calls again.
 const char* last_error(Comm* comm);
 
 }  // namespace rondo::nccl
