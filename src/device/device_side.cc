@@ -72,7 +72,7 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
   const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no waiting kernel
   world.engine =
       alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
-  world.engine_reason = alone ? "one rank: nobody to wait for" : choice.reason;
+  world.engine_reason = alone ? "one rank: no kernel has to wait" : choice.reason;
   return world;
 }
 

@@ -148,7 +148,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   constexpr uint64_t kNear = 1000;  // another shape's fingerprint is this near once in 8000 times
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
     text +=
-        fmt::format(": of #{}, an equal call. The two ranks have not made the same calls since then", op.mismatch_at);
+        fmt::format(": of #{}, an equal call. The two ranks have made different calls since then", op.mismatch_at);
   if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
   return disagreement(op.sequence, std::move(text));
 }
@@ -223,7 +223,7 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
 std::string OperationQueue::blocked_on(const Operation& op) const {
   std::string otherwise = "it has not started";
   if (op.lanes_left == 0 && !op.lent.empty())
-    return fmt::format("it has done its part, but {} has not taken all that it sends",
+    return fmt::format("it has done its part, but {} has not taken all of its messages",
                        op.lent.front().loan != nullptr ? "the network" : "a rank of this host");
   const Program& p = *op.program;
   for (uint32_t lane = 0; lane < p.lanes.size() && op.started; ++lane) {
@@ -236,7 +236,7 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
       return fmt::format("it waits for data from {} in {}", list_peers(l.peers), where);
     if (l.state == FlightLane::State::kRoom)
       return fmt::format("it waits for room at {} in {}", list_peers(l.peers), where);
-    otherwise = (l.state == FlightLane::State::kOrder ? "it waits for another lane in " : "it stands in ") + where;
+    otherwise = (l.state == FlightLane::State::kOrder ? "it waits for another lane in " : "it is in ") + where;
   }
   return otherwise;
 }
@@ -294,7 +294,7 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     if (!room.empty()) text += fmt::format("; rank {} waits for room at {}{}", r, list_peers(room), in);
     if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who_is_late reports late ranks
     text += fmt::format("; rank {} {}", r,
-                        finished >= op.sequence ? "has finished it" : "is under way, and waits for nobody");
+                        finished >= op.sequence ? "has finished it" : "runs it and waits for no rank");
   }
   return text;
 }
@@ -304,7 +304,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
   if (is_point_to_point(op.program)) {
     PairBoard* board = transport_.pair_board(mine.root);
     const bool sends = mine.collective == Collective::kSend;
-    if (board == nullptr) return fmt::format("; nothing is heard of rank {}", mine.root);
+    if (board == nullptr) return fmt::format("; no response from rank {}", mine.root);
     if (board->find(sends ? Collective::kRecv : Collective::kSend, rank_, op.sequence))
       return "; both ranks have called it";
     return fmt::format("; rank {} has not called {} rank {} (call {} of this pair)", mine.root,
@@ -324,7 +324,7 @@ std::string OperationQueue::who_is_late(const Operation& op) {
                                             board->last_finished() >= last ? "finished" : "under way")
                               : "none");
   }
-  if (!silent.empty()) late += fmt::format("; nothing is heard of {}", list_peers(silent));
+  if (!silent.empty()) late += fmt::format("; no response from {}", list_peers(silent));
   return late.empty() ? "; all ranks have called it" : late;
 }
 

@@ -125,7 +125,7 @@ Status FlightWatch::add(Tracing& tracing) {
     return Status(
         StatusCode::kInvalidArgument,
         fmt::format("RONDO_FLIGHT_SIGNAL was signal {} when this process made its first communicator and is {} "
-                    "now: there is one for all",
+                    "now: a process has only one",
                     r.watcher->signal(), signal));
   }
   r.watcher->add(tracing);

@@ -36,7 +36,7 @@ Status make_directory(const std::string& directory) {
   if (directory.empty()) return Status(StatusCode::kInvalidArgument, "directory is empty");
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return Status(StatusCode::kSystem, fmt::format("{} cannot be made: {}", directory, error.message()));
+  if (error) return Status(StatusCode::kSystem, fmt::format("cannot make {}: {}", directory, error.message()));
   return {};
 }
 
@@ -61,7 +61,7 @@ Expected<TraceSettings> read_trace_settings() {
       if (name == known.name) s.flight_signal = known.number;
     if (s.flight_signal == 0) return bad("RONDO_FLIGHT_SIGNAL", value, "USR1, USR2, HUP, QUIT, WINCH or URG");
     if (s.flight_directory.empty())
-      return bad("RONDO_FLIGHT_SIGNAL", value, "RONDO_FLIGHT_DIR beside it, the folder to write to");
+      return bad("RONDO_FLIGHT_SIGNAL", value, "RONDO_FLIGHT_DIR too, the folder to write to");
   }
   return s;
 }
@@ -89,7 +89,7 @@ void Tracing::finish() {
 Status Tracing::start(const std::string& directory, uint64_t num_records) {
   if (trace_ != nullptr)
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("rank {} is traced already, into {}", queue_.rank(), directory_));
+                  fmt::format("rank {} is already traced to {}", queue_.rank(), directory_));
   RONDO_TRY(make_directory(directory));
   const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the id is set with the file
   const std::lock_guard lock(trace_mutex_);

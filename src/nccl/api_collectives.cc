@@ -25,7 +25,7 @@ Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residenc
   if (op == nullptr || scalar == nullptr) return null_argument(op == nullptr ? "op" : "scalar");
   RONDO_TRY(comm.usable());
   if (type < 0 || type >= kNumDtypes)
-    return bad_argument(fmt::format("datatype is {}, which is no element type", type));
+    return bad_argument(fmt::format("datatype is {}, which is not an element type", type));
   if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
     return bad_argument(
         fmt::format("residence is {}: expected ncclScalarDevice or ncclScalarHostImmediate", residence));
@@ -141,9 +141,10 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
   if (op >= 0 && op < ncclNumOps)
-    return report(bad_argument(fmt::format("op is {}: NCCL's own operators stay", static_cast<int>(op))), comm->get());
+    return report(bad_argument(fmt::format("op is {}: NCCL's own operators cannot be destroyed", static_cast<int>(op))),
+                  comm->get());
   if ((*comm)->operators.erase(op) == 0)
-    return report(bad_argument(fmt::format("op is {}: no operator of this communicator, or destroyed before",
+    return report(bad_argument(fmt::format("op is {}: not an operator of this communicator, or already destroyed",
                                            static_cast<int>(op))),
                   comm->get());
   return ncclSuccess;

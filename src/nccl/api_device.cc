@@ -10,18 +10,16 @@ namespace rondo::nccl {
 namespace {
 
 ncclResult_t no_device_api(const char* name) {
-  return report(bad_usage(std::string(name) +
-                          ": the device API needs GPU kernels that reach rondo's memory, which this "
-                          "release does not have; use the host API's collectives"));
+  return report(bad_usage(std::string(name) + ": this release does not support the device API, whose GPU kernels need "
+                                              "access to rondo's memory; use the host API's collectives"));
 }
 
 ncclResult_t no_one_sided(const char* name, ncclComm_t handle) {
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(comm.status());
-  return report(
-      bad_usage(std::string(name) + ": one-sided operations need windows of device memory, which this release "
-                                    "does not have; use ncclSend and ncclRecv"),
-      comm->get());
+  return report(bad_usage(std::string(name) + ": this release does not support one-sided operations, which need "
+                                              "windows of device memory; use ncclSend and ncclRecv"),
+                comm->get());
 }
 
 // Without a finished communicator there is no team: returns {0, 0, 0}, and ncclGetLastError has the reason.

@@ -47,7 +47,7 @@ Status set_suspended(Comm& comm, bool suspend, int flags) {
   RONDO_TRY(comm.ready());
   // There is no device memory to release or to take back: only the state changes.
   if (comm.suspended.exchange(suspend) == suspend)
-    return bad_usage(suspend ? "the communicator is suspended already" : "the communicator is not suspended");
+    return bad_usage(suspend ? "the communicator is already suspended" : "the communicator is not suspended");
   return {};
 }
 

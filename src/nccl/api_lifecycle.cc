@@ -82,11 +82,11 @@ Status init_all(ncclComm_t* out, int ndev, const int* devices) {
 
 Status finalize(const std::shared_ptr<Comm>& comm) {
   if (comm->revoked.load()) return bad_usage("the communicator was revoked: destroy it without ncclCommFinalize");
-  if (comm->finalized.load()) return bad_argument("the communicator was finalized before");
+  if (comm->finalized.load()) return bad_argument("the communicator was already finalized");
   RONDO_TRY(comm->ready());
   return Group::mine().add(Setup{nullptr, comm, nullptr, [comm]() -> Status {
                                    if (comm->finalized.exchange(true))
-                                     return bad_argument("the communicator was finalized before");
+                                     return bad_argument("the communicator was already finalized");
                                    return comm->inner()->finalize();
                                  }});
 }

@@ -13,8 +13,8 @@ namespace {
 
 Status no_window(const char* name) {
   return bad_usage(std::string(name) +
-                   ": windows are device memory that other ranks' kernels reach, which rondo does "
-                   "not offer; use collectives or ncclSend and ncclRecv, which need no window");
+                   ": rondo does not support windows, which give other ranks' kernels access to device memory; use "
+                   "collectives or ncclSend and ncclRecv");
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ ncclResult_t pncclCommDeregister(const ncclComm_t handle, void* registration) {
   if (!comm.ok()) return report(comm.status());
   if (registration == nullptr) return ncclSuccess;
   if ((*comm)->registrations.erase(registration) == 0)
-    return report(bad_argument("handle is none of this communicator's ncclCommRegister, or was given back before"),
+    return report(bad_argument("handle is not from this communicator's ncclCommRegister, or was already deregistered"),
                   comm->get());
   return ncclSuccess;
 }

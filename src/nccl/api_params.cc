@@ -36,7 +36,7 @@ std::string value_of(const char* key) {
 Expected<std::string> read(ncclParamHandle_t handle, const void* to) {
   if (to == nullptr) return null_argument("out");
   const char* key = key_of(handle);
-  if (key == nullptr) return bad_argument("the handle is none of ncclParamBind");
+  if (key == nullptr) return bad_argument("the handle is not from ncclParamBind");
   return value_of(key);
 }
 
@@ -48,7 +48,7 @@ ncclResult_t get_number(ncclParamHandle_t handle, Number* to) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size())
     return report(
-        bad_argument(fmt::format("{} is '{}': no number of {} bits", key_of(handle), *text, 8 * sizeof(Number))));
+        bad_argument(fmt::format("{} is '{}': not a number of {} bits", key_of(handle), *text, 8 * sizeof(Number))));
   *to = value;
   return ncclSuccess;
 }
@@ -62,7 +62,7 @@ ncclResult_t pncclParamBind(ncclParamHandle_t* handle, const char* key) {
   if (handle == nullptr || key == nullptr) return report(null_argument(handle == nullptr ? "out" : "key"));
   const char* const* found = find_key(key);
   if (found == nullptr)
-    return report(bad_argument(fmt::format("'{}' is no parameter (ncclParamGetAllParameterKeys lists them)", key)));
+    return report(bad_argument(fmt::format("'{}' is not a parameter (ncclParamGetAllParameterKeys lists them)", key)));
   *handle = reinterpret_cast<ncclParamHandle_t>(const_cast<const char**>(found));
   return ncclSuccess;
 }
@@ -98,7 +98,7 @@ ncclResult_t pncclParamGet(ncclParamHandle_t handle, void* value, int capacity, 
 
 ncclResult_t pncclParamGetParameter(const char* key, const char** value, int* length) {
   if (key == nullptr || value == nullptr) return report(null_argument(key == nullptr ? "key" : "value"));
-  if (find_key(key) == nullptr) return report(bad_argument(fmt::format("'{}' is no parameter", key)));
+  if (find_key(key) == nullptr) return report(bad_argument(fmt::format("'{}' is not a parameter", key)));
   thread_local std::string kept;
   kept = value_of(key);
   *value = kept.c_str();

@@ -85,7 +85,7 @@ Status shrink(const std::shared_ptr<Comm>& parent, const Exclusion& exclusion, n
     return bad_argument(
         fmt::format("shrinkFlags is {}: expected NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT", exclusion.flags));
   if (exclusion.num < 1 || exclusion.ranks == nullptr)
-    return bad_argument("the list of excluded ranks is empty: name those that shall not be in the new communicator");
+    return bad_argument("the list of excluded ranks is empty: list the ranks to leave out of the new communicator");
   RONDO_TRY_ASSIGN(CommConfig own, config_for_child(*parent, config));
   Communicator* inner = parent->inner();
   if (inner == nullptr) return parent->ready();
@@ -142,9 +142,9 @@ Status grow_old(const std::shared_ptr<Comm>& parent, int nranks, const ncclUniqu
   RONDO_TRY(parent->usable());
   if (nranks <= parent->inner()->size())
     return bad_argument(
-        fmt::format("nRanks is {}, but the communicator has {} already", nranks, parent->inner()->size()));
+        fmt::format("nRanks is {}, but the communicator already has {}", nranks, parent->inner()->size()));
   if (id != nullptr && !parent->id_pending)
-    return bad_usage("the unique id is not one of this communicator's ncclCommGetUniqueId, or was used before");
+    return bad_usage("the unique id is not from this communicator's ncclCommGetUniqueId, or was already used");
   auto child = Comm::create(std::move(own));
   child->device = parent->device;
   child->memory = parent->memory;
@@ -210,7 +210,7 @@ ncclResult_t pncclCommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
   if (id == nullptr) return report(null_argument("uniqueId"), comm->get());
   if (const rondo::Status s = (*comm)->usable(); !s.ok()) return report(s, comm->get());
   if ((*comm)->id_pending)
-    return report(bad_usage("an id of this communicator waits for its ncclCommGrow"), comm->get());
+    return report(bad_usage("ncclCommGrow has not used this communicator's previous id yet"), comm->get());
   auto made = rondo::Communicator::make_unique_id();
   if (!made.ok()) return report(made.status(), comm->get());
   std::memcpy(id->internal, made->bytes, sizeof id->internal);
@@ -225,8 +225,9 @@ ncclResult_t pncclCommGrow(ncclComm_t handle, int nranks, const ncclUniqueId* id
   auto comm = find_comm(handle);
   if (!comm.ok()) return finish(comm.status(), nullptr);
   if (rank != -1)
-    return finish(bad_argument(fmt::format("rank is {}: ranks of the old communicator keep theirs and pass -1", rank)),
-                  comm->get());
+    return finish(
+        bad_argument(fmt::format("rank is {}: ranks of the old communicator keep their ranks and pass -1", rank)),
+        comm->get());
   return finish(grow_old(*comm, nranks, id, larger, config), comm->get());
 }
 

@@ -33,7 +33,7 @@ Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
       if (name == nullptr) return null_argument("RONDO_NCCL_EXT_ACCUMULATION's string");
       to->accumulator = dtype_from_name(name);
       if (!to->accumulator)
-        return bad_argument(fmt::format("RONDO_NCCL_EXT_ACCUMULATION is '{}', which is no element type", name));
+        return bad_argument(fmt::format("RONDO_NCCL_EXT_ACCUMULATION is '{}', which is not an element type", name));
       return {};
     }
     case RONDO_NCCL_EXT_SAME_BITS_PER_RUN:
@@ -47,17 +47,16 @@ Status read_option(const ncclConfigExt_t& option, CallConfig* to) {
     case RONDO_NCCL_EXT_RANK_ORDER: return promise("RONDO_NCCL_EXT_RANK_ORDER", RONDO_PROMISE_RANK_ORDER);
     case RONDO_NCCL_EXT_TRACE_TAG: to->tag = reinterpret_cast<uintptr_t>(option.val.raw); return {};
     default:
-      return bad_usage(
-          fmt::format("config.ext asks for option {} of rondo, which this release does not have "
-                      "(rondo/nccl_ext.h lists them)",
-                      option.key.optionId));
+      return bad_usage(fmt::format(
+          "config.ext has option {} of rondo, which this release does not support (rondo/nccl_ext.h lists them)",
+          option.key.optionId));
   }
 }
 
 Status read_options(const ncclConfigExt_t* list, CallConfig* to) {
   std::set<std::pair<int, int>> seen;
   for (const ncclConfigExt_t* o = list; o != nullptr; o = o->next) {
-    if (seen.size() >= kMostOptions) return bad_argument("config.ext has no end: does the list go round?");
+    if (seen.size() >= kMostOptions) return bad_argument("config.ext has no end: is the list a cycle?");
     if (!seen.emplace(o->key.vendorId, o->key.optionId).second)
       return bad_argument(
           fmt::format("config.ext names option {} of vendor {:#x} twice", o->key.optionId, o->key.vendorId));
@@ -128,7 +127,7 @@ Expected<std::vector<std::string>> selected_algorithms(const std::string& select
     const auto own = all_algorithms();
     const auto family = nccl_family(name);
     const bool ours = std::any_of(own.begin(), own.end(), [&](const Algorithm& a) { return a.name == name; });
-    if (!ours && !family) return bad_argument(fmt::format("config.algSelection: '{}' is no algorithm", name));
+    if (!ours && !family) return bad_argument(fmt::format("config.algSelection: '{}' is not an algorithm", name));
     named.emplace_back(ours ? std::string_view(name) : *family);
   }
   std::erase_if(

@@ -49,8 +49,8 @@ Status Comm::ready() {
   const Status s = async_error();
   if (s.code() == StatusCode::kInProgress)
     return bad_argument(
-        "an earlier call on this communicator is under way: ask ncclCommGetAsyncError until it is no "
-        "longer ncclInProgress");
+        "an earlier call on this communicator is running: call ncclCommGetAsyncError until it does not return "
+        "ncclInProgress");
   return s;
 }
 
@@ -109,7 +109,7 @@ Expected<std::shared_ptr<Comm>> find_comm(ncclComm_t handle) {
     RONDO_TRY(comm->check_process());
     return comm;
   }
-  return bad_argument(fmt::format("comm {} is no communicator of this process, or was destroyed or aborted before",
+  return bad_argument(fmt::format("comm {} is not a communicator of this process, or was already destroyed or aborted",
                                   static_cast<const void*>(handle)));
 }
 

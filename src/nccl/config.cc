@@ -73,7 +73,7 @@ Expected<ncclConfig_t> normalise(const ncclConfig_t* config) {
   if (config->size < kPrefixBytes)
     return Status(
         StatusCode::kInvalidArgument,
-        fmt::format("config.size is {}: less than the {} bytes that every version has", config->size, kPrefixBytes));
+        fmt::format("config.size is {}: less than {} bytes, the minimum of all versions", config->size, kPrefixBytes));
   own.version = config->version;
   for (const ConfigField* f = kConfigFields; f->name != nullptr; ++f)
     if (f->since <= config->version && f->offset + f->bytes <= config->size)

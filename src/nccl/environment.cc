@@ -19,8 +19,8 @@ std::string obey_debug(std::string_view value, Environment& env) {
   if (v == "version") env.level = LogLevel::kVersion;
   else if (v == "warn") env.level = LogLevel::kWarn;
   else if (v == "info" || v == "trace" || v == "abort") env.level = LogLevel::kInfo;
-  else return fmt::format("'{}' is no level: expected VERSION, WARN or INFO", value);
-  return v == "trace" || v == "abort" ? "there is no such level here: it counts as INFO" : "";
+  else return fmt::format("'{}' is not a level: expected VERSION, WARN or INFO", value);
+  return v == "trace" || v == "abort" ? "rondo has no such level: it counts as INFO" : "";
 }
 
 std::string obey_debug_file(std::string_view value, Environment& env) {
@@ -41,7 +41,8 @@ std::string obey_interfaces(std::string_view value, Environment& env) {
 std::string obey_algorithm(std::string_view value, Environment& env) {
   const std::string_view name = algorithm_named(value);
   if (name.empty())
-    return fmt::format("'{}': only Ring and Tree have an equivalent here; RONDO_ALGO names rondo's own", value);
+    return fmt::format("'{}': only Ring and Tree have an equivalent here; use RONDO_ALGO for rondo's own algorithms",
+                       value);
   env.settings += fmt::format("algo = {}\n", name);
   return "";
 }
@@ -61,7 +62,7 @@ std::string obey_p2p_disable(std::string_view value, Environment& env) {
 }
 
 std::string note_shm_disable(std::string_view value, Environment&) {
-  return value == "0" ? "" : "shared memory is the only way between the processes of a host here: it stays in use";
+  return value == "0" ? "" : "rondo has only shared memory between the processes of a host: it stays in use";
 }
 
 // Thread blocks of device kernels. Host memory has none.
@@ -69,7 +70,7 @@ std::string obey_ctas(std::string_view value, const char* key, Environment& env)
   int number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || end != value.data() + value.size() || number < 1)
-    return fmt::format("'{}' is no number of thread blocks", value);
+    return fmt::format("'{}' is not a number of thread blocks", value);
   env.settings += fmt::format("{} = {}\n", key, std::min(number, kMostBlocks));
   return "";
 }
@@ -124,7 +125,7 @@ Environment read_environment(const char* const* variables) {
     const std::string_view value = entry.substr(std::min(equals + 1, entry.size()));
     if (value.empty()) continue;  // the same as not set
     const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return name == r.name; });
-    std::string why = row != std::end(kRows) ? row->obey(value, env) : "rondo has nothing that it could set";
+    std::string why = row != std::end(kRows) ? row->obey(value, env) : "rondo has no such setting";
     if (!why.empty()) env.ignored.push_back({std::string(name), std::move(why)});
   }
   return env;

@@ -54,7 +54,7 @@ Status Group::fail(Status why) {
 Status Group::join(const Comm& comm) {
   const Mode mode = comm.config.blocking ? Mode::kBlocking : Mode::kNonblocking;
   if (mode_ != Mode::kNone && mode_ != mode)
-    return bad_argument("the group has blocking and nonblocking communicators: all must be of one kind");
+    return bad_argument("the group has blocking and nonblocking communicators: use only one kind");
   mode_ = mode;
   return {};
 }
@@ -62,7 +62,7 @@ Status Group::join(const Comm& comm) {
 Status Group::add(Expected<Operation> operation) {
   if (!operation.ok()) return fail(operation.status());
   if (!contents_.setups.empty())
-    return fail(bad_usage("the group makes or ends communicators: operations belong into a group of their own"));
+    return fail(bad_usage("the group makes or ends communicators: put operations into a separate group"));
   if (Status s = join(*operation->comm); !s.ok()) return fail(s);
   contents_.operations.push_back(std::move(*operation));
   if (open()) return {};
@@ -76,7 +76,7 @@ Status Group::add(Setup setup) {
     return fail(std::move(why));
   };
   if (!contents_.operations.empty())
-    return refuse(bad_usage("the group has operations: communicators are made and ended in a group of their own"));
+    return refuse(bad_usage("the group has operations: make and end communicators in a separate group"));
   // The call's mode is the parent's; the child's may differ.
   if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
   contents_.setups.push_back(std::move(setup));

@@ -73,7 +73,7 @@ Status check_place(const void* buffer, const char* name) {
   if (d->pointer_attribute(&managed, cuda::kPointerIsManaged, address) == cuda::kSuccess && managed != 0) return {};
   return bad_usage(
       fmt::format("{} is device memory, but this communicator was made for host memory "
-                  "(RONDO_NCCL_MEMORY=host): leave that setting out",
+                  "(RONDO_NCCL_MEMORY=host): remove that setting",
                   name));
 }
 
@@ -106,7 +106,7 @@ Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
 
 Expected<void*> alloc_memory(size_t bytes) {
   constexpr size_t kPage = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
-  if (bytes > SIZE_MAX - kPage) return bad_argument(fmt::format("size is {}: more than there is", bytes));
+  if (bytes > SIZE_MAX - kPage) return bad_argument(fmt::format("size is {}: more than the address space", bytes));
   const size_t rounded = (bytes + kPage - 1) / kPage * kPage;
   if (memory_of_process() == Memory::kCuda) {
     RONDO_TRY_ASSIGN(const auto current, make_current());
@@ -134,7 +134,7 @@ Status free_memory(void* pointer) {
     if (on_devices().memory.erase(pointer) != 0) return {};
   }
   if (!process().disown_memory(pointer))
-    return bad_argument("the pointer is none of ncclMemAlloc, or was freed before");
+    return bad_argument("the pointer is not from ncclMemAlloc, or was already freed");
   std::free(pointer);
   return {};
 }

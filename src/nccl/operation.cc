@@ -96,11 +96,9 @@ Status take_operator(Operation* o) {
   const auto at = o->comm->operators.find(op);
   if (at == o->comm->operators.end())
     return bad_argument(
-        fmt::format("op is {}: neither one of NCCL's nor an operator that was created on this "
-                    "communicator and not yet destroyed",
-                    op));
+        fmt::format("op is {}: neither an operator of NCCL nor a live operator of this communicator", op));
   if (at->second.dtype != dtype_of(*o))
-    return bad_argument(fmt::format("op was created for {}, but the call is of {}", dtype_name(at->second.dtype),
+    return bad_argument(fmt::format("op was created for {}, but the call uses {}", dtype_name(at->second.dtype),
                                     dtype_name(dtype_of(*o))));
   o->op = Op::kPremulSum;
   o->premul = at->second;
@@ -111,7 +109,7 @@ Status take_operator(Operation* o) {
 Status named(const Operation& o, Status s) {
   if (s.code() != StatusCode::kUnsupported || !o.config || (!o.config->accumulator && o.config->promises == 0))
     return s;
-  return Status(s.code(), fmt::format("config.ext asks for what rondo cannot promise here: {}", s.message()));
+  return Status(s.code(), fmt::format("config.ext requires a promise that rondo cannot keep here: {}", s.message()));
 }
 
 }  // namespace
@@ -128,8 +126,8 @@ Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, 
   if (place_of(*o.comm) == Memory::kHost) {
     if (o.config && o.config->launch_event != nullptr)
       return bad_usage(
-          "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; "
-          "when the call (or its group) has returned, it is complete");
+          "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; the call "
+          "is complete when it (or its group) returns");
     RONDO_TRY(check_place(request.in, "sendbuff"));
     RONDO_TRY(check_place(request.out, "recvbuff"));
   }

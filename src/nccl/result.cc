@@ -45,17 +45,17 @@ ncclResult_t result_of(const Status& status, unsigned version) {
 const char* result_text(ncclResult_t result) {
   switch (result) {
     case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "a CUDA call failed (ncclGetLastError says which)";
-    case ncclSystemError: return "a system call failed or a limit was reached (ncclGetLastError says which)";
-    case ncclInternalError: return "an error inside of rondo: please report it with ncclGetLastError's text";
-    case ncclInvalidArgument: return "an argument is invalid (ncclGetLastError says which)";
-    case ncclInvalidUsage: return "the call is not possible here (ncclGetLastError says why)";
-    case ncclRemoteError: return "another rank was lost, aborted or did not come (ncclGetLastError names it)";
-    case ncclInProgress: return "the operation is under way";
-    case ncclTimeout: return "a deadline passed (ncclGetLastError names the rank that is late)";
+    case ncclUnhandledCudaError: return "a CUDA call failed (ncclGetLastError names it)";
+    case ncclSystemError: return "a system call failed or a limit was reached (ncclGetLastError names it)";
+    case ncclInternalError: return "an internal error of rondo: please report it with ncclGetLastError's text";
+    case ncclInvalidArgument: return "an argument is invalid (ncclGetLastError names it)";
+    case ncclInvalidUsage: return "the call is not possible here (ncclGetLastError gives the reason)";
+    case ncclRemoteError: return "another rank was lost, aborted or is missing (ncclGetLastError names it)";
+    case ncclInProgress: return "the operation is running";
+    case ncclTimeout: return "a deadline passed (ncclGetLastError names the late rank)";
     case ncclNumResults: break;
   }
-  return "no result code of this library";
+  return "not a result code of this library";
 }
 
 Status bad_argument(std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); }

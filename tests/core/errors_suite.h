@@ -354,7 +354,7 @@ TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
     // In a grid a rank asks its neighbours alone for their status pages, and rank 2 is none of rank 1's.
     const bool grid = GetParam() == World::kHosts && std::getenv("RONDO_FULL_MESH") != nullptr;
     EXPECT_TRUE(fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout,
-                           {"rank 1", grid ? "nothing is heard of rank 2" : "rank 2 has not called it"}));
+                           {"rank 1", grid ? "no response from rank 2" : "rank 2 has not called it"}));
     if (r == 1) comm.reset();
     told->add();
     EXPECT_TRUE(told->wait_at_least(3, 50));

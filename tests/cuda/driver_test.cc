@@ -42,7 +42,7 @@ TEST(CudaDriver, IsFound) {
 TEST(CudaDriver, WhyThereIsNone) {
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_CUDA", "0"}}), "CUDA is turned off (RONDO_CUDA=0)");
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_VERSION", "11080"}}),
-            "the NVIDIA driver is of CUDA 11.8, 12.0 is needed");
+            "the NVIDIA driver supports CUDA 11.8, but 12.0 is needed");
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_INIT", "100"}}),
             "cuInit: CUDA_ERROR_NO_DEVICE (100: no CUDA-capable device is detected)");
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kWhole}, {"RONDO_TEST_CUDA_INIT", "34"}}), "cuInit: CUDA error 34");
@@ -56,7 +56,7 @@ TEST(CudaDriver, MissingFunctionsAreNamed) {
   EXPECT_TRUE(text.ends_with("cuGraphRetainUserObject")) << text;
   EXPECT_EQ(text.find("cuInit"), std::string::npos) << text;
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kPart}, {"RONDO_TEST_CUDA_VERSION", "11040"}}),
-            "the NVIDIA driver is of CUDA 11.4, 12.0 is needed")
+            "the NVIDIA driver supports CUDA 11.4, but 12.0 is needed")
       << "an old driver lacks functions; its age is what matters";
 }
 

@@ -149,7 +149,7 @@ TEST(NcclGrow, OldRanksKeepTheirsAndNewOnesJoin) {
     expect_works(larger);
     EXPECT_TRUE(succeeds(ncclCommDestroy(larger)));
   });
-  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"used before"}, [&] {
+  EXPECT_TRUE(fails_with(ncclInvalidUsage, {"already used"}, [&] {
     ncclComm_t larger;
     return ncclCommGrow(old[1], 3, &id, -1, &larger, nullptr);
   }()));

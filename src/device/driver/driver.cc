@@ -52,7 +52,7 @@ std::string open_driver(Driver& table) {
   // Check the version first: it is the error that a user can fix.
   int version = 0;
   if (table.driver_version != nullptr && table.driver_version(&version) == kSuccess && version < kOldestVersion)
-    return fmt::format("the NVIDIA driver is of CUDA {}, {} is needed", version_text(version),
+    return fmt::format("the NVIDIA driver supports CUDA {}, but {} is needed", version_text(version),
                        version_text(kOldestVersion));
   if (!missing.empty()) return fmt::format("libcuda.so.1 lacks {}", missing);
   if (const Result r = table.init(0); r != kSuccess) return "cuInit: " + error_text(&table, r);
@@ -93,7 +93,7 @@ void set_driver(const Driver* table) { replacement().store(table, std::memory_or
 Status check(Result result, const char* what) {
   if (result == kSuccess) return {};
   std::string text = fmt::format("{}: {}", what, error_text(driver(), result));
-  if (result == kErrorNotInitialized) text += "; a process that was forked after CUDA was used cannot use it";
+  if (result == kErrorNotInitialized) text += "; a process forked after CUDA was used cannot use CUDA";
   return Status(result == kErrorOutOfMemory ? StatusCode::kExhausted : StatusCode::kSystem, std::move(text));
 }
 

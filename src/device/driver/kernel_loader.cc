@@ -90,11 +90,10 @@ Expected<cuda::Function> KernelLoader::find(std::string_view name) {
   static constexpr KernelImage kNone{"none", kNothing, {}};
   const KernelImage* const image = registry().any_image ? &kNone : find_image(name);
   if (image == nullptr)
-    return Status(
-        StatusCode::kUnsupported,
-        kernel_images().empty()
-            ? fmt::format("this build holds no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
-            : fmt::format("this build holds no kernel {}", name));
+    return Status(StatusCode::kUnsupported,
+                  kernel_images().empty()
+                      ? fmt::format("this build has no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
+                      : fmt::format("this build has no kernel {}", name));
   const cuda::Driver* d = cuda::driver();
   auto module = modules_.find(image->fatbin.data());
   if (module == modules_.end()) {

@@ -33,7 +33,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
   const cuda::Driver* d = cuda::driver();
   read_at_ns_ = monotonic_ns();
   const Status no_answer(StatusCode::kTimeout,
-                         "the device's clock could not be read: a kernel of one thread found no room");
+                         "cannot read the device's clock: a kernel of one thread could not start");
   if (launched_ && d->stream_query(stream_.get()) != cuda::kSuccess)  // the last kernel has not started yet
     return known_ ? Status() : no_answer;
   RONDO_TRY_ASSIGN(const cuda::Function kernel, kernels.find(kClockName));

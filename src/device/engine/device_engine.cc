@@ -123,10 +123,9 @@ Status DeviceEngine::check_buffer(std::string_view name, const void* ptr) const 
   const cuda::Result known =
       cuda::driver()->pointer_attribute(&type, cuda::kPointerMemoryType, reinterpret_cast<cuda::DevicePtr>(ptr));
   if (known == cuda::kSuccess) return {};  // device memory, or host memory that the device can access
-  return Status(
-      StatusCode::kInvalidArgument,
-      fmt::format("rank {}: {} is memory that CUDA does not know: this communicator's buffers lie on device {}", rank_,
-                  name, transport_.device()));
+  return Status(StatusCode::kInvalidArgument,
+                fmt::format("rank {}: {} is not CUDA memory: this communicator's buffers must be on device {}", rank_,
+                            name, transport_.device()));
 }
 
 Status DeviceEngine::reserve_scratch(uint64_t bytes) {

@@ -121,9 +121,9 @@ struct DeviceEngine::Launch {
     if (told.size() < 2 || !cuda::captures(stream())) return {};
     return Status(
         StatusCode::kUnsupported,
-        fmt::format("rank {}: {} calls of a captured group have each a launch_event of their own: one launch can "
-                    "record one",
-                    members[0].entry->engine->rank_, told.size()));
+        fmt::format(
+            "rank {}: {} calls of a captured group have different launch_events: one launch can record only one",
+            members[0].entry->engine->rank_, told.size()));
   }
 
   /// Memory for the records of traced calls. nullptr if no call is traced, or if allocation failed; that is only

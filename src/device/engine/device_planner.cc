@@ -141,7 +141,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
                               collective_name(request.collective), world_.resident_blocks));
   if (found.empty())
     return Status(StatusCode::kUnsupported,
-                  fmt::format("RONDO_PROTO={} serves no algorithm for this {} on devices", planner_.settings().protocol,
+                  fmt::format("RONDO_PROTO={} has no algorithm for this {} on devices", planner_.settings().protocol,
                               collective_name(request.collective)));
   const double whole = static_cast<double>(whole_elems(request.collective, request.count_elems, nranks_)) *
                        dtype_bytes(request.types().wire);

@@ -47,7 +47,7 @@ class DeviceEngine::Ports final : public PortIndex {
       if (i == most)
         return Status(
             StatusCode::kExhausted,
-            fmt::format("rank {}: the communicator has {} connections on its device, as many as it may", e_.rank_, i));
+            fmt::format("rank {}: the communicator has {} connections on its device, the maximum", e_.rank_, i));
       ends.push_back({key, readers, false});
       RONDO_TRY(e_.transport_.find_ends(key).status());
     }
@@ -130,11 +130,10 @@ Status DeviceEngine::compile_plan(DevicePlan& plan) {
 // separately.
 Status DeviceEngine::add_fallback(DevicePlan& plan) {
   if (entry_steps(*plan.program) == 0)
-    return Status(
-        StatusCode::kUnsupported,
-        fmt::format("{}: a direct algorithm whose buffers may be out of reach has one lane, which begins with "
-                    "credits to and from all ranks",
-                    plan.how.algorithm->name));
+    return Status(StatusCode::kUnsupported,
+                  fmt::format("{}: a direct algorithm whose buffers may be unreachable must have one lane, which "
+                              "begins with credits to and from all ranks",
+                              plan.how.algorithm->name));
   RONDO_TRY_ASSIGN(const auto found, device_planner_.fallbacks(plan.request, plan.how));
   Status refused;
   for (const DeviceCandidate& c : found) {  // as in plan()

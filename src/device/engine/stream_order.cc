@@ -73,9 +73,9 @@ class Play {
       for (size_t r = 0; r < programs_.size(); ++r)
         for (size_t lane = 0; lane < programs_[r]->lanes.size(); ++lane) moved |= step(r, lane);
       if (!moved)
-        return Status(StatusCode::kInternal, fmt::format("an algorithm needs more than {} messages under way in a "
-                                                         "connection",
-                                                         kStreamSlots));
+        return Status(
+            StatusCode::kInternal,
+            fmt::format("an algorithm needs more than {} outstanding messages in a connection", kStreamSlots));
     }
     return std::move(orders_);
   }

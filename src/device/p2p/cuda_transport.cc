@@ -29,7 +29,7 @@ Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_h
   if (num_slabs_ == DeviceBoard::kMaxSlabs)
     return Status(
         StatusCode::kExhausted,
-        fmt::format("rank {} has {} blocks of staging memory, as many as a communicator may", rank_, num_slabs_));
+        fmt::format("rank {} has {} blocks of staging memory, the maximum of a communicator", rank_, num_slabs_));
   const cuda::Driver* d = cuda::driver();
   bytes = round_up(bytes, kSlabBytes);
   RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(bytes));
@@ -55,8 +55,7 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
     if (on_host)
       return Status(StatusCode::kExhausted,
                     fmt::format("rank {}: the pinned memory for links through the host is used up "
-                                "({} MiB are left, {} are needed): fewer channels "
-                                "(RONDO_DEVICE_CHANNELS) need less",
+                                "({} MiB are left, {} are needed): use fewer channels (RONDO_DEVICE_CHANNELS)",
                                 rank_, rest.bytes >> 20, bytes >> 20));
     RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
   }
@@ -73,7 +72,7 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   auto& slabs = reached_[static_cast<size_t>(owner)];
   if (slab < slabs.size() && slabs[slab] != nullptr) return slabs[slab];
   const Status not_made(StatusCode::kInternal,
-                        fmt::format("rank {} names a block of memory that rank {} has not made", owner, owner));
+                        fmt::format("rank {} refers to a block of memory that rank {} has not made", owner, owner));
   if (slab >= DeviceBoard::kMaxSlabs) return not_made;
   if (slabs.size() <= slab) slabs.resize(slab + 1);
   const SlabEntry& entry = board_of(owner).slabs[slab];
@@ -103,9 +102,9 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
 Status CudaTransport::publish(uint64_t key, const Place* inbox, const Place* counters) {
   DeviceBoard& board = board_of(rank_);
   if (num_halves_ == board.max_halves)
-    return Status(StatusCode::kExhausted, fmt::format("rank {} has made {} connections on its device, as many as a "
-                                                      "communicator may",
-                                                      rank_, num_halves_));
+    return Status(StatusCode::kExhausted,
+                  fmt::format("rank {} has made {} connections on its device, the maximum of a communicator", rank_,
+                              num_halves_));
   HalfEntry& entry = board.halves()[num_halves_++];
   if (inbox != nullptr) {
     entry.slab = inbox->slab;
@@ -190,9 +189,9 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
   const HalfEntry* entry = find(reader, name);
   if (entry == nullptr && reader == rank_) {
     if (num_slots_ + count > board_of(rank_).max_slots)
-      return Status(StatusCode::kExhausted, fmt::format("rank {} has {} message slots for streams, as many as a "
-                                                        "communicator may",
-                                                        rank_, num_slots_));
+      return Status(
+          StatusCode::kExhausted,
+          fmt::format("rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_));
     RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
     Place flags;
     flags.slab = num_slots_;  // for a stream's half the second place holds the index of its flags
@@ -285,13 +284,13 @@ Status CudaTransport::register_memory(void* ptr, uint64_t bytes, const Gather& g
                                       const SharedRegions::Install& install) {
   Status own;
   if (is_allocated(ptr))
-    own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc, which all ranks reach already");
+    own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc, so all ranks can already access it");
   return regions_->add({"register", ptr, bytes, false, own}, gather, install);
 }
 
 Status CudaTransport::deregister_memory(void* ptr, const Gather& gather) {
   Status own;
-  if (is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc: it ends with free");
+  if (is_allocated(ptr)) own = Status(StatusCode::kInvalidArgument, "ptr was made by alloc: free it instead");
   return regions_->end({"deregister", ptr, 0, false, own}, gather);
 }
 

@@ -256,7 +256,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
     if (r != rank_ && maps) {
       if (const Status s = test_link(r); !s.ok()) {
         link.way = DeviceLink::Way::kHost;
-        link.reason = fmt::format("its memory cannot be written from here: {}", s.message());
+        link.reason = fmt::format("this rank cannot write its memory: {}", s.message());
       }
     }
     results[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
@@ -302,8 +302,8 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
       if (std::memcmp(expected, found, kTestBytes) != 0)
         return Status(
             StatusCode::kSystem,
-            fmt::format("rank {}: what rank {}'s device wrote into this rank's memory did not arrive, though the "
-                        "device says so: set RONDO_P2P=0, and see whether an IOMMU or PCIe ACS is on",
+            fmt::format("rank {}: data that rank {}'s device wrote to this rank's memory did not arrive, although the "
+                        "device reported success: set RONDO_P2P=0, and check if an IOMMU or PCIe ACS is on",
                         rank_, r));
     }
     for (const char ok : results) through_host_ |= ok == 0;
@@ -341,7 +341,7 @@ Status CudaTransport::test_link(Rank peer) {
   RONDO_TRY(cuda::upload(setup_.get(), at, pattern, kTestBytes));
   RONDO_TRY(cuda::check(d->memcpy_device_to_host(back, at, kTestBytes), "cuMemcpyDtoH"));
   if (std::memcmp(pattern, back, kTestBytes) != 0)
-    return Status(StatusCode::kSystem, "what is read back is not what was written");
+    return Status(StatusCode::kSystem, "the data read back differs from the data written");
   return {};
 }
 

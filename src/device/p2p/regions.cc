@@ -11,8 +11,8 @@ namespace rondo {
 namespace {
 
 constexpr std::string_view kLegacyRemedy =
-    "only memory of cuMemAlloc (cudaMalloc) can be, not managed, pinned or pooled memory, nor that of cuMemCreate (in "
-    "PyTorch set expandable_segments:False); or take memory of rondo_alloc";
+    "only memory of cuMemAlloc (cudaMalloc) can be shared, not managed, pinned or pooled memory, nor memory of "
+    "cuMemCreate (in PyTorch set expandable_segments:False); or use rondo_alloc";
 
 std::optional<uint64_t> attribute(cuda::DevicePtr ptr, int which) {
   uint64_t value = 0;
@@ -57,31 +57,30 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
   if (wanted.bytes == 0) return Status(StatusCode::kInvalidArgument, "bytes is 0");
   const auto ptr = reinterpret_cast<cuda::DevicePtr>(wanted.ptr);
   const auto type = attribute(ptr, cuda::kPointerMemoryType);
-  if (!type) return bad(StatusCode::kInvalidArgument, "is memory that CUDA does not know");
+  if (!type) return bad(StatusCode::kInvalidArgument, "is not CUDA memory");
   if (number_of(ptr) != kNowhere)
-    return bad(StatusCode::kInvalidArgument,
-               "is registered already: deregister it first, also when it was freed since");
+    return bad(StatusCode::kInvalidArgument, "is already registered: deregister it first, even if it was freed");
   offer->ptr = ptr;
   offer->bytes = wanted.bytes;
   if (world_.reach == Reach::kNothing || world_.reach == Reach::kAnything) return {};
   if (!is_legacy(ptr, world_.ordinal))
     return attribute(ptr, cuda::kPointerDeviceOrdinal) != static_cast<uint64_t>(world_.ordinal)
-               ? bad(StatusCode::kInvalidArgument, fmt::format("does not lie on device {}", world_.ordinal))
+               ? bad(StatusCode::kInvalidArgument, fmt::format("is not on device {}", world_.ordinal))
                : bad(StatusCode::kUnsupported, fmt::format("cannot be shared: {}", kLegacyRemedy));
   const cuda::Driver* d = cuda::driver();
   size_t size = 0;
   RONDO_TRY(cuda::check(d->mem_get_address_range(&offer->base, &size, ptr), "cuMemGetAddressRange"));
   if (wanted.bytes > size - (ptr - offer->base))
     return bad(StatusCode::kInvalidArgument,
-               fmt::format("and {} bytes reach beyond its allocation, which ends {} bytes behind ptr", wanted.bytes,
+               fmt::format("and {} bytes exceed its allocation, which ends {} bytes after ptr", wanted.bytes,
                            size - (ptr - offer->base)));
   offer->id = attribute(ptr, cuda::kPointerBufferId).value_or(0);
   if (world_.reach != Reach::kAgreed) return {};
   if (offer->region == kNowhere)
-    return Status(StatusCode::kExhausted,
-                  fmt::format("{} regions live, as many as a communicator may have: deregister some, or register whole "
-                              "allocations",
-                              kMaxRegions));
+    return Status(
+        StatusCode::kExhausted,
+        fmt::format("{} regions exist, the maximum of a communicator: deregister some, or register whole allocations",
+                    kMaxRegions));
   const bool others = std::count(world_.same_process.begin(), world_.same_process.end(), false) != 0;
   return others ? cuda::check(d->ipc_get_mem_handle(&offer->handle, offer->base), "cuIpcGetMemHandle") : Status();
 }
@@ -100,8 +99,8 @@ Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Offer&
     if (std::string_view(a.call) != b.call)
       return Status(StatusCode::kMismatch, fmt::format("rank 0 calls {}, rank {} calls {}", a.call, r, b.call));
     if (a.region != b.region)
-      return Status(StatusCode::kMismatch, fmt::format("{}: rank 0 means its region {}, rank {} its region {}", a.call,
-                                                       a.region, r, b.region));
+      return Status(StatusCode::kMismatch,
+                    fmt::format("{}: rank 0 uses its region {}, rank {} its region {}", a.call, a.region, r, b.region));
     if (a.equal_bytes != b.equal_bytes)
       return Status(StatusCode::kMismatch, fmt::format("{}: ranks disagree on the bytes: {} on rank 0, {} on rank {}",
                                                        a.call, a.equal_bytes, b.equal_bytes, r));

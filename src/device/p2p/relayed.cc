@@ -36,7 +36,7 @@ Expected<std::optional<CudaTransport::Ends>> CudaTransport::relayed_ends(const D
   const bool lines = form == ConnectionForm::kLines;
   if (relay == nullptr || (!lines && form != ConnectionForm::kRing))
     return Status(StatusCode::kInternal,
-                  fmt::format("rank {}: words and wide lines cannot be carried between hosts", rank_));
+                  fmt::format("rank {}: the LL and LL128 protocols cannot be used between hosts", rank_));
   ConnectionKey name = key;
   name.inline_only = lines;
   auto found = std::find_if(relayed_.begin(), relayed_.end(),
@@ -78,7 +78,8 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::relayed_slots
                                                                                  uint32_t count, uint64_t slot_bytes) {
   Relay* const relay = host_.relay();
   if (relay == nullptr)
-    return Status(StatusCode::kInternal, fmt::format("rank {}: nothing carries messages to other hosts", rank_));
+    return Status(StatusCode::kInternal,
+                  fmt::format("rank {}: the transport cannot send messages to other hosts", rank_));
   ConnectionKey name = key;
   name.reader = reader;
   name.inline_only = false;  // slots have only one kind

@@ -24,7 +24,7 @@ Expected<T> read_said(const std::string& bytes, size_t rank) {
   T t;
   if (bytes.size() < sizeof t)
     return Status(StatusCode::kMismatch,
-                  fmt::format("rank {} runs another version of rondo, or makes another call", rank));
+                  fmt::format("rank {} runs another version of rondo or makes a different call", rank));
   std::memcpy(static_cast<void*>(&t), bytes.data(), sizeof t);
   if (t.error != 0) return Status(static_cast<StatusCode>(t.error), fmt::format("rank {}: {}", rank, t.why));
   return t;

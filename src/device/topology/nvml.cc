@@ -26,7 +26,8 @@ std::string open_nvml(Nvml& table) {
 #define RONDO_X(member, symbol, args) table.member = reinterpret_cast<int(*) args>(dlsym(library, #symbol));
   RONDO_NVML(RONDO_X)
 #undef RONDO_X
-  if (table.init == nullptr || table.device_by_pci == nullptr) return "libnvidia-ml.so.1 lacks nvmlInit_v2 and others";
+  if (table.init == nullptr || table.device_by_pci == nullptr)
+    return "libnvidia-ml.so.1 lacks nvmlInit_v2 or other functions";
   if (const int r = table.init(); r != kNvmlSuccess) {
     const auto text_of = reinterpret_cast<const char* (*)(int)>(dlsym(library, "nvmlErrorString"));
     return fmt::format("nvmlInit: {} ({})", text_of != nullptr ? text_of(r) : "error", r);
