@@ -17,7 +17,8 @@ std::string describe_shape(const OperationShape& s) {
   std::string text = std::string(collective_name(s.collective)) + (s.variable ? "_v" : "");
   if (s.collective == Collective::kBarrier) return text;
   const bool counted = !s.variable || s.count_elems != 0;
-  text += counted ? fmt::format(" of {} {}", s.count_elems, dtype_name(s.dtype)) : fmt::format(" of {}", dtype_name(s.dtype));
+  text += counted ? fmt::format(" of {} {}", s.count_elems, dtype_name(s.dtype))
+                  : fmt::format(" of {}", dtype_name(s.dtype));
   if (s.row != 0) {
     const TypeRow row = row_at(s.row, s.dtype);
     text += fmt::format(" as {}, {} out", dtype_name(row.wire), dtype_name(row.output));
@@ -104,8 +105,8 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
                  cause);
   }
   if (!op->reach_error.ok() && waited >= kMismatchPatienceNs)
-    return end(op->reach_error.code(), fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(),
-                                                   blocked_on(*op)));
+    return end(op->reach_error.code(),
+               fmt::format("{}: {}; {}", describe(*op), op->reach_error.message(), blocked_on(*op)));
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
@@ -147,8 +148,7 @@ Status OperationQueue::find_mismatch(const Operation& op, uint64_t waited_ns, bo
   std::string text = fmt::format("{}: rank {} sends the messages of another operation", describe(op), op.mismatch_with);
   constexpr uint64_t kNear = 1000;  // another shape's fingerprint is this near once in 8000 times
   if (op.mismatch_at != 0 && op.mismatch_at + kNear > op.sequence && op.mismatch_at < op.sequence + kNear)
-    text +=
-        fmt::format(": of #{}, an equal call. The two ranks have made different calls since then", op.mismatch_at);
+    text += fmt::format(": of #{}, an equal call. The two ranks have made different calls since then", op.mismatch_at);
   if (is_point_to_point(op.program)) return Status(StatusCode::kMismatch, std::move(text));
   return disagreement(op.sequence, std::move(text));
 }
@@ -211,12 +211,13 @@ Status OperationQueue::find_pair_mismatch(const Operation& op) {
   const Collective other_end = mine.collective == Collective::kSend ? Collective::kRecv : Collective::kSend;
   const std::optional<OperationShape> theirs = board->find(other_end, rank_, op.sequence);
   if (!theirs || (theirs->count_elems == mine.count_elems && theirs->dtype == mine.dtype)) return {};
-  return Status(StatusCode::kMismatch,
-                fmt::format("message #{} from rank {} to rank {}: the ranks disagree on {}: rank {} calls {}, rank {} calls {}",
-                            op.sequence, mine.collective == Collective::kSend ? rank_ : peer,
-                            mine.collective == Collective::kSend ? peer : rank_,
-                            theirs->count_elems != mine.count_elems ? "count_elems" : "dtype", rank_,
-                            describe_shape(mine), peer, describe_shape(*theirs)));
+  return Status(
+      StatusCode::kMismatch,
+      fmt::format("message #{} from rank {} to rank {}: the ranks disagree on {}: rank {} calls {}, rank {} calls {}",
+                  op.sequence, mine.collective == Collective::kSend ? rank_ : peer,
+                  mine.collective == Collective::kSend ? peer : rank_,
+                  theirs->count_elems != mine.count_elems ? "count_elems" : "dtype", rank_, describe_shape(mine), peer,
+                  describe_shape(*theirs)));
 }
 
 // Describes the first lane that waits for a peer, or else a lane that waits for another lane or is in a step.
@@ -230,8 +231,8 @@ std::string OperationQueue::blocked_on(const Operation& op) const {
     if (p.lanes[lane].empty()) continue;
     const FlightLane l = executor_.look_at(op, lane);
     if (l.state == FlightLane::State::kDone) continue;
-    const std::string where = fmt::format("step {} of lane {} in loop {} of {} ({})", l.step, lane, l.loop, l.num_loops,
-                                          verb_name(l.verb));
+    const std::string where =
+        fmt::format("step {} of lane {} in loop {} of {} ({})", l.step, lane, l.loop, l.num_loops, verb_name(l.verb));
     if (l.state == FlightLane::State::kData)
       return fmt::format("it waits for data from {} in {}", list_peers(l.peers), where);
     if (l.state == FlightLane::State::kRoom)
@@ -293,8 +294,8 @@ std::string OperationQueue::who_waits_for_whom(const Operation& op, std::string*
     if (!data.empty()) text += fmt::format("; rank {} waits for data from {}{}", r, list_peers(data), in);
     if (!room.empty()) text += fmt::format("; rank {} waits for room at {}{}", r, list_peers(room), in);
     if (!data.empty() || !room.empty() || pair || posted < op.sequence) continue;  // who_is_late reports late ranks
-    text += fmt::format("; rank {} {}", r,
-                        finished >= op.sequence ? "has finished it" : "runs it and waits for no rank");
+    text +=
+        fmt::format("; rank {} {}", r, finished >= op.sequence ? "has finished it" : "runs it and waits for no rank");
   }
   return text;
 }
