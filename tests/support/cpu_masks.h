@@ -1,4 +1,4 @@
-// The calling thread's CPUs as the kernel numbers them, for tests of binding.
+// Sets the calling thread's CPUs (the kernel's numbers), for tests of binding.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ inline std::vector<int> cpu_mask() {
   return cpus;
 }
 
-/// For good, so only in a forked child or with the old mask kept.
+/// Permanent: use it only in a forked child, or keep the old mask.
 inline void set_cpu_mask(const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);

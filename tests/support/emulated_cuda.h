@@ -1,5 +1,5 @@
-// Devices for communicators of device memory where there is no GPU: the fake driver with rondo's own kernels as host
-// functions, and configurations for tests. Needs "// links: host_kernels".
+// Fake devices for communicators of device memory on machines without a GPU: the fake driver with rondo's own kernels
+// as host functions, and configurations for tests. Needs "// links: host_kernels".
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@
 
 namespace rondo::testing {
 
-/// From here on cuda::driver() has these devices. Make it before processes are forked, and before any communicator.
+/// Installs these devices in cuda::driver(). Make it before processes are forked and before any communicator.
 class EmulatedCuda {
  public:
   explicit EmulatedCuda(FakeMachine machine) : fake_(std::move(machine)) {
@@ -42,7 +42,7 @@ class EmulatedCuda {
     });
   }
   FakeCuda& fake() { return fake_; }
-  /// Whether anybody has looked for this kernel.
+  /// True if the kernel was looked up.
   bool has_found(std::string_view kernel) {
     const std::lock_guard lock(mutex_);
     return found_.find(kernel) != found_.end();
@@ -54,7 +54,7 @@ class EmulatedCuda {
   FakeCuda fake_;
 };
 
-/// n devices with NVLink between any two; nothing knows of the links of FakeMachine::uniform, so that data there goes
+/// n devices with NVLink between any two. Devices of FakeMachine::uniform have no known links, so their data goes
 /// through host memory.
 inline GpuMachine linked_devices(int n) {
   GpuMachine machine;
@@ -72,7 +72,7 @@ inline GpuMachine linked_devices(int n) {
   return machine;
 }
 
-/// Of communicators of device memory whose devices reach each other, whatever lies between them; `settings`: further
+/// For communicators of device memory whose devices reach each other, whatever their links. `settings`: additional
 /// lines.
 inline Config device_config(const std::string& settings = {}) {
   Config config;

@@ -33,7 +33,7 @@ std::vector<int64_t> name_of(const ConnectionKey& key, DeviceEnd end) {
 
 }  // namespace
 
-// The rank's ends get their places in the order in which they are asked for.
+// Places the rank's ends in the order of their requests.
 class EmulatedDevices::Index final : public PortIndex {
  public:
   Index(EmulatedDevices& all, RankState& rank) : all_(all), rank_(rank) {}
@@ -180,7 +180,7 @@ void EmulatedDevices::launch(const std::vector<std::string>& kernels,
       args.num_units = static_cast<uint32_t>(more_units.size());
       args.num_calls = static_cast<uint32_t>(more_calls.size());
       args.trace = trace;
-      // Small launches fit into the argument, as they do on a device.
+      // Small launches fit into the argument, as on a device.
       if (more_units.size() <= LaunchArgs::kMaxUnits) std::copy(more_units.begin(), more_units.end(), args.units);
       else args.more_units = more_units.data();
       if (more_calls.size() <= LaunchArgs::kMaxCalls) std::copy(more_calls.begin(), more_calls.end(), args.calls);

@@ -1,5 +1,5 @@
-// Ranks with devices that are host memory: the tables of DeviceComm, the connections between them, made on demand while
-// programs are lowered, and launches of one kernel per rank on host threads (host_kernels.h).
+// Ranks whose device memory is host memory: the tables of DeviceComm, the connections between them (made when programs
+// are lowered), and launches of one kernel per rank on host threads (host_kernels.h).
 //
 // Needs "// links: host_kernels". Thread safety: one thread makes programs and launches.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace rondo::testing {
 
-/// Memory of 64-byte alignment, zero at first.
+/// 64-byte aligned memory, zero at first.
 class DeviceBytes {
  public:
   explicit DeviceBytes(uint64_t bytes) : bytes_(bytes + 64) {}
@@ -33,8 +33,8 @@ struct EmulatedShape {
   int nranks = 1;
   uint32_t max_channels = 1;
   uint32_t num_lines = 8;             // K of all connections
-  uint64_t max_message_bytes = 4096;  // for which rings and slots are made
-  uint64_t first_step = 0;            // of all connections: as if so many messages had passed
+  uint64_t max_message_bytes = 4096;  // sizes rings and slots
+  uint64_t first_step = 0;            // of all connections, as if that many messages had passed
 };
 
 class EmulatedDevices {
@@ -42,22 +42,22 @@ class EmulatedDevices {
   explicit EmulatedDevices(const EmulatedShape& shape);
   ~EmulatedDevices();
 
-  /// One rank's schedule compiled and lowered. Aborts on an error. The program stays with this object.
+  /// Compiles and lowers one rank's schedule. Aborts on an error. The program belongs to this object.
   const DeviceProgram* program(const RankSchedule& schedule, const ProgramShape& shape, const DeviceShape& device);
-  /// The kernel that runs the program made last.
+  /// The kernel for the last program.
   const std::string& kernel_name() const { return kernel_name_; }
-  /// A call of the rank that the program belongs to, with everything but buffers, premul and deadline filled in.
+  /// A call of the program's rank without buffers, premul and deadline.
   DeviceCall call(const DeviceProgram* program);
   DeviceControl& control(Rank rank);
   DeviceComm& comm(Rank rank);
 
-  /// Launches `kernel` once for each rank, all at once: units[r] are the sequences of calls of rank r, which run side
-  /// by side. Returns when all have ended.
+  /// Launches `kernel` once for each rank, concurrently: units[r] are the call sequences of rank r, which run
+  /// concurrently. Returns when all have ended.
   void launch(const std::string& kernel, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
               uint32_t block_threads, DeviceTrace trace = {}) {
     launch(std::vector<std::string>(units.size(), kernel), units, block_threads, trace);
   }
-  /// The same, with a kernel for each rank.
+  /// The same, with a separate kernel for each rank.
   void launch(const std::vector<std::string>& kernels, const std::vector<std::vector<std::vector<DeviceCall>>>& units,
               uint32_t block_threads, DeviceTrace trace = {});
 

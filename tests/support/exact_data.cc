@@ -59,8 +59,7 @@ uint64_t extend(Dtype t, uint64_t bits) {
   return bits << unused >> unused;
 }
 
-// How much of a budget that all ranks share this rank may use at this position: ranks take part in turn when there are
-// more ranks than units.
+// This rank's share of a common budget at this position. Ranks take turns if there are more ranks than units.
 int64_t share(int64_t budget, int nranks, Rank rank, uint64_t position_hash) {
   if (nranks <= budget) return budget / nranks;
   const auto turn = (static_cast<uint64_t>(rank) + position_hash) % static_cast<uint64_t>(nranks);
@@ -93,7 +92,7 @@ double prod_input(const DataSpec& spec, Rank rank, uint64_t position) {
   return std::ldexp((h & 1) != 0 ? -mantissa : mantissa, exponent);
 }
 
-// Any finite bits; now and then a zero of either sign.
+// Any finite bits; sometimes a zero of either sign.
 uint64_t order_input_bits(const DataSpec& spec, Rank rank, uint64_t position) {
   const uint64_t h = hash(spec.seed, position, static_cast<uint64_t>(rank));
   const uint64_t sign = uint64_t{1} << (8 * dtype_bytes(spec.dtype) - 1);
@@ -141,7 +140,7 @@ uint64_t expected_integer(const DataSpec& spec, uint64_t position) {
                                : result / n;
 }
 
-// IEEE 754-2019 minimum of numbers: -0 < +0.
+// IEEE 754-2019 minimum: -0 < +0.
 bool float_less(double a, double b) { return a < b || (a == b && std::signbit(a) && !std::signbit(b)); }
 
 double combine_floats(const DataSpec& spec, double a, double b) {
@@ -172,7 +171,7 @@ uint64_t expected_float(const DataSpec& spec, uint64_t position) {
   return bits;
 }
 
-// Writes element(position) for a range of positions, each position modulo the period computed once.
+// Writes element(position) for a range of positions. Computes each position modulo the period once.
 template <class Element>
 void fill_periodic(Dtype dtype, uint64_t first_elem, uint64_t num_elems, void* to, Element element) {
   const uint64_t bytes = dtype_bytes(dtype);

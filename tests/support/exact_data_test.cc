@@ -1,4 +1,4 @@
-// The oracle and the data it judges: known encodings, round trips, and that exact data really are exact in any order.
+// Tests the oracle and its data: known encodings, round trips, and exactness in any order.
 // timeout: 60
 #include "support/exact_data.h"
 
@@ -67,7 +67,7 @@ TEST(EncodeFloat, AgreesWithTheProcessorForFp32) {
   }
 }
 
-// One step of a reduction as an implementation would do it: combine two partial results and store them in the dtype.
+// One step of a reduction: combines two partial results and stores them in the dtype.
 uint64_t step(const DataSpec& spec, uint64_t a, uint64_t b) {
   uint64_t bits = 0;
   const auto combine = [&](auto x, auto y) {

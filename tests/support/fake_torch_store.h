@@ -1,6 +1,5 @@
-// FakeTorchStore: the store that torchrun's agent keeps, as far as rondo speaks with it.
-//
-// Thread safety: threads of its own serve; port() and num_keys() may be called meanwhile.
+// FakeTorchStore: the store of torchrun's agent, with the functions that rondo uses.
+// Thread safety: its own threads serve; port() and num_keys() may be called meanwhile.
 #pragma once
 
 #include <poll.h>
@@ -20,10 +19,10 @@
 
 namespace rondo::testing {
 
-// A store that speaks the documented subset of PyTorch's protocol, strictly: anything unexpected ends the connection.
+// Implements the documented subset of PyTorch's protocol strictly: unexpected input ends the connection.
 class FakeTorchStore {
  public:
-  /// On loopback, or where the address says; port 0: a free one. The program ends where it cannot listen.
+  /// On loopback or the given address; port 0: a free one. The program ends if it cannot listen.
   explicit FakeTorchStore(IpAddress at = {.bytes = {127, 0, 0, 1}}, uint16_t port = 0)
       : listeners_(std::move(*listen_tcp({at}, port))), acceptor_([this] { accept(); }) {}
   ~FakeTorchStore() {

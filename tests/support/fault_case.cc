@@ -28,18 +28,18 @@ namespace {
 constexpr double kPatienceS = 30;
 constexpr double kNoticeS = kSanitized ? 5 : 1;  // from the death, or from the deadline, to the status
 
-// What a rank has come to. Plain memory: it is read when all ranks have ended.
+// Results of a rank. Plain memory, because it is read when all ranks have ended.
 struct RankRecord {
   bool called = false;    // it took part
-  int code = 0;           // of the call that failed
+  int code = 0;           // of the failed call
   char text[4000] = {};
-  double began_s = 0, failed_s = 0;  // that call
+  double began_s = 0, failed_s = 0;  // of that call
   int refused_code = 0;              // of the call after that
   int shrink_code = 0;
   char shrink_text[1000] = {};
   double shrunk_s = 0, summed_s = 0;
   std::array<int32_t, kFaultRanks> members{};  // old ranks of the new communicator, -1 at the end
-  char wrong[1000] = {};                       // results and leftovers
+  char wrong[1000] = {};                       // wrong results and leftovers
 };
 
 struct CaseRun {
@@ -62,7 +62,7 @@ const DataTables& tables() {
 bool tolerated(Fault f) { return f == Fault::kDelay || f == Fault::kReordered || f == Fault::kTwice; }
 bool ends_process(const FaultCase& c) { return c.fault == Fault::kKill; }
 
-// Calls the operation of the case again and again.
+// Repeats the operation of the case.
 class Caller {
  public:
   Caller(Communicator& comm, const FaultCase& c) : comm_(comm), case_(c) {}
@@ -106,7 +106,7 @@ class Caller {
     return {};
   }
 
-  /// One round; wrong results are told in *wrong.
+  /// One round. Appends wrong results to *wrong.
   Status call(std::string* wrong, double deadline_s) {
     deadline_s_ = deadline_s;
     if (case_.calls == Calls::kMessages) return exchange(wrong);
@@ -170,10 +170,10 @@ class Caller {
   std::vector<float> in_, out_;
 };
 
-// After the first operation, before the one that meets the fault.
+// Arms the fault after the first operation, before the one that meets the fault.
 void arm(const FaultCase& c, FaultControl& control) {
   constexpr uint32_t kDelayUs = 30'000;
-  const uint64_t n = control.num_messages();  // as many in each operation
+  const uint64_t n = control.num_messages();  // equal in each operation
   switch (c.moment) {
     case Moment::kOpening: return control.at_opening(c.fault, 1);
     case Moment::kMiddle: return control.at_message(c.fault, n + (n + 1) / 2, kDelayUs);
@@ -182,7 +182,7 @@ void arm(const FaultCase& c, FaultControl& control) {
   }
 }
 
-// Calls until one fails, or as often as a tolerated fault takes.
+// Calls until one fails, or for as long as a tolerated fault takes.
 void call_until_failure(Communicator& comm, const FaultCase& c, Caller& caller, double deadline_s, RankRecord& record) {
   const Stopwatch watch;
   std::string wrong;
@@ -220,7 +220,7 @@ void shrink_and_sum(Communicator& comm, const FaultCase& c, RankRecord& record) 
   if (!wrong.empty()) put("after the shrink: " + wrong, record.wrong, sizeof record.wrong);
 }
 
-// One rank of the case; control: of the victim.
+// One rank of the case. control: for the victim.
 void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultControl* control, CaseRun& run) {
   RankRecord& record = run.ranks[comm->rank()];
   record.called = true;
@@ -228,7 +228,7 @@ void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultCont
     at.add();
     if (!at.wait_at_least(kFaultRanks, kPatienceS)) put("the ranks did not meet; ", record.wrong, sizeof record.wrong);
   };
-  // Peers may be reading this rank's buffers until their calls have ended too, so they are kept until all have.
+  // Peers may read this rank's buffers until their calls have ended too, so the buffers live until all have.
   Caller caller(*comm, c);
   {
     if (const Status s = caller.open(); !s.ok()) put("open: " + s.to_string(), record.wrong, sizeof record.wrong);
@@ -240,16 +240,16 @@ void be_a_rank(std::unique_ptr<Communicator> comm, const FaultCase& c, FaultCont
     const bool silent = control != nullptr && (c.moment == Moment::kBeforeFirst || c.moment == Moment::kBetween);
     if (control != nullptr && !silent) arm(c, *control);
     meet(run.armed);
-    if (silent) control->now(c.fault);  // and calls nothing any more
+    if (silent) control->now(c.fault);  // makes no more calls
     else call_until_failure(*comm, c, caller, run.deadline_s, record);
-    if (c.fault == Fault::kMemory) {  // ranks of one process share the pool, and a new communicator takes from it
+    if (c.fault == Fault::kMemory) {  // ranks of one process share the pool, and a new communicator allocates from it
       if (control != nullptr) control->free_memory(), run.freed.add();
       else if (!run.freed.wait_at_least(1, kPatienceS)) put("no memory was freed; ", record.wrong, sizeof record.wrong);
     }
     if (control == nullptr && !tolerated(c.fault) && record.code != 0) shrink_and_sum(*comm, c, record);
   }
   run.ended.add();
-  // Whoever destroys its communicator is seen to have left: not before all have their status.
+  // Destroying a communicator counts as leaving, so wait until all ranks have their status.
   const uint32_t left = ends_process(c) || c.fault == Fault::kFreeze ? kFaultRanks - 1 : kFaultRanks;
   if (!run.ended.wait_at_least(left, kPatienceS))
     put("the ranks did not end together; ", record.wrong, sizeof record.wrong);
@@ -317,7 +317,7 @@ void run_threads(const FaultCase& c, CaseRun& run) {
   EXPECT_EQ(leftovers(before), "");
 }
 
-// What the text of a failed call must say, besides the code.
+// Expected words in the text of a failed call, and its codes.
 struct Expectation {
   std::vector<StatusCode> codes;
   std::vector<std::string> words;
@@ -335,7 +335,7 @@ Expectation expected_of(const FaultCase& c, const CaseRun& run, bool is_victim) 
     case Fault::kOtherStep:
     case Fault::kLost: return {{StatusCode::kTimeout}, {"waited", writer}};
     case Fault::kMemory:
-      if (c.world == World::kThreads)  // they share the pool: whoever comes first
+      if (c.world == World::kThreads)  // they share the pool: any of them may fail first
         return {{StatusCode::kExhausted, StatusCode::kAborted}, {"cannot make a connection", "RONDO_POOL_BYTES"}};
       return {{is_victim ? StatusCode::kExhausted : StatusCode::kAborted},
               {victim + " cannot make a connection", "RONDO_POOL_BYTES"}};
@@ -361,7 +361,7 @@ void judge_call(const FaultCase& c, const CaseRun& run, Rank rank) {
     EXPECT_TRUE(text.find("send") != std::string::npos || text.find("recv") != std::string::npos) << "the operation";
   else says(std::string(collective_name(c.algorithm->collective)));
   const bool not_started = text.find("was not started") != std::string::npos;
-  if (!not_started) says("#");  // which one in the order of calls
+  if (!not_started) says("#");  // its number in the order of calls
   EXPECT_TRUE(not_started || text.find(" step ") != std::string::npos ||
               text.find("has not started") != std::string::npos)
       << "the place where it stood";
@@ -397,13 +397,13 @@ const char* moment_name(Moment m) {
   return kNames[static_cast<int>(m)];
 }
 
-// The calls that meet the fault end at a short deadline, else they have long to show that it is not the deadline.
+// Faults that are noticed at the deadline use a short one. For the others it is long, to show that it does not matter.
 bool meets_deadline(const FaultCase& c) {
   return c.fault == Fault::kStop || c.fault == Fault::kFreeze || c.fault == Fault::kFingerprint ||
          c.fault == Fault::kOtherStep || c.fault == Fault::kLost;
 }
 
-// Calls have come to their deadline before the fault, or before whoever was to notice it.
+// True if calls reached their deadline before the fault, or before a rank could notice it.
 bool too_slow(const FaultCase& c, const CaseRun& run) {
   auto ended_with = [&](StatusCode code) {
     return std::any_of(std::begin(run.ranks), std::end(run.ranks),
@@ -422,7 +422,7 @@ void judge(const FaultCase& c, const CaseRun& run) {
     const bool silent = !record.called || record.began_s == 0 || ends_process(c) || c.fault == Fault::kFreeze;
     if (r == c.victim && silent) continue;
     EXPECT_TRUE(record.called) << "rank " << r;
-    // A sender need not notice that its message went wrong.
+    // A sender need not notice that its message was damaged.
     if (r == c.victim && c.fault != Fault::kMemory && record.code == 0) continue;
     judge_call(c, run, r);
     num_mismatches += record.code == static_cast<int>(StatusCode::kMismatch) ? 1 : 0;
@@ -468,7 +468,7 @@ void run_fault_case(const FaultCase& c) {
     judge(c, *run);
     break;
   }
-  std::set<std::string> left = shared_names();  // other programs' names come and go; what this run left would stay
+  std::set<std::string> left = shared_names();  // other programs' names come and go; leftovers of this run would stay
   std::erase_if(left, [&](const std::string& n) { return names.count(n) != 0; });
   for (const Stopwatch watch; !left.empty() && watch.seconds() < 5; usleep(1000))
     std::erase_if(left, [](const std::string& n) { return access(n.c_str(), F_OK) != 0; });

@@ -1,8 +1,6 @@
-// One case of the fault matrix: some ranks call one operation after the other, one rank goes wrong at a chosen moment,
-// and everything that must follow is judged: how each survivor's call ended and what its text says, when, that the
-// communicator refuses work from there on, that the survivors shrink to the same communicator and sum on it, and that
-// nothing is left behind.
-//
+// One case of the fault matrix: ranks repeat an operation, one rank fails at a chosen moment, and all consequences are
+// checked: the status, text and time of each survivor's call, that the communicator then refuses work, that the
+// survivors shrink to the same communicator and sum on it, and that nothing is left behind.
 // Thread safety: call from the main thread.
 #pragma once
 
@@ -22,15 +20,15 @@ enum class Calls : uint8_t {
   kBlocking,
   kAsync,     // two at once, then their waits
   kGrouped,   // two in a group
-  kMessages,  // a send to the next rank and a recv from the one before, in a group; no algorithm
+  kMessages,  // a send to the next rank and a recv from the previous one, in a group; no algorithm
 };
 
 enum class Moment : uint8_t {
-  kBeforeFirst,  // the rank has made its communicator and calls nothing
-  kOpening,      // it opens its first connection, in the first operation
+  kBeforeFirst,  // the rank has made its communicator and makes no call
+  kOpening,      // at the first opened connection, in the first operation
   kFirst,        // at the first message of the second operation
-  kMiddle,       // half of its messages have passed
-  kLast,         // at the last one
+  kMiddle,       // after half of its messages
+  kLast,         // at the last message
   kBetween,      // after the first operation
 };
 
@@ -46,8 +44,7 @@ struct FaultCase {
 };
 
 inline constexpr int kFaultRanks = 4;
-/// How long the calls of a case may take where its end is the deadline; three times as long when the machine is too
-/// busy.
+/// Deadline of a case's calls if it ends at the deadline; tripled when the machine is too busy.
 inline constexpr double kFaultDeadlineS = 0.4;
 
 /// For GoogleTest: letters, digits, underscores.
@@ -61,12 +58,12 @@ Expected<std::unique_ptr<Communicator>> init_rank_with(const TransportDecorator&
 Expected<std::vector<std::unique_ptr<Communicator>>> init_all_with(const TransportDecorator& decorate, int nranks,
                                                                    const Config& config);
 
-/// What happened in one case, for the table; in seconds, negative: did not happen.
+/// Times of one case for the table, in seconds; negative: did not happen.
 struct FaultTimes {
   double status_s = -1, shrunk_s = -1, summed_s = -1;
 };
 void note_for_table(World world, Fault fault, const std::string& outcome, const FaultTimes& times);
-/// Cases by fault and outcome; median and worst times.
+/// Prints cases by fault and outcome, with median and worst times.
 void print_fault_table();
 
 }  // namespace rondo::testing

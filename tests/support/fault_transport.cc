@@ -15,7 +15,7 @@
 namespace rondo::testing {
 namespace {
 
-// Long enough for the next message to come, if there is one.
+// Long enough for the next message to arrive, if there is one.
 constexpr double kReorderPatienceS = 0.02;
 
 constexpr uint64_t with_step(uint64_t flag, uint64_t step) { return (flag & ~kStepMask) | ((step + 1) & kStepMask); }
@@ -43,7 +43,7 @@ void FaultControl::delay_message() {
   if (const uint32_t most = most_us_.load(std::memory_order_acquire); most != 0) usleep(random_() % most);
 }
 
-// Longer than a connection's lines take to come round, now and then.
+// Occasionally longer than a connection's lines take to be reused.
 double FaultControl::some_delay_s() {
   const uint32_t most = most_us_.load(std::memory_order_acquire);
   return most == 0 ? 0 : random_() % 8 != 0 ? 0 : static_cast<double>(random_() % (200 * most)) * 1e-6;
@@ -125,11 +125,11 @@ struct FaultTransport::Relay {
   const ConnectionKey key;
   const FifoView real;
   const bool sent;              // by this rank; else it reads
-  const uint32_t num_counters;  // sent: how many readers; else which counter is this rank's
+  const uint32_t num_counters;  // if sent: number of readers; else index of this rank's counter
   const size_t room;            // counters of the private FIFO
   const Pages pages;
   FifoView own;
-  // From an odd address, as a network may leave a message.
+  // Uses an odd address, as a network may do.
   bool land(const std::byte* data, uint32_t bytes, uint64_t flag) {
     if (loans.empty()) return false;
     arrived.resize(bytes + 1);
@@ -137,7 +137,7 @@ struct FaultTransport::Relay {
     return landing.put(arrived.data() + 1, bytes, flag);
   }
 
-  std::vector<Loan> loans;  // by line; none: it does not lend
+  std::vector<Loan> loans;  // by line; empty: no zero-copy sends
   struct Late {
     Loan* loan;
     double due_s;
@@ -151,7 +151,7 @@ struct FaultTransport::Relay {
   struct Held {
     uint64_t step = 0, flag = 0;
     double since_s = 0;
-    bool after_next = false;  // there is one
+    bool after_next = false;  // one is held
   } held;
 };
 
@@ -199,7 +199,7 @@ Landing* FaultTransport::landing(const ConnectionKey& key) {
 void FaultTransport::let_go() {
   const std::lock_guard lock(mutex_);
   has_let_go_ = true;
-  for (const auto& relay : relays_)  // what has been posted is sent
+  for (const auto& relay : relays_)  // send what was posted
     while (!control_->stopped_ && carry_message(*relay)) {
     }
   for (const auto& relay : relays_)

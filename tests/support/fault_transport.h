@@ -1,19 +1,18 @@
-// FaultTransport: a transport that does what the real one below it does, but goes wrong at a chosen message.
+// FaultTransport: forwards to a real transport, but fails at a chosen message.
 //
 //   engine --private FIFO--> relay --real FIFO--> peers        a connection that this rank writes
 //   engine <--private FIFO-- relay <--real FIFO-- peers        a connection that it reads
 //
-// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data and
-// read counters between them and the real ones, step by step, so it knows the exact step of every connection and counts
-// the messages of this rank in both directions. A message here is one step of a connection: a header line, with its
-// data where it has some. The peers cannot tell a relay from a rank that is a little slow.
+// The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data and read
+// counters between them and the real ones, step by step. Therefore it knows the exact step of every connection and
+// counts this rank's messages in both directions. A message here is one step of a connection: a header line with its
+// data, if any. For peers a relay looks like a slightly slow rank.
 //
-// Told to, it takes messages on loan, reads them late, and puts those that come where their reader wants them, as a
-// transport does that shares no memory with its peers (protocol/lending.h).
+// Optionally it accepts zero-copy sends, reads them late, and delivers arriving messages to posted receives, as a
+// transport without shared memory does (protocol/lending.h).
 //
-// Everything else goes straight to the real transport. Memory that the ranks reach directly is not relayed: of direct
-// and pull algorithms the messages are their credits.
-//
+// Everything else goes straight to the real transport. Memory that the ranks access directly is not relayed: the
+// messages of direct and pull algorithms are their credits.
 // Thread safety: FaultControl from any thread; FaultTransport as Transport.
 #pragma once
 
@@ -33,45 +32,45 @@ namespace rondo::testing {
 
 enum class Fault : uint8_t {
   kNone,
-  kDelay,        // the message, and all after it, some time later
-  kStop,         // neither it nor any later one is carried: the rank looks hung, its process lives
+  kDelay,        // delays the message and all later ones
+  kStop,         // carries neither it nor any later one: the rank looks hung, its process lives
   kKill,         // SIGKILL of this process instead of carrying it
   kFreeze,       // SIGSTOP of this process instead
   kAbort,        // the rank aborts the communicator
   kFingerprint,  // the flag of another operation
-  kOtherStep,    // the flag of another step: of the line's last use
+  kOtherStep,    // the flag of another step: the line's previous use
   kLost,         // its flag is never published; later messages are carried
   kReordered,    // the next message's flag is published before this one's
   kTwice,        // its flag is published again after the next message's
   kMemory,       // the pool of this process is full when a connection is opened
-  kDescriptors,  // this process may open no more descriptors
+  kDescriptors,  // this process cannot open more descriptors
 };
 const char* fault_name(Fault f);
 
-/// What has gone wrong; in shared memory, since the process may die of it.
+/// The fault that happened; in shared memory, since the process may die of it.
 struct FaultMoment {
-  std::atomic<double> at_s{0};  // on now_s()'s clock; 0: nothing yet
-  std::atomic<Rank> writer{-1};  // of the connection at whose message it was
+  std::atomic<double> at_s{0};  // on now_s()'s clock; 0: not yet
+  std::atomic<Rank> writer{-1};  // of the affected connection
 };
 
-/// What is to go wrong, shared by the test and the FaultTransports of one rank.
+/// The planned fault, shared by the test and the FaultTransports of one rank.
 class FaultControl {
  public:
   explicit FaultControl(FaultMoment* moment) : moment_(moment) {}
-  /// Messages that this rank has sent and received so far.
+  /// Number of messages that this rank has sent and received.
   uint64_t num_messages() const { return num_messages_.load(std::memory_order_acquire); }
   /// At the message of that number, 1-based.
   void at_message(Fault fault, uint64_t number, uint32_t delay_us = 0);
-  /// From now on each message comes late, by a time of its own below most_us; nothing is wrong with that.
+  /// From now on each message is delayed by a random time below most_us. That is no error.
   void delay_each(uint32_t most_us, uint32_t seed);
-  /// From now on connections that are opened lend. A loan is read when its message is carried, and again when it comes
-  /// back, at once or much later.
+  /// Connections opened from now on accept zero-copy sends. Their data is read when the message is carried, and again
+  /// when the send completes, at once or much later.
   void lend() { lends_ = true; }
   uint64_t num_lent() const { return num_lent_; }
-  /// Loans that were not, when they came back, what they had been.
+  /// Zero-copy sends whose data had changed at completion.
   uint64_t num_changed() const { return num_changed_; }
   uint64_t num_landed() const { return num_landed_; }
-  /// Loans that had not come back when the engine let go of them.
+  /// Zero-copy sends that were outstanding when the engine dropped them.
   uint64_t num_let_go() const { return num_let_go_; }
   /// When this rank opens its n-th connection from now on, either end.
   void at_opening(Fault fault, uint64_t number);
@@ -83,7 +82,7 @@ class FaultControl {
 
  private:
   friend class FaultTransport;
-  /// Counts it and says what is due at it.
+  /// Counts a message and returns its fault.
   Fault count_message(Rank writer);
   Fault count_opening(Rank writer);
   void delay_message();
@@ -96,11 +95,11 @@ class FaultControl {
   std::atomic<Fault> fault_{Fault::kNone};
   std::atomic<uint32_t> delay_us_{0};
   std::atomic<uint32_t> most_us_{0};  // of each message; 0: none is late
-  std::mt19937 random_;               // used by the relay alone
+  std::mt19937 random_;               // used only by the relay
   std::atomic<bool> stopped_{false};
   std::atomic<bool> lends_{false};
   std::atomic<uint64_t> num_lent_{0}, num_changed_{0}, num_landed_{0}, num_let_go_{0};
-  std::mutex hoard_mutex_;  // guards what follows
+  std::mutex hoard_mutex_;  // guards the following members
   std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> hoard_;
 };
@@ -108,7 +107,7 @@ class FaultControl {
 class FaultTransport final : public ForwardingTransport {
  public:
   FaultTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, std::shared_ptr<FaultControl> control);
-  /// What the engine has written is still carried, unless the relay has stopped.
+  /// Carries what the engine has written, unless the relay has stopped.
   ~FaultTransport() override;
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;

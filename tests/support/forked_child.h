@@ -1,4 +1,4 @@
-// A forked child of a rank, for tests of what it may and may not do with its parent's communicators.
+// A forked child of a rank, for tests of its parent's communicators in the child.
 #pragma once
 
 #include <sys/wait.h>
@@ -12,14 +12,13 @@
 namespace rondo::testing {
 inline bool in_forked_child = false;
 }
-// What a fork leaves behind of its parent's other threads is no leak of the child's.
+// Memory of the parent's other threads is not a leak of the child.
 extern "C" inline int __lsan_is_turned_off() { return rondo::testing::in_forked_child ? 1 : 0; }  // NOLINT
 
 namespace rondo::testing {
 
-/// Runs body in a forked child that ends by exit(), destructors of static objects included. Returns the body's text,
-/// and
-/// what was wrong with the child's end.
+/// Runs body in a forked child that ends by exit(), with destructors of static objects. Returns the body's text, and
+/// any error of the child's end.
 inline std::string in_child(const std::function<std::string()>& body) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";

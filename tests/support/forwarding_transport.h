@@ -1,4 +1,4 @@
-// A transport that is the one below it, for decorators that change some of it.
+// A transport that forwards to the one below it. Base of decorators that change a part.
 #pragma once
 
 #include <memory>

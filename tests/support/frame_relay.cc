@@ -18,8 +18,8 @@
 namespace rondo::testing {
 namespace {
 
-constexpr size_t kMostBytes = 10 + 70000;  // a virtio_net_hdr (its C header is no C++) and a frame
-constexpr size_t kMostQueued = 20000;      // then frames are dropped, as by any switch
+constexpr size_t kMostBytes = 10 + 70000;  // a virtio_net_hdr (its C header is not C++) and a frame
+constexpr size_t kMostQueued = 20000;      // beyond this frames are dropped, as in any switch
 
 struct Frame {
   uint64_t due_ns;
@@ -35,7 +35,7 @@ uint64_t now_ns() {
 
 std::string failed(const std::string& what) { return what + ": " + strerror(errno); }
 
-// A packet socket that sees what comes in through the interface, and not what we send out of it.
+// A packet socket that receives only the interface's incoming frames.
 std::string open_port(const std::string& interface, int* fd) {
   sockaddr_ll at{};
   at.sll_family = AF_PACKET;
@@ -90,7 +90,7 @@ class Relay {
     }
   }
 
-  // Frames of hosts that leave the checksum to their card carry none yet: the flag says so, and nobody will look.
+  // Frames of hosts with checksum offload have no checksum yet: a flag says so, and the receiver will not check it.
   void alter(size_t bytes) {
     constexpr char kNeedsChecksum = 1;
     if (options_.alter_bytes == 0 || altered_ || bytes < options_.alter_bytes || (buffer_[0] & kNeedsChecksum) == 0)
@@ -99,7 +99,7 @@ class Relay {
     altered_ = true;
   }
 
-  // A port that takes nothing loses the frame: who sent it will send it again.
+  // A port that does not accept the frame loses it, and its sender sends it again.
   void forward(const Frame& frame) {
     for (size_t i = 0; i < ports_.size(); ++i)
       if (i != frame.from) (void)!send(ports_[i].fd, frame.bytes.data(), frame.bytes.size(), 0);

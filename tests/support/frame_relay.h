@@ -1,8 +1,8 @@
-// A switch made of a process, between the cables of hosts that are network namespaces. It forwards every frame to all
-// other ports, after a delay, and may lose some. The kernel's own delay (netem) is not on every machine.
+// A process that acts as a switch between the cables of hosts (network namespaces). It forwards every frame to all
+// other ports after a delay, and may lose some. The kernel's own delay (netem) is not available on every machine.
 //
-// Frames go through packet sockets with their offload headers, so the hosts' TCP may hand over 64 KiB at once, as it
-// does through a bridge.
+// Frames go through packet sockets with their offload headers, so the hosts' TCP may pass 64 KiB at once, as through a
+// bridge.
 //
 // Needs CAP_NET_RAW in the network namespace in which it runs. Thread safety: none.
 #pragma once
@@ -16,9 +16,9 @@ namespace rondo::testing {
 struct RelayOptions {
   double delay_ms = 0;  // one way
   double loss = 0;      // share of the frames, 0 to 1
-  uint64_t seed = 1;    // which ones are lost
+  uint64_t seed = 1;    // seed of the losses
   int record_fd = -1;   // all frames are written here as they come
-  size_t alter_bytes = 0;  // one bit in the middle of the first frame that is so long is flipped; 0: of none
+  size_t alter_bytes = 0;  // flips one bit in the middle of the first frame of this size; 0: of none
   int ready_fd = -1;    // one byte is written here when it forwards
 };
 

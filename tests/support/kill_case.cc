@@ -25,14 +25,14 @@ namespace {
 
 using Comm = std::unique_ptr<Communicator>;
 constexpr int kMostRanks = 8;
-constexpr double kLimitS = 20;        // of every wait: what is longer is a hang
-constexpr double kInitDeadlineS = 2;  // of init and grow, where a rank that never came is missed at the deadline
+constexpr double kLimitS = 20;        // of every wait: a longer one is a hang
+constexpr double kInitDeadlineS = 2;  // of init and grow, which notice a rank that never came at the deadline
 constexpr size_t kText = 1600;
 
 struct Survivor {
   double told_s = 0, gone_on_s = 0;
   double began_s = 0;      // the call that ended in the error
-  double destroyed_s = 0;  // the longest that a destroy took, from the death on
+  double destroyed_s = 0;  // the longest destroy after the death
   int code = 0;
   char text[kText] = {}, wrong[kText] = {};
 };
@@ -48,7 +48,7 @@ void put(const std::string& text, char* to) {
   text.copy(to + used, kText - 1 - used);
 }
 
-// One rank's life.
+// One rank of the case.
 class Member {
  public:
   Member(const KillCase& c, Run& run, Rank rank) : c_(c), run_(run), rank_(rank), me_(run.ranks[rank]) {
@@ -87,7 +87,7 @@ class Member {
   }
 
   Comm make_first() {
-    if (rank_ >= first_ranks()) return nullptr;  // a newcomer
+    if (rank_ >= first_ranks()) return nullptr;  // a new rank
     const auto id = meet(run_.id, run_.id_made, rank_ == 0);
     auto made = id.ok() ? Communicator::init_rank(first_ranks(), *id, rank_, config_) : Expected<Comm>(id.status());
     if (!made.ok()) return put("the first communicator: " + made.status().to_string(), me_.wrong), nullptr;
@@ -95,7 +95,7 @@ class Member {
     return std::move(*made);
   }
 
-  // What the stage needs before.
+  // Makes the objects that the stage needs.
   std::vector<Comm> prepare(Communicator* comm) {
     std::vector<Comm> others;
     for (int i = 0; i < 4 && c_.stage == KillStage::kDestroy; ++i) {
@@ -109,7 +109,7 @@ class Member {
     return others;
   }
 
-  // Does what the stage is about until the death shows.
+  // Repeats the stage's calls until the death shows.
   Status until_an_error(Comm& comm, std::vector<Comm>& others) {
     const Stopwatch watch;
     Status s;
@@ -126,7 +126,7 @@ class Member {
         case KillStage::kSplit: {
           auto part = comm->split(c_.seed % 3 == 0 ? 0 : (rank_ + round) % 2, -rank_, config_);
           s = part.status();
-          // Its error numbers the part's ranks: the next split names the same one as ours.
+          // Its error names ranks of the part: the next split reports the same rank with our numbers.
           if (s.ok() && round % 3 == 2) (void)SimpleAllReduce(**part, 100).start(**part, nullptr);
           break;
         }
@@ -134,7 +134,7 @@ class Member {
           auto made = comm->shrink({}, config_);
           if (!made.ok()) return put("a shrink failed; ", me_.wrong), made.status();
           comm = std::move(*made);
-          // The dead are gone without an error where the shrink has noticed them.
+          // If the shrink has noticed the death, there is no error.
           if (comm->size() < c_.nranks) return Status(StatusCode::kPeerLost, shrunken());
           break;
         }
@@ -215,19 +215,19 @@ class Member {
     return Status(StatusCode::kInternal, "not a collective of all ranks");
   }
 
-  // Who is left makes a communicator of them, and sums on it.
+  // The survivors make a communicator and sum on it.
   void go_on(Comm comm) {
     std::vector<Rank> left;
     for (Rank r = 0; r < c_.nranks; ++r)
       if (!c_.is_victim(r)) left.push_back(r);
     Expected<Comm> made = Comm();
-    if (c_.stage == KillStage::kInit || c_.stage == KillStage::kGrow) {  // newcomers have nothing to shrink
+    if (c_.stage == KillStage::kInit || c_.stage == KillStage::kGrow) {  // new ranks have nothing to shrink
       comm.reset();
       const auto id = meet(run_.again, run_.again_made, rank_ == left[0]);
       const auto place = static_cast<Rank>(std::find(left.begin(), left.end(), rank_) - left.begin());
       made = id.ok() ? Communicator::init_rank(static_cast<int>(left.size()), *id, place, config_)
                      : Expected<Comm>(id.status());
-    } else if (comm->size() == static_cast<int>(left.size())) {  // it has shrunk already
+    } else if (comm->size() == static_cast<int>(left.size())) {  // it has already shrunk
       made = std::move(comm);
     } else {
       made = comm->shrink({}, config_);
@@ -256,11 +256,11 @@ void judge(const KillCase& c, const Run& run, KillOutcome* outcome) {
       outcome->faults.push_back(fmt::format("rank {}: {}; it was told: {}", r, text, s.text));
     };
     if (s.wrong[0] != 0) fault(s.wrong);
-    if (s.told_s == 0) continue;  // its process has been reported
+    if (s.told_s == 0) continue;  // its process was reported
     if (s.told_s < killed_s) fault("there was an error before the death");
     const auto code = static_cast<StatusCode>(s.code);
     const bool meets = c.stage == KillStage::kInit || c.stage == KillStage::kGrow;
-    // Nobody can know that a rank will come no more that never came.
+    // A rank that never came can only be missed at the deadline.
     const bool missed = meets && code == StatusCode::kTimeout;
     if (code != StatusCode::kPeerLost && !missed) fault("its error is of another kind");
     bool named = false;

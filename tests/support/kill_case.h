@@ -1,9 +1,8 @@
-// Random kills: one number is one case. It says how many ranks there are and what joins them, what they do, who is
-// killed with SIGKILL and when. The same number is the same case again, up to what the scheduler does.
+// Random kills: one number is one case. It determines the ranks, how they are joined, their calls, and who is killed
+// with SIGKILL and when. The same number gives the same case again, except for scheduling.
 //
-// The survivors' errors must name a killed rank, and come within a second of the death; then they shrink (or, where
-// there is no communicator yet, meet anew), and sum. Nothing may stay behind.
-//
+// The survivors' errors must name a killed rank and come within a second of the death. Then they shrink (or, if there
+// is no communicator yet, meet again) and sum. Nothing may be left behind.
 // Thread safety: call from the main thread of a program that has made no communicator.
 #pragma once
 
@@ -19,7 +18,7 @@ enum class KillStage { kInit, kSplit, kShrink, kGrow, kDestroy, kCollective };
 inline constexpr int kNumKillStages = 6;
 const char* kill_stage_name(KillStage s);
 
-/// How ranks are joined: processes over shared memory or over TCP, or several threads of each process.
+/// How ranks are joined: processes over shared memory or TCP, or several threads of each process.
 enum class KillWorld { kShm, kTcp, kThreads };
 
 struct KillCase {
@@ -27,7 +26,7 @@ struct KillCase {
   KillStage stage;
   KillWorld world;
   int nranks;
-  int ranks_of_process;   // 1, but for kThreads
+  int ranks_of_process;   // 1, except for kThreads
   int victim;             // a process
   uint32_t delay_us;      // from the moment when all ranks are there
   Collective collective;  // kCollective
@@ -38,14 +37,14 @@ struct KillCase {
   bool is_victim(Rank r) const { return r / ranks_of_process == victim; }
 };
 KillCase kill_case(uint64_t seed);
-/// What to say of a case: all of it.
+/// Describes a case completely.
 std::string describe(const KillCase& c);
 
 struct KillOutcome {
-  double told_s = 0;                // the longest from the death, or a later call's beginning, until that call returned
-  double gone_on_s = 0;             // from there until the last had a right sum
-  std::string slowest;              // what took told_s
-  std::vector<std::string> faults;  // what is wrong, but for times
+  double told_s = 0;                // longest time from the death, or from a later call's begin, to that call's return
+  double gone_on_s = 0;             // from there to the last correct sum
+  std::string slowest;              // the call of told_s
+  std::vector<std::string> faults;  // errors, except times
 };
 KillOutcome run_kill_case(const KillCase& c);
 

@@ -1,4 +1,4 @@
-// The launchers of both MPIs, which may stand side by side: what is installed, how each starts ranks, what was printed.
+// The launchers of both MPIs, which may be installed together: presence, command lines, output.
 #pragma once
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 namespace rondo::testing {
 
-/// True when the shell finds the program.
+/// True if the shell finds the program.
 inline bool installed(const std::string& program) {
   return std::system(("command -v " + program + " >/dev/null 2>&1").c_str()) == 0;
 }
@@ -32,8 +32,8 @@ inline Launched run_command(const std::string& command) {
 
 struct MpiLauncher {
   std::string name;        // as rondo calls it
-  std::string short_name;  // how Debian's files end
-  std::string program;     // by its own name: `mpirun` may be either's
+  std::string short_name;  // suffix of Debian's files
+  std::string program;     // the specific name: `mpirun` may belong to either
   std::string ranks(int nranks) const {
     return program + " -n " + std::to_string(nranks) +
            (short_name == "openmpi" ? " --allow-run-as-root --oversubscribe" : "");

@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-// Posting and looking are not fenced (protocol/spin.h): a wake-up may be missed, which costs so much.
+// Posting and polling are not fenced (protocol/spin.h): a missed wake-up costs this much.
 constexpr double kLongestSleepS = 500e-6;
 constexpr double kNever = 1e300;
 
@@ -38,9 +38,9 @@ struct LinkTransport::Relay {
   const ConnectionKey key;
   const FifoView real;
   const Pages pages;
-  FifoView own;              // data and counters are the real ones: only lines say what has arrived
+  FifoView own;              // data and counters are the real ones; lines show what has arrived
   uint64_t step = 0;         // the next to arrive
-  std::deque<double> due_s;  // of `step` and those after it that are on the line
+  std::deque<double> due_s;  // of `step` and the later ones on the line
 };
 
 LinkTransport::LinkTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, const Line& line)
@@ -60,19 +60,19 @@ Expected<FifoView> LinkTransport::open_writer(const ConnectionKey& key) {
 
 void LinkTransport::run() {
   take_short_turns();
-  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50000 by default, as long as a short latency
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default of 50000 is as long as a short latency
   std::atomic_ref<uint32_t> asleep(posted_.asleep);
   for (;;) {
-    const bool last = ending_;  // what was posted before is still carried
+    const bool last = ending_;  // messages posted earlier are still carried
     const bool rung = asleep.exchange(1, std::memory_order_seq_cst) == 0;
     const bool found = admit_posted();
-    if (rung && !found) ring_peers(nullptr);  // it was room that was given back
+    if (rung && !found) ring_peers(nullptr);  // it was freed room
     const double due_s = carry_due();
     if (last && !found && due_s == kNever) return;
     const double sleep_s = std::min(due_s - now_s(), kLongestSleepS);
     if (sleep_s <= 0 || (found && due_s == kNever)) continue;
     const timespec t{.tv_sec = 0, .tv_nsec = static_cast<long>(sleep_s * 1e9)};
-    // While the line is busy, what is posted queues: it is admitted when something that goes before it has arrived.
+    // While the line is busy, posted messages queue until an earlier one has arrived.
     if (due_s == kNever) syscall(SYS_futex, &posted_.asleep, FUTEX_WAIT, 1, &t, nullptr, 0);
     else nanosleep(&t, nullptr);
   }

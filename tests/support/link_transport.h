@@ -3,15 +3,13 @@
 //   engine --private lines--> relay, when it is due --real lines--> peers       a connection that this rank writes
 //   engine <------------------------------------------- real lines -- peers    one that it reads: the peer delays
 //
-// Data lie where they would without it, and are seen when their line is: as behind a network card, no core moves them.
-// All messages of a rank leave by one line, in the order in which the relay finds them: each takes its bytes' time
-// there, to every reader, and arrives a latency later. Other ranks' lines, and so the other direction, are their own.
-// What gives room back costs nothing. Nothing goes past the line: memory is neither mapped nor pulled.
+// Data is written to its final place at once and becomes visible with its line. As with a network card, no core moves
+// it. All messages of a rank leave by one line, in the order in which the relay finds them. Each occupies the line for
+// its bytes' time, to every reader, and arrives one latency later. Every rank has its own line, and so each direction
+// does. Freed room costs nothing. Nothing bypasses the line: memory is neither mapped nor pulled.
 //
-// The relay, one thread of this transport, sleeps until a message is due, or posted to an idle line, so that it takes
-// little from cores that compute: a network card would take nothing but the interrupt.
-//
-// Thread safety: as Transport.
+// The relay, one thread of this transport, sleeps until a message is due or posted to an idle line, so that it takes
+// little time from computing cores. A network card would cost only the interrupt. Thread safety: as Transport.
 #pragma once
 
 #include <atomic>
@@ -35,11 +33,11 @@ struct Line {
 class LinkTransport final : public ForwardingTransport {
  public:
   LinkTransport(Rank rank, int nranks, std::unique_ptr<Transport> real, const Line& line);
-  /// Ends when all that was posted has arrived.
+  /// Ends when all posted messages have arrived.
   ~LinkTransport() override;
 
   Expected<FifoView> open_writer(const ConnectionKey& key) override;
-  /// A peer's bell wakes this rank's relay, which passes it on.
+  /// A peer's bell wakes this rank's relay, which forwards it.
   Doorbell* bell(Rank r) override { return r == rank_ ? real_->bell(r) : &posted_; }
   bool may_be_direct() const override { return false; }
   bool can_pull() const override { return false; }
@@ -50,7 +48,7 @@ class LinkTransport final : public ForwardingTransport {
  private:
   struct Relay;  // one connection
   void run();
-  /// When the next message arrives, in s on now_s()'s clock; far away when there is none.
+  /// Time of the next arrival, in s on now_s()'s clock; far in the future if there is none.
   double carry_due();
   bool admit_posted();
   void publish(Relay& relay);
@@ -61,14 +59,14 @@ class LinkTransport final : public ForwardingTransport {
   const Line line_;
   std::mutex mutex_;  // guards relays_
   std::vector<std::unique_ptr<Relay>> relays_;
-  double free_at_s_ = 0;  // the line; the relay's alone
+  double free_at_s_ = 0;  // when the line is free; used only by the relay
   std::atomic<uint64_t> bytes_sent_{0};
   Doorbell posted_{};
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };
 
-/// For ChildOptions::decorate: every rank behind a line of its own.
+/// For ChildOptions::decorate: puts every rank behind its own line.
 TransportDecorator behind_line(const Line& line);
 
 }  // namespace rondo::testing

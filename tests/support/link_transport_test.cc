@@ -1,6 +1,6 @@
 // labels: unit tsan
 // timeout: 120
-// An injected line delivers everything, in order, and no sooner than its rate and latency allow.
+// A simulated line delivers everything, in order, and not sooner than its rate and latency allow.
 #include "support/link_transport.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr Line kFast{.bytes_per_us = 1e4};
 
-// At least the time of one call on all ranks behind lines, from the first one's entry to rank `last`'s return: it
-// begins before a barrier, which no rank leaves sooner.
+// At least the time of one call on all ranks behind lines, from the first one's entry to rank `last`'s return. It
+// begins before a barrier that no rank leaves earlier.
 template <class Call>
 double seconds_of(int nranks, const Line& line, Rank last, Call call) {
   std::atomic<double> begin_s{0}, end_s{0};
@@ -81,7 +81,7 @@ TEST(LinkTransport, ARanksMessagesShareItsLine) {
   EXPECT_GE(s, 2 * kBytes / kBytesPerUs * 1e-6);
 }
 
-// A communicator may end while what it sent is under way; the peer has it no earlier for that.
+// A communicator may end while its messages are on the line. The peer does not get them earlier.
 TEST(LinkTransport, MessagesAreUnderWayForTheLatency) {
   constexpr double kLatencyUs = 5000;
   // There and back.
@@ -96,7 +96,7 @@ TEST(LinkTransport, MessagesAreUnderWayForTheLatency) {
   EXPECT_GE(s, 2 * kLatencyUs * 1e-6);
 }
 
-// No algorithm goes past the line by mapped or copied memory.
+// No algorithm bypasses the line by mapped or copied memory.
 TEST(LinkTransport, AllPayloadIsCounted) {
   constexpr uint64_t kBytes = 1 << 22;
   std::array<std::atomic<LinkTransport*>, 2> links{};
@@ -110,7 +110,7 @@ TEST(LinkTransport, AllPayloadIsCounted) {
                   std::vector<char> x(2 * kBytes);
                   RONDO_TRY(comm.all_gather(x.data() + static_cast<uint64_t>(comm.rank()) * kBytes, x.data(), kBytes,
                                             Dtype::kInt8));
-                  RONDO_TRY(comm.barrier());  // whoever comes has what this rank sent
+                  RONDO_TRY(comm.barrier());  // after it all have this rank's messages
                   EXPECT_GE(links[static_cast<size_t>(comm.rank())].load()->bytes_sent(), kBytes);
                   return {};
                 },

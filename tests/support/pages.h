@@ -1,4 +1,4 @@
-// Memory of a private FIFO: zeros, in pages that cost nothing until they are used.
+// Memory of a private FIFO: zero pages that use no memory until they are written.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,7 +1,5 @@
-// What a process holds of the system: descriptors, threads, mappings; and names left in shared directories. Tests
-// compare before and after.
-//
-// Thread safety: none needed; each call reads /proc anew.
+// A process's descriptors, threads and mappings, and names in shared directories. Tests compare before and after.
+// Thread safety: not needed; each call reads /proc again.
 #pragma once
 
 #include <dirent.h>
@@ -42,8 +40,7 @@ inline std::set<std::string> open_descriptors() {
 
 inline size_t num_threads() { return names_in("/proc/self/task").size(); }
 
-/// How many shared or file mappings, and how many bytes of address space they take. The heap is left out: an allocator
-/// may keep what was freed.
+/// Number and size of shared or file mappings. The heap is not counted, because an allocator may keep freed memory.
 struct Mappings {
   uint64_t count = 0;
   uint64_t bytes = 0;
@@ -61,9 +58,8 @@ inline Mappings shared_mappings() {
   return m;
 }
 
-/// What this process holds now; and what of it is there after all that was made since should be gone. Some things end
-/// by themselves a little later (the thread of a rendezvous), so it looks for up to five seconds. Empty: nothing is
-/// left.
+/// The process's resources now, and later those that were not released. Some end a little later (the thread of a
+/// rendezvous), so it waits for up to five seconds. Empty: all are released.
 struct Holdings {
   std::set<std::string> descriptors = open_descriptors();
   size_t threads = num_threads();
@@ -83,7 +79,7 @@ inline std::string leftovers(const Holdings& before) {
   return text;
 }
 
-/// Entries of /dev/shm and /tmp that rondo may have made. Other programs come and go there.
+/// Entries of /dev/shm and /tmp that rondo may have made. Other programs' entries come and go.
 inline std::set<std::string> shared_names() {
   std::set<std::string> found;
   for (const char* dir : {"/dev/shm", "/tmp"})

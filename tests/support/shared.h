@@ -1,8 +1,6 @@
-// Memory and counters that ranks share whether they are threads or processes, and deadlines.
-//
-// Make a Shared<T> before spawning; processes inherit the mapping. SharedCounter is how tests wait: on a condition with
+// Memory and counters shared by ranks as threads or processes, and deadlines.
+// Make a Shared<T> before spawning; processes inherit the mapping. Tests wait with SharedCounter: for a condition with
 // a deadline, never by sleeping.
-//
 // Thread safety: SharedCounter is safe from any thread and process. T must keep to atomics or be ordered by a counter.
 #pragma once
 
@@ -26,7 +24,7 @@ inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Runs since it was made.
+/// Runs from its construction.
 class Stopwatch {
  public:
   double seconds() const { return now_s() - start_s_; }
@@ -35,7 +33,7 @@ class Stopwatch {
   double start_s_ = now_s();
 };
 
-/// Counts up; others wait for a value. The count is released by add() and acquired by wait_at_least().
+/// A counter that others wait for. add() releases, wait_at_least() acquires.
 class SharedCounter {
  public:
   void add(uint32_t n = 1) {
@@ -43,7 +41,7 @@ class SharedCounter {
     syscall(SYS_futex, address(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
   uint32_t value() const { return value_.load(std::memory_order_acquire); }
-  /// False when the deadline passed first.
+  /// Returns false if the deadline passed first.
   [[nodiscard]] bool wait_at_least(uint32_t target, double deadline_s) {
     const double end_s = now_s() + deadline_s;
     for (uint32_t seen = value(); seen < target; seen = value()) {
@@ -83,7 +81,7 @@ class Shared {
   T* value_;
 };
 
-/// A meeting point of `parties` ranks, usable once.
+/// A barrier of `parties` ranks, usable once.
 struct Barrier {
   SharedCounter arrived;
   [[nodiscard]] bool arrive_and_wait(int parties, double deadline_s) {
@@ -92,7 +90,7 @@ struct Barrier {
   }
 };
 
-/// True in a build with ThreadSanitizer or AddressSanitizer: tests run a reduced set and allow more time.
+/// True in a build with ThreadSanitizer or AddressSanitizer: tests run a reduced set with more time.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;
 #elif defined(__has_feature)

@@ -1,4 +1,4 @@
-// Small calls with known results, for tests whose subject is not the data.
+// Small calls with known results, for tests of other things than data.
 //
 // Rank r's element i is (r + 1) * (i % 97 + 1): sums of up to a few hundred ranks are exact in float.
 #pragma once
@@ -29,7 +29,7 @@ class SimpleAllReduce {
   Status start(Communicator& comm, Work* work, const CallOptions* options = nullptr) {
     return comm.all_reduce(data_.data(), data_.data(), data_.size(), Dtype::kFloat32, Op::kSum, options, work);
   }
-  /// Empty when the result is right.
+  /// Empty if the result is right.
   std::string judge() const {
     for (uint64_t i = 0; i < data_.size(); ++i)
       if (data_[i] != simple_sum(nranks_, i))
@@ -48,7 +48,7 @@ inline ::testing::AssertionResult is_ok(const Status& status) {
   if (status.ok()) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << status.to_string();
 }
-/// The code is right and the text holds every one of the words.
+/// The code matches and the text contains all of the words.
 inline ::testing::AssertionResult fails_with(const Status& status, StatusCode code,
                                              std::initializer_list<std::string> words) {
   const std::string text = status.to_string();
@@ -69,7 +69,7 @@ inline ::testing::AssertionResult works(Communicator& comm, uint64_t count_elems
   return wrong.empty() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << wrong;
 }
 
-/// A second communicator of the same ranks; its id travels through the first. Collective.
+/// A second communicator of the same ranks; its id is sent over the first. Collective.
 inline Expected<std::unique_ptr<Communicator>> second_communicator(Communicator& comm, const Config& config = {}) {
   UniqueId mine{};
   std::vector<UniqueId> ids(static_cast<size_t>(comm.size()));

@@ -1,4 +1,4 @@
-// Threads and the dispatch between the two worlds. Processes: spawn_processes.cc.
+// Ranks as threads, and the choice between threads and processes (spawn_processes.cc).
 #include "support/spawn.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-// What the ranks of a run in threads share with the one that waits for them.
+// State shared by the ranks of a threaded run and the thread that waits for them.
 struct ThreadRun {
   explicit ThreadRun(int nranks) : results(static_cast<size_t>(nranks)), done(static_cast<size_t>(nranks)) {}
   std::vector<RankResult> results;

@@ -1,14 +1,12 @@
 // Runs a function on every rank of a communicator: ranks as threads (inproc), as processes (shm), as processes that use
-// UCX alone, or as processes on several test hosts (shm on a host, ucx between them).
+// only UCX, or as processes on several test hosts (shm on a host, ucx between hosts).
 //
-// The function's Status, and every failed EXPECT in it, is reported to GoogleTest with the rank, from processes too
-// (the text comes back through a pipe). Every run has a deadline: late processes are killed and named; late threads
-// cannot be killed, so they are named and the test program ends. Processes die with the test program.
+// The function's Status and every failed EXPECT in it are reported to GoogleTest with the rank, also from processes
+// (over a pipe). Every run has a deadline. Late processes are killed and named. Late threads cannot be killed, so they
+// are named and the test program ends. Processes die with the test program.
 //
-// A program that spawns processes must not have made a communicator itself: state that a fork copies is not state that
-// a fork shares. Hence one test program for threads and one for processes.
-//
-// Thread safety: call from the main thread.
+// A program that spawns processes must not have made a communicator before: a fork copies its state and does not share
+// it. Therefore threads and processes have separate test programs. Thread safety: call from the main thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,15 +31,15 @@ inline const char* world_name(World w) {
   return kNames[static_cast<int>(w)];
 }
 
-/// Why a world cannot be had on this machine; empty when it can. To be asked before its first use.
+/// The reason why this machine cannot run a world, or an empty string. Call it before the world's first use.
 std::string why_no_world(World w);
-/// kHosts: three hosts for a multiple of three beyond 3, else two; the first ranks are on host 0.
+/// kHosts: three hosts for a multiple of three above 3, else two. The first ranks are on host 0.
 inline int num_hosts_of(int nranks) { return nranks > 3 && nranks % 3 == 0 ? 3 : 2; }
 inline int host_of(int rank, int nranks) {
   const int hosts = num_hosts_of(nranks), on_each = (nranks + hosts - 1) / hosts;
   return rank / on_each;
 }
-/// Skips what this machine cannot have, and says why.
+/// Skips worlds that this machine cannot run, with the reason.
 class WorldTest : public ::testing::TestWithParam<World> {
  protected:
   void SetUp() override {
@@ -49,23 +47,23 @@ class WorldTest : public ::testing::TestWithParam<World> {
   }
 };
 class TestHosts;
-/// The hosts of World::kHosts, made at the first call. Only where why_no_world() is empty.
+/// The hosts of World::kHosts, made at the first call. Call it only if why_no_world() is empty.
 TestHosts& test_hosts();
 
-/// How one rank ended.
+/// The result of one rank.
 struct RankResult {
   enum class End { kReturned, kSignalled, kExited, kDeadline };
   Rank rank = 0;
   End end = End::kReturned;
   int signal = 0;                     // kSignalled
-  std::vector<std::string> failures;  // failed expectations, and the Status when it was not ok
+  std::vector<std::string> failures;  // failed expectations, and the Status if it was not ok
 };
 
 struct SpawnOptions {
   Config config;
-  TransportDecorator decorate = {};  // of every rank's transport; threads
+  TransportDecorator decorate = {};  // for every rank's transport; threads
   double deadline_s = 60;
-  std::vector<Rank> may_die;                                 // processes: being killed is no failure of these ranks
+  std::vector<Rank> may_die;                                 // processes: these ranks may be killed
   std::function<void(const std::vector<pid_t>&)> in_parent;  // processes: runs in the parent while the ranks run
 };
 
@@ -86,7 +84,7 @@ Status call(Fn& fn, Arg&& arg) {
 }
 }  // namespace internal
 
-/// Adds one GoogleTest failure for each rank that did not end well.
+/// Adds one GoogleTest failure for each rank that failed.
 void report(const std::vector<RankResult>& results, const SpawnOptions& options);
 
 /// As spawn(), but fn takes std::unique_ptr<Communicator>.
@@ -98,7 +96,7 @@ void spawn_owning(World world, int nranks, Fn fn, const SpawnOptions& options = 
          options);
 }
 
-/// Runs fn(Communicator&), which returns a Status or nothing, on nranks ranks.
+/// Runs fn(Communicator&), which returns a Status or void, on nranks ranks.
 template <class Fn>
 void spawn(World world, int nranks, Fn fn, const SpawnOptions& options = {}) {
   spawn_owning(
@@ -114,7 +112,7 @@ void spawn_processes(int nranks, Fn fn, const SpawnOptions& options = {}) {
   spawn(World::kProcesses, nranks, std::move(fn), options);
 }
 
-/// Runs fn(rank) in nranks processes without any communicator; the base of the above.
+/// Runs fn(rank) in nranks processes without a communicator. Used by the functions above.
 std::vector<RankResult> run_processes_bare(int nranks, const std::function<Status(Rank)>& fn,
                                            const SpawnOptions& options);
 

@@ -1,6 +1,6 @@
-// Ranks as forked processes: children report through pipes, the parent collects, kills what is late, and reaps.
+// Ranks as forked processes: children report over pipes; the parent collects reports, kills late children, and reaps.
 //
-// A record on a report pipe is a kind byte, a 32-bit length and text. 'F': a failed expectation; 'E': the function
+// A record on a report pipe is a kind byte, a 32-bit length and text. 'F': a failed expectation. 'E': the function
 // returned. A pipe that ends without 'E' belongs to a rank that was killed or exited.
 #include "support/spawn_processes.h"
 
@@ -31,7 +31,7 @@
 #ifdef RONDO_TEST_LEAKS
 #include <sanitizer/lsan_interface.h>
 #endif
-extern "C" void __gcov_dump() __attribute__((weak));  // coverage builds: _exit writes no counters by itself
+extern "C" void __gcov_dump() __attribute__((weak));  // coverage builds: _exit does not write counters
 
 namespace rondo::testing {
 namespace {
@@ -96,7 +96,7 @@ class Forwarder : public ::testing::EmptyTestEventListener {
                              const SpawnOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);                                 // the parent died before prctl
-  alarm(static_cast<unsigned>(std::ceil(options.deadline_s)) + 10);  // should the parent's own deadline fail
+  alarm(static_cast<unsigned>(std::ceil(options.deadline_s)) + 10);  // in case the parent's own deadline fails
   Reporter reporter(report_fd);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
@@ -120,7 +120,7 @@ struct Child {
   std::string buffer;
 };
 
-// Takes complete records out of the buffer.
+// Takes complete records from the buffer.
 void take_records(Child& child, RankResult& result) {
   constexpr size_t kHeader = 1 + sizeof(uint32_t);
   while (child.buffer.size() >= kHeader) {
@@ -133,7 +133,7 @@ void take_records(Child& child, RankResult& result) {
   }
 }
 
-// Reads what is there; closes the pipe at its end.
+// Reads available data. Closes the pipe at its end.
 void read_report(Child& child, RankResult& result) {
   char bytes[4096];
   const ssize_t n = read(child.report_fd, bytes, sizeof(bytes));
@@ -147,7 +147,7 @@ void read_report(Child& child, RankResult& result) {
   child.report_fd = -1;
 }
 
-// Until all pipes have ended or the deadline has passed.
+// Runs until all pipes have ended or the deadline has passed.
 void collect(std::vector<Child>& children, std::vector<RankResult>& results, double end_s) {
   while (true) {
     std::vector<pollfd> fds;
@@ -162,7 +162,7 @@ void collect(std::vector<Child>& children, std::vector<RankResult>& results, dou
   }
 }
 
-// Kills what still runs and reaps every child. A child whose pipe has ended is on its way out.
+// Kills running children and reaps all. A child whose pipe has ended is about to exit.
 void reap(std::vector<Child>& children, std::vector<RankResult>& results) {
   for (size_t r = 0; r < children.size(); ++r) {
     Child& child = children[r];
@@ -212,7 +212,7 @@ Expected<UniqueId> IdPipes::exchange(Rank rank) {
     return id;
   }
   const int fd = std::exchange(pipes_[static_cast<size_t>(rank)][0], -1);
-  close_all();  // the write ends too: should rank 0 die, the read below ends
+  close_all();  // the write ends too: if rank 0 dies, the read below ends
   const bool got_id = read_all(fd, &id, sizeof(id));
   close(fd);
   if (!got_id) return Status(StatusCode::kSystem, "rank 0 ended before it had made the unique id");
@@ -225,11 +225,11 @@ std::vector<RankResult> run_processes_bare(int nranks, const std::function<Statu
   std::vector<Child> children(static_cast<size_t>(nranks));
   const double end_s = now_s() + options.deadline_s;
   const pid_t parent = getpid();
-  std::fflush(nullptr);  // else every child prints it again
+  std::fflush(nullptr);  // otherwise every child prints it again
   for (Rank r = 0; r < nranks; ++r) {
     Child& child = children[static_cast<size_t>(r)];
     results[static_cast<size_t>(r)].rank = r;
-    results[static_cast<size_t>(r)].end = RankResult::End::kExited;  // until it says otherwise
+    results[static_cast<size_t>(r)].end = RankResult::End::kExited;  // until it reports otherwise
     int fds[2];
     if (pipe(fds) != 0) std::abort();
     child.pid = fork();

@@ -1,7 +1,7 @@
-// How processes that are about to be ranks learn the unique id: rank 0 makes it (its rendezvous lives in the process
-// that makes it) and writes it to one pipe for each other rank.
+// Passes the unique id to processes that will be ranks. Rank 0 makes it (its rendezvous lives in that process) and
+// writes it to one pipe for each other rank.
 //
-// Made before the forks; each rank calls exchange() once.
+// Make it before the forks. Each rank calls exchange() once.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The harness itself: what ranks report, how a killed, late or exiting rank is told from one that returned, and that
-// nothing stays behind.
+// Tests the harness: reports of ranks, the difference between a killed, late, exiting and returning rank, and that
+// nothing is left behind.
 // labels: mp
 // timeout: 60
 #include "support/spawn.h"
@@ -124,7 +124,7 @@ TEST(RunProcesses, ParentHookMayKillARank) {
         return ready->wait_at_least(rank == 0 ? 3 : 4, 20) ? Status() : Status(StatusCode::kTimeout, "no kill");
       },
       options);
-  report(results, options);  // the killed rank is expected to be
+  report(results, options);  // the killed rank is expected
   EXPECT_EQ(results[1].end, End::kSignalled);
 }
 

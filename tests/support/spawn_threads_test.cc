@@ -1,4 +1,4 @@
-// The harness with ranks as threads.
+// Tests the harness with ranks as threads.
 // labels: unit tsan
 // timeout: 30
 #include <gtest/gtest-spi.h>

@@ -1,5 +1,5 @@
-// How long random tests run, and from which seed. RONDO_TEST_STRESS_FACTOR=N runs N times as many cases
-// (scripts/stress.sh); --gtest_random_seed=N chooses another seed.
+// The duration and seed of random tests. RONDO_TEST_STRESS_FACTOR=N runs N times as many cases (scripts/stress.sh);
+// --gtest_random_seed=N sets the seed.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@
 namespace rondo::testing {
 namespace {
 
-// A process that does nothing in a network namespace of its own; 0 where that is not permitted.
+// An idle process in its own network namespace; 0 if that is not permitted.
 pid_t hold_namespace() {
   int pipe_fds[2];
   if (pipe(pipe_fds) != 0) return 0;
@@ -65,7 +65,7 @@ bool TestHosts::run_in(pid_t holder, const std::string& command) const {
   return std::system(quiet("nsenter -n -t " + std::to_string(holder) + " " + command).c_str()) == 0;
 }
 
-// The kernel tells of a cable's other end a moment later, and UCX looks for interfaces that are up once only.
+// The kernel reports a cable's other end a moment later, and UCX only uses interfaces that are up.
 bool TestHosts::wait_until_up(int host, int network) const {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   while (!run_in(holders_[static_cast<size_t>(host)], "ip link show " + device(network) + " | grep -q 'state UP'")) {
@@ -81,7 +81,7 @@ std::string TestHosts::shell_prefix(int host) const {
          " >/proc/sys/kernel/hostname && exec \"$@\"' sh ";
 }
 
-// A switch, and a cable from each host to it.
+// Makes a switch, and a cable from each host to it.
 bool TestHosts::join(int network) {
   const pid_t hub = holders_.back();
   const std::string bridge = "br" + std::to_string(network), subnet = network == 0 ? "10.77.0." : "10.78.0.";
@@ -125,7 +125,7 @@ TestHosts::~TestHosts() {
   for (const pid_t p : holders_) end(p);
 }
 
-// UCX finds interfaces below /sys, whose view belongs to the namespace that mounted it.
+// UCX finds interfaces in /sys, whose content depends on the namespace that mounted it.
 bool TestHosts::enter(int host) const {
   return enter_network(holders_[static_cast<size_t>(host)]) && unshare(CLONE_NEWNS) == 0 &&
          mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 && mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0;

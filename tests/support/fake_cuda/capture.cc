@@ -9,7 +9,7 @@ namespace {
 
 thread_local int capture_mode = kCaptureModeGlobal;
 
-// A launch of a graph. Nodes lie in chains, each a thread: a node that follows the last of a chain continues it.
+// A launch of a graph. Nodes form chains, each run by a thread. A node after the last one of a chain extends it.
 struct Replay {
   enum Stage : char { kWaiting, kBegun, kDone };
   explicit Replay(const GraphHandle& graph) : graph(graph), stage(graph.nodes.size(), kWaiting) {}
@@ -29,7 +29,7 @@ struct Replay {
     }
   }
 
-  // Tokens for the sanitizer: the node's address for its end, its place in `stage` for its beginning.
+  // Tokens for the sanitizer: the node's address for its end, its entry in `stage` for its beginning.
   const void* token(size_t node, bool begun) const {
     return begun ? static_cast<const void*>(&stage[node]) : static_cast<const void*>(&graph.nodes[node]);
   }
@@ -62,7 +62,7 @@ struct Replay {
   }
 };
 
-// In a section: streams of a capture go back to what they were.
+// In a section. Streams of a capture return to their previous state.
 void leave(State& st, const Shared<Capture>& capture) {
   for (const auto& [handle, s] : st.streams)
     if (s->capture == capture) {
@@ -73,7 +73,7 @@ void leave(State& st, const Shared<Capture>& capture) {
   st.captures.erase(std::remove(st.captures.begin(), st.captures.end(), capture), st.captures.end());
 }
 
-// Whether every node is among, or before, those of `last`.
+// True if every node is in `last` or before one of its nodes.
 bool all_joined(const GraphHandle& graph, const std::set<Dependency>& last) {
   std::vector<bool> reached(graph.nodes.size(), false);
   for (const Dependency& d : last) reached[d.node] = reached[d.node] || !d.begun;
@@ -85,7 +85,7 @@ bool all_joined(const GraphHandle& graph, const std::set<Dependency>& last) {
   return true;
 }
 
-// In a section; what is to be destroyed is put into `unused`.
+// In a section. Objects to be destroyed are added to `unused`.
 void release(State& st, UserObject object, unsigned count, std::vector<UserObjectHandle>& unused) {
   const auto it = st.user_objects.find(object);
   if (it == st.user_objects.end()) return;
@@ -103,7 +103,7 @@ void destroy(const std::vector<UserObjectHandle>& objects) {
   }
 }
 
-// In a section: removes a graph with what it holds.
+// In a section. Removes a graph and its objects.
 void drop_graph(State& st, Graph graph, std::vector<UserObjectHandle>& unused) {
   const auto it = st.graphs.find(graph);
   for (const auto& [object, count] : it->second->objects) release(st, object, count, unused);
@@ -250,8 +250,8 @@ cuda::Result FakeCuda::launch_graph(cuda::Graph graph, cuda::Stream stream) {
     Result r;
     const auto s = find_stream(st, stream, r);
     if (s == nullptr) return r;
-    if (s->capture != nullptr) return invalidate(*s->capture, kErrorNotSupported);  // graphs in graphs are not played
-    // One launch of a graph follows the other, whatever their streams.
+    if (s->capture != nullptr) return invalidate(*s->capture, kErrorNotSupported);  // nested graphs are not supported
+    // Launches of a graph run one after the other, whatever their streams.
     for (const GraphHandle::Node& node : graph->nodes)
       if (node.op.launched) node.op.launched(st);
     if (graph->last_stream != nullptr) op.after.emplace_back(graph->last_stream, graph->last_submitted);

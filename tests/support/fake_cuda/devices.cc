@@ -1,4 +1,4 @@
-// Devices, their attributes, contexts, the names of errors.
+// Devices, their attributes, contexts, names of errors.
 #include <fmt/format.h>
 
 #include <cstdio>

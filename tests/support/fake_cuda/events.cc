@@ -1,4 +1,4 @@
-// Events: recorded, waited for, asked about; in captures and in graphs.
+// Events: record, wait and query, also in captures and graphs.
 #include "support/fake_cuda/state.h"
 
 namespace rondo::testing::fake {
@@ -11,8 +11,8 @@ EventHandle* find_event(State& st, Event event) {
   return it != st.events.end() ? it->second.get() : nullptr;
 }
 
-// Nodes of a graph that record an event, or wait for it, each time the graph is launched. What a launch has to do with
-// the event is settled when it is launched; launches of a graph follow one another, so the oldest is the next to run.
+// Graph nodes that record or wait for an event at each launch of the graph. A launch fixes their records. Launches of a
+// graph run in order, so the oldest is the next to run.
 using Pending = std::deque<Shared<Record>>;
 
 Op external_record(Event event) {
@@ -77,7 +77,7 @@ Result fake_event_record_with_flags(Event event, Stream stream, unsigned flags) 
   const auto s = find_stream(st, stream, r);
   if (s == nullptr) return r;
   if (find_event(st, event) == nullptr) return kErrorInvalidHandle;
-  if (s->capture == nullptr) return kErrorInvalidValue;  // external events are nodes of graphs
+  if (s->capture == nullptr) return kErrorInvalidValue;  // external events are graph nodes
   if (s->capture->invalid) return kErrorStreamCaptureInvalidated;
   add_node(st, *s, external_record(event));
   return kSuccess;
@@ -99,7 +99,7 @@ Result fake_stream_wait_event(Stream stream, Event event, unsigned flags) {
       add_node(st, *s, external_wait(event));
       return kSuccess;
     }
-    if (e->capture != nullptr) {  // the waiting stream becomes part of the event's capture
+    if (e->capture != nullptr) {  // the waiting stream joins the event's capture
       if (e->capture->invalid) return kErrorStreamCaptureInvalidated;
       if (s->legacy) return invalidate(*e->capture, kErrorCaptureImplicit);
       if (s->capture != nullptr && s->capture != e->capture) {
@@ -176,7 +176,7 @@ Result fake_event_record(Event event, Stream stream) {
 
 namespace {
 
-// An event's record, once `ready` says so (in a section).
+// An event's record, once `ready` is true (in a section).
 template <class Ready>
 Result look_at(Event event, const Ready& ready) {
   State& st = state();

@@ -28,11 +28,11 @@ constexpr const char* kSymbols[] = {
 
 constexpr Result kErrorNotPermitted = 800;
 
-// Before every call: counts it, and says whether it is to fail.
+// Runs before every call: counts it and returns the error that it must fail with.
 Result before(int index) {
   State& st = state();
   const bool harmless = index == kIndex_error_name || index == kIndex_error_string || index == kIndex_driver_version;
-  if (!st.used) st.pid = getpid();  // made before a fork, used behind it
+  if (!st.used) st.pid = getpid();  // made before a fork, used after it
   else if (getpid() != st.pid) return kErrorNotInitialized;
   st.used = true;
   Section section(st.mutex);
@@ -62,7 +62,7 @@ uint64_t next_serial() {
   return ++last;
 }
 
-// What every stream is doing, for whoever has waited too long.
+// Prints the operations of every stream, for a thread that has waited too long.
 void print_streams(State& st) {
   for (const auto& [handle, s] : st.streams) {
     if (s->queue.empty()) continue;
@@ -127,7 +127,7 @@ State::~State() {
   if (getpid() == pid)
     for (std::thread& t : threads) t.join();
   else
-    for (std::thread& t : threads) t.detach();  // they did not come along through the fork
+    for (std::thread& t : threads) t.detach();  // they do not exist after the fork
   release_memory(*this);
 }
 

@@ -1,34 +1,34 @@
-// A CUDA driver for tests: any number of devices played on the host, so that all of rondo's CUDA host code runs without
-// a GPU, under sanitizers, with ranks as threads and as forked processes.
+// A CUDA driver for tests with any number of fake devices on the host, so that all of rondo's CUDA host code runs
+// without a GPU, under sanitizers, with ranks as threads and as forked processes.
 //
-//   FakeCuda cuda(FakeMachine::uniform(2));            // set_driver(...) with a table of its own
+//   FakeCuda cuda(FakeMachine::uniform(2));            // set_driver(...) with its own table
 //   cuda.add_kernel("my_kernel", {&my_host_function, sizeof(MyArgs)});
 //   ... rondo code, which finds devices, streams and kernels ...
 //   EXPECT_EQ(cuda.leaks(), "");
 //
-// What it plays, and how far:
-// - device memory is host memory in memfds, at addresses of a region of its own; IPC handles work between processes of
-//   one user. Freed memory is poisoned or unmapped and not used again (unless reuse_addresses); whatever is written
-//   behind an allocation is found when it is freed. Accesses by copies, fills and stream memory operations are checked
-//   against the table of allocations; those by kernels cannot be.
-// - streams run in FIFO order, each in a thread of its own, started at the first operation; the legacy stream waits for
-//   the blocking ones and they for it. cuMemFree and cuMemFreeHost wait for the whole device, as the driver does.
-// - a kernel is a function of the host that plays the whole grid. A launch waits until all its blocks fit beside those
-//   that run (FakeMachine::resident_blocks); one that can never fit and whose blocks wait for one another never starts.
-//   Where kernels wait for each other without being resident together, this hangs, as a device does. Each process has
-//   devices of its own in this respect.
+// What it implements:
+//
+// - device memory is host memory in memfds, at addresses of a separate region. IPC handles work between processes of
+//   one user. Freed memory is poisoned or unmapped and not reused (unless reuse_addresses). Writes behind an allocation
+//   are detected when it is freed. Copies, fills and stream memory operations are checked against the table of
+//   allocations, accesses by kernels are not.
+// - each stream runs in FIFO order in its own thread, started at the first operation. The legacy stream and the
+//   blocking streams wait for each other. cuMemFree and cuMemFreeHost wait for the whole device, as the driver does.
+// - a kernel is a host function that runs the whole grid. A launch waits until all its blocks fit next to the running
+//   ones (FakeMachine::resident_blocks). A launch that can never fit and whose blocks wait for one another never
+//   starts. Kernels that wait for each other without being resident together hang, as on a device. Each process has its
+//   own devices in this respect.
 // - capture records and replays with CUDA's dependencies and refusals. Capturing and launching graphs are functions of
-//   this class, not of the table: rondo does neither, its callers do.
-// - ThreadSanitizer sees CUDA's order and no other: the fake's own locks are hidden from it (quiet.h), and what the
-//   driver promises (a launch is after what its thread did before, an operation after those before it in its stream,
-//   after events it waits for; the host after what it synchronised with) is told to it. A missing event is a report.
+//   this class, not of the table: only rondo's callers do that.
+// - ThreadSanitizer sees only CUDA's order: the fake's own locks are hidden (quiet.h), and the driver's guarantees are
+//   declared (a launch follows earlier work of its thread; an operation follows earlier ones in its stream and events
+//   that it waits for; the host follows the work that it synchronised with). A missing event is a report.
 //
-// A wait of the host that takes longer than deadline_s ends the program with a list of what every stream is doing.
-// In a child forked after the first use every function says CUDA_ERROR_NOT_INITIALIZED, as CUDA does; a child forked
-// before that starts clean.
+// A host wait longer than deadline_s ends the program with a list of the streams' operations. In a child forked after
+// the first use every function returns CUDA_ERROR_NOT_INITIALIZED, as in CUDA. A child forked before that starts clean.
 //
-// Thread safety: the table's functions from any thread; one FakeCuda at a time in a process, made and destroyed while
-// nothing uses the table. The destructor drops what has not begun and waits for kernels that run.
+// Thread safety: the table's functions from any thread. Only one FakeCuda at a time in a process, made and destroyed
+// while the table is not in use. The destructor drops operations that have not begun and waits for running kernels.
 #pragma once
 
 #include <cstdint>
@@ -51,10 +51,10 @@ struct FakeDevice {
   int major = 9, minor = 0;
   int multiprocessors = 132;
   uint64_t memory_bytes = uint64_t{8} << 30;
-  std::map<int, int> attributes;  // CUdevice_attribute -> value, instead of what follows from the above
+  std::map<int, int> attributes;  // CUdevice_attribute -> value, overrides the values above
 };
 
-/// What one device may do with another's memory.
+/// A device's access to another's memory.
 struct FakePeer {
   bool access = true;
   bool native_atomics = true;
@@ -65,22 +65,22 @@ struct FakeMachine {
   std::vector<FakeDevice> devices;
   std::vector<std::vector<FakePeer>> peers;  // [from][to]; empty: every device reaches every other
   int driver_version = 13000;
-  uint32_t resident_blocks = 0;  // of a device: how many blocks fit at once; 0: one on each multiprocessor
-  uint32_t block_threads = 2;    // a block of more threads is played by that many
+  uint32_t resident_blocks = 0;  // blocks that fit on a device at once; 0: one per multiprocessor
+  uint32_t block_threads = 2;    // larger blocks run with this many threads
   double deadline_s = 30;
-  bool reuse_addresses = false;  // freed addresses come back soon, as on a device: to find stale tables of addresses
+  bool reuse_addresses = false;  // freed addresses are soon reused, as on a device: finds stale tables of addresses
 
-  /// n devices of one kind, on buses 1, 2, ...
+  /// n equal devices, on buses 1, 2, ...
   static FakeMachine uniform(int num_devices);
 };
 
-/// Plays a whole grid: returns when all blocks have ended. `args` is the kernel's one argument.
+/// Runs a whole grid, and returns when all blocks have ended. `args`: the kernel's only argument.
 using HostKernel = void (*)(const void* args, uint32_t grid, uint32_t block_threads);
 
 struct FakeKernel {
   HostKernel run = nullptr;
-  size_t args_bytes = 0;    // of the kernel's one argument
-  bool blocks_meet = true;  // blocks wait for one another: a grid that cannot be resident as a whole never ends
+  size_t args_bytes = 0;    // of the kernel's only argument
+  bool blocks_meet = true;  // blocks wait for one another: a grid that does not fit as a whole never ends
   int registers = 32, max_threads = 1024, blocks_per_multiprocessor = 1;
 };
 
@@ -91,21 +91,21 @@ class FakeCuda {
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
-  /// Kernels that cuModuleGetFunction finds, whatever image was loaded.
+  /// Adds a kernel for cuModuleGetFunction, whatever image was loaded.
   void add_kernel(std::string name, FakeKernel kernel);
-  /// Asked for names that were not added.
+  /// Called for names that were not added.
   void find_kernels_with(std::function<std::optional<FakeKernel>(std::string_view name)> find);
 
-  /// The nth call from now of a function ("cuMemAlloc_v2") returns `error` and does nothing; later ones work again.
+  /// The nth call from now of a function ("cuMemAlloc_v2") returns `error` and does nothing. Later calls work again.
   void fail(std::string_view symbol, cuda::Result error, uint64_t nth = 1);
   /// From now on every call that needs the device's context returns `error`, as after a fault of a kernel.
   void break_device(int ordinal, cuda::Result error);
-  /// The allocation becomes one of those that have no IPC handles, as cuMemCreate and memory pools make them.
+  /// Makes the allocation one without IPC handles, as from cuMemCreate and memory pools.
   void forbid_ipc(cuda::DevicePtr ptr);
-  /// How often a function was called.
+  /// Number of calls of a function.
   uint64_t calls(std::string_view symbol) const;
-  /// What is left: memory, registrations, mappings, streams, events, modules, contexts, user objects, and what was
-  /// written behind an allocation. Empty: nothing.
+  /// Describes leaks: memory, registrations, mappings, streams, events, modules, contexts, user objects, and writes
+  /// behind an allocation. Empty if there are none.
   std::string leaks() const;
 
   // Stream capture and graphs, as cuStreamBeginCapture, cuStreamEndCapture, cuGraphInstantiate and cuGraphLaunch.

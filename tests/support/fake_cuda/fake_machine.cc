@@ -24,7 +24,7 @@ Nvml table;
 NvmlDevice handle_of(size_t i) { return reinterpret_cast<NvmlDevice>(i + 1); }
 size_t index_of(NvmlDevice d) { return reinterpret_cast<size_t>(d) - 1; }
 
-// Links of a device: those to the switch first, then those to each other device in order.
+// Links of a device: first to the switch, then to each other device in order.
 enum class Far { kNone, kSwitch, kDevice };
 Far far_end(size_t self, unsigned link, size_t& other) {
   const auto switched = static_cast<unsigned>(played->devices[self].switch_links);
@@ -109,7 +109,7 @@ FakeMachine fake_machine(const GpuMachine& machine) {
     f.major = d.capability_major, f.minor = d.capability_minor;
     f.multiprocessors = d.multiprocessors;
     f.memory_bytes = static_cast<uint64_t>(d.memory_gib * 1024) << 20;
-    // A clock for a bus of 1024 bits: two transfers of 128 bytes.
+    // The clock for a bus of 1024 bits: two transfers of 128 bytes.
     f.attributes[cuda::kAttrGlobalMemoryBusWidth] = 1024;
     f.attributes[cuda::kAttrMemoryClockRate] = static_cast<int>(d.memory_gbps * 1e6 / 256 + 1);
     m.devices.push_back(std::move(f));

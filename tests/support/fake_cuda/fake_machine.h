@@ -1,7 +1,6 @@
-// The fake driver and a fake NVML playing a described machine (topology/machine.h): what a test records or writes down
-// as text comes back from the functions that rondo asks.
-//
-// Thread safety: one FakeNvml at a time in a process, made and destroyed while nothing asks.
+// The fake driver and a fake NVML for a described machine (topology/machine.h): their functions return the
+// description's values.
+// Thread safety: only one FakeNvml at a time in a process, made and destroyed while it is not in use.
 #pragma once
 
 #include <string>
@@ -11,10 +10,10 @@
 
 namespace rondo::testing {
 
-/// Devices, P2P and PCI ids of the description; uuids and the rest as FakeMachine::uniform.
+/// Devices, P2P and PCI ids of the description; uuids and all else as FakeMachine::uniform.
 FakeMachine fake_machine(const GpuMachine& machine);
 
-/// set_nvml(...) with a table that says what the description says: links, paths, P2P status, MIG, PCIe.
+/// set_nvml(...) with a table that returns the description's links, paths, P2P status, MIG and PCIe values.
 class FakeNvml {
  public:
   explicit FakeNvml(GpuMachine machine);

@@ -1,4 +1,4 @@
-// Modules, functions, kernels and the blocks that a device holds.
+// Modules, functions, kernels, and the resident blocks of a device.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ FunctionHandle* find_function(State& st, Function function) {
   return nullptr;
 }
 
-// A copy of a kernel's argument, as cuLaunchKernelEx makes it, as aligned as a kernel's parameters may be.
+// A copy of a kernel's argument, as cuLaunchKernelEx makes it, with the largest possible alignment.
 struct alignas(64) Line {
   std::byte bytes[64];
 };
@@ -29,14 +29,14 @@ Shared<Args> copy_args(const void* args, size_t bytes) {
   return copy;
 }
 
-// Waits for room, runs the grid, gives the room back.
+// Waits for room, runs the grid, frees the room.
 void run_kernel(const FakeKernel& kernel, int device, const void* args, uint32_t grid, uint32_t threads,
                 const std::function<void()>& begun) {
   State& st = state();
   uint32_t& resident = st.blocks_resident[static_cast<size_t>(device)];
   const uint32_t most = most_blocks(st, device);
-  // More blocks than fit run in waves, which only works where none waits for another: such a grid has the device to
-  // itself. Otherwise it never begins, as its last blocks on a device would not.
+  // More blocks than fit run in waves. That works only if no block waits for another, and such a grid has the device to
+  // itself. Otherwise the grid never begins, because its last blocks would not.
   const bool never = grid > most && kernel.blocks_meet;
   const uint32_t blocks = std::min(grid, most);
   {
@@ -164,7 +164,7 @@ Result fake_launch_kernel(const LaunchConfig* config, Function function, void** 
       } else if (a.id == kLaunchCompletionEvent) {
         const auto it = st.events.find(a.launch_completion_event.event);
         if (it == st.events.end()) return kErrorInvalidHandle;
-        if ((it->second->flags & kEventDisableTiming) == 0) return kErrorInvalidValue;  // as CUDA's documentation asks
+        if ((it->second->flags & kEventDisableTiming) == 0) return kErrorInvalidValue;  // as CUDA requires
         completion = it->first;
       } else if (a.id != kLaunchPriority) {
         return kErrorNotSupported;
@@ -186,7 +186,7 @@ Result fake_launch_kernel(const LaunchConfig* config, Function function, void** 
     e.nodes.clear();
     if (s.capture == nullptr) {
       e.last = record;
-    } else {  // the node that was just added: whoever waits follows its beginning
+    } else {  // the node that was just added: waits depend on its beginning
       e.last = nullptr;
       e.nodes.insert({s.last.begin()->node, true});
     }

@@ -1,4 +1,4 @@
-// Device memory in memfds, pinned and registered host memory, IPC handles, what is known of an address.
+// Device memory in memfds, pinned and registered host memory, IPC handles, attributes of an address.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -16,14 +16,14 @@ bool may_reach(State& st, int from, int to);
 namespace {
 
 constexpr size_t kBlockBytes = size_t{2} << 20, kGrain = 512, kPage = 4096;
-constexpr size_t kSmall = size_t{1} << 20;  // larger ones have a block of their own
+constexpr size_t kSmall = size_t{1} << 20;  // larger allocations have their own block
 constexpr uint32_t kSlots = kPage / sizeof(uint64_t);
 constexpr uint8_t kFresh = 0xA5, kFreed = 0xDB, kGuard = 0xC7;
-constexpr size_t kFilled = size_t{1} << 20;  // at both ends of an allocation
+constexpr size_t kFilled = size_t{1} << 20;  // filled at both ends of an allocation
 
 size_t round_up(size_t n, size_t grain) { return (n + grain - 1) / grain * grain; }
 
-// Addresses for `bytes`, a multiple of 2 MiB, and the page behind them.
+// Reserves addresses for `bytes`, a multiple of 2 MiB, and the page after them.
 uintptr_t take_addresses(State& st, size_t bytes) {
   const size_t whole = bytes + kBlockBytes;
   if (const auto it = st.free_addresses.find(whole); it != st.free_addresses.end()) {
@@ -39,7 +39,7 @@ uintptr_t take_addresses(State& st, size_t bytes) {
 
 void give_addresses(State& st, uintptr_t at, size_t bytes) {
   const size_t whole = bytes + kBlockBytes;
-  // Nothing may be read or written there any more.
+  // Forbids reads and writes there from now on.
   mmap(reinterpret_cast<void*>(at), whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (st.machine.reuse_addresses) st.free_addresses.emplace(whole, at);
 }
@@ -78,7 +78,7 @@ void fill_ends(uintptr_t at, uint8_t value, size_t bytes) {
   if (bytes > kFilled) fill(std::max(at + kFilled, at + bytes - kFilled), value, std::min(kFilled, bytes - kFilled));
 }
 
-// How far the guard behind an allocation reaches.
+// Size with the guard behind the allocation.
 size_t footprint(size_t bytes) { return round_up(bytes, kGrain) + kGrain; }
 
 void check_guard(State& st, const Allocation& a) {
@@ -91,7 +91,7 @@ void check_guard(State& st, const Allocation& a) {
   }
 }
 
-/// What a handle says; 64 bytes.
+/// Contents of a handle; 64 bytes.
 struct Ticket {
   uint32_t magic = 0;
   int32_t pid = 0, fd = 0;
@@ -340,7 +340,7 @@ Result fake_ipc_open_mem_handle(DevicePtr* ptr, IpcMemHandle handle, unsigned fl
   Ticket t;
   std::memcpy(&t, handle.bytes, sizeof t);
   if (ptr == nullptr || flags != kIpcLazyPeerAccess || t.magic != kMagic) return kErrorInvalidValue;
-  if (t.pid == st.pid) return kErrorInvalidContext;  // the driver's answer to a handle of one's own
+  if (t.pid == st.pid) return kErrorInvalidContext;  // the driver's answer to a process's own handle
   int device = -1;
   for (size_t d = 0; d < st.machine.devices.size(); ++d)
     if (hash_of(st.machine.devices[d].uuid) == t.device) device = static_cast<int>(d);
@@ -355,7 +355,7 @@ Result fake_ipc_open_mem_handle(DevicePtr* ptr, IpcMemHandle handle, unsigned fl
       return kSuccess;
     }
   const int fd = open(fmt::format("/proc/{}/fd/{}", t.pid, t.fd).c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return kErrorInvalidHandle;  // that process has ended, or freed it
+  if (fd < 0) return kErrorInvalidHandle;  // that process has ended or freed it
   const uintptr_t at = take_addresses(st, t.block_bytes);
   const bool whole = lseek(fd, 0, SEEK_END) == static_cast<off_t>(t.block_bytes + kPage);
   const bool mapped = at != 0 && whole && map_file(at, fd, t.block_bytes + kPage);

@@ -1,7 +1,7 @@
-// What ThreadSanitizer is told about the fake driver: its own locks are hidden, so that they order nothing that CUDA
-// does not order, and CUDA's promises are stated as pairs of happens_before(x) and happens_after(x).
+// Annotations of the fake driver for ThreadSanitizer: its own locks are hidden, so that they create no order that CUDA
+// does not have. CUDA's guarantees are pairs of happens_before(x) and happens_after(x).
 //
-// Without ThreadSanitizer all of this is nothing but a mutex.
+// Without ThreadSanitizer only a mutex remains.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +33,7 @@ void __tsan_release(void* addr);
 
 namespace rondo::testing::fake {
 
-/// Within its life the sanitizer sees no access and no synchronisation of this thread.
+/// In its scope the sanitizer sees no access and no synchronisation of this thread.
 class Quiet {
  public:
 #ifdef RONDO_FAKE_TSAN
@@ -55,7 +55,7 @@ class Quiet {
   Quiet& operator=(const Quiet&) = delete;
 };
 
-/// A shared_ptr whose count the sanitizer does not see: a count that two threads change would order them.
+/// A shared_ptr with a count that is hidden from the sanitizer: two threads that change a count would be ordered.
 template <class T>
 class Shared {
  public:
@@ -80,7 +80,7 @@ class Shared {
   void set(std::shared_ptr<T> p) {
     const Quiet quiet;
     p_.swap(p);
-    p.reset();  // here, not behind the quiet
+    p.reset();  // here, not after the quiet scope
   }
   std::shared_ptr<T> p_;
 };
@@ -89,18 +89,18 @@ Shared<T> make_hidden(A&&... args) {
   return Shared<T>(std::make_shared<T>(std::forward<A>(args)...));
 }
 
-/// Holds the fake's mutex, unseen.
+/// Holds the fake's mutex, hidden from the sanitizer.
 class Section {
  public:
   explicit Section(std::mutex& mutex) : lock_(mutex) {}
   std::unique_lock<std::mutex>& lock() { return lock_; }
 
  private:
-  Quiet quiet_;  // before the lock is taken, until after it is given back
+  Quiet quiet_;  // from before locking until after unlocking
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Outside of sections: what this thread has done is before whatever follows happens_after(token) elsewhere.
+/// Outside of sections: orders this thread's earlier work before code after happens_after(token) elsewhere.
 inline void happens_before([[maybe_unused]] const void* token) {
 #ifdef RONDO_FAKE_TSAN
   __tsan_release(const_cast<void*>(token));

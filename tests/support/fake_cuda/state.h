@@ -1,7 +1,6 @@
-// The fake driver's insides: what the opaque handles point to, and the one state of the process. See fake_cuda.h.
+// Internals of the fake driver: the objects of the opaque handles, and the process's state. See fake_cuda.h.
 //
-// Everything here is guarded by State::mutex, taken through Section, unless it says otherwise. Operations run outside
-// it.
+// State::mutex, locked by Section, guards everything here unless stated otherwise. Operations run without it.
 #pragma once
 
 #include <atomic>
@@ -21,28 +20,28 @@ namespace rondo::testing::fake {
 struct Capture;
 struct State;
 
-/// One recording of an event: complete when its stream has come to it.
+/// One recording of an event: complete when its stream has reached it.
 struct Record {
   bool done = false;
   std::chrono::steady_clock::time_point at;
   char token = 0;
 };
 
-/// A node of a graph that has to be done, or, for a kernel, to have begun.
+/// A node of a graph that must have ended or, for a kernel, begun.
 struct Dependency {
   size_t node;
   bool begun = false;
   bool operator<(const Dependency& o) const { return std::pair(node, begun) < std::pair(o.node, o.begun); }
 };
 
-/// What an operation does. `begun` is to be called when its kernel's blocks have begun; nothing else needs to call it.
+/// The work of an operation. Kernels call `begun` when their blocks have begun; other operations need not.
 using Work = std::function<void(const std::function<void()>& begun)>;
 
 struct Op {
   const char* what = "";
   Work run;
   Shared<Record> begun;                       // done when the operation has begun
-  std::function<void(State&)> launched = {};  // of a graph's node: its graph is launched; in a section
+  std::function<void(State&)> launched = {};  // for a graph node: its graph is launched; in a section
   std::vector<std::pair<Shared<cuda::StreamHandle>, uint64_t>> after;  // operations of other streams
 };
 
@@ -55,22 +54,22 @@ struct Allocation {
   int device;
   uint64_t id;
   struct Block* block = nullptr;  // kDevice
-  uint32_t slot = 0;              // kDevice: of its block's directory
-  uintptr_t mapped = 0;           // kImported: what was mapped
+  uint32_t slot = 0;              // kDevice: in its block's directory
+  uintptr_t mapped = 0;           // kImported: the mapping
   size_t mapped_bytes = 0;
   std::string key = {};  // kImported: of its handle
   uint64_t opened = 1;   // kImported
-  bool ipc = true;       // kDevice: has handles
+  bool ipc = true;       // kDevice: has IPC handles
 };
 
-/// A memfd of whole 2 MiB, and a page behind them that says which allocations live. Small allocations share one.
+/// A memfd of whole 2 MiB, and a page after them with the live allocations. Small allocations share one.
 struct Block {
   int fd = -1;
   uintptr_t base = 0;
   size_t bytes = 0;
   size_t used = 0;
   uint32_t slots = 0, live = 0;
-  std::atomic<uint64_t>* generations = nullptr;  // in the page: by slot, 0: not live
+  std::atomic<uint64_t>* generations = nullptr;  // in that page: by slot, 0: not live
 };
 
 struct State {
@@ -78,18 +77,18 @@ struct State {
   ~State();
 
   FakeMachine machine;
-  const uint64_t serial;  // another one for every state
+  const uint64_t serial;  // unique for each state
   std::map<std::string, FakeKernel, std::less<>> kernels;
   std::function<std::optional<FakeKernel>(std::string_view)> find_kernel;
-  std::atomic<int> pid;           // whose it is; outside the mutex
+  std::atomic<int> pid;           // the owner's; outside the mutex
   std::atomic<bool> used{false};  // outside the mutex
   std::atomic<bool> stopping{false};
 
   std::mutex mutex;
-  std::condition_variable changed;  // an operation has ended, an event is done, blocks have left
+  std::condition_variable changed;  // an operation or event is done, or blocks have left
 
   std::map<std::string, uint64_t, std::less<>> num_calls;
-  std::map<std::string, std::pair<uint64_t, cuda::Result>, std::less<>> failures;  // at which call, and how
+  std::map<std::string, std::pair<uint64_t, cuda::Result>, std::less<>> failures;  // call number and error
 
   std::vector<std::unique_ptr<cuda::ContextHandle>> contexts;  // by device
   std::map<cuda::Stream, Shared<cuda::StreamHandle>> streams;
@@ -98,9 +97,9 @@ struct State {
   std::map<std::string, std::unique_ptr<cuda::FunctionHandle>> functions;
   std::map<cuda::Graph, std::unique_ptr<cuda::GraphHandle>> graphs;
   std::map<cuda::UserObject, std::unique_ptr<cuda::UserObjectHandle>> user_objects;
-  std::vector<Shared<Capture>> captures;  // going on
+  std::vector<Shared<Capture>> captures;  // active
   std::list<std::thread> threads;         // of streams
-  int serving = 0;                        // of these threads, those that have not ended
+  int serving = 0;                        // number of these threads that have not ended
   uint64_t next_id = 1;
 
   uintptr_t region = 0, region_end = 0, region_next = 0;
@@ -114,34 +113,34 @@ struct State {
 };
 
 State& state();
-/// Of the thread.
+/// Of the current thread.
 cuda::Context current_context();
 void set_current_context(cuda::Context context);
-/// kSuccess, or why the current thread may not make a call that could disturb a capture; that capture is then invalid.
+/// kSuccess, or why this thread must not make a call that could disturb a capture. That capture is then invalid.
 cuda::Result may_disturb(State& st);
 /// The current context, or null with the error in `r`.
 cuda::ContextHandle* need_context(State& st, cuda::Result& r);
-/// The stream of a handle, or the legacy one; null with the error in `r`.
+/// The stream of a handle, or the legacy stream; null with the error in `r`.
 Shared<cuda::StreamHandle> find_stream(State& st, cuda::Stream stream, cuda::Result& r);
-/// Waits in `section` until `ready`; ends the program when that takes too long. In operations: until stopping, too.
+/// Waits in `section` until `ready`. Ends the program if that takes too long. In operations: until stopping, too.
 void wait_until(State& st, Section& section, const char* what, const std::function<bool()>& ready);
 /// Appends an operation to a stream, or a node to the graph that it captures. Not in a section.
 cuda::Result submit(cuda::Stream stream, Op op, const std::function<void(cuda::StreamHandle&)>& locked = {});
-/// Waits for everything that was submitted to a context's streams.
+/// Waits for all submitted operations of a context's streams.
 void synchronize(State& st, cuda::ContextHandle& context);
-/// Marks an event's record done, and wakes who waits for it. Not in a section.
+/// Marks an event's record done and wakes its waiters. Not in a section.
 void finish(State& st, Record& record);
-/// The live allocation that holds all of it; null: none.
+/// The live allocation that contains the whole range, or null.
 Allocation* find_memory(State& st, uintptr_t address, size_t bytes);
 void release_memory(State& st);
-/// Marks it invalid; everything in it fails from now on.
+/// Marks it invalid. All its operations fail from now on.
 cuda::Result invalidate(Capture& capture, cuda::Result why);
-/// A capturing stream's new node.
+/// Adds a node of a capturing stream.
 void add_node(State& st, cuda::StreamHandle& stream, Op op);
-/// Whether this thread is in a host function or a destructor, where CUDA may not be called.
+/// True if this thread is in a host function or a destructor, where CUDA must not be called.
 bool& in_callback();
 
-// What the table holds: one function for each of the driver's.
+// The table: one function for each driver function.
 #define RONDO_X(member, symbol, args) cuda::Result fake_##member args;
 using namespace rondo::cuda;  // NOLINT: the prototypes name the driver's types
 inline constexpr Result kErrorCaptureImplicit = 906;
@@ -166,11 +165,11 @@ struct StreamHandle {
   std::condition_variable work;
   std::deque<testing::fake::Shared<testing::fake::Op>> queue;  // its front is running
   uint64_t submitted = 0, completed = 0;
-  char done = 0;  // token: what has been completed
+  char done = 0;  // token: completed operations
   // While it is part of a capture:
   testing::fake::Shared<testing::fake::Capture> capture;
   std::set<testing::fake::Dependency> last;
-  std::vector<const void*> last_nodes;  // the same, as cuStreamGetCaptureInfo shows it
+  std::vector<const void*> last_nodes;  // the same, for cuStreamGetCaptureInfo
 };
 
 struct EventHandle {
@@ -200,7 +199,7 @@ struct GraphHandle {
     testing::fake::Op op;
     std::set<testing::fake::Dependency> after;
   };
-  std::deque<Node> nodes;  // addresses stay
+  std::deque<Node> nodes;  // with stable addresses
   std::map<UserObject, unsigned> objects;
   testing::fake::Shared<StreamHandle> last_stream;  // of its last launch
   uint64_t last_submitted = 0;

@@ -18,8 +18,8 @@ void run_op(State& st, const Op& op) {
   });
 }
 
-// Whole pages of a large block of zeros are given back to the kernel, which hands out zeros: writing them page by page
-// is what ThreadSanitizer would spend most of its time on. It sees the first and last pages written.
+// Returns whole zero pages of a large block to the kernel, which provides zero pages again. ThreadSanitizer would spend
+// most of its time on writing them. It sees writes of the first and last pages.
 void set_bytes(uintptr_t at, unsigned char value, size_t bytes) {
   constexpr size_t kPage = 4096, kSeen = 16 * kPage;
   if (value == 0 && bytes >= (size_t{1} << 20)) {
@@ -33,7 +33,7 @@ void set_bytes(uintptr_t at, unsigned char value, size_t bytes) {
   std::memset(reinterpret_cast<void*>(at), value, bytes);
 }
 
-// A stream's thread: its operations in order, each when those of other streams that it follows have ended.
+// A stream's thread: runs its operations in order, each after the operations of other streams that it follows.
 void serve(State& st, const Shared<StreamHandle>& s) {
   for (;;) {
     Shared<Op> op;
@@ -59,7 +59,7 @@ void serve(State& st, const Shared<StreamHandle>& s) {
   }
 }
 
-// In a section. The order that the legacy stream brings.
+// In a section. Adds the order with the legacy stream.
 void order_with_legacy(State& st, const Shared<StreamHandle>& s, Op& op) {
   if (s->legacy) {
     for (const auto& [handle, other] : st.streams)
@@ -71,7 +71,7 @@ void order_with_legacy(State& st, const Shared<StreamHandle>& s, Op& op) {
   }
 }
 
-// In a section. Legacy work while a blocking stream captures would become part of the capture.
+// In a section. Refuses legacy work while a blocking stream captures, because it would join the capture.
 Result refuse_implicit(State& st, const StreamHandle& s) {
   if (!s.legacy) return kSuccess;
   for (const auto& [handle, other] : st.streams)
@@ -80,7 +80,7 @@ Result refuse_implicit(State& st, const StreamHandle& s) {
   return kSuccess;
 }
 
-// In a section: a stream's queries and synchronisations.
+// In a section: for queries and synchronisations of a stream.
 Result may_wait_for(State& st, const StreamHandle& s) {
   if (s.capture != nullptr) return invalidate(*s.capture, kErrorStreamCaptureUnsupported);
   if (const Result r = refuse_implicit(st, s); r != kSuccess) return r;
@@ -96,7 +96,7 @@ void wait_for_stream(State& st, StreamHandle& s) {
   happens_after(&s.done);
 }
 
-// A copy's or fill's end: device memory, or memory of the host.
+// Memory kind of a copy's or fill's end.
 enum class Place { kWrong, kDevice, kPinned, kPageable };
 Place place_of(State& st, uintptr_t at, size_t bytes) {
   if (const Allocation* a = find_memory(st, at, bytes); a != nullptr)
@@ -123,7 +123,7 @@ Result copy(DevicePtr dst, DevicePtr src, size_t bytes, Stream stream) {
   }
   Op op;
   op.what = "a copy";
-  if (from == Place::kPageable && !capturing) {  // the driver takes it away before it returns
+  if (from == Place::kPageable && !capturing) {  // the driver copies it before it returns
     const auto* first = reinterpret_cast<const std::byte*>(src);
     op.run = [dst, staged = std::vector<std::byte>(first, first + bytes)](const auto&) {
       std::memcpy(reinterpret_cast<void*>(dst), staged.data(), staged.size());
@@ -156,7 +156,7 @@ Result copy_and_wait(DevicePtr dst, DevicePtr src, size_t bytes) {
   return kSuccess;
 }
 
-// Acquires, as a wait in a stream does; gives way until it holds.
+// Acquires, as a wait in a stream does. Yields until the condition holds.
 void poll(State& st, const BatchMemOp& op) {
   std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(op.value.address));
   const uint32_t value = op.value.value;
@@ -275,7 +275,7 @@ Result fake_stream_create(Stream* stream, unsigned flags, int priority) {
   return kSuccess;
 }
 
-// Returns at once; what the stream still has to do is done, and its thread ends behind it.
+// Returns at once. The stream's remaining operations run, and then its thread ends.
 Result fake_stream_destroy(Stream stream) {
   State& st = state();
   Section section(st.mutex);

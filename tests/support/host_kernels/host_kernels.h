@@ -1,4 +1,4 @@
-// The kernels by name, as functions of the host: what a launch runs where there is no device.
+// The kernels by name, as host functions for launches without a device.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace rondo::testing {
 
-/// Runs `grid` blocks of `block_threads` host threads each, and returns when all have ended. args: the kernel's one
-/// argument: LaunchArgs, ReduceArgs or OptimizerArgs. All blocks run at once. Blocks of a few threads do what blocks of
-/// 512 do: kernels take any number that is a power of two.
+/// Runs `grid` blocks of `block_threads` host threads each, all at once, and returns when all have ended. args: the
+/// kernel's only argument: LaunchArgs, ReduceArgs or OptimizerArgs. Blocks of a few threads do the same work as blocks
+/// of 512: kernels accept any power of two.
 using HostKernel = void (*)(const void* args, uint32_t grid, uint32_t block_threads);
 
-/// nullptr when there is no kernel of this name ("rondo_interpret_float_sum", "rondo_copy", ...: device/engine/lower.h).
+/// nullptr if there is no kernel of this name ("rondo_interpret_float_sum", "rondo_copy", ...: device/engine/lower.h).
 HostKernel find_host_kernel(std::string_view name);
 
 }  // namespace rondo::testing

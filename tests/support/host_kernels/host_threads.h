@@ -1,5 +1,5 @@
-// Kernels on host threads: an Env whose block is a few threads with a barrier, and launches of a
-// grid of such blocks. The templates are the ones that nvcc compiles; only what Env stands for is another.
+// Kernels on host threads: an Env whose block is a few threads with a barrier, and launches of a grid of such blocks.
+// nvcc compiles the same templates; only Env differs.
 #pragma once
 
 #include <sched.h>
@@ -20,7 +20,7 @@
 
 namespace rondo::testing {
 
-/// The barrier of a block, which also tells all threads what is true of any.
+/// The barrier of a block. It also returns to all threads if a condition is true in any.
 class HostBlock {
  public:
   explicit HostBlock(uint32_t threads) : threads_(threads) {}

@@ -1,4 +1,4 @@
-// Kernels that have a text inlined.
+// Kernels with inlined definitions.
 #include "support/host_kernels/host_threads.h"
 #include "support/host_kernels/table.h"
 

@@ -1,4 +1,4 @@
-// Rows of the table of host kernels, one array for each file that makes some.
+// Rows of the table of host kernels, one array for each defining file.
 #pragma once
 
 #include <string_view>
