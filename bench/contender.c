@@ -24,16 +24,16 @@ typedef struct {
   float* arena;
   uint64_t arena_bytes;
   unsigned phase; /* of the barrier */
-  int crowded;    /* more ranks than CPUs: waiting gives the CPU away */
+  int crowded;    /* more ranks than CPUs: waits yield the CPU */
 } bench_loop;
 
 typedef struct {
   bench_point point;
   uint64_t count_elems;
   uint64_t stride_bytes;
-  uint64_t sets; /* buffers that calls walk through; 1 in the hot regime */
+  uint64_t sets; /* buffers used in turn; 1 in the hot regime */
   uint64_t next_set;
-  uint64_t calls_left; /* before the sums could overflow */
+  uint64_t calls_left; /* before the sums overflow */
 } bench_case;
 
 typedef struct {
@@ -43,7 +43,7 @@ typedef struct {
   double foreign_s, wall_s;
 } bench_result;
 
-/* ---- the ranks among themselves ---- */
+/* ---- barriers between ranks ---- */
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -86,7 +86,7 @@ static double max_over_ranks(bench_loop* l, double value) {
 /* ---- calls ---- */
 
 static uint64_t padded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-/* All that one call works on. */
+/* The operands of one call. */
 static uint64_t memory_bytes(bench_point point) {
   return padded(point.bytes > 0 ? point.bytes : 1) * (point.collective == kBenchAllToAll ? 2 : 1);
 }
@@ -96,7 +96,7 @@ static bench_memory set_of(const bench_loop* l, const bench_case* c, uint64_t se
   return (bench_memory){(float*)buffer, (float*)(buffer + padded(c->point.bytes)), c->count_elems};
 }
 
-/* Makes `calls` back-to-back calls and returns the seconds they took here. */
+/* Makes `calls` back-to-back calls and returns their seconds on this rank. */
 static double timed_calls(bench_loop* l, bench_case* c, uint64_t calls) {
   bench_call* const operation = l->self->calls[c->point.collective];
   uint64_t set = c->next_set;
@@ -151,14 +151,14 @@ static double verify(bench_loop* l, bench_case* c) {
     if (calls > 1) return call_s;
     call_s = slowest_s;
     calls = (int)fmin(bench_max_burst(l->self->nranks), 0.05 / call_s);
-    /* MPI leaves open what an in-place reduce-scatter makes of the rest of the buffer, which is the next input. */
+    /* MPI leaves the rest of an in-place reduce-scatter's buffer undefined, and it is the next input. */
     const int undefined = l->self->rs_result_at_front && c->point.collective == kBenchReduceScatter;
     if (calls < 2 || undefined) return call_s;
   }
 }
 
-/* How many calls make a repetition last about repetition_us: more and more, until the time can be trusted. A first call
- * makes connections, so its time counts only where it is far too long to try again. */
+/* Returns the number of calls that make a repetition last about repetition_us. Increases it until the time is reliable.
+ * A first call makes connections, so its time counts only if it is far too long to try again. */
 static uint64_t calibrate(bench_loop* l, bench_case* c, double first_call_s) {
   const double target_s = l->options->repetition_us * 1e-6;
   double call_s = first_call_s;

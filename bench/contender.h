@@ -1,13 +1,13 @@
-/* The timing loop that every contender runs: rondo and its peers differ in one function a collective, nothing else.
+/* The timing loop of all contenders. rondo and its peers differ only in one function a collective.
  *
- * A contender program makes itself known (rank, size, the collectives, memory), then contender_run() measures a list of
- * points. For each point: the placement of the virtual CPUs is probed, the result of one call and of a burst of
- * back-to-back calls is verified bit for bit, the number of calls a repetition is scaled to the time of one, and the
- * repetitions are timed: each starts after a barrier of our own (in shared memory, the same for all contenders), makes
- * `inner` calls back to back and takes the maximum over the ranks. Rank 0 prints one JSON object a line and point.
+ * A contender program describes itself (rank, size, the collectives, memory), then contender_run() measures a list of
+ * points. For each point it probes the placement of the virtual CPUs, verifies the result of one call and of a burst of
+ * back-to-back calls bit for bit, scales the number of calls a repetition, and times the repetitions. Each starts after
+ * our own barrier (in shared memory, the same for all contenders), makes `inner` calls back to back and takes the
+ * maximum over the ranks. Rank 0 prints one JSON object a line and point.
  *
- * Data are never zero; sums double in place, so buffers start at 2^-110 and are refilled, outside the timing, before
- * they could overflow. Where one repetition of a small message overflows, it goes on with infinities at full speed.
+ * Data are never zero. Sums double in place, so buffers start at 2^-110 and are refilled, outside the timing, before
+ * they overflow. If one repetition of a small message overflows, it continues with infinities at full speed.
  *
  * One thread per process. Every wait has a deadline: a point that takes longer than point_limit_s ends the process.
  */
@@ -20,7 +20,7 @@
 
 enum { kMaxRanks = 64, kMaxPoints = 256, kIdBytes = 128, kMaxHosts = 8 };
 
-/* Rooted ones have rank 0 as their root. */
+/* The root is rank 0. */
 typedef enum {
   kBenchAllReduce,
   kBenchReduceScatter,
@@ -37,7 +37,7 @@ extern const char* const bench_collective_names[kBenchCollectives];
 
 typedef struct {
   bench_collective collective;
-  uint64_t bytes; /* of the longer of a rank's input and output; barrier: 0 */
+  uint64_t bytes; /* the longer of a rank's input and output; barrier: 0 */
 } bench_point;
 
 typedef struct {
@@ -47,13 +47,13 @@ typedef struct {
   double repetition_us;  /* calls are added until a repetition takes about this long */
   double point_s;        /* repetitions are dropped (never below 3) when a point would take longer */
   double point_limit_s;  /* a point that is not finished by then ends the process */
-  int attempts;          /* of a point that a moved CPU or foreign work has disturbed */
+  int attempts;          /* for a point disturbed by a moved CPU or by other programs */
   uint64_t rotate_bytes; /* 0: hot, one set of buffers; else: calls walk through this many bytes of buffers */
-  const char* control;   /* file in shared memory by which the ranks meet; not used by forked contenders */
+  const char* control;   /* shared file in which the ranks meet; not used by forked contenders */
   int nranks;            /* forked contenders */
   int registered;        /* rondo: buffers from rondo_alloc */
   const char* algorithm; /* rondo: rondo_call.algorithm, or NULL */
-  const char* netns[kMaxHosts]; /* rondo: network namespaces (`ip netns`), the hosts; each gets as many ranks */
+  const char* netns[kMaxHosts]; /* rondo: network namespaces (`ip netns`) as hosts, with equally many ranks each */
   int num_netns;
 } bench_options;
 
@@ -61,15 +61,15 @@ typedef struct {
 typedef struct {
   struct {
     _Alignas(64) atomic_uint arrived;
-    double value; /* what the rank tells the others between two barriers */
+    double value; /* the rank's value for the others between two barriers */
     double cpu_s;
   } ranks[kMaxRanks];
   _Alignas(64) atomic_uint id_ready;
   char id[kIdBytes];
 } bench_control;
 
-/* One operation: 0, or a code of the library. count_elems counts floats of the whole buffer. All work in place in
- * `buffer`, where rank r's part is the r-th, but all-to-all, whose output is `second`, as long as `buffer`. */
+/* One operation. Returns 0, or a code of the library. count_elems counts floats of the whole buffer. All work in place
+ * in `buffer`, where rank r's part is the r-th, except all-to-all, whose output is `second`, as long as `buffer`. */
 typedef int bench_call(float* buffer, float* second, uint64_t count_elems);
 
 typedef struct {
@@ -81,13 +81,13 @@ typedef struct {
   float* (*allocate)(uint64_t bytes); /* NULL: private memory with madvise(MADV_HUGEPAGE), as for all contenders */
 } contender;
 
-/* Parses the command line of a contender; prints what is wrong and exits with 2. */
+/* Parses the command line of a contender. Prints an error and exits with 2 if it is wrong. */
 void bench_parse(int argc, char** argv, bench_options* options);
-/* Maps the file options->control, making it when it is missing; whoever chose the name removes it. Exits on errors. */
+/* Maps the file options->control, and makes it if it is missing. The caller removes it. Exits on errors. */
 bench_control* bench_open_control(const bench_options* options);
-/* Pins rank r to the r-th CPU when every rank can have one; called before the library starts. */
+/* Pins rank r to the r-th CPU if every rank can have one. Call it before the library starts. */
 void bench_pin(int rank, int nranks);
-/* Measures all points. Returns the exit status: 0, or 1 when a result was wrong. */
+/* Measures all points. Returns the exit status: 0, or 1 if a result was wrong. */
 int contender_run(const contender* self, const bench_options* options, bench_control* control);
 
 #endif /* RONDO_BENCH_CONTENDER_H_ */

@@ -48,7 +48,7 @@ int bench_data_init(bench_data* data, int rank, int nranks) {
   return 0;
 }
 
-/* A stretch of one buffer. */
+/* A range of one buffer. */
 typedef struct {
   uint64_t first, elems;
 } stretch;
@@ -58,7 +58,7 @@ static stretch block_of(const bench_data* data, int rank, uint64_t count_elems) 
   return (stretch){block * (uint64_t)rank, block};
 }
 
-/* What this rank gives to the collective. */
+/* This rank's input of the collective. */
 static stretch given(const bench_data* data, bench_collective collective, uint64_t count_elems) {
   const stretch nothing = {0, 0}, all = {0, count_elems};
   switch (collective) {
@@ -98,12 +98,12 @@ static void expect_reduce_scatter(bench_data* data, const bench_expectation* wan
   const uint64_t first = block * (uint64_t)data->rank;
   const float again = (float)(want->calls - 1);
   for (uint64_t j = 0; j < kPeriod; ++j) {
-    const uint64_t i = (first + j) % kPeriod; /* my contribution has become the sum: each call adds the others' */
+    const uint64_t i = (first + j) % kPeriod; /* the own input has become the sum: each call adds the others' */
     data->scratch[j] = data->sums[i] + again * (data->sums[i] - values_of(data, data->rank)[i]);
   }
 }
 
-/* One stretch of the expected result: buffer[at..] holds table[first..]. Returns the wrong element's index, or -1. */
+/* Checks one range: buffer[at..] holds table[first..]. Returns the wrong element's index, or -1. */
 static long long check(const float* buffer, uint64_t at, stretch want, const float* table) {
   const long long wrong = first_wrong(buffer + at, want.first, want.elems, table);
   return wrong < 0 ? -1 : wrong + (long long)at;
@@ -126,7 +126,7 @@ static long long check_sums(bench_data* data, const bench_expectation* want, con
   return check(m->buffer, 0, all, data->scratch);
 }
 
-/* Collectives that move blocks: from which rank each of this rank's blocks came, and from where in its buffer. */
+/* For collectives that move blocks: the source rank of each of this rank's blocks, and its place in that buffer. */
 static long long check_blocks(bench_data* data, bench_collective collective, const bench_memory* m) {
   const stretch mine = block_of(data, data->rank, m->count_elems);
   if (collective == kBenchScatter) return check(m->buffer, mine.first, mine, values_of(data, 0));

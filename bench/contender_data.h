@@ -1,8 +1,8 @@
-/* What the buffers of a measured point hold, and what they must hold afterwards, bit for bit.
+/* The data of a measured point before and after the call, compared bit for bit.
  *
- * Element i of rank r is kPeriod-periodic in i: a small integer, so that sums are exact in any order. The period is a
- * prime, so that no chunk boundary falls on it. Expected values are tables of one period as well, so filling and
- * checking run at the speed of memory. Not thread safe.
+ * Element i of rank r has period kPeriod in i and is a small integer, so that sums are exact in any order. The period
+ * is a prime, so that no chunk boundary is a multiple of it. Expected values are tables of one period as well, so
+ * filling and checking run at the speed of memory. Not thread safe.
  */
 #ifndef RONDO_BENCH_CONTENDER_DATA_H_
 #define RONDO_BENCH_CONTENDER_DATA_H_
@@ -14,7 +14,7 @@ enum { kPeriod = 4093 };
 typedef struct {
   int rank, nranks;
   float* values;  /* nranks x kPeriod */
-  float* sums;    /* kPeriod: over all ranks */
+  float* sums;    /* kPeriod: sums over all ranks */
   float* scratch; /* kPeriod: the table being checked */
 } bench_data;
 
@@ -25,20 +25,20 @@ typedef struct {
 
 typedef struct {
   bench_collective collective;
-  int rs_result_at_front; /* then 1 call only */
-  int calls;              /* made in place, one after another, since bench_fill_exact */
+  int rs_result_at_front; /* allows 1 call only */
+  int calls;              /* in-place calls since bench_fill_exact */
 } bench_expectation;
 
-/* 0, or -1 without memory. */
+/* Returns 0, or -1 without memory. */
 int bench_data_init(bench_data* data, int rank, int nranks);
-/* Integers where this rank gives something, -1 elsewhere, in `second` too where the collective has one. */
+/* Fills this rank's input with integers and the rest with -1, also in `second` if the collective has one. */
 void bench_fill_exact(bench_data* data, bench_collective collective, const bench_memory* memory);
-/* The same values times 2^-110, for bench_calls_before_overflow() in-place all-reduces. */
+/* Fills with the same values times 2^-110, for bench_calls_before_overflow() in-place all-reduces. */
 void bench_fill_small(bench_data* data, float* buffer, uint64_t count_elems);
 uint64_t bench_calls_before_overflow(int nranks);
-/* The most calls after which in-place sums of bench_fill_exact are still exact, at most 20. */
+/* The largest number of calls after which in-place sums of bench_fill_exact are exact, at most 20. */
 int bench_max_burst(int nranks);
-/* Index of the first element that is not what `want` says, or -1. */
+/* The index of the first element that differs from `want`, or -1. */
 long long bench_first_wrong(bench_data* data, const bench_expectation* want, const bench_memory* memory);
 
 #endif /* RONDO_BENCH_CONTENDER_DATA_H_ */

@@ -1,4 +1,4 @@
-/* MPI as a contender: built once with Open MPI's compiler and once with MPICH's. Launched by mpirun. */
+/* MPI as a contender. Built with Open MPI's compiler and with MPICH's; launched by mpirun. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static int barrier(float* buffer, float* second, uint64_t count_elems) {
   return MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* The launcher says the rank before MPI_Init, so that ranks are pinned before the library looks around. */
+/* The launcher sets the rank before MPI_Init, so that ranks are pinned before the library inspects the machine. */
 static int from_environment(const char* const* names) {
   for (; *names != NULL; ++names)
     if (getenv(*names) != NULL) return atoi(getenv(*names));
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(version, &length);
-  version[strcspn(version, "\n,")] = 0; /* the name and number; what follows names the build machine */
+  version[strcspn(version, "\n,")] = 0; /* keeps name and number; the rest names the build machine */
   for (char* p = version; *p != 0; ++p)
     if (*p == '\t') *p = ' ';
   const contender self = {.version = version,

@@ -1,4 +1,4 @@
-/* The command line of the contender programs and the shared file by which their ranks meet. */
+/* The command line of the contender programs, and the shared file in which their ranks meet. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* rondo as a contender, through its C API: forks the ranks itself; rank 0 hands the unique id to the others. */
+/* rondo as a contender, through its C API. Forks the ranks itself; rank 0 passes the unique id to the others. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -99,7 +99,7 @@ static void join(bench_control* control, double limit_s) {
   checked(rondo_comm_init_rank(&comm_, nranks_, &id, rank_, NULL));
 }
 
-/* As `ip netns exec` does it: /sys, where UCX looks for interfaces, shows the namespace that mounted it. */
+/* Mounts /sys again, as `ip netns exec` does: UCX finds interfaces there, and /sys shows the mounting namespace. */
 static void enter_host(const bench_options* options) {
   if (options->num_netns == 0) return;
   char path[256];

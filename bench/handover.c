@@ -1,10 +1,10 @@
-/* The floors of this machine, as one line of JSON: how long two processes take to hand a turn over.
+/* Prints the floors of this machine as one line of JSON: the times of a hand-over between two processes.
  *
  *   one_way_ns      a cache line from core to core and back, halved: no operation between two cores can take less
  *   exchange_ns     both store a line and wait for the other's: a barrier of two
- *   yield_us        a turn from one process to the other on the same core by sched_yield
+ *   yield_us        a switch from one process to the other on the same core by sched_yield
  *
- * Each is the least of 15 runs: a floor, which other work on the machine must not raise. With one CPU the first two are
+ * Each is the least of 15 runs, so that other work on the machine does not raise it. With one CPU the first two are
  * null.
  */
 #include <sched.h>

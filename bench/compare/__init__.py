@@ -1,1 +1,1 @@
-"""What bench/compare_peers is made of: contenders, launches, floors, statistics, verdicts, report."""
+"""The parts of bench/compare_peers: contenders, launches, floors, statistics, verdicts, report."""

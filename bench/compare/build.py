@@ -1,4 +1,4 @@
-"""Builds the programs that are measured, in release mode, into a folder of their own."""
+"""Builds the measured programs in release mode, in their own folder."""
 
 from __future__ import annotations
 

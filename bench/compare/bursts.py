@@ -1,5 +1,5 @@
-"""Jobs of several processes that live throughout a benchmark and compute in bursts, so that jobs can take turns: the
-one whose turn it is gets a line, the others wait for theirs."""
+"""Jobs of several processes that live throughout a benchmark and compute in bursts, so that jobs can take turns. A line
+of input starts a burst of one job while the others wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Burst:
-    """What the ranks answered: numbers of one rank in one list, the first of them its seconds."""
+    """The answers of the ranks: a list of numbers for each rank, the first of them its seconds."""
 
     ranks: list[list[float]]
 
@@ -35,7 +35,7 @@ class Burst:
 
 
 class Job:
-    """Ranks under the variables of torchrun, one thread each, that answer every line with `columns` numbers."""
+    """Ranks with torchrun's variables, one thread each. They answer every line with `columns` numbers."""
 
     def __init__(self, name: str, command: list[str], nranks: int, columns: int) -> None:
         self.name, self.columns = name, columns
@@ -48,7 +48,7 @@ class Job:
             for r in range(nranks)]
 
     def run(self, line: str) -> Burst:
-        """Raises SystemExit with the ranks' last words where one has ended, or answers not before the deadline."""
+        """Raises SystemExit with the ranks' error output if one has ended, or does not answer before the deadline."""
         watchdog = threading.Timer(DEADLINE_S, lambda: [rank.kill() for rank in self.ranks])
         watchdog.start()
         try:

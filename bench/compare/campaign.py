@@ -1,9 +1,9 @@
 """The order of a run: screen all peers, then let rondo and each point's best peers alternate over several rounds.
 
-Screening (round 0) measures every peer setting shortly at every size up to `screen_max_bytes`. In the rounds after it,
-each point is measured for rondo and for the `finalists` peers that were best there in the screening (larger sizes take
-the finalists of the largest screened one), once a round, in an order that changes from round to round. Rounds of the
-large sizes are fewer, and none begins when the time given to a number of processes is spent.
+Screening (round 0) measures every peer setting briefly at every size up to `screen_max_bytes`. Then each round measures
+each point once, for rondo and for the point's `finalists` best peers of the screening (larger sizes take the finalists
+of the largest screened one), in an order that changes from round to round. Large sizes have fewer rounds. No round
+begins when the time of a number of processes is spent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .launch import LoopSettings, Point, run
 from .verdict import Results, size_name
 
 COLLAPSED = (
-    20.0  # a peer this many times slower than the best at 8 B is not measured further at this many processes
+    20.0  # a peer this many times slower than the best at 8 B is dropped at this number of processes
 )
 LARGE_BYTES = 16 << 20
 LARGE_ROUNDS = 3
@@ -62,7 +62,7 @@ class Campaign:
         loop: LoopSettings,
         results: Results | None = None,
     ) -> None:
-        """One launch; what it measured goes into `results` (default: the run's)."""
+        """Launches once and adds the measurements to `results` (default: the run's)."""
         results = results or self.results
         wanted = [p for p in points if contender.measures(self.nranks, *p)]
         if not wanted:
@@ -84,11 +84,11 @@ class Campaign:
         )
 
     def _drop_collapsed(self, loop: LoopSettings) -> list[Contender]:
-        """Without a core for each rank, some peers spin for whole time slices: one point tells them."""
+        """Drops peers that spin for whole time slices without a core for each rank. One point shows them."""
         point = ("all_reduce", 8)
         if self.nranks == 2:
             return self.peers
-        probe = Results()  # no point of the run
+        probe = Results()  # not part of the run's results
         for peer in self.peers:
             self._measure(peer, [point], 0, loop, probe)
         times = {p.name: probe.median_us((self.nranks, *point), p.name) for p in self.peers}
@@ -125,9 +125,9 @@ class Campaign:
         return [p for p in self.points if p[1] < LARGE_BYTES or round_number <= self.plan.large_rounds]
 
     def duel(self) -> int:
-        """Runs the rounds and returns how many. The first is run whatever the time."""
+        """Runs the rounds and returns their number. The first runs whatever the time."""
         finalists = {point: self._finalists(point) for point in self.points}
-        next_s = 0.0  # what the next round will take
+        next_s = 0.0  # expected time of the next round
         for number in range(1, self.plan.rounds + 1):
             start = time.monotonic()
             if number > 1 and start + next_s > self.deadline_s:
@@ -161,7 +161,7 @@ def describe_plan(plan: Plan, rank_counts: list[int]) -> str:
 def run_all(
     plan: Plan, rank_counts: list[int], results: Results, minutes: float, before_rounds: Callable[[int], None]
 ) -> tuple[dict[int, int], dict[str, str]]:
-    """Runs every number of processes within the minutes; before_rounds(nranks) runs between screening and rounds."""
+    """Runs every number of processes within the minutes. Calls before_rounds(nranks) between screening and rounds."""
     end_s = time.monotonic() + 60 * minutes
     weights = {2: 4.0, 4: 5.0}
     rounds_done: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The table of contenders: which program, started how. A setting is one row; names follow bench/README.md."""
+"""The table of contenders: program and command line. A setting is one row; names follow bench/README.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CUT_COLLECTIVES = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scat
 COLLECTIVES = (*CORE_COLLECTIVES, "broadcast", "reduce", "all_to_all", "gather", "scatter", "barrier")
 ALL_SIZES_BYTES = (8, 64, 256) + tuple(1024 * 4**k for k in range(10))
 
-# Memory settings of the C library (+thp): its heap in huge pages, never given back, so that a library that allocates
-# with every call is not punished for it. The benchmark's own buffers ask for huge pages with every contender.
+# Memory settings of the C library (+thp): its heap in huge pages, never given back, for libraries that allocate in
+# every call. The benchmark's own buffers use huge pages with every contender.
 THP_ENV = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -99,7 +99,7 @@ def _rondo() -> list[Contender]:
 
 
 CONTENDERS: dict[str, Contender] = {row.name: row for row in _rondo() + _peers()}
-# The settings that were best at most points of bench/results/peers_2cpu*.json, by 2, 4 or 8 processes.
+# The best settings at most points of bench/results/peers_2cpu*.json, with 2, 4 or 8 processes.
 QUICK_PEERS = (
     "ompi-yield+thp",
     "ompi-ucx+thp",
@@ -111,7 +111,7 @@ QUICK_PEERS = (
 
 
 def points_of(collectives: tuple[str, ...], sizes_bytes: tuple[int, ...], nranks: int) -> list[tuple[str, int]]:
-    """All points that can be asked for: a cut collective needs an element for each rank, a barrier has no size."""
+    """All valid points: a cut collective needs an element for each rank, a barrier has no size."""
     return [
         (c, b)
         for c in collectives
@@ -121,7 +121,7 @@ def points_of(collectives: tuple[str, ...], sizes_bytes: tuple[int, ...], nranks
 
 
 def _between_hosts() -> list[Contender]:
-    """Nothing is tuned, but that ranks that wait leave the cores, which all hosts share, to the others."""
+    """Only one setting: waiting ranks yield the cores, which all hosts share."""
     yields = ("mpi_yield_when_idle", "1")
     ucx = (("pml", "ucx"), ("osc", "ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any"))
     own = ("ring", "hierarchical", "hierarchical_one_shot")
@@ -162,6 +162,6 @@ def command(
 def environment(contender: Contender, base: dict[str, str]) -> dict[str, str]:
     env = {key: value for key, value in base.items() if not key.startswith(("RONDO_", "UCX_", "OMPI_"))}
     if contender.family == "openmpi":
-        # Open MPI refuses to run as root otherwise; containers often have no other user.
+        # Otherwise Open MPI refuses to run as root, and containers often have no other user.
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return env | contender.env

@@ -1,4 +1,4 @@
-"""What the machine itself can do: hand-overs between two processes, and the hand-written reference, when it is there.
+"""The limits of the machine: hand-overs between two processes, and the hand-written reference if there is one.
 
 The reference (bounds.c) is no part of this repository; its sections `private` (two processes, staged), `bound` (both
 buffers mapped into both) and `pingpong` are run as they are and their lines parsed.
@@ -26,7 +26,7 @@ PLACEMENT = re.compile(r"\[placement (\w+):")
 
 @dataclass
 class Reference:
-    """One run of bounds.c. Microseconds by bytes."""
+    """One run of bounds.c: microseconds by bytes."""
 
     private_us: dict[int, float] = field(default_factory=dict)  # the least over all variants
     private_variant: dict[int, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Reference:
 
 
 def handover(program_dir: Path) -> dict[str, float | str | None]:
-    """one_way_ns, exchange_ns, yield_us, placement (see handover.c); empty when it failed."""
+    """one_way_ns, exchange_ns, yield_us, placement (see handover.c); empty if it failed."""
     try:
         out = subprocess.run(
             [str(program_dir / "bench_handover")], capture_output=True, text=True, timeout=90
@@ -49,12 +49,12 @@ def handover(program_dir: Path) -> dict[str, float | str | None]:
 
 
 def build_reference(source: Path, program_dir: Path) -> tuple[Path | None, str]:
-    """The program, or None and why not."""
+    """The program, or None and the reason."""
     if "avx512f" not in Path("/proc/cpuinfo").read_text():
         return None, "the hand-written reference needs AVX-512, which this processor lacks"
     text = source.read_text()
-    # Its border between "near" and "far" (120 ns) cuts through the placements of some processors (115 to 150 ns), where
-    # it would repeat every section for ever; placement.c has the same three classes with the border at 170 ns.
+    # Its border between "near" and "far" (120 ns) is within the placements of some processors (115 to 150 ns), where it
+    # would repeat every section for ever. placement.c has the same three classes with the border at 170 ns.
     text = text.replace('ns < 120 ? "near"', 'ns < 170 ? "near"')
     copy = program_dir / "reference.c"
     copy.write_text(text)
@@ -89,7 +89,7 @@ def parse_reference(text: str) -> Reference:
 
 
 def run_reference(program: Path, limit_s: float) -> Reference:
-    """All three sections; what a run that exceeds the limit has printed until then counts, and is marked."""
+    """Runs all three sections. If a run exceeds the limit, its output so far counts, and is marked."""
     process = subprocess.Popen(
         [str(program), "private", "bound", "pingpong"],
         stdout=subprocess.PIPE,
@@ -103,7 +103,7 @@ def run_reference(program: Path, limit_s: float) -> Reference:
         out, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         complete = False
-        os.killpg(process.pid, signal.SIGKILL)  # its second rank holds the pipe as well
+        os.killpg(process.pid, signal.SIGKILL)  # its second rank also holds the pipe
         out, _ = process.communicate()
     reference = parse_reference(out)
     reference.complete = complete and process.returncode == 0

@@ -1,7 +1,7 @@
-"""Hosts on one machine: network namespaces that a bridge joins, with links that can be made narrow or long.
+"""Hosts on one machine: network namespaces that a bridge joins, with optional rate limits and delays.
 
-What is measured between them is this machine's TCP over veth pairs, on cores that all hosts share; a rate limit (tbf)
-or a delay (bench/hosts/frame_relay.cc) makes the link, not the cores, what counts. Needs root.
+Traffic between them is this machine's TCP over veth pairs, on cores that all hosts share. A rate limit (tbf) or a delay
+(bench/hosts/frame_relay.cc) makes the link, not the cores, the bottleneck. Needs root.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _ip(*arguments: str) -> None:
 
 
 class Hosts:
-    """A context: the namespaces are there inside of it, and gone after it. names[i] has addresses[i]."""
+    """A context that makes the namespaces and removes them. names[i] has addresses[i]."""
 
     def __init__(self, count: int, relay_program: Path) -> None:
         mark = f"rondo{os.getpid()}"
@@ -62,26 +62,26 @@ class Hosts:
             _ip("-n", self._switch, "link", "set", f"{port}{i}", "master", bridge, "up")
             _ip("-n", name, "addr", "add", f"{addresses[i]}/24", "dev", device)
             _ip("-n", name, "link", "set", device, "up")
-            # Linux's own default, whatever this machine's is: BBR, for one, paces by timers, which costs whoever sends
-            # in bursts a quarter of the time.
+            # Linux's own default, whatever this machine's is. BBR, for example, paces by timers, which costs bursty
+            # senders a quarter of the time.
             subnet = addresses[i].rsplit(".", 1)[0] + ".0/24"
             route = ["route", "replace", subnet, "dev", device, "src", addresses[i]]
             _ip("-n", name, *route, "congctl", CONGESTION_CONTROL)
 
     def add_network(self, megabits_per_s: float) -> None:
-        """A second card in each host, eth1, on a switch of its own; both cards carry no more than this."""
+        """Adds a second card, eth1, to each host, on its own switch, and limits both cards to this rate."""
         self._join("br1", "eth1", "other", [f"10.80.0.{i + 1}" for i in range(len(self.names))])
         for device, port in (("eth0", "port"), ("eth1", "other")):
             self.limit(megabits_per_s, device, port)
 
     def inside(self, host: int, *argv: str) -> list[str]:
-        """The command line that runs argv on the host, with a host name of its own, and memory: UCX would find that the
-        ranks of two hosts can share it."""
+        """The command line that runs argv on the host, with its own host name and IPC namespace. Without the latter UCX
+        would use shared memory between hosts."""
         named = f'hostname {self.names[host]}; exec "$@"'
         return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--ipc", "sh", "-c", named, "sh", *argv]
 
     def limit(self, megabits_per_s: float, device: str = "eth0", port: str = "port") -> None:
-        """Both directions of every host's link carry no more than this."""
+        """Limits both directions of every host's link to this rate."""
         shape = ["root", "tbf", "rate", f"{megabits_per_s}mbit", "burst", "256kb", "latency", "100ms"]
         for i in range(len(self.names)):
             self._tc(i, "replace", *shape, device=device, port=port)
@@ -91,13 +91,13 @@ class Hosts:
             self._tc(i, "del", "root")
 
     def _tc(self, host: int, what: str, *arguments: str, device: str = "eth0", port: str = "port") -> None:
-        """For both ends of the host's cable."""
+        """Runs tc for both ends of the host's cable."""
         for namespace, end in ((self.names[host], device), (self._switch, f"{port}{host}")):
             argv = ["ip", "netns", "exec", namespace, "tc", "qdisc", what, "dev", end, *arguments]
             subprocess.run(argv, check=True)
 
     def delay(self, delay_ms: float) -> None:
-        """Frames take so long one way: our relay is the switch from now on."""
+        """Delays frames by this time one way. From now on frame_relay is the switch."""
         ports = [f"port{i}" for i in range(len(self.names))]
         for port in ports:
             _ip("-n", self._switch, "link", "set", port, "nomaster")
@@ -121,7 +121,7 @@ class Hosts:
             self._relay = None
 
     def mpirun(self, nranks: int) -> list[str]:
-        """mpirun of Open MPI on the first host, which starts ranks on the others through a script of ours."""
+        """Open MPI's mpirun on the first host, which starts ranks on the others through the script `agent`."""
         agent = Path(self._directory.name) / "agent"
         if not agent.exists():
             cases = "\n".join(f"{a}) ns={n};;" for a, n in zip(self.addresses, self.names))

@@ -1,4 +1,4 @@
-"""One launch of a contender: a list of points in, one record a point out, whatever happens to the processes."""
+"""Launches a contender for a list of points and returns one record a point, even if processes fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Launch:
 
 
 def _run_once(argv: list[str], env: dict[str, str], limit_s: float) -> tuple[list[str], str, int]:
-    """Standard output's lines, the end of standard error, the exit status (124: out of time)."""
+    """Lines of standard output, the end of standard error, the exit status (124: out of time)."""
     process = subprocess.Popen(
         argv,
         env=env,
@@ -68,7 +68,7 @@ def _run_once(argv: list[str], env: dict[str, str], limit_s: float) -> tuple[lis
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         status = 124
-        process.terminate()  # a launcher ends its ranks; the ranks' own alarm ends those it has lost
+        process.terminate()  # a launcher ends its ranks; their own alarms end the others
         try:
             out, err = process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
@@ -84,7 +84,7 @@ def _parse(lines: list[str], launch: Launch) -> None:
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
-            continue  # a line cut off by the end of its process
+            continue  # a line truncated by the end of its process
         if "version" in record:
             launch.version = record["version"]
             continue
@@ -104,7 +104,7 @@ def run(
     limit_s: float,
     hosts: Hosts | None = None,
 ) -> Launch:
-    """Measures the points. A process that dies or hangs loses the point it was at; the rest is launched again."""
+    """Measures the points. A process that dies or hangs loses its current point; the rest is launched again."""
     launch = Launch()
     left = list(points)
     memory_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -1,4 +1,4 @@
-"""What UCX itself moves between two hosts: two opposite ucx_perftest runs at once, of which the slower counts."""
+"""The bandwidth of UCX itself between two hosts: two opposite ucx_perftest runs at once; the slower counts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SECONDS = 1.0  # about how long a run takes
 
 
 def _start(hosts: Hosts, test: str, message_bytes: int, messages: int) -> list[tuple[subprocess.Popen[str], ...]]:
-    """Client and server of either direction. Both servers listen before the first client starts: one run must not be
-    over when the other begins."""
+    """Client and server of both directions. Both servers listen before the first client starts, so that the runs
+    overlap."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
 
     def argv(server: int) -> list[str]:
@@ -22,13 +22,13 @@ def _start(hosts: Hosts, test: str, message_bytes: int, messages: int) -> list[t
         return [*common, "-p", str(13400 + server), "-f", "-v"]
 
     servers = [subprocess.Popen(hosts.inside(s, *argv(s)), **pipes) for s in (0, 1)]
-    time.sleep(0.3)  # they have no way to say that they listen
+    time.sleep(0.3)  # the servers do not report when they listen
     clients = [subprocess.Popen(hosts.inside(1 - s, *argv(s), hosts.addresses[s]), **pipes) for s in (0, 1)]
     return list(zip(clients, servers, strict=True))
 
 
 def _megabytes_per_s(csv: str) -> float | None:
-    """The overall bandwidth, in MiB/s: the second to last of the bandwidth columns of the last line of figures."""
+    """The overall bandwidth, in MiB/s: the second to last bandwidth column of the last line of figures."""
     for line in reversed(csv.strip().splitlines()):
         fields = line.split(",")
         if len(fields) >= 8 and fields[0].strip().isdigit():
@@ -37,7 +37,7 @@ def _megabytes_per_s(csv: str) -> float | None:
 
 
 def opposite_us(hosts: Hosts, test: str, message_bytes: int, limit_s: float = 60) -> float | None:
-    """Microseconds a message of the slower of two opposite runs; None when one failed."""
+    """Microseconds a message of the slower of two opposite runs; None if one failed."""
     messages = max(30, int(SECONDS * 3e9 / message_bytes))
     runs = _start(hosts, test, message_bytes, messages)
     rates = []
@@ -54,7 +54,7 @@ def opposite_us(hosts: Hosts, test: str, message_bytes: int, limit_s: float = 60
 
 
 def addition_us(program_dir: Path, num_bytes: int) -> float | None:
-    """What adding one buffer of so many bytes to another takes on one core: the best of the kernels' levels."""
+    """Microseconds of adding one buffer of `num_bytes` to another on one core, with the best SIMD level."""
     size = 262144 if num_bytes <= (1 << 20) else 67108864  # within L2, or beyond the caches
     argv = [str(program_dir / "kernels_bench"), f"--benchmark_filter=reduce/.*/float/sum/2x1/{size}$"]
     argv += ["--benchmark_format=json", "--benchmark_min_time=0.05"]

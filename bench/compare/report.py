@@ -158,7 +158,7 @@ def _summary(results: Results) -> list[dict[str, Any]]:
 def write_json(
     path: Path, results: Results, machine: dict[str, Any], run: dict[str, Any], verdicts: list[Verdict]
 ) -> None:
-    """One line per sample and summary row, so that two files can be compared by eye and by diff."""
+    """Writes one line per sample and summary row, so that diff can compare two files."""
     head = {
         "schema": SCHEMA,
         "machine": machine,

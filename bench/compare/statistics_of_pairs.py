@@ -1,5 +1,5 @@
-"""Medians of what was measured in rounds, and of ratios whose members come from the same round and the same placement
-of the CPUs; with 95 % intervals."""
+"""Medians of measurements in rounds, and of ratios of pairs from one round and one placement of the CPUs, with 95 %
+intervals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Ratio:
 
     @property
     def faster(self) -> bool:
-        """The house rule: at most 0.95, or at most 1.0 with its confidence interval."""
+        """The rule for "faster": at most 0.95, or at most 1.0 including its confidence interval."""
         return self.median <= 0.95 or (self.pairs > 1 and self.ci_high <= 1.0)
 
 
 def _ci_high_index(n: int) -> int:
-    """Index of the smallest order statistic that lies below the median with at most 2.5 %; the last when none does."""
+    """Index of the smallest order statistic that is below the median with at most 2.5 %; the last if there is none."""
     for k in range(n // 2, n):
         if sum(math.comb(n, i) for i in range(k + 1, n + 1)) / 2**n <= 0.025:
             return k
@@ -56,16 +56,16 @@ class Interval:
 
 
 def median_of(values: list[float]) -> Interval:
-    """By order statistics; the least and the largest below 6 values. Needs one value."""
+    """By order statistics; the least and the largest if there are fewer than 6 values. Needs one value."""
     ordered = sorted(values)
     k = _ci_high_index(len(ordered))
     return Interval(median(ordered), ordered[len(ordered) - 1 - k], ordered[k])
 
 
 def ratio_of_medians(rounds: list[tuple[float, float]], resamples: int = 4000) -> Interval:
-    """The median of the first members over that of the second ones, for differences near zero, whose ratios round by
-    round say nothing. Interval by bootstrap over rounds, the same for the same rounds. Where the second median is not
-    positive, the ratio is infinite."""
+    """The median of the first members over the median of the second ones, for differences near zero, whose ratios in
+    single rounds are meaningless. Interval by deterministic bootstrap over rounds. Infinite if the second median is not
+    positive."""
 
     def ratio(drawn: list[tuple[float, float]]) -> float:
         below = median(b for _, b in drawn)

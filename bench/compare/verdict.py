@@ -16,7 +16,7 @@ Key = tuple[int, str, int]  # nranks, collective, bytes
 
 @dataclass
 class Results:
-    """samples[key][contender][round] is a record of the timing loop; round 0 is the screening of the peers."""
+    """samples[key][contender][round] is a record of the timing loop; round 0 is the screening."""
 
     samples: dict[Key, dict[str, dict[int, dict[str, Any]]]] = field(default_factory=dict)
     errors: list[tuple[int, str, str, int, str]] = field(
@@ -30,18 +30,18 @@ class Results:
         self.samples.setdefault(key, {}).setdefault(contender, {})[round_number] = record
 
     def rounds_of(self, key: Key, contender: str) -> dict[int, dict[str, Any]]:
-        """The rounds that count: those after the screening, or the screening where there is no other."""
+        """The rounds that count: those after the screening, or the screening if there are none."""
         rounds = self.samples.get(key, {}).get(contender, {})
         return {k: r for k, r in rounds.items() if k > 0} or rounds
 
     def median_us(self, key: Key, contender: str) -> float | None:
-        """Median over the rounds, undisturbed ones where there are any."""
+        """Median over the undisturbed rounds, or over all rounds if none is undisturbed."""
         rounds = list(self.rounds_of(key, contender).values())
         steady = [r for r in rounds if not r["moved"] and not r["disturbed"]]
         return median(r["median_us"] for r in steady or rounds) if rounds else None
 
     def best_peer(self, key: Key) -> str | None:
-        """Least median among the peers that were measured beside rondo; among the screened ones when none was."""
+        """The peer with the least median among those measured beside rondo, else among the screened ones."""
         peers = [name for name in self.samples.get(key, {}) if CONTENDERS[name].is_peer]
         duelled = [name for name in peers if any(k > 0 for k in self.samples[key][name])]
         most = max((len(self.rounds_of(key, name)) for name in duelled), default=0)
@@ -49,7 +49,7 @@ class Results:
         return min(steady or peers, key=lambda name: self.median_us(key, name) or float("inf"), default=None)
 
     def paired(self, key: Key, contender: str, other: str) -> Ratio | None:
-        """contender over other, by rounds; disturbed pairs and unequal placements only where nothing else is left."""
+        """contender over other, by rounds. Uses disturbed pairs and unequal placements only if there are no others."""
         mine, theirs = self.rounds_of(key, contender), self.rounds_of(key, other)
         common = sorted(set(mine) & set(theirs))
         steady = [
@@ -81,7 +81,7 @@ class Results:
         return median(values) if values else None
 
     def share_disturbed(self) -> float:
-        """Of the samples, those that other work or a moved CPU has disturbed in every attempt."""
+        """The share of the samples that other work or a moved CPU has disturbed in every attempt."""
         every = [
             r
             for contenders in self.samples.values()
@@ -113,7 +113,7 @@ def size_name(size_bytes: int) -> str:
 
 
 def _limits(target: str, rows: list[tuple[int, float, float]]) -> list[Verdict]:
-    """Rows of (bytes, value, limit), all of which must hold; names the worst and the sizes that miss."""
+    """Rows of (bytes, value, limit), all of which must hold. Names the worst size and the sizes that miss."""
     if not rows:
         return []
     misses = [(b, v, lim) for b, v, lim in rows if v > lim]
@@ -247,7 +247,7 @@ def _yield(results: Results) -> list[Verdict]:
 
 
 def evaluate(results: Results, cold: bool) -> list[Verdict]:
-    """All targets that the samples allow to judge. Floors are hot figures: a cold run is not held against them."""
+    """All targets that can be judged from the samples. Floors are hot figures, so cold runs skip them."""
     verdicts = []
     ranks = sorted({key[0] for key in results.samples})
     for nranks in ranks:
