@@ -1,13 +1,12 @@
-// compare_types: what a call of mixed types costs beside the same call of one type, in one run of the same processes.
+// compare_types: times a call of mixed types beside the same call of one type, in one run of the same processes.
 //
 // Forked ranks make one communicator for each size. A round times both calls, in an order that changes from round to
-// round; a timing is so many back-to-back calls as take about --ms, the most over the ranks. The ratio of a size is the
-// median over the rounds of (mixed / plain). Results are verified first: inputs are integers and a little more, which
-// is there in the result of the plain call and rounded away on the wire of the mixed one.
+// round. A timing is back-to-back calls for about --ms, the maximum over the ranks. The ratio of a size is the median
+// over the rounds of (mixed / plain). Results are verified first: inputs are integers plus a small amount, which the
+// plain call keeps and the wire of the mixed call rounds away.
 //
-// Back to back, calls find their inputs as the call before left them: lines that a peer has read are in its caches
-// still. With --fresh each rank writes its input anew before every call, as a training step does, and only the calls
-// are timed.
+// Back to back, a peer still has earlier reads of the inputs in its caches. With --fresh each rank writes its input
+// anew before every call, as a training step does, and only the calls are timed.
 //
 // Every wait has a deadline (startup/ranks.h). Thread safety: one thread in each process.
 #include <fmt/format.h>
@@ -116,7 +115,7 @@ class Pair {
   Collective collective() const { return *collective_from_name(options_.collective); }
   bool scatters() const { return collective() == Collective::kReduceScatter; }
   static float input(Rank rank, uint64_t elem, bool rounded) {
-    constexpr float kLittle = 0x1p-14f;  // beyond the last place of bfloat16 and half, of 1 and above
+    constexpr float kLittle = 0x1p-14f;  // below the last place of bfloat16 and half for values of 1 and above
     return static_cast<float>(1 + (elem * 7 + static_cast<uint64_t>(rank) * 5) % 8) + (rounded ? 0 : kLittle);
   }
   float sum(uint64_t elem, bool rounded) const {
@@ -134,9 +133,9 @@ class Pair {
                           : comm_->all_gather(short_, long_, block_, Dtype::kFloat32, options));
   }
 
-  /// Microseconds a call, the most over the ranks.
+  /// Microseconds a call, the maximum over the ranks.
   double time_us(bool mixed, int calls) {
-    call(mixed);  // what the other row left in the caches is not this one's
+    call(mixed);  // warms the caches after the other row's calls
     double us = (options_.fresh ? fresh_ms(mixed, calls) : back_to_back_ms(mixed, calls)) * 1e3 / calls;
     crew_.need(comm_->all_reduce(&us, &us, 1, Dtype::kFloat64, Op::kMax));
     return us;
@@ -170,7 +169,7 @@ class Pair {
   CallOptions mixed_, plain_;
 };
 
-// Evenly, where ranks outnumber processors too: else a busy scheduler decides what is measured.
+// Pins ranks evenly, also if they outnumber processors, so that the scheduler does not decide the result.
 void pin(Crew& crew) {
   int cpus[kMaxRanks];
   const int num = allowed_cpus(cpus, kMaxRanks);
@@ -216,7 +215,7 @@ int run(int argc, char** argv) {
   app.add_option("--json", options.json, "Writes the table to this file");
   CLI11_PARSE(app, argc, argv);
 
-  double load = 0;  // of the machine before the run: how busy others were
+  double load = 0;  // load average of the machine before the run
   if (getloadavg(&load, 1) != 1) load = -1;
   Json rows = Json::array();
   fmt::print("{}, float in and out: wire {} beside float\n{:>6} {:>9} {:>12} {:>12}  {:26} {}\n", options.collective,

@@ -1,7 +1,7 @@
-// How fast the host kernels copy and reduce: every SIMD level of this machine, the shapes that schedules use, data in L1
-// (8 KiB a buffer), in L2 (256 KiB) and beyond the caches' reach (64 MiB), and calls of a few elements.
+// The speed of the host kernels' copies and reductions: every SIMD level of this machine, the shapes that schedules
+// use, data in L1 (8 KiB a buffer), in L2 (256 KiB) and beyond the caches (64 MiB), and calls of a few elements.
 //
-// bytes_per_second counts what is read and written: (sources + sinks) * bytes of one buffer. Names read
+// bytes_per_second counts bytes read and written: (sources + sinks) * bytes of one buffer. Names read
 // kernel/level/dtype/op/SOURCESxSINKS/bytes; choose with --benchmark_filter. Rows of mixed types read
 // mixed/level/OWN>WIRE>DST/op/what/elements; bytes are those of every source and sink in its own type.
 #include <benchmark/benchmark.h>
@@ -34,8 +34,8 @@ struct Free {
 };
 using Memory = std::unique_ptr<uint8_t, Free>;
 
-// Memory that is touched and holds small numbers of the dtype: no NaN, no subnormal. Buffers start at different places
-// within a page: loads and stores 4096 bytes apart would hinder one another, which is not what is measured here.
+// Touched memory with small numbers of the dtype: no NaN, no subnormal. Buffers start at different places within a
+// page, because loads and stores 4096 bytes apart slow one another down.
 constexpr uint64_t kStaggerBytes = 576;
 Memory make_buffer(uint64_t num_bytes, uint64_t first_byte) {
   Memory memory(static_cast<uint8_t*>(aligned_alloc(4096, (first_byte + num_bytes + 4095) / 4096 * 4096)));
@@ -144,8 +144,8 @@ void add(const MixedWork& work) {
   benchmark::RegisterBenchmark(name.c_str(), [work](benchmark::State& state) { run_mixed(state, work); });
 }
 
-// The calls that collectives of mixed rows make, 16384 elements each: 64 KiB of fp32, which stays in L2; and the
-// uniform fp32 calls of the same sizes beside them.
+// The calls of collectives of mixed rows, 16384 elements each (64 KiB of fp32, which stays in L2), and the uniform fp32
+// calls of the same sizes.
 void add_mixed(const KernelTable* table) {
   constexpr uint64_t kElems = 16 << 10;
   constexpr Dtype kF = Dtype::kFloat32, kB = Dtype::kBfloat16, kH = Dtype::kFloat16;

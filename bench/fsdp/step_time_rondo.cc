@@ -1,9 +1,9 @@
-// One rank of rondo's side of bench/compare_fsdp: the transformer of examples/03_char_transformer, in steps that the
-// driver asks for. Reads lines "STEPS timed|watched" from stdin and answers each with one of five numbers: seconds, the
-// last loss, seconds blocked in waits of the engine, and CPU seconds of this process and of the threads in it that do
-// not compute. The engine counts its waits in any case, so that a watched burst is as a timed one.
-// Arguments: sharded|plain dim layers context batch. Plain is the same model without fully_shard, each process for
-// itself; the optimizer is then the same function over all parameters, where a sharded rank has its part.
+// One rank of rondo's side of bench/compare_fsdp: the transformer of examples/03_char_transformer. Reads lines "STEPS
+// timed|watched" from stdin and answers each with a line of five numbers: seconds, the last loss, seconds blocked in
+// waits of the engine, and CPU seconds of this process and of its threads that do not compute. The engine always counts
+// its waits, so watched and timed bursts are equal. Arguments: sharded|plain dim layers context batch. Plain is the
+// same model without fully_shard, separate in each process. The optimizer is then the same function over all parameters
+// instead of a rank's part.
 #include <rondo/communicator.h>
 #include <rondo/fsdp/optimizer.h>
 
@@ -49,7 +49,7 @@ class PlainAdamW {
   int64_t step_ = 0;
 };
 
-// step: a training step, whose loss it returns. blocked_s: since it was last called.
+// step: runs a training step and returns its loss. blocked_s: seconds since its last call.
 void answer(const std::function<double()>& step, const std::function<double()>& blocked_s) {
   int steps = 0;
   for (std::string kind; std::cin >> steps >> kind;) {

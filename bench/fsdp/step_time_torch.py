@@ -1,9 +1,9 @@
 """One rank of PyTorch's side of bench/compare_fsdp: FSDP2 over Gloo with the architecture of
-examples/03_char_transformer. Reads lines "STEPS timed|watched" from stdin and answers each with one of five numbers:
-seconds, the last loss, seconds blocked in collectives (of watched bursts alone, in which they are wrapped), and CPU
-seconds of this process and of the threads in it that do not compute.
-Arguments: sharded|plain dim layers context batch. Plain is the same model without fully_shard, each process for itself,
-with the same optimizer over all parameters. Rank and meeting place come from the environment, as under torchrun."""
+examples/03_char_transformer. Reads lines "STEPS timed|watched" from stdin and answers each with a line of five numbers:
+seconds, the last loss, seconds blocked in collectives (only in watched bursts, which wrap them), and CPU seconds of
+this process and of its threads that do not compute.
+Arguments: sharded|plain dim layers context batch. Plain is the same model without fully_shard, separate in each
+process, with the same optimizer over all parameters. Rank and meeting place come from torchrun's variables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Transformer(nn.Module):
 
 
 class Watch:
-    """Adds up the time in the collectives of FSDP2, which on a CPU return when they are done."""
+    """Adds up the time in FSDP2's collectives, which on a CPU return when they are done."""
 
     def __init__(self) -> None:
         self.blocked_s = 0.0

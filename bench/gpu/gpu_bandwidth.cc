@@ -1,7 +1,7 @@
-// gpu_bandwidth: how fast the reduction kernels move bytes, beside a copy of the device within its own memory.
+// gpu_bandwidth: the bandwidth of the reduction kernels, beside a copy within the device's memory.
 //
-// Each kernel and the copy are timed in turns by events, --repeats times; printed is one JSON object a line: the median
-// GB/s (10^9 bytes read and written a second), the least and the most, and the ratio to the copy's median.
+// Times each kernel and the copy in turns by events, --repeats times. Prints one JSON object a line: the median GB/s
+// (10^9 bytes read and written a second), the least and the most, and the ratio to the copy's median.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

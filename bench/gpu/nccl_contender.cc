@@ -1,9 +1,9 @@
 // nccl_contender LIBRARY NRANKS [BYTES...]: all-reduce, all-gather and reduce-scatter of float through a libnccl.so.2,
-// NRANKS processes on device 0. Run it once with rondo's library and once with NVIDIA's: everything else is the same.
+// NRANKS processes on device 0. Run it once with rondo's library and once with NVIDIA's; everything else is the same.
 //
-// Each size: one call is verified, a burst warms up, then bursts of calls are timed on the host around a synchronised
-// stream. Rank 0 prints one JSON object a line: microseconds a call, median, least and most of the bursts, by the
-// slowest rank. Status 77 without a device. A run ends after 120 s, whatever happens.
+// For each size it verifies one call, warms up with a burst, then times bursts of calls on the host around a
+// synchronised stream. Rank 0 prints one JSON object a line: microseconds a call on the slowest rank; median, least and
+// most of the bursts. Status 77 without a device. A run ends after 120 s at the latest.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -38,7 +38,7 @@ struct Nccl {
   const char* (*last_error)(void* comm);
 };
 
-// What the processes share.
+// Shared by the processes.
 struct Shared {
   Id id;
   std::atomic<int> id_ready, arrived, round;
@@ -177,7 +177,7 @@ int main(int argc, char** argv) {
       children.push_back(pid);
       continue;
     }
-    // NVIDIA's library takes ranks of one GPU for ranks of several hosts when their names differ.
+    // With different host ids NVIDIA's library treats ranks of one GPU as ranks of several hosts.
     setenv("NCCL_HOSTID", ("rank" + std::to_string(r)).c_str(), 0);
     std::_Exit(run_rank(argv[1], r, nranks, sizes, *shared));
   }

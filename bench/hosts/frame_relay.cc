@@ -1,4 +1,4 @@
-// frame_relay: joins network interfaces as a switch does, with a delay and losses: `frame_relay --delay-ms 1 port0 port1`.
+// frame_relay: a switch between network interfaces, with a delay and losses: `frame_relay --delay-ms 1 port0 port1`.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// An injected link between the ranks of a crew: each rank's messages leave by a line of a given rate and latency
+// An injected link between the ranks of a crew: each rank sends over a line of a given rate and latency
 // (tests/support/link_transport.h).
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace rondo::bench {
 
-/// Ends the process, and says why, if it cannot be made.
+/// Ends the process with the reason on stderr if it cannot be made.
 std::unique_ptr<Communicator> make_linked_communicator(Crew& crew, double bytes_per_us, double latency_us);
 
 }  // namespace rondo::bench

@@ -1,9 +1,8 @@
 // One rank of bench/measure_overlap: a model of equal units whose computing takes about as long as their gathers. Steps
-// by turns: one after the other (every gather and reduction is waited for at once) and overlapped, as the plan has it.
-// From what the parts of the first took, fsdp::forecast says what the second should. Rank 0 prints one JSON object.
+// alternate between serial (every gather and reduction is waited for at once) and overlapped (the plan's order). From
+// the parts of a serial step fsdp::forecast computes the overlapped step. Rank 0 prints one JSON object.
 //
-// The line between the ranks is whatever the environment's job has, or, with --link-mb-s, one that is injected between
-// two processes of this host.
+// The link is that of the environment's job, or, with --link-mb-s, one injected between two processes of this host.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -28,11 +27,11 @@ struct Settings {
   double compute_per_gather = 1;
 };
 
-// Work that takes a given time on an idle core; on one that is shared it takes longer, as computing does.
+// Work that takes a given time on an idle core, and longer on a shared one, as computing does.
 class Work {
  public:
   Work() {
-    for (int window = 0; window < 20; ++window) {  // the best one: others may use the core meanwhile
+    for (int window = 0; window < 20; ++window) {  // keeps the best, because other programs may use the core
       const auto begin = Clock::now();
       for (int k = 0; k < kWindowChunks; ++k) one_chunk();
       const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -58,7 +57,7 @@ double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Every collective is waited for where it is issued; costs: what each part took, a gather the mean of its two.
+// Waits for every collective at its issue. costs: the time of each part; for a gather the mean of its two.
 Status run_serially(Engine& e, const std::vector<Action>& actions, const Engine::Compute& compute,
                     std::vector<UnitCosts>* costs) {
   std::vector<int> gathers(costs->size());
@@ -97,7 +96,7 @@ Status run_serially(Engine& e, const std::vector<Action>& actions, const Engine:
   return e.finish_step();
 }
 
-// By which computing is measured out: the slowest rank's.
+// The slowest rank's time of a gather; computing is scaled by it.
 Expected<double> time_of_gather(Engine& e, Communicator& comm) {
   std::vector<double> all;
   for (int round = 0; round < 9; ++round) {

@@ -1,4 +1,4 @@
-# bench_overlap: what fsdp hides behind computing, for bench/measure_overlap. The injected link is the tests'.
+# bench_overlap: the overlap of fsdp's communication and computing, for bench/measure_overlap. Uses the tests' link.
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 add_executable(bench_overlap ${CMAKE_CURRENT_LIST_DIR}/overlap.cc ${CMAKE_CURRENT_LIST_DIR}/link.cc

@@ -1,8 +1,8 @@
-// Ranks of a benchmark: forked processes that line up in shared memory, so that what is timed begins when
-// all of them exist and ends when the last is ready.
+// Ranks of a benchmark: forked processes that synchronise in shared memory, so that a timing begins when all of them
+// exist and ends when the last is ready.
 //
-// The program that forks must not have used rondo before. Every wait has a deadline; a rank that fails says why on
-// stderr and ends the run.
+// The forking program must not have used rondo before. Every wait has a deadline. A rank that fails prints the reason
+// on stderr and ends the run.
 //
 // Thread safety: none needed; one thread in each process.
 #pragma once
@@ -21,7 +21,7 @@ inline constexpr double kPatienceS = 60;
 /// CLOCK_MONOTONIC, in ms.
 double now_ms();
 
-/// What the ranks of a run share. Zeroed.
+/// Shared by the ranks of a run. Zeroed.
 struct Shared {
   std::atomic<uint32_t> arrived, turns;  // of the barrier
   std::atomic<uint32_t> ids_made;        // ids that rank 0 has put into `id`
@@ -29,7 +29,7 @@ struct Shared {
   UniqueId id;
   double start_ms;  // when the last rank arrived at line_up()
   double ready_ms[kMaxRanks];
-  double values[kMaxRanks][8];  // whatever a measurement wants to hand to the parent
+  double values[kMaxRanks][8];  // results of a measurement for the parent
 };
 
 class Crew {
@@ -38,13 +38,13 @@ class Crew {
   int rank() const { return rank_; }
   int nranks() const { return nranks_; }
   Shared& shared() { return shared_; }
-  /// A barrier that yields; the last to arrive notes the time.
+  /// A barrier that yields. The last rank to arrive stores the time.
   void line_up();
   /// Rank 0 makes an id, the others wait for it.
   const UniqueId& agree_on_id();
   /// A communicator under such an id.
   std::unique_ptr<Communicator> make_communicator();
-  /// Says why on stderr and ends the process, if the status is not ok.
+  /// Ends the process with the reason on stderr if the status is not ok.
   void need(const Status& status);
 
  private:
@@ -53,8 +53,7 @@ class Crew {
   uint32_t ids_seen_ = 0;
 };
 
-/// Forks nranks processes that run `body`, waits for them, and returns what they left in the shared memory.
-/// False when one of them failed.
+/// Forks nranks processes that run `body`, waits for them, and returns their shared memory. False: one of them failed.
 bool run_ranks(int nranks, Shared* result, const std::function<void(Crew&)>& body);
 
 }  // namespace rondo::bench

@@ -1,8 +1,8 @@
-// bench_startup: what it costs to make communicators. Three questions, answered with the public interface alone:
+// bench_startup: the cost of making communicators, measured with the public interface only:
 //
-//   start    how long, from the moment at which all processes exist, until every rank has its communicator
-//   memory   what a communicator that was not used yet holds: resident memory, descriptors, mappings
-//   cycles   what is left after many communicators were made and destroyed, used once or not at all
+//   start    the time from the moment at which all processes exist until every rank has its communicator
+//   memory   the resources of a communicator that was not used yet: resident memory, descriptors, mappings
+//   cycles   the remains of many communicators that were made, used once or not at all, and destroyed
 //
 // Thread safety: one thread; the ranks are forked processes, or the threads' ranks of init_all.
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ Json spread(std::vector<double> values) {
           {"most", at(1)}};
 }
 
-// As Open MPI's launcher sets it; the name of the job must be new in each round.
+// Sets Open MPI's variables. The name of the job must be new in each round.
 void pretend_launch(int rank, int nranks, int round) {
   const std::string r = std::to_string(rank), n = std::to_string(nranks);
   setenv("OMPI_COMM_WORLD_RANK", r.c_str(), 1);
@@ -57,18 +57,18 @@ void pretend_launch(int rank, int nranks, int round) {
   setenv("PMIX_NAMESPACE", fmt::format("bench-startup-{}-{}-{}", getppid(), nranks, round).c_str(), 1);
 }
 
-double cpu_ms() {  // of this process, all threads
+double cpu_ms() {  // all threads of this process
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
 }
 
 struct Start {
-  double ms = 0;      // from the last process being there to the last rank being ready
-  double cpu_ms = 0;  // processor time that all ranks took together: what other programs on the machine change least
+  double ms = 0;      // from the arrival of the last process until the last rank is ready
+  double cpu_ms = 0;  // processor time of all ranks together, which other programs change least
 };
 
-/// One round in new processes. False when a rank failed.
+/// One round in new processes. False: a rank failed.
 bool start_once(int nranks, int round, bool by_environment, Start* result) {
   Shared seen;
   const bool good = run_ranks(nranks, &seen, [&](Crew& crew) {
@@ -148,7 +148,7 @@ void print_difference(const std::string& what, const Json& d) {
   std::fflush(stdout);
 }
 
-// The parent prints, so rank 0 leaves its figures in the shared memory.
+// The parent prints, so rank 0 stores its figures in the shared memory.
 void put(Crew& crew, int row, const Usage& u) {
   double* v = crew.shared().values[row];
   const uint64_t all[] = {u.anonymous_bytes, u.shared_bytes, u.proportional_bytes, u.page_table_bytes,

@@ -1,4 +1,4 @@
-# bench_startup: what it costs to make communicators.
+# bench_startup: the cost of making communicators.
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 add_executable(bench_startup ${CMAKE_CURRENT_LIST_DIR}/startup.cc ${CMAKE_CURRENT_LIST_DIR}/ranks.cc)

@@ -1,4 +1,4 @@
-// What this process holds of the system, from /proc: resident memory, address space, descriptors, mappings, threads.
+// This process's resources, from /proc: resident memory, address space, descriptors, mappings, threads.
 //
 // Thread safety: each call reads /proc anew.
 #pragma once
@@ -12,10 +12,10 @@
 namespace rondo::bench {
 
 struct Usage {
-  uint64_t anonymous_bytes = 0;  // resident memory that no file stands behind: heap, stacks
-  uint64_t shared_bytes = 0;     // resident shared memory (memfd), of whichever rank, as far as mapped and touched here
+  uint64_t anonymous_bytes = 0;  // resident memory without a file: heap, stacks
+  uint64_t shared_bytes = 0;     // resident shared memory (memfd) of any rank that is mapped and touched here
   uint64_t proportional_bytes = 0;  // all resident memory, shared pages divided by the number of processes
-  uint64_t page_table_bytes = 0;    // the kernel's, for the mappings; part of no figure above
+  uint64_t page_table_bytes = 0;    // kernel memory for the mappings, not included above
   uint64_t address_bytes = 0;
   uint64_t descriptors = 0;
   uint64_t mappings = 0;

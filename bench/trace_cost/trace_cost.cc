@@ -1,10 +1,10 @@
-// bench_trace_cost: what records cost. Two processes run the same operations untraced and traced, in turns; the
-// difference of each pair of turns is divided by the instructions that a rank executes in an operation. Beside it,
-// alone in a loop: a full record, and the light level's two entries on the board.
+// bench_trace_cost: the cost of records. Two processes run the same operations untraced and traced, in turns. The
+// difference of each pair of turns is divided by the instructions that a rank executes in an operation. Also measures,
+// alone in a loop, a full record, and the light level's two entries on the status page.
 //
 //   bench_trace_cost [--rounds N] [--out FILE]
 //
-// Wall time of rank 0; both ranks are traced, so what one of them loses while the other waits for it counts too.
+// Times are the wall time of rank 0. Both ranks are traced, so the time that either of them loses counts.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,13 +80,13 @@ class RankBench {
     for (int round = -2; round < rounds_; ++round) {
       double turn_ns[2];
       for (int k = 0; k < 2; ++k) {
-        const bool traced = (k == 1) != (round % 2 != 0);  // who begins takes turns too
+        const bool traced = (k == 1) != (round % 2 != 0);  // alternates the first of each pair too
         if (traced) require(trace_start(comm_, {folder_, 0}));
         turn_ns[traced] = turn(data, call, calls);
         if (!traced) continue;
         require(trace_stop(comm_));
         if (round == -1) instructions = count_instructions(calls);
-        std::filesystem::remove_all(folder_);  // else they add up to gigabytes
+        std::filesystem::remove_all(folder_);  // else the traces add up to gigabytes
       }
       if (round < 0) continue;
       off.push_back(turn_ns[0]);
@@ -107,8 +107,8 @@ class RankBench {
   }
 
  private:
-  // Nanoseconds per operation. The first ones bring both ranks to the same place, and back into the caches what making
-  // or writing a trace has driven out.
+  // Nanoseconds per operation. The first operations synchronise the ranks, and reload caches after a trace was made or
+  // written.
   double turn(std::vector<float>& data, const CallOptions* call, int calls) {
     const auto once = [&] {
       require(comm_.all_reduce(data.data(), data.data(), data.size(), Dtype::kFloat32, Op::kMax, call));
