@@ -204,14 +204,14 @@ int run(int argc, char** argv) {
   app.add_option("--collective", options.collective)
       ->check(CLI::IsMember({"reduce_scatter", "all_gather"}))
       ->capture_default_str();
-  app.add_option("--wire", options.wire, "What travels; input and output are float")
+  app.add_option("--wire", options.wire, "Type between ranks; input and output are float")
       ->check(CLI::IsMember({"bfloat16", "half"}))
       ->capture_default_str();
-  app.add_option("--algo", options.algorithm, "Of the mixed call (default: the planner's choice)");
-  app.add_option("--plain-algo", options.plain_algorithm, "Of the call of float (default: the planner's choice)");
+  app.add_option("--algo", options.algorithm, "Algorithm of the mixed call (default: the planner's choice)");
+  app.add_option("--plain-algo", options.plain_algorithm, "Algorithm of the float call (default: the planner's choice)");
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--ms", options.ms, "Milliseconds of one timing")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_flag("--fresh", options.fresh, "Each rank writes its input anew before every call; only the calls are timed");
+  app.add_flag("--fresh", options.fresh, "Each rank writes its input before every call; only the calls are timed");
   app.add_option("--json", options.json, "Writes the table to this file");
   CLI11_PARSE(app, argc, argv);
 

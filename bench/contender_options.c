@@ -17,7 +17,7 @@ static void usage_and_exit(const char* why) {
           "  --repetition-us US     calls are added until a repetition takes this long (2000)\n"
           "  --point-s S            fewer repetitions, never below 3, when a point would take longer (4)\n"
           "  --point-limit-s S      deadline of a point (60)\n"
-          "  --attempts N           of a disturbed point (2)\n"
+          "  --attempts N           attempts for a disturbed point (2)\n"
           "  --rotate-bytes BYTES   cold regime: calls walk through this many bytes of buffers (0: hot)\n"
           "  --control FILE         MPI contenders: file in shared memory, the same for all ranks\n"
           "  --nranks N             rondo: ranks to start (2)\n"
@@ -81,7 +81,7 @@ void bench_parse(int argc, char** argv, bench_options* o) {
   if (o->num_points == 0) usage_and_exit("--points is missing");
   if (o->repetitions < 3 || o->repetitions > 99 || o->attempts < 1 || o->nranks < 1 || o->nranks > kMaxRanks)
     usage_and_exit("3 to 99 repetitions, at least 1 attempt, 1 to 64 ranks");
-  if (o->num_netns != 0 && o->nranks % o->num_netns != 0) usage_and_exit("as many ranks in each network namespace");
+  if (o->num_netns != 0 && o->nranks % o->num_netns != 0) usage_and_exit("--nranks must be a multiple of the number of network namespaces");
 }
 
 bench_control* bench_open_control(const bench_options* o) {

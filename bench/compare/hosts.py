@@ -37,7 +37,7 @@ class Hosts:
             self._make()
         except subprocess.CalledProcessError as error:
             self.__exit__()
-            raise SystemExit(f"network namespaces cannot be made here (root?): {error.stderr.strip()}") from error
+            raise SystemExit(f"cannot make network namespaces (needs root): {error.stderr.strip()}") from error
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -182,12 +182,12 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of bench/measure_overlap; with --link-mb-s, both of them");
   app.add_option("--units", s.units)->check(CLI::Range(1, 1000));
   app.add_option("--rounds", s.rounds)->check(CLI::Range(1, 1000));
-  app.add_option("--elems", s.elems, "of a unit; a multiple of 64")->check(CLI::Range(64, 1 << 28));
-  app.add_option("--compute-per-gather", s.compute_per_gather, "forward of a unit takes so many times its gather");
+  app.add_option("--elems", s.elems, "elements of a unit; a multiple of 64")->check(CLI::Range(64, 1 << 28));
+  app.add_option("--compute-per-gather", s.compute_per_gather, "time of a unit's forward over its gather's");
   auto* rate =
-      app.add_option("--link-mb-s", link_mb_s, "two processes here, behind links of so many 10^6 bytes a second")
+      app.add_option("--link-mb-s", link_mb_s, "two processes here, with links of this many 10^6 bytes a second")
           ->check(CLI::Range(0.1, 1e6));
-  app.add_option("--link-us", link_us, "and so many us of latency")->check(CLI::Range(0.0, 1e6))->needs(rate);
+  app.add_option("--link-us", link_us, "and of this latency in us")->check(CLI::Range(0.0, 1e6))->needs(rate);
   CLI11_PARSE(app, argc, argv);
   if (link_mb_s > 0) return over_an_injected_link(s, link_mb_s, link_us) ? 0 : 1;
   const Status status = with_the_jobs_ranks(s);

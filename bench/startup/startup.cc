@@ -303,7 +303,7 @@ int run(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--cycles", options.cycles, "Communicators made and destroyed; 0: none")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--cycle-ranks", options.cycle_ranks, "Their ranks")->check(CLI::Range(1, kMaxRanks));
+  app.add_option("--cycle-ranks", options.cycle_ranks, "Ranks of these communicators")->check(CLI::Range(1, kMaxRanks));
   app.add_option("--json", options.json, "Writes the figures to this file");
   app.footer("Example:\n  bench_startup --json bench/results/startup.json\n");
   CLI11_PARSE(app, argc, argv);
