@@ -207,8 +207,8 @@ int run(int argc, char** argv) {
   app.add_option("--wire", options.wire, "Type between ranks; input and output are float")
       ->check(CLI::IsMember({"bfloat16", "half"}))
       ->capture_default_str();
-  app.add_option("--algo", options.algorithm, "Algorithm of the mixed call (default: the planner's choice)");
-  app.add_option("--plain-algo", options.plain_algorithm, "Algorithm of the float call (default: the planner's choice)");
+  app.add_option("--algo", options.algorithm, "Algorithm of the mixed call (planner's choice)");
+  app.add_option("--plain-algo", options.plain_algorithm, "Algorithm of the float call (planner's choice)");
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--ms", options.ms, "Milliseconds of one timing")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--fresh", options.fresh, "Each rank writes its input before every call; only the calls are timed");

@@ -81,7 +81,8 @@ void bench_parse(int argc, char** argv, bench_options* o) {
   if (o->num_points == 0) usage_and_exit("--points is missing");
   if (o->repetitions < 3 || o->repetitions > 99 || o->attempts < 1 || o->nranks < 1 || o->nranks > kMaxRanks)
     usage_and_exit("3 to 99 repetitions, at least 1 attempt, 1 to 64 ranks");
-  if (o->num_netns != 0 && o->nranks % o->num_netns != 0) usage_and_exit("--nranks must be a multiple of the number of network namespaces");
+  if (o->num_netns != 0 && o->nranks % o->num_netns != 0)
+    usage_and_exit("--nranks must be a multiple of the number of network namespaces");
 }
 
 bench_control* bench_open_control(const bench_options* o) {
