@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Reads the log of LD_DEBUG=bindings: does every nccl symbol that other files want come from one library?
+"""Checks in the log of LD_DEBUG=bindings that every nccl symbol used by other files comes from one library.
 
-Prints how many symbols each file bound. Exit status: 0 all come from it, 1 some do not or there is none, 2 wrong usage.
+Prints the number of symbols that each file bound. Exit status: 0 all come from the library, 1 some do not or there is
+none, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BINDING = re.compile(
 
 
 def nccl_bindings(lines: Iterable[str]) -> dict[str, dict[str, str]]:
-    """user file -> symbol -> file that gives it, for symbols named nccl* or pnccl*."""
+    """user file -> symbol -> file that defines it, for symbols named nccl* or pnccl*."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for line in lines:
         match = BINDING.search(line)
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
         with log.open(encoding="utf-8", errors="replace") as lines:
             for user, symbols in sorted(nccl_bindings(lines).items()):
                 if os.path.realpath(user) == wanted:
-                    continue  # the library's own
+                    continue  # the library's own use
                 num_bound += len(symbols)
                 wrong += [(user, name, giver) for name, giver in symbols.items() if os.path.realpath(giver) != wanted]
                 print(f"{user}: {len(symbols)} nccl symbols bound")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks what the compiler does not: who may include whom, and what src/ may contain.
+"""Checks rules that the compiler does not: allowed includes, and the contents of src/.
 
 Rules (docs/map.md has the rooms and their levels; this script reads them there):
-  order     a room includes itself and rooms of lower levels only; rooms of one level do not know each other.
-            adapters/ and examples/ use the public headers only, src/fsdp these and a few rooms
+  order     a room includes itself and rooms of lower levels only, not rooms of its own level. adapters/ and
+            examples/ use the public headers only, src/fsdp these and a few rooms
   map       the table of docs/map.md names each room of src/ with a file that exists and its lines, within 10 % or 100
   paths     an include in quotes names a file from src/, include/ or the own top folder; only tests, benchmarks,
             examples and adapters may also name a file beside them
@@ -26,7 +26,7 @@ from pathlib import Path
 MAP = Path("docs/map.md")
 MAP_ROW = re.compile(r"^\| (\d+) \| `([\w/]+)` \| .+ \| `([\w./]+)` \| ([\d,]+) \|$")
 PUBLIC_ONLY: dict[str, set[str]] = {"adapters": set(), "examples": {"adapters"}, "fsdp": {"base", "kernels", "device/driver"}}
-UNRESTRICTED = {"tests", "bench"}  # they look everywhere; the rules on paths and CUDA hold for them too
+UNRESTRICTED = {"tests", "bench"}  # they may include everything; the rules on paths and CUDA apply to them too
 TOP_FOLDERS = ("include", "src", "tools", "adapters", "examples", "tests", "bench")
 SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".c", ".cu", ".cuh"}
 CUDA_SUFFIXES = {".cu", ".cuh"}
@@ -66,7 +66,7 @@ class Room:
 
 
 def read_map(top: Path) -> dict[str, Room]:
-    """The rooms of docs/map.md, and those that stand beside src/."""
+    """The rooms of docs/map.md, and the folders beside src/."""
     rooms = {"include": Room(0, 0, "", 0), "adapters": Room(1000, 0, "", 0)}
     for number, line in enumerate((top / MAP).read_text(encoding="utf-8").splitlines(), 1):
         if match := MAP_ROW.match(line):
@@ -75,7 +75,7 @@ def read_map(top: Path) -> dict[str, Room]:
 
 
 def room_of(rooms: dict[str, Room], path: Path) -> str | None:
-    """The room of a file by its path from the top, None for src/x.cc, which lies in no room."""
+    """The room of a file by its path from the top; None for src/x.cc, which is in no room."""
     if path.parts[0] != "src":
         return path.parts[0]
     if "/".join(path.parts[1:3]) in rooms:
@@ -84,7 +84,7 @@ def room_of(rooms: dict[str, Room], path: Path) -> str | None:
 
 
 def without_noise(text: str) -> str:
-    """Comments and literals blanked out, lines kept."""
+    """The text with comments and literals blanked out and the same lines."""
 
     def blank(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match.group())
@@ -97,21 +97,21 @@ def is_cuda_header(name: str) -> bool:
 
 
 def room_of_include(rooms: dict[str, Room], top: Path, own: str, name: str) -> str | None:
-    """The room of an include in quotes, None when no such file exists."""
+    """The room of an include in quotes; None if no such file exists."""
     if (top / "include" / name).is_file():
         return "include"
     if (top / "src" / name).is_file():
         return room_of(rooms, Path("src") / name)
     if any((adapter / "include" / name).is_file() for adapter in (top / "adapters").glob("*")):
         return "adapters"
-    for other in ("tools", "examples", "tests"):  # tests and benchmarks of their parts
+    for other in ("tools", "examples", "tests"):  # for the tests and benchmarks of their parts
         if own in UNRESTRICTED and (top / other / name).is_file():
             return other
     return own if own != "include" and (top / own / name).is_file() else None
 
 
 def may_include(rooms: dict[str, Room], room: str, name: str, target: str) -> str | None:
-    """Why `room` may not include `name` of room `target`; None when it may."""
+    """The reason why `room` may not include `name` of room `target`; None if it may."""
     if target == room or room in UNRESTRICTED or target == "include":
         return None
     if room in PUBLIC_ONLY:
@@ -176,7 +176,7 @@ def count_lines(rooms: dict[str, Room], top: Path) -> dict[str, int]:
 
 
 def check_map(rooms: dict[str, Room], top: Path) -> Iterator[Finding]:
-    """That docs/map.md says what is there."""
+    """Checks that docs/map.md matches the tree."""
     num_lines = count_lines(rooms, top)
     for name, room in rooms.items():
         if room.line == 0:
@@ -190,7 +190,7 @@ def check_map(rooms: dict[str, Room], top: Path) -> Iterator[Finding]:
 
 
 def update_map(top: Path) -> None:
-    """Writes the lines of each room into docs/map.md."""
+    """Writes the number of lines of each room into docs/map.md."""
     num_lines = count_lines(read_map(top), top)
     lines = (top / MAP).read_text(encoding="utf-8").splitlines()
     for i, line in enumerate(lines):

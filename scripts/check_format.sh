@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Format of what is about to be committed: clang-format on the changed lines of C and C++ files, whitespace errors and
-# lines over 120 columns in all changed text. Changes nothing; `git clang-format` (same arguments) applies the first.
-#   scripts/check_format.sh            the index against HEAD, as the commit hook does
+# Checks the format of changes: clang-format on changed lines of C and C++ files, whitespace errors and lines over 120
+# columns in all changed text. Changes nothing; `git clang-format` (same arguments) applies the format.
+#   scripts/check_format.sh            the index against HEAD, as in the commit hook
 #   scripts/check_format.sh COMMIT     everything since COMMIT
 set -euo pipefail
 cd "$(git rev-parse --show-toplevel)"

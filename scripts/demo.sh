@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a fresh clone on Debian 12 to a first look at rondo, in under five minutes on two cores: installs what is
-# missing, builds the command line and an example (no tests, no benchmarks), measures the three collectives among four
-# processes with every result checked, prints the three-rank ring step by step, and trains a character transformer in
-# plain C++, fully sharded among four processes, with a timeline of what was gathered and reduced while it computed.
+# A first look at rondo from a fresh clone on Debian 12, in under five minutes on two cores. Installs missing packages,
+# builds the command line and an example (no tests, no benchmarks), measures three collectives among four processes with
+# every result checked, prints the three-rank ring step by step, and trains a character transformer in plain C++, fully
+# sharded among four processes, with a timeline of its communication.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
@@ -14,7 +14,7 @@ configure release -B build/demo -D RONDO_BUILD_TESTS=OFF -D RONDO_BUILD_BENCH=OF
 build build/demo rondo_cli example_04_plain_model
 rondo=build/demo/tools/rondo
 
-# Four processes on this machine; -c 1: the values are compared, and a wrong one makes the command fail.
+# Four processes on this machine. -c 1 compares the values; a wrong one makes the command fail.
 for collective in all_reduce reduce_scatter all_gather; do
   printf '\n== %s, 4 processes, %s cores, shared memory\n' "$collective" "$(nproc)"
   "$rondo" perf "$collective" --ranks 4 -b 8 -e 4M -f 8 -n 10 -w 2 -c 1

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Reads what ctest wrote (--output-junit FILE) after a failed run: were the failed tests ended by UCX's own assertion?
+"""Reads ctest's output of a failed run (--output-junit FILE) and checks whether UCX's own assertion ended the tests.
 
-UCX 1.13 can end a process when a peer dies or leaves while the two connect; later versions lack that assertion
-(https://github.com/openucx/ucx/pull/8175). A test that was ended so says nothing about rondo. Such a test is recognised
-by the text of the assertion and by nothing else.
+UCX 1.13 can end a process if a peer dies or leaves while the two connect; later versions lack that assertion
+(https://github.com/openucx/ucx/pull/8175). Such a failure is not rondo's. It is recognised only by the text of the
+assertion.
 
-Prints the names of the tests, one a line. Exit status: 0 all failed tests were ended so, 1 some were not (each is named
-on stderr), 2 the file cannot be read or names no failed test.
+Prints the names of the tests, one a line. Exit status: 0 the assertion ended all failed tests, 1 some failed otherwise
+(each is named on stderr), 2 the file cannot be read or names no failed test.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetches NVIDIA's NCCL from PyPI for the tests of libnccl.so.2's interface: header and library of each version below
-# FOLDER/VERSION. Nothing of it is built into rondo. What is there already is not fetched again.
+# Fetches NVIDIA's NCCL from PyPI for the tests of libnccl.so.2's interface: header and library of each version, below
+# FOLDER/VERSION. rondo contains nothing of it. Versions that are there are not fetched again.
 #   scripts/fetch_nccl.sh FOLDER VERSION...
-# Exit status: 0 all there, 77 the network or PyPI could not be reached (the tests that need it say so and are skipped).
+# Exit status: 0 all there, 77 the network or PyPI could not be reached (the tests are skipped with a reason).
 set -euo pipefail
 
 folder=${1:?usage: fetch_nccl.sh FOLDER VERSION...}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer targets of tests/fuzz (clang, AddressSanitizer, UndefinedBehaviorSanitizer) and runs each for a
-# number of seconds: scripts/fuzz.sh [seconds, 60 unless given] [name ...]. What they find lies in build/fuzz/found;
-# the corpus grows in build/fuzz/corpus and starts with tests/fuzz/seeds. Exit status 1 when one of them found something.
+# number of seconds: scripts/fuzz.sh [seconds, default 60] [name ...]. Findings are in build/fuzz/found. The corpus is
+# in build/fuzz/corpus and starts with tests/fuzz/seeds. Exit status 1: a target found an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Proves on a machine with a GPU what other machines can only compile: builds, runs every test and benchmark that needs
-# a device, and writes one JSON. Nothing is installed: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for
-# the part fsdp. Parts that cannot run say why in the JSON. The exit status is 1 when a part failed.
+# Tests and measures the device code on a machine with a GPU: builds, runs every test and benchmark that needs a device,
+# and writes one JSON. Installs nothing: CUDA, CMake, ninja and a C++ compiler must be there; PyTorch for the part fsdp.
+# For a part that cannot run the JSON has the reason. Exit status 1: a part failed.
 #
 #   scripts/gpu_check.sh [--deps FOLDER] [--out FILE] [--parts LIST] [--nccl-lib FILE]... [--nccl-tests FOLDER]
 #
-#   --deps        what scripts/gpu_deps.sh gathered; default: build/gpu_deps, where that is
+#   --deps        folder made by scripts/gpu_deps.sh; default: build/gpu_deps, if it exists
 #   --out         default: build/gpu_check.json
 #   --parts       of build,unit,conformance,processes,graphs,training,sanitize,bandwidth,perf,nccl,nccl_tests,fsdp;
 #                 default: all
-#   --nccl-lib    NVIDIA's libnccl.so.2 to measure beside rondo's, LABEL=FILE; default: the one that the machine has
+#   --nccl-lib    NVIDIA's libnccl.so.2 to measure beside rondo's, LABEL=FILE; default: the machine's
 #   --nccl-tests  folder with nccl-tests' binaries, run on rondo's library
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,12 +32,12 @@ mkdir -p "$build" "$logs"
 rm -f "$logs"/*
 failed=0
 
-# part NAME LIMIT_S COMMAND...: runs it, keeps its output, notes status and time.
+# part NAME LIMIT_S COMMAND...: runs it, and stores its output, status and time.
 part() {
   local name=$1 limit=$2 since=$SECONDS status=0
   shift 2
   case ",$parts," in *",$name,"*) ;; *) return 0 ;; esac
-  # timeout starts programs only, and most parts are functions: they run in a shell that has them.
+  # timeout starts only programs, but most parts are functions, so they run in a shell that defines them.
   timeout "$limit" bash -euo pipefail -c "$(declare -f); $(declare -p build deps nccl_tests nccl_libs); \"\$@\"" \
     gpu_check "$@" >"$logs/$name.log" 2>&1 || status=$?
   printf '%s %d %d\n' "$name" "$status" $((SECONDS - since)) >>"$logs/parts.txt"
@@ -77,7 +77,7 @@ perf() {
       done
     done
   done
-  # The ring by the interpreter and by kernels that have its text inlined, in turns; gpu_check_report.py pairs them.
+  # The ring by the interpreter and by kernels with its definition inlined, in turns; gpu_check_report.py pairs them.
   for n in 2 4; do
     for protocol in simple ll ll128; do
       for turn in 1 2 3; do
@@ -90,7 +90,7 @@ perf() {
     done
   done
 }
-# The same program on rondo's library and on NVIDIA's, in turns.
+# Runs the same program on rondo's library and on NVIDIA's, in turns.
 nccl() {
   local labelled n
   library=$(find "$build" -name 'libnccl.so.2' | head -1)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes one JSON of what scripts/gpu_check.sh has kept: gpu_check_report.py LOGS OUT.
+"""Makes one JSON from the logs of scripts/gpu_check.sh: gpu_check_report.py LOGS OUT.
 
-The parts with their status and time, the device, tests that failed by name, and the figures of the benchmarks: lines
-that are JSON objects, the tables of `rondo perf`, and the interpreter beside inlined texts.
+It has the parts with their status and time, the device, the names of failed tests, and the figures of the benchmarks:
+lines that are JSON objects, the tables of `rondo perf`, and the interpreter beside inlined definitions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def device() -> dict[str, str]:
 
 
 def json_lines(text: str) -> list[dict]:
-    """Every line that is a JSON object, with the heading ("## words") that it stands under."""
+    """Every line that is a JSON object, with the heading ("## words") above it."""
     found, heading = [], ""
     for line in text.splitlines():
         if line.startswith("## "):
@@ -64,7 +64,7 @@ INLINE_RUN = re.compile(r"^inline (off|on) (.*) turn \d+$")
 
 
 def inlined_pairs(rows: list[dict]) -> list[dict]:
-    """For each run and size, the median times interpreted and inlined; a ratio below 1: inlining wins."""
+    """For each run and size, the median times of interpreter and inlined kernel. A ratio below 1: inlining wins."""
     times: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in rows:
         if match := INLINE_RUN.match(row["run"]):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gathers what a machine with a GPU and without a package registry needs to build rondo: Debian's development packages,
-# unpacked side by side. scripts/gpu_check.sh takes the folder.
+# Downloads and unpacks Debian's development packages into a folder, to build rondo on a machine with a GPU and without
+# a package registry. scripts/gpu_check.sh uses the folder.
 #
 #   scripts/gpu_deps.sh [FOLDER]          default: build/gpu_deps; about 25 MB
 set -euo pipefail
@@ -14,7 +14,7 @@ as_root=()
 (cd "$folder/debs" && { apt-get download -qq "${packages[@]}" 2>/dev/null ||
   { "${as_root[@]}" apt-get update -qq && apt-get download -qq "${packages[@]}"; }; })
 for deb in "$folder"/debs/*.deb; do dpkg -x "$deb" "$folder"; done
-# What no build needs, and links to shared libraries that are not there: the static ones are taken.
+# Removes unneeded files, and links to missing shared libraries, so that the static ones are used.
 rm -rf "$folder/debs" "$folder/usr/share/doc" "$folder/usr/share/man" "$folder/usr/lib"/*/libssl.so \
   "$folder/usr/lib"/*/libcrypto.so
 du -sh "$folder" | cut -f1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains a small network with PyTorch's FSDP2 on rondo's libnccl.so.2, several processes on one GPU, and compares its
+"""Trains a small network with PyTorch's FSDP2 on rondo's libnccl.so.2, several processes on one GPU, and compares the
 losses with those of one process on the same batches: equal within 1e-5 in fp32.
 
   gpu_fsdp.py --library libnccl.so.2 --processes 2 4 --steps 50
 
-The processes get the library by LD_PRELOAD. Prints one JSON object for each number of processes; exit status 1 when a
-loss differs or a process fails.
+The processes get the library by LD_PRELOAD. Prints one JSON object for each number of processes. Exit status 1: a loss
+differs or a process fails.
 """
 
 from __future__ import annotations

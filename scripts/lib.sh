@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2034
-# Shared by the scripts; source it. Debian packages by name, and a build with or without ccache.
+# Shared functions; source it. Debian packages by name, and a build with or without ccache.
 
-# What the library and the command line need, what the tests add, and what the sanitizer builds add.
+# Packages for the library and the command line, for the tests, and for the sanitizer builds.
 BUILD_PACKAGES=(cmake ninja-build g++ pkg-config libfmt-dev libssl-dev libhwloc-dev libucx-dev libcli11-dev nlohmann-json3-dev)
 TEST_PACKAGES=(libgtest-dev python3 python3-pip libucx0 iproute2 util-linux openssl openmpi-bin libopenmpi-dev)
 CLANG_PACKAGES=(clang lld libclang-rt-14-dev)
 
-# need_packages NAME...: installs those that are missing; does nothing, and needs no network, when all are there.
+# need_packages NAME...: installs missing packages. Needs no network if all are there.
 need_packages() {
   if ! command -v dpkg-query >/dev/null; then
-    echo "no dpkg here: this needs what Debian calls: $*" >&2
+    echo "no dpkg here; needed Debian packages: $*" >&2
     return 0
   fi
   local missing=() name
@@ -25,8 +25,8 @@ need_packages() {
     { "${as_root[@]}" apt-get update -qq && "${install[@]}" "${missing[@]}" >/dev/null; }
 }
 
-# configure PRESET [ARGUMENT...]: cmake --preset, with ccache where it is installed, or in few large pieces where every
-# build is a whole one; quiet unless it fails.
+# configure PRESET [ARGUMENT...]: cmake --preset, with ccache if it is installed, else as a unity build. Quiet unless it
+# fails.
 configure() {
   local preset=$1 launcher=(-D RONDO_UNITY_BUILD=ON) log
   shift
@@ -59,7 +59,7 @@ run_tests() {
   printf 'ended by an assertion of UCX (openucx/ucx#8175) twice, not counted as failed:\n%s\n' "$names"
 }
 
-# PyPI's torch, for what is tested against it: 5.4 GB below build/, made once.
+# Installs PyPI's torch for the tests against it: 5.4 GB below build/, once.
 TORCH_VERSION=2.15.0
 TORCH_VENV=build/torch/venv
 TORCH_PYTHON=$TORCH_VENV/bin/python

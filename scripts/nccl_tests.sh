@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# For owners of GPUs: runs nccl-tests on NVIDIA's NCCL and on rondo's libnccl.so.2, and prints one table and draws one
-# plot of both. FOLDER holds nccl-tests' built binaries (all_reduce_perf ...) or its source, which is built then. What
-# each run printed stays in build/nccl_tests. Rondo's library takes device buffers in a process that has a CUDA driver
-# with a device (docs/nccl.md), which has not yet been run on a real one (docs/gpu-status.md).
+# For machines with GPUs: runs nccl-tests on NVIDIA's NCCL and on rondo's libnccl.so.2, prints one table and draws one
+# plot of both. FOLDER has nccl-tests' binaries (all_reduce_perf ...) or its source, which is then built. The output of
+# each run stays in build/nccl_tests. rondo's library uses device buffers if the CUDA driver has a device
+# (docs/nccl.md); this has not been run on a real device yet (docs/gpu-status.md).
 #   scripts/nccl_tests.sh FOLDER [-l LIBNCCL] [-t TESTS] [-- FLAGS]
-#     -l LIBNCCL  rondo's library; built (release) when it is left out
-#     -t TESTS    with blanks between; "all_reduce all_gather reduce_scatter broadcast alltoall sendrecv" when left out
-#     FLAGS       nccl-tests' own; "-b 8 -e 128M -f 2 -g 2" when left out
+#     -l LIBNCCL  rondo's library; default: build it (release)
+#     -t TESTS    separated by blanks; default: "all_reduce all_gather reduce_scatter broadcast alltoall sendrecv"
+#     FLAGS       nccl-tests' flags; default: "-b 8 -e 128M -f 2 -g 2"
 set -euo pipefail
 source_top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=$(realpath "${1:?usage: nccl_tests.sh FOLDER [-l LIBNCCL] [-t TESTS] [-- FLAGS]}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One table and one plot of what nccl-tests printed with two libraries.
+"""Makes one table and one plot from the output of nccl-tests with two libraries.
 
-Each file is the output of one run and is named TEST.LIBRARY.txt (all_reduce.rondo.txt). Columns are found by the names
-in nccl-tests' header line, so that versions with more of them are read too. Exit status: 0; 1 when a run has no result
+Each file is the output of one run and is named TEST.LIBRARY.txt (all_reduce.rondo.txt). Columns are found by their
+names in nccl-tests' header line, so that versions with more columns are read too. Exit status: 0; 1 a run has no result
 line or wrong values; 2 wrong usage.
 """
 
@@ -24,7 +24,7 @@ class Row:
     redop: str
     time_us: tuple[float, float]
     busbw: tuple[float, float]
-    num_wrong: tuple[int, int]  # 0 where nothing was compared
+    num_wrong: tuple[int, int]  # 0 if nothing was compared
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
 
 
 def positions(header: Sequence[str], name: str) -> tuple[int, int]:
-    """Of a column that stands there twice, out of place and in place. The same twice where one of them is missing."""
+    """The two positions of a column, out of place and in place. The same twice if one of them is missing."""
     found = [i for i, column in enumerate(header) if column == name]
     if not found:
         raise ValueError(f"the header has no column {name}: {' '.join(header)}")
@@ -43,7 +43,7 @@ def positions(header: Sequence[str], name: str) -> tuple[int, int]:
 
 
 def parse(lines: Iterable[str]) -> list[Row]:
-    """The result lines of one run. ValueError when they do not fit their header."""
+    """The result lines of one run. ValueError if they do not fit their header."""
     header: list[str] | None = None
     rows = []
     for line in lines:
@@ -53,7 +53,7 @@ def parse(lines: Iterable[str]) -> list[Row]:
                 header = words
             continue
         if not words or not words[0].isdigit():
-            continue  # what a library or mpirun says in between
+            continue  # other output of a library or mpirun
         if header is None:
             raise ValueError("a result line stands before the header")
         if len(words) != len(header):
@@ -79,7 +79,7 @@ def read_run(path: Path) -> Run:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Sizes down, libraries across: time and bus bandwidth out of place; of two libraries the ratio of the times."""
+    """Sizes down, libraries across: time and bus bandwidth out of place; for two libraries also the ratio of times."""
     lines = []
     for test in dict.fromkeys(run.test for run in runs):
         of_test = sorted((run for run in runs if run.test == test), key=lambda run: run.library)
@@ -97,7 +97,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def plot(runs: Sequence[Run], to: Path) -> None:
-    import matplotlib  # only who draws needs it
+    import matplotlib  # only needed to draw
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# At least 500,000 random operations, every result verified: on random communicators (split trees, several threads a
-# rank), with ranks as threads and as processes; with ThreadSanitizer the same tests, as threads. Takes a while; the
-# suites themselves run a small share of it with the other tests.
+# Runs at least 500,000 random operations and verifies every result: on random communicators (split trees, several
+# threads a rank), with ranks as threads and as processes, or with ThreadSanitizer as threads. Takes a while. The usual
+# tests run a small share of it.
 #
-#   scripts/stress.sh [release|tsan] [factor]      factor: times what the tests run (default 12)
-#   scripts/stress.sh --kill [number] [first]      random kills of ranks instead (default 3000, from 1 on): the same
-#                                                  number is the same kill again
+#   scripts/stress.sh [release|tsan] [factor]      factor: multiple of the usual tests (default 12)
+#   scripts/stress.sh --kill [number] [first]      random kills of ranks instead (default 3000, from 1 on); a kill's
+#                                                  number replays it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh

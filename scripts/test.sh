@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Builds a release with its tests and runs what must hold before a commit: the unit tests and the tests with several
-# processes, the dependency rule, and the proof of every algorithm for every number of ranks up to 64. Installs what is
-# missing (Debian 12).
+# Builds a release with its tests and runs the checks of a commit: the unit tests and the tests with several processes,
+# the dependency rule, and the proof of every algorithm for every number of ranks up to 64. Installs missing packages
+# (Debian 12).
 #   scripts/test.sh            all of it
 #   scripts/test.sh --torch    against PyPI's torch (installs 5 GB below build/): the adapter for libtorch with its
-#                              tests, its examples and its installed package, and that torch binds to rondo's
-#                              libnccl.so.2
+#                              tests, examples and installed package, and the binding of torch to rondo's libnccl.so.2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh

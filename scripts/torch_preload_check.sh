@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Imports PyPI's torch with rondo's libnccl.so.2 preloaded and every symbol bound at once, and checks from the dynamic
-# linker's own log that each nccl symbol went to rondo's library. No GPU needed. Not part of the tests: the first run
-# installs about 5 GB below build/torch. `scripts/test.sh --torch` runs it.
-#   scripts/torch_preload_check.sh [LIBNCCL]     the library; built (release) when it is left out
+# Imports PyPI's torch with rondo's libnccl.so.2 preloaded and every symbol bound at once, and checks in the dynamic
+# linker's log that each nccl symbol was bound to rondo's library. Needs no GPU. Not part of the tests, because the
+# first run installs about 5 GB below build/torch. `scripts/test.sh --torch` runs it.
+#   scripts/torch_preload_check.sh [LIBNCCL]     the library; default: build it (release)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
