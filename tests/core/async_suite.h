@@ -57,9 +57,9 @@ TEST_P(Async, TestTurnsFromInProgressToDone) {
   });
 }
 
-// A thread that waited for one call computes on, and the next call goes on without it.
+// A thread that waited for one call goes on to compute, and the next call progresses without it.
 TEST_P(Async, WhatAWaitLeavesBehindGoesOn) {
-  Shared<std::atomic<int>> stage;  // of rank 0: each round it is about to wait, and has waited
+  Shared<std::atomic<int>> stage;  // of rank 0: in each round it is about to wait, and has waited
   spawn(GetParam(), 2, [&](Communicator& comm) {
     auto reached = [&](int at) {
       const Stopwatch watch;
@@ -98,7 +98,7 @@ TEST_P(Async, SeveralOutstandingInAnyOrderOfWaits) {
     std::vector<Work> works(calls.size());
     for (size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(is_ok(calls[i]->start(comm, &works[i])));
     for (size_t i = 0; i < calls.size(); ++i) {
-      // Forwards on even ranks, backwards on odd ones.
+      // Even ranks go forwards, odd ranks backwards.
       const size_t k = comm.rank() % 2 == 0 ? i : calls.size() - 1 - i;
       ASSERT_TRUE(is_ok(works[k].wait()));
       EXPECT_EQ(calls[k]->judge(), "") << "call " << k;
@@ -200,7 +200,7 @@ TEST_P(Async, CallsThatShareABufferRunInTheirOrder) {
       std::vector<int64_t> x(5000, 1);
       constexpr int kNumCalls = 6;
       Work works[kNumCalls];
-      for (Work& w : works)  // each sum reads what the one before wrote
+      for (Work& w : works)  // each sum reads the result of the previous one
         ASSERT_TRUE(is_ok(comm.all_reduce(x.data(), x.data(), x.size(), Dtype::kInt64, Op::kSum, nullptr, &w)));
       for (Work& w : works) ASSERT_TRUE(is_ok(w.wait()));
       for (const int64_t v : x) ASSERT_EQ(v, 3 * 3 * 3 * 3 * 3 * 3);
@@ -259,7 +259,7 @@ TEST_P(Async, GroupsSpanCommunicators) {
     ASSERT_TRUE(is_ok(second.status()));
     for (int repeat = 0; repeat < 10; ++repeat) {
       auto calls = make_calls(comm, {1000, 60000});
-      // The two communicators' calls stand in different orders on different ranks.
+      // Different ranks make the two communicators' calls in different orders.
       const bool swapped = comm.rank() == 1;
       group_start();
       ASSERT_TRUE(is_ok(calls[swapped]->start(swapped ? **second : comm, nullptr)));

@@ -35,7 +35,7 @@ TEST_P(OneThread, DrivesAllRanksInAGroup) {
 TEST_P(OneThread, DrivesSeveralCallsOfAllRanksInAGroup) {
   std::vector<std::unique_ptr<SimpleAllReduce>> calls;
   group_start();
-  for (auto& comm : comms_) {  // rank by rank, so that ranks must not wait for one another in this order
+  for (auto& comm : comms_) {  // rank by rank, so ranks must not wait for one another in this order
     for (const uint64_t count : {100u, 30000u, 5u}) {
       calls.push_back(std::make_unique<SimpleAllReduce>(*comm, count));
       ASSERT_TRUE(is_ok(calls.back()->start(*comm, nullptr)));

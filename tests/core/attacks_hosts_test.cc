@@ -1,5 +1,5 @@
-// What somebody in the network can do to ranks on several hosts, with encryption and without: connections to the ports
-// of their data that say nothing, messages altered on the way; and which ports there are.
+// Attacks from the network on ranks of several hosts, with and without encryption: silent connections to their data
+// ports, and altered messages. Also lists the open ports.
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
 // timeout: 120
@@ -30,7 +30,7 @@ namespace rondo::testing {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr size_t kLongFrameBytes = 32 * 1024;  // of data: no control connection says so much at once
+constexpr size_t kLongFrameBytes = 32 * 1024;  // of data: no control connection sends that much at once
 
 bool over_ucx() {
   const char* set = std::getenv("RONDO_TRANSPORT");
@@ -42,7 +42,7 @@ struct Port {
   uint16_t number;
 };
 
-// The TCP ports on which somebody listens in this network namespace; `own`: this process alone.
+// The listening TCP ports in this network namespace; `own`: only of this process.
 std::vector<Port> listening_ports(bool own) {
   std::set<std::string> sockets;
   if (DIR* fds = own ? opendir("/proc/self/fd") : nullptr; fds != nullptr) {
@@ -97,7 +97,7 @@ class Attacks : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Encrypted, Attacks, ::testing::Values("off", "on"),
                          [](const auto& info) { return std::string(info.param); });
 
-// 120 connections from this host and as many from the other one to each port, before the ranks have sent anything.
+// 120 connections from each host to each port, before the ranks have sent anything.
 struct Idle {
   SharedCounter made, listed, connected, ended;
   uint32_t num_ports[2] = {};
@@ -118,7 +118,7 @@ void connect_and_say_nothing(Idle& idle, int host) {
   for (int target = 0; target < 2; ++target)
     for (uint32_t p = 0; p < idle.num_ports[target]; ++p)
       for (int i = 0; i < kEach && connects(TestHosts::address(target), idle.ports[target][p]); ++i) ++made[target];
-  if (std::min(made[0], made[1]) < 2 * kEach) _exit(2);  // a port may be of another interface
+  if (std::min(made[0], made[1]) < 2 * kEach) _exit(2);  // a port may belong to another interface
   idle.connected.add();
   _exit(idle.ended.wait_at_least(kRanks, 90) ? 0 : 3);
 }
@@ -156,7 +156,7 @@ TEST_P(Attacks, IdleConnectionsKeepNoRankAway) {
       options);
 }
 
-// Somebody between the hosts flips one bit of one data message.
+// An attacker between the hosts flips one bit of one data message.
 TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
   if (std::string(GetParam()) == "off") GTEST_SKIP() << "what is not encrypted is not authenticated";
   ASSERT_TRUE(test_hosts().delay(0, 0, -1, kLongFrameBytes));
@@ -164,10 +164,11 @@ TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
     float last = 0;
     const Stopwatch watch;
     Status s = sum(comm, 300007, &last, 30);
-    while (s.ok() && watch.seconds() < 10) s = sum(comm, 300007, &last, 30);  // its part of the first may have been over
+    while (s.ok() && watch.seconds() < 10) s = sum(comm, 300007, &last, 30);  // its part of the first may have been
+                                                                              // over
     EXPECT_TRUE(fails_with(s, StatusCode::kAborted, {"tampers with the network between these two ranks", "altered"}));
     EXPECT_LT(watch.seconds(), 10);
-    // "what rank 2 sent to rank 0 was altered": one of either host
+    // "what rank 2 sent to rank 0 was altered": one rank of each host
     const std::string text(s.message());
     const size_t at = text.find("what rank ");
     ASSERT_NE(at, text.npos) << text;
@@ -177,7 +178,7 @@ TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
   EXPECT_TRUE(test_hosts().no_delay());
 }
 
-// RONDO_SOCKET_IFNAME chooses where ranks listen for data, too.
+// RONDO_SOCKET_IFNAME also selects the interfaces for data.
 TEST_P(Attacks, RanksListenOnChosenInterfacesAlone) {
   if (over_ucx()) GTEST_SKIP() << "UCX_NET_DEVICES is what UCX obeys";
   const std::string eth0 = "01004D0A", lo = "0100007F", lo6 = "00000000000000000000000001000000";  // 10.77.0.1

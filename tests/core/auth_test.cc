@@ -1,4 +1,4 @@
-// The handshake's keyed hash, and its client's side against a server's: what is accepted, what is refused and why.
+// The handshake's keyed hash, and its client side against its server side: accepted and refused inputs, with reasons.
 // labels: unit
 #include "bootstrap/auth.h"
 
@@ -21,7 +21,7 @@ std::string hex(const Mac& mac) {
   return text;
 }
 
-// RFC 4231 has keys of other lengths than a Secret's, but trailing zeros do not change an HMAC's key.
+// RFC 4231 uses other key lengths than a Secret's, but trailing zeros do not change an HMAC key.
 TEST(Hmac, TestCase2OfRfc4231) {
   const Secret jefe = {'J', 'e', 'f', 'e'};
   EXPECT_EQ(hex(hmac_sha256(jefe, "what do ya want for nothing?")),
@@ -36,7 +36,7 @@ TEST(Hmac, ManyBlocksAndNone) {
   EXPECT_EQ(hex(hmac_sha256(key, std::string(1000, 'x'))), "47d6741abd3310963561d670d1b78088de0537dee5ce7c5a40319c89389a918b");
 }
 
-// Both ends of a stream in one thread; neither side of the handshake ever waits.
+// Both ends of a stream in one thread. Neither side of the handshake waits.
 struct Meeting {
   Meeting(const Secret& clients, const Secret& servers, Purpose wanted = Purpose::kMesh, Encryption clients_way = {},
           Encryption servers_way = {})
@@ -132,7 +132,7 @@ TEST(Handshake, WhatIsNoRondoIsNamed) {
   EXPECT_EQ(m.client.status().code(), StatusCode::kMismatch);
 }
 
-// A server that accepts without holding the secret: its verdict must not convince.
+// A server that accepts without knowing the secret must not be trusted.
 TEST(Handshake, AServerThatOnlySaysYesIsUnauthorized) {
   Meeting m(kSecret, kSecret);
   m.client_state = m.client.start(m.client_end.get());

@@ -1,5 +1,5 @@
-// RONDO_BIND as the kernel sees it: masks of threads before and after a communicator is made. Everything happens in
-// processes of the test's own, since masks stay.
+// RONDO_BIND as the kernel sees it: masks of threads before and after a communicator is made. Runs in separate
+// processes, because masks are permanent.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -23,9 +23,9 @@
 namespace rondo::testing {
 namespace {
 
-constexpr double kSoon = 10;  // seconds: a thread that was started has run
+constexpr double kSoon = 10;  // seconds: a started thread has run by then
 
-// By mask, how many threads of this process have it.
+// Number of this process's threads, by mask.
 std::map<std::string, int> threads_by_mask() {
   std::map<std::string, int> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -95,7 +95,7 @@ TEST_F(BindRank, EachRankGetsACoreOfItsOwn) {
       const Core& core = host->cores[host->cores.size() / 2 * static_cast<size_t>(rank)];
       EXPECT_EQ(cpu_mask(), os_numbers(*host, core.pus));
       all_reduce_later(**comm);
-      // A part of it stays there, and so does another communicator of ranks that are bound already.
+      // A part keeps the binding, and so does another communicator of bound ranks.
       const std::vector<int> bound = cpu_mask();
       auto part = (*comm)->split(0, 1 - rank);
       ASSERT_TRUE(is_ok(part.status()));
@@ -106,7 +106,7 @@ TEST_F(BindRank, EachRankGetsACoreOfItsOwn) {
   });
 }
 
-// The thread that first starts something asynchronous may be bound nowhere: the progress thread finds its place itself.
+// The thread that starts the first asynchronous call may be unbound. The progress thread binds itself.
 TEST_F(BindRank, TheProgressThreadToo) {
   if (before_.size() < 2) GTEST_SKIP() << "needs two CPUs";
   in_two_processes([&](Rank rank, const UniqueId& id) {
@@ -116,7 +116,7 @@ TEST_F(BindRank, TheProgressThreadToo) {
     set_cpu_mask(before_);
     EXPECT_EQ(threads_by_mask().count(place), 0u) << place;
     all_reduce_later(**comm);
-    // It may begin a moment later than the call that makes it ends.
+    // It may begin a moment after the call that makes it.
     for (const Stopwatch watch; watch.seconds() < kSoon && threads_by_mask().count(place) == 0;) sched_yield();
     EXPECT_EQ(threads_by_mask()[place], 1) << place;
     EXPECT_EQ(cpu_mask(), before_);

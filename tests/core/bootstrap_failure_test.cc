@@ -1,4 +1,4 @@
-// What every rank sees when joining or leaving goes wrong: missing, lost, doubled, contradicting and uninvited ranks.
+// All ranks' errors when joining or leaving fails: missing, lost, doubled, contradicting and unauthenticated ranks.
 // labels: unit mp
 // timeout: 120
 // again with: RONDO_FULL_MESH=3
@@ -66,7 +66,7 @@ TEST(BootstrapFailure, DoubledRankFailsAllAtOnce) {
   const auto start = Clock::now();
   for (const Status& s : join_some(3, id, {0, 1, 1}, {.deadline_s = 20}))
     expect_error(s, StatusCode::kMismatch, {"rank 1 of 3 came twice"});
-  // Who comes after the failure hears the same story instead of waiting.
+  // Ranks that come after the failure get the same error instead of waiting.
   for (const Status& s : join_some(4, testing::new_id(), {0, 2, 2, 3}, {.deadline_s = 20}))
     expect_error(s, StatusCode::kMismatch, {"rank 2 of 4 came twice"});
   EXPECT_LT(seconds_since(start), 10);
@@ -85,12 +85,12 @@ TEST(BootstrapFailure, WrongArgumentsAreRefused) {
   expect_error(Bootstrap::join(1, torn, 0).status(), StatusCode::kInvalidArgument, {"damaged"});
 }
 
-// The others waited until their deadline for the one whose setting differs.
+// Regression: the others waited until their deadline for the rank with a different setting.
 TEST(BootstrapFailure, EncryptionOfSomeRanksAloneFailsAllAtOnce) {
   constexpr int kRanks = 3;
   for (const bool the_odd_one_encrypts : {true, false}) {
     for (const bool it_comes_first : {true, false}) {
-      set_encryption(Encryption{!the_odd_one_encrypts});  // of the rendezvous, and of the ranks but for the last
+      set_encryption(Encryption{!the_odd_one_encrypts});  // for the rendezvous and all ranks except the last
       const auto come = [&](Rank rank, const rondo_unique_id& id) {
         if (rank == kRanks - 1) set_encryption(Encryption{the_odd_one_encrypts});
         return Bootstrap::join(kRanks, id, rank, {.deadline_s = 60}).status().to_string();
@@ -144,7 +144,7 @@ TEST(BootstrapFailure, AnImpostorOfTheRendezvousIsRecognised) {
   contents.port = listeners->port;
   contents.secret = {1, 2, 3};
   contents.addresses = {IpAddress{.bytes = {127, 0, 0, 1}}};
-  // Plays the server with another secret and accepts every proof: the joiner must not believe it.
+  // A server with another secret that accepts every proof: the joiner must not trust it.
   std::thread impostor([&] {
     const Patience patience(20, nullptr);
     if (!patience.wait_ready(listeners->sockets[0].get(), POLLIN, "test").ok()) return;
@@ -185,7 +185,7 @@ TEST(BootstrapFailure, StrangersNeitherStallNorBreakTheRendezvous) {
   EXPECT_LT(seconds_since(start), 5);
 }
 
-// A forked child holds copies of the rendezvous' connections, whose ends the kernel goes on to report.
+// A forked child has copies of the rendezvous' connections, and the kernel still reports their ends.
 TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
@@ -196,7 +196,7 @@ TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
   ASSERT_OK(fd.status());
   ClientHandshake half(contents->secret, Purpose::kRendezvous, 0);
   half.start(fd->get());
-  ASSERT_OK(patience.wait_ready(fd->get(), POLLIN, "test"));  // it has been accepted, and answered
+  ASSERT_OK(patience.wait_ready(fd->get(), POLLIN, "test"));  // it was accepted and answered
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   Child holder([&]() -> std::string {
@@ -204,7 +204,7 @@ TEST(BootstrapFailure, AForkDuringTheMeetingChangesNothing) {
     ::close(ends[1]);
     return ::read(ends[0], &c, 1) == 0 ? "ok" : "pipe";
   });
-  fd->shut();  // the child's copies stay
+  fd->shut();  // the child's copies stay open
   auto cpu_s = [] {
     timespec t{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -251,13 +251,13 @@ TEST(BootstrapFailure, AbortEndsACollectiveUnderWay) {
   ASSERT_OK(b.status());
   ++num_joined;
   expect_error((*b)->barrier(), StatusCode::kAborted, {"rank 0", "barrier", "rank 1"});
-  expect_error((*b)->barrier(), StatusCode::kAborted, {});  // for good
+  expect_error((*b)->barrier(), StatusCode::kAborted, {});  // permanently
   ++num_joined;
   other.join();
   aborter.join();
 }
 
-// A rank that has asked to join and then vanishes, as a killed process does: its connection ends.
+// A rank that asked to join and then dies: its connection closes.
 TEST(BootstrapFailure, ARankThatDiesWhileWaitingFailsTheOthersAtOnce) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
@@ -292,7 +292,7 @@ TEST(BootstrapFailure, AnIdServesOneCommunicator) {
 
 class Survivors : public ::testing::TestWithParam<int> {};  // ranks per pretended host, 0: one host
 
-// One of four is killed: each survivor names it within a second, in find_lost and in a collective that waits for it.
+// One of four is killed. Each survivor names it within a second, in find_lost and in a collective that waits for it.
 TEST_P(Survivors, NameTheKilledRank) {
   constexpr int kRanks = 4;
   constexpr Rank kVictim = 2;
@@ -318,7 +318,7 @@ TEST_P(Survivors, NameTheKilledRank) {
 }
 INSTANTIATE_TEST_SUITE_P(Hosts, Survivors, ::testing::Values(0, 1, 2));
 
-// The maker of the id dies after all have met: nobody needs it any more.
+// The process that made the id dies after all have met: it is no longer needed.
 TEST(BootstrapFailure, TheDeathOfTheIdsMakerHangsNobody) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
@@ -387,7 +387,7 @@ TEST(BootstrapFailure, DifferentCallsAreNamed) {
   for (const Status& s : results) EXPECT_OK(s);
 }
 
-// The collective deadline: rank 1 is alive but never comes.
+// The collective deadline: rank 1 lives but never comes.
 TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
   std::atomic<bool> seen = false;
   const auto results = testing::join_threads(2, {.deadline_s = 1}, [&](Bootstrap& b) {
@@ -400,7 +400,7 @@ TEST(BootstrapFailure, ALateRankIsNamedAtTheDeadline) {
   for (const Status& s : results) EXPECT_OK(s);
 }
 
-// Of 20 ranks, 5 in a block: the first of all, the first of another block, one of each kind of the rest.
+// Of 20 ranks, 5 in a block: the first of all, the first of another block, one of each other kind.
 class InBlocks : public ::testing::TestWithParam<Rank> {
  protected:
   static constexpr int kRanks = 20;

@@ -48,7 +48,7 @@ inline rondo_unique_id new_id() {
   return id.ok() ? *id : rondo_unique_id{};
 }
 
-/// Joins nranks threads, runs body on each, says goodbye. Returns how each join ended.
+/// Joins nranks threads, runs body on each, says goodbye. Returns the status of each join.
 inline std::vector<Status> join_threads(int nranks, const Spawn& spawn, const std::function<void(Bootstrap&)>& body) {
   const rondo_unique_id id = new_id();
   std::vector<Status> results(nranks);
@@ -65,14 +65,14 @@ inline std::vector<Status> join_threads(int nranks, const Spawn& spawn, const st
   return results;
 }
 
-/// The error has the code, and its text these facts.
+/// The error has this code and its text contains these facts.
 inline void expect_error(const Status& s, StatusCode code, std::initializer_list<std::string> facts) {
   EXPECT_EQ(s.code(), code) << s.to_string();
   for (const std::string& fact : facts)
     EXPECT_NE(s.message().find(fact), std::string_view::npos) << "'" << fact << "' is missing in: " << s.to_string();
 }
 
-/// A forked child. The body's text arrives here when the child ends.
+/// A forked child. The body's text is received when the child ends.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& body) {
@@ -97,7 +97,7 @@ class Child {
     ::kill(pid_, SIGKILL);
     join();
   }
-  /// What the body returned; "killed by signal n" when it did not get that far.
+  /// The body's result, or "killed by signal n".
   std::string join() {
     std::string text;
     char buffer[4096];
@@ -115,8 +115,8 @@ class Child {
   int out_ = -1;
 };
 
-/// A child for each rank, whose body gets the unique id of all. They are forked before the id is made, whose thread
-/// would else be at work meanwhile: AddressSanitizer's allocator does not survive a fork beside a busy thread.
+/// Forks a child for each rank and passes the unique id to its body. The children are forked before the id is made,
+/// because AddressSanitizer's allocator does not survive a fork next to a busy thread.
 inline std::vector<Child> fork_ranks(int nranks, const std::function<std::string(Rank, const rondo_unique_id&)>& body) {
   std::vector<Child> children;
   int ends[2];
@@ -136,7 +136,7 @@ inline std::vector<Child> fork_ranks(int nranks, const std::function<std::string
   return children;
 }
 
-/// Joins nranks forked processes; "ok" where body returned true.
+/// Joins nranks forked processes. "ok" for each whose body returned true.
 inline std::vector<std::string> join_processes(int nranks, const Spawn& spawn,
                                                const std::function<bool(Bootstrap&)>& body) {
   std::vector<Child> children = fork_ranks(nranks, [&](Rank r, const rondo_unique_id& id) -> std::string {
@@ -159,7 +159,7 @@ inline int num_open_descriptors() {
   return n;
 }
 
-/// Polls a condition until it holds or `seconds` have passed.
+/// Polls a condition until it is true or `seconds` have passed.
 inline bool eventually(double seconds, const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < end) {

@@ -1,4 +1,4 @@
-// Bootstrap among ranks as threads: joining, gathering, descriptors, leaving, and every error that a rank can see.
+// Bootstrap among ranks as threads: joining, gathering, descriptors, leaving, and all errors.
 // labels: unit mp
 // timeout: 120
 // again with: RONDO_FULL_MESH=3
@@ -21,7 +21,7 @@ namespace {
 
 class BootstrapRanks : public ::testing::TestWithParam<int> {};
 
-// Rank r contributes r copies of its letter, rank 0 nothing at all.
+// Rank r contributes r * 1000 copies of its letter; rank 0 contributes nothing.
 std::string blob_of(Rank r) { return std::string(static_cast<size_t>(r) * 1000, static_cast<char>('a' + r % 26)); }
 
 void gather_and_check(Bootstrap& b) {
@@ -57,7 +57,7 @@ TEST_P(BootstrapRanks, ProcessesGather) {
   for (const std::string& s : results) EXPECT_EQ(s, "ok");
 }
 
-// The TCP mesh: every rank pretends to be a host of its own, or every second one.
+// The TCP mesh: every rank, or every two, pretend to be a separate host.
 TEST_P(BootstrapRanks, HostsGatherThroughTcp) {
   for (const int ranks_per_host : {1, 2}) {
     const auto results = testing::join_threads(
@@ -72,7 +72,7 @@ TEST_P(BootstrapRanks, HostsGatherThroughTcp) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, BootstrapRanks, ::testing::Values(1, 2, 5, 16, 17, 40));  // from 17 on through blocks
 
-// Payloads beyond any socket buffer, all sent at once: sending and receiving must progress together.
+// Payloads larger than any socket buffer, all sent at once: sends and receives must progress together.
 TEST(Bootstrap, GathersLargePayloads) {
   for (const int ranks_per_host : {0, 1}) {
     const auto results = testing::join_threads(3, {.ranks_per_host = ranks_per_host}, [](Bootstrap& b) {
@@ -91,7 +91,7 @@ int shared_page(uint64_t value) {
   return fd;
 }
 
-// Everybody writes into everybody's page; after a barrier each owner sees all of it.
+// Every rank writes to every rank's page. After a barrier each owner sees all of it.
 bool share_pages(Bootstrap& b) {
   const int mine = shared_page(static_cast<uint64_t>(b.rank()) + 100);
   std::vector<std::vector<int>> all;
@@ -130,7 +130,7 @@ TEST_P(BootstrapRanks, DescriptorsMapTheSameMemoryInProcesses) {
       EXPECT_EQ(s, "ok");
 }
 
-// More than one message can carry, different on every rank, and only on one of two hosts: the next call must still fit.
+// More than one message carries, different on every rank, and only on one of two hosts: the next call must still work.
 TEST(Bootstrap, ExchangesMoreDescriptorsThanOneMessageCarries) {
   const auto results = testing::join_threads(3, {.ranks_per_host = 2}, [](Bootstrap& b) {
     const std::vector<int> mine(b.rank() == 0 ? 270 : 3, b.rank() == 0 ? STDIN_FILENO : STDOUT_FILENO);
@@ -167,7 +167,7 @@ TEST(Bootstrap, LeavesNoDescriptorsBehind) {
     for (const std::string& s : testing::join_processes(3, {}, [](Bootstrap& b) { return b.barrier().ok(); }))
       EXPECT_EQ(s, "ok");
   }
-  // The rendezvous thread closes its sockets a moment after the last rank has left it.
+  // The rendezvous thread closes its sockets shortly after the last rank has left it.
   EXPECT_TRUE(testing::eventually(5, [&] { return testing::num_open_descriptors() == before; }))
       << before << " before, " << testing::num_open_descriptors() << " after";
 }
@@ -189,7 +189,7 @@ TEST(Interfaces, TheNearestAddressIsTaken) {
   v6.bytes[0] = 0x20;
   v6.bytes[15] = 1;
   EXPECT_EQ(nearest_host({far, near}, {own}), "10.1.2.9");
-  EXPECT_EQ(nearest_host({far, near}, {own, far}), "10.1.2.9");  // one that both have leads nowhere
+  EXPECT_EQ(nearest_host({far, near}, {own, far}), "10.1.2.9");  // an address that both have is not a route
   EXPECT_EQ(nearest_host({far}, {far}), "172.17.0.1");
   EXPECT_EQ(nearest_host({near, v6}, {IpAddress{.v6 = true, .bytes = {0x20}}}), "2000::1");
   EXPECT_EQ(nearest_host({far}, {}), "172.17.0.1");

@@ -1,4 +1,4 @@
-// The C ABI of making communicators of communicators: every function, its refusals, older callers' structs.
+// The C ABI for communicators made from communicators: every function, its refusals, older callers' structs.
 // labels: unit tsan
 // timeout: 60
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace rondo::testing {
 namespace {
 
-// Both ranks of a pair, each in a thread of its own.
+// Both ranks of a pair, each in its own thread.
 template <class Fn>
 void on_both(rondo_comm* comms[2], Fn fn) {
   std::thread other([&] { fn(comms[1], 1); });
@@ -114,7 +114,7 @@ TEST_F(CApiComms, AnAbortHandleEndsAnInit) {
   rondo_comm* comm = nullptr;
   EXPECT_EQ(rondo_comm_init_rank(&comm, 2, &id, 0, &config), RONDO_ABORTED) << rondo_last_error(nullptr);
   raiser.join();
-  // Raised already: what would wait ends at once.
+  // Already raised: a waiting call ends at once.
   EXPECT_EQ(rondo_comm_init_rank(&comm, 2, &id, 1, &config), RONDO_ABORTED) << rondo_last_error(nullptr);
   EXPECT_EQ(rondo_abort_free(abort), RONDO_OK);
 }
@@ -122,7 +122,7 @@ TEST_F(CApiComms, AnAbortHandleEndsAnInit) {
 TEST_F(CApiComms, AConfigOfAnOlderCallerIsTaken) {
   rondo_config config = RONDO_CONFIG_INIT;
   config.deadline_s = 5;
-  config.abort = reinterpret_cast<const rondo_abort*>(&config);  // what stands behind an older struct is not looked at
+  config.abort = reinterpret_cast<const rondo_abort*>(&config);  // memory after an older struct is not read
   config.size_bytes = offsetof(rondo_config, abort);
   rondo_comm* comm = nullptr;
   EXPECT_EQ(rondo_comm_init_all(&comm, 1, &config), RONDO_OK) << rondo_last_error(nullptr);

@@ -1,5 +1,5 @@
-// The C ABI against every wrong argument: each pointer null, each enum out of its range, each size 0 or too large. All
-// are refused with the argument's name, and the communicator works on.
+// Calls the C ABI with every wrong argument: each pointer null, each enum out of range, each size 0 or too large. All
+// are refused with the argument's name, and the communicator still works.
 // labels: unit tsan
 // timeout: 60
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class CApiRefusals : public ::testing::Test {
     EXPECT_EQ(x[0], 3);
     for (rondo_comm* comm : comms_) EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
   }
-  // By argument or by what is not supported; the sentence begins with the argument's name, or with rank 0's and it.
+  // Refused as an argument or as unsupported. The message begins with the argument's name, or with rank 0 and the name.
   static void refused(const std::string& what, const std::string& argument, const Call& call) {
     SCOPED_TRACE(what);
     const rondo_status got = call();
@@ -45,7 +45,7 @@ class CApiRefusals : public ::testing::Test {
   rondo_comm* comms_[2] = {};
 };
 
-constexpr int kOut[] = {-1, 100, 254, 256, INT_MAX, INT_MIN};  // of every enum; 256 is 0 in a byte
+constexpr int kOut[] = {-1, 100, 254, 256, INT_MAX, INT_MIN};  // for every enum; 256 is 0 in a byte
 
 TEST_F(CApiRefusals, EveryNullPointerIsNamed) {
   rondo_comm* const c = comms_[0];
@@ -227,7 +227,7 @@ TEST_F(CApiRefusals, EverySizeThatIsNoneIsNamed) {
   EXPECT_EQ(memory, nullptr);
 }
 
-// Only the ends that the structs of some release have had: in between a pointer would be cut.
+// Only sizes that some release's struct had are accepted. Others would cut a pointer.
 TEST_F(CApiRefusals, EverySizeOfAStructIsTheEndOfAField) {
   float x[4] = {};
   rondo_comm* made = nullptr;
@@ -265,7 +265,7 @@ TEST_F(CApiRefusals, EveryTimeThatIsNoneIsNamed) {
     config.init_deadline_s = seconds;
     refused("init_all", "config.init_deadline_s", [&] { return rondo_comm_init_all(&made, 1, &config); });
   }
-  // For ever is a time.
+  // No deadline is a valid deadline.
   rondo_call call = RONDO_CALL_INIT;
   call.deadline_s = INFINITY;
   rondo_work* work[2] = {};
@@ -289,7 +289,7 @@ TEST_F(CApiRefusals, EveryCollectiveIsExplainedOrRefused) {
     }
 }
 
-// The k-th alloc of each rank is one call of all: the first to come says how much it is.
+// The k-th alloc of each rank is one collective call. The first rank defines its size.
 TEST_F(CApiRefusals, ThreadsThatAllocateDifferentSizesAreTold) {
   void* memory[2] = {};
   const auto alloc = [&](int rank, uint64_t bytes) { return rondo_alloc(comms_[rank], bytes, &memory[rank]); };

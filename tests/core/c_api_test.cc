@@ -1,4 +1,4 @@
-// The C ABI: every function of rondo.h, its refusals, and what rondo_last_error says. One thread drives two ranks.
+// The C ABI: every function of rondo.h, its refusals, and rondo_last_error. One thread drives two ranks.
 // labels: unit tsan
 // timeout: 60
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class CApi : public ::testing::Test {
   void TearDown() override {
     for (rondo_comm* comm : comms_) EXPECT_EQ(rondo_comm_destroy(comm), RONDO_OK);
   }
-  // The refusal's code, and words that its sentence must hold.
+  // Checks the refusal's code and the words in its message.
   void refused(rondo_status got, rondo_status wanted, std::initializer_list<const char*> words,
                const rondo_comm* comm) {
     const std::string text = rondo_last_error(comm);
@@ -33,7 +33,7 @@ class CApi : public ::testing::Test {
   void refused(rondo_status got, rondo_status wanted, std::initializer_list<const char*> words) {
     refused(got, wanted, words, comms_[0]);
   }
-  // Both ranks sum; the communicator is well.
+  // Both ranks sum: the communicator works.
   void expect_works() {
     float x[2][3] = {{1, 2, 3}, {10, 20, 30}};
     ASSERT_EQ(rondo_group_start(), RONDO_OK);
@@ -90,7 +90,7 @@ TEST_F(CApi, RootedCollectivesAndAllToAll) {
   const float in[2][4] = {{1, 2, 3, 4}, {10, 20, 30, 40}};
   float given[2][4] = {}, sum[4] = {}, swapped[2][4] = {}, gathered[8] = {}, part[2][2] = {};
   ASSERT_EQ(rondo_group_start(), RONDO_OK);
-  for (int r = 0; r < 2; ++r) {  // buffers that a rank has no use for are NULL
+  for (int r = 0; r < 2; ++r) {  // buffers that a rank does not use are NULL
     const bool is_root = r == 1;
     EXPECT_EQ(rondo_broadcast(comms_[r], is_root ? in[r] : nullptr, given[r], 4, RONDO_FLOAT32, 1, nullptr, nullptr), RONDO_OK);
     EXPECT_EQ(rondo_reduce(comms_[r], in[r], is_root ? sum : nullptr, 4, RONDO_FLOAT32, RONDO_SUM, 1, nullptr, nullptr), RONDO_OK);
@@ -202,9 +202,9 @@ TEST_F(CApi, TheCallsFieldsAreCheckedByName) {
   c = RONDO_CALL_INIT;
   c.min_blocks = 3, c.max_blocks = 2;
   refused(call(c), RONDO_INVALID_ARGUMENT, {"max_blocks", "rank 0"});
-  // What stands behind an older struct is none of ours.
+  // Memory after an older struct is not read.
   c.size_bytes = offsetof(rondo_call, max_blocks);
-  c.stream = x;  // what is found next
+  c.stream = x;  // the memory that follows
   refused(call(c), RONDO_UNSUPPORTED, {"stream"});
   c = RONDO_CALL_INIT;
   c.wire = RONDO_INT8;
@@ -256,7 +256,7 @@ TEST_F(CApi, MakingACommunicatorChecksItsArguments) {
   refused(rondo_comm_init_all(nullptr, 2, nullptr), RONDO_INVALID_ARGUMENT, {"comms"}, nullptr);
   refused(rondo_comm_init_all(&comm, 0, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "0"}, nullptr);
   refused(rondo_comm_init_all(&comm, -3, nullptr), RONDO_INVALID_ARGUMENT, {"nranks", "-3"}, nullptr);
-  // Before anything is made of that size, or read: there are no devices.
+  // Refused before anything of that size is made or read: there are no devices.
   const int device = 0;
   config.devices = &device;
   refused(rondo_comm_init_all(&comm, 1 << 28, &config), RONDO_INVALID_ARGUMENT, {"nranks", "268435456", "65535"},
@@ -296,7 +296,7 @@ TEST_F(CApi, AnIncompleteCommunicatorTimesOut) {
 
 TEST_F(CApi, AllocAndFree) {
   void* memory[2] = {};
-  // Collective: one thread cannot be both ranks of a blocking call, so a communicator of one rank.
+  // Collective: one thread cannot be both ranks of a blocking call, so this communicator has one rank.
   rondo_comm* alone = nullptr;
   ASSERT_EQ(rondo_comm_init_all(&alone, 1, nullptr), RONDO_OK);
   ASSERT_EQ(rondo_alloc(alone, 5000, &memory[0]), RONDO_OK) << rondo_last_error(alone);
@@ -307,7 +307,7 @@ TEST_F(CApi, AllocAndFree) {
   EXPECT_EQ(rondo_comm_destroy(alone), RONDO_OK);
 }
 
-// Threads reach one another's host memory as it stands: there is nothing to do, for each of them alone.
+// Threads access one another's host memory directly, so registering does nothing and is not collective.
 TEST_F(CApi, RegisterAndDeregister) {
   float memory[10] = {};
   EXPECT_EQ(rondo_register(comms_[0], memory, sizeof memory), RONDO_OK) << rondo_last_error(comms_[0]);

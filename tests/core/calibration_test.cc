@@ -1,4 +1,4 @@
-// The calibration file: it comes back as it was written, and whatever is wrong with one is named by line.
+// The calibration file: round trips, and errors with the line number.
 // labels: unit
 #include "plan/calibration.h"
 
@@ -16,7 +16,7 @@
 namespace rondo {
 namespace {
 
-class Setting {  // an environment variable for the time of a scope
+class Setting {  // an environment variable in a scope
  public:
   Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
   ~Setting() { unsetenv(name_); }
@@ -25,7 +25,7 @@ class Setting {  // an environment variable for the time of a scope
   const char* name_;
 };
 
-class File {  // with this text, for the time of a scope
+class File {  // a file with this text, in a scope
  public:
   explicit File(const std::string& text)
       : path_(std::filesystem::temp_directory_path() / ("rondo_calibration_test_" + std::to_string(getpid()))) {
@@ -81,7 +81,7 @@ TEST(Calibration, RoundTrip) {
   const Calibration c = sample();
   const Expected<Calibration> back = parse_calibration(format_calibration(c));
   ASSERT_TRUE(back.ok()) << back.status().to_string();
-  EXPECT_EQ(back->costs, c.costs);  // to the last bit
+  EXPECT_EQ(back->costs, c.costs);  // bit-exact
   EXPECT_EQ(back->cpu, c.cpu);
   EXPECT_EQ(back->date, c.date);
 }
@@ -153,14 +153,14 @@ TEST(Calibration, WhatIsWrongIsNamedByLine) {
   };
   for (const auto& c : cases) {
     const Expected<Calibration> parsed = parse_calibration(c.text);
-    if (c.expected == "is missing" && !parsed.ok()) continue;  // cut within a line: either is right
+    if (c.expected == "is missing" && !parsed.ok()) continue;  // cut within a line: both errors are right
     ASSERT_FALSE(parsed.ok()) << c.expected;
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(parsed.status().message().find(c.expected), std::string_view::npos) << parsed.status().to_string();
   }
 }
 
-TEST(Calibration, EveryPrefixIsReadOrRefused) {  // no crash, and nothing incomplete passes
+TEST(Calibration, EveryPrefixIsReadOrRefused) {  // no crash, and nothing incomplete is accepted
   const std::string good = format_calibration(sample());
   for (size_t n = 0; n + 2 < good.size(); ++n) {
     const Expected<Calibration> parsed = parse_calibration(std::string_view(good).substr(0, n));
@@ -232,7 +232,7 @@ TEST(Calibration, DefaultPlace) {
   if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 
-// Constants that make every step dear and bytes free, on rank 0 alone, change the choice of every rank.
+// Constants that make every step expensive and bytes free, only on rank 0, change the choice of every rank.
 TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   Calibration dear = sample();
   dear.costs.spread.fill(1e-6);
@@ -250,7 +250,7 @@ TEST(Calibration, RankZerosConstantsDecideOnAllRanks) {
   for (size_t r = 1; r < 4; ++r) EXPECT_EQ(choice(*comms, r), choice(*comms, 0));
 }
 
-// The same by what was measured of candidates.
+// The same with measured corrections of candidates.
 TEST(Calibration, RankZerosCorrectionsDecideOnAllRanks) {
   Calibration slow_but_one = sample();
   slow_but_one.costs = built_in_costs();

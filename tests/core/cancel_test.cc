@@ -1,4 +1,4 @@
-// pthread_cancel() of a thread that is in a call: the call ends as ever, then the thread, and the communicator can be
+// pthread_cancel() of a thread in a call: the call ends normally, then the thread ends, and the communicator can be
 // destroyed.
 // labels: mp
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ namespace {
 
 struct Call {
   std::function<Status()> call;
-  std::optional<Status> ended;  // how the call returned; empty: it never did
+  std::optional<Status> ended;  // result of the call; empty: it never returned
 };
 
-// Makes the call on a thread that has been cancelled already, so that the first cancellation point ends it.
+// Makes the call in a thread that was already cancelled, so that the first cancellation point ends it.
 void expect_returns(const char* name, StatusCode code, std::function<Status()> fn) {
   Call call{std::move(fn), std::nullopt};
   pthread_t thread;
@@ -58,7 +58,7 @@ TEST_P(Cancel, TheCallReturnsAndTheThreadEndsAfterIt) {
         soon.init_deadline_s = 2;  // of its splits
         soon.deadline_s = 0.2;
         RONDO_TRY_ASSIGN(auto second, comm->split(0, comm->rank(), soon));
-        if (comm->rank() == 0) {  // rank 1 never calls
+        if (comm->rank() == 0) {  // rank 1 makes no call
           expect_returns("split", StatusCode::kTimeout, [&] { return second->split(0, 0).status(); });
           expect_returns("all_reduce", StatusCode::kTimeout,
                          [&] { return comm->all_reduce(x, x, 4, Dtype::kFloat32, Op::kSum); });

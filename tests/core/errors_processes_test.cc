@@ -1,4 +1,4 @@
-// Errors and how they are said, with ranks as processes.
+// Error messages, with ranks as processes.
 // labels: mp
 // timeout: 120
 #include "core/errors_suite.h"
@@ -32,14 +32,14 @@ std::vector<RankResult> run_with_leaver(void (*leave)()) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Errors, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
-// ---- what only separate processes can do
+// ---- only for separate processes
 
 TEST(ProcessErrors, ARankThatExitsWithoutGoodbyeIsNamedSoon) {
   const auto results = run_with_leaver([] { _exit(0); });
   EXPECT_EQ(results[1].end, RankResult::End::kExited);
 }
 
-// With equal deadlines one rank is the first all the same, and leaves at once.
+// With equal deadlines one rank still reaches it first and leaves at once.
 TEST(ProcessErrors, AStoppedRankIsNamedByAllOthers) {
   for (const World world : {World::kProcesses, World::kTcp}) {
     SCOPED_TRACE(world_name(world));
@@ -70,7 +70,7 @@ TEST(ProcessErrors, AStoppedRankIsNamedByAllOthers) {
 TEST(ProcessErrors, AllocWithoutTheOthersTimesOut) {
   Shared<SharedCounter> num_ended;
   SpawnOptions options;
-  options.config.init_deadline_s = 2;  // alloc is part of setting up
+  options.config.init_deadline_s = 2;  // alloc counts as set-up
   options.deadline_s = 20;
   spawn(
       World::kProcesses, 2,

@@ -1,5 +1,4 @@
-// What goes wrong is said, quickly and on every rank that it concerns: bad arguments, ranks that disagree, ranks that
-// do not come, abort.
+// Errors are reported quickly on every rank concerned: bad arguments, ranks that disagree, missing ranks, abort.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +19,7 @@ class Errors : public WorldTest {};
 
 inline std::string rank_text(Rank r) { return "rank " + std::to_string(r); }
 
-// ---- bad arguments: refused on the rank that made them, without harm to the communicator
+// ---- bad arguments: refused on the calling rank, without harm to the communicator
 
 TEST_P(Errors, NullBuffersAreNamed) {
   spawn(GetParam(), 2, [](Communicator& comm) {
@@ -51,7 +50,7 @@ TEST_P(Errors, UnknownDtypesOpsAndAlgorithmsAreNamed) {
     options.algorithm = "carrier_pigeon";
     EXPECT_TRUE(fails_with(comm.all_reduce(x, x, 4, Dtype::kFloat32, Op::kSum, &options), StatusCode::kInvalidArgument,
                            {me, "algorithm", "carrier_pigeon"}));
-    options.algorithm = "tree";  // known, but not for this collective
+    options.algorithm = "tree";  // it exists, but not for this collective
     EXPECT_TRUE(fails_with(comm.all_gather(x, x + 8, 4, Dtype::kFloat32, &options), StatusCode::kInvalidArgument,
                            {me, "algorithm", "tree", "all_gather"}));
     EXPECT_TRUE(works(comm));
@@ -84,7 +83,7 @@ TEST_P(Errors, PremulSumNeedsItsScale) {
   });
 }
 
-// A direct sum reads its peers' inputs as they stand and does not know their scales.
+// A direct sum reads its peers' raw inputs and does not have their scales.
 TEST_P(Errors, DirectRefusesPremulSum) {
   spawn(GetParam(), 2, [](Communicator& comm) {
     auto memory = comm.alloc(4096);
@@ -127,7 +126,7 @@ TEST_P(Errors, PartialOverlapsAreRefused) {
     refuse(comm.all_gather(x.data() + (rank + 1) % 3 * 8, x.data(), 8, Dtype::kFloat32));
     refuse(comm.all_gather(x.data() + 23, x.data(), 8, Dtype::kFloat32));
     EXPECT_TRUE(works(comm));
-    // Neighbours do not overlap.
+    // Adjacent buffers do not overlap.
     EXPECT_TRUE(is_ok(comm.all_reduce(x.data(), x.data() + 8, 8, Dtype::kFloat32, Op::kSum)));
     EXPECT_TRUE(is_ok(comm.reduce_scatter(x.data(), x.data() + 24, 8, Dtype::kFloat32, Op::kSum)));
     EXPECT_TRUE(is_ok(comm.all_gather(x.data() + 24, x.data(), 8, Dtype::kFloat32)));
@@ -226,7 +225,7 @@ inline void check_disagreement(World world, int nranks, Rank odd, const Disagree
     const Call& mine = comm.rank() == odd ? d.odd : d.most;
     Status status = make(comm, mine, asynchronous ? &work : nullptr);
     if (asynchronous && status.ok()) status = work.wait();
-    // With nothing to move no message comes either: such a rank may learn of it from its next call.
+    // Without data there is no message: such a rank may get the error only in its next call.
     if (mine.count_elems == 0 && status.ok()) status = make(comm, {});
     EXPECT_LT(watch.seconds(), kSanitized ? 10 : 2) << d.name;
     EXPECT_TRUE(fails_with(status, StatusCode::kMismatch, d.words)) << d.name << " on rank " << comm.rank();
@@ -254,7 +253,7 @@ TEST_P(Errors, DisagreementOfEveryAlgorithm) {
   }
 }
 
-// ---- ranks that do not come
+// ---- missing ranks
 
 TEST_P(Errors, AnAbsentRankIsNamedAtTheDeadline) {
   constexpr Rank kAbsent = 1;
@@ -274,7 +273,7 @@ TEST_P(Errors, AnAbsentRankIsNamedAtTheDeadline) {
         EXPECT_TRUE(fails_with(status, StatusCode::kTimeout, {rank_text(kAbsent), "all_reduce"}));
         EXPECT_GE(watch.seconds(), 0.5);
         EXPECT_LT(watch.seconds(), kSanitized ? 10 : 2.5);
-        num_ended->add();  // stays until both have seen it: a rank that leaves is another error
+        num_ended->add();  // stays until both have seen it, because leaving is a different error
         EXPECT_TRUE(num_ended->wait_at_least(2, 20));
       },
       options);
@@ -312,7 +311,7 @@ TEST_P(Errors, ADeadlineHoldsForAsynchronousWorkToo) {
         }
         Work work;
         ASSERT_TRUE(is_ok(make(comm, {}, &work)));
-        const Stopwatch watch;  // nobody waits: it ends nevertheless
+        const Stopwatch watch;  // no thread waits, but it ends anyway
         while (work.test().code() == StatusCode::kInProgress && watch.seconds() < 10) std::this_thread::yield();
         EXPECT_TRUE(fails_with(work.test(), StatusCode::kTimeout, {rank_text(1)}));
         num_ended->add();
@@ -333,17 +332,17 @@ TEST_P(Errors, ARankThatLeftIsNamedSoon) {
     EXPECT_TRUE(fails_with(make(*comm, {}), StatusCode::kPeerLost, {rank_text(kLeaver)}));
     EXPECT_LT(watch.seconds(), kSanitized ? 10 : 2);
     num_ended->add();
-    EXPECT_TRUE(num_ended->wait_at_least(2, 20));  // or the other may hear of this one's leaving first
+    EXPECT_TRUE(num_ended->wait_at_least(2, 20));  // otherwise the other may first see this one leave
   });
 }
 
-// The first rank whose deadline passes names who is late, and leaves: the others say the same, and name the same rank.
+// The first rank to reach its deadline names the late rank and leaves. The others report the same rank.
 TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
   Shared<SharedCounter> told;
   spawn_owning(GetParam(), 4, [&](std::unique_ptr<Communicator> comm) {
     const Rank r = comm->rank();
     EXPECT_TRUE(works(*comm));
-    if (r == 2) {  // never calls
+    if (r == 2) {  // makes no call
       EXPECT_TRUE(told->wait_at_least(3, 50));
       return;
     }
@@ -351,7 +350,7 @@ TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
     options.deadline_s = r == 1 ? 0.3 : 40;
     SimpleAllReduce call(*comm, 1000);
     const Status s = r == 0 ? comm->split(0, 0).status() : call.start(*comm, nullptr, &options);
-    // In a grid a rank asks its neighbours alone for their status pages, and rank 2 is none of rank 1's.
+    // In a grid a rank requests status pages only from its neighbours, and rank 2 is not a neighbour of rank 1.
     const bool grid = GetParam() == World::kHosts && std::getenv("RONDO_FULL_MESH") != nullptr;
     EXPECT_TRUE(fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout,
                            {"rank 1", grid ? "no response from rank 2" : "rank 2 has not called it"}));
@@ -367,9 +366,9 @@ TEST_P(Errors, AbortEndsACallThatIsUnderWay) {
   Shared<SharedCounter> num_calling, num_ended;
   spawn(GetParam(), 3, [&](Communicator& comm) {
     EXPECT_TRUE(works(comm));
-    if (comm.rank() == 2) {  // never calls
+    if (comm.rank() == 2) {  // makes no call
       EXPECT_TRUE(num_ended->wait_at_least(2, 20));
-      // Where memory is shared an abort is there at once; over a wire it takes its time, and a call may still end well.
+      // With shared memory an abort arrives at once. Over a network it takes time, and a call may still succeed.
       const bool at_once = GetParam() == World::kThreads || GetParam() == World::kProcesses;
       const Stopwatch watch;
       Status s = make(comm, {});

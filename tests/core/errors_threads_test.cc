@@ -1,4 +1,4 @@
-// Errors and how they are said, with ranks as threads.
+// Error messages, with ranks as threads.
 // labels: unit tsan
 // timeout: 120
 #include "core/errors_suite.h"

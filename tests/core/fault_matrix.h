@@ -1,5 +1,5 @@
-// The fault matrix: what the programs that include this have in common. Cases are made from the registry, so a new
-// algorithm is covered at once.
+// The fault matrix: code shared by its test programs. Cases come from the registry, so a new algorithm is covered at
+// once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ class FaultMatrix : public ::testing::TestWithParam<FaultCase> {
 
 TEST_P(FaultMatrix, EndsInAStatusAndTheSurvivorsGoOn) { run_fault_case(GetParam()); }
 
-/// All rows, and the messages between two ranks, as cases of `fault`. Moments, ways of calling, sizes, victims and
-/// roots take turns; `salt` says where they begin.
+/// All rows, and messages between two ranks, as cases of `fault`. Moments, kinds of calls, sizes, victims and roots
+/// take turns, starting at `salt`.
 inline std::vector<FaultCase> cases_of_every_row(World world, Fault fault, const std::vector<Moment>& moments,
                                                  size_t salt) {
   constexpr Calls kCalls[] = {Calls::kBlocking, Calls::kBlocking, Calls::kAsync, Calls::kGrouped};
@@ -38,13 +38,13 @@ inline std::vector<FaultCase> cases_of_every_row(World world, Fault fault, const
   for (const Algorithm& a : all_algorithms())
     if (!a.for_hosts) add(&a);  // on one host they send the same messages as others
   add(nullptr);
-  if (kSanitized)  // a tenth
+  if (kSanitized)  // a tenth of them
     for (size_t k = cases.size(); k-- > 0;)
       if ((k + salt) % 10 != 0) cases.erase(cases.begin() + static_cast<ptrdiff_t>(k));
   return cases;
 }
 
-/// Lets `victim` be a rank that writes to others.
+/// Replaces victims that do not write to other ranks.
 inline void let_victims_write(std::vector<FaultCase>& cases) {
   for (FaultCase& c : cases) {
     if (c.algorithm == nullptr) continue;

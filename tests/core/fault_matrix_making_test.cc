@@ -1,5 +1,5 @@
 // The fault matrix of making and ending communicators of processes: a rank dies, freezes, or runs out of descriptors or
-// staging memory before, in the middle of, or at the end of init, split, shrink, grow and finalize.
+// staging memory before, during or at the end of init, split, shrink, grow and finalize.
 // labels: mp
 // timeout: 300
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace rondo::testing {
 namespace {
 
 constexpr double kPatienceS = 30, kNoticeS = kSanitized ? 5 : 1;
-constexpr double kInitDeadlineS = 1.2;  // where its end is what is tested
+constexpr double kInitDeadlineS = 1.2;  // if the case ends at the deadline
 constexpr int kSilent = -1, kOnTransport = -2;
 
 enum class Stage { kInit, kSplit, kShrink, kGrow, kFinalize };
@@ -36,8 +36,8 @@ const char* stage_name(Stage s) {
 struct MakingCase {
   Stage stage;
   Fault fault;
-  // kSilent: instead of the call; kOnTransport: when the rank has made its transport, which is the last thing but one;
-  // else so many microseconds after it has called.
+  // kSilent: instead of the call. kOnTransport: when the rank has made its transport, the last step but one. Else
+  // microseconds after its call.
   int when;
   Rank victim;
 };
@@ -50,7 +50,7 @@ void PrintTo(const MakingCase& c, std::ostream* to) { *to << name_of(c); }
 
 struct Record {
   bool called = false, has_made = false;
-  int code = 0, work_code = 0;    // of the call; of the first all-reduce on what it made
+  int code = 0, work_code = 0;    // of the call; of the first all-reduce on the new communicator
   char text[1500] = {}, work_text[1500] = {}, after[1500] = {};
   double failed_s = 0, work_failed_s = 0, began_s = 0, shrunk_s = 0, summed_s = 0;
   int size_after = 0;
@@ -69,7 +69,7 @@ void put(const std::string& text, char* to, size_t room) {
 
 bool dies(const MakingCase& c) { return c.fault == Fault::kKill; }
 bool leaves(const MakingCase& c) { return c.fault == Fault::kKill || c.fault == Fault::kFreeze; }
-// The rank that is dead before a shrink begins.
+// The rank that dies before a shrink.
 constexpr Rank kFirstDead = 0;
 
 class Member {
@@ -114,10 +114,10 @@ class Member {
     return config;
   }
 
-  // The communicator that the stage's call is made on.
+  // The communicator for the stage's call.
   Comm make_parent(const UniqueId& id) {
     const int n = c_.stage == Stage::kGrow ? kFaultRanks - 1 : kFaultRanks;
-    if (rank_ >= n) return nullptr;  // a newcomer
+    if (rank_ >= n) return nullptr;  // a new rank
     auto comm = init_rank_with(decorator(), n, id, rank_, config());
     if (!comm.ok()) put("parent: " + comm.status().to_string(), record_.after, sizeof record_.after);
     if (!comm.ok()) _exit(3);
@@ -181,7 +181,7 @@ class Member {
     return Status(StatusCode::kInternal, "no such stage");
   }
 
-  // The call succeeded here; a death in its last moment shows now.
+  // The call succeeded here. A death in its last moment shows now.
   void work_on(Communicator& made) {
     Status s;
     const bool has_victim = leaves(c_) && !(c_.stage == Stage::kShrink && made.size() == kFaultRanks - 2);
@@ -205,9 +205,9 @@ class Member {
     setrlimit(RLIMIT_NOFILE, &limit);
   }
 
-  // All who are left make a communicator and sum on it.
+  // The survivors make a communicator and sum on it.
   void go_on(Communicator& comm, Communicator* made) {
-    if (c_.stage == Stage::kGrow) {  // the newcomers have no communicator to shrink: the old members shrink theirs
+    if (c_.stage == Stage::kGrow) {  // the new ranks have no communicator to shrink; the old members shrink theirs
       if (rank_ == kFaultRanks - 1) return;
     }
     armed_ = false;
@@ -256,7 +256,7 @@ void judge(const MakingCase& c, const MakingRun& run) {
       EXPECT_TRUE(told == StatusCode::kPeerLost || told == StatusCode::kTimeout) << status_text(told);
     }
     if (c.fault == Fault::kDescriptors && told != StatusCode::kOk) {
-      const bool missed = c.stage == Stage::kInit || c.stage == Stage::kGrow;  // who has no links yet tells nobody
+      const bool missed = c.stage == Stage::kInit || c.stage == Stage::kGrow;  // without links it cannot inform others
       EXPECT_TRUE(told == StatusCode::kSystem || told == StatusCode::kPeerLost ||
                   (told == StatusCode::kTimeout && missed))
           << status_text(told);
@@ -270,19 +270,19 @@ void judge(const MakingCase& c, const MakingRun& run) {
       const char* call = code == StatusCode::kOk || c.stage == Stage::kFinalize       ? "all_reduce"
                          : newcomer                                                        ? "init"
                                                                                          : stage_name(c.stage);
-      // Who could not take part in a meeting leaves it at its own deadline at the latest, and is then seen to have
-      // left.
+      // A rank that could not take part leaves the meeting at its own deadline at the latest, and then counts as
+      // departed.
       const bool leaves_late = c.fault == Fault::kDescriptors && (c.stage == Stage::kGrow || c.stage == Stage::kInit);
-      // The ranks of a split may not hear why one of them gave up: then the first that closed its end is named.
+      // In a split ranks may not learn why one gave up. Then the first that closed its end is named.
       const bool gives_up = c.fault == Fault::kDescriptors && c.stage == Stage::kSplit && r != c.victim;
-      // A shrink's children count anew: rank 0 is dead, so the victim is one less there.
+      // A shrink's child renumbers ranks: rank 0 is dead, so the victim's number is one less.
       const std::string in_child = (code == StatusCode::kOk ? "rank " : "new communicator: rank ") +
                                    std::to_string(c.victim - 1) + (code == StatusCode::kOk ? " is lost" : "");
       const bool listed = std::regex_search(text, std::regex("ranks [0-9, ]*\\b" + std::to_string(c.victim) +
                                                              "\\b[0-9, ]* have not joined"));
       EXPECT_TRUE(text.find(victim) != std::string::npos || listed ||
-                  // The first to leave the meeting is named, which may be one that has heard of the victim: only who
-                  // knows the ranks from before can tell them apart.
+                  // The first rank to leave the meeting is named, which may have left because of the victim. Only old
+                  // members can tell the difference.
                   ((leaves_late || newcomer || gives_up) && text.find("rank ") != std::string::npos) ||
                   (c.stage == Stage::kShrink && text.find(in_child) != std::string::npos))
           << "who: " << text;
@@ -306,10 +306,10 @@ void judge(const MakingCase& c, const MakingRun& run) {
   note_for_table(World::kProcesses, c.fault, std::string(stage_name(c.stage)) + ": " + outcome, times);
 }
 
-// False when the machine was too busy for the deadline: nothing has been judged then.
+// Returns false, without a judgement, if the machine was too busy for the deadline.
 bool run_case(const MakingCase& c, double deadline_s) {
   Shared<MakingRun> run;
-  // Who has not come by then is missed at the deadline, as nobody can know that it will not come.
+  // A rank that has not come is only noticed at the deadline.
   const bool by_deadline = c.fault == Fault::kFreeze || (c.stage == Stage::kInit && c.fault != Fault::kMemory) ||
                            (c.stage == Stage::kGrow && c.fault != Fault::kMemory);
   run->deadline_s = by_deadline ? deadline_s : kPatienceS;
@@ -357,7 +357,7 @@ std::vector<MakingCase> making_cases() {
     const bool makes = stage != Stage::kFinalize;
     for (const int when : {kSilent, kOnTransport, 100, 500, 1000, 2000, 4000})
       if (makes || when == kSilent) all.push_back({stage, Fault::kKill, when, 2});
-    if (stage != Stage::kInit) all.push_back({stage, Fault::kKill, kSilent, 1});  // the id's maker is rank 0
+    if (stage != Stage::kInit) all.push_back({stage, Fault::kKill, kSilent, 1});  // rank 0 makes the id
     all.push_back({stage, Fault::kFreeze, kSilent, 2});
     if (makes) {
       all.push_back({stage, Fault::kFreeze, kOnTransport, 1});

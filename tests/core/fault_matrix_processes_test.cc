@@ -1,5 +1,5 @@
-// The fault matrix over ranks as processes (shm): every collective and algorithm with deaths, stops and what else goes
-// wrong, at chosen messages.
+// The fault matrix for ranks as processes (shm): every collective and algorithm with deaths, stops and other faults at
+// chosen messages.
 // labels: mp
 // timeout: 300
 #include "core/fault_matrix.h"

@@ -1,5 +1,5 @@
-// The fault matrix over ranks as threads (inproc): a thread does not die alone, but it can stop, abort, be late, and
-// what it sends can be garbled.
+// The fault matrix for ranks as threads (inproc): a single thread does not die, but it can stop, abort, be late, and
+// send damaged messages.
 //
 // labels: unit mp
 // timeout: 300
@@ -33,7 +33,7 @@ std::vector<FaultCase> full_pools() {
 }
 INSTANTIATE_TEST_SUITE_P(Memory, FaultMatrix, ::testing::ValuesIn(full_pools()), fault_case_name);
 
-// Each row with one of the garbled flags, the kinds taking turns.
+// Each row with one of the damaged flags, in turn.
 std::vector<FaultCase> garbled() {
   constexpr Fault kKinds[] = {Fault::kFingerprint, Fault::kOtherStep, Fault::kLost, Fault::kReordered, Fault::kTwice};
   std::vector<FaultCase> all = cases_of_every_row(kWorld, Fault::kNone, kMessages, 2);

@@ -1,5 +1,5 @@
-// A rank is killed in the middle of operations: the others learn within a second that it is lost and who it was, and
-// nothing of the run stays behind: no process, no name in /dev/shm or /tmp, no descriptor.
+// A rank is killed during operations. The others learn within a second which rank is lost, and nothing is left behind:
+// no process, no name in /dev/shm or /tmp, no descriptor.
 //
 // The parent kills the victim when a shared count of finished calls reaches a random number.
 // labels: mp
@@ -55,7 +55,7 @@ Status call(Communicator& comm, const FaultCase& c, std::vector<float>& in, std:
   }
 }
 
-// Calls until an error comes; judges that error.
+// Calls until an error comes, and checks that error.
 void survive(Communicator& comm, const FaultCase& c, Rank victim, Fault& fault) {
   const uint64_t room = c.count_elems * kNumRanks;
   std::vector<float> in(room), out(room);
@@ -73,7 +73,7 @@ void survive(Communicator& comm, const FaultCase& c, Rank victim, Fault& fault) 
   fault.num_noticed.add();
 }
 
-// Waits until the victim has made so many calls, then kills it.
+// Waits until the victim has made this many calls, then kills it.
 SpawnOptions killing(Rank victim, uint32_t after_calls, Fault& fault) {
   SpawnOptions options;
   options.deadline_s = 40;
@@ -130,7 +130,7 @@ TEST(Faults, DeathIsNoticedByAsynchronousWork) {
       [&](Communicator& comm) {
         EXPECT_TRUE(works(comm));
         fault->num_calls.add();
-        if (comm.rank() == kVictim) {  // never calls again
+        if (comm.rank() == kVictim) {  // makes no more calls
           EXPECT_TRUE(fault->num_noticed.wait_at_least(3, 30));
           return;
         }
@@ -235,7 +235,7 @@ TEST(Faults, NoNamesStayInSharedDirectories) {
   std::set<std::string> left;
   for (const std::string& name : shared_names())
     if (before.count(name) == 0) left.insert(name);
-  // Another program's names come and go; what this run left would stay.
+  // Another program's names come and go; leftovers of this run would stay.
   const Stopwatch watch;
   while (!left.empty() && watch.seconds() < 5)
     std::erase_if(left, [](const std::string& name) { return access(name.c_str(), F_OK) != 0; });

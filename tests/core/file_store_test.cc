@@ -1,4 +1,4 @@
-// Meeting through a file: the ranks' own job and others in one directory, what dead jobs have left, what is refused.
+// Meeting through a file: the job's own ranks and other jobs in one directory, leftovers of dead jobs, refusals.
 // labels: unit mp
 // timeout: 120
 #include "launch/file_store.h"
@@ -35,7 +35,7 @@ class FileStoreTest : public ::testing::Test {
   }
   ~FileStoreTest() override { fs::remove_all(directory_); }
 
-  // As a launcher sets them that says nothing but rank and size.
+  // As set by a launcher that gives only rank and size.
   Variables environment(Rank rank, int nranks, const std::string& job = "") const {
     Variables v = {{"RANK", std::to_string(rank)},
                    {"WORLD_SIZE", std::to_string(nranks)},
@@ -79,7 +79,7 @@ class FileStoreTest : public ::testing::Test {
     EXPECT_OK(s.status());
     return std::move(*s);
   }
-  // What a job leaves whose rank 0 was killed at its start: the file, and nobody at the address that it tells.
+  // Leftover of a job whose rank 0 was killed at its start: the file, and no process at its address.
   void leave_behind(const std::string& job) const {
     testing::Child dead([&]() -> std::string {
       auto s = FileStore::open(directory_, job);
@@ -191,7 +191,7 @@ TEST_F(FileStoreTest, DirectoriesThatCannotServeAreNamed) {
 TEST_F(FileStoreTest, ADirectoryThatMayNotBeWrittenToIsNamed) {
   ASSERT_EQ(::chmod(directory_.c_str(), 0555), 0);
   testing::Child plain_user([&]() -> std::string {
-    ::setenv("RONDO_CONFIG", "", 1);  // root's own may not be read
+    ::setenv("RONDO_CONFIG", "", 1);  // root's configuration may be unreadable
     if (::getuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) return "cannot change the user";
     return join(environment(0, 2), 5).to_string();
   });

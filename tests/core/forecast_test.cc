@@ -1,4 +1,4 @@
-// Asking without running: CallOptions::check_only and Communicator::forecast_us.
+// Queries without running: CallOptions::check_only and Communicator::forecast_us.
 // labels: unit tsan
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST(CheckOnly, RefusesWhatACallRefusesAndRunsNothing) {
   CallOptions options;
   options.check_only = true;
   std::vector<float> data(10, 1.0f);
-  Communicator& c = *comms[0];  // alone: a call that ran would wait for the other rank
+  Communicator& c = *comms[0];  // a single rank: a real call would wait for the other
   EXPECT_TRUE(is_ok(c.all_reduce(data.data(), data.data(), 10, Dtype::kFloat32, Op::kSum, &options)));
   EXPECT_EQ(data[0], 1.0f);
   EXPECT_TRUE(fails_with(c.all_reduce(data.data(), data.data() + 1, 5, Dtype::kFloat32, Op::kSum, &options),
@@ -67,7 +67,7 @@ TEST(Forecast, SaysWhatCannotBe) {
   auto comms = two_ranks();
   CallOptions options;
   options.algorithm = "ring";
-  options.promises = RONDO_PROMISE_RANK_ORDER;  // which a ring does not keep
+  options.promises = RONDO_PROMISE_RANK_ORDER;  // a ring does not keep this promise
   EXPECT_EQ(comms[0]->forecast_us(Collective::kAllReduce, 100, Dtype::kFloat32, Op::kSum, 0, &options).status().code(),
             StatusCode::kUnsupported);
   EXPECT_TRUE(fails_with(comms[0]->forecast_us(Collective::kReduce, 100, Dtype::kFloat32, Op::kSum, 2).status(),

@@ -1,5 +1,5 @@
-// fork() in the middle of a job: the child is refused by every call on what its parent made, harms nothing when it
-// destroys it or exits, and makes communicators of its own.
+// fork() in a job: every call on the parent's objects is refused in the child, the child does no harm when it destroys
+// them or exits, and it can make its own communicators.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@
 namespace rondo::testing {
 namespace {
 
-// Notes what a call said that was not a refusal.
+// Collects calls that were not refused.
 class Refusals {
  public:
   void add(const char* call, const Status& s) {
@@ -124,13 +124,13 @@ void call_all_in_c(rondo_comm* comm, Refusals& r) {
   if (rondo_comm_destroy(comm) != RONDO_OK) r.wrong += "rondo_comm_destroy; ";
 }
 
-std::unique_ptr<Communicator> destroyed_by_exit;  // a static object's destructor
+std::unique_ptr<Communicator> destroyed_by_exit;  // destroyed by a static object's destructor
 
 class Forks : public WorldTest {};
 
 TEST_P(Forks, TheChildIsRefusedAndTheJobGoesOn) {
   constexpr int kRanks = 3;
-  IdPipes ids(kRanks);  // of the children's own communicator
+  IdPipes ids(kRanks);  // for the children's own communicator
   Shared<SharedCounter> shared_forked;
   SharedCounter& forked = *shared_forked;
   spawn_owning(GetParam(), kRanks, [&](std::unique_ptr<Communicator> made) -> Status {
@@ -142,7 +142,7 @@ TEST_P(Forks, TheChildIsRefusedAndTheJobGoesOn) {
     auto* x = static_cast<float*>(shared);
     std::atomic<bool> stop{false};
     std::string wrong_in_thread;
-    std::thread busy([&] {  // it is somewhere in there when this rank forks
+    std::thread busy([&] {  // it is somewhere in a call when this rank forks
       for (int last = 0; last == 0 && wrong_in_thread.empty();) {
         wrong_in_thread = sum_is_wrong(*destroyed_by_exit, kElems);
         int mine = stop ? 1 : 0;  // all ranks stop together
@@ -226,7 +226,7 @@ TEST_P(Forks, TheChildIsRefusedAndTheJobGoesOn) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Forks, ::testing::Values(World::kProcesses, World::kTcp),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
-// A signal handler's thread belongs to the parent; so does the file descriptor that wakes it.
+// A signal handler's thread belongs to the parent, and so does its file descriptor.
 TEST(Forks, RanksAsThreadsWithAFlightSignal) {
   std::string folder = ::testing::TempDir() + "/forks.XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
@@ -246,7 +246,7 @@ TEST(Forks, RanksAsThreadsWithAFlightSignal) {
     EXPECT_EQ(in_child([&]() -> std::string {
                 Refusals r;
                 for (auto& c : comms) call_all(*c, r);
-                raise(SIGUSR2);  // nobody's business here
+                raise(SIGUSR2);  // must have no effect here
                 comms.clear();
                 auto own = Communicator::init_all(2);
                 return r.wrong + (own.ok() ? both(*own) : own.status().to_string());

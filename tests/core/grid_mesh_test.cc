@@ -1,5 +1,5 @@
-// Many ranks, whose mesh is a grid: who has no link to a rank hears of its end all the same, also from ranks that do
-// nothing; what fails for one fails for all; and what a rank needs does not grow with the number of ranks.
+// Many ranks whose mesh is a grid: ranks without a link to a rank still learn of its end, even from idle ranks; a
+// failure of one fails all; a rank's resources do not grow with the number of ranks.
 // labels: mp
 // timeout: 240
 // alone
@@ -43,7 +43,7 @@ struct Meeting {
   SharedCounter joined, left, told;
 };
 
-// What each rank, a process that is at rest otherwise, does once all have met; "ok" is expected of all but `dies`.
+// The action of each rank, an otherwise idle process, after all have met. All except `dies` must return "ok".
 void run(int ranks_per_host, Rank dies, const std::function<std::string(Bootstrap&)>& body) {
   const Spawn spawn{.ranks_per_host = ranks_per_host};
   std::vector<Child> children = testing::fork_ranks(kRanks, [&](Rank r, const rondo_unique_id& id) -> std::string {
@@ -57,7 +57,7 @@ void run(int ranks_per_host, Rank dies, const std::function<std::string(Bootstra
     EXPECT_EQ(children[static_cast<size_t>(r)].join(), r == dies ? "killed by signal 9" : "ok") << "rank " << r;
 }
 
-// Only one of the survivors looks at a time: the others sleep, and the news has to pass through them.
+// Only one survivor polls at a time. The others sleep, and membership events must pass through them.
 TEST_P(GridMesh, ADeathIsKnownToThoseWithoutALink) {
   for (const Rank victim : {0, 15, kRanks - 1}) {
     Shared<Meeting> meeting;
@@ -79,10 +79,10 @@ TEST_P(GridMesh, ADeathIsKnownToThoseWithoutALink) {
   }
 }
 
-// X leaves after one of the two through whom most of its row's and column's others would hear of it.
+// X leaves after one of the two ranks through which most others of its row and column would learn of it.
 TEST_P(GridMesh, ALeavingIsKnownToThoseWithoutALink) {
   const MeshPlan plan = this->plan();
-  const Rank x = plan.order()[7], first = plan.corner(x, plan.order()[16]);  // of x's row, in the column of another
+  const Rank x = plan.order()[7], first = plan.corner(x, plan.order()[16]);  // in x's row and another's column
   ASSERT_FALSE(plan.linked(x, plan.order()[16]));
   Shared<Meeting> meeting;
   run(GetParam(), -1, [&](Bootstrap& b) -> std::string {
@@ -93,7 +93,7 @@ TEST_P(GridMesh, ALeavingIsKnownToThoseWithoutALink) {
       meeting->left.add();
       return "ok";
     }
-    if (r == x) {  // the note of the first one has come to all before
+    if (r == x) {  // all have received the first one's departure before
       if (!meeting->told.wait_at_least(kRanks - 2, 60)) return "the others were not told of the first";
       return "ok";
     }
@@ -116,7 +116,7 @@ TEST_P(GridMesh, AFailedCallFailsForAll) {
   const auto results = testing::join_threads(
       kRanks, {.ranks_per_host = GetParam(), .deadline_s = kSanitized ? 10.0 : 2.0}, [&](Bootstrap& b) {
         EXPECT_OK(b.barrier());
-        if (b.rank() == 8) {  // lives, and does not come
+        if (b.rank() == 8) {  // lives but does not come
           EXPECT_TRUE(eventually(60, [&] { return num_failed == kRanks - 1; }));
           return;
         }
@@ -129,7 +129,7 @@ TEST_P(GridMesh, AFailedCallFailsForAll) {
   for (const Status& s : results) EXPECT_OK(s);
 }
 
-// An address is known of those without a link, too.
+// Ranks also know the addresses of ranks without a link.
 TEST_P(GridMesh, EverybodyKnowsEverybody) {
   const auto results = testing::join_threads(kRanks, {.ranks_per_host = GetParam()}, [&](Bootstrap& b) {
     for (Rank r = 0; r < b.nranks(); ++r) {
@@ -144,7 +144,7 @@ TEST_P(GridMesh, EverybodyKnowsEverybody) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, GridMesh, ::testing::Values(0, 1, 8));
 
-// 1024 ranks on 128 hosts, as processes: they meet, gather and hear of a death, and each needs few descriptors.
+// 1024 ranks on 128 hosts, as processes: they meet, gather and learn of a death, and each needs few descriptors.
 TEST(Thousands, OfRanksMeetGatherAndHearOfADeath) {
   constexpr int kMany = kSanitized ? 150 : 1024;
   constexpr Rank kVictim = kMany / 2 + 3;
@@ -152,7 +152,7 @@ TEST(Thousands, OfRanksMeetGatherAndHearOfADeath) {
   const Spawn spawn{.ranks_per_host = 8, .deadline_s = 120};
   const auto start = Clock::now();
   std::vector<Child> children = testing::fork_ranks(kMany, [&](Rank r, const rondo_unique_id& id) -> std::string {
-    const int before = testing::num_open_descriptors();  // with those of its elder siblings
+    const int before = testing::num_open_descriptors();  // with those of earlier forked siblings
     auto b = Bootstrap::join(kMany, id, r, spawn.options(r));
     if (!b.ok()) return b.status().to_string();
     std::vector<std::string> all;

@@ -1,4 +1,4 @@
-// Ranks on several hosts: what goes wrong there and nowhere else, and what must work there too.
+// Ranks on several hosts: failures that only happen there, and functions that must work there too.
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
 // again with: RONDO_FULL_MESH=3
@@ -39,7 +39,7 @@ class Hosts : public ::testing::Test {
   }
 };
 
-// One element of all ranks' sum; `elems` of it.
+// The first element of a sum over all ranks with `elems` elements.
 Status sum(Communicator& comm, uint64_t elems, float* first, double deadline_s = 0) {
   std::vector<float> in(elems, static_cast<float>(comm.rank() + 1)), out(elems);
   CallOptions options;
@@ -74,8 +74,8 @@ TEST_F(Hosts, AKilledRankIsNamedByAllWithinASecond) {
   }
 }
 
-// What cuts host 1 off, while the ranks wait: a call of all ranks ends within its deadline of 1 s and a little more,
-// and names a rank of the other host.
+// `cut` isolates host 1 while the ranks wait. A call of all ranks ends shortly after its deadline of 1 s and names a
+// rank of the other host.
 void is_cut_off(const std::function<bool()>& cut) {
   std::string why;
   Shared<SharedCounter> num_ready, num_ended;
@@ -98,7 +98,7 @@ void is_cut_off(const std::function<bool()>& cut) {
         EXPECT_TRUE(s.code() == StatusCode::kTimeout || s.code() == StatusCode::kPeerLost ||
                     s.code() == StatusCode::kAborted)
             << s.to_string();
-        const Rank elsewhere = comm.rank() < 2 ? 2 : 0;  // it, or the one after it
+        const Rank elsewhere = comm.rank() < 2 ? 2 : 0;  // this rank or the next one
         const std::string said(s.message());
         EXPECT_TRUE(said.find(rank_text(elsewhere)) != said.npos || said.find(rank_text(elsewhere + 1)) != said.npos)
             << said;
@@ -107,7 +107,7 @@ void is_cut_off(const std::function<bool()>& cut) {
       options);
 }
 
-// Nobody is told that a cable is out.
+// An unplugged cable is not reported.
 TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
   is_cut_off([] { return test_hosts().unplug(1); });
   EXPECT_TRUE(test_hosts().plug_in(1));
@@ -119,7 +119,7 @@ TEST_F(Hosts, ARouteThatLeadsNowhereEndsAtTheDeadline) {
   EXPECT_TRUE(test_hosts().no_blackhole(1, 0));
 }
 
-// Both ranks of a host at once, as a host goes; whoever is left names one of them.
+// Both ranks of a host die at once, as with a lost host. The survivors name one of them.
 TEST_F(Hosts, ALostHostIsNamedWithinASecond) {
   Shared<SharedCounter> num_ready;
   SpawnOptions options;
@@ -150,7 +150,7 @@ TEST_F(Hosts, ALostHostIsNamedWithinASecond) {
       options);
 }
 
-// Late, and with gaps that TCP has to mend: slower, and nothing else.
+// Delays, and losses that TCP repairs, only make it slower.
 TEST_F(Hosts, ASlowAndLossyNetworkChangesNoResult) {
   ASSERT_TRUE(test_hosts().delay(1.0, 0.01));
   spawn(World::kHosts, 4, [](Communicator& comm) {
@@ -163,7 +163,7 @@ TEST_F(Hosts, ASlowAndLossyNetworkChangesNoResult) {
   EXPECT_TRUE(test_hosts().no_delay());
 }
 
-// Broadcasts a text from host to host while all frames are recorded. Returns what was on the wire.
+// Broadcasts a text between hosts while all frames are recorded. Returns the recorded bytes.
 std::string recorded_broadcast(const std::string& text) {
   char path[] = "/tmp/rondo-frames-XXXXXX";
   const int fd = mkstemp(path);
@@ -178,7 +178,7 @@ std::string recorded_broadcast(const std::string& text) {
       ASSERT_TRUE(is_ok(comm.broadcast(got.data(), got.data(), got.size(), Dtype::kUint8, 0)));
       EXPECT_EQ(got, data);
     }
-    auto half = comm.split(comm.rank() % 2, comm.rank());  // across the hosts
+    auto half = comm.split(comm.rank() % 2, comm.rank());  // across hosts
     ASSERT_TRUE(half.ok()) << half.status().to_string();
     float first;
     ASSERT_TRUE(is_ok(sum(**half, 1009, &first)));
@@ -201,7 +201,7 @@ TEST_F(Hosts, WhatIsEncryptedCannotBeReadOnTheWire) {
   EXPECT_EQ(frames.find(text.substr(0, 16)), std::string::npos);
 }
 
-// From now on the kernel refuses this process, all threads of it, to read others' memory.
+// From now on the kernel forbids all threads of this process to read other processes' memory.
 void forbid_reading() {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -214,7 +214,7 @@ void forbid_reading() {
   ASSERT_EQ(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter), 0);
 }
 
-// What was lent to a rank that could read it when the communicator was made comes all the same.
+// Zero-copy sends arrive even if the reader lost the permission that it had when the communicator was made.
 TEST_F(Hosts, ARankThatMayReadNoMoreGetsWhatItsHostLends) {
   spawn(World::kHosts, 4, [](Communicator& comm) {
     for (int round = 0; round < 10; ++round) {
@@ -231,7 +231,7 @@ TEST_F(Hosts, TwoCommunicatorsSplitsAndShrink) {
     float first;
     ASSERT_TRUE(is_ok(sum(comm, 1009, &first)));
     EXPECT_EQ(first, 21);
-    // Across the hosts: even and odd ranks; then within and across at once.
+    // Across hosts: even and odd ranks. Then within and across hosts at once.
     auto half = comm.split(comm.rank() % 2, comm.rank());
     ASSERT_TRUE(half.ok()) << half.status().to_string();
     for (int i = 0; i < 20; ++i) {
@@ -278,7 +278,7 @@ TEST_F(Hosts, WhoAbortsAndLeavesIsNamedForThat) {
   });
 }
 
-// As a program does that ends where it finds an error.
+// As in a program that ends at its first error.
 TEST_F(Hosts, WhoDiffersAndLeavesIsNamedForThat) {
   Shared<SharedCounter> num_ready;
   spawn_owning(World::kHosts, 9, [&](std::unique_ptr<Communicator> comm) {
@@ -294,7 +294,7 @@ TEST_F(Hosts, WhoDiffersAndLeavesIsNamedForThat) {
   });
 }
 
-// Small messages to one side only: who is done leaves while others are still in the call with slow ones.
+// Small messages to only one side: ranks that are done leave while others still are in the call with slow ones.
 TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
   for (int round = 0; round < 20; ++round)
     spawn_owning(World::kHosts, 6, [&](std::unique_ptr<Communicator> comm) {
@@ -308,7 +308,7 @@ TEST_F(Hosts, LeavingInTheMiddleOfOthersWorkIsNoLoss) {
     });
 }
 
-// A chunk as long as the longest message goes in one: sums too, where the hosts' link is what their cores copy.
+// A chunk as long as the longest message is sent as one message, also for sums between hosts of one kernel.
 TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
   if (const char* set = std::getenv("RONDO_TRANSPORT"); set != nullptr && std::string(set) != "shm+tcp")
     GTEST_SKIP() << "long messages are TCP's";
@@ -328,8 +328,8 @@ TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
   });
 }
 
-// What mates lend is added block by block, messages are long, and rings begin anew: sums of many blocks, in place and
-// not, one behind the other, of a number of elements that nothing divides.
+// Zero-copy data of local peers is added block by block, messages are long, and rings restart: sums of many blocks, in
+// place and not, back to back, with a prime number of elements.
 TEST_F(Hosts, LongSumsOfWhatMatesLendAreRight) {
   spawn(World::kHosts, 4, [](Communicator& comm) {
     const size_t num = (1 << 20) + 10007;
@@ -347,7 +347,7 @@ TEST_F(Hosts, LongSumsOfWhatMatesLendAreRight) {
   });
 }
 
-// Sockets that hold little, and a peer that is stopped and reads nothing: what is lent stays on loan.
+// Small socket buffers, and a stopped peer that reads nothing: zero-copy sends stay outstanding.
 class LentOnHosts : public Hosts {
  protected:
   static constexpr uint64_t kBytes = 512 * 1024;  // the connection's ring would have room for it
@@ -365,7 +365,7 @@ class LentOnHosts : public Hosts {
     }
   }
 
-  // Rank 1 stops; then rank 0 runs `sends`, which goes on where it says so; then rank 1 runs `receives`.
+  // Rank 1 stops. Then rank 0 runs `sends`, which continues it. Then rank 1 runs `receives`.
   template <class Sends, class Receives>
   void while_stopped(const Sends& sends, const Receives& receives) {
     Shared<SharedCounter> moments;
@@ -381,7 +381,7 @@ class LentOnHosts : public Hosts {
         World::kHosts, 2,
         [&](Communicator& comm) {
           std::vector<char> data(kBytes);
-          ASSERT_TRUE(is_ok(comm.broadcast(data.data(), data.data(), kBytes, Dtype::kUint8, 0)));  // connects
+          ASSERT_TRUE(is_ok(comm.broadcast(data.data(), data.data(), kBytes, Dtype::kUint8, 0)));  // makes connections
           if (comm.rank() == 1) {
             moments->add();
             kill(getpid(), SIGSTOP);
@@ -441,7 +441,7 @@ TEST_F(LentOnHosts, ASendThatFailsLeavesItsBufferToItsCaller) {
         std::vector<char> data(kBytes);
         CallOptions options;
         options.deadline_s = 5;
-        // What was not out may have been cut off, or been copied: then all of it comes.
+        // Unsent data may have been cut off, or been copied: then all of it arrives.
         if (comm.recv(data.data(), kBytes, Dtype::kUint8, 0, &options).ok()) {
           EXPECT_EQ(std::count(data.begin(), data.end(), 'a'), static_cast<ptrdiff_t>(kBytes));
         }

@@ -1,8 +1,8 @@
-// Random ranks are killed at random moments, in all that a communicator does (support/kill_case.h). A case that took
-// longer than a second is run once more, as the machine may have been busy: it fails when it takes too long again.
+// Random ranks are killed at random moments in all functions of a communicator (support/kill_case.h). A case that takes
+// longer than a second is repeated once, because the machine may have been busy. It fails if it is too slow again.
 //
-//   RONDO_TEST_KILLS=3000 RONDO_TEST_KILL_SEED=1   how many, and the first one's number; scripts/stress.sh --kill
-//   RONDO_TEST_KILL_LIMIT_S=5                      in place of the second, where other programs need the machine
+//   RONDO_TEST_KILLS=3000 RONDO_TEST_KILL_SEED=1   number of cases, and number of the first; scripts/stress.sh --kill
+//   RONDO_TEST_KILL_LIMIT_S=5                      replaces the second if other programs need the machine
 // labels: mp
 // timeout: 300
 // alone

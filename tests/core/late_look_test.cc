@@ -1,6 +1,6 @@
-// Who has done its part is not lost when it leaves. A message that was sent before its sender left is received, however
-// late the receiver looks: here it is sent between the receiver's look for it and its look for losses, and the sender
-// has destroyed its communicator by then. And operations may finish in another order than they were issued in.
+// A rank that has done its part is not lost when it leaves. A message sent before its sender left is received, however
+// late the receiver polls. Here it is sent between the receiver's poll and its check for losses, and by then the sender
+// has destroyed its communicator. Also, operations may finish in another order than issued.
 //
 // labels: unit tsan
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kPatienceS = 30;
 
-// Of the receiver: its first look for those who have left holds it up until the sender has.
+// For the receiver: its first check for departed ranks waits until the sender has left.
 class LateLook final : public ForwardingTransport {
  public:
   struct Moments {
@@ -64,11 +64,11 @@ TEST(LateLook, FindsWhatWasSentBeforeTheSenderLeft) {
   EXPECT_TRUE(is_ok(comms[1]->recv(&got, 1, Dtype::kFloat32, 0)));
   EXPECT_EQ(got, 42);
   sender.join();
-  // And what has not been sent by then will not come.
+  // Messages that were not sent by then will not come.
   EXPECT_TRUE(fails_with(comms[1]->recv(&got, 1, Dtype::kFloat32, 0), StatusCode::kPeerLost, {"rank 0"}));
 }
 
-// Counts its looks for those who have left.
+// Counts its checks for departed ranks.
 class CountedLooks final : public ForwardingTransport {
  public:
   CountedLooks(std::unique_ptr<Transport> real, SharedCounter& looks) : ForwardingTransport(std::move(real)), looks_(looks) {}
@@ -82,7 +82,7 @@ class CountedLooks final : public ForwardingTransport {
   SharedCounter& looks_;
 };
 
-// Rank 0 finishes its second operation, then its first, and leaves; rank 1 waits in the second one for rank 2.
+// Rank 0 finishes its second operation, then its first, and leaves. Rank 1 waits in the second one for rank 2.
 TEST(LateLook, WhoHasFinishedInAnotherOrderIsNotLost) {
   SharedCounter looks, second_done, left;
   Config config;

@@ -1,5 +1,5 @@
-// Jobs of several hosts as their launchers start them: every rank a process on its host, told by variables alone who it
-// is and where rank 0 is.
+// Jobs on several hosts as their launchers start them: every rank is a process on its host that gets its rank and rank
+// 0's address only from variables.
 // labels: mp
 // timeout: 180
 #include <gtest/gtest.h>
@@ -85,7 +85,7 @@ class LaunchOnHosts : public ::testing::TestWithParam<Launcher> {
   void SetUp() override {
     if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
   }
-  // Each rank on its host with its variables; `body` says how it went.
+  // Runs `body` for each rank on its host with its variables.
   static void launch(const std::function<Variables(Rank)>& variables, const std::function<Status(Rank)>& body) {
     const SpawnOptions options;
     report(run_processes_bare(
@@ -103,7 +103,7 @@ class LaunchOnHosts : public ::testing::TestWithParam<Launcher> {
 
 TEST_P(LaunchOnHosts, RanksMeetAndReduce) {
   launch(GetParam().variables, [](Rank rank) -> Status {
-    std::optional<FakeTorchStore> store;  // torchrun's agent on the first host keeps it
+    std::optional<FakeTorchStore> store;  // torchrun's agent on the first host provides it
     if (rank == 0 && GetParam().agent_store) store.emplace(kHost0, 29500);
     for (int round = 0; round < 2; ++round) {
       RONDO_TRY_ASSIGN(const auto comm, Communicator::init_env());
@@ -137,8 +137,8 @@ TEST_F(LaunchOnHostsFails, WhereNobodySaysWhereRankZeroIs) {
   });
 }
 
-// The last rank has another secret: it is refused, and the others name it when their time is over. Rank 0 stays until
-// they have heard it, since the rendezvous ends with its process.
+// The last rank has another secret: it is refused, and the others name it at their deadline. Rank 0 stays until they
+// have the error, because the rendezvous ends with its process.
 TEST_F(LaunchOnHostsFails, WhereARankHasAnotherSecret) {
   Shared<SharedCounter> num_ended;
   const auto one_guesses = [](Rank rank) {

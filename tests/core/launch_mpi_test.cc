@@ -1,4 +1,4 @@
-// Real launches: this binary again, as ranks under Open MPI's mpirun and MPICH's mpiexec, and under rondo's variables.
+// Real launches: this binary as ranks under Open MPI's mpirun and MPICH's mpiexec, and with rondo's variables.
 // labels: mp
 // timeout: 120
 #include <errno.h>
@@ -29,7 +29,7 @@ testing::Launched launch(const std::string& prefix) {
                               "' --gtest_also_run_disabled_tests --gtest_filter=LaunchedRank.DISABLED_Joins");
 }
 
-// All ranks must have joined, under the expected launcher, and none may be left running.
+// All ranks must have joined under the expected launcher, and none may be left running.
 void check_ranks(const testing::Launched& launched, int nranks, const std::string& launcher) {
   EXPECT_EQ(launched.exit_status, 0) << launched.output;
   std::set<int> ranks;
@@ -47,7 +47,7 @@ void check_ranks(const testing::Launched& launched, int nranks, const std::strin
   EXPECT_EQ(ranks.size(), static_cast<size_t>(nranks)) << launched.output;
 }
 
-// Runs in the launched processes only.
+// Runs only in the launched processes.
 TEST(LaunchedRank, DISABLED_Joins) {
   const auto info = launch_from_environment();
   ASSERT_OK(info.status());

@@ -1,4 +1,4 @@
-// Launchers: what is read from their environments (pure), and meeting through each of the four ways.
+// Launchers: reading their environments (pure), and the four ways to meet.
 // labels: unit mp
 // timeout: 120
 #include "launch/launch.h"
@@ -106,7 +106,7 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(info->meeting, Meeting::kDerivedId);
   EXPECT_EQ(info->master_port, 7001);
   expect_refusal(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), {"MASTER_ADDR is not set"});
-  // Open MPI 5, whose jobs are PRRTE's: names with other characters, and PMIX_RANK beside its own.
+  // Open MPI 5, whose jobs are PRRTE's: names with other characters, and PMIX_RANK besides its own.
   const Variables five = with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-node1-4711@1"}, {"PMIX_RANK", "2"}});
   info = read(five);
   ASSERT_OK(info.status());
@@ -119,7 +119,7 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(info->master_port, read(with(two_hosts, {{"OMPI_COMM_WORLD_RANK", "0"}}))->master_port);
   EXPECT_NE(info->secret, read(with(two_hosts, {{"PMIX_NAMESPACE", "prterun-node1-4711@2"}}))->secret);
   expect_refusal(without(without(five, "PMIX_NAMESPACE"), "PMIX_RANK"), {"PMIX_NAMESPACE", "RONDO_JOB_ID"});
-  // What PRRTE's own launcher gives to a program that is not MPI's.
+  // The variables of PRRTE's own launcher for a program that does not use MPI.
   expect_refusal({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "prterun-node1-4711@1"}}, {"PMIX_RANK", "mpirun", "MPI_Comm"});
 }
 
@@ -137,7 +137,7 @@ TEST(LaunchEnvironment, Mpich) {
   expect_refusal(two_hosts, {"RONDO_SECRET"});
   info = read(with(two_hosts, {{"RONDO_SECRET", "x"}}));
   ASSERT_OK(info.status());
-  EXPECT_GE(info->master_port, 20000);  // follows from the job: equal on all ranks, whatever their launcher's pid
+  EXPECT_GE(info->master_port, 20000);  // derived from the job: equal on all ranks, whatever their launcher's pid
   EXPECT_EQ(info->master_port, read(with(two_hosts, {{"RONDO_SECRET", "x"}}), 5)->master_port);
 }
 
@@ -149,7 +149,7 @@ TEST(LaunchEnvironment, Slurm) {
   EXPECT_EQ(info->local_rank, 1);
   EXPECT_EQ(info->job, "Slurm 42.0");
   EXPECT_EQ(info->meeting, Meeting::kLocalSocket);
-  // A step of one node in a job of two.
+  // A step with one node in a job with two.
   info = read(with(kSlurm, {{"SLURM_NNODES", "2"}, {"SLURM_STEP_NUM_NODES", "1"}}));
   ASSERT_OK(info.status());
   EXPECT_EQ(info->meeting, Meeting::kLocalSocket);
@@ -176,7 +176,7 @@ TEST(LaunchEnvironment, Slurm) {
   info = read(with(kSlurm, {{"PMIX_RANK", "5"}, {"PMIX_NAMESPACE", "slurm.pmix.42.0"}}));  // --mpi=pmix
   ASSERT_OK(info.status());
   EXPECT_EQ(info->launcher, "Slurm");
-  // In an sbatch script outside srun there is one process, whatever SLURM_NTASKS says.
+  // An sbatch script outside of srun has one process, whatever SLURM_NTASKS is.
   expect_refusal(without(kSlurm, "SLURM_STEP_ID"), {"SLURM_STEP_ID", "srun"});
 }
 
@@ -203,7 +203,7 @@ TEST(LaunchEnvironment, WhatIsMissingOrWrongIsNamed) {
 }
 
 TEST(LaunchEnvironment, WithoutALauncherThereIsOneRank) {
-  // Settings that say where ranks meet may stand in a file for all programs: they do not say that there are several.
+  // Settings for the meeting point may come from a file for all programs. They do not imply several ranks.
   const Variables settings = {{"RONDO_PORT", "4000"}, {"RONDO_SECRET", "s"}, {"RONDO_STORE", "file:///tmp"}};
   for (const Variables& none : {Variables{}, Variables{{"RANK", ""}, {"OMPI_COMM_WORLD_SIZE", ""}}, settings}) {
     const auto info = read(none);
@@ -218,7 +218,7 @@ TEST(LaunchEnvironment, WithoutALauncherThereIsOneRank) {
   }
 }
 
-// A launcher's environment without its rank must not pass for a program that was started alone.
+// A launcher's environment without its rank must not count as a single rank.
 TEST(LaunchEnvironment, PartOfALaunchersVariablesIsAnErrorThatNamesTheRest) {
   for (const char* name : {"WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"})
     expect_refusal({{name, "1"}}, {"torchrun", "RANK is not set", "a single rank"});

@@ -1,5 +1,5 @@
-// From making a communicator to destroying it: few and many ranks, nothing to move, memory of its own, any order of
-// departure, and that what was taken from the system is given back.
+// Making and destroying communicators: few and many ranks, no data, own memory, any order of departure, and release of
+// all system resources.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -110,7 +110,7 @@ TEST_P(Lifecycle, AllocatedMemoryIsZeroedAlignedAndShared) {
   });
 }
 
-// Host memory that is there already: threads reach it as it stands, processes cannot map it.
+// Existing host memory: threads access it directly, processes cannot map it.
 TEST_P(Lifecycle, RegisteredHostMemory) {
   const bool threads = GetParam() == World::kThreads;
   spawn(GetParam(), 2, [threads](Communicator& comm) {
@@ -148,7 +148,7 @@ TEST_P(Lifecycle, RanksLeaveInAnyOrder) {
   }
 }
 
-/// What a rank's process holds. Only rank 0 looks; the others wait, so that nothing is in flux.
+/// A process's resources. Only rank 0 checks them. The others wait, so that nothing changes meanwhile.
 struct Held {
   std::set<std::string> descriptors;
   size_t threads = 0;

@@ -1,5 +1,5 @@
-// Hundreds of ranks on several hosts: communicators are made, sum, split, differ, lose a rank and shrink. More ranks
-// than cores by far, and control connections in a grid, whose paths cross hosts.
+// Hundreds of ranks on several hosts: communicators are made, sum, split, disagree, lose a rank and shrink. There are
+// many more ranks than cores, and control connections form a grid that crosses hosts.
 // labels: mp
 // timeout: 240
 // alone
@@ -21,7 +21,7 @@ struct Numbers {
 
 TEST(ManyOnHosts, SumSplitDifferLoseARankAndShrink) {
   if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
-  constexpr int kRanks = kSanitized ? 36 : 130;  // 65 on each of two hosts: each host is a grid of its own, too
+  constexpr int kRanks = kSanitized ? 36 : 130;  // 65 on each of two hosts: each host is a grid, too
   constexpr Rank kVictim = kRanks / 2;
   if (kSanitized) setenv("RONDO_FULL_MESH", "8", 1);
   Shared<Numbers> run;

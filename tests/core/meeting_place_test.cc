@@ -1,4 +1,4 @@
-// Ranks that meet at a place that all of them know: Communicator::unique_id_at.
+// Ranks that meet at a known address: Communicator::unique_id_at.
 // labels: mp
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace rondo::testing {
 namespace {
 
-// A port of the loopback that nobody listens on just now.
+// A free port of the loopback.
 uint16_t free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

@@ -1,4 +1,4 @@
-// Which ranks have control connections: the grid's promises, for all sizes and for hosts in any order.
+// Control connections between ranks: the grid's guarantees, for all sizes and for hosts in any order.
 #include "bootstrap/mesh_plan.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace rondo {
 namespace {
 
-// Blocks of `per_host` ranks, ranks dealt out to hosts one by one, or hosts of growing size.
+// Blocks of `per_host` ranks, ranks distributed to hosts one by one, or hosts of growing size.
 enum class Kind { kBlocks, kDealt, kGrowing };
 std::vector<uint32_t> hosts_of(int n, int per_host, Kind kind) {
   std::vector<uint32_t> hosts;
@@ -28,7 +28,7 @@ std::vector<uint32_t> hosts_of(int n, int per_host, Kind kind) {
   return hosts;
 }
 
-// What exchanges in blocks need: each of a block with its first, and the first ones with one another.
+// Requirements of exchanges in blocks: links from each rank of a block to its first, and between the first ones.
 void expect_blocks(const MeshPlan& plan, const std::vector<Rank>& ranks) {
   const size_t c = MeshPlan::columns(ranks.size());
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -67,7 +67,7 @@ void check(int n, int per_host, Kind kind, int most_full) {
       EXPECT_EQ(plan.linked(a, b), plan.linked(b, a));
       EXPECT_EQ(std::binary_search(neighbours.begin(), neighbours.end(), b), plan.linked(a, b));
       if (a == b || plan.linked(a, b)) continue;
-      const Rank f = plan.corner(a, b), g = plan.corner(b, a);  // two steps, by one of the two at least
+      const Rank f = plan.corner(a, b), g = plan.corner(b, a);  // two steps through at least one of the two
       EXPECT_TRUE((f >= 0 && plan.linked(a, f) && plan.linked(f, b)) ||
                   (g >= 0 && plan.linked(a, g) && plan.linked(g, b)));
     }

@@ -1,4 +1,4 @@
-// Making links: strangers at a rank's port, peers that come many at once, and asking whether one lives.
+// Making links: unauthenticated connections at a rank's port, many peers at once, and checks if a peer lives.
 // labels: unit mp
 // timeout: 120
 #include "bootstrap/mesh.h"
@@ -66,7 +66,7 @@ TEST(Mesh, StrangersAreRefusedAndLogged) {
   EXPECT_NE(log.find(": it claims rank 1 and does not hold the"), std::string::npos) << log;
 }
 
-// Who asks whether a peer lives hears of its end alone: not of an accepted connection, nor of one that is dropped.
+// A check if a peer lives only reports its end, not an accepted or dropped connection.
 TEST(Mesh, APortIsAskedUntilItCloses) {
   for (const uint64_t their_host : {1, 2}) {  // on one host, across hosts
     std::vector<PeerInfo> peers = {*describe_self(1), *describe_self(their_host)};
@@ -104,8 +104,8 @@ TEST(Mesh, APortIsAskedUntilItCloses) {
   }
 }
 
-// A connection that is closed before it is answered was one of too many, unless its listener has ended. A peer that
-// lived was taken for a dead one.
+// A connection closed without an answer was one of too many, unless its listener has ended. Regression: a living peer
+// was taken for dead.
 TEST(Mesh, AConnectionThatIsClosedUnansweredIsMadeAgain) {
   for (const uint64_t their_host : {1, 2}) {  // on one host, across hosts
     std::vector<PeerInfo> peers = {*describe_self(their_host), *describe_self(1)};
@@ -137,8 +137,8 @@ TEST(Mesh, AConnectionThatIsClosedUnansweredIsMadeAgain) {
   }
 }
 
-// A machine short of cores: 200 peers have connected, none of them is further after half a second. Each was taken for
-// one of many strangers, and the first to come had to go for the last.
+// A machine short of cores: 200 peers have connected, but none has progressed after half a second. Regression: each
+// counted as unauthenticated, and the first ones were closed for later ones.
 TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
   constexpr int kRanks = 200;
   const Secret secret{1, 2, 3};

@@ -1,4 +1,4 @@
-// Ranks that do not make the same calls, with ranks as processes: over shared memory, and over TCP.
+// Ranks that make different calls, with ranks as processes: over shared memory and over TCP.
 // labels: mp
 // timeout: 240
 #include "core/mismatch_suite.h"

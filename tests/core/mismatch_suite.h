@@ -1,9 +1,9 @@
-// Ranks that do not make the same calls: whoever can see it says so, at the latest in the next call on that connection,
-// and no later call succeeds with the data of an earlier one.
+// Ranks that make different calls: a rank that can see it reports it, at the latest in the next call on that
+// connection, and no later call succeeds with the data of an earlier one.
 //
-// Every rank has a list of calls. One rank's list is altered in one place. The data of a call depend on the rank and on
-// the call's place in its list, so the result of every call that ends well can be checked: it is the result of that
-// call as if all ranks had made it at that place. stress.h chooses the seed and the number of cases.
+// Every rank has a list of calls. One rank's list is altered in one place. A call's data depends on the rank and the
+// call's place in the list, so every successful call can be checked: its result must be as if all ranks had made it at
+// that place. stress.h sets the seed and the number of cases.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ struct ListedCall {
   }
 };
 
-/// Element `elem` of what `rank` puts into the call at `place`. Sums of some ranks are exact in every type used.
+/// Element `elem` of `rank`'s data for the call at `place`. Sums over ranks are exact in every type used.
 inline double listed_value(Rank rank, size_t place, uint64_t elem) {
   return static_cast<double>((rank + 1) * 40 + static_cast<int>(place) * 7 + static_cast<int>(elem % 5));
 }
@@ -77,7 +77,7 @@ inline double listed_result(const ListedCall& c, int nranks, Rank rank, size_t p
   }
 }
 
-/// The calls that a rank makes. `wrong`: of results of calls that ended well.
+/// The calls of a rank. `wrong`: errors in results of successful calls.
 class ListedCalls {
  public:
   explicit ListedCalls(Communicator& comm) : comm_(comm) {}
@@ -122,7 +122,7 @@ class ListedCalls {
   Communicator& comm_;
 };
 
-/// What becomes of lists of which one is altered: what each rank saw, in memory that processes share.
+/// Runs lists of which one is altered. Each rank's result is in memory that processes share.
 class MismatchRun {
  public:
   static constexpr int kMaxRanks = 6;
@@ -131,7 +131,7 @@ class MismatchRun {
   MismatchRun(World world, Lists lists) : world_(world), lists_(std::move(lists)) {}
 
   /// Adds a failure for a wrong result, for an error that names neither a mismatch nor its consequence, and for a
-  /// mismatch that no rank has seen.
+  /// mismatch that no rank reported.
   void check(const std::string& what) {
     SpawnOptions options;
     options.config.deadline_s = kSanitized ? 40 : 15;
@@ -182,7 +182,7 @@ class Mismatch : public WorldTest {
   }
 };
 
-// Messages that the rank did not expect stay on their connections. The next call of the same shape must not take them.
+// Unexpected messages stay on their connections. The next call of the same shape must not take them.
 TEST_P(Mismatch, AnotherRootOnceLeavesNoOldData) {
   for (const Collective collective : {Collective::kBroadcast, Collective::kScatter}) {
     const ListedCall c{.collective = collective, .count_elems = 10};
@@ -221,14 +221,14 @@ TEST_P(Mismatch, ADoubledCallDoesNotPassABarrier) {
   check("doubled by the root", 3, 0, {c, c, {}, c}, {c, c, c, {}, c});
 }
 
-// With equal calls alone nobody can tell before the end.
+// If all calls are equal, the difference shows only at the end.
 TEST_P(Mismatch, ASkippedLastCallIsNamedByFinalize) {
   if (GetParam() == World::kTcp) GTEST_SKIP() << "the status pages of other hosts are there only when asked for";
   const ListedCall c{.collective = Collective::kBroadcast, .count_elems = 10};
   check("skipped at the end", 3, 1, {c, c, c}, {c, c});
 }
 
-/// A list of calls, and the same with one alteration, from a seed.
+/// A list of calls, and the same list with one alteration, from a seed.
 class MismatchPlan {
  public:
   explicit MismatchPlan(uint64_t seed) : random_(seed) {
@@ -271,8 +271,8 @@ class MismatchPlan {
     const ListedCall same = any_call();
     for (uint64_t i = 0; i < num_calls; ++i) most_.push_back(one_shape ? same : any_call());
   }
-  // The tail makes every connection of the call in question busy again. Its last two calls differ, which shows a call too
-  // many or too few.
+  // The tail uses every connection of the altered call again. Its last two calls differ, to reveal an extra or missing
+  // call.
   void alter() {
     const size_t at = below(most_.size());
     const ListedCall c = most_[at];

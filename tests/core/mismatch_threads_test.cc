@@ -1,4 +1,4 @@
-// Ranks that do not make the same calls, with ranks as threads.
+// Ranks that make different calls, with ranks as threads.
 // labels: unit tsan
 // timeout: 240
 #include "core/mismatch_suite.h"

@@ -1,6 +1,5 @@
-// When there is no more memory the process ends inside the library: no exception crosses the C ABI, whose callers could
-// not go on, since nothing has been cleaned up on the way.
-// Replaces operator new, as sanitizers do, so it does not run with them.
+// Without memory the process ends inside the library. No exception crosses the C ABI, because its callers could not go
+// on without cleanup. Replaces operator new, as sanitizers do, so it does not run with them.
 // labels: mp
 #include <gtest/gtest.h>
 
@@ -17,7 +16,7 @@ std::atomic<bool> none_left = false;
 
 }  // namespace
 
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // they match, once these have been inlined
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // they match after inlining
 void* operator new(size_t bytes) {
   void* p = none_left ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
   if (p == nullptr) throw std::bad_alloc();
@@ -29,7 +28,7 @@ void operator delete(void* p, size_t) noexcept { std::free(p); }
 namespace rondo {
 namespace {
 
-// How a process ends that makes the call when there is no memory.
+// How a process ends that makes the call without memory.
 template <class Call>
 std::string ends(const Call& call) {
   return testing::Child([&]() -> std::string {

@@ -1,4 +1,4 @@
-// Communicators made of communicators, for tests: made, or a failed expectation.
+// Communicators made from communicators, for tests: made, or a failed expectation.
 #pragma once
 
 #include <gtest/gtest.h>

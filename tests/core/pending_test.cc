@@ -1,5 +1,5 @@
-// Many connections that never authenticate, at every listener of a job that starts: which of them are closed, and that
-// no rank waits for them.
+// Many connections that never authenticate, at every listener of a starting job: which ones are closed, and that no
+// rank waits for them.
 // labels: unit mp
 // timeout: 120
 #include "bootstrap/pending.h"
@@ -61,7 +61,7 @@ struct Target {
   socklen_t bytes;
 };
 
-// All sockets of this process that listen.
+// All listening sockets of this process.
 std::vector<Target> listeners_here() {
   std::vector<Target> targets;
   DIR* dir = ::opendir("/proc/self/fd");
@@ -80,8 +80,8 @@ std::vector<Target> listeners_here() {
 
 enum class Words { kNone, kGarbage, kHalfOfAHello, kHello };
 
-// A thread that connects to listeners by turns, says something or nothing, and lets the connections be: 5000 to each
-// at once, then 1000 a second.
+// A thread that connects to the listeners in turn, sends something or nothing, and keeps the connections: 5000 to each
+// at once, then 1000 per second.
 class Flood {
  public:
   Flood(Words words, std::vector<Target> targets) : words_(words), targets_(std::move(targets)) {
@@ -116,7 +116,7 @@ class Flood {
   void connect(const Target& t) {
     Fd fd(::socket(t.at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd) return;
-    const linger at_once{1, 0};  // no port is kept from the next one
+    const linger at_once{1, 0};  // so that its port is free for the next one
     ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     (void)!::connect(fd.get(), reinterpret_cast<const sockaddr*>(&t.at), t.bytes);
     const std::string_view words = words_of(words_, num_made_ / targets_.size());
@@ -144,7 +144,7 @@ class Flood {
   std::thread thread_;
 };
 
-// Ranks on two hosts, so that there are links of both kinds; they exchange something and leave.
+// Ranks on two hosts, so that both kinds of links exist. They exchange data and leave.
 class Ranks {
  public:
   explicit Ranks(const rondo_unique_id& id) : id_(id) {}
@@ -175,8 +175,8 @@ class Ranks {
 class ManyConnections : public ::testing::TestWithParam<Words> {};
 class ManyConnectionsToARank : public ManyConnections {};
 
-// At the rendezvous before any rank has come. A thousand a second were more than it looked at, and the ranks stood in
-// the queue behind them until their deadline.
+// At the rendezvous before any rank has come. Regression: it could not handle a thousand per second, and ranks queued
+// behind them until their deadline.
 TEST_P(ManyConnections, DoNotHoldUpRanksThatComeLater) {
   Ranks ranks(testing::new_id());
   const Flood flood(GetParam(), listeners_here());
@@ -184,7 +184,7 @@ TEST_P(ManyConnections, DoNotHoldUpRanksThatComeLater) {
   ranks.join();
 }
 
-// At the port of a rank that waits for the others, which connect to it.
+// At the port of a rank that waits for the others' connections.
 TEST_P(ManyConnectionsToARank, DoNotHoldUpItsPeers) {
   Ranks ranks(testing::new_id());
   const size_t num_before = listeners_here().size();
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(That, ManyConnections,
                          name_of);
 INSTANTIATE_TEST_SUITE_P(That, ManyConnectionsToARank, ::testing::Values(Words::kNone, Words::kHello), name_of);
 
-// Joins by hand on a connection that has been authenticated; nothing where it has ended.
+// Joins by hand on an authenticated connection. nullopt if it has ended.
 std::optional<Frame> say_join(Fd fd, uint32_t nranks) {
   Link link(std::move(fd), false, 1 << 20);
   wire::Writer join;
@@ -224,7 +224,7 @@ std::optional<Frame> say_join(Fd fd, uint32_t nranks) {
   return answer;
 }
 
-// One that has proved the secret and says no more is a rank that waits for a core: it does not go for others.
+// A connection that proved the secret and sends no more is a rank that waits for a core: it is not closed for others.
 TEST(Pending, WhoHasProvedTheSecretKeepsItsPlace) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
@@ -234,7 +234,7 @@ TEST(Pending, WhoHasProvedTheSecretKeepsItsPlace) {
   ASSERT_OK(fd.status());
   ASSERT_OK(
       authenticate_client(fd->get(), ClientHandshake(contents->secret, Purpose::kRendezvous, 0), patience).status());
-  // As many more as make the rendezvous close 400 of them.
+  // Enough more that the rendezvous closes 400 of them.
   std::deque<Fd> open;
   for (int num_closed = 0; num_closed < 400;) {
     auto another = connect_tcp(contents->addresses[0], contents->port, patience, &refused);
@@ -251,7 +251,7 @@ TEST(Pending, WhoHasProvedTheSecretKeepsItsPlace) {
   EXPECT_EQ(answer->kind, FrameKind::kTable);
 }
 
-// The rendezvous made room for as many ranks as the first one said there are, and its process ended for want of memory.
+// Regression: the rendezvous allocated memory for the first rank's number of ranks, and its process ran out of it.
 TEST(Pending, ARankThatSpeaksOfTooManyRanksIsRefused) {
   const rondo_unique_id id = testing::new_id();
   const auto contents = decode_id(id);
@@ -266,12 +266,12 @@ TEST(Pending, ARankThatSpeaksOfTooManyRanksIsRefused) {
   ASSERT_EQ(answer->kind, FrameKind::kRefused);
   testing::expect_error(refusal(*answer), StatusCode::kInvalidArgument,
                         {"rank 1", "nranks = 268435456", "at most 65535"});
-  // The others are told the same.
+  // The others get the same error.
   testing::expect_error(Bootstrap::join(2, id, 0, {.deadline_s = 20}).status(), StatusCode::kInvalidArgument,
                         {"268435456"});
 }
 
-// Rank 0 may open 128 files. 300 connections that say nothing were enough for the others not to get the id.
+// Rank 0 may open 128 files. Regression: because of 300 silent connections the others did not get the id.
 TEST(Pending, DoNotHoldUpTheHandOutOfAnId) {
   constexpr int kRanks = 3;
   const std::string name = "rondo-test-hand-out-" + std::to_string(::getpid());

@@ -1,4 +1,4 @@
-// Several network cards: ranks on hosts that two networks join, and send over both (RONDO_RAILS).
+// Several network cards: ranks on hosts joined by two networks send over both (RONDO_RAILS).
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
 // timeout: 180
@@ -82,7 +82,7 @@ TEST_F(Rails, AlsoEncrypted) {
   unsetenv("RONDO_ENCRYPT");
 }
 
-// Rails are by place, not by name: what rank 0 calls its first may be another's second.
+// Rails are matched by position, not by name: rank 0's first may be another rank's second.
 TEST_F(Rails, BothCarryAndNeitherIsUsedUnasked) {
   spawn(World::kHosts, 2, [](Communicator& comm) {
     constexpr uint64_t kCount = 4 << 20;

@@ -1,5 +1,5 @@
-// The order of rings and trees by the CPUs that ranks are bound to, as communicators of processes agree on it. hwloc is
-// told that this machine's first two CPUs are packages, so that there is something to order.
+// The order of rings and trees by the CPUs that ranks are bound to, as agreed by communicators of processes. hwloc gets
+// a topology in which this machine's first two CPUs are packages, so that the order matters.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ std::string plan_of(Communicator& comm, uint64_t count_elems) {
   return comm.explain_plan(Collective::kAllReduce, count_elems, Dtype::kFloat32, Op::kSum);
 }
 
-// The plan names an order in which the ranks of `first` come before all others.
+// The plan has an order in which the ranks of `first` come before all others.
 void expect_places(Communicator& comm, std::set<int> first) {
   const std::string plan = plan_of(comm, 100000);
   const size_t at = plan.find(", by places ");
@@ -84,7 +84,7 @@ TEST_F(RankOrder, FollowsPackages) {
     in_processes({0, 1, 0, 1, 0}, std::string("algo = ") + algorithm, [](Communicator& comm) {
       expect_places(comm, {0, 2, 4});
       expect_right(comm);
-      // Of a part, its own ranks' places.
+      // A part uses its own ranks' places.
       auto part = comm.split(comm.rank() == 0 ? 1 : 0, -comm.rank());
       ASSERT_TRUE(is_ok(part.status()));
       expect_right(**part);
@@ -99,7 +99,7 @@ TEST_F(RankOrder, GoesByRankWhereAskedTo) {
   });
 }
 
-// Sums that round: of the ring's order, and of ranks in theirs.
+// Sums that round: in the ring's order, and in rank order.
 std::vector<float> ring_sum(Communicator& comm, uint32_t promises) {
   std::vector<float> data(4000);
   for (size_t i = 0; i < data.size(); ++i)

@@ -1,5 +1,5 @@
-// Settings: the file's grammar, the order of the sources, what is wrong named by place, key and expected form, and that
-// the table and docs/settings.md say the same.
+// Settings: the file's grammar, the order of the sources, errors with place, key and expected form, and that the table
+// matches docs/settings.md.
 // labels: unit
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ TEST(ConfigFile, TakesAnyBytes) {
   }
 }
 
-/// An environment and files that exist in this test only.
+/// An environment and files that exist only in this test.
 struct Place {
   std::map<std::string, std::string> variables, files;
   Expected<SettingValues> load() const {
@@ -247,11 +247,11 @@ TEST(Settings, DefaultsOfTheProgramAreTheWeakest) {
   EXPECT_EQ(values->find("proto")->from, "the program");
   EXPECT_TRUE(fails_with(set_default_settings("algo = treee", ""), StatusCode::kInvalidArgument, {"algo = treee"}));
   EXPECT_TRUE(fails_with(set_default_settings("allgo = ring", ""), StatusCode::kInvalidArgument, {"allgo"}));
-  ASSERT_TRUE(is_ok(set_default_settings("", "")));  // the others' tests
+  ASSERT_TRUE(is_ok(set_default_settings("", "")));  // restores it for other tests
   EXPECT_EQ(SettingValues::load()->find("proto"), nullptr);
 }
 
-// Containers of one kernel: ranks of a host start on one CPU, as many on each.
+// Containers of one kernel: ranks of a host start on one CPU, equally many on each.
 TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
   const auto places = [](const std::string& hosts, int cpus, auto&& change) {
     const HostLayout layout = *HostLayout::parse(hosts);
@@ -284,11 +284,11 @@ TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
                    }),
             none)
       << "nothing is known";
-  // Two containers here, and a machine elsewhere.
+  // Two containers here, and another machine.
   EXPECT_EQ(places("3x2", 2, [](auto& all) { all[2].kernel = all[3].kernel = 8; }), (Places{0, 0, -1, -1, 1, 1}));
 }
 
-// A link between hosts of one kernel is its own copying. Hosts that are only pretended have none.
+// Hosts of one kernel are linked by their own copies. Pretended hosts have no such link.
 TEST(Settings, HostsOfOneKernelAreKnown) {
   auto shares = [](const std::string& machines, std::vector<uint64_t> kernels) {
     const HostLayout layout = *HostLayout::parse(machines);
@@ -306,7 +306,7 @@ TEST(Settings, HostsOfOneKernelAreKnown) {
   EXPECT_FALSE(shares("1x2", {7, 7})) << "one host";
 }
 
-// Every row of the table stands in the page with its variable, and every variable of the page stands in the table.
+// Every row of the table is on the page with its variable, and every variable of the page is in the table.
 TEST(Settings, TheTableAndThePageAgree) {
   std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");
   std::set<std::string> in_page;

@@ -9,7 +9,7 @@ namespace rondo::testing {
 INSTANTIATE_TEST_SUITE_P(Ranks, Several, ::testing::Values(World::kProcesses),
                          [](const auto& info) { return std::string(world_name(info.param)); });
 
-// Two processes of two threads each: one communicator of the four, its parts by process and across.
+// Two processes of two threads each: a communicator of all four, and its parts by process and across.
 TEST(Several, ThreadsOfTwoProcesses) {
   constexpr int kProcesses = 2, kThreads = 2;
   IdPipes pipes(kProcesses);

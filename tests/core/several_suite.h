@@ -13,7 +13,7 @@ namespace rondo::testing {
 
 class Several : public ::testing::TestWithParam<World> {};
 
-// `count` calls of random sizes, blocking and not, the same on all ranks by the seed.
+// `count` calls of random sizes, blocking and not, equal on all ranks by the seed.
 inline void use(Communicator& comm, int count, unsigned seed) {
   std::mt19937 random(seed);
   for (int i = 0; i < count && !::testing::Test::HasFailure(); ++i) {
@@ -73,7 +73,7 @@ TEST_P(Several, InOneGroup) {
     for (int i = 0; i < 20; ++i) {
       SimpleAllReduce a(comm, 3000), b(*row, 70000), c(*column, 5);
       group_start();
-      // The order differs between ranks: within a group that does not matter.
+      // The order differs between ranks. Within a group that is allowed.
       if (comm.rank() % 2 == 0) {
         ASSERT_TRUE(is_ok(a.start(comm, nullptr)));
         ASSERT_TRUE(is_ok(b.start(*row, nullptr)));

@@ -1,4 +1,4 @@
-// Processes are killed: the survivors shrink and go on, also when more die while they shrink, in every moment of it.
+// Processes are killed. The survivors shrink and go on, even if more die during the shrink, at any moment.
 // labels: mp
 // timeout: 240
 // again with: RONDO_FULL_MESH=3
@@ -20,7 +20,7 @@ struct Shrunken {
   std::atomic<double> killed_at_s{0};
   std::atomic<double> known_at_s{0};   // the last survivor has its error
   std::atomic<double> shrunk_at_s{0};  // the last one has the new communicator
-  std::atomic<double> summed_at_s{0};  // the last one has finished the first all-reduce on it
+  std::atomic<double> summed_at_s{0};  // the last one has finished its first all-reduce
   SharedCounter num_ready, num_done;
 };
 
@@ -86,7 +86,7 @@ TEST(ShrinkFaults, SurvivorsOfADeathGoOn) {
               range(shrunk).c_str(), range(summed).c_str());
 }
 
-// A second rank dies somewhere in the middle of the shrink: whoever is left at the end has one communicator.
+// A second rank dies during the shrink. The final survivors have one communicator.
 TEST(ShrinkFaults, DeathsDuringTheShrink) {
   constexpr int kRounds = kSanitized ? 10 : 60;
   std::mt19937 random(7);

@@ -1,5 +1,5 @@
-// A communicator of those that are left: after deaths, aborts and timeouts, without ranks that the callers name; and
-// larger ones, of the old ranks and newcomers.
+// A communicator of the survivors: after deaths, aborts and timeouts, or without ranks that the callers exclude; and
+// larger ones, of old and new ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST_P(Shrink, AfterAnAbortAllGoOn) {
   Shared<Barrier> all_worked;
   spawn(GetParam(), 4, [&](Communicator& comm) {
     EXPECT_TRUE(works(comm));
-    ASSERT_TRUE(all_worked->arrive_and_wait(4, 20));  // nobody is still in that call when it is aborted
+    ASSERT_TRUE(all_worked->arrive_and_wait(4, 20));  // no rank may still be in that call when it is aborted
     if (comm.rank() == 2) comm.abort();
     SimpleAllReduce call(comm, 1000);
     EXPECT_EQ(call.start(comm, nullptr).code(), StatusCode::kAborted);
@@ -82,14 +82,14 @@ TEST_P(Shrink, DifferentListsAndBadListsAreNamed) {
         EXPECT_TRUE(fails_with(comm.shrink({r}).status(), StatusCode::kInvalidArgument, {"excluded", "caller"}));
         ASSERT_TRUE(all->arrive_and_wait(3, 30));
         if (r == 2) return;
-        // Rank 0 goes on without rank 1, which wants it to stay.
+        // Rank 0 goes on without rank 1, which does not exclude itself.
         Config config;
         config.init_deadline_s = 2;
         const auto made = r == 0 ? comm.shrink({1, 2}, config) : comm.shrink({2}, config);
         if (r == 1) {
           EXPECT_FALSE(made.ok());
         }
-        if (r == 0 && !made.ok()) {  // threads: when rank 1 came first
+        if (r == 0 && !made.ok()) {  // threads: if rank 1 came first
           EXPECT_TRUE(fails_with(made.status(), StatusCode::kMismatch, {"exclude different ranks"}));
         }
         ASSERT_TRUE(both->arrive_and_wait(2, 30));
@@ -155,7 +155,7 @@ TEST_P(Shrink, OfASplitAndSplitOfAShrunken) {
 
 class Grow : public ::testing::TestWithParam<World> {};
 
-/// The id of a communicator to be, in memory that old and new ranks share.
+/// The id of the new communicator, in memory that old and new ranks share.
 struct IdBoard {
   UniqueId id;
   SharedCounter written;
@@ -164,7 +164,7 @@ struct IdBoard {
 TEST_P(Grow, OldRanksKeepTheirsAndNewcomersFollow) {
   Shared<IdBoard> board;
   spawn(GetParam(), 5, [&](Communicator& comm) {
-    // Ranks 0 to 2 are the old communicator; 3 and 4 come to it later.
+    // Ranks 0 to 2 are the old communicator; 3 and 4 join it later.
     const Rank r = comm.rank();
     const Comm old = split_or_fail(comm, r < 3 ? 0 : kNoColour, 0);
     Expected<Comm> larger = Status(StatusCode::kInternal, "not called");

@@ -1,5 +1,5 @@
-// A rank dies or stops while a communicator is being split: all ranks hear of it, whatever they wait for, and by the
-// numbers of the communicator that they split.
+// A rank dies or stops during a split: all ranks learn of it, whatever they wait for, with the ranks of the
+// communicator that they split.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr double kPatienceS = 40;
 
-// Rank 3 dies when rank 0 has its colour, but ranks 1 and 2 have not. Rank 0 then makes the socket of its pair with
-// rank 1 and waits there, while rank 1 has given up and will never take its end.
+// Rank 3 dies when rank 0 has its colour but ranks 1 and 2 have not. Rank 0 then makes the socket of its pair with rank
+// 1 and waits. Rank 1 has given up and will never take its end.
 TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
   SharedCounter joined, gave_up, done;
   const rondo_unique_id id = new_id();
@@ -46,7 +46,7 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
       ProcessControl control(std::move(*b), options);
       if (r == 0) {
         ASSERT_TRUE(gave_up.wait_at_least(2, kPatienceS));
-        EXPECT_OK(control.make_child({}, options).status());  // counts as the gather that the others have failed in
+        EXPECT_OK(control.make_child({}, options).status());  // counts as the gather that failed for the others
         const Stopwatch watch;
         expect_error(control.make_child({0, 1}, options).status(), StatusCode::kPeerLost, {"rank 3"});
         EXPECT_LT(watch.seconds(), kPatienceS / 2);
@@ -60,7 +60,7 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
   for (std::thread& t : threads) t.join();
 }
 
-// Rank 1 gives up before rank 0 looks, and rank 2 hears of it. Rank 0 waits for rank 2 alone, and hears it from there.
+// Rank 1 gives up before rank 0 looks, and rank 2 learns of it. Rank 0 waits only for rank 2 and learns it from there.
 TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
   SharedCounter joined, gave_up, done;
   const AbortToken token;
@@ -99,11 +99,11 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
   for (std::thread& t : threads) t.join();
 }
 
-// What a rank does when the transport of its part is there.
+// The action of a rank when its part's transport exists.
 using Deed = void (*)();
 
-// Splits four ranks into rank 0 and, in reverse order, ranks 3, 2 and 1. `victim` does the deed in the middle of it.
-// Returns once all others are back; they have `judge`d what they got.
+// Splits four ranks into rank 0 and, in reverse order, ranks 3, 2 and 1. `victim` runs the deed during the split.
+// Returns when all others are back and have `judge`d their results.
 void split_with_victim(World world, Rank victim, Deed deed, double deadline_s,
                        const std::function<void(const Status&)>& judge) {
   Shared<SharedCounter> split, done;
@@ -151,7 +151,7 @@ TEST_P(SplitDeaths, ADeathEndsTheSplitOfAllGroups) {
 }
 
 TEST_P(SplitDeaths, AStoppedRankIsNamedByTheNumbersOfTheParent) {
-  // Rank 3 is rank 0 of its part, whose ranks 1 and 2 are ranks 2 and 1.
+  // Rank 3 is rank 0 of its part. The part's ranks 1 and 2 are ranks 2 and 1.
   split_with_victim(
       GetParam(), 3, [] { kill(getpid(), SIGSTOP); }, 2,
       [](const Status& s) {

@@ -1,5 +1,5 @@
-// Communicators made by splitting: who is in them, in which order, many of them, of one another, gone in any order;
-// what every rank sees when one of them does not take part; and the end of a communicator's work.
+// Communicators made by splitting: members and order, many of them, splits of splits, any order of destruction; each
+// rank's error if one does not take part; and the end of a communicator's work.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST_P(Split, ParentAndPartsGoInAnyOrder) {
       Comm twin = split_or_fail(*comm, 0, -r);
       ASSERT_NE(part, nullptr);
       ASSERT_NE(twin, nullptr);
-      if (order == 1 || (order == 2 && r % 2 == 0)) comm.reset();  // with other ranks that go on using it: their business
+      if (order == 1 || (order == 2 && r % 2 == 0)) comm.reset();  // other ranks still use it; that must work
       EXPECT_TRUE(works(*twin));
       EXPECT_TRUE(works(*part));
       if (order == 3) {  // two communicators of the same ranks, destroyed in opposite orders
@@ -179,7 +179,7 @@ TEST_P(Split, AnAbortOfTheParentEndsTheWait) {
 TEST_P(Split, ARaisedTokenEndsTheWait) {
   Shared<SharedCounter> done;
   spawn(GetParam(), 4, [&](Communicator& comm) {
-    // A part of its own, made with a token: the token ends what is made of that part.
+    // A part with its own token. The token ends the creation of that part's children.
     Config config;
     config.abort.emplace();
     const Comm part = split_or_fail(comm, 0, 0, config);

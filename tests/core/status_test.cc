@@ -1,4 +1,4 @@
-// What an error says: the value of an Expected that holds none, remedies, and which deadline has passed.
+// Errors: the value of an Expected without one, remedies, and which deadline has passed.
 // labels: unit
 #include "rondo/status.h"
 
@@ -27,7 +27,7 @@ TEST(Expected, TheValueOfAnErrorPrintsTheStatusAndAborts) {
   EXPECT_EQ(none->size(), 4u);
 }
 
-// A remedy stands only where it helps with every error of its code.
+// A code has a remedy only if it helps for all errors of that code.
 TEST(Status, SaysNoRemedyThatNeedNotHelp) {
   for (const StatusCode code :
        {StatusCode::kInvalidArgument, StatusCode::kUnsupported, StatusCode::kSystem, StatusCode::kExhausted})

@@ -1,4 +1,4 @@
-// Strangers from another host while ranks on two hosts meet: refused, logged, and no hindrance.
+// Unauthenticated connections from another host while ranks on two hosts meet: refused, logged, and harmless.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::Shared;
 using testing::SharedCounter;
 using testing::World;
 
-// What the processes of one meeting tell one another.
+// State shared by the processes of one meeting.
 struct Meeting {
   rondo_unique_id id;
   SharedCounter made, strangers_are_there, met;
@@ -39,7 +39,7 @@ class Strangers : public ::testing::Test {
     if (testing::test_hosts().num_hosts() < 2) GTEST_SKIP() << "needs two hosts";
   }
 
-  // The ranks but the last, which comes when the strangers are there; they exchange something and leave.
+  // Runs all ranks. The last one comes when the connections are there. They exchange data and leave.
   std::string run_rank(Rank rank) {
     if (!testing::test_hosts().enter(rank % 2)) return "cannot enter the host";
     if (rank == 0) {
@@ -61,7 +61,7 @@ class Strangers : public ::testing::Test {
     return "ok";
   }
 
-  // `act` gets the true id and a place for connections that stay open until the ranks have met.
+  // `act` gets the real id and a list for connections that stay open until the ranks have met.
   void meet_beside(const std::function<std::string(const rondo_unique_id&, std::vector<Fd>*)>& act) {
     char log_path[] = "/tmp/rondo-strangers-XXXXXX";
     Fd log(::mkstemp(log_path));

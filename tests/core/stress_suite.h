@@ -1,8 +1,8 @@
-// Random operations: collective, count, dtype, op, algorithm, placement, and how they are issued (blocking,
-// asynchronous with several outstanding, grouped), all from one seed that every rank shares. Every result is verified.
+// Random operations: collective, count, dtype, op, algorithm, placement, and kind of call (blocking, asynchronous with
+// several outstanding, grouped), all from one seed that all ranks share. Every result is verified.
 //
-// The order in which a rank waits for its asynchronous work is its own. The seed is printed; --gtest_random_seed=N
-// chooses another one. RONDO_TEST_STRESS_FACTOR=N runs N times as many (scripts/stress.sh).
+// Each rank waits for its asynchronous work in its own order. The seed is printed; --gtest_random_seed=N sets it.
+// RONDO_TEST_STRESS_FACTOR=N runs N times as many (scripts/stress.sh).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ inline constexpr Dtype kStressDtypes[] = {Dtype::kInt8,     Dtype::kUint64,  Dty
 inline constexpr Op kStressOps[] = {Op::kSum, Op::kProd, Op::kMax, Op::kMin, Op::kAvg, Op::kPremulSum};
 inline constexpr uint64_t kMaxTotalElems = 120000;
 
-/// What all ranks draw alike.
+/// Random choices that are equal on all ranks.
 class StressPlan {
  public:
   enum class Issue { kBlocking, kAsynchronous, kGroup };
@@ -76,8 +76,8 @@ class StressRank {
         area_bytes_(CallBuffers::area_bytes(kMaxTotalElems * 8)),
         heap_(kNumSlots / 2 * 2 * area_bytes_) {}
 
-  /// Collective. Half of the slots lie in memory that all ranks reach, half on the heap; which slot a call gets differs
-  /// among the ranks, so that direct plans must agree to fall back.
+  /// Collective. Half of the slots are in memory that all ranks access, half on the heap. A call's slot differs among
+  /// ranks, so that direct plans must agree to fall back.
   Status open() {
     RONDO_TRY_ASSIGN(void* shared, comm_.alloc(heap_.size()));
     for (size_t i = 0; i < kNumSlots; ++i) {
@@ -125,7 +125,7 @@ class StressRank {
     return Status();
   }
 
-  // Takes a free slot (finishing an older call where there is none) and issues the plan's next case.
+  // Takes a free slot (if there is none, finishes an older call) and issues the plan's next case.
   Status start(Slot** taken, bool asynchronous) {
     while (num_busy_ == kNumSlots) RONDO_TRY(finish_one());
     Slot& slot = *std::find_if(std::begin(slots_), std::end(slots_), [](const Slot& s) { return !s.busy; });
@@ -142,7 +142,7 @@ class StressRank {
 
   Status group() {
     const uint64_t num_calls = plan_.below(4) + 1;
-    while (num_busy_ + num_calls > kNumSlots) RONDO_TRY(finish_one());  // nothing may be waited for inside
+    while (num_busy_ + num_calls > kNumSlots) RONDO_TRY(finish_one());  // a group must not wait inside
     std::vector<Slot*> blocking;
     group_start();
     Status status;
@@ -159,7 +159,7 @@ class StressRank {
     return Status();
   }
 
-  // Waits for one outstanding call, chosen by this rank alone.
+  // Waits for one outstanding call, chosen by this rank only.
   Status finish_one() {
     size_t k = own_random_() % kNumSlots;
     while (!slots_[k].busy) k = (k + 1) % kNumSlots;
@@ -210,9 +210,9 @@ TEST_P(Stress, RandomOperations) {
   std::printf("seed %llu: %u operations, 0 wrong\n", static_cast<unsigned long long>(seed), done->value());
 }
 
-/// Communicators that come and go. In a round the world splits at random; each part splits again into one of the same
-/// ranks in another order; two threads of every rank work on the two at once; then all go, in an order of each rank's
-/// own.
+/// Communicators that come and go. In each round the world splits at random. Each part is split again into one with the
+/// same ranks in another order. Two threads of every rank use both at once. Then all are destroyed, in each rank's own
+/// order.
 class StressTree {
  public:
   StressTree(Communicator& world, uint64_t seed)

@@ -1,4 +1,4 @@
-// TLS sessions by themselves: what goes in comes out, in any pieces, and only for who holds the key.
+// TLS sessions: data comes out as it went in, in pieces of any size, and only with the right key.
 #include "bootstrap/tls.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ struct Pair {
     if (c.ok()) client = std::move(*c);
     if (s.ok()) server = std::move(*s);
   }
-  // Passes on what both have to say until they are silent, in pieces of so many bytes.
+  // Exchanges all pending data in pieces of this size until both sides are done.
   Status talk(size_t piece = 1 << 20) {
     for (bool any = true; any;) {
       any = false;
@@ -58,7 +58,7 @@ TEST(Tls, NothingIsReadableOnTheWay) {
   EXPECT_EQ(p.client->to_send().find(text.substr(0, 8)), std::string::npos);
 }
 
-// What comes right behind the handshake is kept for who opens it.
+// Data that follows the handshake directly is kept until the session is open.
 TEST(Tls, DataBehindTheHandshake) {
   Pair p;
   ASSERT_TRUE(p.server->take(p.client->to_send()).ok());
