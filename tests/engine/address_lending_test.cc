@@ -1,5 +1,5 @@
-// Messages that are lent by their address: read from the writers' memory, late, not at all, while writers go on or need
-// their buffers for something else. Results are those of messages that are copied.
+// Messages sent by address: read from the writers' memory, late or not at all, while writers go on or need their
+// buffers for other data. Results must equal those of copied messages.
 // labels: unit tsan
 // timeout: 180
 #include <gtest/gtest.h>
@@ -21,21 +21,21 @@
 namespace rondo::testing {
 namespace {
 
-/// What the readers of a communicator's ranks do, and did.
+/// Controls and counters of the readers of a communicator's ranks.
 struct Pulls {
   uint32_t most_us = 0;  // each is late by a time below this
   std::atomic<uint64_t> num_pulls{0};
-  std::atomic<bool> holds{false};  // each waits, after it has begun and before it reads
-  std::atomic<bool> held{false};   // one does
+  std::atomic<bool> holds{false};  // each waits after it has begun and before it reads
+  std::atomic<bool> held{false};   // one of them waits
   std::atomic<int> num_held{0};
   std::atomic<bool> fails{false};                          // the kernel refuses
-  enum class Later { kWorks, kFails, kFailsInTheMiddle };  // behind a message's first block; but its last byte
+  enum class Later { kWorks, kFails, kFailsInTheMiddle };  // after a message's first block, except its last byte
   std::atomic<Later> later{Later::kWorks};
-  std::atomic<uint64_t> num_later{0};  // blocks behind the first
+  std::atomic<uint64_t> num_later{0};  // blocks after the first
 };
 
-// Threads have one memory; the kernel reads it here as it does another process's, unseen by sanitizers: a writer may
-// change what a late reader reads and then drops.
+// Threads share memory. The kernel reads it here as it reads another process's, hidden from sanitizers: a writer may
+// change data that a late reader reads and then discards.
 class PullingTransport final : public ForwardingTransport {
  public:
   PullingTransport(Rank rank, std::unique_ptr<Transport> real, Pulls& pulls)
@@ -43,10 +43,10 @@ class PullingTransport final : public ForwardingTransport {
   bool lends_by_address(const ConnectionKey& key) const override {
     return !key.inline_only && key.writer != key.reader;
   }
-  // Its driver carries messages, as one of a network does: nothing runs in one pass.
+  // Its driver carries messages, like a network's: nothing runs in one pass.
   bool needs_progress() const override { return true; }
   bool progress() override {
-    // A writer waits until its reader is held, at each look for a while: before the message is out it cannot be.
+    // A writer waits a while at each poll until its reader is held. The message must be sent first.
     for (const Stopwatch watch; rank_ != 0 && pulls_.holds && !pulls_.held && watch.seconds() < 2e-3;) sched_yield();
     return ForwardingTransport::progress();
   }
@@ -76,7 +76,7 @@ class PullingTransport final : public ForwardingTransport {
   std::mt19937 random_;
 };
 
-// Long enough to be lent.
+// Long enough to be sent by address.
 Config with_long_messages() {
   Config config;
   config.settings = "message_bytes = 65536";
@@ -89,8 +89,8 @@ TransportDecorator pulling(Pulls& pulls) {
   };
 }
 
-// In place too, where what was lent is overwritten in the same call. The runner fills its buffers anew as soon as a
-// call has returned.
+// In place too, with sent data overwritten in the same call. The runner refills its buffers as soon as a call has
+// returned.
 TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     for (const uint32_t most_us : {0u, 300u}) {
@@ -99,13 +99,13 @@ TEST(AddressLending, EveryAlgorithmGivesTheSameBits) {
       run_cases(World::kThreads, nranks, Memory::kHeap, large_cases(nranks, 1'200'000), with_long_messages(), 0,
                 pulling(pulls));
       EXPECT_GT(pulls.num_pulls, 100u) << nranks;
-      if (nranks >= 5) EXPECT_GT(pulls.num_later, 100u) << nranks;  // what many lend is read in blocks
+      if (nranks >= 5) EXPECT_GT(pulls.num_later, 100u) << nranks;  // data of many senders is read in blocks
     }
   }
 }
 
-// A reader that is so late that the writer's call is over, and its buffer holds something else, gets the message all
-// the same, and the writer is not kept.
+// A reader so late that the writer's call is over and its buffer holds other data still gets the message, and the
+// writer does not wait.
 TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
   constexpr uint64_t kElems = 40'000;
   Pulls pulls;
@@ -119,7 +119,7 @@ TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
         std::vector<float> in(kElems), out(kElems);
         CallOptions call;
         call.algorithm = "one_shot";
-        // Where the reader comes when the writer's call is over all the same, there is nothing to be held.
+        // If the reader comes after the end of the writer's call, it need not be held.
         for (int round = 0; round < 2000 && pulls.num_held < 5; ++round) {
           in.assign(kElems, static_cast<float>(comm.rank() + 1));
           if (comm.rank() == 1) {
@@ -127,7 +127,7 @@ TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
             pulls.holds = true;
           }
           round_begins.arrive_and_wait();
-          // Rank 0 alone receives, and its reader is held.
+          // Only rank 0 receives, and its reader is held.
           ASSERT_TRUE(is_ok(comm.reduce(in.data(), comm.rank() == 0 ? out.data() : nullptr, kElems, Dtype::kFloat32,
                                         Op::kSum, 0, &call)));
           if (comm.rank() == 1) {
@@ -143,8 +143,8 @@ TEST(AddressLending, ALateReaderKeepsNobodyAndGetsTheMessage) {
   EXPECT_GE(pulls.num_held, 5);
 }
 
-// Memory that the kernel does not give out goes through the ring, and soon nobody tries any more: a writer that is
-// refused lends no more to that reader. (One that ends just then may not notice.)
+// Memory that the kernel refuses to read goes through the ring. A refused writer soon stops sending by address to that
+// reader. (A writer that ends just then may not notice.)
 TEST(AddressLending, WhatCannotBeReadComesThroughTheRing) {
   constexpr int kRounds = 40;
   for (const char* algorithm : {"ring", "one_shot"}) {
@@ -167,11 +167,11 @@ TEST(AddressLending, WhatCannotBeReadComesThroughTheRing) {
         },
         options);
     EXPECT_GE(pulls.num_pulls, 1u) << algorithm;
-    EXPECT_LE(pulls.num_pulls, kRounds) << algorithm;  // of several a round
+    EXPECT_LE(pulls.num_pulls, kRounds) << algorithm;  // of several per round
   }
 }
 
-// Where a message begins in memory that can be read, and ends in other, it comes through the ring as well.
+// A message that begins in readable memory and ends in other memory comes through the ring as well.
 TEST(AddressLending, WhatCannotBeReadToItsEndComesThroughTheRing) {
   Pulls pulls;
   pulls.later = Pulls::Later::kFails;
@@ -195,8 +195,8 @@ TEST(AddressLending, WhatCannotBeReadToItsEndComesThroughTheRing) {
   EXPECT_GE(pulls.num_pulls, 1u);
 }
 
-// In the middle of a message nothing can be done over: part of it has been added, perhaps where the operand was. The
-// call ends with what the kernel said, also where the sum was to be lent on, and nobody hangs.
+// Within a message nothing can be repeated: part of it has been added, perhaps in place. The call ends with the
+// kernel's error, also if the sum was to be forwarded, and no rank hangs.
 TEST(AddressLending, WhatCannotBeReadAnyMoreEndsTheCall) {
   constexpr int kRanks = 5;
   for (const char* algorithm : {"one_shot", "two_shot"}) {
@@ -213,7 +213,7 @@ TEST(AddressLending, WhatCannotBeReadAnyMoreEndsTheCall) {
         [&](Communicator& comm) {
           CallOptions how;
           how.algorithm = algorithm;
-          for (int round = 0; round < 10; ++round) {  // lines and rings come round
+          for (int round = 0; round < 10; ++round) {  // lines and rings are reused
             SimpleAllReduce call(comm, 1'000'000);
             ASSERT_TRUE(is_ok(call.start(comm, nullptr, &how)));
             ASSERT_EQ(call.judge(), "") << round;

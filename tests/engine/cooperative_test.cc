@@ -1,5 +1,5 @@
-// The cooperative engine: all lanes of all ranks in one thread, in a seeded order, so that thousands of interleavings can
-// be tried and repeated.
+// The cooperative engine: all lanes of all ranks in one thread, in a seeded order, to try and repeat thousands of
+// interleavings.
 // labels: unit
 // timeout: 120
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace rondo {
 namespace {
 
-// Two all-reduces in flight on every rank: a rank may run ahead from the first into the second.
+// Two all-reduces in flight on every rank: a rank may run ahead from the first to the second.
 class Flight {
  public:
   Flight(const Algorithm& algorithm, int nranks, uint64_t count) : algorithm_(algorithm), count_(count) {
@@ -96,7 +96,7 @@ TEST(Cooperative, RankThatIsMissingIsADeadlockAndNoHang) {
   const Status s = flight->run(1);
   EXPECT_EQ(s.code(), StatusCode::kTimeout) << s.to_string();
   EXPECT_NE(s.message().find("seed 1"), std::string_view::npos) << s.to_string();
-  ASSERT_TRUE(flight->admit(0, 2).ok());  // it comes after all, and all end well
+  ASSERT_TRUE(flight->admit(0, 2).ok());  // it comes late, and all succeed
   EXPECT_TRUE(flight->run(2).ok());
 }
 

@@ -1,5 +1,4 @@
-// What the planner knows of an algorithm and forecasts from it: profiles against counts made by hand, forecasts that
-// grow where they must.
+// The planner's profiles and forecasts: profiles against hand-made counts, forecasts that grow where they must.
 //
 // labels: unit
 #include "plan/cost_model.h"
@@ -31,7 +30,7 @@ TEST(ScheduleProfile, RingAllReduceByHand) {
   EXPECT_DOUBLE_EQ(p.busiest.user_share, (1 + 3 + 1 + 3) / 4.0);  // reads each own chunk once, writes each result once
   EXPECT_DOUBLE_EQ(p.longest_chunk, 0.25);
   EXPECT_DOUBLE_EQ(p.rounds, 6);
-  EXPECT_EQ(p.busiest, p.others);  // all ranks do the same
+  EXPECT_EQ(p.busiest, p.others);  // all ranks have the same profile
 }
 
 TEST(ScheduleProfile, OneShotWritesOnceAndReadsAll) {
@@ -57,8 +56,8 @@ TEST(ScheduleProfile, RoundsOfEveryAlgorithmAreItsStepsOrFewer) {
       const ScheduleProfile p = profile_schedule(a, nranks, nranks - 1, 1);
       const auto steps = static_cast<double>(a.cost(nranks).steps);
       EXPECT_GE(p.rounds, 0) << a.name;
-      // Calls block: the next one begins when the last is complete, so a rooted one may cost no wait and none costs
-      // many more than its steps.
+      // Calls block: the next one begins when the last is complete. A rooted one may need no wait, and none needs many
+      // more than its steps.
       EXPECT_LE(p.rounds, steps + 1) << collective_name(a.collective) << " " << a.name << " of " << nranks;
       EXPECT_GT(p.busiest.steps + p.busiest.credits + p.busiest.peer_share, 0) << a.name;
     }
@@ -75,7 +74,7 @@ TEST(ScheduleProfile, SharedCoresCountChangesOfRank) {
 
 TEST(ScheduleProfile, AScheduleThatStopsIsNoticed) {
   Schedule s{Collective::kAllReduce, 2, 0, {}};
-  for (Rank r = 0; r < 2; ++r) {  // both receive, nobody sends
+  for (Rank r = 0; r < 2; ++r) {  // both receive, no rank sends
     RankSchedule rank;
     rank.rank = r;
     rank.nranks = 2;
@@ -144,7 +143,7 @@ TEST(CostModel, LongChunksGoInShortMessages) {
   EXPECT_LT(forecast(p, 8 << 20, 1), forecast(p, 8 << 20, 1, Protocol::kSimple, 64 * 1024));
 }
 
-// fp32 in and out, bf16 between ranks. What is pulled is fp32, rounded where it is added.
+// fp32 in and out, bf16 between ranks. Pulled data is fp32 and rounded when it is added.
 TEST(CostModel, MixedTypesAreStagedNearTheCoresAndPulledBeyond) {
   const CostModel model = built_in_costs();
   const ScheduleProfile staged = profile(Collective::kReduceScatter, "two_shot", 2);
@@ -222,14 +221,14 @@ TEST(ScheduleProfile, CountsWhatCrossesBetweenHosts) {
   EXPECT_DOUBLE_EQ(ring.busiest.host_messages, 6);  // of the 12 that it sends or receives
   const ScheduleProfile two = profile_on("2x2", Collective::kAllReduce, "hierarchical");
   EXPECT_DOUBLE_EQ(two.crossings, 2);
-  EXPECT_DOUBLE_EQ(two.host_share, 1);             // 2(M-1)/M by both ranks of a host together
+  EXPECT_DOUBLE_EQ(two.host_share, 1);             // 2(M-1)/M for both ranks of a host together
   EXPECT_DOUBLE_EQ(two.busiest.host_messages, 4);  // a sum and a complete chunk, each way
   const ScheduleProfile shot = profile_on("2x2", Collective::kAllReduce, "one_shot");
   EXPECT_DOUBLE_EQ(shot.crossings, 1);
   EXPECT_DOUBLE_EQ(shot.host_share, 4) << "written once, but once for each reader on another host";
 }
 
-// What is looked at of few ranks and what is said of many must be the same where both are known.
+// Sampling few ranks for statements about many must agree if both are known.
 TEST(ScheduleProfile, OfManyRanksOnHosts) {
   for (const char* name : {"ring", "hierarchical", "hierarchical_one_shot"})
     for (const char* text : {"8x8", "13x5"}) {
@@ -258,7 +257,7 @@ TEST(CostModel, CountsCrossingsMessagesAndBytesBetweenHosts) {
   EXPECT_DOUBLE_EQ(host_count(profile(Collective::kAllReduce, "ring", 4), CostTerm::kHostHop, 1e6), 0);
 }
 
-// Of two ranks on two hosts nobody waits for the other's message before sending: nothing has to fill up.
+// Of two ranks on two hosts neither waits for the other's message before it sends: there is no pipeline to fill.
 TEST(CostModel, TheLinkOfTwoHostsRunsFromTheStart) {
   const ScheduleProfile ring = profile_on("2x1", Collective::kAllReduce, "ring");
   CostCase c{&ring, Protocol::kSimple, false, false, 65536.0, 1e6, ring.longest_chunk * 1e6, 1};
@@ -272,7 +271,7 @@ TEST(CostModel, TheLinkOfTwoHostsRunsFromTheStart) {
   EXPECT_GT(ring.rounds, 1);
 }
 
-// Links so slow that nothing else matters: one crossing instead of three, and two thirds of the bytes.
+// Links so slow that only they matter: one crossing instead of three, and two thirds of the bytes.
 TEST(CostModel, SlowLinksShowTheTwoLevels) {
   CostModel model = built_in_costs();
   auto ns = [&](std::string_view name, double bytes) {

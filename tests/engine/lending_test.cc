@@ -1,6 +1,6 @@
-// Messages that are sent from the callers' buffers, and put into them: read as late, and put there as early, as a
-// transport may. Results are those of messages that are copied; nothing is read after a call has returned, nothing is
-// written that is still to be sent, and a call that fails leaves nobody with the caller's memory.
+// Zero-copy sends and posted receives: read as late and written as early as a transport may. Results must equal those
+// of copied messages. Nothing is read after a call has returned, no data that is still to be sent is overwritten, and
+// after a failed call the caller's memory is not used.
 // labels: unit tsan
 // timeout: 180
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-// The controls of a communicator's ranks, which all lend.
+// The controls of a communicator's ranks, which all use zero-copy sends.
 class Lenders {
  public:
   explicit Lenders(int nranks, uint32_t most_us) {
@@ -44,8 +44,8 @@ class Lenders {
   std::vector<std::shared_ptr<FaultControl>> controls_;
 };
 
-// Every algorithm, in place too, in short messages and long ones. The runner fills its buffers anew as soon as a call
-// has returned.
+// Every algorithm, in place too, with short and long messages. The runner refills its buffers as soon as a call has
+// returned.
 TEST(Lending, EveryAlgorithmGivesTheSameBits) {
   for (const int nranks : kSanitized ? std::vector<int>{2, 3} : std::vector<int>{2, 3, 5, 8}) {
     Lenders lenders(nranks, 20);
@@ -57,7 +57,7 @@ TEST(Lending, EveryAlgorithmGivesTheSameBits) {
   }
 }
 
-// So many short messages in one call that lines are used again before what was lent in them has come back.
+// So many short messages in one call that lines are reused before their zero-copy sends are complete.
 TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
   constexpr uint64_t kElems = 200'000;
   Lenders lenders(2, 20);
@@ -82,13 +82,13 @@ TEST(Lending, ALineThatComesRoundBeforeItsLoanIsNotLent) {
   EXPECT_EQ(lenders.total(&FaultControl::num_changed), 0u);
 }
 
-// What has been lent is back when the call has failed: the relay has stopped, so nothing comes back by itself.
+// After a failed call no zero-copy send is outstanding: the relay has stopped, so none completes by itself.
 TEST(Lending, AFailedCallLeavesNobodyWithItsBuffers) {
   constexpr uint64_t kElems = 300'000;
   Lenders lenders(2, 0);
   SpawnOptions options;
   options.decorate = lenders.decorator();
-  std::barrier<> first_is_over(2);  // whose messages may still be on their way when one rank has all of its own
+  std::barrier<> first_is_over(2);  // its messages may be in flight when one rank has all of its own
   spawn(
       World::kThreads, 2,
       [&](Communicator& comm) {

@@ -1,4 +1,4 @@
-// The planner: alike on all ranks, obedient to settings and promises, and able to say why.
+// The planner: equal on all ranks, follows settings and promises, and explains its choice.
 // labels: unit
 #include "plan/planner.h"
 
@@ -15,7 +15,7 @@
 namespace rondo {
 namespace {
 
-class Setting {  // an environment variable for the time of a scope
+class Setting {  // an environment variable in a scope
  public:
   Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
   ~Setting() { unsetenv(name_); }
@@ -42,7 +42,7 @@ TEST(Planner, AllRanksChooseAlike) {
   }
 }
 
-// What the tools force for a measurement is what runs, on every rank, until they let go.
+// The tools' forced candidate runs on every rank until they release it.
 TEST(Planner, EveryCandidateCanBeForced) {
   const auto comms = make(3);
   PlanRequest request;
@@ -100,7 +100,7 @@ TEST(Planner, BadSettingsAreNamed) {
   }
 }
 
-// Across slow links the planner takes what crosses once for short messages, and what sends least for long ones.
+// Across slow links the planner takes one crossing for short messages, and the fewest bytes for long ones.
 TEST(Planner, OnSeveralHostsTakesWhatCrossesLeast) {
   const Setting hosts("RONDO_HOSTS", "3x2");
   const auto comms = make(6);

@@ -1,7 +1,7 @@
-// A save in which a rank dies, or a file operation fails, at every one of its operations: what is there afterwards is
-// the old checkpoint or the new one, whole; all ranks are told; the next save clears up.
+// Saves in which a rank dies, or a file operation fails, at every one of its operations. Afterwards the old or the new
+// checkpoint is complete, all ranks get the error, and the next save cleans up.
 //
-// The operations are this program's own fsync, write and others, which the library calls instead of libc's.
+// This program defines fsync, write and others, which the library calls instead of libc's.
 // labels: mp
 // timeout: 240
 #include <dirent.h>
@@ -22,7 +22,7 @@
 
 namespace {
 
-// What goes wrong in this process: at which operation on files, counted from arm().
+// The failure in this process: the file operation at which it happens, counted from arm().
 struct Trap {
   std::atomic<bool> armed{false};
   std::atomic<int> count{0};
@@ -79,7 +79,7 @@ namespace {
 
 constexpr int kRanks = 2;
 
-// Every parameter of a turn has its number: a mix of two would show.
+// Every parameter has its turn's number: a mix of two turns would show.
 void save_turn(Engine& engine, int turn, const std::string& folder, Status* saved) {
   const Status filled = engine.init([&](const Tensor&, uint64_t, uint64_t n, void* to) {
     std::fill_n(static_cast<float*>(to), n, static_cast<float>(turn));
@@ -96,7 +96,7 @@ Setting adam() {
   return s;
 }
 
-// The turn that is there; it must be whole.
+// The stored turn; it must be complete.
 int turn_of(const TempFolder& folder, const std::string& name = "c") {
   const auto c = inspect(folder / name);
   EXPECT_TRUE(c.ok()) << c.status().to_string();
@@ -121,10 +121,10 @@ int turn_of(const TempFolder& folder, const std::string& name = "c") {
 bool stale(const TempFolder& folder) { return std::filesystem::exists(folder / "c.saving"); }
 
 struct Outcome {
-  bool reached;  // the victim has so many operations
-  bool refused;  // ranks that live were told of an error
+  bool reached;  // the victim has that many operations
+  bool refused;  // living ranks got an error
 };
-// One save of kRanks processes in which the victim's operation number `due` goes wrong.
+// One save of kRanks processes in which the victim's operation number `due` fails.
 Outcome save_with_fault(const TempFolder& folder, int turn, Rank victim, int due, int error) {
   const std::string beyond = folder / "beyond", refused = folder / "refused";
   std::filesystem::remove(beyond);
@@ -172,7 +172,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
     const auto [reached, refused] = save_with_fault(folder, ++turn, victim, due, error);
     const int now = turn_of(folder);
     EXPECT_TRUE(now == there || now == turn) << "operation " << due << ": turn " << now;
-    // The exchange is not yet on the disk: neither of the two may go.
+    // The exchange is not on the disk yet: both must stay.
     if (refused && now == turn) {
       EXPECT_EQ(turn_of(folder, "c.saving"), there) << "operation " << due;
       ++both;
@@ -186,7 +186,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
       EXPECT_FALSE(stale(folder)) << "what earlier saves have left";
       break;
     }
-    // A rank that lives clears up after an error; an operation that clears up may be the one that fails.
+    // A living rank cleans up after an error. The cleanup operation itself may be the one that fails.
     EXPECT_FALSE(error != 0 && now != turn && stale(folder)) << "operation " << due;
   }
   EXPECT_GT(olds, 5);
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, CheckpointFaults,
                                   (std::get<1>(info.param) == 0 ? "IsKilled" : "HasNoSpace");
                          });
 
-// The kernel's own refusal, in the middle of a file.
+// The kernel's own refusal in the middle of a file.
 TEST(CheckpointFaults, AFileThatMayNotGrowIsNamed) {
   const TempFolder folder;
   with_engines(World::kProcesses, adam(), [&](Engine& engine, Rank rank) {

@@ -1,5 +1,5 @@
-// Checkpoints whose bytes were chosen to hurt: nested deep, larger than memory, many names, many files; and saves that
-// would make one which nobody can load.
+// Hostile checkpoints: deeply nested, larger than memory, many names, many files; and saves whose result could not be
+// loaded.
 // labels: unit
 // timeout: 120
 #include <dirent.h>
@@ -33,7 +33,7 @@ struct FileOf {
   std::string name;
   uint64_t size_bytes;
 };
-// A manifest of one rank, of these files and `parameters` as JSON.
+// A manifest of one rank with these files, and `parameters` as JSON.
 std::string manifest_of(const std::vector<FileOf>& files, const std::string& parameters,
                         const std::string& items = "{}") {
   std::string list;
@@ -58,7 +58,7 @@ TEST(HostileCheckpoint, NestingIsBoundedWhereverJsonStands) {
   expect_refused(inspect(folder.path()).status(), "at most 64 deep");
   write_bytes(folder / "checkpoint.json", manifest_of({}, "", "{\"a\":" + nested(62) + "}"));
   EXPECT_TRUE(inspect(folder.path()).ok());
-  // Brackets in strings are none.
+  // Brackets in strings do not count.
   write_bytes(folder / "checkpoint.json", manifest_of({}, "", R"({"a":"\"\\\")" + std::string(99, '[') + "\"}"));
   EXPECT_TRUE(inspect(folder.path()).ok()) << inspect(folder.path()).status().to_string();
 }
@@ -90,14 +90,14 @@ TEST(HostileCheckpoint, ATensorIsNoLargerThanItsFile) {
     write_bytes(folder / "checkpoint.json", manifest_of({{shard, 79}}, parameters));
     expect_refused(inspect(folder.path()).status(), "'w': expected no more bytes than");
   }
-  // A manifest that lies about the file too: no memory is taken before the file has been looked at.
+  // A manifest that is wrong about the file, too: no memory is allocated before the file is checked.
   write_bytes(folder / "checkpoint.json", manifest_of({{shard, uint64_t{1} << 62}}, huge));
   const auto c = inspect(folder.path());
   ASSERT_TRUE(c.ok()) << c.status().to_string();
   expect_refused(consolidate(*c, folder / "full"), "has 79 bytes but was written with");
   EXPECT_FALSE(std::filesystem::exists(folder / "full.saving"));
   EXPECT_FALSE(std::filesystem::exists(folder / "full"));
-  // Each fits its file, and the two together no file at all.
+  // Each fits its file, but both together fit no file.
   const std::string half = R"({{"dtype":"U8","shape":[1,4611686018427387904],"parts":[[{},0,1]]}})";
   write_bytes(folder / "checkpoint.json",
               manifest_of({{shard, uint64_t{1} << 62}, {"b", uint64_t{1} << 62}},
@@ -108,7 +108,7 @@ TEST(HostileCheckpoint, ATensorIsNoLargerThanItsFile) {
   expect_refused(consolidate(*both, folder / "full"), "more bytes than a file can have");
 }
 
-// Rows longer than what is copied at a time.
+// Rows longer than one copied piece.
 TEST(HostileCheckpoint, LongRowsAreCopiedInPieces) {
   const TempFolder folder;
   Model model;
@@ -125,7 +125,7 @@ TEST(HostileCheckpoint, LongRowsAreCopiedInPieces) {
   EXPECT_TRUE(bytes_of(folder / "merged") == bytes_of(folder / "full"));
 }
 
-// 60,000 tensors and as many notes beside them, each of which once was looked for among all tensors: minutes.
+// 60,000 tensors with as many notes. Regression: each note was searched among all tensors, which took minutes.
 TEST(HostileCheckpoint, ManyNamesTakeNoQuadraticTime) {
   const TempFolder folder;
   Safetensors file;
@@ -140,7 +140,7 @@ TEST(HostileCheckpoint, ManyNamesTakeNoQuadraticTime) {
   const auto start = std::chrono::steady_clock::now();
   const auto c = inspect(folder / "m.safetensors");
   ASSERT_TRUE(c.ok()) << c.status().to_string();
-  // Quadratic it was more than a minute, without sanitizers.
+  // With quadratic time it took more than a minute without sanitizers.
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
   EXPECT_EQ(c->parameters.size(), 60'000u);
   EXPECT_EQ(c->ties, (std::map<std::string, std::string>{{"tied", "a.long.name.000007"}}));
@@ -155,7 +155,7 @@ rlim_t open_files() {
   return highest + 1;
 }
 
-// More shards than a process can have open, read twice over: headers are kept, files are not.
+// More shards than a process can open, read twice: headers are kept, files are not.
 TEST(HostileCheckpoint, MoreFilesThanCanBeOpen) {
   const TempFolder folder;
   constexpr uint64_t kShards = 100;
@@ -181,7 +181,7 @@ TEST(HostileCheckpoint, MoreFilesThanCanBeOpen) {
   EXPECT_TRUE(bytes_of(folder / "full").ends_with(expected));
 }
 
-// What a plan does not have, in files of others and in rondo's own.
+// Tensors that the plan does not have, in other programs' files and in rondo's own.
 TEST(Checkpoint, SurplusIsPassedOverWhereAsked) {
   const TempFolder folder;
   Setting s;
@@ -202,14 +202,14 @@ TEST(Checkpoint, SurplusIsPassedOverWhereAsked) {
     });
 }
 
-// Who can write to the folder cannot have a save write through a link to what the one who saves can write to.
+// A user with write access to the folder must not redirect a save through a link to files of the saving user.
 TEST(HostileCheckpoint, ALinkAtTheTemporaryIsNotFollowed) {
   const TempFolder folder;
   const std::string precious = "untouched";
   write_bytes(folder / "precious", precious);
   for (const char* name : {"merged", "full"})
     std::filesystem::create_symlink(folder / "precious", folder / (std::string(name) + ".saving"));
-  std::filesystem::create_symlink(folder / "precious", folder / "c.saving");  // where a folder is to be made
+  std::filesystem::create_symlink(folder / "precious", folder / "c.saving");  // in place of the temporary folder
   std::filesystem::create_symlink(folder / "precious", folder / "full");      // the name itself: replaced
   const Setting s;
   with_engines(World::kThreads, s, [&](Engine& engine, Rank) {
@@ -229,7 +229,7 @@ TEST(HostileCheckpoint, ALinkAtTheTemporaryIsNotFollowed) {
   }
 }
 
-// SIGXFSZ would end all ranks without a word.
+// SIGXFSZ would end all ranks silently.
 TEST(HostileCheckpoint, TheLimitOnFileSizesIsNamed) {
   const TempFolder folder;
   rlimit before{};

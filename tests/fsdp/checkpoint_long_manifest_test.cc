@@ -1,4 +1,4 @@
-// A save whose manifest nobody could read: 256 MiB of text, too slow for the sanitizers.
+// A save whose manifest would be unreadable: 256 MiB of text, too slow for the sanitizers.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace rondo::fsdp::testing {
 namespace {
 
-// Found before the old checkpoint is replaced by one that is too long to read.
+// The error comes before the old checkpoint is replaced by an unreadable one.
 TEST(LongManifest, AManifestThatIsTooLongDoesNotTakeTheOldOnesPlace) {
   const TempFolder folder;
   Setting s;

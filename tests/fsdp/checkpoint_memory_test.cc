@@ -1,4 +1,4 @@
-// What an export, a save and a load take beside what the engine has, counted by this program's own operator new.
+// Memory of an export, a save and a load in addition to the engine's, counted by this program's operator new.
 // labels: unit
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -46,9 +46,9 @@ namespace rondo::fsdp::testing {
 namespace {
 
 constexpr uint64_t kUnitBytes = 4 << 20;
-constexpr int64_t kRest = 1 << 20;  // headers, names, what the communicator keeps for a message
+constexpr int64_t kRest = 1 << 20;  // headers, names, the communicator's memory for a message
 
-// Bytes beyond those in use before, at the most.
+// Maximum of allocated bytes, minus those in use before.
 template <class Fn>
 int64_t peak_of(Engine& engine, Fn fn) {
   EXPECT_TRUE(engine.communicator().barrier().ok());
@@ -72,7 +72,7 @@ TEST(CheckpointMemory, AFullExportTakesOneUnitAndASaveNone) {
     auto made = Engine::create(*plan, comm, {});
     ASSERT_TRUE(made.ok());
     Engine& engine = **made;
-    ASSERT_TRUE(export_full(engine, [](auto&&...) { return Status(); }).ok());  // connections are made
+    ASSERT_TRUE(export_full(engine, [](auto&&...) { return Status(); }).ok());  // makes connections
     uint64_t whole = 0;
     const int64_t exported = peak_of(engine, [&] {
       return export_full(engine, [&](const std::string&, const Tensor&, const void*, uint64_t size_bytes) {
@@ -84,7 +84,7 @@ TEST(CheckpointMemory, AFullExportTakesOneUnitAndASaveNone) {
     EXPECT_GE(exported, static_cast<int64_t>(kUnitBytes));
     EXPECT_LE(exported, static_cast<int64_t>(kUnitBytes) + kRest);
     EXPECT_LE(peak_of(engine, [&] { return save(engine, folder / "c"); }), kRest);
-    // Both ranks hold a buffer for checksums.
+    // Both ranks have a buffer for checksums.
     EXPECT_LE(peak_of(engine, [&] { return load(engine, folder / "c").status(); }), 3 * kRest);
   });
 }

@@ -1,5 +1,5 @@
-// What tests of checkpoints share: a folder that goes with the test, training in one process that can change its number
-// of ranks on the way, the bytes of files.
+// Shared by tests of checkpoints: a temporary folder, training in one process that can change its number of ranks, and
+// bytes of files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-/// One process that does what `nranks` ranks would, for some steps, and then what others would.
+/// One process that trains like `nranks` ranks for some steps, and then like another number of ranks.
 class Alone {
  public:
   Alone(const TinyNet& net, const OptimizerConfig& optimizer) : net_(net), optimizer_(optimizer) {
@@ -94,7 +94,7 @@ class Alone {
   int step_ = 0;
 };
 
-/// Runs fn(engine, rank) on an engine of its own on every rank.
+/// Runs fn(engine, rank) with a separate engine on every rank.
 template <class Fn>
 void with_engines(World world, const Setting& s, Fn fn, const rondo::testing::SpawnOptions& options = {}) {
   spawn(
@@ -111,9 +111,9 @@ void with_engines(World world, const Setting& s, Fn fn, const rondo::testing::Sp
       options);
 }
 
-/// Every bit that the engine owns: parameters, and what the optimizer keeps.
+/// Compares every bit that the engine owns: parameters and optimizer states.
 inline void expect_equal(Engine& engine, const Alone& alone) {
-  ASSERT_TRUE(engine.device().synchronize(Line::kCompute).ok());  // the memory of played devices is the host's
+  ASSERT_TRUE(engine.device().synchronize(Line::kCompute).ok());  // fake devices' memory is the host's
   const auto num_states = static_cast<size_t>(optimizer_states(engine.optimizer()));
   for (const Part& p : engine.parts()) {
     const UnitPlan& u = engine.plan().units()[static_cast<size_t>(p.unit)];

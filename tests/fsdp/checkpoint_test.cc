@@ -1,5 +1,5 @@
-// Checkpoints: any number of ranks goes on where another number has stopped, bit for bit; files of others; what is
-// wrong with a checkpoint is named.
+// Checkpoints: a different number of ranks continues bit for bit; files of other programs; errors of a damaged
+// checkpoint.
 // labels: unit
 // timeout: 120
 #include "rondo/fsdp/checkpoint.h"
@@ -102,7 +102,7 @@ TEST(Checkpoint, ReplicasShareTheWorkAndHybridLoads) {
   }
 }
 
-// Everything that a plan may hold: a tensor without rows, one without elements in its rows, a scalar, integers,
+// Everything that a plan may have: a tensor without rows, one without elements in its rows, a scalar, integers,
 // bfloat16, frozen, tied, more ranks than rows, a unit without a name.
 Model odd_model() {
   Model m;
@@ -150,7 +150,7 @@ void with_odd_engines(int nranks, Fn fn, const Model& model = odd_model()) {
   });
 }
 
-// Reads a file as a stranger would, without the library's reader.
+// Reads a file without the library's reader.
 std::map<std::string, std::pair<nlohmann::json, std::string>> read_plain(const std::string& path) {
   const std::string bytes = bytes_of(path);
   std::map<std::string, std::pair<nlohmann::json, std::string>> tensors;
@@ -221,7 +221,7 @@ TEST(Checkpoint, EveryKindOfTensorAndMoreRanksThanRows) {
   }
 }
 
-// tests/fsdp/torch_checkpoint.py lets PyTorch read what is written here, where a folder is named.
+// tests/fsdp/torch_checkpoint.py lets PyTorch read these files, if a folder is named.
 TEST(Checkpoint, FilesAreThoseOfOtherReaders) {
   const TempFolder own;
   const char* named = std::getenv("RONDO_TEST_CHECKPOINTS");
@@ -263,7 +263,7 @@ TEST(Checkpoint, IsReplacedAndNothingElseIs) {
   const TempFolder folder;
   const Setting s = setting(2, 0);
   save_trained(s, folder / "c", 1);
-  // What a crash leaves is removed; a folder with anything else in it is not touched.
+  // Leftovers of a crash are removed. A folder with anything else in it is not changed.
   std::filesystem::copy(folder / "c", folder / "c.saving", std::filesystem::copy_options::recursive);
   std::filesystem::remove(folder / "c.saving/checkpoint.json");
   save_trained(s, folder / "c/", 2);
@@ -346,7 +346,7 @@ TEST(Checkpoint, LoadNamesWhatDoesNotFit) {
         {"exp_avg", "[momentum_buffer]", "optimizer = false"});
 }
 
-// A defect, what load says of it. Each is found by all ranks, whichever of them reads the file.
+// A defect and load's error. All ranks get it, whichever rank reads the file.
 TEST(Checkpoint, DamageIsNamed) {
   const TempFolder folder;
   save_trained(setting(3, 0), folder / "whole");
@@ -362,7 +362,7 @@ TEST(Checkpoint, DamageIsNamed) {
   };
   struct Defect {
     std::string file;
-    std::function<std::string(std::string)> damage;  // nothing: removed
+    std::function<std::string(std::string)> damage;  // empty: removed
     bool verify;
     std::initializer_list<std::string> words;
   };
@@ -373,7 +373,7 @@ TEST(Checkpoint, DamageIsNamed) {
       {optimizer, flip(5), true, {optimizer, "SHA-256"}},
       {shard, replace("\"F32\"", "\"F64\""), false, {shard, "tensor '", "data_offsets"}},
       {shard, replace("\"layer0.w\":{\"data_", "\"layer9.w\":{\"data_"), false, {shard, "'layer0.w'", "does not hold"}},
-      {"/checkpoint.json", nullptr, true, {}},  // then they are PyTorch's files: parameters alone
+      {"/checkpoint.json", nullptr, true, {}},  // then they are PyTorch's files: only parameters
       {"/checkpoint.json", cut(3), true, {"checkpoint.json", "a JSON object"}},
       {"/checkpoint.json", replace("rondo checkpoint", "other checkpoint"), true, {"format"}},
       {"/checkpoint.json", replace("\"version\":1", "\"version\":2"), true, {"version", "newer"}},
@@ -401,7 +401,7 @@ TEST(Checkpoint, DamageIsNamed) {
   }
 }
 
-// Files that rondo has not written: one, a folder with one, a folder with an index.
+// Files that rondo has not written: a single file, a folder with one, a folder with an index.
 TEST(Checkpoint, ParametersComeFromPlainFiles) {
   const TempFolder folder;
   const Setting s = setting(3, 0);
@@ -442,7 +442,7 @@ TEST(Checkpoint, ParametersComeFromPlainFiles) {
   expect_names(inspect(folder / "nowhere").status(), {"nowhere", "No such file"});
 }
 
-// One shard of PyTorch's: a tensor of two columns, whose place in the whole is `offsets`.
+// A PyTorch shard: a tensor of two columns with offset `offsets` in the whole.
 void write_shard(const std::string& path, const std::string& tensor, uint64_t rows, const std::string& offsets) {
   Safetensors file{{{"DCP_SHARDING_INFO", "{\"" + tensor + "\": {\"saved_offsets\": " + offsets + "}}"}},
                    {{tensor, Dtype::kFloat32, {rows, 2}}}};
@@ -477,7 +477,7 @@ TEST(Checkpoint, ShardsOfPyTorchAreRowsOfATensor) {
   EXPECT_EQ(inspect(folder.path())->parameters.size(), 2u);
 }
 
-// Others may have kept the other name of tied tensors.
+// Other programs may have stored the other name of tied tensors.
 TEST(Checkpoint, ATiedTensorIsFoundUnderAnyOfItsNames) {
   const TempFolder folder;
   write_shard(folder / "shard-00001-model-00001-of-00001.safetensors", "head", 3, "[0, 0]");

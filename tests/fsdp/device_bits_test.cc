@@ -1,5 +1,5 @@
-// Engines on the host and on devices, which are played: the same bits in bfloat16, with micro-batches, clipping and an
-// optimizer of the caller's, and the same norm.
+// Engines on the host and on fake devices: the same bits in bfloat16, with micro-batches, clipping and a caller's
+// optimizer, and the same norm.
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
@@ -27,7 +27,7 @@ struct Case {
   bool frozen = false;  // a unit, and a tensor of another
 };
 
-// Gradients that follow from parameters, rank and step.
+// Gradients computed from parameters, rank and step.
 Status train(Engine& e, const Case& c, int step, int rank) {
   for (int m = 0; m < c.micro_batches; ++m) {
     const bool last = m + 1 == c.micro_batches;
@@ -72,7 +72,7 @@ Status train(Engine& e, const Case& c, int step, int rank) {
   });
 }
 
-using Results = std::vector<std::vector<double>>;  // by rank: what it owns, and norms
+using Results = std::vector<std::vector<double>>;  // by rank: its own parameters, and norms
 
 Results run(const Case& c, bool on_devices, Delays delays = {}) {
   Results results(static_cast<size_t>(c.plan.nranks));
@@ -106,7 +106,7 @@ Results run(const Case& c, bool on_devices, Delays delays = {}) {
                        const auto* values = static_cast<const float*>(from);
                        mine.insert(mine.end(), values, values + n);
                      }).ok());
-        // What a pass leaves is there for a norm before the optimizer runs.
+        // A pass's gradients are available for a norm before the optimizer runs.
         ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
         for (int u = 3; u >= 0; --u) {
           ASSERT_TRUE(e.begin(Act::kBackward, u).ok());

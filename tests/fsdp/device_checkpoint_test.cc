@@ -1,5 +1,5 @@
-// Checkpoints of engines on devices, which are played on the host: the same files as from the host, loaded here and
-// there by any number of ranks, with what they own on the device or in host memory.
+// Checkpoints of engines on fake devices: the same files as from the host, loaded on both by any number of ranks, with
+// the ranks' own parts on the device or in host memory.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
@@ -89,7 +89,7 @@ TEST(FsdpDeviceCheckpoint, FilesAreThoseOfTheHostAndLoadAnywhere) {
   }
 }
 
-// More than is read, written and sent at a time; ranks whose parameters are always here have them after loading.
+// More than one piece of reads, writes and messages. Ranks that always keep parameters have them after loading.
 TEST(FsdpDeviceCheckpoint, LongTensorsGoPieceByPiece) {
   const TempFolder folder;
   constexpr uint64_t kRows = 2'100'001;

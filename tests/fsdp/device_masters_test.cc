@@ -1,5 +1,5 @@
-// What the caller does to masters on a device, in the compute line or with offload on the host, and gathers of them: in
-// the order of the calls, however late a line is.
+// The caller's changes of masters, on a device in the compute line or with offload on the host, and gathers of them: in
+// call order, however late a line is.
 // labels: unit tsan
 // timeout: 60
 // links: host_kernels
@@ -80,7 +80,7 @@ TEST(FsdpDeviceMasters, ChangedByAnOptimizerOfTheCallers) {
   });
 }
 
-// The copies that a gather takes of the host's masters are done when parts() returns.
+// A gather's copies of the host's masters are done when parts() returns.
 TEST(FsdpDeviceMasters, OffloadedOnesMayBeChangedAfterParts) {
   on_two_ranks(Strategy::kShardOptimizer, true, {0, 20000}, [](Engine& e, Rank) {
     set_all(e.parts(), 3);
@@ -90,7 +90,7 @@ TEST(FsdpDeviceMasters, OffloadedOnesMayBeChangedAfterParts) {
   });
 }
 
-// Parameters of the last step are read before the next ones come, where nothing is released in between.
+// The last step's parameters are read before the next ones come, even if nothing is released in between.
 TEST(FsdpDeviceMasters, ReadLateAndGatheredAnew) {
   for (const bool offload : {false, true})
     on_two_ranks(Strategy::kShardOptimizer, offload, {}, [&](Engine& e, Rank) {

@@ -1,4 +1,4 @@
-// What a device, a communicator and a plan that do not belong together are told; and a device that fails.
+// Errors if device, communicator and plan do not match, and of a device that fails.
 // labels: unit
 // timeout: 60
 // links: host_kernels
@@ -62,7 +62,7 @@ TEST(FsdpDeviceMisuse, NoSuchDevice) {
   }
 }
 
-// Giving memory back to CUDA waits for the whole context: what is freed serves the next, as zeros.
+// Freeing CUDA memory waits for the whole context: freed memory is reused, zeroed.
 TEST(FsdpDeviceMisuse, FreedMemoryServesTheNext) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   {
@@ -86,7 +86,7 @@ TEST(FsdpDeviceMisuse, FreedMemoryServesTheNext) {
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
-// Whatever of the device's memory, events or pinned memory cannot be had: an error, and nothing is left behind.
+// Failed allocations of device memory, events or pinned memory are errors and leak nothing.
 TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   const TinyNet net;
@@ -102,8 +102,8 @@ TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
           for (const char* what : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuEventCreate"})
             for (const uint64_t nth : {1u, 3u, 5u}) {
               {
-                auto other = std::make_shared<PlayedDevice>(comm, Delays{});  // with memory of its own
-                auto warm = Engine::create(*plan, comm, {.device = other});   // the communicator's own
+                auto other = std::make_shared<PlayedDevice>(comm, Delays{});  // with its own memory
+                auto warm = Engine::create(*plan, comm, {.device = other});   // makes the communicator's own memory
                 ASSERT_TRUE(warm.ok()) << warm.status().to_string();
               }
               auto device = std::make_shared<PlayedDevice>(comm, Delays{});
@@ -122,7 +122,7 @@ TEST(FsdpDeviceMisuse, WhatCannotBeHadIsAnErrorAndNothingLeaks) {
   }
 }
 
-// A fault of the device reaches the caller at the next call, and the engine can be destroyed.
+// A device fault reaches the caller at the next call, and the engine can be destroyed.
 TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   const TinyNet net;
@@ -146,7 +146,7 @@ TEST(FsdpDeviceMisuse, AFaultOfTheDeviceIsReported) {
       options);
 }
 
-// A peer that does not come: what the host goes on with says so at once, what stays on the device when it is asked for.
+// A missing peer: results used by the host report it at once, results that stay on the device when they are requested.
 TEST(FsdpDeviceMisuse, AReductionThatFailsIsToldBeforeItsResultIsTrusted) {
   for (const bool offload : {false, true}) {
     EmulatedCuda cuda(FakeMachine::uniform(2));

@@ -1,5 +1,4 @@
-// Passes as they happen on devices, which are played on the host: the bits of one process, with what ranks own on the
-// device or kept in host memory.
+// Passes on fake devices: same bits as one process, with the ranks' own parts on the device or in host memory.
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
@@ -34,7 +33,7 @@ TEST_P(FsdpDevicePass, UnitsThatARankLeavesOutContributeZeros) {
   expect_same_on_devices(s, {}, 1e-6f);
 }
 
-// Rank 0 tells the others in which order it has seen them; own optimizers change what parts() says.
+// The other ranks adopt rank 0's order. A caller's optimizer changes the values of parts().
 TEST_P(FsdpDevicePass, AnOrderAdoptedAndAnOptimizerOfTheCallers) {
   Setting s;
   s.plan = {.nranks = 2, .offload = GetParam()};

@@ -1,4 +1,4 @@
-// The engine on a device that processes share, played on the host: copies and flags in streams carry the data there.
+// The engine on a fake device shared by processes: copies and flags in streams carry the data.
 // labels: mp
 // timeout: 120
 // links: host_kernels

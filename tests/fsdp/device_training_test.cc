@@ -1,5 +1,5 @@
-// The engine on devices, which are played on the host: the bits of one process, with every strategy, prefetch, number
-// of buffers and optimizer, whichever line is late; with what ranks own on the device or kept in host memory.
+// The engine on fake devices: same bits as one process, with every strategy, prefetch, number of buffers and optimizer,
+// whichever line is late, with the ranks' own parts on the device or in host memory.
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
@@ -72,7 +72,7 @@ TEST_P(FsdpDevice, EveryOptimizer) {
     }
 }
 
-// Each line in turn lags behind the other: only events keep what is computed and what is communicated in order.
+// Each line in turn lags behind the other: only events keep compute and communication in order.
 TEST_P(FsdpDevice, WhicheverLineIsLateTheBitsStay) {
   for (const Delays& delays : {Delays{2000, 0}, Delays{0, 2000}, Delays{500, 500}})
     for (const Strategy strategy : kStrategies)

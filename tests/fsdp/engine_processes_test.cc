@@ -7,7 +7,7 @@
 namespace rondo::fsdp::testing {
 namespace {
 
-// The memory of an engine is the process's own, so a child may look at its copy; what needs the others is refused.
+// An engine's memory belongs to the process, so a child may read its copy. Collective calls are refused.
 TEST(FsdpForks, TheChildIsRefusedAndTheParentTrainsOn) {
   for (const World world : {World::kProcesses, World::kTcp})
     for (const Strategy strategy : {Strategy::kShardAll, Strategy::kReplicate}) {

@@ -1,5 +1,5 @@
-// Training on the engine: the same bits as one process that adds the ranks' gradients, with every strategy; the log is
-// the plan's; misuse is named.
+// Training on the engine: same bits as one process that adds the ranks' gradients, with every strategy; the log equals
+// the plan's; misuse is reported.
 #pragma once
 
 #include "fsdp/training.h"
@@ -24,7 +24,7 @@ TEST_P(FsdpEngine, EveryStrategyTrainsAsOneProcessDoes) {
       }
 }
 
-// A ring adds in another order for each part: it must not be taken, even where it is asked for.
+// A ring adds each part in another order: it must not be used, even if requested.
 TEST_P(FsdpEngine, DeterministicMeansTheOrderOfRanks) {
   for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardAll}) {
     Setting s;
@@ -53,7 +53,7 @@ TEST_P(FsdpEngine, PrefetchAndBuffersChangeNoBit) {
         }
 }
 
-// Where gradients stay whole, a rank adds its own micro-batches before any are reduced: another order of the same sum.
+// If gradients stay whole, a rank adds its own micro-batches before the reduction: another order of the same sum.
 TEST_P(FsdpEngine, MicroBatchesAddUp) {
   for (const bool root : {false, true})
     for (const Strategy strategy :
@@ -110,7 +110,7 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
     EXPECT_EQ(e.data(0, 0), nullptr);
     fails(e.wait_gather(0), {"'layer0'", "not gathered"});
     ASSERT_TRUE(e.gather(0).ok());
-    fails(e.gather(2), {"'layer2'", "'layer0'", "not released"});  // both take turns in one buffer
+    fails(e.gather(2), {"'layer2'", "'layer0'", "not released"});  // both use one buffer in turn
     EXPECT_EQ(e.data(0, 0), nullptr);
     ASSERT_TRUE(e.wait_gather(0).ok());
     EXPECT_NE(e.data(0, 0), nullptr);
@@ -133,8 +133,7 @@ TEST_P(FsdpEngine, MisuseIsNamed) {
   });
 }
 
-// Units, their buffers from gather to release, what was computed and waited for stand in the trace, in the order of the
-// plan.
+// The trace shows units, their buffers from gather to release, compute and waits, in plan order.
 TEST_P(FsdpEngine, TracesShowUnitsBuffersAndWaits) {
   rondo::testing::TemporaryFolder folder;
   const TinyNet net;
@@ -148,7 +147,7 @@ TEST_P(FsdpEngine, TracesShowUnitsBuffersAndWaits) {
     ASSERT_TRUE(trace_start(comm, {folder.path()}).ok());
     ASSERT_TRUE(train_step(**made, net, 1, 1, comm.rank()).ok());
     ASSERT_TRUE(trace_stop(comm).ok());
-    ASSERT_TRUE(train_step(**made, net, 2, 1, comm.rank()).ok());  // not traced, no matter
+    ASSERT_TRUE(train_step(**made, net, 2, 1, comm.rank()).ok());  // not traced
     const Stats stats = (*made)->stats();
     EXPECT_EQ(stats.gathers, 2 * 7u);
     EXPECT_EQ(stats.reductions, 2 * 4u);

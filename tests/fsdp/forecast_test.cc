@@ -1,4 +1,4 @@
-// What a pass takes by reckoning: small cases by hand, and bounds that hold for every schedule.
+// Forecast times of a pass: small cases by hand, and bounds for every schedule.
 #include "rondo/fsdp/forecast.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ Plan plan_of(int layers, Options options) {
   return *plan;
 }
 
-// Two units, 10 us a forward, 20 a backward, 4 a gather and 6 a reduction. Forward: gather 0 is exposed (4), gather 1
-// hidden. Backward: unit 1 is gathered again (exposed, 4), then unit 0 beside its backward; the reduction of 0 has
-// nothing to hide behind (6).
+// Two units: 10 us forward, 20 us backward, 4 us gather, 6 us reduction. Forward: gather 0 is exposed (4), gather 1
+// hidden. Backward: unit 1 is gathered again (exposed, 4), then unit 0 during its backward. Nothing hides the reduction
+// of 0 (6).
 TEST(Forecast, OfTwoUnitsByHand) {
   const Plan plan = plan_of(2, {.nranks = 2});
   const std::vector<UnitCosts> costs(2, {.forward_us = 10, .backward_us = 20, .gather_us = 4, .reduce_us = 6});
@@ -32,7 +32,7 @@ TEST(Forecast, OfTwoUnitsByHand) {
   EXPECT_DOUBLE_EQ(f->serial_us, 88);
 }
 
-// Not below the longer of the two, not above their sum; more prefetch never takes longer where all units cost the same.
+// Not below the longer of the two, not above their sum. More prefetch never takes longer if all units cost the same.
 TEST(Forecast, StaysWithinItsBounds) {
   for (const Strategy strategy :
        {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardGradients, Strategy::kShardAll})
@@ -69,7 +69,7 @@ TEST(Forecast, CostsOfALine) {
   EXPECT_DOUBLE_EQ(hybrid[0].reduce_us, 2 + 32 * 4 * 0.5 + 2 + 2 * 64 * 0.5);
 }
 
-// The figures of the command are these.
+// The command prints these figures.
 TEST(Forecast, OfTheDocumentedModel) {
   Model m;
   m.has_root = true;

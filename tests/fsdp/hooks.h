@@ -1,4 +1,4 @@
-// Training of a TinyNet by passes as they happen, in the way of a framework's hooks.
+// Trains a TinyNet by begin and end of uses, like a framework's hooks.
 #pragma once
 
 #include "fsdp/training.h"
@@ -7,17 +7,17 @@ namespace rondo::fsdp::testing {
 
 inline float* floats(void* p) { return static_cast<float*>(p); }
 
-/// What a framework's hooks would do, in variants.
+/// Variants of a framework's hooks.
 struct Hooks {
-  bool recompute = false;        // forward again within backward
-  bool recompute_first = false;  // forward again before backward begins, as recomputation by autograd has it
-  bool overlapping = false;      // a unit's backward begins before that of the one above it has ended
-  std::vector<int> order = {};   // of layers in forward, by unit; empty: as they are
+  bool recompute = false;        // runs forward again within backward
+  bool recompute_first = false;  // runs forward again before backward begins, as autograd's recomputation does
+  bool overlapping = false;      // a unit's backward begins before the next higher one's has ended
+  std::vector<int> order = {};   // order of layers in forward, by unit; empty: model order
   bool adopt = false;
   bool own_optimizer = false;  // SGD without momentum, by parts()
-  bool dawdling = false;       // ranks take their time, each its own
-  bool detached = false;       // what a rank leaves out is left out of backward only
-  bool late_forward = false;   // the last layer's forward once more, after its backward
+  bool dawdling = false;       // ranks are delayed by random times
+  bool detached = false;       // a rank leaves units out only in backward
+  bool late_forward = false;   // repeats the last layer's forward after its backward
 };
 
 inline Status forward_of(Engine& e, const TinyNet& net, PassOn& pass, int layer, int rank, int unit,

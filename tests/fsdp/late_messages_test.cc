@@ -1,8 +1,8 @@
 // labels: unit tsan
 // timeout: 120
-// Which of the ranks is late, and with what, is left to chance: nobody computes on what has not come, nothing is
-// gathered into a buffer or written over gradients in use, and no gradients are reduced before they are computed. Each
-// of these would change the bits; ThreadSanitizer sees them besides.
+// Random ranks and messages are late: no rank computes with data that has not come, nothing is gathered into a buffer
+// or written over gradients in use, and no gradients are reduced before they are computed. Each error would change the
+// bits, and ThreadSanitizer would report it.
 #include "fsdp/hooks.h"
 #include "fsdp/training.h"
 #include "support/fault_transport.h"
@@ -10,7 +10,7 @@
 namespace rondo::fsdp::testing {
 namespace {
 
-// Every message waits for a time of its own, up to this.
+// Every message is delayed by a random time up to this.
 constexpr uint32_t kMostUs = 300;
 
 std::unique_ptr<Transport> with_late_messages(Rank rank, int nranks, std::unique_ptr<Transport> real) {

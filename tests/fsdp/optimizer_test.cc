@@ -1,4 +1,4 @@
-// Optimizers against the formulas of torch.optim in double, and the same bits however an array is cut.
+// Optimizers against the formulas of torch.optim in double, and equal bits however an array is cut.
 #include "rondo/fsdp/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ State start(size_t n) {
   for (size_t i = 0; i < n; ++i) s.p[i] = std::cos(static_cast<float>(i));
   return s;
 }
-// In pieces of so many elements.
+// In pieces of this size.
 void run(const OptimizerConfig& c, State& s, int step, size_t piece) {
   const std::vector<float> g = gradients(s.p.size(), step);
   for (size_t at = 0; at < s.p.size(); at += piece) {
@@ -34,7 +34,7 @@ void run(const OptimizerConfig& c, State& s, int step, size_t piece) {
   }
 }
 
-// One element in double, by the text of torch's documentation.
+// One element in double, by torch's documentation.
 double by_the_book(const OptimizerConfig& c, double p, int steps, size_t i) {
   double a = 0, b = 0;
   for (int t = 1; t <= steps; ++t) {

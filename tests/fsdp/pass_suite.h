@@ -1,5 +1,5 @@
-// Passes as they happen, begin and end of each use, give the same bits and the same log as the plan's list; and go on
-// where units are left out, come in another order, or fail.
+// Passes driven by begin and end of each use give the same bits and log as the plan's list. They also work if units are
+// left out, come in another order, or fail.
 #pragma once
 
 #include "fsdp/hooks.h"
@@ -34,12 +34,12 @@ TEST_P(FsdpPass, WithEveryPrefetchAndMicroBatches) {
                   .grad_buffers = buffers};
         s.micro_batches = 2;
         s.by = by_hooks({.overlapping = buffers > 1});
-        s.as_planned = buffers == 1;  // what overlaps is reduced later, after the next gather
+        s.as_planned = buffers == 1;  // overlapping reductions come later, after the next gather
         expect_same_training(GetParam(), s);
       }
 }
 
-// Nobody computes on what has not come, gathers into or writes to what is in use: whoever is late, the bits stay.
+// No rank uses data that has not come, or gathers into or writes to buffers in use: the bits stay if a rank is late.
 TEST_P(FsdpPass, RanksThatDawdleGetTheSameBits) {
   for (const int n : {2, 4})
     for (const BackwardPrefetch order : {BackwardPrefetch::kPre, BackwardPrefetch::kPost})
@@ -62,7 +62,7 @@ TEST_P(FsdpPass, RecomputationTakesNoMoreCommunication) {
   }
 }
 
-// Each rank leaves out others, and all of them one: they contribute zeros, and the log is still the plan's.
+// Ranks leave out different units, and all of them one: they contribute zeros, and the log still equals the plan's.
 TEST_P(FsdpPass, UnitsThatARankLeavesOutContributeZeros) {
   for (const Strategy strategy : kStrategies)
     for (const int micro_batches : {1, 2}) {
@@ -77,8 +77,8 @@ TEST_P(FsdpPass, UnitsThatARankLeavesOutContributeZeros) {
     }
 }
 
-// A rank that repeats a unit's forward before its backward is no further in the list than one that has another unit
-// before it.
+// A rank that repeats a unit's forward before its backward is at the same list position as one with another unit before
+// it.
 TEST_P(FsdpPass, RecomputationBesideUnitsThatARankLeavesOut) {
   for (const Strategy strategy : kStrategies)
     for (const int ahead : {0, 1}) {
@@ -92,7 +92,7 @@ TEST_P(FsdpPass, RecomputationBesideUnitsThatARankLeavesOut) {
     }
 }
 
-// Where gradients stay whole their reductions come in the list's order, whatever a rank's backward has reached.
+// If gradients stay whole, their reductions come in list order, whatever a rank's backward has reached.
 TEST_P(FsdpPass, WhatBackwardDoesNotReachContributesZeros) {
   for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer}) {
     Setting s;
@@ -104,7 +104,7 @@ TEST_P(FsdpPass, WhatBackwardDoesNotReachContributesZeros) {
   }
 }
 
-// Forward after a unit's backward gathers it once more; the next step must not find those parameters.
+// A forward after a unit's backward gathers it again. The next step must not find those parameters.
 TEST_P(FsdpPass, NothingStaysThatTheNextStepMakesStale) {
   for (const Strategy strategy : kStrategies)
     for (const bool root : {false, true}) {
@@ -117,7 +117,7 @@ TEST_P(FsdpPass, NothingStaysThatTheNextStepMakesStale) {
     }
 }
 
-// A unit in the middle of the model around the ones after it.
+// A unit in the middle of the model encloses the later ones.
 TEST_P(FsdpPass, AUnitAroundOthersStaysUntilItsBackward) {
   for (const Strategy strategy : kStrategies)
     spawn(GetParam(), 2, [&](Communicator& comm) {
@@ -166,8 +166,7 @@ TEST_P(FsdpPass, AUnitAroundOthersStaysUntilItsBackward) {
     });
 }
 
-// Layers stand in the plan in another order than they are used in. Once adopted, that order needs no gather more than
-// the plan's.
+// Layers have another order in the plan than in use. Once adopted, that order needs no more gathers than the plan's.
 TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
   for (const bool adopt : {false, true}) {
     TinyNet net{.layers = 4, .root = false};
@@ -207,7 +206,7 @@ TEST_P(FsdpPass, AnotherOrderIsServedAndAdopted) {
   }
 }
 
-// One step from the same start, by the engine's optimizer and by the caller's: the same parameters, lr * clip away.
+// One step from the same start, by the engine's optimizer and by the caller's: the same parameters up to lr * clip.
 TEST_P(FsdpPass, ClippingAndAnOptimizerOfTheCallers) {
   for (const int shard_ranks : {0, 2})
     spawn(GetParam(), 4, [&](Communicator& comm) {
@@ -283,7 +282,7 @@ TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
         PassOn pass(e, net, 1);
         ASSERT_TRUE(e.begin(Act::kForward, 0).ok());
         for (int l = 0; l < net.layers; ++l) ASSERT_TRUE(forward_of(e, net, pass, l, comm.rank(), l + 1).ok());
-        ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 1).ok());  // once more: on the spot, and given back
+        ASSERT_TRUE(forward_of(e, net, pass, 0, comm.rank(), 1).ok());  // again: at once, and then released
         EXPECT_TRUE(e.is_here(0));
         ASSERT_TRUE(e.end(Act::kForward, 0).ok());
         EXPECT_EQ(e.begin(Act::kBackward, 1).code(), StatusCode::kInvalidArgument);
@@ -295,7 +294,7 @@ TEST_P(FsdpPass, ForwardOnlyLeavesNothingBehind) {
     });
 }
 
-// In the middle of forward and of backward; afterwards it trains as if nothing had been.
+// During forward and during backward. Afterwards it trains as usual.
 TEST_P(FsdpPass, ACancelledPassLeavesTheEngineUsable) {
   for (const Strategy strategy : kStrategies) {
     Setting s;
@@ -354,7 +353,7 @@ TEST_P(FsdpPass, MisuseIsNamed) {
     ASSERT_TRUE(e.cancel_pass().ok());
     ASSERT_TRUE(e.begin_pass(PassKind::kTrain).ok());
     ASSERT_TRUE(e.end_pass().ok());
-    fails(e.begin_pass(PassKind::kTrain), {"step", "kAccumulate"});  // its gradients would be lost, or counted twice
+    fails(e.begin_pass(PassKind::kTrain), {"step", "kAccumulate"});  // its gradients would be lost or counted twice
     fails(e.begin_pass(PassKind::kForwardOnly), {"step"});
     ASSERT_TRUE(e.step().ok());
     int calls = 0;
@@ -370,7 +369,7 @@ TEST_P(FsdpPass, MisuseIsNamed) {
   });
 }
 
-// Without a forward the list cannot know what comes: units that it has reduced as unused must not be lost in silence.
+// Without a forward the list cannot predict uses: units that it reduced as unused must not be lost silently.
 TEST_P(FsdpPass, BackwardAfterItsReductionIsNamed) {
   for (const bool own : {false, true})
     spawn(GetParam(), 2, [own](Communicator& comm) {
@@ -397,7 +396,7 @@ TEST_P(FsdpPass, BackwardAfterItsReductionIsNamed) {
     });
 }
 
-// What is reduced lies where it was computed: another micro-batch would write over it.
+// Reduced sums are where the gradients were computed: another micro-batch would overwrite them.
 TEST_P(FsdpPass, ASecondReductionOfWholeGradientsIsRefused) {
   spawn(GetParam(), 2, [](Communicator& comm) {
     const TinyNet net{.layers = 1, .root = false};

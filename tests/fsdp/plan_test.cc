@@ -1,4 +1,4 @@
-// Plans: layout, buffers, the order of a step, memory and traffic; and the arithmetic by which they are discussed.
+// Plans: layout, buffers, the order of a step, memory and traffic, and the arithmetic of the documentation.
 #include "rondo/fsdp/plan.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Arithmetic, OfTheExamples) {
   EXPECT_EQ(uint64_t{64000} * 5120 * 4 / (1 << 20), 1250u);
 }
 
-// The same of a plan: 10 blocks of 1.6 G parameters on 8 ranks.
+// The same for a plan: 10 blocks of 1.6 G parameters on 8 ranks.
 TEST(Arithmetic, OfAPlanOfTheExample) {
   Model m;
   for (int i = 0; i < 10; ++i) m.units.push_back({"block" + std::to_string(i), {{"w", {1'600'000, 1000}}}});
@@ -134,7 +134,7 @@ TEST(Layout, MistakesAreNamed) {
   fails(layers(1), {.param_dtype = Dtype::kInt8}, {"int8"});
 }
 
-// Three collectives a unit and step; the root's parameters stay, so it has two.
+// Three collectives per unit and step. The root's parameters stay, so it has two.
 TEST(Step, HasTheCollectivesThatItShould) {
   for (const int n : {1, 2, 5, 12}) {
     for (const bool root : {false, true}) {
@@ -189,7 +189,7 @@ TEST(Step, IsSafeWithEveryOption) {
   EXPECT_GT(plans, 7000);
 }
 
-// The last unit is kept only where it comes first in backward; an order may leave out units, and name others.
+// The last unit is kept only if it is first in backward. An order may leave out units and name unknown ones.
 TEST(Step, IsSafeInEveryOrder) {
   for (const bool keep : {false, true})
     for (const Order& order : {Order{{0, 1, 2, 3}, {1, 3, 2, 0}}, Order{{3, 1, 2, 0}, {0, 2, 1, 3}}, Order{{2}, {2}},
@@ -204,7 +204,7 @@ TEST(Step, IsSafeInEveryOrder) {
       }
 }
 
-// Where prefetch may look ahead, the next gather is issued before the unit computes; else after it.
+// If prefetch is on, the next gather is issued before the unit computes, else after it.
 TEST(Step, PrefetchIssuesTheNextGatherInTime) {
   auto position = [](const std::vector<Action>& a, Action what, size_t from = 0) {
     return static_cast<size_t>(std::find(a.begin() + static_cast<ptrdiff_t>(from), a.end(), what) - a.begin());
@@ -224,7 +224,7 @@ TEST(Step, PrefetchIssuesTheNextGatherInTime) {
   EXPECT_GT(position(none, {Act::kGather, 1}), position(none, {Act::kRelease, 0}));
 }
 
-// Every order that shared buffers need: a list that breaks it is found.
+// Lists that break an order required by shared buffers are detected.
 TEST(Check, FindsWhatIsUnsafe) {
   const Plan plan = built(layers(4), {.nranks = 2});
   const auto good = plan.step();
@@ -256,7 +256,7 @@ TEST(Memory, ShardsShrinkWithRanksAndBuffersDoNot) {
   EXPECT_EQ(one.optimizer, 6u * 9600 * 8);
 }
 
-// What ranks own is the host's; whole parameters and gradients, and what is on its way, stay on the device.
+// The ranks' own parts are in host memory. Whole parameters and gradients, and data in transfer, stay on the device.
 TEST(Memory, OffloadMovesWhatRanksOwn) {
   for (const Strategy strategy : {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kShardAll})
     for (const bool narrow : {false, true}) {

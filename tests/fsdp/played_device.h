@@ -1,5 +1,5 @@
-// Ranks on devices that are played on the host, whose lines take their time: what is not ordered by an event comes in
-// the wrong order sooner or later. Needs "// links: host_kernels".
+// Ranks on fake devices whose lines are slow: missing events show as wrong orders sooner or later. Needs "// links:
+// host_kernels".
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@
 
 namespace rondo::fsdp::testing {
 
-/// How long a line sleeps before what is issued next, at most.
+/// Maximum sleep of a line before the next operation.
 struct Delays {
   int compute_us = 0, communication_us = 0;
 };
 
-/// A CUDA device with a compute stream of its own.
+/// A CUDA device with its own compute stream.
 class PlayedDevice final : public Device {
  public:
   PlayedDevice(Communicator& comm, Delays delays) : delays_(delays), random_(static_cast<uint32_t>(comm.rank())) {
@@ -81,7 +81,7 @@ class PlayedDevice final : public Device {
   std::shared_ptr<Device> device_;
 };
 
-/// Trains on as many played devices as there are ranks, and leaves nothing there.
+/// Trains on one fake device per rank, and leaves nothing there.
 inline void expect_same_on_devices(Setting s, Delays delays = {}, float tolerance = 0) {
   rondo::testing::FakeMachine machine = rondo::testing::FakeMachine::uniform(s.plan.nranks);
   rondo::testing::EmulatedCuda cuda(machine);

@@ -1,6 +1,6 @@
 // labels: unit
 // timeout: 120
-// What mixed precision loses, against sums in fp64 of the same inputs: bfloat16 on the wire, added in float.
+// The error of mixed precision compared with fp64 sums of the same inputs: bfloat16 on the wire, added in float.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ uint16_t to_bfloat16(float f) {  // to the nearest, ties to even
 }
 float from_bfloat16(uint16_t b) { return std::bit_cast<float>(static_cast<uint32_t>(b) << 16); }
 
-// One unit of gradients that each rank computes in bfloat16; the owners' means against the fp64 sum of what was put in.
+// One unit of gradients that each rank computes in bfloat16: the owners' means against the fp64 sum of the inputs.
 void check_reduction(int n, bool deterministic) {
   constexpr uint64_t kElems = 4001;
   spawn(World::kThreads, n, [&](Communicator& comm) {
@@ -77,7 +77,7 @@ TEST(Precision, GradientsInBfloat16AreAddedInFloat) {
     for (const bool deterministic : {false, true}) check_reduction(n, deterministic);
 }
 
-// bfloat16 in and out: the fp64 sum rounded once, in 99 of 100 elements, and never off by more than one place.
+// bfloat16 in and out: the fp64 sum rounded once for 99 of 100 elements, and never off by more than one place.
 TEST(Precision, Bfloat16OutIsRoundedOnce) {
   constexpr uint64_t kElems = 20000;
   for (const int n : {2, 3, 4, 8})

@@ -1,4 +1,4 @@
-// Headers of safetensors files: what is written is read again; whatever else stands there is named.
+// Headers of safetensors files: round trips, and errors for other contents.
 #include "fsdp/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ TEST(Safetensors, DefectsAreNamed) {
   }
 }
 
-// A length that the file could have, and no reader should take.
+// A length that fits the file but must be refused.
 TEST(Safetensors, HeadersAreBounded) {
   std::string start;
   for (int i = 0; i < 8; ++i) start += static_cast<char>((kMostHeaderBytes + 8) >> (8 * i) & 0xFF);

@@ -1,5 +1,5 @@
-// A network small enough to be written by hand: layers h' = tanh(W h + b), and a head y = v h as the root, if there is
-// one; the loss is the mean of squared errors. Forward and backward of a unit take parameters from wherever they are.
+// A network small enough to write by hand: layers h' = tanh(W h + b), and a head y = v h as the optional root. The loss
+// is the mean of squared errors. Forward and backward of a unit take parameters from any address.
 #pragma once
 
 #include <cmath>
@@ -61,7 +61,7 @@ class Pass {
 
   void skip_layer(int layer) { h_[static_cast<size_t>(layer) + 1] = h_[static_cast<size_t>(layer)]; }
 
-  /// Before the last layer's backward. v: the head's parameters; nullptr without a root.
+  /// Call before the last layer's backward. v: the head's parameters; nullptr without a root.
   void start_backward(const float* v) {
     const auto& h = h_.back();
     head_grad_.assign(static_cast<size_t>(net_.dim), 0.0f);

@@ -1,4 +1,4 @@
-// Training of a TinyNet on the engine, and what one process makes of the same data.
+// Trains a TinyNet on the engine and compares it with one process on the same data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ inline uint64_t seed_of(const std::string& name) {
   return h;
 }
 
-using States = std::map<std::string, std::vector<std::vector<float>>>;  // two of the optimizer, likewise
+using States = std::map<std::string, std::vector<std::vector<float>>>;  // two optimizer states, by the same key
 
-/// The first values of all parameters, and zeros.
+/// First values of all parameters, and zeros.
 inline void make_start(const TinyNet& net, Parameters* params, States* states) {
   for (const Unit& u : net.model().units)
     for (const Tensor& t : u.tensors) {
@@ -45,7 +45,7 @@ inline void make_start(const TinyNet& net, Parameters* params, States* states) {
     }
 }
 
-/// What one process makes of the same data: gradients of every rank's micro-batches, added in their order.
+/// Training in one process: gradients of every rank's micro-batches, added in order.
 inline Parameters train_alone(const TinyNet& net, const OptimizerConfig& optimizer, int nranks, int micro_batches,
                               int steps) {
   Parameters params;
@@ -93,23 +93,23 @@ inline Parameters train_alone(const TinyNet& net, const OptimizerConfig& optimiz
   return params;
 }
 
-/// Runs one pass of one rank: what train_step does with the plan's list, or another way.
+/// Runs one pass of one rank: train_step with the plan's list, or a variant.
 using Step = std::function<Status(Engine& engine, const TinyNet& net, int step, int micro_batches, int rank)>;
 
 struct Setting {
   TinyNet net;
   Options plan;
-  // Adam would hide the last bits of gradients: it divides by them.
+  // Adam would hide the last bits of gradients, because it divides by them.
   OptimizerConfig optimizer = {.rule = Rule::kSgd, .lr = 1, .momentum = 0.9f};
   int micro_batches = 1, steps = 3;
-  std::string communicator = {};  // settings of it
-  Step by = {};                   // train_step, unless set
+  std::string communicator = {};  // its settings
+  Step by = {};                   // default: train_step
   float clip_norm = 0;
   bool as_planned = true;  // the log equals the plan's
   rondo::Memory memory = rondo::Memory::kHost;
-  /// A rank's device, where it is not the host.
+  /// A rank's device, if it is not the host.
   std::function<std::shared_ptr<Device>(Communicator& comm)> device = {};
-  rondo::TransportDecorator decorate = {};  // of every rank's transport; threads
+  rondo::TransportDecorator decorate = {};  // for every rank's transport; threads
 };
 
 inline void fill(Engine& engine) {
@@ -122,12 +122,12 @@ inline void fill(Engine& engine) {
   EXPECT_TRUE(s.ok()) << s.to_string();
 }
 
-/// Lets others run, for a while that differs from call to call.
+/// Yields for a random time.
 inline void dawdle(std::mt19937& random) {
   for (uint32_t n = random() % 64; n > 0; --n) std::this_thread::yield();
 }
 
-/// Runs it where the engine's rank computes: at once, or in the compute line of a device that is played on the host.
+/// Runs work where the engine's rank computes: at once, or in the compute line of a fake device.
 inline void compute(Engine& engine, std::function<void()> work) {
   if (engine.device().memory() == rondo::Memory::kHost) return work();
   const auto run = [](void* boxed) {
@@ -139,13 +139,13 @@ inline void compute(Engine& engine, std::function<void()> work) {
   EXPECT_EQ(cuda::driver()->launch_host_function(stream, run, boxed.release()), cuda::kSuccess);
 }
 
-/// Runs it where what the rank owns is changed.
+/// Runs work where the rank's own parts are changed.
 inline void change_parts(Engine& engine, std::function<void()> work) {
   if (engine.keeper().memory() == rondo::Memory::kHost) work();
   else compute(engine, std::move(work));
 }
 
-/// A Pass whose parts run as compute() says.
+/// A Pass whose parts run by compute().
 class PassOn {
  public:
   PassOn(Engine& engine, const TinyNet& net, uint64_t data)
@@ -189,7 +189,7 @@ inline Status train_step(Engine& engine, const TinyNet& net, int step, int micro
   return {};
 }
 
-/// Trains and compares what each rank owns with what one process has: bit for bit, or within `tolerance`.
+/// Trains and compares each rank's own parts with a single process: bit for bit, or within `tolerance`.
 inline void expect_same_training(World world, const Setting& s, float tolerance = 0) {
   const Parameters alone = train_alone(s.net, s.optimizer, s.plan.nranks, s.micro_batches, s.steps);
   rondo::testing::SpawnOptions options;
@@ -208,7 +208,7 @@ inline void expect_same_training(World world, const Setting& s, float tolerance 
                                     .device = s.device ? s.device(comm) : nullptr});
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         Engine& engine = **made;
-        const bool two_states = optimizer_states(s.optimizer) == 2;  // what the plan reckons with
+        const bool two_states = optimizer_states(s.optimizer) == 2;  // the plan's assumption
         if (two_states) {
           EXPECT_EQ(engine.owned_bytes(), plan->memory(comm.rank()).total());
         }

@@ -1,5 +1,5 @@
-// What a launch of the interpreter may hold beside one call: all dtypes and ops, mixed types, several calls in a unit,
-// units side by side, launches one after the other, traces.
+// Contents of an interpreter launch besides a single call: all dtypes and ops, mixed types, several calls in a unit,
+// concurrent units, successive launches, traces.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 600
@@ -51,7 +51,7 @@ TEST(Calls, EveryDtypeAndOp) {
         }
 }
 
-// The scale of a pre-multiplied sum may stand in device memory, as an element of the input's type.
+// The scale of a pre-multiplied sum may be in device memory, as an element of the input's type.
 TEST(Calls, ScaleInDeviceMemory) {
   const int nranks = 2;
   const Dtype dtypes[] = {Dtype::kFloat16, Dtype::kFloat32, Dtype::kInt32};
@@ -76,7 +76,7 @@ TEST(Calls, ScaleInDeviceMemory) {
   }
 }
 
-// Calls of one unit share connections, and a later one has other lanes: state goes from block to block.
+// Calls of one unit share connections, and a later call has other lanes: state moves from block to block.
 TEST(Calls, SeveralInAUnit) {
   for (const int nranks : {2, 3, 4}) {
     const Dtype dtypes[] = {Dtype::kFloat32};
@@ -102,7 +102,7 @@ TEST(Calls, SeveralInAUnit) {
   }
 }
 
-// Units of communicators of their own, more than the kernel's argument holds.
+// Units of different communicators, more than the kernel's argument holds.
 TEST(Calls, UnitsSideBySide) {
   const int nranks = 2;
   const Dtype dtypes[] = {Dtype::kFloat32};
@@ -127,7 +127,7 @@ TEST(Calls, UnitsSideBySide) {
   }
 }
 
-// Bits of mixed types and of sums that round are those of the host's executor: same schedule, same order of addition.
+// Bits of mixed types and of sums that round equal the host executor's: same schedule, same order of addition.
 class AgainstHost {
  public:
   AgainstHost(int nranks, const TypeRow& row, Op op, const Algorithm& a, uint64_t count)
@@ -142,7 +142,7 @@ class AgainstHost {
       device_.emplace_back(out_elems_ * 8 + 64);
     }
   }
-  /// False when the host refuses the algorithm for this row.
+  /// Returns false if the host refuses the algorithm for this row.
   bool run_host(std::vector<std::unique_ptr<Communicator>>& comms) {
     std::vector<Status> statuses(comms.size());
     std::vector<std::thread> threads;
@@ -244,8 +244,8 @@ TEST(Calls, BitsOfTheHost) {
   EXPECT_GT(compared, 100u);
 }
 
-// Ranks in other processes see a buffer at other addresses. Here "ours" is a copy with other bytes, so that it is seen
-// which one was read.
+// Ranks in other processes see a buffer at other addresses. Here "ours" is a copy with different bytes, which shows the
+// one that was read.
 TEST(Calls, PeersMemoryAtOtherAddresses) {
   const int nranks = 2;
   const Dtype dtypes[] = {Dtype::kFloat32};

@@ -1,5 +1,5 @@
 // Communicators of device memory beyond conformance: streams, groups, graphs, several communicators, messages between
-// two ranks, parts of different lengths, scales in device memory; and what goes wrong. Emulated devices; ranks are threads.
+// two ranks, variable counts, scales in device memory, and failures. Emulated devices; ranks are threads.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-// Runs on both engines; `fn` gets the communicator with its context current.
+// Runs on both engines. `fn` gets the communicator with its context current.
 template <class Fn>
 void on_devices(int devices, int nranks, Fn fn) {
   for (const char* engine : {"interpreter", "stream"}) {
@@ -37,13 +37,13 @@ void on_devices(int devices, int nranks, Fn fn) {
   }
 }
 
-// Calls of one communicator run in the order of their issue, whatever their streams.
+// Calls of one communicator run in the order of issue, whatever their streams.
 TEST(DeviceCallsTest, CallsOnSeveralStreamsAreChained) {
   on_devices(1, 3, [](Communicator& comm) -> Status {
     Floats a(comm, 1000);
     a.set_simple(comm.rank());
     Stream streams[3];
-    for (int i = 0; i < 3; ++i) {  // each sums what the one before has left
+    for (int i = 0; i < 3; ++i) {  // each sums the previous result
       const CallOptions options = streams[i].options();
       RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &options));
     }
@@ -53,7 +53,7 @@ TEST(DeviceCallsTest, CallsOnSeveralStreamsAreChained) {
   });
 }
 
-// What stands in the caller's stream before a call is done before it, what stands behind it comes after.
+// Earlier work of the caller's stream is done before the call, later work comes after it.
 TEST(DeviceCallsTest, CallsAreOrderedWithTheirStream) {
   on_devices(2, 2, [](Communicator& comm) -> Status {
     Floats a(comm, 5000), b(comm, 5000);
@@ -99,7 +99,7 @@ TEST(DeviceCallsTest, AGroupOfCallsAndMessagesOnTwoCommunicators) {
   });
 }
 
-// What a kernel has inlined runs by it when that is asked for, beside calls that the interpreter runs, also in a group.
+// Inlined kernels run if requested, next to interpreted calls, also in a group.
 TEST(DeviceCallsTest, InlinedTexts) {
   for (const bool inlines : {false, true}) {
     EmulatedCuda cuda(FakeMachine::uniform(2));
@@ -186,7 +186,7 @@ TEST(DeviceCallsTest, MessagesOfAllSizesBetweenAllRanks) {
         out.back().set(std::vector<float>(size, static_cast<float>(100 * comm.rank() + p)));
       }
       group_start();
-      for (Rank p = 0; p < n; ++p) {  // to itself too, twice: messages of a pair keep their order
+      for (Rank p = 0; p < n; ++p) {  // also to itself, and twice: messages of a pair keep their order
         for (int twice = 0; twice < 2; ++twice) {
           RONDO_TRY(comm.send(out[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
           RONDO_TRY(comm.recv(in[static_cast<size_t>(p)].data(), size, Dtype::kFloat32, p, &options));
@@ -256,7 +256,7 @@ TEST(DeviceCallsTest, ScalesInDeviceMemory) {
   });
 }
 
-// A captured call replays with the same values every time, among calls that are not captured.
+// A captured call replays with the same values every time, among other calls.
 TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
   for (const char* engine : {"interpreter", "stream"}) {
     SCOPED_TRACE(engine);
@@ -285,7 +285,7 @@ TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
           EXPECT_TRUE(c.holds_simple_sum(2));
           for (int round = 0; round < 20; ++round) {
             EXPECT_EQ(cuda.fake().launch_graph(graph, stream.get()), 0);
-            if (round % 3 == 0) {  // on a stream of its own: in order all the same
+            if (round % 3 == 0) {  // on another stream: still in order
               RONDO_TRY(comm.all_reduce(b.data(), b.data(), b.size(), Dtype::kFloat32, Op::kSum, &elsewhere));
               side.wait();
               EXPECT_TRUE(b.holds_simple_sum(2, 2)) << round;
@@ -303,8 +303,8 @@ TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
   }
 }
 
-// Two communicators whose calls come in one order on both ranks, on two streams, and a device that holds one launch at a
-// time. Rank 0's first call is held up in its stream: its second one must not take the device meanwhile.
+// Two communicators whose calls have one order on both ranks, on two streams, and a device that holds one launch at a
+// time. Rank 0's first call is delayed in its stream: its second call must not take the device meanwhile.
 TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
   FakeMachine machine = FakeMachine::uniform(2);
   for (FakeDevice& d : machine.devices) d.multiprocessors = 6;
@@ -318,11 +318,11 @@ TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
       [&](Communicator& first) -> Status {
         use_device(first);
         RONDO_TRY_ASSIGN(auto second, first.split(0, first.rank()));
-        constexpr size_t kCount = 200'000;  // both lanes of two channels at least
+        constexpr size_t kCount = 200'000;  // at least both lanes of two channels
         Floats a(first, kCount), b(first, kCount);
         Stream x, y;
         const CallOptions on_x = x.options(), on_y = y.options();
-        for (int warm = 0; warm < 2; ++warm) {  // connections are made
+        for (int warm = 0; warm < 2; ++warm) {  // makes connections
           RONDO_TRY(first.all_reduce(a.data(), a.data(), kCount, Dtype::kFloat32, Op::kMax, &on_x));
           RONDO_TRY(second->all_reduce(b.data(), b.data(), kCount, Dtype::kFloat32, Op::kMax, &on_x));
           x.wait();
@@ -351,7 +351,7 @@ TEST(DeviceCallsTest, CommunicatorsInOneOrderDoNotBlockEachOther) {
       options);
 }
 
-// --- what goes wrong
+// --- failures
 
 TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
   on_devices(1, 2, [](Communicator& comm) -> Status {
@@ -364,7 +364,7 @@ TEST(DeviceCallsTest, HostMemoryIsRefusedByName) {
     a.set_simple(comm.rank());
     Stream stream;
     const CallOptions options = stream.options();
-    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 10, Dtype::kFloat32, Op::kSum, &options));  // nothing is broken
+    RONDO_TRY(comm.all_reduce(a.data(), a.data(), 10, Dtype::kFloat32, Op::kSum, &options));  // it still works
     stream.wait();
     EXPECT_TRUE(a.holds_simple_sum(2));
     return comm.error();
@@ -400,7 +400,7 @@ TEST(DeviceCallsTest, ADeadlineNamesWhoIsMissing) {
     CallOptions options = stream.options();
     RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &options));
     stream.wait();
-    if (comm.rank() == 1) {  // never calls the second
+    if (comm.rank() == 1) {  // never makes the second call
       while (comm.error().ok()) std::this_thread::yield();
       EXPECT_EQ(comm.error().code(), StatusCode::kAborted);
       return {};
@@ -414,7 +414,7 @@ TEST(DeviceCallsTest, ADeadlineNamesWhoIsMissing) {
   });
 }
 
-// Two ranks that call different things hear so, on the device itself.
+// Two ranks with different calls get an error from the device itself.
 TEST(DeviceCallsTest, RanksThatDisagreeHearSo) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   SpawnOptions spawn_options;

@@ -1,4 +1,4 @@
-// Regions that processes agree on: who opens what, what goes from buffer to buffer, what does not, and how it ends.
+// Regions that processes agree on: which memory is opened, which calls are direct, and how regions end.
 // labels: mp
 // timeout: 300
 // links: host_kernels
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kOpen = "cuIpcOpenMemHandle_v2";
 
-// fn(communicator of devices, fake driver of this process): each rank's process plays a device of its own.
+// fn(communicator of devices, fake driver of this process): each rank's process has its own fake device.
 template <class Fn>
 void on_devices(int nranks, Fn fn, SpawnOptions options = {}, double init_deadline_s = 0) {
   WatchedCuda cuda(nranks);
@@ -39,7 +39,7 @@ void on_devices(int nranks, Fn fn, SpawnOptions options = {}, double init_deadli
       options);
 }
 
-// One all-reduce on this memory, exact, by the algorithm of that name.
+// One exact all-reduce on this memory, by the algorithm of that name.
 Status sum(Communicator& comm, float* data, size_t count = 1009) {
   RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
   std::vector<float> mine(count), expected(count), found(count);
@@ -58,7 +58,7 @@ Status sum(Communicator& comm, float* data, size_t count = 1009) {
   EXPECT_EQ(found, expected);
   return {};
 }
-// The same, and which way it went: `nowhere` for this rank, `fell_back` for all.
+// The same, and checks its way: `nowhere` for this rank, `fell_back` for all.
 void expect_way(Communicator& comm, float* data, bool nowhere, bool fell_back, const char* where) {
   SCOPED_TRACE(where);
   watched.clear();
@@ -83,7 +83,7 @@ TEST(DeviceDirectProcessesTest, AllocatedMemory) {
   }
 }
 
-// Registered memory of the caller's, from the middle of an allocation, other bytes on each rank.
+// The caller's memory, registered from the middle of an allocation, with a different offset on each rank.
 TEST(DeviceDirectProcessesTest, RegisteredMemory) {
   for (const int nranks : {2, 4}) {
     const DataTables tables = direct_tables(nranks);
@@ -111,7 +111,7 @@ TEST(DeviceDirectProcessesTest, RegisteredMemory) {
   }
 }
 
-// Input registered, output not; on one rank, or nothing of it at all: all cases go the other way, exact.
+// Input registered, output not, on one rank; or nothing at all. All cases take the fallback and are exact.
 TEST(DeviceDirectProcessesTest, PartsThatAreNotRegistered) {
   for (const int nranks : {2, 3}) {
     const DataTables tables = direct_tables(nranks);
@@ -133,9 +133,9 @@ TEST(DeviceDirectProcessesTest, PartsThatAreNotRegistered) {
   }
 }
 
-// Memory that was freed while it was registered, and allocated again where it was, is other memory.
+// Memory that was freed while registered, and allocated again at the same address, is other memory.
 TEST(DeviceDirectProcessesTest, MemoryAllocatedAnewAtTheSameAddress) {
-  constexpr uint64_t kBytes = 3 << 20;  // a block of its own, whose address comes back
+  constexpr uint64_t kBytes = 3 << 20;  // a separate block whose address is reused
   on_devices(3, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(auto memory, cuda::DeviceMemory::make(kBytes));
     float* const data = memory.as<float>();
@@ -158,7 +158,7 @@ TEST(DeviceDirectProcessesTest, MemoryAllocatedAnewAtTheSameAddress) {
   });
 }
 
-// Closing a handle waits for the device, here for a while on rank 1: rank 0 may not go on, and free its memory, before.
+// Closing a handle waits for the device, here for a while on rank 1. Rank 0 must not go on and free its memory earlier.
 TEST(DeviceDirectProcessesTest, NobodyHasItMappedWhenDeregisterReturns) {
   Shared<SharedCounter> busy;
   on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
@@ -181,7 +181,7 @@ TEST(DeviceDirectProcessesTest, NobodyHasItMappedWhenDeregisterReturns) {
   });
 }
 
-// A call that has not run yet uses its region: the number may not be given away meanwhile.
+// A call that has not run yet uses its region, so its number must not be reused meanwhile.
 TEST(DeviceDirectProcessesTest, DeregisteringWaitsForCallsUnderWay) {
   on_devices(2, [&](Communicator& comm, FakeCuda&) -> Status {
     RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(8192));
@@ -230,7 +230,7 @@ TEST(DeviceDirectProcessesTest, TwoCommunicatorsShareAnAllocation) {
   });
 }
 
-// Regions come and go while calls are under way; numbers are used again.
+// Regions come and go while calls run. Numbers are reused.
 TEST(DeviceDirectProcessesTest, RegionsComeAndGo) {
   on_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
     RONDO_TRY_ASSIGN(const auto stream, cuda::OwnedStream::make());
@@ -283,7 +283,7 @@ TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
     EXPECT_EQ(fake.leaks().find("mapping of 8192"), std::string::npos) << fake.leaks();
     EXPECT_FALSE(comm.impl().device()->transport().may_be_direct());
 
-    // Nothing of that has broken anything.
+    // Everything still works.
     RONDO_TRY(comm.register_memory(memory.as(), 8192));
     RONDO_TRY_ASSIGN(void* const allocated, comm.alloc(8192));
     expect_way(comm, memory.as<float>(), false, false, "registered");
@@ -313,14 +313,14 @@ TEST(DeviceDirectProcessesTest, ManyRegions) {
   });
 }
 
-// A rank that does not come, and one that dies, end the others' calls.
+// A missing rank and a dead one end the others' calls.
 TEST(DeviceDirectProcessesTest, ARankThatDoesNotRegister) {
   Shared<SharedCounter> ended;
   on_devices(
       2,
       [&](Communicator& comm, FakeCuda&) -> Status {
         RONDO_TRY_ASSIGN(const auto memory, cuda::DeviceMemory::make(64));
-        if (comm.rank() == 1) {  // lives, and does not come, until the other has given up
+        if (comm.rank() == 1) {  // lives but does not come until the other has given up
           EXPECT_TRUE(ended->wait_at_least(1, 30));
           return {};
         }

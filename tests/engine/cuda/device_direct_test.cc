@@ -1,5 +1,5 @@
-// Calls from buffer to buffer among threads on several devices: any memory of cuMemAlloc is reached as it stands, and
-// what is not goes through staging memory, on all ranks.
+// Direct calls among threads on several devices: any memory of cuMemAlloc is accessed directly, other memory goes
+// through staging memory on all ranks.
 // labels: unit tsan
 // timeout: 240
 // links: host_kernels
@@ -10,7 +10,7 @@
 namespace rondo::testing {
 namespace {
 
-// Ring, which has three lanes, is what all-reduce falls back to.
+// All-reduce falls back to ring, which has three lanes.
 Config config_of(const std::string& settings) { return device_config("device_channels = 2\n" + settings); }
 
 template <class Fn>
@@ -29,7 +29,7 @@ void on_devices(int nranks, Fn fn, const std::string& settings = "algo = ring") 
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
-// Of all calls with elements, on all ranks.
+// Number of calls with elements, on all ranks.
 int num_calls(int nranks) {
   int n = 0;
   for (const Case& c : direct_cases(nranks)) n += c.count_elems != 0 ? nranks : 0;
@@ -64,8 +64,8 @@ TEST(DeviceDirectTest, OneRanksMemoryThatCannotBeSharedSendsAllTheOtherWay) {
   }
 }
 
-// The same call again and again, on memory that can be reached and on such that cannot, on changing ranks; two
-// communicators of the same ranks at once.
+// The same call repeated on reachable and unreachable memory, on changing ranks, with two communicators of the same
+// ranks at once.
 TEST(DeviceDirectTest, TwoCommunicatorsAndChangingBuffers) {
   constexpr int kRanks = 3;
   constexpr size_t kCount = 3001;
@@ -103,7 +103,7 @@ TEST(DeviceDirectTest, TwoCommunicatorsAndChangingBuffers) {
   EXPECT_GT(watched.nowhere, 0);
 }
 
-// Where a buffer lies is looked up when a call is captured; its replays go the same way.
+// A buffer's region is looked up when a call is captured. Its replays take the same way.
 TEST(DeviceDirectTest, CapturedCalls) {
   constexpr size_t kCount = 2000;
   on_devices(2, [&](Communicator& comm, FakeCuda& fake) -> Status {
@@ -161,7 +161,7 @@ TEST(DeviceDirectTest, CanBeTurnedOff) {
       [](Communicator& comm, FakeCuda&) -> Status {
         RONDO_TRY_ASSIGN(void* const memory, comm.alloc(4096));
         RONDO_TRY_ASSIGN(const auto own, cuda::DeviceMemory::make(100));
-        EXPECT_TRUE(is_ok(comm.register_memory(own.as(), 100)));  // noted, no more
+        EXPECT_TRUE(is_ok(comm.register_memory(own.as(), 100)));  // only noted
         EXPECT_TRUE(is_ok(comm.deregister_memory(own.as())));
         EXPECT_TRUE(fails_with(comm.register_memory(memory, 100), StatusCode::kInvalidArgument, {"made by alloc"}));
         CallOptions options;
@@ -177,7 +177,7 @@ TEST(DeviceDirectTest, CanBeTurnedOff) {
   EXPECT_EQ(watched.chose, 0);
 }
 
-// Nothing is exchanged among threads: one of them may register alone.
+// Threads exchange nothing: one of them may register alone.
 TEST(DeviceDirectTest, ThreadsRegisterForThemselves) {
   on_devices(2, [](Communicator& comm, FakeCuda& fake) -> Status {
     if (comm.rank() == 1) return {};

@@ -1,4 +1,4 @@
-// Arrays and streams of tests of communicators of device memory.
+// Arrays and streams for tests of communicators of device memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ struct Stream {
   cuda::OwnedStream owned;
 };
 
-// The device's context, current in this thread; the caller's business, as with CUDA's runtime.
+// Makes the device's context current in this thread, as callers of CUDA's runtime do.
 inline void use_device(Communicator& comm) {
   EXPECT_EQ(cuda::driver()->context_set_current(comm.impl().device()->transport().context()), 0);
 }

@@ -1,5 +1,5 @@
-// Communicators of device memory whose ranks stand on several hosts: pinned memory at both ends, the
-// network between them, and the devices' own links inside a host.
+// Communicators of device memory with ranks on several hosts: pinned memory at both ends, the network in between, and
+// the devices' own links within a host.
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
 // timeout: 300
@@ -27,7 +27,7 @@ class DeviceHosts : public ::testing::Test {
   }
 };
 
-// Each rank has a device of its own, or all ranks share one.
+// Each rank has its own device, or all ranks share one.
 Expected<std::unique_ptr<Communicator>> on_devices(Communicator& host, int devices, const std::string& settings = {}) {
   Config config = device_config(settings);
   config.device = host.rank() % devices;
@@ -73,7 +73,7 @@ TEST_F(DeviceHosts, ByTheNetworkAloneOnOneHost) {
   conform(World::kTcp, 2, 1, "", 19);
 }
 
-// Every algorithm that may be asked for by name, so that multicasts cross too.
+// Every algorithm that can be requested by name, so that multicasts cross too.
 TEST_F(DeviceHosts, EveryAlgorithmOfAnAllReduce) {
   for (const int devices : {4, 1}) {
     EmulatedCuda cuda(FakeMachine::uniform(devices));
@@ -130,7 +130,7 @@ TEST_F(DeviceHosts, AGroupOfCallsAndMessagesOnTwoCommunicators) {
   }
 }
 
-// A graph is launched without a word to the library: what its calls post between hosts is carried all the same.
+// The library does not see a graph's launch: the messages of its calls between hosts are still carried.
 TEST_F(DeviceHosts, CapturedCallsReplay) {
   for (const int devices : {2, 1}) {
     EmulatedCuda cuda(FakeMachine::uniform(devices));
@@ -188,7 +188,7 @@ TEST_F(DeviceHosts, ARanksDeathEndsTheOthersCallsWithItsName) {
   }
 }
 
-// A rank that does not come: the deadline ends the others' calls, with its name.
+// A missing rank: the deadline ends the others' calls with its name.
 TEST_F(DeviceHosts, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   for (const int devices : {2, 1}) {
     EmulatedCuda cuda(FakeMachine::uniform(devices));

@@ -1,5 +1,5 @@
-// What a launch on devices holds: limits of thread blocks, groups that need more of them than there are, communicators of
-// both engines in a group, events that tell that a launch has begun. Emulated devices; ranks are threads.
+// Contents of a launch on devices: limits of thread blocks, groups that need more blocks than exist, communicators of
+// both engines in a group, events for the begin of a launch. Emulated devices; ranks are threads.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
@@ -17,7 +17,7 @@
 namespace rondo::testing {
 namespace {
 
-// Of every rank to every one, itself too: 14 units of blocks on a share of 3.
+// From every rank to every rank, itself included: 14 units of blocks on a share of 3.
 struct AllMessages {
   AllMessages(Communicator& comm, size_t size) : rank(comm.rank()), size(size) {
     for (Rank p = 0; p < comm.size(); ++p) {
@@ -29,7 +29,7 @@ struct AllMessages {
     for (Rank p = 0; p < static_cast<Rank>(out.size()); ++p)
       out[static_cast<size_t>(p)].set(std::vector<float>(size, value(rank, p, round)));
   }
-  /// Of a distance that is a multiple of `step`.
+  /// Messages with a distance that is a multiple of `step`.
   Status issue(Communicator& comm, const CallOptions& options, int step) {
     const int n = comm.size();
     for (Rank p = 0; p < n; ++p) {
@@ -78,7 +78,7 @@ TEST(DeviceLaunchTest, MoreMessagesThanBlocks) {
         for (int round = 0; round < 4; ++round)
           for (const int step : {1, 2, 3}) {
             messages.set(round);
-            // Ranks list them in orders of their own.
+            // Ranks list them in different orders.
             group_start();
             RONDO_TRY(messages.issue(comm, call, step));
             RONDO_TRY(group_end());
@@ -110,7 +110,7 @@ TEST(DeviceLaunchTest, MoreMessagesThanBlocksOfRanksOfOneThread) {
       ASSERT_TRUE(is_ok(group_end()));
       stream.wait();
       for (AllMessages& m : messages) m.expect(round, 1);
-      EXPECT_EQ(cuda.fake().calls("cuLaunchKernelEx") - before, 5u);  // 10 units of each of 5 ranks, 15 blocks
+      EXPECT_EQ(cuda.fake().calls("cuLaunchKernelEx") - before, 5u);  // 10 units for each of 5 ranks, 15 blocks
     }
     messages.clear();
     while (!comms->empty()) comms->pop_back();
@@ -118,7 +118,7 @@ TEST(DeviceLaunchTest, MoreMessagesThanBlocksOfRanksOfOneThread) {
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
-// A communicator of one rank is driven by streams, others by a kernel; a group holds both, in either order.
+// A communicator of one rank uses streams, others a kernel. A group has both, in either order.
 TEST(DeviceLaunchTest, GroupsOfBothEngines) {
   EmulatedCuda cuda(FakeMachine::uniform(2));
   SpawnOptions options;
@@ -154,7 +154,7 @@ TEST(DeviceLaunchTest, GroupsOfBothEngines) {
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
-// Calls of two communicators that do not fit their device together, whose shares of it differ.
+// Calls of two communicators that do not fit their device together and have different shares of it.
 TEST(DeviceLaunchTest, CommunicatorsThatDoNotFitTogether) {
   EmulatedCuda cuda(small_device(24));
   SpawnOptions options;
@@ -194,7 +194,7 @@ TEST(DeviceLaunchTest, CommunicatorsThatDoNotFitTogether) {
   EXPECT_EQ(cuda.fake().leaks(), "");
 }
 
-// A ring has three lanes: blocks come in threes. A limit that no algorithm can keep is kept as far as it can be.
+// A ring has three lanes: blocks come in threes. A limit below every algorithm is kept as far as possible.
 TEST(DeviceLaunchTest, LimitsOfBlocksAreKept) {
   const struct {
     const char* settings;
@@ -235,7 +235,7 @@ void count_blocks(const void* args, uint32_t grid, uint32_t block_threads) {
   float_sums(args, grid, block_threads);
 }
 
-// Of a call, beside those of its communicator: the narrower limit holds.
+// A call's limit and its communicator's: the lower one counts.
 TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
   const struct {
     const char* settings;
@@ -243,7 +243,7 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
     uint64_t count;
     uint32_t blocks;
   } cases[] = {{"", 0, 7, 1 << 20, 6},
-               {"", 0, 1, 1 << 20, 3},  // as few as the algorithm has
+               {"", 0, 1, 1 << 20, 3},  // the algorithm's minimum
                {"", 12, 0, 64, 12},
                {"", 12, 12, 1 << 20, 12},
                {"device_max_blocks = 6", 0, 9, 1 << 20, 6},
@@ -268,7 +268,7 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
             RONDO_TRY(comm.all_reduce(a.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
             stream.wait();
             EXPECT_TRUE(a.holds_simple_sum(2));
-            // No rank launches its next sum before the other one has looked.
+            // No rank launches its next sum before the other has checked.
             const CallOptions options = stream.options();
             RONDO_TRY(comm.barrier(&options));
             stream.wait();
@@ -291,8 +291,8 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
   }
 }
 
-// The caller's event says that the kernel has begun, or that the stream has come to the call, while the other rank has
-// not even called; eagerly, in a group and in a graph.
+// The caller's event shows that the kernel has begun, or that the stream has reached the call, while the other rank has
+// not even called: directly, in a group and in a graph.
 TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
   const struct {
     std::string engine;
@@ -339,7 +339,7 @@ TEST(DeviceLaunchTest, EventsTellThatACallHasBegun) {
             stream.wait();
             EXPECT_TRUE(a.holds_simple_sum(2));
           }
-          // The same event twice is one; two are more than a captured launch can record.
+          // The same event twice counts once. A captured launch cannot record two.
           RONDO_TRY_ASSIGN(const cuda::OwnedEvent second, cuda::OwnedEvent::make());
           auto group_of_two = [&](cuda::Event x, cuda::Event y) -> Status {
             CallOptions told = call;

@@ -1,5 +1,5 @@
-// Inlined texts on host threads, beside the interpreter: exact data, equal bits, ranks of both kinds in one call,
-// units, failures, traces.
+// Inlined definitions on host threads, next to the interpreter: exact data, equal bits, ranks of both kinds in one
+// call, units, failures, traces.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 600
@@ -31,7 +31,7 @@ std::string inlined(const Case& c) {
   RONDO_CHECK(!name.empty());
   return name;
 }
-/// A kernel for each rank: by the bits of `inlines`.
+/// A kernel for each rank, by the bits of `inlines`.
 std::vector<std::string> kernels_of(const Case& c, const EmulatedCase& e, int nranks, uint32_t inlines) {
   std::vector<std::string> kernels;
   for (int r = 0; r < nranks; ++r) kernels.push_back((inlines >> r & 1) != 0 ? inlined(c) : e.kernel());
@@ -53,8 +53,8 @@ TEST(InlinedNames, HaveAKernel) {
 
 class Inlined : public ::testing::TestWithParam<DeviceProtocol> {};
 
-// Launches of all kinds follow one another on the same connections: all ranks inlined, some of them, none. Two calls of
-// a unit, one of them in place.
+// Launches of all kinds on the same connections: all ranks inlined, some of them, none. Two calls per unit, one of them
+// in place.
 TEST_P(Inlined, ExactData) {
   for (int nranks = 1; nranks <= 8; ++nranks) {
     const DataTables tables(nranks, 7, kDtypes, kOps);
@@ -62,7 +62,7 @@ TEST_P(Inlined, ExactData) {
     uint32_t turn = 0;
     for (const Collective collective : kCollectives)
       for (const uint64_t count : {0, 1, 7, 641, 1009, 3000}) {
-        if (nranks > 4 && (count == 1 || count == 7)) continue;  // many threads for little
+        if (nranks > 4 && (count == 1 || count == 7)) continue;  // too many threads for little data
         const uint64_t whole = collective == Collective::kAllReduce ? count : count / static_cast<uint64_t>(nranks) + 1;
         Case c = ring_case(collective, count == 0 ? 0 : whole);
         c.dtype = kDtypes[turn % 3];
@@ -83,7 +83,7 @@ TEST_P(Inlined, ExactData) {
   }
 }
 
-// Sums that round, bytes that are no numbers: whatever kernels the ranks run, the results are the same bits.
+// Sums that round, and bytes that are not numbers: the bits are the same for all kernels.
 TEST_P(Inlined, BitsOfTheInterpreter) {
   for (const int nranks : {1, 2, 3, 5, 7}) {
     EmulatedDevices devices({.nranks = nranks, .max_channels = 3});
@@ -138,7 +138,7 @@ TEST_P(Inlined, BitsOfTheInterpreter) {
   }
 }
 
-// Every length of chunks, shares and last windows, in many loops; the interpreter every now and then.
+// Every length of chunks, shares and last windows, in many loops; sometimes with the interpreter.
 TEST_P(Inlined, EveryLength) {
   const int nranks = 3;
   const Dtype dtypes[] = {Dtype::kFloat16};
@@ -173,7 +173,7 @@ TEST_P(Inlined, ADeadlineNamesThePeer) {
       EmulatedCase call(devices, tables, c, {GetParam(), 2, 4096});
       set_deadline(call, kShortNs);
       auto units = one_unit({&call});
-      units[0].clear();  // rank 0 does not come: the others wait for it, one of them through the other
+      units[0].clear();  // rank 0 is missing: the others wait for it, one of them through the other
       devices.launch(inlined(c), units, threads);
       const DeviceControl& control = devices.control(1);
       EXPECT_EQ(control.failed, static_cast<uint32_t>(DeviceFailure::kDeadline)) << call.text();
@@ -199,7 +199,7 @@ TEST_P(Inlined, ADeadlineForRoom) {
   devices.launch(inlined(c), units, 1);
   const DeviceControl& control = devices.control(0);
   EXPECT_EQ(control.failed, static_cast<uint32_t>(DeviceFailure::kDeadline));
-  if (control.for_room != 0) {  // the lane that sends: as many messages as a connection has lines
+  if (control.for_room != 0) {  // the lane that sends: a connection has as many messages as lines
     EXPECT_EQ(control.lane, 0u);
     EXPECT_EQ(control.loop, 8u);
   } else {
@@ -212,7 +212,7 @@ TEST_P(Inlined, AnAbortEndsEveryWait) {
   EmulatedDevices devices({.nranks = 3, .max_channels = 2});
   const Case c = ring_case(Collective::kAllReduce, 900);
   EmulatedCase first(devices, tables, c, {GetParam(), 2, 512}), second(devices, tables, c, {GetParam(), 2, 512});
-  set_deadline(first, 0);  // for ever
+  set_deadline(first, 0);  // no deadline
   set_deadline(second, 0);
   devices.control(0).abort = 1;
   auto units = one_unit({&first, &second});
@@ -222,7 +222,7 @@ TEST_P(Inlined, AnAbortEndsEveryWait) {
   EXPECT_EQ(devices.control(0).failed, static_cast<uint32_t>(DeviceFailure::kAborted));
 }
 
-// Also between a rank that interprets and one that has the text inlined.
+// Also between a rank that interprets and an inlined one.
 TEST_P(Inlined, RanksThatDisagreeAreNamed) {
   const DataTables tables(2, 1, kDtypes, kOps);
   EmulatedDevices devices({.nranks = 2});

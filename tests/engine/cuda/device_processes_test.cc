@@ -1,5 +1,5 @@
-// Communicators of device memory whose ranks are processes: by streams where they share a device, by the interpreter on
-// devices of their own, and through host memory.
+// Communicators of device memory with processes as ranks: by streams on a shared device, by the interpreter on separate
+// devices, and through host memory.
 // labels: mp
 // timeout: 240
 // links: host_kernels
@@ -23,7 +23,7 @@ std::vector<Case> sample(int nranks) {
   return cases;
 }
 
-// Each rank's process plays its own device `rank % devices` of one machine.
+// Each rank's process uses the fake device `rank % devices` of one machine.
 void conform(const FakeMachine& machine, int nranks, const std::string& settings) {
   EmulatedCuda cuda(machine);
   const int devices = static_cast<int>(machine.devices.size());
@@ -79,12 +79,12 @@ TEST(DeviceProcessesTest, TheInterpreterIsRefusedWhereProcessesShareADevice) {
   });
 }
 
-// A rank dies in the middle of others' calls: they end with its name, soon, whichever engine runs them.
+// A rank dies during the others' calls: these soon end with its name, with either engine.
 void loses_a_rank(int devices) {
   EmulatedCuda cuda(FakeMachine::uniform(devices));
   SpawnOptions options;
   options.may_die = {2};
-  Shared<SharedCounter> num_ready;  // who is still in the first call must not hear of the death there
+  Shared<SharedCounter> num_ready;  // ranks still in the first call must not learn of the death there
   spawn(
       World::kProcesses, 3,
       [&](Communicator& host) -> Status {

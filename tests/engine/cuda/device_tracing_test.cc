@@ -1,5 +1,5 @@
-// Traces and flight records of communicators of device memory: what kernels wrote down, on the host's clock, as a trace
-// like any other. Emulated devices; ranks are threads.
+// Traces and flight records of communicators of device memory: the kernels' records on the host's clock, as in any
+// other trace. Emulated devices; ranks are threads.
 // labels: unit tsan
 // timeout: 120
 // links: host_kernels
@@ -45,8 +45,8 @@ nlohmann::json chrome(const std::vector<TraceFile>& files, ExportReport& report)
   return nlohmann::json::parse(text, nullptr, false);
 }
 
-// A ring among three ranks on one device and on three: every rank has 2 N - 1 instructions a loop and channel, every
-// message has both its ends, and all of it lies between the call and its end.
+// A ring among three ranks on one device and on three: every rank has 2 N - 1 instructions per loop and channel, every
+// message has both ends, and all times are between the call and its end.
 TEST(DeviceTracing, EveryInstructionAndMessageIsThere) {
   for (const int devices : {1, 3})
     for (const char* proto : {"simple", "ll"}) {
@@ -64,7 +64,7 @@ TEST(DeviceTracing, EveryInstructionAndMessageIsThere) {
             a.set_simple(comm.rank());
             Stream stream;
             const CallOptions options = stream.options();
-            // The first call is not traced, and its messages count all the same.
+            // The first call is not traced, but its messages count.
             RONDO_TRY(comm.all_reduce(a.data(), a.data(), kElems, Dtype::kFloat32, Op::kSum, &options));
             stream.wait();
             RONDO_TRY(comm.barrier(&options));
@@ -101,7 +101,7 @@ TEST(DeviceTracing, EveryInstructionAndMessageIsThere) {
           channels.insert(r.channel);
           bytes[{r.sequence, r.lane, r.pc}] += r.bytes();
           EXPECT_LT(r.loop, f.plans[0].num_loops);
-          // Off by what the clocks are: a reading takes some microseconds when threads outnumber processors.
+          // Within the clocks' error: a reading takes some microseconds if threads outnumber processors.
           const double us = 1e-3 * TickScale(f.start, f.end).ns_per_tick();
           EXPECT_GT(static_cast<double>(static_cast<int64_t>(r.begin_ticks - before[rank])) * us, -5000);
           EXPECT_LT(static_cast<double>(static_cast<int64_t>(r.done_ticks() - after[rank])) * us, 5000);
@@ -117,12 +117,12 @@ TEST(DeviceTracing, EveryInstructionAndMessageIsThere) {
       EXPECT_EQ(ChromeValidator::check(trace), std::vector<std::string>{});
       EXPECT_EQ(report.unmatched_sends, 0u);
       EXPECT_EQ(report.unmatched_recvs, 0u);
-      // 2 (N-1) messages of each rank, loop and channel; the last loops of short chunks have fewer.
+      // 2 (N-1) messages per rank, loop and channel; the last loops of short chunks have fewer.
       EXPECT_GE(report.flows + report.backward, static_cast<uint64_t>(kCalls * kRanks * 2 * (kRanks - 1) * 2));
     }
 }
 
-// Fan-out and fan-in, credits, messages between two ranks, groups of several kernels: all of it can be shown.
+// Fan-out and fan-in, credits, messages between two ranks, groups of several kernels: all can be exported.
 TEST(DeviceTracing, AllKindsOfCallsAreValidTraces) {
   TemporaryFolder folder;
   EmulatedCuda cuda(FakeMachine::uniform(1));
@@ -155,7 +155,7 @@ TEST(DeviceTracing, AllKindsOfCallsAreValidTraces) {
   const auto files = read_traces(folder.path());
   ASSERT_TRUE(files.ok()) << files.status().to_string();
   ASSERT_EQ(files->size(), 4u);
-  for (const TraceFile& f : *files) EXPECT_EQ(f.plans.size(), 9u);  // each a call's, for send and recv one each
+  for (const TraceFile& f : *files) EXPECT_EQ(f.plans.size(), 9u);  // one per call, for send and recv one each
   ExportReport report;
   EXPECT_EQ(ChromeValidator::check(chrome(*files, report)), std::vector<std::string>{});
   EXPECT_EQ(report.unmatched_sends, 0u);
@@ -163,7 +163,7 @@ TEST(DeviceTracing, AllKindsOfCallsAreValidTraces) {
   EXPECT_GT(report.flows + report.backward, 0u);
 }
 
-// Captured calls run when the graph does, and leave no records; those around them do.
+// Captured calls run with their graph and leave no records. Calls around them do.
 TEST(DeviceTracing, CapturedCallsAreNotTraced) {
   TemporaryFolder folder;
   EmulatedCuda cuda(FakeMachine::uniform(2));
@@ -195,7 +195,7 @@ TEST(DeviceTracing, CapturedCallsAreNotTraced) {
     for (const StepRecord& r : f.records) EXPECT_EQ(r.sequence, 2u);
 }
 
-// A rank that never calls: the others' deadline writes what they were doing, and the trace so far.
+// A missing rank: at the deadline the others write their running calls and the trace so far.
 TEST(DeviceTracing, AFailureWritesWhatWasUnderWay) {
   for (const char* engine : {"interpreter", "stream"}) {
     SCOPED_TRACE(engine);
@@ -222,7 +222,7 @@ TEST(DeviceTracing, AFailureWritesWhatWasUnderWay) {
           Work work;
           RONDO_TRY(comm.all_reduce(a.data(), a.data(), 100, Dtype::kFloat32, Op::kSum, &call, &work));
           EXPECT_FALSE(work.wait().ok());
-          // It is there before the call's end is told.
+          // It exists before the call's end is reported.
           std::string found;
           for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
             if (entry.path().filename().string().starts_with("rank-0-")) found = entry.path();

@@ -1,5 +1,5 @@
-// Direct calls on devices, for tests that have to know which way a call went: all cases of direct algorithms, and
-// kernels that are watched while they run.
+// Direct calls on devices for tests that check a call's way: all cases of direct algorithms, and kernels that are
+// watched while they run.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,18 +14,18 @@
 
 namespace rondo::testing {
 
-/// What this process's kernels were told and did, of calls that have a choice.
+/// Counters of this process's kernels for calls with a choice.
 struct Watched {
   std::atomic<int> chose{0};      // calls of direct programs with a fallback
-  std::atomic<int> nowhere{0};    // of these: a buffer of the rank itself lies nowhere
-  std::atomic<int> fell_back{0};  // of these: its fallback ran
+  std::atomic<int> nowhere{0};    // of these: a buffer of this rank is unreachable
+  std::atomic<int> fell_back{0};  // of these: the fallback ran
   void clear() { chose = nowhere = fell_back = 0; }
 };
 inline Watched watched;
 
 namespace internal {
 inline HostKernel watched_kernels[2];
-// Each call of a communicator is a launch of its own in these tests: so word 3 is its choice.
+// In these tests each call of a communicator is a separate launch, so word 3 is its choice.
 template <int kKernel>
 void run_watched(const void* args, uint32_t grid, uint32_t block_threads) {
   watched_kernels[kKernel](args, grid, block_threads);
@@ -40,8 +40,7 @@ void run_watched(const void* args, uint32_t grid, uint32_t block_threads) {
 }
 }  // namespace internal
 
-/// Devices with NVLink between them, whose interpreters of floats and copies are watched. Addresses of freed memory
-/// come back soon.
+/// Devices with NVLink whose interpreters of floats and copies are watched. Addresses of freed memory are soon reused.
 class WatchedCuda {
  public:
   explicit WatchedCuda(int num_devices) : nvml_(linked_devices(num_devices)), cuda_(machine_of(num_devices)) {
@@ -65,7 +64,7 @@ class WatchedCuda {
   EmulatedCuda cuda_;
 };
 
-/// Every direct algorithm: none, one, few, ragged; in place or not; sums and averages.
+/// Every direct algorithm: no, one, few, ragged elements; in place or not; sums and averages.
 inline std::vector<Case> direct_cases(int nranks) {
   std::vector<Case> cases;
   for (const Algorithm& a : all_algorithms()) {
@@ -92,17 +91,17 @@ inline DataTables direct_tables(int nranks) {
   return DataTables(nranks, 42, kFloat, kOps);
 }
 
-/// All direct cases on memory of the caller's.
+/// All direct cases on the caller's memory.
 inline Status run_direct_cases(Communicator& comm, const DataTables& tables, void* memory) {
   CaseRunner runner(comm, tables);
   RONDO_TRY(runner.open_on(memory, buffer_bytes(comm.size())));
   for (const Case& c : direct_cases(comm.size())) RONDO_TRY(runner.run(c));
   EXPECT_EQ(runner.num_refused(), 0);
-  EXPECT_EQ(runner.num_unreachable() != 0, comm.size() == 1);  // one rank alone has a stream
+  EXPECT_EQ(runner.num_unreachable() != 0, comm.size() == 1);  // a single rank uses a stream
   return {};
 }
 
-/// The device's context, current in this thread.
+/// Makes the device's context current in this thread.
 inline void use_device(Communicator& comm) {
   EXPECT_EQ(cuda::driver()->context_set_current(comm.impl().device()->transport().context()), 0);
 }

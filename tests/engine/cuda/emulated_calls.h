@@ -1,4 +1,4 @@
-// One collective call on emulated devices: programs of all ranks, their buffers, the launch, and the judgement of every
+// One collective call on emulated devices: programs of all ranks, their buffers, the launch, and the check of every
 // byte (conformance/case_runner.h).
 #pragma once
 
@@ -23,11 +23,11 @@ struct EmulatedRun {
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t channels = 1;
   uint64_t message_bytes = 512;
-  const Algorithm* fallback = nullptr;  // of a direct case
+  const Algorithm* fallback = nullptr;  // for a direct case
   DeviceProtocol fallback_protocol = DeviceProtocol::kSimple;
 };
 
-/// A case with the memory of all ranks. `calls(devices)` gives one call for each rank.
+/// A case with the memory of all ranks. `calls(devices)` returns one call for each rank.
 class EmulatedCase {
  public:
   EmulatedCase(EmulatedDevices& devices, const DataTables& tables, const Case& c, const EmulatedRun& run)
@@ -59,7 +59,7 @@ class EmulatedCase {
 
   std::vector<DeviceCall>& calls() { return calls_; }
   const std::string& kernel() const { return kernel_; }
-  /// False, and a failure of the test, when anything is wrong.
+  /// Returns false and fails the test if anything is wrong.
   bool judge() {
     for (size_t r = 0; r < buffers_.size(); ++r) {
       const std::string wrong = buffers_[r].judge();
@@ -105,7 +105,7 @@ class EmulatedCase {
   std::string kernel_;
 };
 
-/// Every rank one unit of these cases, one call after the other.
+/// One unit for every rank with these cases, one call after the other.
 inline std::vector<std::vector<std::vector<DeviceCall>>> one_unit(const std::vector<EmulatedCase*>& cases) {
   std::vector<std::vector<std::vector<DeviceCall>>> units(cases[0]->calls().size());
   for (size_t r = 0; r < units.size(); ++r) {
@@ -115,7 +115,7 @@ inline std::vector<std::vector<std::vector<DeviceCall>>> one_unit(const std::vec
   return units;
 }
 
-/// Empty when no rank has given up.
+/// Empty if no rank has given up.
 inline std::string failures(EmulatedDevices& devices, int nranks) {
   std::string text;
   for (Rank r = 0; r < nranks; ++r) {

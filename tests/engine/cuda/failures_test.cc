@@ -1,4 +1,4 @@
-// Every wait of the interpreter ends, and says who was waited for: deadlines, aborts, ranks that disagree.
+// Every wait of the interpreter ends and reports the missing rank: deadlines, aborts, ranks that disagree.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 120
@@ -25,7 +25,7 @@ Case case_of(Collective collective, const char* algorithm, uint64_t count) {
 void set_deadline(EmulatedCase& c, uint64_t ns) {
   for (DeviceCall& call : c.calls()) call.deadline_ns = ns;
 }
-// Rank 0's calls alone.
+// Only rank 0's calls.
 std::vector<std::vector<std::vector<DeviceCall>>> rank_0_only(EmulatedCase& c) {
   auto units = one_unit({&c});
   for (size_t r = 1; r < units.size(); ++r) units[r].clear();
@@ -47,7 +47,7 @@ TEST(Failures, DeadlineNamesThePeerThatIsMissing) {
         EXPECT_EQ(control.failed, static_cast<uint32_t>(DeviceFailure::kDeadline)) << c.text();
         EXPECT_GE(control.waited_ns, kShortNs) << c.text();
         EXPECT_LT(control.channel, 2u);
-        // A lane that waits for another lane, or for room, waits for nobody in particular.
+        // A lane that waits for another lane, or for room, waits for no particular peer.
         if (std::string_view(algorithm) == "direct") {
           EXPECT_TRUE(control.peer == 1 || control.peer == 2) << control.peer;
           EXPECT_EQ(control.for_room, 0u);
@@ -61,13 +61,13 @@ TEST(Failures, DeadlineForRoom) {
   const DataTables tables(2, 1, kFloat, kSumOp);
   for (const DeviceProtocol protocol : kProtocols) {
     EmulatedDevices devices({.nranks = 2});
-    Case scatter = case_of(Collective::kScatter, "linear", 2000);  // the root sends alone
+    Case scatter = case_of(Collective::kScatter, "linear", 2000);  // only the root sends
     EmulatedCase c(devices, tables, scatter, {protocol, 1, 256});
     set_deadline(c, kShortNs);
     devices.launch(c.kernel(), rank_0_only(c), 2);
     EXPECT_EQ(devices.control(0).failed, static_cast<uint32_t>(DeviceFailure::kDeadline)) << c.text();
     EXPECT_EQ(devices.control(0).for_room, 1u) << c.text();
-    EXPECT_EQ(devices.control(0).loop, 8u) << c.text();  // as many messages as a connection has lines
+    EXPECT_EQ(devices.control(0).loop, 8u) << c.text();  // a connection has as many messages as lines
   }
 }
 
@@ -77,14 +77,14 @@ TEST(Failures, AbortEndsEveryWait) {
     for (const char* algorithm : {"ring", "direct", "one_shot", "circulant"}) {
       EmulatedDevices devices({.nranks = 3, .max_channels = 2});
       EmulatedCase c(devices, tables, case_of(Collective::kAllReduce, algorithm, 900), {protocol, 2, 512});
-      set_deadline(c, 0);  // for ever
+      set_deadline(c, 0);  // no deadline
       devices.control(0).abort = 1;
       devices.launch(c.kernel(), rank_0_only(c), 2);
       EXPECT_EQ(devices.control(0).failed, static_cast<uint32_t>(DeviceFailure::kAborted)) << c.text();
     }
 }
 
-// A lane that meets the others between calls waits for blocks that have given up: it leaves as well.
+// A lane that meets the others between calls also leaves if it waits for failed blocks.
 TEST(Failures, MeetingsEnd) {
   const DataTables tables(2, 1, kFloat, kSumOp);
   EmulatedDevices devices({.nranks = 2});
@@ -115,7 +115,7 @@ TEST(Failures, RanksThatDisagreeAreNamed) {
   }
 }
 
-// The devices of a rank that has failed are not looked at again; a new communicator works.
+// A failed rank's devices are not used again. A new communicator works.
 TEST(Failures, OthersGoOn) {
   const DataTables tables(2, 1, kFloat, kSumOp);
   EmulatedDevices broken({.nranks = 2}), whole({.nranks = 2});
@@ -123,7 +123,7 @@ TEST(Failures, OthersGoOn) {
   EmulatedCase d(whole, tables, case_of(Collective::kAllReduce, "ring", 100), {});
   broken.control(0).abort = 1;
   auto units = one_unit({&d});
-  units[0].push_back({c.calls()[0]});  // beside it, in the same launch
+  units[0].push_back({c.calls()[0]});  // next to it, in the same launch
   broken.launch(d.kernel(), units, 1);
   EXPECT_EQ(broken.control(0).failed, static_cast<uint32_t>(DeviceFailure::kAborted));
   EXPECT_EQ(failures(whole, 2), "");

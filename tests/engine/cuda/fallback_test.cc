@@ -1,4 +1,4 @@
-// Direct calls whose buffers some rank cannot lend: all ranks, and all lanes of all channels, run the fallback instead.
+// Direct calls with some rank's buffers unreachable: all ranks, and all lanes of all channels, run the fallback.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 300
@@ -24,7 +24,7 @@ Case case_of(const Algorithm& a, uint64_t count, uint32_t turn, int nranks) {
   return c;
 }
 
-// The algorithms that may stand in for it.
+// The algorithms that can replace it.
 std::vector<const Algorithm*> staged(Collective collective) {
   std::vector<const Algorithm*> found;
   for (const Algorithm& a : all_algorithms())
@@ -32,13 +32,13 @@ std::vector<const Algorithm*> staged(Collective collective) {
   return found;
 }
 
-// Which program all ranks have run, as the records of a launch have it.
+// The program that all ranks ran, from the records of a launch.
 struct Records {
   std::vector<DeviceRecord> records = std::vector<DeviceRecord>(1 << 16);
   uint64_t next = 0;
   DeviceTrace trace() { return {records.data(), &next, records.size()}; }
 
-  // Entry credits to and from all ranks are two instructions, which come first in any case.
+  // Entry credits to and from all ranks are two instructions, which always come first.
   struct Steps {
     uint64_t entry = 0, direct = 0, fallback = 0;
   };
@@ -54,7 +54,7 @@ struct Records {
 
 void expect_choice(const Records& seen, uint16_t call, EmulatedCase& c, bool falls_back) {
   SCOPED_TRACE(c.text());
-  uint64_t channels = 0;  // of all ranks that have something to do
+  uint64_t channels = 0;  // of all ranks with work
   for (const DeviceCall& of_rank : c.calls())
     if (of_rank.program->num_loops != 0) channels += of_rank.program->num_channels;
   const Records::Steps steps = seen.of_call(call);
@@ -63,7 +63,7 @@ void expect_choice(const Records& seen, uint16_t call, EmulatedCase& c, bool fal
   ASSERT_EQ(steps.fallback != 0, channels != 0 && falls_back);
 }
 
-// Two calls of one unit, so that the lanes meet between them too; in each some rank's buffer may lie nowhere.
+// Two calls per unit, so that the lanes also meet in between. In each some rank's buffer may be unreachable.
 TEST(Fallback, EveryDirectAlgorithmBesideEveryOther) {
   for (const int nranks : {2, 3, 5}) {
     const DataTables tables(nranks, 7, kFloat, kSumOp);
@@ -101,7 +101,7 @@ TEST(Fallback, EveryDirectAlgorithmBesideEveryOther) {
   }
 }
 
-// Calls with and without a choice in one unit; connections and credits are those of the same communicator throughout.
+// Calls with and without a choice in one unit, with the connections and credits of one communicator.
 TEST(Fallback, AmongOtherCalls) {
   const int nranks = 3;
   const DataTables tables(nranks, 5, kFloat, kSumOp);
@@ -131,7 +131,7 @@ TEST(Fallback, AmongOtherCalls) {
   }
 }
 
-// Without a fallback it is a failure that names the rank, and never an access.
+// Without a fallback this is a failure that names the rank, and never an access.
 TEST(Fallback, WithoutOneNowhereIsAnError) {
   const DataTables tables(2, 1, kFloat, kSumOp);
   EmulatedDevices devices({.nranks = 2});
@@ -143,7 +143,7 @@ TEST(Fallback, WithoutOneNowhereIsAnError) {
   EXPECT_EQ(devices.control(0).peer, 1);
 }
 
-// Lanes that wait for the choice leave when nobody makes it.
+// Lanes that wait for the choice leave if it is not made.
 TEST(Fallback, AMissingRankEndsTheWaitForTheChoice) {
   const DataTables tables(3, 1, kFloat, kSumOp);
   EmulatedDevices devices({.nranks = 3, .max_channels = 2});

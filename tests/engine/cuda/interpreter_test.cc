@@ -1,4 +1,4 @@
-// The interpreter on host threads: every registered algorithm, by every protocol, exact data.
+// The interpreter on host threads: every registered algorithm with every protocol, exact data.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 600
@@ -15,7 +15,7 @@ constexpr Op kSumOp[] = {Op::kSum};
 
 class EveryAlgorithm : public ::testing::TestWithParam<DeviceProtocol> {};
 
-// All algorithms of N ranks on the same devices, so that every end carries its state from launch to launch.
+// All algorithms of N ranks on the same devices, so that every end keeps its state from launch to launch.
 TEST_P(EveryAlgorithm, ExactData) {
   for (const int nranks : kSizes) {
     const DataTables tables(nranks, 7, kFloat, kSumOp);
@@ -23,7 +23,7 @@ TEST_P(EveryAlgorithm, ExactData) {
     uint32_t turn = 0;
     for (const Algorithm& a : all_algorithms())
       for (const uint64_t count : {0, 1, 5, 1009}) {
-        if (nranks > 4 && (count == 1 || count == 5)) continue;  // many threads for little
+        if (nranks > 4 && (count == 1 || count == 5)) continue;  // too many threads for little data
         Case c;
         c.algorithm = &a;
         c.collective = a.collective;

@@ -1,4 +1,4 @@
-// Device programs: their layout, the shares of channels, what lower() keeps and what it refuses.
+// Device programs: their layout, the shares of channels, and the results and refusals of lower().
 // labels: unit
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace rondo {
 namespace {
 
-// Kernels of an older build would read a newer program: a change here is a change of all images.
+// Kernels of an older build would misread a newer program: a change here changes all images.
 TEST(DeviceLayout, IsFrozen) {
   EXPECT_EQ(sizeof(DeviceStep), 64u);
   EXPECT_EQ(offsetof(DeviceStep, first_index), 16u);
@@ -44,7 +44,7 @@ TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
         uint64_t next = 0;
         for (uint32_t c = 0; c < channels; ++c) {
           const Extent e = channel_extent(elems, channels, c, bytes);
-          EXPECT_LE(e.num_elems, channel_extent(elems, channels, 0, bytes).num_elems);  // which counts the loops
+          EXPECT_LE(e.num_elems, channel_extent(elems, channels, 0, bytes).num_elems);  // defines the loops
           if (e.num_elems == 0) continue;
           EXPECT_EQ(e.first_elem, next);
           EXPECT_EQ(e.first_elem * bytes % 512, 0u);
@@ -54,7 +54,7 @@ TEST(ChannelExtent, SharesCoverAChunkOnceAndStayAligned) {
       }
 }
 
-// Numbers ends in the order of first use, and keeps what kind each was.
+// Numbers ends in the order of first use, and stores their kinds.
 class Counting final : public PortIndex {
  public:
   Expected<uint16_t> reader(const ReadPort& port, DeviceEnd end) override {
@@ -134,7 +134,7 @@ TEST(Lower, CreditsTravelInLines) {
   for (const DeviceEnd end : ports.ends) EXPECT_EQ(end, DeviceEnd::kCredit);
 }
 
-// Behind its entry a rank may still turn to another program.
+// After its entry a rank may still switch to another program.
 TEST(Lower, EveryDirectAlgorithmBeginsWithItsEntry) {
   for (const int nranks : {2, 3, 8}) {
     World w(nranks);
@@ -184,7 +184,7 @@ TEST(Lower, NamesInlinedKernels) {
   EXPECT_EQ(inlined(Collective::kAllReduce, "tree", Dtype::kFloat32, Op::kSum), "");
 }
 
-// Every name that the host may ask for is in some image, and every image is a fatbin.
+// Every kernel name that the host may use is in some image, and every image is a fatbin.
 TEST(Images, HoldEveryKernel) {
   if (kernel_images().empty()) GTEST_SKIP() << "this library was built without nvcc: it has no CUDA images";
   for (const Op op : {Op::kSum, Op::kProd, Op::kMax, Op::kMin}) {

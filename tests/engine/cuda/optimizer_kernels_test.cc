@@ -1,5 +1,5 @@
-// The optimizer's kernels, on host threads: the bits of the host's loops, for every rule, any number of elements,
-// aligned and not, by any grid.
+// The optimizer's kernels on host threads: same bits as the host's loops, for every rule, any number of elements,
+// aligned and not, and any grid.
 // labels: unit tsan
 // links: host_kernels
 #include "fsdp/optimizer_kernels.h"
@@ -34,7 +34,7 @@ struct Arrays {
   std::vector<float> p, g, s0, s1;
 };
 
-// From the first address in `a` that is so many elements behind a multiple of 16 bytes.
+// The first address in `a` that is `shift` elements after a multiple of 16 bytes.
 float* at(std::vector<float>& a, uint32_t shift) {
   const auto begin = reinterpret_cast<uintptr_t>(a.data());
   return reinterpret_cast<float*>((begin + 15) / 16 * 16) + shift;
@@ -100,7 +100,7 @@ TEST(OptimizerKernelsTest, AddAndScale) {
     }
 }
 
-// Twice into the same lanes, as for two tensors; longer than the lanes are.
+// Twice into the same lanes, as for two tensors; longer than the number of lanes.
 TEST(OptimizerKernelsTest, SquaresAddUpInTheSameLanes) {
   std::vector<float> x(2 * kSquareLanes + 77);
   std::mt19937 random(3);

@@ -1,5 +1,5 @@
-// The order in which streams carry instructions: each rank one after the other, with kStreamSlots messages in a
-// connection, and nobody waits for ever.
+// The order of instructions in streams: each rank runs sequentially, with kStreamSlots messages per connection, and
+// none waits forever.
 // optimised
 #include "device/engine/stream_order.h"
 
@@ -20,8 +20,8 @@ const KernelTable& kernels() { return *kernel_table(SimdLevel::kBaseline); }
 using Name = std::tuple<Rank, Rank, uint16_t, uint16_t, bool>;
 Name name_of(const ConnectionKey& k) { return {k.writer, k.reader, k.tag, k.group, k.inline_only}; }
 
-// Executes every rank's row strictly in order: a step that cannot be done holds up its rank. The numbers of messages are
-// counted anew, by the readers that a port names. Returns what is left when nothing moves.
+// Executes every rank's row strictly in order: a blocked step blocks its rank. Counts the messages separately, by the
+// readers of each port. Returns the number of steps left when nothing can move.
 size_t left_over(const std::vector<const Program*>& programs, const std::vector<std::vector<StreamStep>>& orders,
                  uint32_t slots) {
   std::map<Name, uint64_t> posted;
@@ -82,7 +82,7 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
         ASSERT_EQ(left_over(pointers(all), *orders, kStreamSlots), 0u)
             << a.name << " of " << collective_name(a.collective) << ", " << nranks << " ranks, " << count
             << " elements";
-        // Nothing is left out: as many messages as the program makes.
+        // Nothing is left out: the program's number of messages.
         for (size_t r = 0; r < all.programs.size(); ++r) {
           uint64_t reads = 0, expected = 0;
           for (const StreamStep& s : (*orders)[r]) reads += all.programs[r]->lanes[s.lane][s.pc].recv.size();
@@ -95,7 +95,7 @@ TEST(StreamOrderTest, EveryAlgorithmEndsInItsOrder) {
   EXPECT_GT(played, 300u);
 }
 
-// The order matters: lanes one after the other, as they are recorded, would wait for ever.
+// The order matters: lanes in their recorded order, one after the other, would wait forever.
 TEST(StreamOrderTest, LanesOneAfterTheOtherWouldHang) {
   const Algorithm* ring = find_algorithm(Collective::kAllReduce, "ring");
   ASSERT_NE(ring, nullptr);
@@ -139,7 +139,7 @@ TEST(StreamOrderTest, GatheringAndScatteringPartsOfTheirOwnLengths) {
   EXPECT_GT(played, 0u);
 }
 
-// all_to_all_v: a rank knows its own row and column alone, so each orders its messages for itself.
+// all_to_all_v: a rank has only its own row and column, so each orders its messages itself.
 TEST(StreamOrderTest, MessagesOfUnknownLengthsGoByDistance) {
   std::mt19937_64 random(20261121);
   for (const Algorithm& a : all_algorithms()) {
@@ -155,7 +155,7 @@ TEST(StreamOrderTest, MessagesOfUnknownLengthsGoByDistance) {
       std::vector<std::unique_ptr<PortTable>> ports;
       std::vector<std::unique_ptr<Program>> programs;
       std::vector<std::vector<StreamStep>> orders;
-      // Borrowed for its transport without memory.
+      // Used for its transport without memory.
       const AllPrograms nowhere = std::move(*compile_all(a, n, 0, shape_of(a, 1), kernels()));
       for (Rank r = 0; r < n; ++r) {
         VariableCounts& c = counts[static_cast<size_t>(r)];

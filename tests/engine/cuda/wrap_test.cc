@@ -1,4 +1,4 @@
-// The interpreter where LL's flags wrap, and where it fills slots.
+// The interpreter at the wrap of LL's flags, where it fills slots.
 // labels: unit tsan
 // links: host_kernels
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(Wrap, CallsAcrossTheWrap) {
     }
 }
 
-// After so many short messages as a connection has slots, no line of any slot is from before the filling.
+// After as many short messages as a connection has slots, no line of any slot is older than the filling.
 TEST(Wrap, SlotsAreFilledWhole) {
   const uint32_t num_lines = 8;
   for (const uint32_t threads : {1u, 4u}) {
