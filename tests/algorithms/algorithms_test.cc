@@ -1,6 +1,6 @@
 // timeout: 300
-// Every row of the registry is proven for 1..33 ranks and all roots (seams only beyond 16 ranks), alone and before every
-// other row, and costs what is written. (Fewer ranks under sanitizers, which look at how, not at what is proven.)
+// Every row of the registry is proven for 1..33 ranks and all roots (beyond 16 ranks only some), by itself and before
+// every other row, with its stated costs. (Fewer ranks under sanitizers, which check the code, not the proofs.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST_P(EveryAlgorithm, IsRightAmongManyRanks) {
 TEST_P(EveryAlgorithm, MayRunAheadIntoEveryOther) {
   for (const Algorithm& next : all_algorithms())
     for (int n = 1; n <= 6; ++n) {
-      const Rank root = collective_is_rooted(GetParam().collective) ? n / 2 : 0;  // another one than the next one's
+      const Rank root = collective_is_rooted(GetParam().collective) ? n / 2 : 0;  // differs from the next one's
       const CheckReport report = check_pair(GetParam(), next, n, {}, root);
       EXPECT_TRUE(report.ok) << label(next) << ", " << n << " ranks: " << report.reason;
     }
@@ -71,7 +71,7 @@ TEST_P(EveryAlgorithm, SharesEqualPortSets) {
 }
 
 TEST_P(EveryAlgorithm, KeepsPartialSumsOutOfTheCallersOutput) {
-  if (GetParam().name == "recursive_doubling") return;  // the one that does: the planner keeps it from mixed types
+  if (GetParam().name == "recursive_doubling") return;  // the exception: the planner does not use it for mixed types
   for (int n = 2; n <= 9; ++n)
     for (Rank r = 0; r < n; ++r)
       for (const Lane& lane : record_rank(GetParam(), r, n).lanes)
@@ -95,7 +95,7 @@ TEST(Registry, NamesAreUniqueAndFound) {
   EXPECT_EQ(find_algorithm(Collective::kAllReduce, "no_such_algorithm"), nullptr);
 }
 
-// The costs again, by closed formulae: the checker measures the same, so neither side can drift alone.
+// The costs again, by closed formulae. The checker measures the same, so neither side can drift unnoticed.
 void expect_cost(Collective collective, const char* name, int n, int64_t steps, int64_t sent, int64_t of) {
   const Algorithm* a = find_algorithm(collective, name);
   ASSERT_NE(a, nullptr) << name;

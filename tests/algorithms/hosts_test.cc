@@ -1,6 +1,6 @@
 // timeout: 300
-// Rows that depend on hosts, where ranks stand on several: proven for 1..33 ranks on many layouts, for pairs on shared
-// connections, and at the cost that is stated. And what they are for: how often and how much they cross.
+// Rows that depend on hosts, with ranks on several: proven for 1..33 ranks on many layouts, for pairs on shared
+// connections, with the stated costs, crossings and bytes between hosts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,7 +65,7 @@ TEST_P(OnHosts, IsRightAmongManyRanks) {
 TEST_P(OnHosts, MayRunAheadIntoEveryOther) {
   for (const std::string_view text : {"2x2", "0,1,0,1", "3+2"})
     for (const Algorithm& next : all_algorithms()) {
-      if (next.direct) continue;  // which the planner takes on one host alone
+      if (next.direct) continue;  // the planner uses it only on one host
       const HostLayout layout = hosts(text);
       const Rank root = collective_is_rooted(GetParam().collective) ? layout.nranks() / 2 : 0;
       for (const CheckReport& report :
@@ -98,7 +98,7 @@ HostLayout in_order(const HostLayout& layout, const std::vector<Rank>& order) {
   return ordered.ok() ? *ordered : layout;
 }
 
-// Hosts, and the ranks of each, shuffled.
+// Shuffles the hosts and the ranks of each.
 HostLayout shuffled(const HostLayout& layout, std::mt19937& random) {
   std::vector<int> hosts_in_order(static_cast<size_t>(layout.num_hosts()));
   std::iota(hosts_in_order.begin(), hosts_in_order.end(), 0);
@@ -146,7 +146,7 @@ CheckReport report_of(Collective c, std::string_view name, std::string_view text
   return report;
 }
 
-// Over the link of the busiest host, as a share of S.
+// Share of S over the link of the busiest host.
 double share(const CheckReport& r) {
   return static_cast<double>(r.host_sent_chunks) / static_cast<double>(r.total_chunks);
 }
@@ -179,7 +179,7 @@ TEST(Crossings, AreFewWhereTheyAreSaidToBe) {
   }
 }
 
-// Each host is left once and entered once in a tree, whatever its ranks.
+// A tree leaves and enters each host once, whatever its ranks.
 TEST(Crossings, TreesCrossOncePerHost) {
   for (const char* text : {"2x2", "0,1,0,1,0,1", "4x4", "3+2+4"})
     for (const Collective c : {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce}) {
@@ -240,7 +240,7 @@ TEST(HostLayout, NumbersRanksAndPositions) {
   EXPECT_FALSE(layout.same_host(2, 3));
 }
 
-// A rank's way round the ring, as it is recorded.
+// The recorded order of the ring, from rank 0.
 std::vector<Rank> ring_of(const HostLayout& layout) {
   std::vector<Rank> ring = {0};
   while (static_cast<int>(ring.size()) < layout.nranks()) {

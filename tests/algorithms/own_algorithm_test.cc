@@ -1,4 +1,4 @@
-// An algorithm from outside of the library: refused in words while it is wrong, a row like any other once it is right.
+// An algorithm from outside of the library: refused with a reason while it is wrong, an ordinary row once it is right.
 // labels: unit tsan
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace rondo {
 namespace {
 
-/// Why the row is refused.
+/// The reason of the refusal.
 std::string refusal(const Algorithm& a) {
   const size_t before = all_algorithms().size();
   const Status status = register_algorithm(a);
@@ -52,7 +52,7 @@ TEST(OwnAlgorithm, OtherHeadersAreRefused) {
   const Status status = register_algorithm(kStar, kAlgorithmAbi + 1);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_NE(status.message().find("compile it with the headers"), std::string_view::npos) << status.to_string();
-#if defined(__GLIBCXX__) && defined(__x86_64__)  // what plugins compile in: when it changes, raise kAlgorithmAbi
+#if defined(__GLIBCXX__) && defined(__x86_64__)  // plugins compile this in: when it changes, raise kAlgorithmAbi
   EXPECT_EQ(kAlgorithmAbi, 4u);
   EXPECT_EQ(sizeof(Algorithm), 88u);
   EXPECT_EQ(sizeof(Cost), 32u);
@@ -64,7 +64,7 @@ TEST(OwnAlgorithm, OtherHeadersAreRefused) {
 }
 
 TEST(OwnAlgorithm, WrongTextsAreNamedByInstruction) {
-  // The root sits out: its contribution is missing everywhere.
+  // The root does not take part: its contribution is missing everywhere.
   EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int nranks, Rank) {
               p.chunks(1, 1);
               p.lane(0);
@@ -78,7 +78,7 @@ TEST(OwnAlgorithm, WrongTextsAreNamedByInstruction) {
             std::string::npos);
   EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int nranks, Rank root) {
               star_all_reduce(p, rank, nranks, root);
-              if (nranks > 2 && rank == 1) p.recv({{2, 0}}, out(0));  // nobody sends that
+              if (nranks > 2 && rank == 1) p.recv({{2, 0}}, out(0));  // no rank sends that
             })).find("rank 1 lane 1 pc 1"),
             std::string::npos);
   EXPECT_NE(refusal(star_with([](Recorder& p, Rank rank, int, Rank) {
@@ -103,7 +103,7 @@ TEST(OwnAlgorithm, MoreUnderWayThanFindsRoomIsRefused) {
     p.chunks(9, 9);
     p.lane(0);
     if (nranks == 1) return p.copy(in(0, 9), out(0, 9), Sum::kFinal);
-    p.send(in(0, 9), {{1 - rank, 0}});  // all of it before anything is read
+    p.send(in(0, 9), {{1 - rank, 0}});  // sends everything before it reads
     p.recv_reduce_copy({{1 - rank, 0}}, in(0, 9), out(0, 9), own_after(rank), Sum::kFinal);
   });
   a.cost = [](int nranks) { return nranks == 1 ? Cost{0, 0, 9} : Cost{1, 9, 9}; };

@@ -1,5 +1,4 @@
-// Who talks to whom, as the textbooks say: neighbours, partners and the sizes of messages, read off the recorded
-// schedules.
+// Communication partners as in textbooks: neighbours, partners and message sizes, from the recorded schedules.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Placement, guards and judgement of one call's buffers.
+// Placement, guards and checks of one call's buffers.
 #include "conformance/case_runner.h"
 
 #include <gtest/gtest.h>
@@ -64,8 +64,8 @@ bool CallBuffers::holds(Holders holders) const {
   return holders == Holders::kEverybody || (holders == Holders::kRoot && c_.root == rank_);
 }
 
-// In place the smaller buffer is this rank's part of the larger one; a rank that holds one buffer alone has it guarded
-// where the output would be.
+// In place the smaller buffer is this rank's part of the larger one. If a rank has only one buffer, its guards are at
+// the output's place.
 void CallBuffers::place() {
   const CollectiveTraits& traits = collective_traits(c_.collective);
   const bool has_in = holds(traits.in_holders), has_out = holds(traits.out_holders);
@@ -125,7 +125,7 @@ std::array<std::span<uint8_t>, 2> CallBuffers::used() const {
 std::string CallBuffers::judge() {
   const uint64_t bytes = dtype_bytes(c_.dtype), num_elems = num_out_elems_;
   if (const uint64_t most = std::max(num_elems, num_in_elems_) * bytes; wanted_.size() < most) wanted_.resize(most);
-  if (num_elems != 0) expected(wanted_.data());  // a rank may hold no output
+  if (num_elems != 0) expected(wanted_.data());  // a rank may have no output
   const uint64_t at = num_elems == 0 ? 0 : first_difference(c_.dtype, out_, wanted_.data(), num_elems);
   if (at != num_elems)
     return "element " + std::to_string(at) + " of " + std::to_string(num_elems) + " is " +

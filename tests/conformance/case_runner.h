@@ -1,10 +1,8 @@
-// Runs one collective call on one rank and judges everything about it: the result's bits, the bytes around it, the
-// input. One runner serves thousands of cases on one communicator.
+// Runs one collective call on one rank and checks everything: the result's bits, the bytes around it, the input. One
+// runner serves thousands of cases on one communicator.
 //
-// A library error comes back as a Status that names the case; wrong bits are GoogleTest failures, at most
-// kMaxReports for each runner.
-//
-// Thread safety: none; one runner for each rank.
+// A library error is returned as a Status that names the case. Wrong bits are GoogleTest failures, at most kMaxReports
+// for each runner. Thread safety: none; one runner for each rank.
 #pragma once
 
 #include <array>
@@ -26,24 +24,24 @@ struct Case {
   Dtype dtype = Dtype::kFloat32;
   Op op = Op::kSum;
   uint64_t count_elems = 0;
-  bool in_place = false;  // where a rank holds both buffers and the collective can be
+  bool in_place = false;  // if a rank has both buffers and the collective supports it
   Rank root = 0;
-  uint32_t variant = 0;  // where in the data and at which alignment it starts
+  uint32_t variant = 0;  // start in the data, and alignment
 };
 std::string describe(const Case& c);
-/// False where the named algorithm refuses the op: direct reads peers' inputs, which premul_sum would have to scale.
+/// False if the named algorithm refuses the op: direct reads peers' inputs, which premul_sum would have to scale.
 bool applies(const Case& c);
-/// False where the peers' memory cannot be touched as the algorithm needs it: heap memory of processes, unless it only
-/// reads and the kernel lets processes read one another. Equal on all ranks.
+/// False if the algorithm cannot access the peers' memory: heap memory of processes, unless it only reads and the
+/// kernel lets processes read one another. Equal on all ranks.
 bool reachable(Communicator& comm, const Case& c);
-/// Elements of the input and of the output of a rank that holds them.
+/// Elements of the input and of the output, for a rank that has them.
 uint64_t in_elems(const Case& c, int nranks);
 uint64_t out_elems(const Case& c, int nranks);
 
-/// kDevice: of a communicator of device memory; buffers are prepared and judged in host memory and copied.
+/// kDevice: for a communicator of device memory. Buffers are prepared and checked in host memory and copied.
 enum class Memory { kHeap, kAlloc, kDevice };
 
-/// Where the host's areas have their copies on a device.
+/// Device copies of the host's areas.
 struct OnDevice {
   const uint8_t* host = nullptr;
   uint8_t* device = nullptr;
@@ -54,11 +52,11 @@ struct OnDevice {
     const auto* at = static_cast<const uint8_t*>(static_cast<const void*>(here));
     return at == nullptr ? nullptr : static_cast<T*>(static_cast<void*>(device + (at - host)));
   }
-  Status upload(std::span<uint8_t> part) const;    // of the host's areas; waits
-  Status download(std::span<uint8_t> part) const;  // behind what stands in the stream; waits
+  Status upload(std::span<uint8_t> part) const;    // to the device; waits
+  Status download(std::span<uint8_t> part) const;  // from the device, in stream order; waits
 };
 
-/// The buffers of one call. `begin` prepares them, `judge` compares; in between the caller runs the collective.
+/// The buffers of one call. `begin` prepares them and `judge` checks them. The caller runs the collective in between.
 class CallBuffers {
  public:
   CallBuffers() = default;
@@ -71,11 +69,11 @@ class CallBuffers {
   static uint64_t area_bytes(uint64_t buffer_bytes) { return buffer_bytes + 2 * kGuardBytes + 64; }
 
   void begin(const Case& c);
-  /// Empty when everything is right.
+  /// Empty if everything is right.
   std::string judge();
-  /// What of the two areas this call's buffers and their guards take.
+  /// The used parts of the two areas, with guards.
   std::array<std::span<uint8_t>, 2> used() const;
-  /// nullptr where this rank holds none.
+  /// nullptr if this rank has none.
   const void* in() const { return in_; }
   void* out() const { return out_; }
 
@@ -94,16 +92,15 @@ class CallBuffers {
   Case c_;
   uint8_t* in_ = nullptr;
   uint8_t* out_ = nullptr;
-  uint8_t* guarded_ = nullptr;  // what the call may write lies in guarded_[0, guarded_bytes_)
+  uint8_t* guarded_ = nullptr;  // the call may write only to guarded_[0, guarded_bytes_)
   uint64_t guarded_bytes_ = 0;
-  uint64_t num_in_elems_ = 0, num_out_elems_ = 0;  // that this rank holds
+  uint64_t num_in_elems_ = 0, num_out_elems_ = 0;  // of this rank's buffers
   bool in_place_ = false;
-  std::vector<uint8_t> wanted_;  // kept: fresh memory for each call is slow under ThreadSanitizer
+  std::vector<uint8_t> wanted_;  // kept: new memory for each call is slow under ThreadSanitizer
 };
 
-/// Issues the case's call on these buffers; blocking when work is nullptr. A fitting premul scale is passed. The
-/// scale is read before the call returns.
-/// deadline_s: of this call, 0: the communicator's.
+/// Issues the case's call on these buffers; blocks if work is nullptr. Passes a fitting premul scale, which is read
+/// before the call returns. deadline_s: of this call; 0: the communicator's.
 Status issue(Communicator& comm, const DataTables& tables, const Case& c, const CallBuffers& buffers, Work* work,
              double deadline_s = 0, const OnDevice* device = nullptr);
 
@@ -113,13 +110,13 @@ class CaseRunner {
   ~CaseRunner();
   CaseRunner(const CaseRunner&) = delete;
   CaseRunner& operator=(const CaseRunner&) = delete;
-  /// Collective when memory is kAlloc. Buffers of up to buffer_bytes.
+  /// Collective if memory is kAlloc. Buffers of up to buffer_bytes.
   Status open(Memory memory, uint64_t buffer_bytes);
-  /// Of a communicator of device memory: on memory of the caller's, memory_bytes(buffer_bytes) of it; the buffers of
-  /// input lie in its first half, those of output in the second.
+  /// For a communicator of device memory: uses memory_bytes(buffer_bytes) of the caller's memory, the first half for
+  /// inputs, the second for outputs.
   Status open_on(void* device_memory, uint64_t buffer_bytes);
   static uint64_t memory_bytes(uint64_t buffer_bytes) { return 2 * CallBuffers::area_bytes(buffer_bytes); }
-  /// What the communicator refuses as unsupported (an algorithm that does not fit its devices) is counted, not run.
+  /// Calls that the communicator refuses as unsupported (the algorithm does not fit its devices) are only counted.
   Status run(const Case& c);
   int num_refused() const { return num_refused_; }
   int num_unreachable() const { return num_unreachable_; }

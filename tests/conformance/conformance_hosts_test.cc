@@ -1,4 +1,4 @@
-// Conformance over UCX and over TCP: ranks of one host that use nothing else, and ranks on several hosts (2x2, 3x2).
+// Conformance over UCX and TCP: ranks of one host that use only these, and ranks on several hosts (2x2, 3x2).
 // labels: mp
 // timeout: 300
 // again with: RONDO_TRANSPORT=shm+ucx
@@ -10,7 +10,7 @@
 
 namespace rondo::testing {
 
-// The first time over TCP, the second over UCX.
+// First over TCP, then over UCX.
 World alone() { return std::getenv("RONDO_TRANSPORT") != nullptr ? World::kUcx : World::kTcp; }
 
 INSTANTIATE_TEST_SUITE_P(OneNet, Conformance, ::testing::Combine(::testing::Values(alone()), ::testing::Values(3)),

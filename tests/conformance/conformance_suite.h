@@ -1,10 +1,9 @@
-// Conformance: every registered algorithm x dtype x op x placement x size gives the oracle's bits, at every rank count.
+// Conformance: every registered algorithm x dtype x op x placement x size gives the oracle's bits, for every number of
+// ranks.
 //
-// One communicator runs all cases of a rank count in a shuffled order without barriers between them, so that ranks run
-// ahead into the next operation and algorithms that share connections follow one another. The two programs that
-// include this run ranks as threads and as processes.
-//
-// Under a sanitizer a reduced list runs.
+// One communicator runs all cases of a number of ranks in a shuffled order without barriers, so that ranks run ahead
+// into the next operation, and algorithms that share connections follow one another. The programs that include this run
+// ranks as threads or as processes. Under a sanitizer a reduced list runs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,14 +49,14 @@ inline std::vector<Case> algorithm_cases() {
   return cases;
 }
 
-/// None, one, fewer than ranks, ragged, a prime; and around 64 KiB: one of three for most, all three for sums.
+/// No, one, fewer elements than ranks, ragged, a prime; and around 64 KiB: one of three for most, all three for sums.
 inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
   const auto n = static_cast<uint64_t>(nranks);
   const uint64_t boundary = 65536 / dtype_bytes(c.dtype);
   if (kSanitized)
     return c.op == Op::kSum ? std::vector<uint64_t>{0, 1, 1009, boundary + 1} : std::vector<uint64_t>{257};
   std::vector<uint64_t> sizes{1, 3 * n + n / 2 + 1};
-  if (n > 8) {  // far more ranks than cores: every hand-over is a context switch
+  if (n > 8) {  // many more ranks than cores: every hand-over is a context switch
     if (c.op == Op::kSum) sizes.insert(sizes.end(), {0, boundary - 1 + index % 3});
     return sizes;
   }
@@ -70,7 +69,7 @@ inline std::vector<uint64_t> sizes_of(const Case& c, int nranks, size_t index) {
   return sizes;
 }
 
-/// Far more ranks than cores: a thin sample that still has every algorithm with sums, moves and rounding.
+/// Many more ranks than cores: a small sample with every algorithm for sums, moves and rounding.
 inline bool sampled(const Case& c, int nranks, size_t index) {
   if (nranks <= 4) return true;
   const bool usual = c.dtype == Dtype::kFloat32 || c.dtype == Dtype::kBfloat16 || c.dtype == Dtype::kInt8;
@@ -79,7 +78,7 @@ inline bool sampled(const Case& c, int nranks, size_t index) {
   return c.dtype == Dtype::kFloat32 && (c.op == Op::kSum || c.op == Op::kAvg) && !c.in_place;
 }
 
-/// The full product for one rank count, shuffled; a sample of it for many ranks.
+/// The full product for one number of ranks, shuffled; for many ranks a sample of it.
 inline std::vector<Case> product_cases(int nranks) {
   std::vector<Case> cases;
   size_t drawn = 0;
@@ -134,7 +133,7 @@ inline uint64_t largest_buffer_bytes(const std::vector<Case>& cases, int nranks)
   return largest;
 }
 
-/// Runs the cases on a fresh communicator.
+/// Runs the cases on a new communicator.
 inline void run_cases(World world, int nranks, Memory memory, const std::vector<Case>& cases, const Config& config = {},
                       double most_refused = 0, const TransportDecorator& decorate = {}) {
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
@@ -156,7 +155,7 @@ inline void run_cases(World world, int nranks, Memory memory, const std::vector<
       options);
 }
 
-// Not every program that includes this has such tests.
+// Some programs that include this have no such tests.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Conformance);
 
 /// World, rank count.

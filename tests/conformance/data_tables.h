@@ -1,7 +1,5 @@
-// One period of every input and every expected result, computed once before ranks are spawned: threads share it,
-// processes inherit it, and making or judging a buffer is a copy.
-//
-// Thread safety: reads are safe once it is made.
+// One period of every input and expected result, computed once before ranks are spawned. Threads share it, processes
+// inherit it, and making or checking a buffer is a copy. Thread safety: reads are safe once it is made.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +11,7 @@
 
 namespace rondo::testing {
 
-/// The unsigned integers of the same width: any bits, for collectives that only move.
+/// The unsigned integer type of the same width: any bits, for collectives that only move data.
 inline Dtype bits_of(Dtype t) {
   switch (dtype_bytes(t)) {
     case 1: return Dtype::kUint8;

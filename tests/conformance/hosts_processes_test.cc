@@ -1,4 +1,4 @@
-// Ranks on several hosts that they pretend to stand on, as processes.
+// Ranks on several pretended hosts, as processes.
 // labels: mp
 // timeout: 300
 #include "conformance/hosts_suite.h"

@@ -1,6 +1,6 @@
-// Conformance where ranks stand on several hosts, or pretend to (RONDO_HOSTS): every row that depends on them, and the
-// planner's choice, gives the oracle's bits on uniform, ragged and mixed layouts. And the layout is the right one: of
-// parts, of survivors, of communicators side by side.
+// Conformance for ranks on several real or pretended hosts (RONDO_HOSTS): every row that depends on hosts, and the
+// planner's choice, gives the oracle's bits on uniform, ragged and mixed layouts. The layout is also right for parts,
+// survivors and concurrent communicators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,13 +29,13 @@ inline SpawnOptions spawned_on(const std::string& text) {
   return options;
 }
 
-/// Of rows that depend on hosts, of the planner's choice; and a few of the others, which must not mind.
+/// Rows that depend on hosts, the planner's choice, and a few of the other rows.
 inline std::vector<Case> host_cases(int nranks) {
   std::vector<Case> cases = product_cases(nranks);
   size_t seen = 0;
   std::erase_if(cases, [&](const Case& c) {
     if (c.algorithm == nullptr) return false;
-    if (c.algorithm->direct) return true;  // which nobody can on several hosts
+    if (c.algorithm->direct) return true;  // not possible on several hosts
     return !depends_on_hosts(*c.algorithm) && seen++ % 16 != 0;
   });
   return cases;
@@ -139,7 +139,7 @@ TEST_P(Hosts, DifferAtOnceFromCommunicatorToCommunicator) {
       CallOptions named;
       named.algorithm = name;
       std::vector<int32_t> x(kCount, comm.rank()), y(kCount, 1), z(kCount, 2);
-      Work on_a, on_b, on_all;  // all three under way at once
+      Work on_a, on_b, on_all;  // all three at once
       EXPECT_TRUE((*a)->all_reduce(x.data(), x.data(), kCount, Dtype::kInt32, Op::kSum, &named, &on_a).ok());
       EXPECT_TRUE((*b)->all_reduce(y.data(), y.data(), kCount, Dtype::kInt32, Op::kSum, &named, &on_b).ok());
       EXPECT_TRUE(comm.all_reduce(z.data(), z.data(), kCount, Dtype::kInt32, Op::kSum, nullptr, &on_all).ok());

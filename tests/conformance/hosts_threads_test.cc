@@ -1,4 +1,4 @@
-// Ranks on several hosts that they pretend to stand on, as threads.
+// Ranks on several pretended hosts, as threads.
 // labels: unit tsan
 // timeout: 300
 #include "conformance/hosts_suite.h"

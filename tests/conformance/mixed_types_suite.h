@@ -1,6 +1,6 @@
-// Calls with four types: bits equal to those of an oracle that rounds where docs/types.md says, for every row and the
-// algorithms whose order of addition the oracle can follow; equal bits on all ranks; refusals by name. And the promises
-// about bits, which choose or refuse algorithms.
+// Calls with four types: bits equal to an oracle that rounds as docs/types.md states, for every row and the algorithms
+// whose order of addition the oracle supports; equal bits on all ranks; refusals with names; and promises about bits,
+// which select or refuse algorithms.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace rondo::testing {
 
 class MixedTypes : public WorldTest {};
 
-/// One element's worth of rounding, in doubles that hold floats.
+/// The rounding of one element, in doubles that hold floats.
 class RowOracle {
  public:
   RowOracle(const TypeRow& row, int nranks, Op op) : row_(row), nranks_(nranks), op_(op) {}
@@ -31,7 +31,7 @@ class RowOracle {
   }
   double wire(double x) const { return as(row_.wire, x); }
   double output(double x) const { return as(row_.output, x); }
-  /// Rank r's input element i as the input type holds it.
+  /// Rank r's input element i in the input type.
   double input(Rank r, uint64_t i) const {
     const uint64_t h = (static_cast<uint64_t>(r) * 1'000'003 + i + 1) * 0x9E3779B97F4A7C15u;
     return as(row_.input, (static_cast<double>(h >> 40) / (1 << 24) - 0.5) * 3);
@@ -40,13 +40,13 @@ class RowOracle {
   double finish(double sum) const {
     return op_ == Op::kAvg ? static_cast<double>(static_cast<float>(sum) / static_cast<float>(nranks_)) : sum;
   }
-  /// 0..N-1 in fp32, everybody's contribution as it travels.
+  /// Ranks 0..N-1 in fp32, each contribution as it travels.
   double rank_order(uint64_t i) const {
     double sum = wire(input(0, i));
     for (Rank r = 1; r < nranks_; ++r) sum = add(sum, wire(input(r, i)));
     return finish(sum);
   }
-  /// From rank `owner` + 1 round to `owner`, the partial sum rounded at each hop.
+  /// From rank `owner` + 1 round to `owner`; the partial sum is rounded at each hop.
   double ring_order(uint64_t i, Rank owner) const {
     double sum = wire(input((owner + 1) % nranks_, i));
     for (int hop = 2; hop <= nranks_; ++hop) {
@@ -106,7 +106,7 @@ inline void check_mixed_all_reduce(const MixedCall& c, bool ring, bool in_place)
   ASSERT_TRUE(is_ok(c.comm.all_reduce(in_place ? out.data() : in.data(), out.data(), c.count, c.row.input, c.op, &options)));
   const RowOracle o = c.oracle();
   const auto n = static_cast<uint64_t>(c.comm.size());
-  auto owner = [&](uint64_t i) {  // of the chunk that holds element i
+  auto owner = [&](uint64_t i) {  // of the chunk with element i
     const uint64_t base = c.count / n, longer = c.count % n, edge = longer * (base + 1);
     return static_cast<Rank>(i < edge ? i / (base + 1) : longer + (i - edge) / std::max<uint64_t>(base, 1));
   };
@@ -127,7 +127,7 @@ inline void check_mixed_reduce_scatter(const MixedCall& c, bool ring) {
            "reduce_scatter");
 }
 
-/// By an algorithm that adds in the order of ranks, at the root: the last rank.
+/// With an algorithm that adds in rank order, at the root: the last rank.
 inline void check_mixed_reduce(const MixedCall& c) {
   TypeRow keep;
   const CallOptions options = c.options(&keep);
@@ -164,7 +164,7 @@ inline void check_mixed_moves(const MixedCall& c) {
   c.expect(out, c.count, [&](uint64_t i) { return o.wire(o.input(root, mine + i)); }, "scatter");
 }
 
-/// Whether these ranks may read one another's memory: a matter of the system where they are processes.
+/// True if these ranks may read one another's memory; for processes this depends on the system.
 inline bool pulls(Communicator& comm) {
   float x = 1, y = 0;
   CallOptions o;

@@ -1,5 +1,5 @@
-// What the bits of floating-point results promise beyond exact data: NaN, infinities and signed zeros; the order of
-// addition; equal bits on all ranks; all_reduce equal to reduce_scatter followed by all_gather.
+// Guarantees for bits of floating-point results beyond exact data: NaN, infinities and signed zeros; the order of
+// addition; equal bits on all ranks; all_reduce equals reduce_scatter followed by all_gather.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ inline CallOptions with_algorithm(const std::string& name) {
 inline constexpr Dtype kFloatDtypes[] = {Dtype::kFloat16,  Dtype::kFloat32,    Dtype::kFloat64,
                                          Dtype::kBfloat16, Dtype::kFloat8E4m3, Dtype::kFloat8E5m2};
 
-/// Every triple of special values, one for each of three ranks: element e holds digit `rank` of e in base size().
+/// Every triple of special values, one for each of three ranks: element e has digit `rank` of e in base size().
 inline std::vector<double> special_values(Dtype t) {
   if (t == Dtype::kFloat8E4m3) return {NAN, 1.0, -2.0, 0.0, -0.0, 0x1p-9};  // has no infinity
   return {NAN, INFINITY, -INFINITY, 1.0, 0.0, -0.0};
@@ -88,7 +88,7 @@ TEST_P(Numerics, NanInfinityAndSignedZero) {
   });
 }
 
-/// Where ranks compare their bits.
+/// Memory in which ranks compare their bits.
 struct Digests {
   static constexpr int kMaxCases = 4096, kMaxRanks = 16;
   Barrier barrier[kMaxCases];
@@ -125,7 +125,7 @@ TEST_P(Numerics, AllRanksEndWithTheSameBits) {
   }
 }
 
-/// The same call twice gives the same bits, though ranks arrive in another order.
+/// The same call twice gives the same bits, although ranks arrive in another order.
 TEST_P(Numerics, RunsRepeatTheirBits) {
   constexpr uint64_t kCount = 30011;
   spawn(GetParam(), 4, [&](Communicator& comm) {
@@ -174,7 +174,7 @@ TEST_P(Numerics, AllReduceEqualsItsTwoHalves) {
   }
 }
 
-/// True when every sum is one instruction that receives from all others: it rounds once.
+/// True if every sum is one instruction that receives from all others: it rounds once.
 inline bool sums_in_one_instruction(const Algorithm& a, int nranks) {
   const RankSchedule s = record_rank(a, 0, nranks);
   for (const Lane& lane : s.lanes)

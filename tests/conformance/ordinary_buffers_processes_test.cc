@@ -1,5 +1,5 @@
-// Algorithms from buffer to buffer, among processes that may not read one another's memory, on buffers that not all
-// ranks can reach: memory of the communicator makes such an algorithm a candidate, and the call's buffers are ordinary.
+// Direct algorithms among processes that may not read one another's memory, with buffers that not all ranks can reach:
+// the communicator's own memory makes such an algorithm a candidate, but the call's buffers are ordinary.
 // labels: mp
 // timeout: 120
 #include "conformance/conformance_suite.h"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kBytes = 4096;
 
-// Every collective by every direct algorithm of it, and by the planner's choice; in place where it can be, and not.
+// Every collective with each of its direct algorithms and with the planner's choice; in place if possible, and not.
 std::vector<Case> direct_cases(int nranks) {
   std::vector<Case> cases;
   for (Case c : algorithm_cases()) {
@@ -33,7 +33,7 @@ std::vector<Case> direct_cases(int nranks) {
   return cases;
 }
 
-// On ordinary buffers of all ranks, then of all but rank 0.
+// With ordinary buffers on all ranks, then on all except rank 0.
 void run_on_ordinary_buffers(int nranks, const std::string& settings) {
   const std::vector<Case> cases = direct_cases(nranks);
   const DataTables tables(nranks, 42, conformance_dtypes(), conformance_ops());
@@ -62,7 +62,7 @@ TEST(OrdinaryBuffers, AreServedByEveryAlgorithmThatACallNames) {
 
 TEST(OrdinaryBuffers, AreServedByTheAlgorithmThatASettingNames) { run_on_ordinary_buffers(2, "algo = pull"); }
 
-// What stands in may round elsewhere than what was named: sums of small whole numbers are exact in every type.
+// The replacement may round elsewhere than the named algorithm: sums of small whole numbers are exact in every type.
 void check_exact_sums(Communicator& comm, uint64_t count) {
   TypeRow row{Dtype::kFloat32, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat32};
   CallOptions options;
@@ -111,7 +111,7 @@ TEST(OrdinaryBuffers, AreServedWithMixedTypesAndCountsForEachRank) {
       options);
 }
 
-// Without memory of the communicator nothing can be reached: a call's demand is refused, a setting's is passed over.
+// Without the communicator's own memory nothing can be reached: a call's requirement is refused, a setting is ignored.
 TEST(OrdinaryBuffers, RefuseADemandThatNoMemoryCanServe) {
   SpawnOptions options;
   options.config.settings = "cma = 0\nalgo = pull";

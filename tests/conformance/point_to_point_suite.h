@@ -1,4 +1,4 @@
-// send and recv: alone and in groups, zero elements, to oneself, many at once, beside collectives; and what goes wrong.
+// send and recv: single and in groups, zero elements, to the own rank, many at once, next to collectives; and errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST_P(PointToPoint, PingPongOfEverySize) {
   });
 }
 
-// All pairs at once, oneself included, larger than what a connection holds: a group is what makes that safe.
+// All pairs at once, with messages to the own rank, larger than a connection's memory: only a group makes that safe.
 TEST_P(PointToPoint, GroupedAmongAll) {
   for (const int nranks : {1, 3, 4})
     spawn(GetParam(), nranks, [nranks](Communicator& comm) {
@@ -58,7 +58,7 @@ TEST_P(PointToPoint, GroupedAmongAll) {
     });
 }
 
-// Several messages of one pair match in their order, whatever their lengths and however they are issued.
+// Messages of a pair match in order, whatever their lengths and kinds of call.
 TEST_P(PointToPoint, MessagesOfAPairMatchInOrder) {
   spawn(GetParam(), 2, [](Communicator& comm) {
     constexpr uint64_t kCounts[] = {3, 20000, 0, 1, 70000, 56, 14};
@@ -78,7 +78,7 @@ TEST_P(PointToPoint, MessagesOfAPairMatchInOrder) {
   });
 }
 
-// The order in a group is nobody's promise: ranks name collective and message in different orders.
+// The order within a group does not matter: ranks list collective and message in different orders.
 TEST_P(PointToPoint, GroupedWithCollectivesInAnyOrder) {
   spawn(GetParam(), 3, [](Communicator& comm) {
     for (int round = 0; round < 20; ++round) {
@@ -102,7 +102,7 @@ TEST_P(PointToPoint, GroupedWithCollectivesInAnyOrder) {
   });
 }
 
-// Ranks that exchange messages do not disturb the count of collectives.
+// Messages between some ranks do not disturb the count of collectives.
 TEST_P(PointToPoint, AFewTalkBetweenCollectives) {
   spawn(GetParam(), 4, [](Communicator& comm) {
     for (int round = 0; round < 50; ++round) {
@@ -138,7 +138,7 @@ TEST_P(PointToPoint, DifferentEndsAreNamedOnBoth) {
       const Stopwatch watch;
       const Status s = sends ? comm.send(buffer.data(), e.send_count, e.send_type, 1)
                              : comm.recv(buffer.data(), e.recv_count, e.recv_type, 0);
-      // A short message is gone before anybody looks; no elements need no peer.
+      // A short message is sent before the check. Without elements no peer is needed.
       const bool noticed = sends ? e.send_count > 100000 : e.recv_count != 0;
       if (noticed) {
         EXPECT_TRUE(fails_with(s, StatusCode::kMismatch, {e.word, "message #1 from rank 0 to rank 1"}))

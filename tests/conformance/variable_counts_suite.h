@@ -1,5 +1,5 @@
-// Collectives with a count for each rank: ragged, with zeros, with one giant, packed and scattered, in place; and what they
-// refuse or notice. Values name source, destination and position, so that a swapped part is seen.
+// Collectives with a count for each rank: ragged, with zeros, with one giant part, packed and scattered, in place; and
+// their refusals and mismatches. Values contain source, destination and position, so that a swapped part is detected.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace rondo::testing {
 
 class VariableCountsTest : public WorldTest {};
 
-/// Patterns of counts for n ranks; equal on all ranks, which all draw them.
+/// Patterns of counts for n ranks, computed equally on all ranks.
 inline std::vector<std::vector<uint64_t>> count_patterns(int nranks) {
   const auto n = static_cast<size_t>(nranks);
   std::vector<std::vector<uint64_t>> patterns{std::vector<uint64_t>(n, 0), std::vector<uint64_t>(n, 13)};
@@ -31,7 +31,7 @@ inline std::vector<std::vector<uint64_t>> count_patterns(int nranks) {
   return patterns;
 }
 
-/// One part after the other, or each with a gap before it and in reversed order.
+/// Contiguous parts, or parts with gaps in reversed order.
 inline std::vector<uint64_t> offsets_for(const std::vector<uint64_t>& counts, bool scattered) {
   std::vector<uint64_t> offsets(counts.size());
   uint64_t at = scattered ? 3 : 0;
@@ -53,7 +53,7 @@ inline int64_t token(int source, int destination, uint64_t i) {
 }
 constexpr int64_t kUntouched = -77;
 
-/// Names of the algorithms of a collective that take variable counts here, and the planner's choice (nullptr).
+/// Names of a collective's algorithms that support variable counts here, and the planner's choice (nullptr).
 inline std::vector<const char*> algorithms_for(World world, Collective collective, bool packed) {
   std::vector<const char*> names{nullptr};
   for (const Algorithm& a : all_algorithms()) {
@@ -165,7 +165,7 @@ TEST_P(VariableCountsTest, AllToAllOfEveryMatrix) {
 
 TEST_P(VariableCountsTest, DifferentCountsAreNamed) {
   Shared<Barrier> checked;
-  // Whoever exchanges messages with the other rank notices; on hosts not everybody does.
+  // A rank that exchanges messages with the other one notices it. On hosts not every rank does.
   const int nranks = GetParam() == World::kHosts ? 2 : 3;
   spawn(GetParam(), nranks, [&](Communicator& comm) {
     std::vector<uint64_t> counts{100, 200, 300};
@@ -212,7 +212,7 @@ TEST_P(VariableCountsTest, BadArgumentsAreNamed) {
     direct.algorithm = "no_such";
     EXPECT_TRUE(fails_with(comm.all_gather_v(in.data(), out.data(), counts, nullptr, Dtype::kFloat32, &direct),
                            StatusCode::kInvalidArgument, {"no_such"}));
-    EXPECT_TRUE(is_ok(gather(counts, nullptr)));  // nothing was harmed
+    EXPECT_TRUE(is_ok(gather(counts, nullptr)));  // it still works
   });
 }
 

@@ -1,9 +1,9 @@
-// src/device/driver/driver.h against NVIDIA's headers: constants, layouts and every function's prototype, at compile time; and
-// the exported names against the toolkit's stub of libcuda, at run time. Compiled wherever CUDA's headers are found
-// (version 12.4 or later), as C++: there is no device code in it.
+// Compares src/device/driver/driver.h with NVIDIA's headers: constants, layouts and all prototypes at compile time, and
+// the exported names with the toolkit's stub of libcuda at run time. Compiled as C++ if CUDA's headers are found
+// (version 12.4 or later); it has no device code.
 //
-// A prototype agrees when it has as many parameters, and each is a pointer where the other is one, or has the same size
-// and passes the same way (integers, enumerations) or is a structure of the same size and alignment.
+// Two prototypes agree if they have as many parameters, and each pair of parameters are both pointers, or have the same
+// size and passing convention (integers, enumerations), or are structures of the same size and alignment.
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
@@ -60,7 +60,7 @@ static_assert(!SamePrototype<int (*)(size_t), int (*)(void*)>::value);
 static_assert(!SamePrototype<int (*)(int*), int (*)(size_t*)>::value);
 static_assert(!SamePrototype<int (*)(ours::IpcMemHandle), int (*)(CUipcMemHandle*)>::value);
 
-// NVIDIA's type of each function at the version of the interface that the symbol has: X(member, type).
+// NVIDIA's type of each function, in the version of the symbol: X(member, type).
 #define THEIRS(X)                                                               \
   X(init, PFN_cuInit_v2000)                                                     \
   X(driver_version, PFN_cuDriverGetVersion_v2020)                               \
@@ -132,12 +132,12 @@ struct Theirs {
   THEIRS(X)
 #undef X
 };
-// Every function of ours; one that THEIRS lacks does not compile.
+// Every function of ours. One that is missing in THEIRS does not compile.
 #define X(member, symbol, args) \
   static_assert(SamePrototype<decltype(ours::Driver::member), decltype(Theirs::member)>::value, #symbol);
 RONDO_CUDA_DRIVER(X)
 #undef X
-// The names under which CUDA's header exports the newest of those that we take at their newest: a silent _v3 shows.
+// The names that CUDA's header exports for functions that we use in their newest version: reveals a silent _v3.
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 constexpr bool equal(const char* a, const char* b) { return *a == *b && (*a == 0 || equal(a + 1, b + 1)); }

@@ -1,5 +1,5 @@
-// How the CUDA driver is found: what is said when there is none, when it is turned off, too old, incomplete or without
-// devices. Each case is a process of its own, since what was found once stays; this program prints it for --driver.
+// The search for the CUDA driver: the messages if it is missing, turned off, too old, incomplete or without devices.
+// Each case runs in a separate process, because the result is permanent. With --driver this program prints it.
 // labels: unit tsan
 #include "device/driver/driver.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-// What this program says of the driver when it starts in that environment.
+// This program's message about the driver in that environment.
 std::string found_with(const Environment& environment) {
   std::string command = "env -u RONDO_CUDA";
   for (const auto& [name, value] : environment) command += " " + name + "='" + value + "'";

@@ -1,4 +1,4 @@
-// The fake CUDA driver's stream capture: what is recorded, what replays do, what is refused.
+// The fake CUDA driver's stream capture: recording, replays, refusals.
 // labels: unit tsan
 // timeout: 120
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ void add(const void* args, uint32_t, uint32_t) {
   const auto* a = static_cast<const AddArgs*>(args);
   *a->value += a->by;
 }
-// Two of these end only when both run.
+// Two of these end only if both run.
 void pair_up(const void* args, uint32_t, uint32_t) {
   auto* count = *static_cast<std::atomic<int>* const*>(args);
   const int target = count->fetch_add(1) / 2 * 2 + 2;
@@ -105,7 +105,7 @@ TEST_F(Capture, NothingRunsUntilTheGraphIsLaunched) {
     ASSERT_EQ(d->stream_synchronize(i % 2 ? a : b), kSuccess);
     EXPECT_EQ(value, 11 * i);
   }
-  // Launches in different streams follow one another.
+  // Launches in different streams run one after the other.
   ASSERT_EQ(cuda.launch_graph(graph, a), kSuccess);
   ASSERT_EQ(cuda.launch_graph(graph, b), kSuccess);
   ASSERT_EQ(d->stream_synchronize(b), kSuccess);
@@ -289,7 +289,7 @@ TEST_F(Capture, ABeginningIsADependencyToo) {
   void* params[] = {&at};
   ASSERT_EQ(d->launch_kernel(&config, pair_kernel, params, nullptr), kSuccess);
   ASSERT_EQ(d->stream_wait_event(b, fork, 0), kSuccess);
-  ASSERT_EQ(launch(pair_kernel, b, &count), kSuccess);  // behind the first one's end it would never end
+  ASSERT_EQ(launch(pair_kernel, b, &count), kSuccess);  // after the end of the first one it would never end
   ASSERT_EQ(d->event_record(join, b), kSuccess);
   ASSERT_EQ(d->stream_wait_event(a, join, 0), kSuccess);
   Graph graph = nullptr;

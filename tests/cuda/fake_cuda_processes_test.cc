@@ -1,4 +1,4 @@
-// The fake CUDA driver among processes: IPC handles, children, what freed memory says.
+// The fake CUDA driver among processes: IPC handles, children, errors for freed memory.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace rondo::cuda;
 
-// What the processes share: steps that each awaits, and handles.
+// Shared by the processes: steps to wait for, and handles.
 struct Board {
   std::atomic<int> step{0};
   IpcMemHandle handle, freed;
@@ -59,7 +59,7 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
       auto stream = OwnedStream::make();
       ASSERT_TRUE(stream.ok());
       if (rank == 0) {
-        auto pad = DeviceMemory::make(100);  // so that the shared one lies inside its block
+        auto pad = DeviceMemory::make(100);  // so that the shared allocation is inside its block
         auto memory = DeviceMemory::make(4096);
         ASSERT_TRUE(memory.ok() && pad.ok());
         ASSERT_EQ(d->memset_d8_async(memory->get(), 0, 4096, stream->get()), kSuccess);
@@ -71,7 +71,7 @@ TEST(FakeCudaProcesses, MemoryIsSharedByHandles) {
         ASSERT_EQ(d->ipc_get_mem_handle(&board->freed, gone->get()), kSuccess);
         *gone = DeviceMemory();
         board->reach(1);
-        // The other one's stream raises a word in our memory, and our stream sees it.
+        // The other process's stream sets a word in our memory, and our stream sees it.
         BatchMemOp wait;
         std::memset(&wait, 0, sizeof wait);
         wait.value.operation = kMemOpWaitValue32;

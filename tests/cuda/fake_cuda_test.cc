@@ -1,4 +1,4 @@
-// The fake CUDA driver, through the table that rondo sees: memory, streams, events, kernels, errors.
+// The fake CUDA driver, through rondo's table: memory, streams, events, kernels, errors.
 // labels: unit tsan
 // timeout: 120
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace rondo::cuda;
 
-// The driver's functions, and the first device's context current.
+// The driver's functions, with the first device's context current.
 class Fake : public ::testing::Test {
  protected:
   void start(FakeMachine machine = FakeMachine::uniform(2)) {
@@ -89,7 +89,7 @@ class Fake : public ::testing::Test {
   Module module_ = nullptr;
 };
 
-// A word that a kernel waits for, and one that it raises first.
+// A word that a kernel waits for, and one that it sets first.
 struct Meeting {
   std::atomic<int>* arrived;
   std::atomic<int>* wanted;
@@ -238,7 +238,7 @@ TEST_F(Fake, CopiesAndFillsAreOrderedAndChecked) {
   ASSERT_EQ(launch(function("meet"), s, 1, Meeting{&arrived, &wanted, 1}), kSuccess);
   ASSERT_EQ(d->memset_d8_async(a, 'a', 4096, s), kSuccess);
   ASSERT_EQ(d->memcpy_host_to_device_async(a + 1, in.data(), 4000, s), kSuccess);
-  std::fill(in.begin(), in.end(), 'y');  // pageable memory was taken away
+  std::fill(in.begin(), in.end(), 'y');  // pageable memory was copied
   wanted = 1;
   ASSERT_EQ(d->memcpy_async(b, a, 4096, s), kSuccess);
   ASSERT_EQ(d->stream_synchronize(s), kSuccess);
@@ -308,7 +308,7 @@ TEST_F(Fake, StreamsRunSideBySideAndEventsOrderThem) {
   EXPECT_EQ(d->event_elapsed_ms(&ms, timed, timed_end), kSuccess);
   EXPECT_GE(ms, 0);
   EXPECT_EQ(d->event_elapsed_ms(&ms, ready, timed_end), kErrorInvalidHandle) << "without times";
-  // Recorded again: a wait that was made before keeps to the first record.
+  // Recorded again: an earlier wait keeps the first record.
   EXPECT_EQ(d->event_query(ready), kSuccess);
   for (const Event e : {ready, timed, timed_end}) EXPECT_EQ(d->event_destroy(e), kSuccess);
   for (const Stream s : {a, b}) EXPECT_EQ(d->stream_destroy(s), kSuccess);
@@ -537,7 +537,7 @@ TEST_F(Fake, HandlesGiveBackInTheirOwnContext) {
   ASSERT_EQ(d->context_set_current(nullptr), kSuccess);
   moved = DeviceMemory();
   EXPECT_EQ(cuda_->leaks().find("device memory"), std::string::npos) << cuda_->leaks();
-  cuda_->fail("cuEventDestroy_v2", kErrorInvalidContext);  // passed over, and the event leaks: what TearDown would see
+  cuda_->fail("cuEventDestroy_v2", kErrorInvalidContext);  // ignored, and the event leaks: TearDown would find it
   *e = OwnedEvent();
   EXPECT_NE(cuda_->leaks().find("1 events"), std::string::npos);
   ASSERT_EQ(d->context_set_current(contexts[0]), kSuccess);
@@ -567,7 +567,7 @@ void raise(const void* args, uint32_t, uint32_t) {
   a->done->fetch_add(1, std::memory_order_relaxed);  // orders nothing
 }
 
-// A host that waits for a kernel that never ends hears, after the deadline, what its streams do.
+// If the host waits for a kernel that never ends, it lists its streams' operations after the deadline.
 void wait_for_ever() {
   FakeMachine machine = FakeMachine::uniform(1);
   machine.deadline_s = 0.2;
@@ -596,8 +596,8 @@ TEST(FakeCudaDeadline, SaysWhatStreamsDo) {
                "device 0: 3 blocks resident");
 }
 
-// Two streams add to one value; the host reads it once both have ended. Without the event, or without the
-// synchronisation, CUDA orders nothing, and the fake's own locks must not hide that.
+// Two streams add to one value, and the host reads it when both have ended. Without the event, or without the
+// synchronisation, CUDA gives no order, and the fake's own locks must not hide that.
 int add_twice(bool with_event, bool with_synchronize) {
   FakeCuda cuda(FakeMachine::uniform(1));
   cuda.add_kernel("raise", {&raise, sizeof(RaiseArgs)});
@@ -621,7 +621,7 @@ int add_twice(bool with_event, bool with_synchronize) {
     LaunchConfig config{1, 1, 1, 32, 1, 1, 0, streams[i], nullptr, 0};
     if (d->launch_kernel(&config, function, params, nullptr) != kSuccess) return -1;
     if (i == 1) break;
-    while (done.load(std::memory_order_relaxed) == 0) sched_yield();  // so that both orders could not be seen anyway
+    while (done.load(std::memory_order_relaxed) == 0) sched_yield();  // so that the order could not be seen otherwise
     if (d->event_record(event, streams[0]) != kSuccess) return -1;
     if (with_event && d->stream_wait_event(streams[1], event, 0) != kSuccess) return -1;
   }
@@ -637,7 +637,7 @@ TEST(FakeCudaOrder, WhatCudaOrdersIsNoRace) { EXPECT_EQ(add_twice(true, true), 2
 
 TEST(FakeCudaOrder, WhatCudaDoesNotOrderIsARace) {
 #ifdef RONDO_TEST_RACES
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a child of its own: forked ones see less
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a separate child: forked ones see less
   constexpr int kReported = 66;
   EXPECT_EXIT(std::exit(add_twice(false, true)), ::testing::ExitedWithCode(kReported), "data race");
   EXPECT_EXIT(std::exit(add_twice(true, false)), ::testing::ExitedWithCode(kReported), "data race");

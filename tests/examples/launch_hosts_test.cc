@@ -1,4 +1,4 @@
-// examples/02_launch on two hosts, really started by mpirun and mpiexec: what they take for ssh enters a test host.
+// examples/02_launch on two hosts, started by mpirun and mpiexec. A fake ssh enters a test host.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A program that is called as ssh is, "[options] address command", for the first two hosts.
+// A program called like ssh, "[options] address command", for the first two hosts.
 class PlayedSsh {
  public:
   PlayedSsh() : path_(fs::temp_directory_path() / ("rondo-ssh-" + std::to_string(::getpid()))) {
@@ -37,7 +37,7 @@ class PlayedSsh {
   fs::path path_;
 };
 
-// Two ranks on each of two hosts; the launcher itself is at home on the first.
+// Two ranks on each of two hosts. The launcher itself runs on the first.
 std::string across_hosts(const MpiLauncher& mpi, const PlayedSsh& ssh) {
   const std::string hosts = TestHosts::address(0) + ":2," + TestHosts::address(1) + ":2";
   const std::string here = "timeout 60 " + test_hosts().shell_prefix(0) + mpi.program + " -n 4 ";

@@ -1,5 +1,5 @@
-// examples/02_launch as its README starts it: under both MPIs for real, and in the environments that srun and torchrun
-// make. A shell function plays srun, so that the batch script is run too.
+// examples/02_launch as its README starts it: under both MPIs, and in the environments of srun and torchrun. A fake
+// srun also runs the batch script.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string free_port() {
   return port.ok() ? std::to_string(port->port) : "29500";
 }
 
-// Three ranks at a time as children of a shell, each with `variables`, in which $r is its rank.
+// Three concurrent ranks as children of a shell, each with `variables`, in which $r is its rank.
 Launched start_three(const std::string& variables) {
   return run_command("for r in 0 1 2; do " + variables +
                      " timeout 60 '" RONDO_EXAMPLE_LAUNCH
@@ -69,7 +69,7 @@ TEST(LaunchExample, InTorchrunsEnvironment) {
       {"rank 2 of 3", "every element of every rank is 6"});
 }
 
-// srun and scontrol as programs on PATH: two "nodes" that are this host, so that ranks meet at MASTER_ADDR.
+// Fake srun and scontrol on PATH: two "nodes" that are this host, so that ranks meet at MASTER_ADDR.
 class PlayedSlurm {
  public:
   PlayedSlurm() : folder_(fs::temp_directory_path() / ("rondo-slurm-" + std::to_string(::getpid()))) {

@@ -1,5 +1,5 @@
 // The model of examples/04_plain_model: its gradients against finite differences, and its training by the engine
-// against one process that adds the ranks' gradients in their order, bit for bit.
+// against one process that adds the ranks' gradients in order, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ MicroBatch tiny_batch(uint64_t number) {
   return cut(text, number, kTiny.batch, kTiny.length);
 }
 
-// All tensors of a model, whole: unit, tensor, element. Tied ones have their partner's place.
+// All tensors of a model, whole: unit, tensor, element. Tied ones share their partner's memory.
 struct Whole {
   fsdp::Model model;
   std::vector<std::vector<std::vector<float>>> values;
@@ -72,7 +72,7 @@ Whole gradients(Transformer& net, Whole& p, const MicroBatch& m) {
   return g;
 }
 
-// Any sizes: rows and columns that are no multiples of a block, transposed, a product with nothing to add.
+// Any sizes: rows and columns that are not multiples of a block, transposed, an empty product.
 TEST(PlainProduct, IsThatOfTheDefinitionWhateverTheSizes) {
   for (const size_t m : {1u, 3u, 4u, 9u})
     for (const size_t n : {1u, 7u, 8u, 17u})
@@ -96,7 +96,7 @@ TEST(PlainModel, GradientsAreThoseOfFiniteDifferences) {
   Whole p(net.model());
   for (size_t u = 0; u < p.values.size(); ++u)
     for (size_t t = 0; t < p.values[u].size(); ++t)
-      for (size_t i = 0; i < p.values[u][t].size(); ++i) {  // large enough that every path counts
+      for (size_t i = 0; i < p.values[u][t].size(); ++i) {  // large enough that every path matters
         const fsdp::Tensor& tensor = p.model.units[u].tensors[t];
         p.values[u][t][i] = tensor.shape.size() == 1 ? 0.5f + 0.1f * static_cast<float>(i % 3)  // gains, biases
                                                      : 6 * Transformer::initial_value(tensor, i);
@@ -124,7 +124,7 @@ TEST(PlainModel, GradientsAreThoseOfFiniteDifferences) {
     }
 }
 
-// What the ranks together must come to: gradients of all micro-batches of a step, in their order, over their number.
+// The expected training: gradients of all micro-batches of a step, in order, divided by their number.
 Whole train_alone(const fsdp::OptimizerConfig& optimizer, int nranks, int steps) {
   Transformer net(kTiny);
   Whole p(net.model()), momentum(net.model());
@@ -153,7 +153,7 @@ Whole train_alone(const fsdp::OptimizerConfig& optimizer, int nranks, int steps)
 
 TEST(PlainModel, RanksHaveTheBitsOfOneProcess) {
   constexpr int kSteps = 3;
-  // Adam would hide the last bits of gradients: it divides by them.
+  // Adam would hide the last bits of gradients, because it divides by them.
   const fsdp::OptimizerConfig optimizer = {.rule = fsdp::Rule::kSgd, .lr = 0.5f, .momentum = 0.9f};
   for (const int nranks : {1, 2, 3, 4}) {
     const Whole alone = train_alone(optimizer, nranks, kSteps);

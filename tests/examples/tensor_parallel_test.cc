@@ -1,4 +1,4 @@
-// The mathematics of examples/06_tensor_parallel on one rank, by finite differences: the example itself compares parts
+// The mathematics of examples/06_tensor_parallel on one rank, by finite differences. The example itself compares parts
 // with the whole, and both would share a wrong derivative.
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kStep = 1e-2f;
 
-// d loss() / d m, element by element, is `gradient`.
+// Checks that d loss() / d m, element by element, equals `gradient`.
 template <class Loss>
 void expect_slopes(Matrix& m, const Matrix& gradient, const char* name, const Loss& loss) {
   ASSERT_EQ(m.v.size(), gradient.v.size()) << name;
@@ -86,7 +86,7 @@ TEST(TensorParallelEmbedding, GradientIsThatOfTheLookup) {
   expect_slopes(table, lookup_backward(dy, {0, 7}, ids), "table", [&] { return dot(lookup_part(table, 0, ids), dy); });
 }
 
-// Logits that overflow exp in float: the largest is taken off first.
+// Logits that overflow exp in float: the largest is subtracted first.
 TEST(TensorParallelSoftmax, LargeLogitsStayFinite) {
   Matrix logits(1, 3);
   logits.v = {1000, 999, -1000};

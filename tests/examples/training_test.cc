@@ -36,7 +36,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// `all` must stand there, in this order.
+// The output must contain `all`, in this order.
 void expect_says(const Launched& launched, std::initializer_list<std::string> all) {
   EXPECT_EQ(launched.exit_status, 0) << launched.output;
   size_t from = 0;
@@ -47,7 +47,7 @@ void expect_says(const Launched& launched, std::initializer_list<std::string> al
   }
 }
 
-// What stands between `before` and the next blank.
+// The text between `before` and the next blank.
 std::string word_after(const std::string& text, const std::string& before) {
   const size_t at = text.find(before);
   if (at == std::string::npos) return "";
@@ -110,7 +110,7 @@ TEST(TensorParallelExample, TwoRanksPrintBothHalves) {
 }
 
 #ifdef RONDO_CLI
-// What was really sent, as the engine's records have it: column 10 of a line for each rank of both communicators.
+// The bytes really sent, from the engine's records: column 10 of a line for each rank of both communicators.
 TEST(TensorParallelExample, TracesHaveTheBytesThatWereCounted) {
   const Folder folder;
   const std::string traces = folder.file("traces");
@@ -152,7 +152,7 @@ TEST(PlainModelExample, FourRanksHaveTheBitsOfOneWithTheirMicroBatches) {
   const Launched other = train("--ranks 2 --steps 3");
   expect_says(four, {"hash "});
   EXPECT_EQ(word_after(four.output, "hash "), word_after(one.output, "hash ")) << four.output << one.output;
-  EXPECT_NE(word_after(four.output, "hash "), word_after(other.output, "hash "));  // other data: the hash sees it
+  EXPECT_NE(word_after(four.output, "hash "), word_after(other.output, "hash "));  // other data gives another hash
 }
 
 TEST(PlainModelExample, LearnsAlsoWithNarrowParameters) {
@@ -189,7 +189,7 @@ TEST(PlainModelExample, SaysWhatIsMissing) {
   EXPECT_NE(train("--ranks 1 --heads 3").output.find("no multiple of --heads"), std::string::npos);
 }
 
-// Starts two ranks, and does `then` to them when they train: $p is rank 0, $c its child.
+// Starts two ranks and runs `then` when they train: $p is rank 0, $c its child.
 Launched meddle(const Folder& folder, const std::string& then) {
   const std::string out = folder.file("out");
   fs::remove(out);
@@ -207,7 +207,7 @@ TEST(PlainModelExample, ARankThatIsKilledEndsTheOthers) {
   const Launched child = meddle(folder, "kill -9 $c; wait $p; echo ended $?");
   EXPECT_NE(child.output.find("ended 1"), std::string::npos) << child.output << contents(folder.file("out"));
   EXPECT_NE(contents(folder.file("out")).find("a peer was lost"), std::string::npos) << contents(folder.file("out"));
-  // Dead is gone, or a zombie that nobody has waited for.
+  // Dead means gone or a zombie.
   const Launched parent = meddle(folder,
                                  "kill -9 $p; while [ -d /proc/$c ] && ! grep -q 'State:.Z' /proc/$c/status; do "
                                  "sleep 0.02; done; echo gone");

@@ -1,4 +1,4 @@
-// libFuzzer: a calibration file of any bytes. What is accepted survives being written and read again.
+// libFuzzer: a calibration file of any bytes. An accepted file can be written and read again.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (read->version != kCalibrationVersion) return 0;
   const std::string text = format_calibration(*read);
   const auto again = parse_calibration(text);
-  // The date is for people and may be missing, which format_calibration does not write down.
+  // The date is informative and may be missing; format_calibration does not write that.
   if (!again.ok() ? !read->date.empty() : format_calibration(*again) != text) std::abort();
   return 0;
 }

@@ -1,5 +1,5 @@
-// libFuzzer: a safetensors file, or the manifest of a checkpoint, of any bytes. What is accepted is written and read
-// again, and is the same.
+// libFuzzer: a safetensors file, or the manifest of a checkpoint, of any bytes. An accepted one is the same after it is
+// written and read again.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-// libFuzzer: an environment, one NAME=value a line: the settings, and what a launcher says of itself.
+// libFuzzer: an environment, one NAME=value per line: the settings, and the launcher's variables.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const auto no_files = [](const std::string&) -> Expected<std::optional<std::string>> { return {std::nullopt}; };
   auto values = SettingValues::load(lookup, no_files);
   if (!values.ok()) return 0;
-  // The same text once more as a caller's own lines.
+  // The same text again as a caller's settings lines.
   if (const Status s = values->add_struct({reinterpret_cast<const char*>(data), bytes}); !s.ok() && s.message().empty())
     std::abort();
   const auto settings = settings_from(*values);

@@ -1,4 +1,4 @@
-// libFuzzer: flight records of any bytes, several of them separated by a zero byte, through all of `rondo diagnose`.
+// libFuzzer: several flight records of any bytes, separated by a zero byte, through all of `rondo diagnose`.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// libFuzzer: what a stranger, or a peer gone mad, may send over the bootstrap's sockets. The first byte chooses who reads:
-// a link (of a host, or between hosts) with the decoders of its payloads, or either side of the handshake.
+// libFuzzer: input from an unauthenticated or faulty peer over the bootstrap's sockets. The first byte selects the
+// reader: a link (of a host, or between hosts) with the decoders of its payloads, or either side of the handshake.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr size_t kMaxPayloadBytes = 4096;
 
 void read_payload(const Frame& frame) {
   if (frame.payload.size() > kMaxPayloadBytes) std::abort();
-  if (frame.kind == FrameKind::kGoodbye) std::abort();  // a link keeps these to itself
+  if (frame.kind == FrameKind::kGoodbye) std::abort();  // a link handles these itself
   if (refusal(frame).ok() || refusal(frame).to_string().empty()) std::abort();
   for (const int nranks : {1, 3}) {
     const auto view = decode_view(frame.payload, nranks);
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   } else if (data[0] % 4 == 2) {
     shutdown(sender.get(), SHUT_WR);
     ServerHandshake server(secret, Purpose::kMesh);
-    if (server.advance(reader.get()) == ServerHandshake::State::kAccepted) std::abort();  // a proof out of nothing
+    if (server.advance(reader.get()) == ServerHandshake::State::kAccepted) std::abort();  // a proof without the secret
   } else {
     shutdown(sender.get(), SHUT_WR);
     ClientHandshake client(secret, Purpose::kMesh, 1);

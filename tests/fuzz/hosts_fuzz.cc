@@ -1,4 +1,4 @@
-// libFuzzer: what users hand over that describes hosts, of any bytes: the shape of hwloc's XML, lists of CPUs.
+// libFuzzer: users' descriptions of hosts, of any bytes: the structure of hwloc's XML, lists of CPUs.
 #include <cstdlib>
 #include <string>
 #include <string_view>

@@ -1,4 +1,4 @@
-// libFuzzer: unique ids as bytes and as hex digits, and the messages by which rank 0 hands one out. The first byte chooses.
+// libFuzzer: unique ids as bytes and as hex digits, and rank 0's messages with an id. The first byte selects.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       if (unique_id_to_hex(*from_hex) != lower) std::abort();
       break;
     }
-    case 1: {  // with the right sum, else nothing behind it would ever be reached
+    case 1: {  // with a correct checksum, else the code after it is never reached
       std::memcpy(id.bytes, text.data(), std::min(text.size(), sizeof(id.bytes)));
       const auto sum = static_cast<uint32_t>(fnv1a({id.bytes, 124}));
       for (int i = 0; i < 4; ++i) id.bytes[124 + i] = static_cast<char>(sum >> (8 * i));

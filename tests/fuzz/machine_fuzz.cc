@@ -1,4 +1,4 @@
-// libFuzzer: a description of a machine's devices, of any bytes, through to what would be chosen there.
+// libFuzzer: a description of a machine's devices, of any bytes, with rondo's choices for it.
 #include <cstdlib>
 #include <string_view>
 
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     if (scene.status().message().empty()) std::abort();
     return 0;
   }
-  constexpr size_t kMany = 64;  // every pair is looked at
+  constexpr size_t kMany = 64;  // every pair is checked
   if (scene->machine.devices.size() > kMany || scene->ranks.size() > kMany) return 0;
   const auto again = parse_scene(scene_text(*scene));
   if (!again.ok() || scene_text(*again) != scene_text(*scene)) std::abort();

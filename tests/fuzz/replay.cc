@@ -1,8 +1,7 @@
-// Runs a fuzz target over its seeds and over what is near them: every beginning of a seed, and each byte changed in
-// four ways, thinned out to some hundreds for each seed. The same inputs on every run. What the target finds ends the
-// process.
+// Runs a fuzz target on its seeds and on similar inputs: every prefix of a seed, and each byte changed in four ways,
+// reduced to some hundreds per seed. The inputs are the same in every run. A failure of the target ends the process.
 //
-// replay FOLDER: every file of the folder is a seed; none is an error.
+// replay FOLDER: every file of the folder is a seed. No seeds is an error.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -16,10 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes);
 
 namespace {
 
-constexpr size_t kMostOfAKind = 120;  // beginnings, and places at which a byte is changed
+constexpr size_t kMostOfAKind = 120;  // prefixes, and positions at which a byte is changed
 
 void run(const std::string& input) {
-  // A copy of its own without a byte to spare, so that AddressSanitizer sees a read past the end.
+  // An exact copy, so that AddressSanitizer detects a read past the end.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
@@ -54,7 +53,7 @@ int main(int argc, char** argv) {
     std::ifstream file(path, std::ios::binary);
     const std::string seed((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     std::printf("%s: ", path.c_str());
-    std::fflush(stdout);  // it is to be seen when the target ends the process
+    std::fflush(stdout);  // must be visible if the target ends the process
     std::printf("%zu runs\n", replay(seed));
   }
   return seeds.empty() ? 1 : 0;

@@ -1,4 +1,4 @@
-// libFuzzer: what a server on MASTER_PORT may answer that need not be torch's store.
+// libFuzzer: answers of any server on MASTER_PORT, which may not be torch's store.
 #include <sys/socket.h>
 
 #include "launch/torch_store.h"

@@ -1,4 +1,4 @@
-// libFuzzer: a trace file of any bytes. What is accepted can be exported, alone and twice, and the exports are JSON.
+// libFuzzer: a trace file of any bytes. An accepted file can be exported, once and twice, and the exports are JSON.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// On a real device that several processes share: the stream engine, conformance and random calls; a killed rank.
+// On a real device shared by several processes: the stream engine, conformance and random calls; a killed rank.
 // labels: gpu
 // timeout: 400
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// On a real device: communicators whose ranks are threads that share it give the oracle's bits, by both engines and all
-// protocols; and random calls in a row.
+// On a real device: communicators of threads that share it give the oracle's bits, with both engines and all protocols;
+// and a sequence of random calls.
 // labels: gpu
 // timeout: 400
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(DeviceThreadsGpuTest, EveryProtocol) {
   for (const char* protocol : {"simple", "ll", "ll128"})
     conform(3, std::string("device_engine = interpreter\nproto = ") + protocol, 9);
 }
-// Ring's sums and gathers by kernels that have the text inlined; the interpreter runs the rest.
+// Inlined kernels run ring's sums and gathers; the interpreter runs the rest.
 TEST(DeviceThreadsGpuTest, InlinedTexts) {
   RONDO_NEEDS_GPU();
   for (const char* protocol : {"simple", "ll", "ll128"})
@@ -50,7 +50,7 @@ TEST(DeviceThreadsGpuTest, Megabytes) {
   for (const int nranks : {2, 4})
     run_cases(World::kThreads, nranks, Memory::kDevice, large_cases(nranks, 64 << 20), gpu_config(nranks));
 }
-// Random calls, one after the other without any barrier.
+// Random calls, one after the other, without barriers.
 TEST(DeviceThreadsGpuTest, TenThousandRandomCalls) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 4, 8}) {

@@ -1,4 +1,4 @@
-// What tests on real devices share: whether there is one, and communicators of all ranks on it.
+// Shared by tests on real devices: detection of a device, and communicators of all ranks on it.
 #pragma once
 
 #include <unistd.h>
@@ -9,13 +9,13 @@
 
 namespace rondo::testing {
 
-/// Without touching the driver, which a process that forks ranks must not have done.
+/// Does not use the driver, because a process that forks ranks must not have used it.
 inline bool machine_has_gpu() { return access("/dev/nvidiactl", R_OK | W_OK) == 0; }
 
 #define RONDO_NEEDS_GPU() \
   if (!::rondo::testing::machine_has_gpu()) GTEST_SKIP() << "no GPU here: /dev/nvidiactl is not there"
 
-/// All ranks on device 0: several ranks on one GPU are allowed.
+/// All ranks on device 0: several ranks may share a GPU.
 inline Config gpu_config(int nranks, const std::string& settings = {}) {
   Config config;
   config.memory = rondo::Memory::kCuda;

@@ -1,4 +1,4 @@
-// On a real device: calls captured into a CUDA graph, replayed 1,000 times, mixed with calls that are not captured.
+// On a real device: calls captured in a CUDA graph, replayed 1,000 times, mixed with other calls.
 // labels: gpu
 // timeout: 300
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 namespace rondo::testing {
 namespace {
 
-// Capture and launch are their caller's business, so rondo's own table lacks them.
+// Only callers capture and launch graphs, so rondo's own table lacks these functions.
 struct Graphs {
   int (*begin)(cuda::Stream, int mode);
   int (*end)(cuda::Stream, void** graph);

@@ -33,7 +33,7 @@ class KernelsGpuTest : public ::testing::Test {
     host_.resize(kArrays * kArrayBytes);
   }
 
-  // Runs the kernel on the device and the host's on the same bytes; the first array that differs, or -1.
+  // Runs the device's and the host's kernel on the same bytes. Returns the first array that differs, or -1.
   int differs(std::string_view kernel, Kernel on_host, uint32_t elem_bytes, uint32_t num_src, uint32_t num_dst,
               uint64_t num_elems, uint32_t shift_elems, uint32_t divide_by) {
     for (std::byte& b : host_) b = static_cast<std::byte>(random_());

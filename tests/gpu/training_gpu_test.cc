@@ -1,6 +1,6 @@
-// On a real device: the optimizer's kernels give the bits of the host's loops; engines of sharded training whose ranks
-// share the device end with the bits of engines on the host, with what ranks own on the device or in host memory; a
-// checkpoint of one is taken up by the other.
+// On a real device: the optimizer's kernels give the bits of the host's loops. Engines of sharded training with ranks
+// on one device end with the bits of engines on the host, with the ranks' own parts on the device or in host memory.
+// Each loads the other's checkpoint.
 // labels: gpu
 // timeout: 120
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<OptimizerConfig> configs() {
           {.rule = Rule::kAdadelta, .lr = 1.0f, .eps = 1e-6f}};
 }
 
-// Four arrays behind one another, as a step and a norm leave them.
+// Four consecutive arrays after a step and a norm.
 std::vector<double> step_on(Device& d, const OptimizerConfig& config, uint64_t n, uint64_t shift) {
   const uint64_t room = n + 64;
   std::vector<float> host(4 * room);
@@ -78,7 +78,7 @@ Model model() {
   return m;
 }
 
-// Gradients are multiples of parameters, by what every device can do to an array.
+// Gradients are multiples of parameters, made with the operations that every device has.
 Status train(Engine& e, int step, Rank rank) {
   return e.run(e.plan().step(), [&](Act act, int u) -> Status {
     const UnitPlan& unit = e.plan().units()[static_cast<size_t>(u)];

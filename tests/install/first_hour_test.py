@@ -136,14 +136,14 @@ def environment(args: argparse.Namespace, home: Path) -> dict[str, str]:
            "FREE_PORT": str(free_port()),
            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMP_NUM_THREADS": "1",
-           "CMAKE_BUILD_TYPE": "Debug",  # which compiles faster
-           # What asks for a CUDA compiler gets one that fails.
+           "CMAKE_BUILD_TYPE": "Debug",  # compiles faster
+           # If CMake looks for a CUDA compiler, it finds one that fails.
            "CUDACXX": "/bin/false"}
-    if shutil.which("ccache"):  # whose cache stays where it is
+    if shutil.which("ccache"):  # its cache stays where it is
         env["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
         env["CCACHE_DIR"] = subprocess.run(["ccache", "-k", "cache_dir"], capture_output=True, text=True,
                                            check=True).stdout.strip()
-    for folder in sorted(args.source.glob("build/nccl_abi/*/include")):  # where the system has no nccl.h
+    for folder in sorted(args.source.glob("build/nccl_abi/*/include")):  # if the system has no nccl.h
         env["CPLUS_INCLUDE_PATH"] = str(folder)
     return env
 

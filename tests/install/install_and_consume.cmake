@@ -1,6 +1,6 @@
-# Run by ctest (cmake -P): install the library into a fresh prefix, look at what was installed, move the prefix (so that
-# no path of the build tree can be what makes it work), build the consumer project through find_package(rondo) and run
-# its programs; then the C program once more through pkg-config.
+# Run by ctest (cmake -P): installs the library to a new prefix, checks the installed files, moves the prefix (so that
+# no path of the build tree can be in use), builds the consumer project with find_package(rondo) and runs its programs,
+# then the C program again with pkg-config.
 cmake_minimum_required(VERSION 3.25)
 
 function(run what)
@@ -25,7 +25,7 @@ if(NOT "rondo/rondo.h" IN_LIST headers OR NOT "rondo/communicator.h" IN_LIST hea
   message(FATAL_ERROR "rondo.h or communicator.h was not installed: ${headers}")
 endif()
 
-# The README's programs are compiled and run too: what it shows must work.
+# The README's programs are compiled and run, too.
 foreach(language c cpp)
   execute_process(COMMAND awk "/^```${language}$/ {on = 1; next} /^```/ {on = 0} on" ${README}
                   OUTPUT_FILE ${WORK_DIR}/readme.${language})
@@ -51,7 +51,7 @@ if(EXISTS ${WORK_DIR}/build/consumer_mpi AND NOT SANITIZE)  # one rank, which ev
 endif()
 
 run("an algorithm of one's own" ${WORK_DIR}/build/consumer_own_algorithm)
-if(CLI)  # which takes rondo's functions from itself, though the plugin was linked to the installed library
+if(CLI)  # uses rondo's functions from the program, although the plugin was linked to the installed library
   run("the plugin" ${CLI} check --plugin ${WORK_DIR}/build/libconsumer_plugin.so all_reduce --algo star --max-ranks 9)
 endif()
 

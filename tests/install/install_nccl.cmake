@@ -1,5 +1,5 @@
-# Run by ctest (cmake -P): component rondo_nccl is libnccl.so.2 in a folder of its own and libnccl.so beside it, which a
-# linker looks for, and nothing else; component rondo has none of it.
+# Run by ctest (cmake -P): component rondo_nccl has only libnccl.so.2 in its own folder, and libnccl.so for the linker.
+# Component rondo has neither.
 cmake_minimum_required(VERSION 3.25)
 foreach(component rondo rondo_nccl)
   file(REMOVE_RECURSE ${WORK_DIR}/${component})

@@ -1,6 +1,6 @@
-# Run by ctest (cmake -P): components rondo and rondo_torch into a fresh prefix, which is moved; a project that finds
-# them trains with them. Without a libtorch, with one of another version, and without component rondo_torch, it is told
-# so when it configures.
+# Run by ctest (cmake -P): installs components rondo and rondo_torch to a new prefix and moves it. A project that finds
+# them trains with them. Without libtorch, with another version of it, or without component rondo_torch, the project
+# gets an error at configure time.
 cmake_minimum_required(VERSION 3.25)
 
 function(run what)
@@ -33,7 +33,7 @@ if(NOT headers STREQUAL "rondo/torch/calls.h;rondo/torch/fully_shard.h;rondo/tor
 endif()
 
 refused("no libtorch below CMAKE_PREFIX_PATH" "${WORK_DIR}/prefix")
-set(other ${WORK_DIR}/other)  # what is looked at of a libtorch
+set(other ${WORK_DIR}/other)  # the parts of libtorch that are checked
 foreach(file include/torch/csrc/api/include/torch/torch.h lib/libtorch_cpu.so lib/libc10.so)
   file(WRITE ${other}/${file} "")
 endforeach()

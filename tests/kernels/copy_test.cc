@@ -23,7 +23,7 @@ std::vector<uint8_t> random_bytes(uint64_t num_bytes) {
   return x;
 }
 
-// Copies num_bytes from one misalignment to others and looks at every byte of every sink and around it.
+// Copies num_bytes between misalignments and checks every byte of every sink and around it.
 void check_copy(const KernelTable& table, uint64_t num_bytes, uint32_t num_dst, uint64_t shift_bytes, bool stream) {
   const std::vector<uint8_t> pattern = random_bytes(num_bytes);
   std::vector<uint8_t> source(num_bytes + 128, kGuard);

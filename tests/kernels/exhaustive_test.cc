@@ -33,7 +33,7 @@ void expect_equal(const Arrays<kDtype>& sources, const oracle::Call& call) {
   for (const auto& source : sources) src.push_back(source.data());
   for (SimdLevel level : kLevels) {
     const KernelTable* table = kernel_table(level);
-    if (table == nullptr) continue;  // reduce_test prints which levels this machine tests
+    if (table == nullptr) continue;  // reduce_test prints the levels that this machine tests
     std::vector<Store> got(num_elems);
     void* dst = got.data();
     KernelArgs args;

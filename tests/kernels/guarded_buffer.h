@@ -1,5 +1,5 @@
-// A buffer for kernel tests: its payload begins at a chosen place within a 64-byte line, with guard bytes on both
-// sides that must stay as place() left them.
+// A buffer for kernel tests: its payload begins at a chosen offset in a 64-byte line, with guard bytes on both sides
+// that must not change after place().
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ class GuardedBuffer {
  public:
   static constexpr uint64_t kGuardBytes = 64;
   explicit GuardedBuffer(uint64_t max_payload_bytes) : bytes_(max_payload_bytes + 4 * kGuardBytes) {}
-  /// Begins a test: misalignment_bytes < 64, the payload at most what the constructor was told.
+  /// Begins a test: misalignment_bytes < 64; the payload must not exceed the constructor's limit.
   void place(uint64_t misalignment_bytes, uint64_t payload_bytes) {
     const uint64_t address = reinterpret_cast<uint64_t>(bytes_.data()) + kGuardBytes;
     first_ = kGuardBytes + (64 - address % 64) % 64 + misalignment_bytes;

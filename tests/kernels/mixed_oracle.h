@@ -1,5 +1,5 @@
-// A scalar model of the mixed kernel, written from the words of MixedKernelArgs (src/kernels/kernels.h) and row_index
-// (include/rondo/types.h): it shares no code with the library. One element at a time, every rounding spelled out.
+// A scalar model of the mixed kernel, written from the documentation of MixedKernelArgs (src/kernels/kernels.h) and
+// row_index (include/rondo/types.h). Shares no code with the library. One element at a time, with explicit roundings.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace rondo::oracle {
 
-/// The value that an element of `t` stands for, from its bits in the lower bytes.
+/// The value of an element of `t`, from its bits in the lower bytes.
 inline float mixed_widen(Dtype t, uint32_t bits) {
   switch (t) {
     case Dtype::kFloat32: return std::bit_cast<float>(bits);
@@ -43,11 +43,11 @@ struct MixedCall {
   bool raw = false;
 };
 struct MixedResult {
-  uint32_t sent;  // what the sends get
-  uint32_t dst;   // what dst[0] gets when there is one
+  uint32_t sent;  // sent value
+  uint32_t dst;   // value of dst[0], if there is one
 };
 
-/// One element from the bits of its sources.
+/// Computes one element from the bits of its sources.
 inline MixedResult mixed(const std::vector<uint32_t>& x, const MixedCall& call) {
   auto value = [&](size_t s) {
     if (s != call.own && !call.raw) return mixed_widen(call.wire, x[s]);

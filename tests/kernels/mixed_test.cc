@@ -1,7 +1,7 @@
 // The mixed kernel against the scalar oracle, at every SIMD level: all mixed rows x ops x shapes (own operand first,
-// last, in between, absent, all of them; sends, destination, both; in place) x 0 .. 200 elements at changing places, and buffers of
-// several blocks. The data hold NaN, infinities, zeros of both signs, subnormals, midpoints between two numbers of the
-// wire type, and what overflows it. Bytes around every sink must stay as they were.
+// last, in between, absent, all of them; sends, destination, both; in place) x 0 .. 200 elements at changing offsets,
+// and buffers of several blocks. The data has NaN, infinities, zeros of both signs, subnormals, midpoints between two
+// numbers of the wire type, and values that overflow it. Bytes around every sink must not change.
 // labels: unit
 // timeout: 300
 // optimised
@@ -21,12 +21,12 @@ constexpr SimdLevel kLevels[] = {SimdLevel::kBaseline, SimdLevel::kAvx2, SimdLev
 constexpr uint32_t kNone = KernelArgs::kNoOwn;
 const float kScale = 0.3f;
 
-// The largest finite number and the midpoints above which fp16 becomes infinite and fp8 saturates or becomes infinite.
+// The largest finite number, and the midpoints above which fp16 becomes infinite and fp8 saturates or becomes infinite.
 constexpr double kEdges[] = {0.0,    1.0,   65504.0, 65519.0, 65520.0, 65536.0, 448.0,   463.0,
                              464.0,  465.0, 1e9,     57344.0, 61439.0, 61440.0, 61441.0, 3.4e38,
                              0x1p-9, 1e-45, 5e-39,   6e-8,    0x1p-14, 0x1p-10, 0x1p-17, 0x1p-25};
 
-// Bits of an element of t. wire: where midpoints are taken from.
+// Bits of an element of t. wire: type of the midpoints.
 uint32_t random_element(Dtype t, Dtype wire, std::mt19937_64& random) {
   const auto pick = static_cast<uint32_t>(random() % 8);
   const auto bits = static_cast<uint32_t>(random());
@@ -35,13 +35,13 @@ uint32_t random_element(Dtype t, Dtype wire, std::mt19937_64& random) {
   const uint32_t mask = dtype_bytes(t) == 4 ? ~0u : dtype_bytes(t) == 2 ? 0xffffu : 0xffu;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   switch (pick) {
-    case 0: return bits & mask;  // anything, NaN with a payload among it
+    case 0: return bits & mask;  // any bits, with NaN payloads
     case 1: {
       const double special[] = {0.0, kInfinity, std::numeric_limits<double>::quiet_NaN(),
                                 kEdges[bits % std::size(kEdges)]};
       return oracle::mixed_narrow(t, sign * static_cast<float>(special[bits / 64 % 4]));
     }
-    case 2: {  // midway between two codes of the wire, or one fp32 step off it
+    case 2: {  // midway between two codes of the wire type, or one fp32 step away
       if (wire == Dtype::kFloat32) return oracle::mixed_narrow(t, sign * 1.5f);
       const float a = oracle::mixed_widen(wire, wire_code), b = oracle::mixed_widen(wire, wire_code + 1);
       const auto middle = static_cast<float>((static_cast<double>(a) + b) / 2);
@@ -64,7 +64,7 @@ struct Shape {
   bool raw = false;
 };
 constexpr Shape kShapes[] = {
-    // copies: sends, receives, relays
+    // copies: sends, receives, forwards
     {1, 0, 1, false, false},
     {1, 0, 3, false, false},
     {1, 0, 0, true, false},
@@ -121,7 +121,7 @@ class Case {
     buffers_.assign(shape.num_src + num_dst(), GuardedBuffer(4 * max_elems));
   }
 
-  /// True when dst[0] may be the own source.
+  /// True if dst[0] may be the own source.
   bool can_be_in_place() const { return shape_.has_dst && call_.own != kNone && call_.own_type == call_.dst_type; }
 
   void check(const KernelTable& table, uint64_t num_elems, bool in_place) {
@@ -241,7 +241,7 @@ std::vector<uint64_t> ragged_sizes() {
 
 class MixedRow : public testing::TestWithParam<int> {
  protected:
-  // Indices of uniform rows among the 45 are calls that the kernel answers as well.
+  // Uniform rows among the 45 are calls that the kernel supports as well.
   TypeRow row() const { return row_at(static_cast<uint8_t>(GetParam()), Dtype::kFloat32); }
 };
 
@@ -276,7 +276,7 @@ INSTANTIATE_TEST_SUITE_P(All, MixedRow, testing::Range(1, kNumRows), [](const au
          std::string(dtype_name(row.output));
 });
 
-// Every midpoint between two neighbours of a wire type, and the fp32 numbers on both sides of it.
+// Every midpoint between two neighbours of a wire type, and the fp32 numbers on both sides.
 TEST(MixedCopy, RoundsAtEveryMidpoint) {
   for (Dtype wire : {Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat8E4m3, Dtype::kFloat8E5m2}) {
     std::vector<float> own;
@@ -313,7 +313,7 @@ TEST(MixedCopy, RoundsAtEveryMidpoint) {
   }
 }
 
-// Every code of a wire type: what arrives is exact, and a NaN is the canonical one.
+// Every code of a wire type arrives exactly, and NaN becomes the canonical one.
 TEST(MixedCopy, WidensEveryCode) {
   for (Dtype wire : {Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat8E4m3, Dtype::kFloat8E5m2}) {
     const uint64_t num_codes = dtype_bytes(wire) == 1 ? 256 : 65536;

@@ -1,6 +1,6 @@
-// A scalar model of the reduce kernels, written from the words of src/kernels/kernels.h and include/rondo/types.h alone:
-// it shares no code with them. Narrow floats are decoded with ldexp and encoded by searching the sorted list of all
-// codes for the nearest.
+// A scalar model of the reduce kernels, written only from the documentation in src/kernels/kernels.h and
+// include/rondo/types.h. It shares no code with them. Narrow floats are decoded with ldexp and encoded by searching the
+// sorted list of codes for the nearest.
 #pragma once
 
 #include <algorithm>
@@ -46,14 +46,14 @@ inline double decode(uint32_t code, const Spec& s) {
   return negative ? -value : value;
 }
 
-/// Nearest code, ties to even. Beyond the largest finite number by half a step or more: infinity, or saturation.
+/// Nearest code, ties to even. Half a step or more beyond the largest finite number: infinity, or saturation.
 inline uint32_t encode(float value, const Spec& s) {
   if (std::isnan(value)) return s.canonical_nan;
   const double magnitude = std::fabs(static_cast<double>(value));
   const uint32_t sign = std::signbit(value) ? 1u << (s.mantissa_bits + s.exponent_bits) : 0;
   const uint32_t top_exponent = ((1u << s.exponent_bits) - 1) << s.mantissa_bits;
   const uint32_t max_finite = s.has_infinity ? top_exponent - 1 : (top_exponent | ((1u << s.mantissa_bits) - 1)) - 1;
-  uint32_t low = 0, high = max_finite;  // the largest code whose value is <= magnitude
+  uint32_t low = 0, high = max_finite;  // the largest code with a value <= magnitude
   while (low < high) {
     const uint32_t middle = (low + high + 1) / 2;
     if (decode(middle, s) <= magnitude) low = middle;
@@ -63,7 +63,7 @@ inline uint32_t encode(float value, const Spec& s) {
   double above;
   if (low == max_finite) {
     if (!s.has_infinity) return sign | max_finite;
-    above = below + (below - decode(low - 1, s));  // what the next number would be without the upper end
+    above = below + (below - decode(low - 1, s));  // the next number if there were no upper limit
   } else {
     above = decode(low + 1, s);
   }
@@ -110,7 +110,7 @@ RONDO_ORACLE_NARROW(kFloat8E4m3, uint8_t, kE4m3)
 RONDO_ORACLE_NARROW(kFloat8E5m2, uint8_t, kE5m2)
 #undef RONDO_ORACLE_NARROW
 
-// Wide integers hold every sum and product of two; the cast back to T wraps.
+// Wide integers hold every sum and product of two. The cast back to T wraps.
 template <class T>
 T plus(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -123,7 +123,7 @@ T plus(T a, T b) {
 template <class T>
 T times(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
-    volatile T r = a * b;  // volatile: never fused with an addition that follows
+    volatile T r = a * b;  // volatile: never fused with a following addition
     return r;
   } else {
     return static_cast<T>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
@@ -158,7 +158,7 @@ struct Call {
   const void* premul = nullptr;
 };
 
-/// One element from its sources.
+/// Computes one element from its sources.
 template <Dtype kDtype>
 typename Element<kDtype>::Store reduce(const std::vector<typename Element<kDtype>::Store>& x, const Call& call) {
   using E = Element<kDtype>;
@@ -187,8 +187,8 @@ typename Element<kDtype>::Store reduce(const std::vector<typename Element<kDtype
   return E::narrow(divides ? divide(acc, call.divide_by) : acc);
 }
 
-/// Bytes of `num_elems` elements: bit patterns at random (NaN, infinity and subnormals among them), and every other
-/// element of a tame size, so that sums neither all overflow nor all round away.
+/// Bytes of `num_elems` elements: random bit patterns (with NaN, infinity and subnormals); every second element has a
+/// moderate size, so that sums neither all overflow nor all round away.
 template <Dtype kDtype>
 std::vector<typename Element<kDtype>::Store> random_elements(uint64_t num_elems, uint64_t seed) {
   using E = Element<kDtype>;

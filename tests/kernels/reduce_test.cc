@@ -24,7 +24,7 @@ std::vector<uint64_t> ragged_sizes() {
   return sizes;
 }
 
-// What one call does besides the op: which sources it has, and how it is asked to write.
+// Shape of a call: its sources and its kind of writes.
 struct Shape {
   uint32_t num_src;
   uint32_t num_dst;
@@ -121,7 +121,7 @@ void check_call(const oracle::Call& call, uint32_t num_src) {
   const std::vector<uint64_t> sizes = ragged_sizes();
   for (SimdLevel level : kLevels) {
     const KernelTable* table = kernel_table(level);
-    if (table == nullptr) continue;  // PrintsLevels says which levels this machine tests
+    if (table == nullptr) continue;  // PrintsLevels prints the levels that this machine tests
     for (uint64_t n : sizes) {
       const uint32_t num_dst = 1 + static_cast<uint32_t>((n + num_src) % 4);
       c.check(*table, {num_src, num_dst, n % 3 == 0, n % 5 == 0, n % 2 == 0}, n);

@@ -1,4 +1,4 @@
-// rondo/mpi.h under Open MPI and MPICH: really launched programs, each compiled by that MPI's mpicxx (program.cc).
+// rondo/mpi.h under Open MPI and MPICH: launched programs, each compiled by that MPI's mpicxx (program.cc).
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ class MpiCommunicator : public ::testing::TestWithParam<MpiLauncher> {
   void SetUp() override {
     if (const std::string why = why_no_programs(GetParam()); !why.empty()) GTEST_SKIP() << why;
   }
-  // Every rank must have found its part of the scenario right.
+  // Every rank must have succeeded in its part of the scenario.
   static void play(const std::string& scenario, int nranks) {
     const Launched launched = run_command("timeout 60 " + GetParam().ranks(nranks) + " '" +
                                           mpi_program("program", GetParam()) + "' " + scenario);

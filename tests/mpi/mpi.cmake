@@ -1,8 +1,8 @@
-# Programs of each installed MPI, built by its own compiler, because FindMPI knows one of those that stand side by side.
-# Under sanitizers none, since those find fault with the MPIs.
+# Programs for each installed MPI, built by its own compiler, because FindMPI finds only one. None under sanitizers,
+# because these report errors in the MPIs.
 
-# Says in RONDO_WHY_NO_openmpi and RONDO_WHY_NO_mpich why there are no programs of it: Debian's wrappers are there
-# without the headers, too.
+# Sets RONDO_WHY_NO_openmpi and RONDO_WHY_NO_mpich to the reason if there are no programs for it. Debian's wrappers may
+# exist without the headers.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/mpi_probe.cc "#include <mpi.h>\n")
 foreach(mpi openmpi mpich)
   set(RONDO_WHY_NO_${mpi} "")
@@ -25,7 +25,7 @@ foreach(mpi openmpi mpich)
   endif()
 endforeach()
 
-# rondo_add_mpi_programs(NAME SOURCE TEST...) makes NAME_openmpi and NAME_mpich for the tests, as far as can be.
+# rondo_add_mpi_programs(NAME SOURCE TEST...) makes NAME_openmpi and NAME_mpich for the tests, if possible.
 function(rondo_add_mpi_programs name source)
   set(programs)
   foreach(mpi openmpi mpich)

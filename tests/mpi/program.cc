@@ -1,5 +1,5 @@
-// Ranks of MPI's that make communicators of rondo's. communicator_test.cc starts this under each MPI that is installed,
-// compiled by that MPI's own mpicxx, with the name of a scenario; every rank that found everything right says so.
+// MPI ranks that make communicators of rondo. communicator_test.cc starts this under each installed MPI, compiled by
+// that MPI's mpicxx, with the name of a scenario. Every successful rank reports it.
 #include <rondo/mpi.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ int size_of(MPI_Comm comm) {
   return size;
 }
 
-// Small whole numbers: MPI and rondo must agree on every bit, in whatever order they add.
+// Small whole numbers: MPI and rondo must agree on every bit in any order of addition.
 template <class T>
 void compare_all_reduce(Communicator& rondos, MPI_Comm mpis, MPI_Datatype type, MPI_Op op) {
   constexpr int kCount = 5000;
@@ -85,7 +85,7 @@ void world() {
   }
 }
 
-// Two halves at the same time, each in the reverse order of the world's ranks, and a rank that is in neither.
+// Two halves at once, each in the reverse order of the world's ranks, and a rank that is in neither.
 void split() {
   const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
   const bool outside = rank == size - 1;
@@ -99,7 +99,7 @@ void split() {
   const auto comm = make(half);
   if (comm == nullptr) return;
   compare_all_reduce<float>(*comm, half, MPI_FLOAT, MPI_SUM);
-  MPI_Comm_free(&half);  // it has served
+  MPI_Comm_free(&half);  // no longer needed
   const int highest = size - 2 - (size - 2 - rank) % 2;
   int from_first = rank;
   const Status status = comm->broadcast(&from_first, &from_first, 1, rondo::Dtype::kInt32, 0);
@@ -109,7 +109,7 @@ void split() {
   if (alone != nullptr) compare_all_reduce<double>(*alone, MPI_COMM_SELF, MPI_DOUBLE, MPI_SUM);
 }
 
-// A communicator goes on after MPI's end.
+// A communicator works after MPI_Finalize.
 void outlives_mpi() {
   const auto comm = make(MPI_COMM_WORLD);
   MPI_Finalize();
@@ -135,12 +135,12 @@ void intercommunicator() {
   MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 5, &bridge);
   expect_refusal(rondo::mpi::make_communicator(bridge).status(), StatusCode::kInvalidArgument,
                  {"intercommunicator", "MPI_Intercomm_merge"});
-  MPI_Intercomm_merge(bridge, rank % 2, &merged);  // as the refusal advises
+  MPI_Intercomm_merge(bridge, rank % 2, &merged);  // as the error message advises
   const auto comm = make(merged);
   if (comm != nullptr) compare_all_reduce<int>(*comm, merged, MPI_INT, MPI_SUM);
 }
 
-// Nobody waits for a rendezvous that rank 0 could not open.
+// No rank waits for a rendezvous that rank 0 could not open.
 void rank_zero_fails() {
   if (rank_in(MPI_COMM_WORLD) == 0) ::setenv("RONDO_SOCKET_IFNAME", "=nosuch0", 1);
   const Status status = rondo::mpi::make_communicator(MPI_COMM_WORLD).status();
@@ -174,7 +174,7 @@ void unknown_types() {
 
 }  // namespace
 
-// Takes MPI's place, as its profiling interface allows.
+// Replaces MPI's function, as its profiling interface allows.
 extern "C" int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm comm) {
   return broadcasts_fail ? MPI_ERR_OTHER : PMPI_Bcast(buffer, count, type, root, comm);
 }

@@ -1,4 +1,4 @@
-// A process's limits end in errors that name them.
+// Limits of a process lead to errors that name them.
 // labels: mp
 #include "base/limits.h"
 
@@ -38,7 +38,7 @@ void set_limit(__rlimit_resource_t which, rlim_t value) {
   ASSERT_EQ(setrlimit(which, &limit), 0);
 }
 
-// No more address space than is used now and `more_bytes`, and threads that need more than glibc has kept of others.
+// Limits the address space to the used size and `more_bytes`, with thread stacks larger than glibc's cached ones.
 void limit_address_space(rlim_t more_bytes) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -95,7 +95,7 @@ TEST(Limits, AThreadRunsItsBody) {
   EXPECT_EQ(ran, 7);
 }
 
-// The ranks' shared memory has descriptors, so the limit on file sizes holds for it.
+// The ranks' shared memory uses descriptors, so the file size limit applies to it.
 TEST(Limits, FileSizesEndInAnErrorOnAllRanks) {
   constexpr int kRanks = 2;
   for (const char* transport : {"", "transport = tcp\n"}) {
@@ -111,7 +111,7 @@ TEST(Limits, FileSizesEndInAnErrorOnAllRanks) {
       Status s = comm.status();
       std::vector<float> x(1 << 20);
       if (s.ok()) s = (*comm)->all_reduce(x.data(), x.data(), x.size(), Dtype::kFloat32, Op::kSum);
-      if (transport[0] != '\0') {  // staging memory that is not shared is no file
+      if (transport[0] != '\0') {  // staging memory that is not shared is not a file
         EXPECT_TRUE(s.ok()) << s.to_string();
       } else {
         EXPECT_FALSE(s.ok());
@@ -142,7 +142,7 @@ TEST(Limits, AnAsynchronousCallWithoutAThreadIsAnError) {
     EXPECT_TRUE(comm.all_reduce(x, x, 2, Dtype::kFloat32, Op::kSum, nullptr, &work).ok());
     expect_says(group_end(), StatusCode::kExhausted, "ulimit -u");
     expect_says(work.wait(), StatusCode::kExhausted, "ulimit -u");
-    EXPECT_TRUE(comm.all_reduce(x, x, 2, Dtype::kFloat32, Op::kSum).ok());  // nothing is under way
+    EXPECT_TRUE(comm.all_reduce(x, x, 2, Dtype::kFloat32, Op::kSum).ok());  // no call is running
   });
 }
 

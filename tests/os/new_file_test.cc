@@ -1,4 +1,4 @@
-// Files under names that can be guessed: a link in their place loses nothing of what it points to.
+// Files with names that can be guessed: a link in their place does not damage its target.
 #include "base/new_file.h"
 
 #include <fcntl.h>

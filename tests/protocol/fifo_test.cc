@@ -1,4 +1,4 @@
-// The FIFO protocol by itself: order, room, multicast, fingerprints, and the wrap of the 40-bit step.
+// The FIFO protocol: order, room, multicast, fingerprints, and the wrap of the 40-bit step.
 // labels: unit tsan
 #include "protocol/fifo.h"
 
@@ -155,7 +155,7 @@ TEST(FifoRing, MessagesLieOneBehindTheOtherAndGoRoundWithinALap) {
   }
 }
 
-// Long messages use the same memory again, which is in caches, where a lap of them would not fit.
+// Long messages reuse the same memory, which is in caches. A lap of them would not fit.
 TEST(FifoRing, BeginsAnewWhereALongMessageFindsItEmpty) {
   constexpr uint32_t kPlace = place_bytes(kRestartBytes);
   RingConnection c(kRestartBytes);
@@ -192,14 +192,14 @@ TEST(FifoRing, GoesRoundBehindAReaderThatIsOneMessageLate) {
 TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 2000; ++trial) {
-    const uint32_t longest_of_ring = trial % 4 != 0 ? kLongestBytes : 2 * kRestartBytes;  // some look each time
+    const uint32_t longest_of_ring = trial % 4 != 0 ? kLongestBytes : 2 * kRestartBytes;  // some check each time
     RingConnection c(longest_of_ring);
     const uint32_t reader_index = 0;
     Writer w(c.view(), &reader_index, 1);
     Reader r(c.view(), 0);
     uint64_t sent = 0, read = 0;
     for (int call = 0; call < 6; ++call) {
-      // The reader finishes with the calls before this one, and with nothing of it until the writer has to wait.
+      // The reader finishes the earlier calls, and nothing of this one until the writer has to wait.
       const uint32_t longest = 1 + static_cast<uint32_t>(random() % longest_of_ring), lap = place_bytes(longest) * 8;
       while (read < sent) r.release(1), ++read;
       uint32_t held = 0;
@@ -212,7 +212,7 @@ TEST(FifoRing, HoldsEightMessagesOfACallWhateverLiesBeforeThem) {
       }
       EXPECT_GE(held, kRingMessages) << "trial " << trial << " call " << call;
       for (uint64_t n = random() % (held + 1); n > 0; --n) r.release(1), ++read;
-      for (int more = 0; more < 40; ++more) {  // and on, with a reader that is late by chance
+      for (int more = 0; more < 40; ++more) {  // then continue with a randomly late reader
         const uint32_t bytes = 1 + static_cast<uint32_t>(random() % longest);
         if (w.room_for(bytes, lap)) {
           ASSERT_LE(w.data() + bytes, c.data.data() + c.data.size());

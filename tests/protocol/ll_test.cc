@@ -24,7 +24,7 @@ TEST(Ll, FlagsAreNeverZeroAndTellOperationsApart) {
          {uint64_t{0}, uint64_t{kLlStepMask} - 1, uint64_t{kLlStepMask}, uint64_t{kLlStepMask} + 1})
       EXPECT_NE(make_ll_flag(name, step), 0u);
   EXPECT_NE(make_ll_flag(1, 5), make_ll_flag(2, 5));
-  EXPECT_EQ(make_ll_flag(1, 5), make_ll_flag(1, 5 + (uint64_t{1} << 24)));  // which is why slots are filled
+  EXPECT_EQ(make_ll_flag(1, 5), make_ll_flag(1, 5 + (uint64_t{1} << 24)));  // therefore slots are filled
 }
 
 TEST(Ll, LinesArriveWholeOrNotAtAll) {
@@ -45,7 +45,7 @@ TEST(Ll, LinesArriveWholeOrNotAtAll) {
   EXPECT_EQ(Ll<HostMem>::load(line, make_ll_flag(kName, 7 + kSlots), data), Arrival::kNotYet);
 }
 
-// No line of a slot is older than half the flags, whatever the lengths of the messages: so none is taken for another.
+// No line of a slot is older than half the flags, whatever the messages' lengths, so none is mistaken for another.
 TEST(Ll, FilledSlotsKeepFlagsYoung) {
   uint64_t last_fill[kSlots] = {};
   uint64_t oldest = 0;
@@ -79,7 +79,7 @@ struct Connection {
 uint64_t word_of(uint64_t step, uint64_t i) { return (step * 1000003 + i + 1) * 0x9E3779B97F4A7C15u; }
 uint32_t bytes_of(uint64_t step) { return step % 7 == 0 ? kMaxBytes : 8 + static_cast<uint32_t>(step * 40503 % 300); }
 
-// What LL's writers do, line by line.
+// Writes like LL's writers, line by line.
 void send_ll(Connection& c) {
   while (!c.writer.room(1)) sched_yield();
   const uint64_t step = c.writer.step();
@@ -160,8 +160,8 @@ TEST(Ll128, OtherOperationsAreMismatches) {
   EXPECT_EQ(Ll128<HostMem>::load(c.slot(1), 0, kName, 1, data), Arrival::kNotYet);
 }
 
-// A line that only a long message reaches, unchanged since 2^24 steps, would carry the very flag that is waited for.
-// The filling in between is what a reader is saved by.
+// A line that only a long message reaches, unchanged since 2^24 steps, would have the very flag that a reader waits
+// for. The filling in between prevents that.
 TEST(Ll, LineOfLongAgoIsNotTakenForAMessage) {
   const uint64_t long_ago = 3, now = long_ago + (uint64_t{1} << 24);
   const uint32_t flag = make_ll_flag(kName, now);
@@ -169,8 +169,8 @@ TEST(Ll, LineOfLongAgoIsNotTakenForAMessage) {
   std::byte* last_line = c.slot(now) + c.bytes - kLlLineBytes;
   Ll<HostMem>::store(last_line, 99, make_ll_flag(kName, long_ago));
   uint64_t data;
-  ASSERT_EQ(Ll<HostMem>::load(last_line, flag, data), Arrival::kReady);  // this is the danger
-  const uint64_t fill = kLlFillPeriod + now % kSlots;                    // of the same slot
+  ASSERT_EQ(Ll<HostMem>::load(last_line, flag, data), Arrival::kReady);  // the danger
+  const uint64_t fill = kLlFillPeriod + now % kSlots;                    // for the same slot
   ASSERT_TRUE(ll_fills(fill, kSlots));
   Connection later(c.bytes, fill);
   later.view.data = c.view.data;

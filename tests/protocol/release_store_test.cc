@@ -1,11 +1,11 @@
-// The release store of the FIFO protocol carries the data: what ThreadSanitizer and the mutation build look at.
+// The release store of the FIFO protocol orders the data: for ThreadSanitizer and the mutation build.
 // labels: unit tsan
 // links: headers
 //
-// Plain (non-atomic) reads and writes of payload and data ring must be ordered by flags and counters alone. Under
-// ThreadSanitizer a build with RONDO_MUTATE_RELEASE_STORE must fail here with a data race (scripts/ci_mutation.sh checks
-// that it does); without a sanitizer the tests check values. There is nothing else between the threads that could order
-// them: no mutex, no condition variable, one thread an end.
+// Only flags and counters may order the plain (non-atomic) accesses of payload and data ring. Under ThreadSanitizer a
+// build with RONDO_MUTATE_RELEASE_STORE must fail here with a data race (scripts/ci_mutation.sh checks that). Without a
+// sanitizer the tests check values. Nothing else orders the threads: no mutex, no condition variable, one thread per
+// end.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -28,7 +28,7 @@ constexpr uint32_t kLapBytes = kRingMessages * kMessageBytes, kRingBytes = kLapB
 constexpr uint64_t kSteps = 2000;
 constexpr uint32_t kFingerprint = 0xabcdef;
 
-/// A FIFO's memory, as a transport would lay it out.
+/// A FIFO's memory, as a transport would allocate it.
 struct FifoMemory {
   explicit FifoMemory(uint32_t num_readers) : lines(kLines), data(kRingBytes), counters(num_readers) {
     for (HeaderLine& line : lines) std::memset(&line, 0, sizeof line);
@@ -40,7 +40,7 @@ struct FifoMemory {
   std::vector<ReadCounter> counters;
 };
 
-/// Repeats `ready` until it holds; false after the deadline.
+/// Repeats `ready` until it is true. Returns false after the deadline.
 template <class Ready>
 bool wait_for(Ready ready) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -70,8 +70,8 @@ uint64_t count_wrong(const std::byte* from, uint64_t bytes, uint64_t step) {
   return wrong;
 }
 
-/// One writer and `num_readers` readers, each a thread; `write` and `read` touch the memory of one step.
-/// `data_bytes`: of a message in the ring; 0: in its line.
+/// One writer and `num_readers` readers, each a thread. `write` and `read` access the memory of one step. `data_bytes`:
+/// of a message in the ring; 0: in its line.
 template <class Write, class Read>
 void run_steps(uint32_t num_readers, uint64_t first_step, uint32_t data_bytes, Write write, Read read) {
   FifoMemory memory(num_readers);

@@ -1,4 +1,4 @@
-// How long a thread waits awake, and on which core.
+// How long a thread spins, and on which core.
 #include "protocol/spin.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct Patient : WaitObserver {
   bool give_up(uint64_t) override { return false; }
 };
 
-// Announced, so that its peers ring; nobody does, and the bounded sleep ends.
+// Announced, so that its peers ring. None does, and the bounded sleep ends.
 TEST(Spin, ASleepIsAnnouncedAndEnds) {
   Doorbell bell{};
   Patient observer;
@@ -47,7 +47,7 @@ struct Counting : Patient {
   int num_looks = 0;
 };
 
-// A rank that has a core to come back to is asked to, often; its progress thread is not.
+// A rank with a home core checks it often. Its progress thread does not.
 TEST(Spin, WhoHasAHomeLooksWhetherItIsThere) {
   const auto num_looks = [](int home, bool in_background) {
     SpinSettings settings = spin_settings(1, 1);
@@ -58,7 +58,7 @@ TEST(Spin, WhoHasAHomeLooksWhetherItIsThere) {
     HostSpin spin(in_background ? settings.in_background() : settings, observer, &bell);
     for (int i = 0; i < 320; ++i) {
       EXPECT_TRUE(spin.idle());
-      spin.moved();  // or it would sleep
+      spin.moved();  // otherwise it would sleep
     }
     return observer.num_looks;
   };
@@ -91,7 +91,7 @@ TEST(Spin, AThreadGoesToACpuAndKeepsItsMask) {
 }
 
 uint64_t turn_ns() {
-  uint64_t attributes[7] = {};  // the fourth: the runtime
+  uint64_t attributes[7] = {};  // the fourth value is the runtime
   return syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0) == 0 ? attributes[3] : 0;
 }
 
@@ -103,7 +103,7 @@ TEST(Spin, ShortTurnsAreTheThreadsOwn) {
     in_thread = turn_ns();
   }).join();
   EXPECT_EQ(turn_ns(), before);
-  // A kernel without them says 0, or what it had.
+  // A kernel without them returns 0 or the old value.
   if (before > 100000) EXPECT_EQ(in_thread, 100000u);
   else EXPECT_LE(in_thread, 100000u);
 }

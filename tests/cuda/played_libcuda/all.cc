@@ -1,4 +1,4 @@
-// Every other function of the table, so that none is missing. Those of answers.cc stand before these weak ones.
+// All other functions of the table, so that none is missing. These are weak; answers.cc has strong ones.
 #include "device/driver/driver.h"
 
 using namespace rondo::cuda;  // NOLINT: the prototypes name its types

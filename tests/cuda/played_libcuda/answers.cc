@@ -1,5 +1,5 @@
-// The functions of a libcuda.so.1 that answer as driver_test.cc asks in the environment: RONDO_TEST_CUDA_VERSION,
-// RONDO_TEST_CUDA_INIT (what cuInit returns), RONDO_TEST_CUDA_DEVICES.
+// Functions of a libcuda.so.1 whose results driver_test.cc sets in the environment: RONDO_TEST_CUDA_VERSION,
+// RONDO_TEST_CUDA_INIT (cuInit's result), RONDO_TEST_CUDA_DEVICES.
 #include <cstdlib>
 
 namespace {

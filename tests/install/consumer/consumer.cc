@@ -1,5 +1,5 @@
-// A C++ program against the installed library: three ranks as threads, every collective once, values checked. It uses
-// exceptions and RTTI, as users' programs do, though the library was compiled without them.
+// A C++ program with the installed library: three ranks as threads, every collective once, values checked. It uses
+// exceptions and RTTI, as users' programs do, although the library was compiled without them.
 #include <rondo/communicator.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ bool all_equal(const float* first, uint64_t count_elems, float expected) {
   return std::all_of(first, first + count_elems, [expected](float x) { return x == expected; });
 }
 
-// Rank r brings r + 1 everywhere.
+// Rank r contributes r + 1 everywhere.
 void run_rank(rondo::Communicator& comm) {
   using rondo::Dtype;
   using rondo::Op;

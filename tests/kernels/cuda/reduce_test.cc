@@ -1,4 +1,4 @@
-// The CUDA reductions, run by host threads, against the host's kernels: every dtype and op, every bit.
+// The CUDA reductions on host threads, against the host's kernels: every dtype and op, every bit.
 // labels: unit tsan
 // links: host_kernels
 // timeout: 300
@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kMaxSources = ReduceArgs::kMaxSources, kMaxSinks = ReduceArgs::kMaxSinks;
 
-// Sources of any bits and sinks of the kernel and of the host, with room for a shift and a guard.
+// Sources with any bits, and sinks of the kernel and of the host, with room for a shift and a guard.
 struct Buffers {
   static constexpr uint64_t kGuard = 64;
   std::vector<std::vector<uint8_t>> src, device, host;
@@ -29,7 +29,7 @@ struct Buffers {
     for (uint32_t s = 0; s < kMaxSources; ++s) {
       src.emplace_back(bytes + 2 * kGuard);
       for (uint8_t& b : src.back()) b = static_cast<uint8_t>(random());
-      // Special values are rare among random bits: rows of ones and zeros make NaN, infinity, zeros and subnormals.
+      // Special values are rare in random bits: rows of ones and zeros make NaN, infinity, zeros and subnormals.
       for (uint64_t i = 0; i + 8 < src.back().size(); i += 8 + random() % 56)
         std::memset(src.back().data() + i,
                     static_cast<int>(random() % 3 == 0   ? 0xff
@@ -45,7 +45,7 @@ struct Buffers {
 struct Shape {
   uint32_t num_src, num_dst;
   uint64_t num_elems;
-  uint32_t src_shift, dst_shift;  // elements away from alignment
+  uint32_t src_shift, dst_shift;  // elements from alignment
   bool in_place;                  // sink 0 is source 0
 };
 
@@ -144,7 +144,7 @@ TEST(Reduce, CopiesKeepEveryBit) {
         }
 }
 
-// Every mixed row, the own source anywhere, sent and kept, and sources that are all raw inputs.
+// Every mixed row, the own source at any position, with sends and destination, and sources that are all raw inputs.
 TEST(Reduce, MixedRowsGiveTheHostsBits) {
   const KernelTable& host = *kernel_table(SimdLevel::kBaseline);
   uint64_t seed = 1;
@@ -168,7 +168,7 @@ TEST(Reduce, MixedRowsGiveTheHostsBits) {
         const void* src[kMaxSources];
         void* dst[kMaxSinks];
         const float scale = -0.77f;
-        // Shifts count elements of four bytes: places that suit every type.
+        // Shifts count elements of four bytes, which suits every type.
         set_pointers(shape, 4, 4, b, b.host, src, dst);
         wanted.args.src = src;
         wanted.args.dst = dst;
@@ -204,7 +204,7 @@ TEST(Reduce, MixedRowsGiveTheHostsBits) {
       }
 }
 
-// What the name tables promise is there, and nothing else is.
+// All names of the name tables exist, and no others.
 TEST(Reduce, NamesOfAllKernels) {
   for (int t = 0; t < kNumDtypes; ++t)
     for (const Op op : {Op::kSum, Op::kProd, Op::kMax, Op::kMin}) {
