@@ -18,7 +18,7 @@ constexpr size_t kCount = kSanitized ? 50 : 501;
 
 ncclDataType_t type_of(Dtype t) { return static_cast<ncclDataType_t>(t); }
 
-// An element of the call's type that means what premul_scale() means in the accumulator's.
+// premul_scale() as an element of the call's type.
 std::vector<char> scale_of(const DataSpec& spec, int rank) {
   const uint64_t scale = premul_scale(spec, rank);
   std::vector<char> element(8);
@@ -42,7 +42,7 @@ TEST(NcclCollectives, EveryTypeAndOperator) {
         if (premul) {
           ASSERT_TRUE(succeeds(ncclRedOpCreatePreMulSum(
               &op, scale.data(), type_of(spec.dtype), t % 2 != 0 ? ncclScalarDevice : ncclScalarHostImmediate, comm)));
-          if (t % 2 == 0) std::fill(scale.begin(), scale.end(), '\x7f');  // was read at once
+          if (t % 2 == 0) std::fill(scale.begin(), scale.end(), '\x7f');  // it was read at once
         }
         ASSERT_TRUE(succeeds(ncclAllReduce(in.data(), out.data(), kCount, type_of(spec.dtype), op, comm, nullptr)));
         if (premul) {
@@ -108,7 +108,7 @@ TEST(NcclCollectives, InPlaceAndOtherOverlaps) {
 TEST(NcclCollectives, NothingAndOneRank) {
   run_comms(2, [](int rank, ncclComm_t comm) {
     EXPECT_TRUE(succeeds(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, comm, nullptr)));
-    if (rank == 0) {  // a call of one rank alone
+    if (rank == 0) {  // a call of one rank only
       EXPECT_TRUE(succeeds(ncclAllGather(nullptr, nullptr, 0, ncclFloat32, comm, nullptr)));
     }
     EXPECT_TRUE(succeeds(rank == 0 ? ncclSend(nullptr, 0, ncclFloat32, 1, comm, nullptr)
@@ -148,7 +148,7 @@ TEST(NcclCollectives, MessagesInGroupsAndToOneself) {
 TEST(NcclGroups, OneThreadDrivesSeveralRanksAndCommunicators) {
   std::vector<ncclComm_t> a(kRanks), b(2);
   ASSERT_TRUE(succeeds(ncclCommInitAll(a.data(), kRanks, nullptr)));
-  const int same[] = {0, 0};  // several ranks of one device
+  const int same[] = {0, 0};  // several ranks on one device
   ASSERT_TRUE(succeeds(ncclCommInitAll(b.data(), 2, same)));
   std::vector<float> x(kRanks), y(2);
   std::iota(x.begin(), x.end(), 1.0f);
@@ -182,7 +182,7 @@ TEST(NcclGroups, AnErrorIsReturnedTwiceAndNothingRuns) {
   EXPECT_EQ(x[0], 1.0f);
   EXPECT_EQ(x[1], 2.0f);
   EXPECT_TRUE(fails_with(ncclInvalidUsage, {"without ncclGroupStart"}, ncclGroupEnd()));
-  ASSERT_TRUE(succeeds(ncclGroupStart()));  // and the next group is clean
+  ASSERT_TRUE(succeeds(ncclGroupStart()));  // the next group has no error
   ASSERT_TRUE(succeeds(ncclAllReduce(&x[0], &x[0], 1, ncclFloat32, ncclSum, comms[0], nullptr)));
   ASSERT_TRUE(succeeds(ncclAllReduce(&x[1], &x[1], 1, ncclFloat32, ncclSum, comms[1], nullptr)));
   ASSERT_TRUE(succeeds(ncclGroupEnd()));
@@ -227,7 +227,7 @@ TEST(NcclOperators, AHandleBelongsToItsCommunicatorAndType) {
   EXPECT_TRUE(succeeds(ncclCommDestroy(b[0])));
 }
 
-// Destroyed right after the last call that names it, before the group's end; a "device" scalar is read at that end.
+// Destroyed right after the last call that uses it, before the group's end. A "device" scalar is read at that end.
 TEST(NcclOperators, TheGroupKeepsWhatItNeeds) {
   std::vector<ncclComm_t> comm(1);
   ASSERT_TRUE(succeeds(ncclCommInitAll(comm.data(), 1, nullptr)));
@@ -272,7 +272,7 @@ TEST(NcclCallConfigs, SelectionsAndPromisesAreObeyedOrRefused) {
     ncclConfigExt_t option = {nullptr, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_RANK_ORDER}, {.i = 1}};
     c.ext = &option;
     EXPECT_TRUE(succeeds(sum(&c)));
-    c.algSelection = "ring";  // which does not add in the order of ranks
+    c.algSelection = "ring";  // does not add in rank order
     EXPECT_TRUE(fails_with(ncclInvalidArgument, {"ring", "all_reduce"}, sum(&c)));
     c.algSelection = nullptr;
     option = {nullptr, {RONDO_NCCL_VENDOR_ID, RONDO_NCCL_EXT_ACCUMULATION}, {.s = "float"}};

@@ -1,4 +1,4 @@
-// Configs as callers of every version of NCCL's header give them, and NCCL_* variables.
+// Configs of callers with each version of NCCL's header, and NCCL_* variables.
 // labels: unit tsan
 #include "nccl/config.h"
 
@@ -33,7 +33,7 @@ using nccl::read_environment;
 struct Release {
   unsigned version;
   size_t size;
-  const char* last_field;  // that it has
+  const char* last_field;  // in this version
 };
 constexpr Release kReleases[] = {
     {21400, 24, "blocking"},      {21700, 40, "netName"},     {21800, 48, "splitShare"},
@@ -42,7 +42,7 @@ constexpr Release kReleases[] = {
     {23203, 120, "nvlsHostMode"},
 };
 
-// Every byte behind the last field that a version has is set to what would be refused: it must not be looked at.
+// Every byte after a version's last field has a value that would be refused: it must not be read.
 TEST(NcclConfig, EachVersionIsReadUpToItsLastField) {
   for (const Release& release : kReleases) {
     ncclConfig_t given = new_config();
@@ -60,7 +60,7 @@ TEST(NcclConfig, EachVersionIsReadUpToItsLastField) {
     EXPECT_EQ(read->version, release.version);
     EXPECT_EQ(read->name, "");
 
-    // And the last field itself does count.
+    // The last field itself counts.
     for (const nccl::ConfigField* f = nccl::kConfigFields; f->name != nullptr; ++f)
       if (std::strcmp(f->name, release.last_field) == 0 && f->bytes == sizeof(int))
         std::memset(reinterpret_cast<char*>(&given) + f->offset, 0xfe, f->bytes);
@@ -70,7 +70,7 @@ TEST(NcclConfig, EachVersionIsReadUpToItsLastField) {
   }
 }
 
-// A version that has more fields than the size: what lies behind the struct is not the caller's to give.
+// A version with more fields than the size: memory after the struct does not belong to the caller.
 TEST(NcclConfig, NothingBehindTheSizeIsRead) {
   constexpr size_t kSize = 48;
   std::vector<std::byte> memory(kSize);
@@ -82,7 +82,7 @@ TEST(NcclConfig, NothingBehindTheSizeIsRead) {
   const auto read = read_config(reinterpret_cast<const ncclConfig_t*>(memory.data()));
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   EXPECT_EQ(read->max_ctas, 7);
-  const auto same = read_config(&given);  // the wrong values stand right behind it
+  const auto same = read_config(&given);  // the wrong values are right after it
   EXPECT_TRUE(same.ok()) << same.status().to_string();
 }
 
@@ -90,7 +90,7 @@ TEST(NcclConfig, TheTableEndsWhereTheStructDoes) {
   const nccl::ConfigField* last = nccl::kConfigFields;
   while (last[1].name != nullptr) ++last;
   EXPECT_EQ((last->offset + last->bytes + 7) / 8 * 8, sizeof(ncclConfig_t));
-  for (const Release& release : kReleases) {  // the sizes that follow from the table are those of the headers
+  for (const Release& release : kReleases) {  // the sizes computed from the table equal the headers'
     size_t end = 0;
     for (const nccl::ConfigField* f = nccl::kConfigFields; f->name != nullptr; ++f)
       if (f->since <= release.version) end = f->offset + f->bytes;
@@ -124,7 +124,7 @@ TEST(NcclConfig, WhatIsWrongIsNamed) {
   EXPECT_TRUE(refused(with([](auto& c) { c.minCTAs = 9, c.maxCTAs = 8; }), "maxCTAs"));
   EXPECT_TRUE(refused(with([](auto& c) { c.splitShare = -1; }), "splitShare"));
   EXPECT_TRUE(refused(with([](auto& c) { c.CTAPolicy = 4; }), "CTAPolicy"));
-  EXPECT_TRUE(with([](auto& c) { c.minCTAs = 100; }).ok());  // the limit above follows
+  EXPECT_TRUE(with([](auto& c) { c.minCTAs = 100; }).ok());  // the upper limit is raised with it
   EXPECT_TRUE(with([](auto& c) { c.commName = "alice", c.netName = "Socket"; }).ok());
 }
 
@@ -146,7 +146,7 @@ TEST(NcclCallConfig, FieldsAreChecked) {
   ncclCollConfig_t c = new_call_config();
   c.launchCompletionEvent = event;
   EXPECT_EQ(read_call_config(c)->launch_event, event);
-  // The struct of 2.31 ends before that field: what stands behind it is none of ours.
+  // The struct of 2.31 ends before that field: memory after it is not read.
   c.size = 64, c.version = 23102;
   EXPECT_EQ(read_call_config(c)->launch_event, nullptr);
 }
@@ -164,7 +164,7 @@ TEST(NcclCallConfig, VendorOptionsAreRead) {
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   EXPECT_EQ(read->promises, static_cast<uint32_t>(RONDO_PROMISE_RANK_ORDER));
   EXPECT_EQ(read->accumulator, Dtype::kFloat32);
-  EXPECT_EQ(read->tag, 77u);  // stronger than the profiler's
+  EXPECT_EQ(read->tag, 77u);  // overrides the profiler's
 
   sums.val.s = "quad";
   EXPECT_TRUE(refused(read_call_config(c).status(), "quad"));
@@ -192,7 +192,7 @@ TEST(NcclCallConfig, SelectionsNameAlgorithms) {
   EXPECT_EQ(of("Ring", Collective::kAllReduce), (Names{"ring"}));
   EXPECT_EQ(of("TREE_LL128,ring", Collective::kAllReduce), (Names{"ring", "tree"}));
   EXPECT_EQ(of("circulant", Collective::kAllGather), (Names{"circulant"}));
-  EXPECT_EQ(of("tree", Collective::kAllGather), Names());  // no tree there
+  EXPECT_EQ(of("tree", Collective::kAllGather), Names());  // has no tree
   EXPECT_EQ(of("NVLS,pat", Collective::kAllReduce), Names());
   const Names others = of("^ring", Collective::kAllReduce);
   EXPECT_FALSE(others.empty());

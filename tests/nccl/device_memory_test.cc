@@ -1,5 +1,5 @@
-// libnccl over device memory, on emulated devices: every call stands in its stream, several ranks may share a device;
-// and the setting that keeps communicators on the host.
+// libnccl with emulated device memory: every call is in its stream, and several ranks may share a device. Also the
+// setting that keeps communicators on the host.
 // labels: unit tsan
 // links: host_kernels
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 
-// As cudaSetDevice does.
+// Like cudaSetDevice.
 thread_local std::optional<cuda::PrimaryContext> device_of_thread;
 void set_device(int ordinal) {
   device_of_thread.emplace(std::move(*cuda::PrimaryContext::retain(ordinal)));
@@ -49,7 +49,7 @@ struct Array {
 
 class NcclDeviceMemory : public ::testing::Test {
  protected:
-  // Each rank's thread takes its device, makes a communicator, and runs.
+  // Each rank's thread selects its device, makes a communicator, and runs.
   void ranks(int devices, int nranks, const std::function<void(int, ncclComm_t, cudaStream_t)>& fn) {
     EmulatedCuda cuda(FakeMachine::uniform(devices));
     ncclUniqueId id;
@@ -75,7 +75,7 @@ class NcclDeviceMemory : public ::testing::Test {
   }
 };
 
-// What a config says of thread blocks, and what connections have taken.
+// Thread blocks in a config, and the memory of connections.
 TEST_F(NcclDeviceMemory, ConfigsSteerBlocks) {
   EmulatedCuda cuda(FakeMachine::uniform(2));
   ncclUniqueId ids[2];

@@ -116,7 +116,7 @@ TEST(NcclEnd, FinalizeAndDestroyInAnyOrderByOneThread) {
   ncclResult_t state = ncclInternalError;
   EXPECT_TRUE(succeeds(ncclCommGetAsyncError(comms[2], &state)));
   EXPECT_EQ(state, ncclSuccess);
-  ASSERT_TRUE(succeeds(ncclGroupStart()));  // as PyTorch does
+  ASSERT_TRUE(succeeds(ncclGroupStart()));  // like PyTorch
   EXPECT_TRUE(succeeds(ncclCommDestroy(comms[1])));
   EXPECT_TRUE(succeeds(ncclCommDestroy(comms[2])));
   ASSERT_TRUE(succeeds(ncclGroupEnd()));
@@ -146,7 +146,7 @@ TEST(NcclQueries, AnswerAndRefuse) {
   EXPECT_EQ(p.nRanks, 2);
   EXPECT_EQ(p.cudaDev, 4);
   EXPECT_FALSE(p.deviceApiSupport);
-  EXPECT_EQ(p.commHash, 7u);  // not his
+  EXPECT_EQ(p.commHash, 7u);  // not this caller's field
   ncclCommProperties_t q[2] = {};
   for (int r = 0; r < 2; ++r) {
     q[r].size = sizeof q[r];
@@ -237,7 +237,7 @@ TEST(NcclNonblocking, InitAndCallsAreDrivenByAsyncError) {
   ncclConfig_t mine = config;
   ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comms[0], kRanks, id, 0, &mine)));
   ASSERT_NE(comms[0], nullptr);
-  ncclResult_t state;  // the other rank has not even called: this one is surely not ready
+  ncclResult_t state;  // the other rank has not called, so this one is not ready
   ASSERT_TRUE(succeeds(ncclCommGetAsyncError(comms[0], &state)));
   EXPECT_EQ(state, ncclInProgress);
   int n = 0;
@@ -247,7 +247,7 @@ TEST(NcclNonblocking, InitAndCallsAreDrivenByAsyncError) {
   ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comms[1], kRanks, id, 1, &mine)));
   for (ncclComm_t c : comms) ASSERT_EQ(settle(c), ncclSuccess);
 
-  // One thread can now start one rank's call after the other without a group.
+  // One thread can now start the ranks' calls one after the other without a group.
   for (size_t r = 0; r < 2; ++r)
     EXPECT_TRUE(returns(ncclInProgress, ncclAllReduce(&x[r], &x[r], 1, ncclFloat32, ncclSum, comms[r], nullptr)));
   for (ncclComm_t c : comms) ASSERT_EQ(settle(c), ncclSuccess);
@@ -302,7 +302,7 @@ TEST(NcclAbort, EndsAnInitThatNobodyJoins) {
   ASSERT_TRUE(returns(ncclInProgress, ncclCommInitRankConfig(&comm, 2, id, 0, &config)));
   EXPECT_TRUE(succeeds(ncclCommAbort(comm)));
 
-  // The same of a blocking one, whose handle stands where the caller wants it while it waits.
+  // The same for a blocking one, whose handle is already stored for the caller while it waits.
   ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
   std::atomic<ncclComm_t> shared{nullptr};
   std::thread waiting([&] {
@@ -365,7 +365,7 @@ TEST(NcclErrors, AreKeptForTheirThreadTheirCommunicatorAndTheProcess) {
   EXPECT_TRUE(returns(ncclInvalidArgument, ncclBroadcast(&x, &x, 1, ncclFloat32, 77, comm, nullptr)));
   EXPECT_NE(std::string(ncclGetLastError(comm)).find("root is 77"), std::string::npos);
   EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("root is 77"), std::string::npos);
-  std::thread([&] {  // one that has made no mistake itself
+  std::thread([&] {  // a thread without an error of its own
     EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("root is 77"), std::string::npos);
   })
       .join();
@@ -379,7 +379,7 @@ TEST(NcclErrors, AreKeptForTheirThreadTheirCommunicatorAndTheProcess) {
   EXPECT_TRUE(succeeds(ncclCommDestroy(comm)));
 }
 
-// PMPI style: a profiler may define the weak name and call the strong one.
+// As with PMPI, a profiler may define the weak name and call the strong one.
 TEST(NcclTwins, BothNamesAnswer) {
   int a = 0, b = 0;
   EXPECT_TRUE(succeeds(ncclGetVersion(&a)));

@@ -1,6 +1,5 @@
-// What tests of libnccl.so.2 share: ranks as threads that make their communicators themselves, and checks of results.
-//
-// Thread safety: run_ranks from the main thread; expectations of GoogleTest may be used in all ranks.
+// Shared by tests of libnccl.so.2: ranks as threads that make their own communicators, and checks of results.
+// Thread safety: run_ranks from the main thread. GoogleTest's expectations may be used in all ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +13,7 @@
 
 namespace rondo::testing {
 
-/// The result is as expected; the message holds ncclGetLastError's text.
+/// The result is as expected. The message contains ncclGetLastError's text.
 inline ::testing::AssertionResult returns(ncclResult_t expected, ncclResult_t result) {
   if (result == expected) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "result " << static_cast<int>(result) << " instead of "
@@ -22,7 +21,7 @@ inline ::testing::AssertionResult returns(ncclResult_t expected, ncclResult_t re
 }
 inline ::testing::AssertionResult succeeds(ncclResult_t result) { return returns(ncclSuccess, result); }
 
-/// The result is as expected and the last error holds every one of the words.
+/// The result is as expected, and the last error contains all of the words.
 inline ::testing::AssertionResult fails_with(ncclResult_t expected, std::initializer_list<std::string> words,
                                              ncclResult_t result) {
   if (result != expected) return returns(expected, result);
@@ -57,7 +56,7 @@ inline void run_comms(int nranks, const std::function<void(int, ncclComm_t)>& fn
   });
 }
 
-/// As NCCL_CONFIG_INITIALIZER of 2.32.3 is.
+/// The same values as NCCL_CONFIG_INITIALIZER of 2.32.3.
 inline ncclConfig_t new_config() {
   ncclConfig_t c = {};
   for (int* i = &c.blocking; i <= &c.nvlsHostMode; ++i) *i = NCCL_CONFIG_UNDEF_INT;
@@ -77,7 +76,7 @@ inline ncclCollConfig_t new_call_config() {
   return c;
 }
 
-/// Asks until the communicator is no longer in progress; what it then says.
+/// Polls until the communicator is not in progress, and returns its state.
 inline ncclResult_t settle(ncclComm_t comm) {
   ncclResult_t state = ncclInProgress;
   while (state == ncclInProgress) {
@@ -87,7 +86,7 @@ inline ncclResult_t settle(ncclComm_t comm) {
   return state;
 }
 
-/// A sum of floats has the right value on this rank.
+/// Checks a sum of floats on this rank.
 inline void expect_works(ncclComm_t comm, size_t count = 1000) {
   int rank = -1, nranks = 0;
   ASSERT_TRUE(succeeds(ncclCommUserRank(comm, &rank)));

@@ -1,5 +1,5 @@
-// libnccl.so.2 with ranks as processes, each with NCCL_* variables of its own making. Every test forks before anything
-// of the library was used: the variables are read once in a process.
+// libnccl.so.2 with ranks as processes, each with its own NCCL_* variables. Every test forks before it uses the
+// library, because a process reads the variables once.
 //
 // labels: unit mp
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-// Runs fn(rank) in processes with these variables. A failed expectation in one is a failure here.
+// Runs fn(rank) in processes with these variables. A failed expectation in one fails the test.
 void run_processes(int nranks, const Variables& variables, const std::function<void(int)>& fn) {
   SpawnOptions options;
   report(run_processes_bare(
@@ -41,7 +41,7 @@ struct SharedId {
   ncclUniqueId id;
 };
 
-// Rank 0's id, for all.
+// Rank 0's id, for all ranks.
 ncclUniqueId exchange(SharedId& shared, int rank) {
   if (rank == 0) {
     EXPECT_TRUE(succeeds(ncclGetUniqueId(&shared.id)));
@@ -79,7 +79,7 @@ TEST(NcclProcesses, MeetAtTheUniqueId) {
 TEST(NcclProcesses, MeetAtNcclCommId) {
   const std::string place = "127.0.0.1:" + std::to_string(20000 + ::getpid() % 10000);
   run_processes(2, {{"NCCL_COMM_ID", place}}, [](int rank) {
-    ncclUniqueId id;  // each process asks for itself: they get the same
+    ncclUniqueId id;  // each process requests it; all get the same
     ASSERT_TRUE(succeeds(ncclGetUniqueId(&id)));
     for (int i = 0; i < 2; ++i) {
       ncclComm_t comm = nullptr;
@@ -119,7 +119,7 @@ TEST(NcclProcesses, ADeadRankIsARemoteErrorAndShrinkGoesOn) {
          options);
 }
 
-// A deadline is ncclTimeout (8) to callers who know that number, and ncclRemoteError to the others.
+// A deadline is ncclTimeout (8) for callers whose version has that number, and ncclRemoteError for others.
 TEST(NcclProcesses, TimeoutIsSaidToWhoKnowsIt) {
   run_processes(1, {{"RONDO_INIT_TIMEOUT_S", "0.2"}}, [](int) {
     for (const unsigned version : {22907u, 23003u}) {
@@ -153,7 +153,7 @@ TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
                                {"NCCL_ALGO", "Tree"},     {"NCCL_IB_TIMEOUT", "22"},
                                {"NCCL_MAX_CTAS", "many"}, {"NCCL_PROTO", "LL128"}};
   run_processes(1, variables, [&](int) {
-    ncclComm_t comms[5];                   // as many that a tree and a ring differ
+    ncclComm_t comms[5];                   // enough ranks that a tree and a ring differ
     ::testing::internal::CaptureStderr();  // the log goes to its file
     ASSERT_TRUE(succeeds(ncclCommInitAll(comms, 5, nullptr)));
     ncclComm_t more[2];
@@ -169,7 +169,7 @@ TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
     const char* ignored = nullptr;
     EXPECT_TRUE(succeeds(ncclParamGetParameter("RONDO_NCCL_IGNORED", &ignored, nullptr)));
     EXPECT_NE(std::string(ignored).find("NCCL_IB_TIMEOUT"), std::string::npos);
-    // NCCL_ALGO=Tree restricts the planner: it forecasts what a call that demands the tree gets.
+    // NCCL_ALGO=Tree restricts the planner: its forecast equals that of a call that requires the tree.
     const auto forecast = [&](const char* selection) {
       float x = 1;
       ncclCollConfig_t config = new_call_config();
@@ -182,7 +182,7 @@ TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
     };
     EXPECT_EQ(forecast(nullptr), forecast("tree"));
     EXPECT_NE(forecast(nullptr), forecast("ring"));
-    float x = 0;  // errors are lines too
+    float x = 0;  // errors are logged, too
     EXPECT_TRUE(returns(ncclInvalidArgument, ncclBroadcast(&x, &x, 1, ncclFloat32, 9, comms[0], nullptr)));
     EXPECT_NE(read_file(folder + "/log." + std::to_string(::getpid())).find("root is 9"), std::string::npos);
     for (ncclComm_t c : comms) EXPECT_TRUE(succeeds(ncclCommDestroy(c)));
@@ -239,7 +239,7 @@ TEST(NcclProcesses, TheVersionIsASetting) {
   });
 }
 
-// The log's variables are read anew; nothing else is.
+// Reads only the log's variables again.
 TEST(NcclProcesses, ResetDebugInitReadsTheLogsVariablesAgain) {
   run_processes(1, {}, [](int) {
     const auto lines_of_an_error = [] {
@@ -255,7 +255,8 @@ TEST(NcclProcesses, ResetDebugInitReadsTheLogsVariablesAgain) {
   });
 }
 
-// NCCL has no word for it either: a child of fork is refused, destroys what it wants, and has communicators of its own.
+// NCCL does not define this: a forked child's calls are refused. It may destroy its copies and make its own
+// communicators.
 TEST(NcclProcesses, AForkedChildIsRefusedAndTheJobGoesOn) {
   Shared<SharedId> shared, of_children;
   run_processes(2, {}, [&](int rank) {

@@ -65,11 +65,11 @@ TEST(NcclShrink, LeavesOutWhoIsNamed) {
       expect_works(smaller);
       EXPECT_TRUE(succeeds(ncclCommDestroy(smaller)));
     }
-    expect_works(comm);  // the parent stays
+    expect_works(comm);  // the parent stays usable
   });
 }
 
-// Rank 1 never comes to the call that the others wait in.
+// Rank 1 never makes the call that the others wait in.
 TEST(NcclShrink, AbortsWhatIsUnderWay) {
   run_comms(3, [](int rank, ncclComm_t comm) {
     if (rank == 1) return;
@@ -123,7 +123,7 @@ TEST(NcclRevoke, EndsCallsAndLeavesSplitAndShrink) {
   });
 }
 
-// The id comes from rank 1, which is not the one that rondo's grow takes it from.
+// The id comes from rank 1, but rondo's grow takes it from rank 0.
 TEST(NcclGrow, OldRanksKeepTheirsAndNewOnesJoin) {
   ncclComm_t old[2];
   ASSERT_TRUE(succeeds(ncclCommInitAll(old, 2, nullptr)));

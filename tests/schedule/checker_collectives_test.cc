@@ -1,5 +1,5 @@
-// The pre- and postconditions of every collective: a small right schedule of each, and what the checker says of wrong
-// ones: missing and wrong parts, wrong roots, buffers that a rank does not hold, early exits, in-place hazards.
+// The pre- and postconditions of every collective: a small correct schedule of each, and the checker's errors for wrong
+// ones: missing and wrong parts, wrong roots, buffers that a rank does not have, early exits, in-place hazards.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,7 +19,7 @@ void expect_proven(const Schedule& s) {
                          << report.reason;
 }
 
-// --- one text for each collective ---------------------------------------------------------------------------------
+// --- one definition for each collective ---------------------------------------------------------------------------
 
 Schedule broadcast(int n, Rank root) { return record_all(linear::row(kBroadcast), n, root); }
 Schedule reduce(int n, Rank root) { return record_all(linear::row(kReduce), n, root); }
@@ -28,7 +28,7 @@ Schedule scatter(int n, Rank root) { return record_all(linear::row(kScatter), n,
 Schedule all_to_all(int n) { return record_all(linear::row(kAllToAll), n); }
 Schedule barrier(int n) { return record_all(linear::row(kBarrier), n); }
 
-/// An all-to-all, a gather and a scatter whose parts are cut into q chunks.
+/// An all-to-all, a gather and a scatter with parts cut into q chunks.
 Schedule all_to_all_in_pieces(int nranks, int q) {
   return schedule_of(kAllToAll, nranks, 0, [=](Recorder& p, Rank r) {
     p.chunks(q * nranks, q * nranks);
@@ -79,7 +79,7 @@ TEST(Collectives, PartsMayBeCutIntoSeveralChunks) {
     const CheckReport report = check_schedule(s, options);
     EXPECT_TRUE(report.ok) << report.reason;
   }
-  // extent() cuts the whole and not each part, so that chunks of different parts have other lengths.
+  // extent() cuts the whole, not each part, so that chunks of different parts have different lengths.
   expect_refused(all_to_all_in_pieces(4, 3), "waits for a message");
 }
 
@@ -145,7 +145,7 @@ TEST(Collectives, MessagesOfTwoAreNone) {
   expect_refused(s, "send and recv are not collectives of all ranks");
 }
 
-// --- who holds what -----------------------------------------------------------------------------------------------
+// --- contents of buffers -------------------------------------------------------------------------------------------
 
 TEST(Collectives, WrongRootOfABroadcast) {
   Schedule s = broadcast(3, 1);
@@ -199,7 +199,7 @@ TEST(Collectives, PeersBuffersThatAreNotThere) {
     if (r == 1) p.pull({{0, 2}}, in(0), out(0));
   };
   Schedule s = text(kBroadcast, pull);
-  s.ranks[0].lanes[0].push_back({.verb = Verb::kCopy, .buffers = 0x10});  // in[0] into out[0], when rank 1 has read it
+  s.ranks[0].lanes[0].push_back({.verb = Verb::kCopy, .buffers = 0x10});  // in[0] into out[0], after rank 1 has read it
   expect_proven(s);
   s.root = 1;
   s.ranks[0].lanes[0].pop_back();
@@ -217,7 +217,7 @@ TEST(Collectives, PeersBuffersThatAreNotThere) {
 }
 
 TEST(Collectives, ShapesMayNameBuffersOfOthers) {
-  // Rank 1 passes the sum on: its message is as long as a chunk of `out`, which only the root has.
+  // Rank 1 forwards the sum: its message is as long as a chunk of `out`, which only the root has.
   const Schedule s = schedule_of(kScatter, 3, 0, [](Recorder& p, Rank r) {
     p.chunks(3, 1);
     p.lane(0);
@@ -239,7 +239,7 @@ TEST(Collectives, ShapesMayNameBuffersOfOthers) {
 
 TEST(Collectives, MissingPart) {
   Schedule s = gather(3, 1);
-  s.ranks[1].lanes[0].erase(s.ranks[1].lanes[0].begin());  // the root forgets its own
+  s.ranks[1].lanes[0].erase(s.ranks[1].lanes[0].begin());  // the root leaves out its own
   expect_refused(s, "rank 1 ends with out[1] never written");
   s = all_to_all(3);
   s.ranks[2].lanes[0].erase(s.ranks[2].lanes[0].begin());
@@ -254,10 +254,10 @@ TEST(Collectives, MissingPart) {
 
 TEST(Collectives, WrongPart) {
   Schedule s = all_to_all(3);
-  s.ranks[0].lanes[0][1].src_first = 2;  // rank 1 gets what rank 2 should get
+  s.ranks[0].lanes[0][1].src_first = 2;  // rank 1 gets rank 2's data
   expect_refused(s, "rank 1 ends with out[0] holding rank 0's in[2] instead of rank 0's in[1]");
   s = all_to_all(3);
-  std::swap(s.ranks[1].lanes[0][2].dst_first, s.ranks[1].lanes[0][4].dst_first);  // places of two senders
+  std::swap(s.ranks[1].lanes[0][2].dst_first, s.ranks[1].lanes[0][4].dst_first);  // swaps two senders
   expect_refused(s, "rank 1 ends with out[0] holding rank 2's in[1] instead of rank 0's in[1]");
   s = gather(3, 0);
   s.ranks[0].lanes[0][1].dst_first = 2;
@@ -289,7 +289,7 @@ TEST(Collectives, NothingIsAddedWhereNothingIsSummed) {
 
 TEST(Collectives, BarrierThatLetsSomebodyLeaveEarly) {
   for (int n : {5, 70}) {
-    Schedule s = schedule_of(kBarrier, n, 0, [=](Recorder& p, Rank r) {  // one round less than it takes
+    Schedule s = schedule_of(kBarrier, n, 0, [=](Recorder& p, Rank r) {  // one round too few
       p.lane(0);
       for (int hops = 1; 2 * hops < n; hops *= 2) {
         p.send_credit({{(r + hops) % n, 0}});
@@ -310,12 +310,12 @@ TEST(Collectives, BarrierThatLetsSomebodyLeaveEarly) {
     }
   });
   expect_proven(central);
-  std::swap(central.ranks[0].lanes[0][0], central.ranks[0].lanes[0][1]);  // lets them go, then counts
+  std::swap(central.ranks[0].lanes[0][0], central.ranks[0].lanes[0][1]);  // lets them go first, then counts
   expect_refused(central, "rank 1 may leave the barrier before rank 2 has come");
 }
 
 TEST(Collectives, BarrierOverLanes) {
-  // The lane that answers knows of the others only if it waits for the lane that hears them.
+  // The answering lane knows that the others have come only if it waits for the receiving lane.
   auto text = [](bool waits) {
     return schedule_of(kBarrier, 3, 0, [waits](Recorder& p, Rank r) {
       p.lane(0);
@@ -346,7 +346,7 @@ TEST(Collectives, BarriersHaveNoData) {
 
 TEST(Collectives, InPlaceHazardOfABroadcast) {
   const Schedule s =
-      schedule_of(kBroadcast, 2, 0, [](Recorder& p, Rank r) {  // rank 0 sends what it may have overwritten
+      schedule_of(kBroadcast, 2, 0, [](Recorder& p, Rank r) {  // rank 0 sends data that it may have overwritten
         p.chunks(2, 2);
         p.lane(0);
         if (r == 1) return p.recv({{0, 0}}, out(0, 2));
@@ -363,7 +363,7 @@ TEST(Collectives, InPlaceHazardOfABroadcast) {
 }
 
 TEST(Collectives, InPlaceHazardOfAGather) {
-  // in == out + root * count on the root: what arrives for another part's place must not pass through the own one.
+  // in == out + root * count on the root: data for another part must not pass through the root's own part.
   const Schedule s = schedule_of(kGather, 3, 1, [](Recorder& p, Rank r) {
     p.chunks(1, 3);
     p.lane(0);
@@ -385,7 +385,7 @@ TEST(Collectives, InPlaceHazardOfAScatter) {
     p.chunks(3, 1);
     p.lane(0);
     if (r != 1) return p.recv({{1, 0}}, out(0));
-    p.copy(in(0), out(0));  // borrows its output
+    p.copy(in(0), out(0));  // uses its output as a buffer
     p.send(out(0), {{0, 0}});
     p.send(in(2), {{2, 0}});
     p.copy(in(1), out(0));
@@ -409,7 +409,7 @@ TEST(Collectives, InPlaceHazardOfAReduce) {
 }
 
 TEST(Collectives, AllToAllIsNeverInPlace) {
-  // Everything arrives before anything is sent: fine, since the buffers are different memory.
+  // All data arrives before any is sent. That is correct, because the buffers are different memory.
   const Schedule s = schedule_of(kAllToAll, 2, 0, [](Recorder& p, Rank r) {
     p.chunks(2, 2);
     p.lane(0);
@@ -423,7 +423,7 @@ TEST(Collectives, AllToAllIsNeverInPlace) {
 
 // --- rows ---------------------------------------------------------------------------------------------------------
 
-void record_chain(Recorder& p, Rank rank, int nranks, Rank root) {  // 0 -> 1 -> 2 ..., wherever the root is
+void record_chain(Recorder& p, Rank rank, int nranks, Rank root) {  // 0 -> 1 -> 2 ..., for any root
   p.chunks(1, 1);
   p.lane(0);
   if (rank == root && root > 0) p.send(in(0), {{root - 1, 0}});
@@ -436,7 +436,7 @@ void record_chain(Recorder& p, Rank rank, int nranks, Rank root) {  // 0 -> 1 ->
 
 Cost chain_cost(int n) {
   if (n == 1) return {0, 0, 1};
-  return {n - 1, n > 2 ? 2 : 1, 1};  // the ends have the longest way, the others the most to send
+  return {n - 1, n > 2 ? 2 : 1, 1};  // the ends have the longest path, the others the most to send
 }
 
 TEST(Collectives, CostIsThatOfTheMostExpensiveRoot) {

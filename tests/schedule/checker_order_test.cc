@@ -1,4 +1,4 @@
-// The checker says no, and says why: deadlocks, depth of FIFOs, races.
+// Errors of the checker: deadlocks, depth of FIFOs, races.
 #include <gtest/gtest.h>
 
 #include "schedule/checker.h"
@@ -101,7 +101,7 @@ TEST(Checker, LanesThatShareAChunkNeedAWait) {
 }
 
 TEST(Checker, RaceIsFoundWhateverTheInterleavingDid) {
-  // Lane 1 happens to run after lane 0 here; nothing orders it.
+  // Lane 1 happens to run after lane 0 here, but nothing orders them.
   const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
     p.chunks(1, 1, 1);
     p.lane(0);
@@ -113,7 +113,7 @@ TEST(Checker, RaceIsFoundWhateverTheInterleavingDid) {
 }
 
 TEST(Checker, EveryLoopHasItsOwnScratch) {
-  // Within a loop the wait orders the two; the next loop's write need not wait for this loop's read.
+  // Within a loop the wait orders the two. The next loop's write need not wait for this loop's read.
   const Schedule s = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
     p.chunks(1, 1, 1);
     p.lane(0);
@@ -127,13 +127,13 @@ TEST(Checker, EveryLoopHasItsOwnScratch) {
 
 TEST(Checker, DirectNeedsTheEntryCredit) {
   Schedule s = of("direct", Collective::kAllReduce, 3);
-  std::swap(s.ranks[1].lanes[0][1], s.ranks[1].lanes[0][2]);  // works before it has heard of the others
+  std::swap(s.ranks[1].lanes[0][1], s.ranks[1].lanes[0][2]);  // works before the others have come
   expect_refused(s, "accesses in[1] of rank 0, which may not have begun the operation");
 }
 
 TEST(Checker, DirectNeedsTheExitCredit) {
   Schedule s = of("direct", Collective::kAllGather, 3);
-  std::swap(s.ranks[1].lanes[0][2], s.ranks[1].lanes[0][3]);  // says goodbye first
+  std::swap(s.ranks[1].lanes[0][2], s.ranks[1].lanes[0][3]);  // sends its exit credit first
   expect_refused(s, "accesses buffers of rank 0, whose operation may have ended by then");
 }
 

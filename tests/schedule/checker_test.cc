@@ -1,5 +1,5 @@
-// The checker says no, and says why: one wrong schedule for each property that it proves. Values, connections, lengths
-// and claims; what depends on the order of events stands in checker_order_test.cc.
+// Errors of the checker: one wrong schedule for each property that it proves. Values, connections, lengths and claims
+// are here; checker_order_test.cc has the properties that depend on the order of events.
 #include "schedule/checker.h"
 
 #include <gtest/gtest.h>
@@ -84,8 +84,8 @@ TEST(Checker, ContributionTwice) {
 }
 
 TEST(Checker, ContributionTwiceAmongManyRanks) {
-  Schedule s = of("ring", Collective::kReduceScatter, 80);  // beyond exact sets
-  // Rank 7's chunk 5 is replaced by its chunk 4 on the way.
+  Schedule s = of("ring", Collective::kReduceScatter, 80);  // more than exact sets support
+  // Rank 7's chunk 5 is replaced by its chunk 4.
   s.ranks[7].lanes[1][0].src_first = 4;
   expect_refused(s, "adds contributions to different chunks");
   Schedule bridged = of("two_shot", Collective::kReduceScatter, 80);
@@ -139,7 +139,7 @@ TEST(Checker, ReadsWhatNobodyWrote) {
 
 TEST(Checker, TwoLanesOnOneConnection) {
   Schedule s = of("ring", Collective::kAllGather, 3);
-  s.ranks[0].port_sets[s.ranks[0].lanes[1][0].send_set][0].tag = 2;  // what lane 0 uses
+  s.ranks[0].port_sets[s.ranks[0].lanes[1][0].send_set][0].tag = 2;  // lane 0's
   expect_refused(s, "is written by two lanes");
 }
 
@@ -189,7 +189,7 @@ TEST(Checker, OneMulticastOneSetOfReaders) {
 }
 
 TEST(Checker, PairsMustMeanTheSameReaders) {
-  auto text = [](int hops) {  // group 7 has one reader: the neighbour `hops` further
+  auto text = [](int hops) {  // group 7 has one reader: the neighbour at distance `hops`
     return schedule_of(Collective::kAllGather, 3, [hops](Recorder& p, Rank r) {
       p.chunks(1, 3);
       p.lane(0);
@@ -237,7 +237,7 @@ TEST(Checker, ChunksMustAgreeOnLengths) {
   const Schedule uneven = schedule_of(Collective::kAllReduce, 1, [](Recorder& p, Rank) {
     p.chunks(2, 2, 2);
     p.lane(0);
-    p.copy(in(0, 2), scratch(1, 2), Sum::kFinal);  // chunk 0 into chunk 1, which may be shorter
+    p.copy(in(0, 2), scratch(1, 2), Sum::kFinal);  // chunk 0 to chunk 1, which may be shorter
     p.copy(scratch(1, 2), out(0, 2));
   });
   EXPECT_TRUE(check_schedule(uneven, kValues).ok) << "equal lengths hide it";
@@ -245,7 +245,7 @@ TEST(Checker, ChunksMustAgreeOnLengths) {
 }
 
 TEST(Checker, EndsMustAgreeOnLengths) {
-  // Rank 1 takes rank 0's chunk `first` for its own chunk 0 (scratch is as long as the input); a sound sum follows.
+  // Rank 1 stores rank 0's chunk `first` as its own chunk 0 (scratch is as long as the input). A correct sum follows.
   auto text = [](int first) {
     return schedule_of(Collective::kAllReduce, 2, [first](Recorder& p, Rank r) {
       p.chunks(3, 3, 3);
@@ -276,7 +276,7 @@ TEST(Checker, ScratchIsCutAsInOrOut) {
 }
 
 TEST(Checker, RangesAreOneMessageForEachChunk) {
-  // Both ranks send all of their chunks before they receive any: as many slots are needed as there are chunks.
+  // Both ranks send all of their chunks before they receive any: this needs as many slots as chunks.
   for (int num : {1, 3, 5}) {
     const Schedule s = schedule_of(Collective::kAllReduce, 2, [num](Recorder& p, Rank r) {
       p.chunks(num, num);

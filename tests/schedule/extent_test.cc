@@ -1,4 +1,4 @@
-// extent(): chunks and loops cover a buffer exactly once, whatever the counts.
+// extent(): chunks and loops cover a buffer exactly once, for all counts.
 #include "schedule/extent.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace rondo {
 namespace {
 
-/// Walks all loops and chunks and marks every element.
+/// Marks every element of all loops and chunks.
 void expect_covers_once(uint64_t total, uint64_t chunks, uint64_t loop_elems) {
   SCOPED_TRACE(testing::Message() << total << " elements, " << chunks << " chunks, " << loop_elems << " a loop");
   std::vector<int> seen(total, 0);

@@ -1,6 +1,6 @@
 // labels: slow
 // timeout: 120
-// Thousands of ranks by fingerprints: 33 million instructions, exactly one contribution of each of 4096 ranks.
+// Thousands of ranks by fingerprints: 33 million instructions, exactly one contribution from each of 4096 ranks.
 #include <gtest/gtest.h>
 
 #include <cstdio>

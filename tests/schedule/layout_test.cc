@@ -1,5 +1,5 @@
-// The layout of a schedule is frozen: the engine, the CUDA interpreter and recorded traces all read these bytes.
-// A change here is a change of format; make it knowingly.
+// The layout of a schedule is frozen: the engine, the CUDA interpreter and recorded traces read these bytes. A change
+// here changes the format; make it deliberately.
 #include <gtest/gtest.h>
 
 #include <cstddef>

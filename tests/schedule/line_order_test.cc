@@ -1,4 +1,4 @@
-// Schedules that lines with flags keep in order: all registered ones, and what is found in one that they do not.
+// Schedules that are kept in order by lines with flags: all registered ones, and the error in one that is not.
 // labels: unit
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST(LineOrder, AReadOfAnothersStoreNeedsAWait) {
   s.lanes[1] = {instruction(Verb::kSend, 1, 0)};
   ASSERT_TRUE(store_without_wait(s));
   EXPECT_NE(store_without_wait(s)->find("reads"), std::string::npos);
-  s.lanes[1] = {instruction(Verb::kWait, 0, 0), instruction(Verb::kSend, 1, 0)};  // of lane 0, instruction 0
+  s.lanes[1] = {instruction(Verb::kWait, 0, 0), instruction(Verb::kSend, 1, 0)};  // for lane 0, instruction 0
   EXPECT_FALSE(store_without_wait(s));
   s.lanes[1] = {instruction(Verb::kSend, 0, 0)};  // another chunk
   EXPECT_FALSE(store_without_wait(s));

@@ -1,11 +1,11 @@
-// The plainest text of each collective that the ring does not show, as rows: for tests of the checker and the renderer.
+// The simplest definition of each collective except the ring's, as rows: for tests of the checker and the renderer.
 #pragma once
 
 #include "algorithms/registry.h"
 
 namespace rondo::linear {
 
-inline void broadcast(Recorder& p, Rank rank, int nranks, Rank root) {  // the root sends to one after the other
+inline void broadcast(Recorder& p, Rank rank, int nranks, Rank root) {  // the root sends to one rank after the other
   p.chunks(1, 1);
   p.lane(0);
   if (rank != root) return p.recv({{root, 0}}, out(0));
@@ -24,7 +24,7 @@ inline void reduce(Recorder& p, Rank rank, int nranks, Rank root) {  // along th
   p.recv_reduce_copy({{prev, 0}}, in(0), out(0), own_after(1), Sum::kFinal);
 }
 
-inline void all_to_all(Recorder& p, Rank rank, int nranks, Rank /*root*/) {  // pairwise: one partner a round
+inline void all_to_all(Recorder& p, Rank rank, int nranks, Rank /*root*/) {  // pairwise: one partner per round
   p.chunks(nranks, nranks);
   p.lane(0);
   p.copy(in(rank), out(rank));

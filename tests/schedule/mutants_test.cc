@@ -1,8 +1,8 @@
 // timeout: 300
-// The checker is tested with seeded bugs: every instruction of every algorithm is broken in every way below, and the
-// checker must notice. A mutant that survives must be equivalent, and that is shown, not believed: all connections
-// carry the same messages in the same sequence and all outputs hold the same expression trees as in the original
-// (traffic_fingerprint), at the same cost, with the same lanes proven free of races and deadlocks.
+// Tests the checker with seeded bugs: every instruction of every algorithm is broken in all ways below, and the checker
+// must notice. A surviving mutant must be proven equivalent: all connections carry the same messages in the same
+// sequence, and all outputs have the same expression trees as in the original (traffic_fingerprint), at the same cost,
+// with the same lanes proven free of races and deadlocks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -26,14 +26,14 @@ struct Place {
   size_t lane, pc;
 };
 
-/// Breaks the schedule at a place; false when there is nothing to break in this way.
+/// Breaks the schedule at a place. Returns false if this way does not apply.
 using Mutation = std::function<bool(Schedule& s, const Place& at)>;
 
 RankSchedule& rank_of(Schedule& s, const Place& at) { return s.ranks[static_cast<size_t>(at.rank)]; }
 Lane& lane_of(Schedule& s, const Place& at) { return rank_of(s, at).lanes[at.lane]; }
 Instruction& instruction_of(Schedule& s, const Place& at) { return lane_of(s, at)[at.pc]; }
 
-/// Gives the instruction a port set of its own, changed by `change`.
+/// Gives the instruction its own port set, changed by `change`.
 bool change_ports(Schedule& s, const Place& at, bool receiving, const std::function<bool(PortSet&)>& change) {
   RankSchedule& r = rank_of(s, at);
   Instruction& i = instruction_of(s, at);
@@ -176,7 +176,7 @@ const std::vector<std::pair<const char*, Mutation>>& mutations() {
   return kAll;
 }
 
-/// A text with waits: the owner's copy must be done before another lane sends it on.
+/// A definition with waits: the owner's copy must be done before another lane sends it.
 void relayed_all_gather(Recorder& p, Rank rank, int nranks) {
   p.chunks(1, nranks);
   p.lane(0);
@@ -197,7 +197,7 @@ struct Count {
 
 class Mutants {
  public:
-  /// Breaks `original` everywhere in every way.
+  /// Breaks `original` at all places in all ways.
   void breed(const std::string& name, const Schedule& original, const CheckClaims& claims) {
     begin(name, original, claims);
     for (const auto& [what, mutate] : mutations())
@@ -213,7 +213,7 @@ class Mutants {
           }
   }
 
-  /// Lets one rank after the other take another one for the root.
+  /// Lets one rank after the other use another root.
   void breed_roots(const std::string& name, const Algorithm& a, int nranks, Rank root, const CheckClaims& claims) {
     const Schedule original = record_all(a, nranks, root);
     begin(name, original, claims);
@@ -263,7 +263,7 @@ class Mutants {
     const CheckReport after = check_schedule(mutant, options_, claims_);
     if (!after.ok) ++count.disproven;
     else if (after.order_fingerprint != before_.order_fingerprint)
-      ++count.reordered;  // still a sum, the same on all ranks, but with other bits than before
+      ++count.reordered;  // still a sum, equal on all ranks, but with other bits than before
     else if (after.traffic_fingerprint == before_.traffic_fingerprint) ++count.equivalent;
     else ADD_FAILURE() << name_ << ", " << where() << ", " << what << ": survives, and is not equivalent";
   }
@@ -283,14 +283,14 @@ CheckClaims claims_of(const Algorithm& a, const HostLayout& hosts) {
   return claims;
 }
 
-/// All rows of the registry, and the plainest text of every collective.
+/// All rows of the registry, and the simplest definition of every collective.
 std::vector<Algorithm> rows() {
   std::vector<Algorithm> all(all_algorithms().begin(), all_algorithms().end());
   all.insert(all.end(), std::begin(linear::kRows), std::end(linear::kRows));
   return all;
 }
 
-// The same of ranks on several hosts: two of two, ragged, and dealt out by turns.
+// The same for ranks on several hosts: two of two, ragged, and interleaved.
 TEST(Mutants, OfSchedulesForHostsAreKilledOrEquivalent) {
   Mutants mutants;
   for (const Algorithm& a : all_algorithms()) {

@@ -1,4 +1,4 @@
-// Recorder: verbs become instructions, equal port sets one entry, wrong statements are named.
+// Recorder: verbs become instructions, equal port sets share an entry, wrong statements are reported.
 #include "rondo/recorder.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ std::string error_of(void (*text)(Recorder&)) {
   p.chunks(2, 2, 2);
   p.lane(0);
   text(p);
-  const size_t place = p.error().find("rank 0 of 2");  // after the line of this file
+  const size_t place = p.error().find("rank 0 of 2");  // after this file's line
   return place == std::string::npos ? p.error() : p.error().substr(place);
 }
 

@@ -1,4 +1,4 @@
-// What `rondo explain` prints: texts of all collectives against golden files, and every algorithm's symbolic result.
+// The output of `rondo explain`: all collectives against golden files, and every algorithm's symbolic result.
 // labels: unit
 // timeout: 60
 #include "schedule/renderer.h"
@@ -99,7 +99,7 @@ TEST(Renderer, OneStepShowsItsMessagesOnly) {
   EXPECT_NE(beyond.find("there is no step 5: the algorithm has 4"), std::string::npos) << beyond;
 }
 
-/// The text from "in all" on.
+/// The text after "in all".
 std::string end_of(Collective collective, std::string_view name, int nranks) {
   ExplainOptions options;
   options.hosts = nranks;
@@ -163,7 +163,7 @@ void ranks_in(const Expr& e, std::multiset<Rank>& ranks) {
   for (const ExprPtr& operand : e.operands) ranks_in(*operand, ranks);
 }
 
-/// Whose input out[chunk] of `rank` must consist of and which chunk of it, for one chunk a part; nothing: no output.
+/// The expected inputs and chunk in out[chunk] of `rank`, with one chunk per part; nullopt: no output.
 struct Wanted {
   std::multiset<Rank> ranks;
   int chunk;
@@ -184,7 +184,7 @@ std::optional<Wanted> wanted(const Schedule& s, Rank rank, int chunk) {
   }
 }
 
-/// All rows, and what `run` does with them.
+/// Calls `run` for all rows.
 template <class F>
 void for_every_row(int nranks, F run) {
   std::vector<Algorithm> rows(all_algorithms().begin(), all_algorithms().end());
@@ -262,7 +262,7 @@ TEST_P(EveryAlgorithm, SendsWhatOthersReceive) {
     EXPECT_EQ(all.sent_chunks, all.received_chunks);
     const int64_t owners = collective_traits(a.collective).out_holders == Holders::kRoot ? 1 : nranks;
     EXPECT_EQ(all.delivered_chunks, a.collective == Collective::kBarrier ? 0 : owners * s.ranks[0].out_chunks);
-    // What a rank writes once, for several to read, it sends several times.
+    // A multicast is written once but sent several times.
     bool multicast = false;
     for (const RankSchedule& r : s.ranks)
       for (const PortSet& set : r.port_sets)
@@ -288,7 +288,7 @@ TEST_P(EveryAlgorithm, WritesSumsInTheOrderInWhichTheyAreAdded) {
       if (line.find(" = (") != std::string::npos) order += line + "\n";
     for (const std::string& row : message_rows(text)) {
       const size_t sum = row.find('(');
-      if (sum == std::string::npos || GetParam() > 8) continue;  // more terms are not written out
+      if (sum == std::string::npos || GetParam() > 8) continue;  // more terms are not printed
       EXPECT_NE(order.find(row.substr(sum)), std::string::npos) << row << "\n" << order;
     }
   });
@@ -321,7 +321,7 @@ TEST(Steps, RangesMeetChunkByChunk) {  // sent as one range, received as two
 
 TEST(Steps, AScheduleThatCannotCompleteIsReported) {
   Schedule schedule = record_all(*find_algorithm(Collective::kAllReduce, "ring"), 3);
-  schedule.ranks[1].lanes[0].clear();  // rank 1 forgets to send its own contribution
+  schedule.ranks[1].lanes[0].clear();  // rank 1 does not send its own contribution
   const SymbolicRun run = run_symbolically(schedule);
   EXPECT_NE(run.stuck.find("rank 2 lane 1 waits for ever at its instruction 0 (recv_reduce_send)"), std::string::npos)
       << run.stuck;

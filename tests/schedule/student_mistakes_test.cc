@@ -1,4 +1,4 @@
-// What the checker says of the mistakes that students make: the whole message, with the lines of the text, both ranks,
+// The checker's messages for typical mistakes of students: the whole message, with the definition's lines, both ranks,
 // both chunks and the remedy; and how far `rondo explain --unproven` draws each of them.
 // labels: unit
 // timeout: 60
@@ -15,7 +15,7 @@ namespace {
 
 using Text = void (*)(Recorder&, Rank, int, Rank);
 
-/// What three ranks are told.
+/// The message for three ranks.
 std::string message(Collective collective, Text text) {
   const Algorithm a = student::row(collective, text);
   const UnprovenSchedule recorded = record_unproven(a, 3);
@@ -140,7 +140,7 @@ TEST(StudentMistakes, ChunksThatDiffer) {
             "chunks(1, 3), or a multiple of both");
 }
 
-// --- as they are drawn --------------------------------------------------------------------------------------------
+// --- drawings -----------------------------------------------------------------------------------------------------
 
 Explained drawn(Collective collective, Text text) {
   ExplainOptions options;

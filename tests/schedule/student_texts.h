@@ -1,17 +1,17 @@
-// Algorithms with the mistakes that students make: for tests of what the checker says of them. Each text is numbered
-// from line 1 of a file "mine.h", so that messages name the same lines wherever it stands here.
+// Algorithms with typical mistakes of students, for tests of the checker's messages. The lines of each are numbered
+// from line 1 of a file "mine.h", so that messages do not depend on their place here.
 #pragma once
 
 #include "algorithms/registry.h"
 
 namespace rondo::student {
 
-inline Cost no_cost(int) { return {0, 0, 1}; }  // no text gets as far as its cost
+inline Cost no_cost(int) { return {0, 0, 1}; }  // no mistake gets as far as its cost
 constexpr Algorithm row(Collective collective, void (*record)(Recorder&, Rank, int, Rank)) {
   return {.name = "mine", .collective = collective, .summary = "my own", .record = record, .cost = no_cost};
 }
 
-// The ring that the next ones get wrong: 2(N-1) steps, one lane.
+// The correct ring, for the mistakes below: 2(N-1) steps, one lane.
 // clang-format off
 #line 1 "mine.h"
 inline void ring(Recorder& p, Rank rank, int n, Rank) {

@@ -1,4 +1,4 @@
-// What the tests of the checker share: schedules from a few lines of text, and what is expected of a refusal.
+// Shared by tests of the checker: schedules from a few lines, and the expected errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,10 +40,10 @@ inline void expect_refused(const Schedule& s, const std::string& why, const Chec
   EXPECT_NE(report.reason.find(why), std::string::npos) << "wanted: " << why << "\ngot: " << report.reason;
 }
 
-/// Values and deadlocks only: in one loop, in and out of different memory.
+/// Only values and deadlocks: in one loop, in and out in different memory.
 inline constexpr CheckOptions kValues{1, 1, 64, 1, 0, false};
 
-/// Two ranks swap their buffers and add; `order` says where the own operand stands.
+/// Two ranks swap their buffers and add; `order` is the position of the own operand.
 template <class F>
 Schedule swap_and_add(F order, Sum sum = Sum::kFinal) {
   return schedule_of(Collective::kAllReduce, 2, [&](Recorder& p, Rank r) {

@@ -1,5 +1,5 @@
-// Variable counts: which schedules say that they serve them, over what they are proven, and wrong ones that only
-// lengths of their own bring to light.
+// Variable counts: the schedules that support them, the counts for which they are proven, and wrong ones that show only
+// with different lengths.
 #include "schedule/variable_counts.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Schedule pairwise_all_to_all(int nranks) {
   });
 }
 
-/// Rank 0's part travels 0 -> 1 -> 2; rank 1 passes it on as long as `shape`. All other parts go straight.
+/// Rank 0's part travels 0 -> 1 -> 2; rank 1 forwards it with the length of `shape`. All other parts go straight.
 Schedule passed_on(int nranks, Chunk shape) {
   return schedule_of(kAllGather, nranks, [=](Recorder& p, Rank r) {
     auto straight = [](Rank from, Rank to) { return from != to && !(from == 0 && to == 2); };
@@ -94,7 +94,7 @@ TEST(VariableCounts, OfPairsGoStraight) {
     p.chunks(1, 3);
     p.send(in(0), {{0, 0}});
   }));
-  EXPECT_FALSE(serves(kGather, [](Recorder& p) {  // passes another rank's part on
+  EXPECT_FALSE(serves(kGather, [](Recorder& p) {  // forwards another rank's part
     p.chunks(1, 3);
     p.recv_send({{2, 0}}, in(0), {{0, 0}});
   }));
@@ -110,7 +110,7 @@ TEST(VariableCounts, OfPairsGoStraight) {
     p.chunks(1, 3);
     p.pull({{2, 0}}, in(0), out(2));
   }));
-  EXPECT_FALSE(serves(kScatter, [](Recorder& p) {  // where its part begins in the root's input is for the root to know
+  EXPECT_FALSE(serves(kScatter, [](Recorder& p) {  // only the root knows the start of the part in its input
     p.chunks(3, 1);
     p.pull({{0, 0}}, in(1), out(0));
   }));
@@ -120,7 +120,7 @@ TEST(VariableCounts, OfPairsGoStraight) {
   }));
 }
 
-// Refused for variable counts, and for nothing else.
+// Refused for variable counts, but for no other reason.
 void expect_refused_with_counts(const Schedule& s, const std::string& why) {
   CheckOptions equal;
   equal.ragged = false;
@@ -139,10 +139,10 @@ TEST(VariableCounts, MessagesAreAsLongAsWhatTheyCarry) {
 }
 
 TEST(VariableCounts, NothingOnOneEndOnly) {
-  // Where part 0 is not empty and part 1 is, rank 1 passes nothing on that rank 0 has sent.
+  // If part 0 is not empty and part 1 is, rank 1 forwards nothing of rank 0's message.
   expect_refused_with_counts(passed_on(3, in(0)),
                              "rank 2 lane 2 pc 1 waits for a message from rank 1 (tag 1) [variable counts: 1 0 0;");
-  // Where rank 2 has nothing, rank 1 passes nothing on.
+  // If rank 2 has nothing, rank 1 forwards nothing.
   expect_refused_with_counts(passed_on(5, out(2)),
                              "rank 2 lane 2 pc 3 waits for a message from rank 1 (tag 1) [variable counts: "
                              "rank 2 has nothing;");

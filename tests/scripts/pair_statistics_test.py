@@ -14,7 +14,7 @@ from compare.statistics_of_pairs import Interval, median_of, ratio_of_medians  #
 class MedianOf(unittest.TestCase):
     def test_order_statistics(self) -> None:
         self.assertEqual(median_of([float(x) for x in range(40)]), Interval(19.5, 13.0, 26.0))
-        self.assertEqual(median_of([3.0, 1.0, 2.0]), Interval(2.0, 1.0, 3.0))  # too few: the least and the largest
+        self.assertEqual(median_of([3.0, 1.0, 2.0]), Interval(2.0, 1.0, 3.0))  # too few: minimum and maximum
 
     def test_holds_the_truth_in_95_of_100_cases(self) -> None:
         draw, held = random.Random(1), 0

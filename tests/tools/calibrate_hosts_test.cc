@@ -1,4 +1,4 @@
-// `rondo calibrate --network` as ranks of a launcher run it, on two hosts and on one.
+// `rondo calibrate --network` as ranks of a launcher, on two hosts and on one.
 // labels: mp
 // timeout: 240
 // alone
@@ -24,8 +24,8 @@ class CalibrateHosts : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Two ranks, told by torchrun's variables. What rank 0 says; the shell's status is that of both. --force: however
-  // busy the machine is, of which this is no test.
+  // Two ranks with torchrun's variables. Returns rank 0's output; the shell's status covers both. --force, because this
+  // does not test a busy machine.
   std::string run(int hosts, int* status) {
     std::string command = "export WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29533; ";
     for (const int rank : {1, 0}) {

@@ -1,4 +1,4 @@
-// `rondo calibrate` refuses a busy machine, and constants that miss their own timings: it says why and writes nothing.
+// `rondo calibrate` refuses a busy machine, and constants that do not fit: it prints the reason and writes nothing.
 // labels: unit
 // alone
 #include "calibrate_trust.h"
@@ -29,7 +29,7 @@ std::vector<int> own_cpus() {
   return cpus;
 }
 
-/// Two threads on one processor want all of it.
+/// Two threads that occupy one processor.
 class OtherWork {
  public:
   explicit OtherWork(int cpu) {
@@ -84,7 +84,7 @@ TEST(CalibrateTrust, ConstantsThatMissTheirOwnTimingsAreRefused) {
   std::vector<Observation> timings(9);
   for (size_t i = 0; i < timings.size(); ++i) {
     timings[i].counts[0] = 1;
-    timings[i].measured_ns = i < 5 ? 50 : 100;  // of five the forecast is twice what was measured
+    timings[i].measured_ns = i < 5 ? 50 : 100;  // for five the forecast is twice the measurement
   }
   const std::string why = why_unfit("shared cores", timings, constants);
   for (const char* words : {"shared cores", "100 %", "othing is written", "--force"})

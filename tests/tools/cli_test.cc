@@ -1,4 +1,4 @@
-// The program `rondo` as a user runs it: output, exit status, ranks that die, a parent that dies.
+// The program `rondo` as users run it: output, exit status, ranks that die, a parent that dies.
 // labels: mp
 // timeout: 240
 #include <fcntl.h>
@@ -51,13 +51,13 @@ class Program {
     close(out_);
   }
 
-  /// Reads until the text appears; false at the end of the output or at the deadline.
+  /// Reads until the text appears. Returns false at the end of the output or at the deadline.
   bool read_until(const std::string& text) {
     while (text_.find(text) == std::string::npos)
       if (!read_some()) return false;
     return true;
   }
-  /// Reads to the end of the output, which is when every process that holds it is gone.
+  /// Reads to the end of the output: then all processes that have the pipe are gone.
   bool read_all() {
     while (read_some()) {
     }

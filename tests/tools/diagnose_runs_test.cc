@@ -1,4 +1,4 @@
-// Four processes come to grief in all the ways there are; `rondo diagnose` says which it was from what they wrote.
+// Four processes fail in all supported ways, and `rondo diagnose` finds the cause from their records.
 // labels: mp
 // timeout: 180
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ void expect_cause(const Diagnosis& d, const std::string& cause) {
   EXPECT_NE(d.text.find("cause: " + cause), std::string::npos) << "expected: " << cause << "\n" << d.text;
 }
 
-/// Variables that the ranks inherit, for the time of a test.
+/// Environment variables for the ranks, in a scope.
 class Environment {
  public:
   explicit Environment(const std::string& folder, bool with_signal = false) {
@@ -197,7 +197,7 @@ TEST(DiagnoseRuns, ASignalAsksAllRanksAndHarmsNone) {
         comm.reset();
         struct sigaction now;
         ASSERT_EQ(sigaction(SIGUSR1, nullptr, &now), 0);
-        EXPECT_EQ(now.sa_handler, SIG_DFL);  // put back
+        EXPECT_EQ(now.sa_handler, SIG_DFL);  // restored
       },
       options);
   expect_cause(d, "missing call: rank 2");

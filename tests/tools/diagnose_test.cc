@@ -1,4 +1,4 @@
-// `rondo diagnose` on flight records made by hand: every cause is told from the others.
+// `rondo diagnose` on hand-made flight records: it distinguishes all causes.
 // labels: unit
 #include "diagnose.h"
 
@@ -19,7 +19,7 @@ FlightOperation posted(uint64_t sequence, uint64_t count, bool finished) {
   return o;
 }
 
-// Rank `rank` of four, which has finished #6; the others as it sees them likewise.
+// Rank `rank` of four, which has finished #6 and sees that the others have, too.
 FlightRecord idle(int32_t rank) {
   FlightRecord r;
   r.identity = {0xc0ffee, rank, 4};
@@ -34,7 +34,7 @@ FlightRecord idle(int32_t rank) {
   return r;
 }
 
-// It waits in #7 for data from `from`; the others are seen to have called it too.
+// It waits in #7 for data from `from`. The others have called it too.
 FlightRecord waiting(int32_t rank, std::vector<int32_t> from, uint64_t count = 1000) {
   FlightRecord r = idle(rank);
   r.last_posted = 7;
@@ -84,7 +84,7 @@ TEST(Diagnose, NobodyWaits) { EXPECT_TRUE(find_causes(views({idle(0), idle(1), i
 TEST(Diagnose, ARankThatHasNotCalledIsNamedWithWhatItDidLast) {
   std::vector<FlightRecord> records = {waiting(0, {3}), waiting(1, {0}), waiting(3, {2})};
   for (FlightRecord& r : records) see(r, 2, {2, 102, "running", 6, 6, {posted(6, 10, true)}, false});
-  const Finding f = only_finding(records);  // it left no record: it never waited
+  const Finding f = only_finding(records);  // it left no record, because it never waited
   EXPECT_EQ(f.cause, Cause::kMissingCall);
   EXPECT_EQ(f.culprits, std::vector<int>{2});
   EXPECT_NE(
@@ -93,7 +93,7 @@ TEST(Diagnose, ARankThatHasNotCalledIsNamedWithWhatItDidLast) {
       << f.text;
   EXPECT_NE(f.text.find("its last is #6, all_reduce of 10 float sum (ring), finished 5.0 s before"), std::string::npos)
       << f.text;
-  records.push_back(idle(2));  // with a record of its own, the same
+  records.push_back(idle(2));  // with its own record, the same
   EXPECT_EQ(only_finding(records).culprits, std::vector<int>{2});
 }
 
@@ -202,7 +202,7 @@ TEST(Diagnose, CommunicatorsCalledInDifferentOrders) {
   EXPECT_NE(found[0].text.find("in the same order on all ranks"), std::string::npos) << found[0].text;
 }
 
-// Four processes with two communicators; those of `first` wait in the first, the others in the second.
+// Four processes with two communicators. The ranks of `first` wait in the first, the others in the second.
 std::vector<CommunicatorView> two_communicators(const std::set<int32_t>& first, const std::set<int32_t>& second) {
   std::vector<FlightRecord> records;
   for (int32_t comm = 0; comm < 2; ++comm)
@@ -226,7 +226,7 @@ TEST(Diagnose, CommunicatorsInCrossedOrderAreOneVerdict) {
     EXPECT_TRUE(found.empty()) << cause_name(found[0].cause) << ": " << found[0].text;
 }
 
-// Ranks 1 and 3 are late in the first communicator. Rank 3's process waits in the second, for rank 1. That one is idle.
+// Ranks 1 and 3 are late in the first communicator. Rank 3's process waits in the second for rank 1, which is idle.
 TEST(Diagnose, ARankWhoseProcessWaitsElsewhereIsNoCause) {
   std::vector<CommunicatorView> comms = two_communicators({0, 2}, {0, 2, 3});
   for (CommunicatorView& c : comms)
@@ -241,7 +241,7 @@ TEST(Diagnose, ARankWhoseProcessWaitsElsewhereIsNoCause) {
   EXPECT_EQ(chain.within[1][0].culprits, std::vector<int>{1});
 }
 
-// Ranks that are threads have one process: that it waits elsewhere excuses none of them.
+// Ranks that are threads share a process: its waiting elsewhere does not excuse a rank.
 TEST(Diagnose, ALateThreadIsACause) {
   std::vector<CommunicatorView> comms = two_communicators({0, 1, 2}, {0, 1});
   for (CommunicatorView& c : comms)

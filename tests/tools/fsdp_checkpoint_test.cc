@@ -1,4 +1,4 @@
-// `rondo fsdp checkpoint` as a user runs it.
+// `rondo fsdp checkpoint` as users run it.
 // labels: unit
 #include <gtest/gtest.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Models from JSON: what is read, and how mistakes are named.
+// Models from JSON: accepted input, and error messages.
 #include "fsdp_model.h"
 
 #include <gtest/gtest.h>

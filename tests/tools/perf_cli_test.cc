@@ -1,5 +1,5 @@
-// `rondo perf` as users of nccl-tests write it, and `rondo trace` of a part of what it did. Each command runs with its
-// standard output and error apart.
+// `rondo perf` as users of nccl-tests call it, and `rondo trace` on a part of its run. Standard output and error of
+// each command are separate.
 // labels: mp
 // timeout: 240
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace rondo {
 namespace {
 
-/// A folder of its own, removed at the end.
+/// A temporary folder.
 class Folder {
  public:
   Folder() {
@@ -46,7 +46,7 @@ struct Ended {
   std::string out, err;
 };
 
-/// A shell command; at most a minute.
+/// Runs a shell command for at most a minute.
 Ended run_shell(const std::string& before, const std::string& command) {
   const Folder folder;
   const std::string line =
@@ -60,7 +60,7 @@ Ended run_rondo(const std::string& args, const std::string& before = "") {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// The words of each line that is no comment.
+/// The words of each line that is not a comment.
 std::vector<std::vector<std::string>> rows_of(const std::string& table) {
   std::vector<std::vector<std::string>> rows;
   std::istringstream lines(table);
@@ -132,7 +132,7 @@ TEST(PerfCli, JsonAloneOnTheStandardOutput) {
 }
 
 TEST(PerfCli, EveryFlagOfNcclTestsIsTakenOrAnswered) {
-  // What has no use here: each is named with what nccl-tests does with it.
+  // Flags without effect: each is printed with its meaning in nccl-tests.
   const Ended noted = run_rondo(
       "perf all_reduce -t 1 -g 2 -b 64 -e 64 -i 1 -n 3 -m 1 -w 1 -N 1 -p 1 -c 1 -o sum -d float -r all -z 3 -y 1 -T 60 "
       "-G 0 -C 1 -S 1 -a 1 -R 2 -x 1 -D 0 -V 8 -M 1 -u 0 -I 1 -K 1");
@@ -156,7 +156,7 @@ TEST(PerfCli, EveryFlagOfNcclTestsIsTakenOrAnswered) {
       "--per_iter_timing 0 --per_iter_skip 0");
   EXPECT_EQ(quiet.status, 0) << quiet.err;
   EXPECT_EQ(quiet.err, "");
-  // What would be another measurement.
+  // A flag that would change the measurement.
   const Ended graph = run_rondo("perf all_reduce --threads 2 -b 64 -G 4");
   EXPECT_EQ(graph.status, 2);
   EXPECT_TRUE(has(graph.err,
@@ -166,7 +166,7 @@ TEST(PerfCli, EveryFlagOfNcclTestsIsTakenOrAnswered) {
   EXPECT_EQ(run_rondo("perf all_reduce --threads 2 -b 64 -D 1").status, 2);
 }
 
-// mpirun -np 2 all_reduce_perf -t 1 -g 1: two ranks of one world, and not two worlds of one.
+// mpirun -np 2 all_reduce_perf -t 1 -g 1: two ranks of one job, not two jobs with one rank.
 TEST(PerfCli, OneThreadUnderALauncherIsARankOfItsWorld) {
   rondo_unique_id id;
   ASSERT_EQ(rondo_get_unique_id(&id), RONDO_OK);
@@ -230,7 +230,7 @@ TEST(PerfCli, ListsSayWhatThereIs) {
   }
 }
 
-/// The steps of a trace by `rondo trace export --jsonl`: one text for each, and what they are of.
+/// The steps of a trace by `rondo trace export --jsonl`: one text for each, and their operations.
 struct Steps {
   std::set<std::string> lines;
   std::set<int> ranks;
@@ -254,7 +254,7 @@ Steps steps_of(const std::string& trace, const std::string& selection) {
   return steps;
 }
 
-// A sweep of two sizes: what is selected is what the whole export holds of it, with the same times.
+// A sweep of two sizes: a selection equals that part of the whole export, with the same times.
 TEST(TraceCli, APartOfASweepByCallsRanksAndTime) {
   const Folder folder;
   const std::string trace = folder / "trace";

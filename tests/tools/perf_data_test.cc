@@ -1,5 +1,5 @@
-// The data of `rondo perf`: results really are independent of the order in which an op is applied, and wrong ones are
-// counted. Orders and roundings are formed here with plain C++ arithmetic or by rounding after every operand.
+// The data of `rondo perf`: results do not depend on the order in which an op is applied, and wrong ones are counted.
+// Orders and roundings use plain C++ arithmetic, or a rounding after every operand.
 // labels: unit
 // timeout: 120
 #include "perf_data.h"
@@ -48,7 +48,7 @@ uint64_t combine_integers(Dtype dtype, Op op, uint64_t a, uint64_t b) {
   return (op == Op::kProd ? a * b : a + b) & mask;
 }
 
-/// One element reduced in the order given by `order`.
+/// One element, reduced in the order `order`.
 uint64_t reduce_in_order(Dtype dtype, Op op, std::vector<uint64_t> operands, const std::vector<int>& order) {
   if (op == Op::kPremulSum)
     for (size_t r = 1; r < operands.size(); r += 2)
@@ -161,7 +161,7 @@ double nearest(Dtype dtype, double x) {
   return std::copysign(down < up || (down == up && low % 2 == 0) ? below : above, x);
 }
 
-/// What a rank's output must hold by the rule of rondo/types.h, formed from the inputs with doubles.
+/// The expected output of a rank by the rule of rondo/types.h, computed from the inputs with doubles.
 double mixed_result(const DataSpec& spec, const std::vector<double>& inputs) {
   const TypeRow& t = spec.types;
   double result = 0;

@@ -44,7 +44,7 @@ TEST(Fit, OutliersDoNotLead) {
   prior.fill(100);
   truth.fill(150);
   std::vector<Observation> all = observations_of(truth, 4, 200);
-  for (size_t i = 0; i < all.size(); i += 10) all[i].measured_ns *= 20;  // someone else had the core
+  for (size_t i = 0; i < all.size(); i += 10) all[i].measured_ns *= 20;  // other work used the core
   const CostVector found = fit_constants(all, prior);
   for (size_t t = 0; t < 4; ++t) EXPECT_NEAR(found[t] / truth[t], 1, 0.1) << t;
 }

@@ -1,5 +1,5 @@
-// The table of what `rondo perf` measures: names, how a size becomes buffers and parts, what must arrive, bandwidth.
-// Where data go is worked out here a second time, by sending every rank's parts to where rondo.h says they belong.
+// The table of operations of `rondo perf`: names, sizes to buffers and parts, expected results, bandwidth. Destinations
+// are computed separately here, by sending every rank's parts to the places that rondo.h defines.
 // labels: unit
 #include "perf_operations.h"
 
@@ -75,10 +75,10 @@ TEST(CallShapes, VariableCountsAreTheStatedPattern) {
   EXPECT_EQ(exchange.in_counts, (std::vector<uint64_t>{30, 10, 20}));
 }
 
-/// (rank that gave it, its position there) of each element of a rank's input or output.
+/// (source rank, position there) of each element of a rank's input or output.
 using Places = std::vector<std::pair<Rank, uint64_t>>;
 
-/// Every rank's output, by moving what rondo.h says from input to output. Layouts give the lengths only.
+/// Every rank's output, by moving data as rondo.h defines. Layouts give only the lengths.
 std::vector<Places> moved(const PerfOperation& o, const std::vector<RankLayout>& layouts, Rank root) {
   const auto n = static_cast<Rank>(layouts.size());
   std::vector<Places> outputs(layouts.size());

@@ -1,4 +1,4 @@
-// The table and the JSON of `rondo perf`, as readers of nccl-tests' output expect them.
+// The table and the JSON of `rondo perf`, for programs that read nccl-tests' output.
 // labels: unit
 #include "perf_report.h"
 

@@ -22,7 +22,7 @@ TEST(Quantile, LiesBetweenTheValues) {
   EXPECT_DOUBLE_EQ(quantile(values, 0.95), 9.5);
 }
 
-// One iteration in twenty that took a hundred times as long leaves the percentiles alone and moves the mean.
+// One iteration in twenty that takes a hundred times as long does not change the percentiles, but the mean.
 TEST(Disturbed, ByTheMeanOrByTheSpread) {
   EXPECT_FALSE(is_disturbed(1.0, {1.0, 0.9, 1.2}));
   EXPECT_FALSE(is_disturbed(1.25, {1.0, 1.0, 2.0}));
@@ -48,7 +48,7 @@ TEST(IterationTimes, NothingTimedIsNothingKnown) {
   EXPECT_FALSE(t.finish(1));
 }
 
-// The list never grows while it is measured, and the times are means of one iteration.
+// The list does not grow while it is measured, and each time is the mean of one iteration.
 TEST(IterationTimes, ManyShortIterationsAreTimedInBatches) {
   const ClockPair first = read_clock_pair();
   while (read_clock_pair().monotonic_ns - first.monotonic_ns < 2'000'000) {

@@ -117,7 +117,7 @@ TEST(Plugin, SeveralStandSideBySide) {
   EXPECT_NE(twice.text.find("there is an algorithm star of all_reduce already"), std::string::npos) << twice.text;
 }
 
-/// A rank that is started by hand; the shell ends when it has.
+/// A rank started by hand; the shell ends after it.
 std::string by_hand(const std::string& id, int rank, const std::string& plugins) {
   return "RONDO_UNIQUE_ID=" + id + " RONDO_NRANKS=2 RONDO_RANK=" + std::to_string(rank) +
          " RONDO_INIT_TIMEOUT_S=60 " RONDO_CLI " perf all_reduce -b 8 -e 8 -n 1" + plugins + " 2>&1";

@@ -1,4 +1,4 @@
-// `rondo topo` as a user runs it: the golden texts of tests/topology/hosts, files that it writes and reads, mistakes.
+// `rondo topo` as users run it: the golden texts of tests/topology/hosts, written and read files, errors.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>

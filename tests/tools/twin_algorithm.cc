@@ -1,4 +1,4 @@
-// A second plugin: the star under another name, which must stand beside the first.
+// A second plugin: the star under another name, which must be registered beside the first.
 #include "05_own_algorithm/star.h"
 
 void rondo_register_algorithms(rondo::Status* status) {

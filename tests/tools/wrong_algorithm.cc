@@ -1,4 +1,4 @@
-// A plugin whose algorithm forgets a rank: what `rondo --plugin` must refuse.
+// A plugin whose algorithm leaves out a rank. `rondo --plugin` must refuse it.
 #include "05_own_algorithm/star.h"
 
 namespace {

@@ -1,5 +1,5 @@
-// What a rank is bound to: equal ranks share what their mask allows, a launcher's own masks stay, GPUs draw their ranks
-// near; a thread's mask is narrowed and never widened.
+// Binding of ranks: equal ranks share the CPUs that their mask allows, a launcher's masks stay, and ranks go near their
+// GPUs. A thread's mask is narrowed and never widened.
 #include "topology/binding.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Binding chosen(const HostTopology& host, const std::vector<RankCpus>& ranks, siz
   return b.ok() ? *b : Binding();
 }
 
-// 2 packages of 2 nodes of 4 cores; CPUs 16 to 31 are the second ones.
+// 2 packages of 2 nodes of 4 cores; CPUs 16 to 31 are second hardware threads.
 const HostTopology kHost = grid_host({2, 2, 1, 4, 2});
 
 TEST(Binding, RanksOfOneMaskShareItsCores) {

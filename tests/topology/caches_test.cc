@@ -1,4 +1,4 @@
-// Sizes of caches from a tree of files such as Linux has in /sys/devices/system/cpu.
+// Sizes of caches, from a tree of files like Linux's /sys/devices/system/cpu.
 // labels: unit
 #include "topology/caches.h"
 
@@ -34,7 +34,7 @@ class FakeCpus {
       std::filesystem::temp_directory_path() / ("rondo_fake_cpus_" + std::to_string(getpid()));
 };
 
-// Two cores on each of two L3 caches: a core reaches 32 MiB, whatever the package holds in all.
+// Two cores on each of two L3 caches: a core has 32 MiB, not the package's total.
 TEST(Caches, TheLastLevelIsOneCacheAndNotTheSumOfThePackage) {
   FakeCpus fake;
   for (int cpu = 0; cpu < 4; ++cpu) {
@@ -67,7 +67,7 @@ TEST(Caches, WhatIsMissingOrDamagedCountsAsUnknown) {
   EXPECT_EQ(last_level_cache_bytes(fake.path()), 0u);
 }
 
-// The machine that runs the test: what `rondo perf` writes is what the kernel says.
+// This machine: the values of `rondo perf` equal the kernel's.
 TEST(Caches, OfThisMachine) {
   std::ifstream level3(std::string(kCpuDirectory) + "/cpu0/cache/index3/size");
   uint64_t kib = 0;

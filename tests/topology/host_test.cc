@@ -1,5 +1,5 @@
-// Hosts read through hwloc, with the order that a specialist would choose: golden texts in tests/topology/hosts, after
-// RONDO_TEST_UPDATE=1 to be read by a person. Wrong texts name what is wrong. This machine: what must hold on any.
+// Hosts read through hwloc, with the order that an expert would choose: golden texts in tests/topology/hosts. After
+// RONDO_TEST_UPDATE=1 a person must read them. Wrong texts give errors. Also general properties of this machine.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -17,7 +17,7 @@ namespace {
 struct Case {
   const char* name;
   const char* synthetic;  // nullptr: gpu_box.xml
-  const char* scene;      // of tests/topology/machines
+  const char* scene;      // in tests/topology/machines
   int ranks;              // 0: one for each GPU
 };
 constexpr Case kCases[] = {
@@ -155,7 +155,7 @@ TEST_F(HostReader, GpusAreFoundByPciAddressHoweverItIsWritten) {
   EXPECT_EQ(usable_gpus(*host), (std::vector<int>{0, 1, 2}));
 }
 
-// Half a hybrid cube mesh: the ring takes the double links where it can.
+// Half a hybrid cube mesh: the ring uses double links if possible.
 TEST_F(HostReader, NvlinksTakePartInTheOrder) {
   auto host = read_host(synthetic("Package:2 NUMANode:1 Core:4 PU:1"));
   const auto scene = parse_scene(read_text(tests_folder() + "machines/v100_nvlink_4.txt"));

@@ -1,4 +1,4 @@
-// Hosts for tests: made up in code, so that they need no hwloc, and read from texts, where it is there.
+// Hosts for tests: made in code without hwloc, or read from texts if hwloc is available.
 #pragma once
 
 #include <fstream>
@@ -10,8 +10,8 @@
 
 namespace rondo::testing {
 
-/// Every package has `nodes` NUMA nodes, each of these `caches` L3 caches with `cores` cores of `pus` PUs. The kernel's
-/// numbers are laid out as on most servers: first PUs of all cores come before second ones.
+/// Every package has `nodes` NUMA nodes, each with `caches` L3 caches with `cores` cores of `pus` PUs. The kernel's
+/// numbers are as on most servers: first PUs of all cores come before second ones.
 struct Grid {
   int packages = 1, nodes = 1, caches = 1, cores = 1, pus = 1;
 };

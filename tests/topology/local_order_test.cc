@@ -1,5 +1,5 @@
-// The order of ranks by the CPUs that they are bound to: as a ring on machines that are made up crosses least, and none
-// where masks say nothing.
+// The order of ranks by the CPUs that they are bound to: its ring has the fewest crossings on made-up machines, and
+// there is no order if masks do not help.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::vector<cpu_set_t> masks_of(const std::vector<std::vector<int>>& cpus) {
   return masks;
 }
 
-// How often the closed ring changes from one value to another.
+// Number of changes between values along the closed ring.
 int changes(const std::vector<int>& ring, const std::vector<int>& value_of) {
   int n = 0;
   for (size_t i = 0; i < ring.size(); ++i)
@@ -44,7 +44,7 @@ TEST(LocalOrder, GoesThroughOnePackageAfterTheOther) {
       << "it begins at a border";
 }
 
-// Any deal of ranks onto cores: packages are entered once each, and within each package its NUMA nodes.
+// Any distribution of ranks to cores: each package is entered once, and within it each NUMA node.
 TEST(LocalOrder, CrossesLeastWhateverTheDeal) {
   std::mt19937 random(11);
   for (const Grid& grid : {Grid{2, 2, 1, 4, 2}, Grid{2, 1, 4, 2, 1}, Grid{4, 1, 2, 2, 1}, Grid{1, 4, 1, 4, 1}}) {
@@ -66,7 +66,7 @@ TEST(LocalOrder, CrossesLeastWhateverTheDeal) {
         return static_cast<int>(std::unique(v.begin(), v.end()) - v.begin());
       };
       const auto order = local_order(host, masks_of(cpus));
-      if (!order) continue;  // all alike
+      if (!order) continue;  // all equal
       std::vector<int> sorted = order->ring;
       std::sort(sorted.begin(), sorted.end());
       for (size_t i = 0; i < sorted.size(); ++i) ASSERT_EQ(sorted[i], static_cast<int>(i));

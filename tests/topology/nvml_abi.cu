@@ -1,5 +1,5 @@
-// src/device/topology/nvml.h against NVIDIA's nvml.h: constants, layout, and every function's prototype, at compile time.
-// Compiled as C++ wherever that header is found (CUDA's toolkit has it in a part of its own).
+// Compares src/device/topology/nvml.h with NVIDIA's nvml.h: constants, layout and prototypes, at compile time. Compiled
+// as C++ if that header is found (a separate part of CUDA's toolkit).
 #include <nvml.h>
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// As in tests/cuda/driver_abi.cu: as many parameters, each a pointer where the other is one, or of the same size.
+// As in tests/cuda/driver_abi.cu: as many parameters, and each pair are both pointers or have the same size.
 template <class A, class B>
 constexpr bool same_parameter() {
   if constexpr (std::is_pointer_v<A> != std::is_pointer_v<B>) return false;

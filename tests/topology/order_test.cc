@@ -1,5 +1,5 @@
-// Ring and tree order: cheapest by brute force for up to 8 ranks, on machines and on meshes of random links; on
-// machines of any size each slow link crossed as seldom as can be; the same whatever the ranks are called.
+// Ring and tree order: the cheapest by brute force for up to 8 ranks, on machines and on meshes of random links; on
+// machines of any size the fewest crossings of slow links; independent of the ranks' numbers.
 // optimised
 #include <gtest/gtest.h>
 
@@ -100,7 +100,7 @@ Hops random_mesh(int n, uint32_t seed, int kinds, int distances) {
   return hops;
 }
 
-// The same places under other ranks' numbers.
+// The same places with other rank numbers.
 std::vector<Placement> shuffled(std::vector<Placement> places, uint32_t seed) {
   std::mt19937 random(seed);
   for (size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[random() % i]);
@@ -127,8 +127,8 @@ TEST(Order, IsTheCheapestOfAllOnMeshes) {
       }
 }
 
-// A group of ranks that are nearer to one another than to the rest: k of these are joined by k hops of a ring (2 for
-// two), by k - 1 of a tree.
+// A group of ranks nearer to one another than to the rest: k such groups are joined by k hops of a ring (2 for two) and
+// by k - 1 of a tree.
 void expect_least_crossings(const HostTopology& host, const std::vector<Placement>& places) {
   const Hops hops(host, places);
   const int n = hops.num_ranks();
@@ -151,7 +151,7 @@ void expect_least_crossings(const HostTopology& host, const std::vector<Placemen
     EXPECT_EQ(of_ring, k == 1 ? 0 : k) << crossing_name(slow);
     EXPECT_EQ(of_tree, k - 1) << crossing_name(slow);
   }
-  for (const auto& children : tree.children)  // two at each of the levels: packages, nodes, caches, cores, PUs
+  for (const auto& children : tree.children)  // two at each level: packages, nodes, caches, cores, PUs
     EXPECT_LE(children.size(), 10u);
 }
 
@@ -188,8 +188,8 @@ TEST(Order, TwoSocketsAreCrossedThereAndBack) {
   EXPECT_EQ(tree.children[0], (std::vector<int>{4, 1, 2})) << "what crosses the slow link starts first";
 }
 
-// Four sockets in a square, of which firmware says that the diagonals 0-1 and 2-3 are farther: the ring goes around it,
-// not along the numbers.
+// Four sockets in a square. According to firmware the diagonals 0-1 and 2-3 are farther: the ring goes around the
+// square, not by number.
 TEST(Order, GoesAroundASquareOfSockets) {
   HostTopology host = grid_host({4, 1, 1, 8, 1});
   const uint32_t near = 20, far = 30;
@@ -205,7 +205,7 @@ TEST(Order, GoesAroundASquareOfSockets) {
   }
 }
 
-// Beyond the exact sizes the construction must stay close to what is possible, and never be worse than rank order.
+// For sizes beyond exact search the result must be close to the optimum, and never worse than rank order.
 TEST(Order, OfManyRanksOnAMeshIsNoWorseThanByRank) {
   for (uint32_t seed = 0; seed < 10; ++seed) {
     const Hops hops = random_mesh(24, seed, 3, 2);
@@ -218,7 +218,7 @@ TEST(Order, OfManyRanksOnAMeshIsNoWorseThanByRank) {
   }
 }
 
-// Ranks compute it alone and must agree: names change, the cost does not, and the same input gives the same output.
+// Ranks compute it separately and must agree: numbers may change, the cost may not; equal input gives equal output.
 TEST(Order, IsTheSameForTheSamePlaces) {
   const HostTopology host = grid_host({2, 2, 1, 4, 2});
   for (const int n : {3, 11, 12, 13, 33}) {

@@ -1,5 +1,5 @@
-// Places of ranks: even over packages and nodes, cores before hardware threads, nothing outside of what is allowed;
-// ranks with GPUs near them; the nearest NIC.
+// Places of ranks: even over packages and nodes, cores before hardware threads, only allowed CPUs; ranks near their
+// GPUs; the nearest NIC.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void expect_good_places(const HostTopology& host, int n) {
   const bool enough = places.size() <= num_allowed(host);
   for (const Placement& p : places) EXPECT_FALSE(p.shared && enough);
   for (const auto& [pu, ranks] : users) EXPECT_TRUE(ranks == 1 || !enough) << "PU " << pu;
-  // Nobody has two while somebody has none, for cores as for PUs.
+  // No unit has two ranks while another has none, for cores and PUs.
   std::set<int> usable;
   for (size_t pu = 0; pu < host.pus.size(); ++pu)
     if (host.pus[pu].allowed) usable.insert(host.pus[pu].core);
@@ -70,7 +70,7 @@ TEST(Places, StayWithinTheMask) {
   for (const std::vector<int>& cpus :
        {std::vector<int>{0}, {5}, {0, 16}, {7, 8}, {1, 3, 5, 7, 9, 11}, {16, 17, 18, 31}})
     for (int n = 1; n <= 9; ++n) {
-      HostTopology host = grid_host({2, 1, 1, 8, 2});  // CPUs 16 to 31 are the second ones of the cores
+      HostTopology host = grid_host({2, 1, 1, 8, 2});  // CPUs 16 to 31 are the cores' second threads
       restrict_pus(host, cpus);
       expect_good_places(host, n);
     }
@@ -104,7 +104,7 @@ TEST(Places, WholeCoresBeforeHardwareThreads) {
   EXPECT_EQ(six[0].pus, std::vector<int>{0});
   EXPECT_EQ(six[1].pus, std::vector<int>{1});
   EXPECT_TRUE(placed(host, 9)[0].shared);
-  // Cores of one and of two PUs: the small ones get a second rank last.
+  // Cores with one and with two PUs: those with one PU are the last to get a second rank.
   HostTopology mixed = host;
   restrict_pus(mixed, std::vector<int>{0, 4, 1, 5, 2, 3});
   EXPECT_EQ(counts(placed(mixed, 6), [](const Placement& p) { return p.core; }),

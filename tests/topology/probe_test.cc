@@ -1,4 +1,4 @@
-// The probe of this machine, against a driver, an NVML and a /sys that play another one; and without any of them.
+// The probe of this machine, with a fake driver, NVML and /sys of another machine, and without any of them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that is looked at instead of "/", gone at the end.
+// A temporary folder used instead of "/".
 class Root {
  public:
   Root() {
@@ -31,7 +31,7 @@ class Root {
     fs::create_directories(fs::path(path_ + at).parent_path());
     std::ofstream(path_ + at) << text;
   }
-  /// A PCI device below bridges, where the kernel puts it.
+  /// A PCI device below bridges, at the kernel's path.
   void device(const std::string& pci, const std::string& below, int numa, const std::string& iommu) const {
     const std::string place = "/sys/devices/" + below + "/" + pci;
     write(place + "/numa_node", std::to_string(numa) + "\n");
@@ -53,7 +53,7 @@ GpuScene recorded(const std::string& name) {
   return scene.ok() ? *scene : GpuScene();
 }
 
-// What a probe cannot know, or knows from elsewhere, taken from the other one.
+// Copies values that a probe cannot find, or finds elsewhere, from the other one.
 GpuMachine comparable(GpuMachine m, const GpuMachine& other) {
   m.host = other.host;
   m.cpu = other.cpu;
@@ -79,7 +79,7 @@ TEST_P(ProbeRecorded, FindsWhatIsDescribed) {
   EXPECT_EQ(cuda.leaks(), "");
 }
 
-// MIG slices share a PCI id, by which a handle is found; their links are none, so the first one's answers serve all.
+// MIG slices share the PCI id that identifies a handle. They have no links, so the first one's answers serve all.
 INSTANTIATE_TEST_SUITE_P(Machines, ProbeRecorded,
                          ::testing::Values("h100_nvswitch_8", "a100_nvswitch_8", "v100_nvlink_4", "l40s_pcie_4",
                                            "l40s_iommu_4", "a100_sockets_4", "a100_amd_2", "h100_mig_3", "geforce_2",
@@ -153,7 +153,7 @@ TEST(Probe, ADriversErrorIsPassedOn) {
 }  // namespace rondo::testing
 
 int main(int argc, char** argv) {
-  setenv("RONDO_CUDA", "0", 1);  // a real driver would answer where none is expected
+  setenv("RONDO_CUDA", "0", 1);  // a real driver might exist where none is expected
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

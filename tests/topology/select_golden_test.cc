@@ -1,6 +1,6 @@
-// What rondo chooses on described machines: tests/topology/machines/*.txt, each with the answer beside it in *.golden.
-// The descriptions were written from public documentation; none was recorded on a device. A change shows as a
-// difference of text; RONDO_TEST_UPDATE=1 writes the answers anew, for a person to read.
+// rondo's choices on described machines: tests/topology/machines/*.txt, each with its result in *.golden. The
+// descriptions come from public documentation; none was recorded on a device. A change shows as a difference of text.
+// RONDO_TEST_UPDATE=1 writes the results again, for a person to read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST_P(SelectGolden, IsWhatIsWritten) {
   EXPECT_EQ(now, read(path)) << "RONDO_TEST_UPDATE=1 writes it anew";
 }
 
-// Both ranks of a pair decide alone, so they must decide alike.
+// Both ranks of a pair decide separately, so their decisions must agree.
 TEST_P(SelectGolden, IsSymmetric) {
   const auto scene = parse_scene(read(kFolder / (GetParam() + ".txt")));
   ASSERT_TRUE(scene.ok());

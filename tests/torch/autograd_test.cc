@@ -1,6 +1,6 @@
-// What autograd keeps of a unit, and which ways its backward may take through the calls of a pass: views, outputs that
-// change in place, calls whose results are dropped, recomputation; what was there before the pass; exceptions that the
-// model catches; how a failure of fully_shard leaves the module.
+// Autograd's saved values of a unit, and the possible paths of backward through the calls of a pass: views, outputs
+// that change in place, calls with dropped results, recomputation; tensors from before the pass; exceptions that the
+// model catches; the module after a failure of fully_shard.
 #include <c10/core/InferenceMode.h>
 
 #include <random>
@@ -20,7 +20,7 @@ struct StageImpl : nn::Module {
 };
 RONDO_TORCH_MODULE(Stage);
 
-/// Stages within an outermost unit that has a parameter of its own; each test says how they are used.
+/// Stages within an outermost unit that has its own parameter. Each test defines their use.
 struct ChainImpl : nn::Module {
   using Way = std::function<Tensor(std::vector<Stage>&, Tensor x, int rank)>;
   explicit ChainImpl(Way way, int stages = 4) : way(std::move(way)) {
@@ -45,7 +45,7 @@ Options by_stage(Strategy strategy = Strategy::kShardAll) {
 
 constexpr Strategy kStrategies[] = {Strategy::kReplicate, Strategy::kShardGradients, Strategy::kShardAll};
 
-/// The bits of one process, each unit reduced once; `prepare` is done to the model of every rank.
+/// Same bits as one process, each unit reduced once. `prepare` runs on the model of every rank.
 void expect_same(const ChainImpl::Way& way, int nranks = 2, const std::function<void(Chain&)>& prepare = {},
                  std::initializer_list<Strategy> strategies = {kStrategies[0], kStrategies[1], kStrategies[2]}) {
   constexpr int kSteps = 3;
@@ -64,7 +64,7 @@ void expect_same(const ChainImpl::Way& way, int nranks = 2, const std::function<
       Chain chain = fresh();
       Options o = by_stage(s);
       o.plan.forward_prefetch = o.plan.backward_prefetch = 0;
-      o.plan.data_buffers = 1;  // each unit takes the place of the one before
+      o.plan.data_buffers = 1;  // each unit replaces the previous one
       auto sharded = fully_shard(chain, comm, o);
       for (int step = 1; step <= kSteps; ++step) {
         sharded.engine().clear_log();
@@ -79,7 +79,7 @@ void expect_same(const ChainImpl::Way& way, int nranks = 2, const std::function<
   }
 }
 
-// Hooks of an output that is a view go with it when it is changed: those of what it is a view of stay.
+// If an output that is a view is changed, its hooks are lost. Hooks of its base stay.
 TEST(TorchAutograd, OutputsThatAreViewsMayBeChangedInPlace) {
   expect_same([](std::vector<Stage>& s, Tensor x, int) {
     for (Stage& stage : s) {
@@ -95,7 +95,7 @@ TEST(TorchAutograd, OutputsThatAreViewsMayBeChangedInPlace) {
   });
 }
 
-// What backward reads is saved as views of a buffer that another unit has by then.
+// Backward's saved inputs are views of a buffer that another unit has by then.
 TEST(TorchAutograd, ValuesOfAnotherUnitAreNeverComputedWith) {
   spawn_ranks(2, [](Communicator& comm) {
     Tensor aside;
@@ -105,7 +105,7 @@ TEST(TorchAutograd, ValuesOfAnotherUnitAreNeverComputedWith) {
         return t * 2;
       };
       for (Stage& stage : s) x = stage(x);
-      return x.detach() + aside;  // past the output of its call
+      return x.detach() + aside;  // bypasses the output of its call
     });
     Options o = by_stage();
     o.plan.forward_prefetch = o.plan.backward_prefetch = 0;
@@ -115,7 +115,7 @@ TEST(TorchAutograd, ValuesOfAnotherUnitAreNeverComputedWith) {
     expect_words(error_of([&] { sharded(x, 0).backward(); }), {"modified by an inplace operation"});
     chain->way = [](std::vector<Stage>& s, Tensor t, int) { return s[1](s[0](t)); };
     chain->stages[0]->way = nullptr;
-    sharded(x, 0).backward();  // none of that has done harm
+    sharded(x, 0).backward();  // it still works
     sharded.step();
   });
 }
@@ -168,7 +168,7 @@ TEST(TorchAutograd, TheFirstEvaluationMayBeInInferenceMode) {
       });
 }
 
-// Ranks leave out other stages, or stop gradients at them, and repeat the others in backward.
+// Ranks leave out different stages, or stop gradients at them, and repeat the others in backward.
 TEST(TorchAutograd, RecomputationBesideStagesThatARankLeavesOut) {
   auto again = [](Stage& stage, const Tensor& x) {
     return recompute([stage](Tensor t) mutable { return stage(t); }, x);
@@ -182,7 +182,7 @@ TEST(TorchAutograd, RecomputationBesideStagesThatARankLeavesOut) {
       3);
 }
 
-// A result that goes nowhere gets no gradient: of a unit's first call, of a later one, on all ranks or on one.
+// A dropped result gets no gradient: of a unit's first call or a later one, on all ranks or on one.
 TEST(TorchAutograd, RepeatedCallsWhoseResultsAreDropped) {
   for (const bool first : {true, false})
     for (const bool all : {true, false})
@@ -201,7 +201,7 @@ TEST(TorchAutograd, RepeatedCallsWhoseResultsAreDropped) {
       }
 }
 
-// Calls in any order, repeated, without a graph, recomputed, their results dropped on all ranks or on one.
+// Calls in any order, repeated, without a graph, recomputed, with results dropped on all ranks or on one.
 TEST(TorchAutograd, WaysAtRandom) {
   enum How : uint8_t { kPlain, kRecomputed, kNoGraph, kSeveralRecomputed };
   enum Drop : uint8_t { kNowhere, kEverywhere, kOnRank0 };
@@ -213,7 +213,7 @@ TEST(TorchAutograd, WaysAtRandom) {
   for (uint32_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    const bool several = seed % 2 == 1;  // several units in one recomputation are dropped by all ranks or by none
+    const bool several = seed % 2 == 1;  // several units in one recomputation are dropped by all ranks or none
     std::vector<Use> uses;
     for (uint32_t i = 3 + random() % 4; i > 0; --i) {
       const size_t stage = random() % 4;
@@ -243,7 +243,7 @@ TEST(TorchAutograd, WaysAtRandom) {
   }
 }
 
-// Gradients stop before the first units on one rank; the outermost one is the last to be reduced on all.
+// Gradients stop before the first units on one rank. The outermost unit is the last to be reduced on all.
 TEST(TorchAutograd, GradientsThatStopAtTheFirstUnitOnOneRank) {
   expect_same([](std::vector<Stage>& s, Tensor x, int rank) {
     const Tensor y = s[1](s[0](x));
@@ -251,7 +251,7 @@ TEST(TorchAutograd, GradientsThatStopAtTheFirstUnitOnOneRank) {
   });
 }
 
-// Hooks of what was there before the pass would be there in the next one.
+// Hooks on tensors from before the pass would still exist in the next one.
 TEST(TorchAutograd, OutputsThatWereThereBeforeTheCall) {
   for (const Strategy s : kStrategies)
     spawn_ranks(2, [s](Communicator& comm) {
@@ -260,7 +260,7 @@ TEST(TorchAutograd, OutputsThatWereThereBeforeTheCall) {
       Chain chain([&](std::vector<Stage>& stages, Tensor x, int) {
         stages[0]->way = [&](StageImpl&, const Tensor&) { return leaf; };
         stages[1]->way = [&](StageImpl&, const Tensor&) { return inner; };
-        if (s == Strategy::kReplicate)  // where parameters are always there
+        if (s == Strategy::kReplicate)  // parameters always have memory
           stages[2]->way = [](StageImpl& self, const Tensor&) { return self.linear->weight; };
         return x + stages[0](x) + stages[1](x) + stages[2](x);
       });
@@ -278,7 +278,7 @@ TEST(TorchAutograd, OutputsThatWereThereBeforeTheCall) {
     });
 }
 
-// A model may go on without a unit that has thrown: as if it were left out.
+// A model may go on without a unit that has thrown, as if it were left out.
 TEST(TorchAutograd, ExceptionsThatTheModelCatches) {
   for (const bool all : {true, false})
     expect_same(
@@ -351,7 +351,7 @@ TEST(TorchInit, AFailureLeavesTheModuleItsValues) {
     expect_words(error_of([&] { fully_shard(chain, comm, o); }), {rank.c_str(), "'scale'", "kFromRank0"});
     expect_untouched("after values that are not equal");
 
-    // One parameter has to be made, on one rank that cannot.
+    // One rank cannot make a parameter.
     chain->stages[3]->linear->register_parameter("late", ::torch::zeros({3}, ::at::kMeta));
     for (const Init init : {Init::kFromRank0, Init::kEqual}) {
       o.init = init;

@@ -1,5 +1,5 @@
-// Small models, and what one process makes of the same data: gradients of all ranks' micro-batches, added in the order
-// of ranks.
+// Small models, and the training of one process on the same data: gradients of all ranks' micro-batches, added in rank
+// order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline Tensor random(::torch::IntArrayRef sizes, uint64_t seed) {
   return ::torch::rand(sizes, ::at::detail::createCPUGenerator(seed)) - 0.5;
 }
 
-/// Equal values on every rank, whatever other threads do. Norms keep theirs.
+/// Equal values on every rank, independent of other threads. Norms keep theirs.
 inline void fill(nn::Module& module, uint64_t seed = 1) {
   const ::torch::NoGradGuard no_grad;
   for (auto& p : module.named_parameters())
@@ -115,7 +115,7 @@ Values train_alone(Model model, const fsdp::OptimizerConfig& optimizer, int nran
   return values_of(model);
 }
 
-/// What this rank owns is what one process has: bit for bit, or within `tolerance`.
+/// Compares this rank's own parts with one process: bit for bit, or within `tolerance`.
 inline void expect_values(Training& training, const Values& alone, double tolerance = 0) {
   for (const fsdp::Part& p : training.engine().parts()) {
     const fsdp::UnitPlan& u = training.plan().units()[static_cast<size_t>(p.unit)];
@@ -140,7 +140,7 @@ inline void expect_log(Training& training, const std::vector<fsdp::PassKind>& pa
         << "communication " << i << ": unit " << log[i].unit << " in place of " << expected[i].unit;
 }
 
-/// Torch's own threads would be more than the cores.
+/// Limits torch's own threads, which would exceed the cores.
 template <class Fn>
 void spawn_ranks(int nranks, Fn fn) {
   spawn(World::kThreads, nranks, [&](Communicator& comm) {

@@ -1,5 +1,5 @@
-// A pass and what may happen to it: exceptions, views that leave a unit, forgotten gradients, evaluation, several
-// forwards, recomputation; first values; processes.
+// Passes with complications: exceptions, views that leave a unit, dropped gradients, evaluation, several forwards,
+// recomputation; first values; processes.
 #include "models.h"
 
 namespace rondo::torch::testing {
@@ -25,7 +25,7 @@ TEST(TorchPasses, ExceptionsLeaveItUsable) {
       Tensor failing = sharded(d.x, d.y);
       failing.register_hook([](const Tensor&) -> void { throw std::runtime_error("in backward"); });
       expect_words(error_of([&] { failing.backward(); }), {"in backward"});
-      sharded(d.x, d.y);  // whose backward never comes
+      sharded(d.x, d.y);  // its backward never comes
       const Tensor loss = sharded(d.x, d.y);
       loss.backward({}, true);
       expect_words(error_of([&] { loss.backward(); }), {"has ended"});
@@ -35,7 +35,7 @@ TEST(TorchPasses, ExceptionsLeaveItUsable) {
   });
 }
 
-// Its memory is another unit's as soon as the call is over.
+// Another unit uses its memory as soon as the call is over.
 struct QueriesImpl : nn::Module {
   QueriesImpl() { queries = register_parameter("queries", ::torch::ones({4, 3})); }
   Tensor forward(Tensor x) { return clones ? queries.unsqueeze(0).clone() : queries.unsqueeze(0).expand({2, -1, -1}); }
@@ -78,7 +78,7 @@ TEST(TorchPasses, GradientsAreSteppedOrForgottenBeforeTheNextPass) {
       loss.backward();
       expect_words(error_of([&] { sharded(x); }), {"step", "kAccumulate"});
       sharded.forget_gradients();
-      loss = sharded(x);  // dropped in the middle, with its result still there
+      loss = sharded(x);  // dropped in the middle, while its result exists
       sharded.forget_gradients();
       loss = sharded(x);
       EXPECT_EQ(loss.item<float>(), 12);
@@ -145,7 +145,7 @@ TEST(TorchRecompute, HasTheSameRandomNumbersAndNeedsNoGradientOfItsInput) {
   const Tensor out = recompute([&](const Tensor& x) { return ::torch::dropout(x * weight, 0.5, true); }, input);
   const Tensor after = ::torch::rand({1});
   out.sum().backward();
-  EXPECT_TRUE(::torch::equal(weight.grad(), out.detach()));  // 0 or 2, where it was
+  EXPECT_TRUE(::torch::equal(weight.grad(), out.detach()));  // 0 or 2
   ::torch::manual_seed(3);
   (void)::torch::dropout(input, 0.5, true);
   EXPECT_TRUE(::torch::equal(::torch::rand({1}), after));

@@ -1,4 +1,4 @@
-// Training through the adapter: the bits of one process, the plan's communications, torch's own optimizers, clipping.
+// Training through the adapter: same bits as one process, the plan's communications, torch's own optimizers, clipping.
 #include "models.h"
 
 namespace rondo::torch::testing {
@@ -30,7 +30,7 @@ void expect_same_training(const Case& c, double tolerance = 0) {
   spawn_ranks(c.nranks, [&](Communicator& comm) {
     Net net(c.blocks, c.dim);
     net->recomputes = c.recomputes;
-    if (comm.rank() > 0) fill(*net, 99);  // rank 0's count
+    if (comm.rank() > 0) fill(*net, 99);  // rank 0's values are used
     Options o{.policy = c.policy, .plan = c.plan, .engine = {.optimizer = momentum(), .deterministic = true}};
     o.plan.strategy = c.strategy;
     auto sharded = fully_shard(net, comm, o);
@@ -82,7 +82,7 @@ TEST(TorchTraining, PrefetchAndBuffersChangeNoBit) {
           {.blocks = 4, .plan = {.forward_prefetch = ahead, .backward_prefetch = ahead, .backward_order = order}});
 }
 
-// Whole gradients of several micro-batches add per rank first: another order of the same sum.
+// Whole gradients of several micro-batches are first added per rank: another order of the same sum.
 TEST(TorchTraining, MicroBatchesAddUp) {
   for (const Strategy s : {Strategy::kReplicate, Strategy::kShardGradients, Strategy::kShardAll})
     expect_same_training({.micro_batches = 3, .strategy = s}, 1e-6);
@@ -114,7 +114,7 @@ TEST(TorchTraining, TorchsOwnOptimizers) {
       ::torch::optim::AdamW optimizer(sharded.shards(), ::torch::optim::AdamWOptions(0.05));
       ::torch::optim::StepLR schedule(optimizer, 2, 0.5);
       for (int step = 1; step <= 4; ++step) {
-        optimizer.zero_grad();  // as people do
+        optimizer.zero_grad();  // as users do
         const Data d = data_of(5, step, 0, comm.rank());
         sharded(d.x, d.y).backward();
         sharded.step(optimizer);

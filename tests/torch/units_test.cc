@@ -1,5 +1,5 @@
-// What becomes a unit and what is in it: ties, free-form code, types; units that are frozen, unused, repeated, or
-// called outside of a pass.
+// Units and their contents: ties, free-form code, types; units that are frozen, unused, repeated, or called outside of
+// a pass.
 #include "models.h"
 
 namespace rondo::torch::testing {
@@ -7,7 +7,7 @@ namespace {
 
 using fsdp::Strategy;
 
-// With an embedding that others have too.
+// With an embedding that others use too.
 struct StackImpl : nn::Module {
   explicit StackImpl(nn::Embedding shared) : shared(register_module("shared", shared)) {
     block = register_module("block", Block(6));
@@ -76,17 +76,17 @@ TEST(TorchUnits, OutsideOfCallsParametersHaveShapesAndNoMemory) {
     EXPECT_TRUE(net->blocks[0]->up->weight.is_meta());
     expect_words(error_of([&] { net->blocks[0](random({1, 5}, 1)); }), {"'block0'", "outside of a pass"});
     expect_words(error_of([&] { fully_shard(net, comm, by_block()); }), {"already sharded"});
-    // Not by way of its holder.
+    // Not through its holder.
     EXPECT_NE(error_of([&] { sharded.run([&] { return net->blocks[0]->forward(random({1, 5}, 1)); }); }), "");
     const Data d = data_of(5, 1, 0, comm.rank());
-    sharded(d.x, d.y).backward();  // none of that has done harm
+    sharded(d.x, d.y).backward();  // it still works
     sharded.step();
     for (const Tensor& p : net->parameters()) EXPECT_TRUE(p.is_meta() && !p.grad().defined());
   });
 }
 
-// Blocks in turn, the first of them twice, also side by side; one that is called without a graph too, and one that is
-// never called; frozen parameters and a block of nothing else.
+// Blocks in turn, the first of them twice, also next to each other; one that is also called without a graph, and one
+// that is never called; frozen parameters, and a block that has only those.
 struct OddImpl : nn::Module {
   OddImpl() {
     for (int i = 0; i < 5; ++i) blocks.push_back(register_module("block" + std::to_string(i), Block(4)));
@@ -99,7 +99,7 @@ struct OddImpl : nn::Module {
     x = blocks[2](blocks[1](x));
     Tensor target;
     {
-      const ::torch::NoGradGuard no_grad;  // a call that backward does not repeat, though it could
+      const ::torch::NoGradGuard no_grad;  // a call that backward does not repeat, although it could
       target = blocks[3](x * 2);
     }
     return (blocks[3](x) + blocks[0](x) - target).square().mean();
@@ -134,7 +134,7 @@ TEST(TorchUnits, FrozenUnusedAndRepeatedUnits) {
   }
 }
 
-// On one rank backward does not reach the unit in the middle: it contributes zeros, in its place among the others.
+// On one rank backward does not reach the middle unit: it contributes zeros at its position.
 struct StepImpl : nn::Module {
   StepImpl() { linear = register_module("linear", nn::Linear(4, 4)); }
   Tensor forward(Tensor x) { return linear(x); }

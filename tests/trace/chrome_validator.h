@@ -1,7 +1,5 @@
 // Checks a Chrome trace against the documented "Trace Event Format": the object form with metadata (M), complete (X)
-// and flow (s, t, f) events. Independent of the exporter.
-//
-// Thread safety: a pure function.
+// and flow (s, t, f) events. Independent of the exporter. Thread safety: a pure function.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +15,7 @@ namespace rondo::testing {
 class ChromeValidator {
  public:
   using Json = nlohmann::json;
-  /// What is wrong, one sentence each; at most a few of a kind. Empty: the trace is valid.
+  /// The errors, one sentence each, at most a few of a kind. Empty: the trace is valid.
   static std::vector<std::string> check(const Json& trace) {
     ChromeValidator v;
     v.run(trace);

@@ -1,4 +1,4 @@
-// A million records are exported without holding the text.
+// Exports a million records without holding the text in memory.
 // labels: slow
 // timeout: 180
 #include <gtest/gtest.h>

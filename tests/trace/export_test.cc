@@ -1,4 +1,4 @@
-// The exports of traces made by hand: valid by the documented formats, times and flows where they belong.
+// Exports of hand-made traces: valid formats, times and flows in the right places.
 // labels: unit
 #include "trace/export.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Rank 0 sends at 100 ns, rank 1 waits for it from 50 ns on; and the other way round, later.
+// Rank 0 sends at 100 ns, rank 1 waits for it from 50 ns on; later the other way round.
 std::vector<TraceFile> exchange() {
   std::vector<TraceFile> files = {exchange_file(0), exchange_file(1)};
   files[0].records = {make_step(1, 0, 0, {1'000'200, 0, 0, 0, 100}), make_step(1, 0, 1, {1'000'400, 0, 60, 0, 100}),
@@ -76,7 +76,7 @@ TEST(ChromeTrace, TimesWaitsAndFlowsOfAnExchange) {
   EXPECT_EQ(operation["args"]["algorithm"], "exchange");
 }
 
-// Rows by name; what overlaps within one stands in a further row.
+// Rows by name. Overlapping spans of one name get another row.
 TEST(ChromeTrace, SpansOfTheCallerHaveRowsOfTheirOwn) {
   std::vector<TraceFile> files = exchange();
   files[0].spans = {{"waits", "gather b", 1'000'300, 1'000'400},
@@ -190,7 +190,7 @@ TEST(JsonLines, EveryLineIsAnObjectWithItsTimes) {
 
 TEST(Timeline, FilesOfAHostShareOneLine) {
   std::vector<TraceFile> files = {exchange_file(0), exchange_file(1)};
-  files[1].start = {1'500'000, 5'250'030, 1'700'000'000'000'250'000};  // 30 ns off: noise of reading the clocks
+  files[1].start = {1'500'000, 5'250'030, 1'700'000'000'000'250'000};  // 30 ns off: noise of clock readings
   const Timeline t(files);
   EXPECT_TRUE(t.is_shared(0) && t.is_shared(1));
   for (uint64_t at : {1'500'000u, 1'500'001u, 2'999'999u}) EXPECT_EQ(t.ns(0, at), t.ns(1, at));
@@ -213,7 +213,7 @@ TEST(Timeline, HostsStandBesideEachOtherByTheirClocksAndOffsets) {
   EXPECT_EQ(t.ns(1, 1'000'000) - t.ns(0, 1'000'000), 2000);
 }
 
-TEST(JsonText, BytesThatAreNoUtf8AreReplaced) {  // a path of any bytes stood in a record that no parser took
+TEST(JsonText, BytesThatAreNoUtf8AreReplaced) {  // regression: a path made a record that no parser accepted
   EXPECT_EQ(json_quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
   for (const char* good : {"é", "→", "\xED\x9F\xBF", "\xF0\x9F\x99\x82", "\xF4\x8F\xBF\xBF"})
     EXPECT_EQ(json_quoted(good), std::string("\"") + good + "\"");

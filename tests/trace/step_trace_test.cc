@@ -1,4 +1,4 @@
-// The ring of records and the file that it becomes: nothing is lost silently, and a damaged file is refused.
+// The ring of records and its file: nothing is lost silently, and a damaged file is refused.
 // labels: unit tsan
 #include "trace/step_trace.h"
 
@@ -62,7 +62,7 @@ TEST(StepTrace, WaitsAreSplitByReason) {
   wait.blocked(WaitReason::kData, ticks());
   const uint64_t begin = wait.begin_ticks;
   wait.blocked(WaitReason::kData, ticks());
-  EXPECT_EQ(wait.since_ticks, begin);  // the same reason goes on
+  EXPECT_EQ(wait.since_ticks, begin);  // the same reason continues
   wait.blocked(WaitReason::kRoom, ticks());
   const uint64_t room_since = wait.since_ticks;
   wait.blocked(WaitReason::kData, ticks());
@@ -81,7 +81,7 @@ TEST(StepTrace, WaitsAreSplitByReason) {
   EXPECT_EQ(r.wait_order_ticks, 0u);
   EXPECT_EQ(r.ready_ticks(), ready);
   EXPECT_EQ(r.done_ticks(), done);
-  EXPECT_EQ(wait.reason, WaitReason::kNone);  // the next instruction starts anew
+  EXPECT_EQ(wait.reason, WaitReason::kNone);  // the next instruction starts with no wait
   EXPECT_EQ(wait.waited_ticks[static_cast<int>(WaitReason::kData)], 0u);
 }
 
@@ -218,7 +218,7 @@ TEST(TraceFile, RecordsOfMissingPlansAndInstructionsAreRefused) {
   }
 }
 
-TEST(TraceFile, TypeRowsAndClocksThatCannotBeAreRefused) {  // they indexed a table, and overflowed, in the exports
+TEST(TraceFile, TypeRowsAndClocksThatCannotBeAreRefused) {  // regression: exports indexed a table by them
   const auto refusal = [](const TraceFile& f) { return decode_trace(encode(f)).status().to_string(); };
   TraceFile f = sample_file();
   f.plans[0].shape.row = kNumRows;

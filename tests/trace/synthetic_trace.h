@@ -1,6 +1,4 @@
-// Traces made by hand: two ranks that send to each other, with times that the test chooses.
-//
-// Thread safety: values.
+// Hand-made traces: two ranks that send to each other, with chosen times. Thread safety: values.
 #pragma once
 
 #include <cstdio>
@@ -13,7 +11,7 @@
 
 namespace rondo::testing {
 
-/// A folder of this test's own, removed at the end.
+/// A temporary folder of this test.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -93,7 +91,7 @@ inline std::string encode(const TraceFile& f) {
          std::string(reinterpret_cast<const char*>(f.records.data()), f.records.size() * sizeof(StepRecord));
 }
 
-/// What `write` writes to the file that it is given.
+/// The output of `write` to a file.
 template <class Write>
 std::string text_of(Write write) {
   std::FILE* file = std::tmpfile();

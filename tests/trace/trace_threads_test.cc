@@ -1,4 +1,4 @@
-// Tracing with ranks as threads: arguments, asynchronous work, and that turning it on and off races with nothing.
+// Tracing with ranks as threads: arguments, asynchronous work, and no races when it is switched.
 // labels: unit tsan
 // timeout: 120
 #include <gtest/gtest.h>
@@ -44,13 +44,13 @@ TEST(Tracing, BadArgumentsAreNamed) {
 TEST(Tracing, EnvironmentIsCheckedWhenTheCommunicatorIsMade) {
   for (const auto& [name, value] : {std::pair{"RONDO_TRACE_RECORDS", "many"}, {"RONDO_TRACE_RECORDS", "3"},
                                     {"RONDO_FLIGHT_SIGNAL", "KILL"}, {"RONDO_FLIGHT_SIGNAL", "USR1"}}) {
-    setenv(name, value, 1);  // USR1 alone: without a folder
+    setenv(name, value, 1);  // only USR1: without a folder
     EXPECT_TRUE(fails_with(Communicator::init_all(1).status(), StatusCode::kInvalidArgument, {name, value}));
     unsetenv(name);
   }
 }
 
-// Sends and receives are counted apart, so both of these are number 1: the second one must not begin in the first.
+// Sends and receives are counted separately, so both are number 1: the second must not begin in the first.
 TEST(Tracing, AnOperationBeginsWhenItIsCalled) {
   TemporaryFolder folder;
   uint64_t called_ticks = 0;
@@ -74,7 +74,7 @@ TEST(Tracing, AnOperationBeginsWhenItIsCalled) {
   EXPECT_GE(files->at(0).records[1].begin_ticks, called_ticks);
 }
 
-// Several operations under way at once take turns on connections, and a progress thread drives.
+// Several concurrent operations take turns on connections, and a progress thread drives.
 TEST(Tracing, AsynchronousWorkIsAValidTrace) {
   TemporaryFolder folder;
   spawn_threads(3, [&](Communicator& comm) {
@@ -100,7 +100,7 @@ TEST(Tracing, AsynchronousWorkIsAValidTrace) {
   EXPECT_GT(report.flows, 0u);
 }
 
-// Traces come and go, and flight records are asked for, while other threads are in operations.
+// Traces start and stop, and flight records are requested, while other threads are in operations.
 TEST(Tracing, SwitchingAndLookingWhileOperationsRun) {
   constexpr int kCalls = kSanitized ? 150 : 1500;
   TemporaryFolder folder;
@@ -139,7 +139,7 @@ TEST(FlightRecord, TheBoardKeepsStartsAndFinishes) {
     for (const auto& o : json["operations"]) {  // the newest first
       EXPECT_TRUE(o["finished"]);
       EXPECT_LE(o["started_ns"], later);
-      EXPECT_GE(o["started_ns"], before_ns - 1'000'000);  // a tick is as long as it should be
+      EXPECT_GE(o["started_ns"], before_ns - 1'000'000);  // a tick has the right length
       EXPECT_LE(o["started_ns"], o["finished_ns"]);
       later = o["started_ns"];
     }

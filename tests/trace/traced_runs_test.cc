@@ -1,4 +1,4 @@
-// Traces of real runs, four processes: what the textbook says of the ring is what the records show, on one clock.
+// Traces of real runs with four processes: the records show the ring as in textbooks, on one clock.
 // labels: mp
 // timeout: 120
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kNumRanks = 4;
 
-// Four ranks trace one all-reduce of `algorithm`, after one that is not traced.
+// Four ranks trace one all-reduce of `algorithm`, after an untraced one.
 std::vector<TraceFile> trace_all_reduce(const char* algorithm, uint64_t count_elems) {
   TemporaryFolder folder;
   spawn_processes(kNumRanks, [&](Communicator& comm) {
@@ -57,7 +57,7 @@ void expect_valid_export(const std::vector<TraceFile>& files, uint64_t num_flows
   EXPECT_EQ(report.unmatched_recvs, 0u);
 }
 
-// No message is received before its sending began.
+// No message is received before its send began.
 void expect_causality(const std::vector<TraceFile>& files) {
   const Timeline timeline(files);
   const MessageFlows messages = match_messages(files);

@@ -1,4 +1,4 @@
-// The staging pool by itself: its size, zeros, what is buried until all have left, mappings that are shared, forks.
+// The staging pool: its size, zeros, deferred frees until all have left, shared mappings, forks.
 // labels: unit tsan
 #include "transport/pool.h"
 
@@ -28,7 +28,7 @@ using Pool = StagingPool;
 using Range = Pool::Range;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-/// RONDO_POOL_BYTES for the life of a test.
+/// RONDO_POOL_BYTES during a test.
 struct PoolBytes {
   explicit PoolBytes(const char* text) { setenv("RONDO_POOL_BYTES", text, 1); }
   ~PoolBytes() { unsetenv("RONDO_POOL_BYTES"); }
@@ -172,7 +172,7 @@ TEST(Pool, ManyThreadsTakeAndGiveBack) {
   EXPECT_EQ(p->usage().used_bytes, 0u);
 }
 
-// A segment of `processes.size()` ranks of which nobody has left yet.
+// A segment of `processes.size()` ranks, none of which has left.
 struct Burial {
   std::shared_ptr<Pool> p = pool();
   Range segment;
@@ -224,7 +224,7 @@ TEST(Pool, TheDeadLeaveNoMark) {
   close(said[1]);
   EXPECT_EQ(name.pid, child);
   EXPECT_FALSE(name.ended());
-  ProcessName earlier = name;  // whoever had the number before
+  ProcessName earlier = name;  // an earlier owner of the process id
   earlier.start_ticks -= 1;
   EXPECT_TRUE(earlier.ended());
   ProcessName elsewhere = name;
@@ -236,11 +236,11 @@ TEST(Pool, TheDeadLeaveNoMark) {
   EXPECT_EQ(b.p->usage().buried_bytes, 4096u);
   kill(child, SIGKILL);
   siginfo_t info;
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);  // ended, and still a zombie
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);  // ended, but still a zombie
   EXPECT_TRUE(name.ended());
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(name.ended());
-  // A look at who lives is due every 100 ms; a pool that is full looks at once.
+  // Living processes are checked every 100 ms. A full pool checks at once.
   auto all = b.p->take(Pool::Backing::kShared, b.p->usage().size_bytes, Pool::Use::kData);
   EXPECT_FALSE(all.ok());
   EXPECT_EQ(b.p->usage().buried_bytes, 0u);
@@ -250,7 +250,7 @@ TEST(PoolView, IsMappedOnceAndSeesTheSameMemory) {
   auto p = pool();
   auto r = p->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);
   ASSERT_TRUE(is_ok(r.status()));
-  // To this process its own pool is mapped already, whichever descriptor names it.
+  // A process's own pool is already mapped, whichever descriptor names it.
   const int copy = dup(p->descriptor());
   auto own = PoolView::of(copy, ProcessName::self());
   close(copy);
@@ -282,7 +282,7 @@ TEST(Pool, AForkedChildHasItsOwn) {
   const pid_t child = fork();
   if (child == 0) {
     if (p->is_of_this_process()) _exit(1);
-    if (fcntl(parents, F_GETFD) != -1) _exit(2);  // else the memory would live as long as this child
+    if (fcntl(parents, F_GETFD) != -1) _exit(2);  // otherwise the memory would live as long as this child
     auto mine = Pool::acquire();
     if (!mine.ok() || *mine == p) _exit(3);
     auto range = (*mine)->take(Pool::Backing::kShared, 4096, Pool::Use::kSmall);

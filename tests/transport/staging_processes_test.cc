@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kPatienceS = 60;
 
-/// Where ranks meet that have no communicator in common any more. Reusable.
+/// A reusable barrier for ranks that have no common communicator any more.
 struct Turnstile {
   SharedCounter arrived;
   [[nodiscard]] bool pass(uint32_t* times, int parties) {
@@ -29,7 +29,7 @@ TEST(StagingOfProcesses, ManyCommunicatorsLeaveNothingBehind) {
       World::kProcesses, 4,
       [&](Communicator& parent) {
         uint32_t times = 0;
-        // What the last leaver has left in its peers' pools goes when these look.
+        // Memory of the last rank to leave is freed in its peers' pools when they check.
         const auto all_left_and_looked = [&] {
           const bool left = turnstile->pass(&times, 4);
           (void)pool_usage();
@@ -113,7 +113,7 @@ TEST(StagingOfProcesses, AFullPoolOfOneRankIsNamedToAll) {
         }
         EXPECT_TRUE(made_id->wait_at_least(1, kPatienceS));
         RONDO_TRY_ASSIGN(auto parent, Communicator::init_rank(3, *id, rank));
-        // One communicator after the other until rank 1's 14 MiB of slots are gone.
+        // Make communicators until rank 1's 14 MiB of slots are used up.
         std::vector<std::unique_ptr<Communicator>> more;
         Status end;
         for (int i = 0; i < 30 && end.ok(); ++i) {
@@ -144,7 +144,7 @@ TEST(StagingOfProcesses, ACommunicatorThatDoesNotFitIsRefusedOnAllRanks) {
   Shared<Turnstile> turnstile;
   spawn(World::kProcesses, 3, [&](Communicator& parent) {
     uint32_t times = 0;
-    ASSERT_TRUE(is_ok(second_communicator(parent).status()));  // what the parent needs for the next is made
+    ASSERT_TRUE(is_ok(second_communicator(parent).status()));  // makes the parent's connections for the next one
     ASSERT_TRUE(turnstile->pass(&times, 3));
     ASSERT_EQ(pool_usage().buried_bytes, 0u);
     std::vector<StagingPool::Range> hoard;
@@ -168,8 +168,8 @@ TEST(StagingOfProcesses, ACommunicatorThatDoesNotFitIsRefusedOnAllRanks) {
   });
 }
 
-// Rank 2 is killed while it works in a communicator of all; ranks 0 and 1 go on in communicators of their own, whose
-// memory is what the dead one's communicator gave back.
+// Rank 2 is killed while it works in a communicator of all. Ranks 0 and 1 go on in their own communicators, with memory
+// that the dead one's communicator has freed.
 TEST(StagingOfProcesses, AKilledRankDoesNotHoldItsPeersMemory) {
   Shared<Turnstile> turnstile;
   SpawnOptions options;
@@ -204,7 +204,7 @@ TEST(StagingOfProcesses, AKilledRankDoesNotHoldItsPeersMemory) {
           ASSERT_TRUE(works(**made, 30));
         }
         ASSERT_TRUE(turnstile->pass(&times, 2));
-        const Stopwatch watch;  // who has died is looked at every 10 ms
+        const Stopwatch watch;  // deaths are checked every 10 ms
         while (pool_usage().buried_bytes != 0 && watch.seconds() < kPatienceS) sched_yield();
         EXPECT_EQ(pool_usage().buried_bytes, 0u);
         EXPECT_LT(pool_usage().used_bytes, with_all_bytes);

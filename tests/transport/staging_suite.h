@@ -1,5 +1,4 @@
-// Staging memory of communicators: what many of them leave behind, what happens when the pool is full, and that memory
-// which is used again carries nothing of its former life.
+// Staging memory of communicators: leftovers of many of them, a full pool, and that reused memory carries no old data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +34,7 @@ inline ::testing::AssertionResult works_through_slots(Communicator& comm, const 
   return wrong.empty() ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << wrong;
 }
 
-/// Resident memory that is not code: heap, stacks, anonymous and shared mappings.
+/// Resident memory except code: heap, stacks, anonymous and shared mappings.
 inline uint64_t resident_bytes() {
   uint64_t bytes = 0;
   std::ifstream status("/proc/self/status");

@@ -16,7 +16,7 @@ Comms make(int nranks, const Config& config = {}) {
   return comms.ok() ? std::move(*comms) : Comms();
 }
 
-/// fn(comm) on a thread for each rank.
+/// Runs fn(comm) in a thread for each rank.
 template <class Fn>
 void on_all(Comms& comms, Fn fn) {
   std::vector<std::thread> threads;
@@ -95,7 +95,7 @@ TEST(StagingOfThreads, ACommunicatorThatDoesNotFitIsRefused) {
   EXPECT_EQ(pool_usage().used_bytes, used_bytes) << "what was taken for the first ranks came back";
 }
 
-// Old flags in memory that is used again would look like messages.
+// Old flags in reused memory would look like messages.
 TEST(StagingOfThreads, MemoryUsedAgainIsClean) {
   Comms parent = make(1);
   const char* algorithms[] = {"ring", "two_shot", "tree", "recursive_doubling", "one_shot"};
@@ -110,7 +110,7 @@ TEST(StagingOfThreads, MemoryUsedAgainIsClean) {
   }
 }
 
-// Ranks as threads that joined one by one use the shared backing, in one process: all of them have the same pool.
+// Ranks as threads of one process that joined one by one use the shared backing: all have the same pool.
 TEST(StagingOfThreads, RanksThatJoinedOneByOneShareThePool) {
   auto id = Communicator::make_unique_id();
   ASSERT_TRUE(is_ok(id.status()));

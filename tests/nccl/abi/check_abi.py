@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SKIP = 77
-# Exported, but declared in no public header of that version.
+# Exported, but in no public header of that version.
 UNDECLARED = {"ncclResetDebugInitInternal", "ncclGinOutboxCreateRequirement", "ncclGinInboxA2ACreateRequirement"}
 TEAMS = {"ncclTeamWorld", "ncclTeamLsa", "ncclTeamRail"}  # overloaded in C++
 TEAM_RANKS = {"ncclTeamRankToWorld", "ncclTeamRankToLsa"}
@@ -80,7 +80,7 @@ def function_lines(library: Path) -> str:
 def facts(compiler: list[str], program: Path, definitions: dict[str, str], includes: list[Path]) -> dict[str, str]:
     command = compiler + [f"-D{name}={value}" for name, value in definitions.items()]
     command += [argument for folder in includes for argument in ("-I", str(folder))]
-    # Nothing is called, so nothing has to be linked but the program itself.
+    # Nothing is called, so only the program itself is linked.
     run(command + ["-O2", "-Wno-invalid-offsetof", "-o", str(program), str(HERE / "facts.cc")])
     return dict(line.split(" = ", 1) for line in run([str(program)]).splitlines())
 

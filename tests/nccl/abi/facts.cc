@@ -1,10 +1,9 @@
-// Prints the facts of NCCL's binary interface, one "name = value" a line: numbers, layouts and prototypes. Compiled
-// once with our src/nccl/abi.h and once with each of NVIDIA's headers, which are named by macros; check_abi.py
-// compares.
+// Prints the facts of NCCL's binary interface, one "name = value" per line: numbers, layouts and prototypes. Compiled
+// with our src/nccl/abi.h and with each of NVIDIA's headers, which macros name; check_abi.py compares the results.
 //
 //   FACTS_HEADER         the header's name, in quotes or brackets
 //   FACTS_DEVICE_HEADER  likewise; not for ours
-//   FACTS_FUNCTIONS      a file of FUNCTION(ncclAllReduce) lines: what the library of that version exports
+//   FACTS_FUNCTIONS      a file of FUNCTION(ncclAllReduce) lines: the exports of that version's library
 //   FACTS_VERSION        of the header; ours: 23203
 #include <climits>
 #include <cstddef>
@@ -21,7 +20,7 @@
 
 namespace {
 
-// What the calling convention sees of a type.
+// A type's properties in the calling convention.
 template <class T>
 std::string kind() {
   if constexpr (std::is_void_v<T>) return "void";
@@ -39,7 +38,7 @@ std::string signature(Result (*)(Parameters...)) {
   return text + ")";
 }
 
-// Of functions that have a second form in C++ (a device communicator's): by what a call with these parameters gives.
+// For functions with a second form in C++ (a device communicator's): the result type of a call with these parameters.
 template <class Result, class... Parameters>
 std::string called() {
   return signature(static_cast<Result (*)(Parameters...)>(nullptr));
@@ -60,7 +59,7 @@ void numbers() {
   NUMBER(ncclInProgress);
 #if FACTS_VERSION >= 23003
   NUMBER(ncclTimeout);
-  NUMBER(ncclNumResults);  // 8 until then
+  NUMBER(ncclNumResults);  // 8 before
 #endif
   NUMBER(ncclInt8);
   NUMBER(ncclUint8);

@@ -1,8 +1,8 @@
-// A program as users of NCCL write it: compiled with NVIDIA's own header of one version (NCCL_HEADER names it) and
-// linked with rondo's libnccl.so.2. Host buffers; ranks as threads, or (argument "processes") as processes.
+// A program as NCCL's users write it: compiled with NVIDIA's header of one version (NCCL_HEADER) and linked with
+// rondo's libnccl.so.2. Host buffers; ranks as threads, or (argument "processes") as processes.
 //
-// Prints the failed checks; exit status 0 when there are none. No test framework, so that nothing but the header
-// decides.
+// Prints the failed checks; exit status 0 if there are none. It uses no test framework, so that it depends only on the
+// header.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ void check(bool ok, const char* what, int line) {
 
 struct Shared {
   std::atomic<int> has_id{0};
-  mutable std::atomic<int> num_ready{0};  // ranks that are in no call that an abort would end
+  mutable std::atomic<int> num_ready{0};  // ranks in no call that an abort would end
   ncclUniqueId id;
 };
 
@@ -47,7 +47,7 @@ ncclResult_t settle(ncclComm_t comm) {
   return state;
 }
 
-// An element of the type that holds a small number.
+// Stores a small number as an element of the type.
 template <class T>
 void put(std::vector<char>& to, size_t at, T value) {
   std::memcpy(to.data() + at * sizeof(T), &value, sizeof value);
@@ -94,7 +94,7 @@ void every_type_and_operator(int rank, ncclComm_t comm) {
     std::vector<char> out(in.size());
     OK(ncclAllReduce(twos.data(), out.data(), kCount, t.type, ncclAvg, comm, nullptr));
     CHECK(out == twos);
-    uint64_t scale = rank == 1 ? t.two : t.one;  // of ones: 1 + 2 + 1
+    uint64_t scale = rank == 1 ? t.two : t.one;  // for ones: 1 + 2 + 1
     const std::vector<char> ones = filled(t, t.one);
     ncclRedOp_t op;
     OK(ncclRedOpCreatePreMulSum(&op, &scale, t.type, ncclScalarHostImmediate, comm));
@@ -216,10 +216,10 @@ void of_one_rank(int rank, const Shared& shared) {
   ncclConfig_t again = NCCL_CONFIG_INITIALIZER;
   again.blocking = 1;
   again.commName = "of the program";
-  CHECK(ncclCommSplit(comm, 0, rank, &blocking, &again) == ncclInProgress);  // the parent's kind counts
+  CHECK(ncclCommSplit(comm, 0, rank, &blocking, &again) == ncclInProgress);  // the parent's mode counts
   CHECK(settle(comm) == ncclSuccess && settle(blocking) == ncclSuccess);
   expect_works(blocking);
-  expect_works(comm);  // after it nobody is in a call of `blocking`, which an abort would end
+  expect_works(comm);  // after it no rank is in a call of `blocking`, which an abort would end
   OK(ncclCommAbort(blocking));
   CHECK(ncclCommFinalize(comm) == ncclInProgress);
   CHECK(settle(comm) == ncclSuccess);
@@ -244,7 +244,7 @@ void of_one_blocking_rank(int rank, const Shared& shared) {
   OK(ncclMemFree(memory));
   expect_works(comm);
   shared.num_ready.fetch_add(1);
-  if (rank == 0) {  // the others wait in a call, or come to it, and hear of it
+  if (rank == 0) {  // the others wait in a call, or will, and get the error
     while (shared.num_ready.load() < kRanks) std::this_thread::yield();
     OK(ncclCommAbort(comm));
     return;
@@ -267,7 +267,7 @@ void as_threads(const RankFn& fn) {
   for (std::thread& t : threads) t.join();
 }
 
-// Rank 0 makes the id, since its process has to live until all have joined.
+// Rank 0 makes the id, because its process must live until all have joined.
 void as_processes(const RankFn& fn) {
   auto* shared = new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared;
   std::vector<pid_t> children;

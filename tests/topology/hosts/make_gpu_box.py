@@ -11,8 +11,8 @@ a rail. GPUs have the PCI addresses of tests/topology/machines/a100_nvswitch_8.t
 
 PACKAGES, NODES, CORES = 2, 4, 4  # of each of the level above
 NUM_CORES = PACKAGES * NODES * CORES
-# NUMA node: first bus of its host bridge, GPUs with their buses, buses of the NICs. Numbered as servers are: not along
-# the nodes.
+# NUMA node: first bus of its host bridge, GPUs with their buses, buses of the NICs. As on servers, buses are not
+# numbered in node order.
 SWITCHES = {
     3: (0x00, (0x07, 0x0F), (0x0B, 0x12)),
     1: (0x40, (0x47, 0x4E), (0x4B, 0x51)),
@@ -102,7 +102,7 @@ def pcie_switch(node: int) -> None:
     last = max(*gpus, *nics)
     begin("Bridge", bridge_type="0-1", depth=0, bridge_pci=f"0000:[{first:02x}-{last:02x}]")
     bridge(1, first, 1, first + 1, last, x16)  # root port
-    bridge(2, first + 1, 0, first + 2, last, x16)  # the switch's port upwards
+    bridge(2, first + 1, 0, first + 2, last, x16)  # the switch's upstream port
     for slot, bus in enumerate(sorted((*gpus, *nics))):
         bridge(3, first + 2, slot, bus, bus, x16)
         if bus in gpus:

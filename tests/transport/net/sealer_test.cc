@@ -1,4 +1,4 @@
-// Sealed messages: what is sealed for a rank opens there, once, unaltered, and nowhere else.
+// Sealed messages: a message sealed for a rank opens there, once, unaltered, and nowhere else.
 #include "transport/net/sealer.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(Sealer, OpensEachOnceInAnyOrderWithinTheWindow) {
   std::vector<size_t> order(sealed.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::mt19937 random(1);
-  for (size_t at = 0; at + 100 <= order.size(); at += 100)  // overtake, but not by more than the window
+  for (size_t at = 0; at + 100 <= order.size(); at += 100)  // overtaking, but not by more than the window
     std::shuffle(order.begin() + static_cast<ptrdiff_t>(at), order.begin() + static_cast<ptrdiff_t>(at) + 100, random);
   for (const size_t i : order) {
     EXPECT_TRUE(open(*b, 0, "h", sealed[i]).ok) << i;

@@ -1,5 +1,5 @@
-// Connections that say nothing, from several addresses of one machine: which of them are closed, and that none keeps
-// away who greets.
+// Silent connections from several addresses of one machine: which ones are closed, and that authenticated ones still
+// get in.
 #include "transport/net/tcp_listener.h"
 
 #include <arpa/inet.h>
@@ -24,7 +24,7 @@ class TcpListeners : public ::testing::Test {
   void TearDown() override {
     for (const int fd : fds_) ::close(fd);
   }
-  // Connected already, and nothing said.
+  // Connected and silent.
   int from(const std::string& source) {
     const int fd = fds_.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     sockaddr_in at{};
@@ -75,7 +75,7 @@ TEST_F(TcpListeners, OfTheAddressThatHoldsMost) {
   EXPECT_EQ(admitted_.size(), 1u);
 }
 
-// A greeting that came before so many others is looked at before its connection can be closed.
+// A greeting that came before many others is read before its connection can be closed.
 TEST_F(TcpListeners, WhoHasGreetedIsAdmitted) {
   for (int round = 0; round < 10; ++round) {
     const int rank = from("127.0.0.1");

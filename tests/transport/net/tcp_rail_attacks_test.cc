@@ -1,11 +1,10 @@
-// What connections that do not authenticate, peers that send nonsense, and somebody who alters bytes on the way do to a
-// rail.
+// Effects on a rail of unauthenticated connections, peers that send nonsense, and an attacker who alters bytes.
 #include "transport/net/tcp_rails.h"
 
 namespace rondo::net {
 namespace {
 
-// Neither disturbs the ranks, nor stays: bytes at random; another communicator's rank; one that is for another rank.
+// These connections do no harm and are closed: random bytes; another communicator's rank; one for another rank.
 TEST_F(TcpRails, StrangersAreTurnedAway) {
   struct Greeting {
     uint64_t magic = 0x6c6961726f646e72, session = kSession;
@@ -38,8 +37,8 @@ TEST_F(TcpRails, StrangersAreTurnedAway) {
   EXPECT_TRUE(rail(0).losses(UINT64_MAX).empty());
 }
 
-// Connections that say nothing, as many as there may be, and then more: neither a rank that connects meanwhile is lost,
-// nor one whose connection was closed before its greeting came.
+// As many silent connections as allowed, and more: no rank that connects meanwhile is lost, even if its connection was
+// closed before its greeting came.
 TEST_F(TcpRails, IdleConnectionsKeepNoRankAway) {
   for (const bool sealed : {false, true}) {
     const Sealer::Key key = {3, 1, 4};
@@ -52,7 +51,7 @@ TEST_F(TcpRails, IdleConnectionsKeepNoRankAway) {
     ASSERT_TRUE(until([&] { return rail(0).arm(); }));
     send(1, 0, 100, "connects, and has not greeted");
     connect_idle(120);
-    for (int i = 0; i < 20; ++i) rail(0).progress();  // it closes what is oldest
+    for (int i = 0; i < 20; ++i) rail(0).progress();  // it closes the oldest
     send_short(2, 0, 101, "from another rank");
     ASSERT_TRUE(until([&] { return reader(0).order.size() == 2; }));
     EXPECT_EQ(reader(0).strings[100], "connects, and has not greeted");
@@ -78,7 +77,7 @@ TEST_F(TcpRails, ListensNoMoreWhenAllHaveConnected) {
   ASSERT_TRUE(until([&] { return reader(0).order.size() == 3; }));
 }
 
-// Who knows the communicator and then sends nonsense is a lost peer; nothing of it reaches anybody.
+// A peer that knows the communicator and then sends nonsense is lost. None of it is delivered.
 TEST_F(TcpRails, NonsenseBehindAGreetingEndsTheConnection) {
   struct Greeting {
     uint64_t magic = 0x6c6961726f646e72, session = kSession;
@@ -95,7 +94,7 @@ TEST_F(TcpRails, NonsenseBehindAGreetingEndsTheConnection) {
   EXPECT_TRUE(reader(0).order.empty());
 }
 
-// From rank 1, which it knows: another communicator's message, another rank's, a kind that has no line.
+// From the known rank 1: another communicator's message, another rank's, a kind without a line.
 TEST_F(TcpRails, AMessageThatCannotBeMeantEndsTheConnection) {
   for (int what = 0; what < 3; ++what) {
     make("");
@@ -112,7 +111,7 @@ TEST_F(TcpRails, AMessageThatCannotBeMeantEndsTheConnection) {
   }
 }
 
-// Carries the first connection that it gets to a rail, byte by byte, and flips one bit of one byte.
+// Forwards its first connection to a rail byte by byte, and flips one bit of one byte.
 class Meddler {
  public:
   explicit Meddler(const std::string& to) : to_(static_cast<uint16_t>(std::strtoul(to.c_str(), nullptr, 10))) {
@@ -132,7 +131,7 @@ class Meddler {
   Meddler(const Meddler&) = delete;
   Meddler& operator=(const Meddler&) = delete;
   std::string address() const { return std::to_string(port_) + " "; }
-  // side 0: what who connects sends; 1: what comes back. Of all connections together.
+  // side 0: bytes from the connecting side; 1: bytes back. Counted over all connections.
   void alter(size_t side, size_t byte, int bit) { side_ = side, byte_ = byte, bit_ = bit; }
   size_t carried(size_t side) const { return carried_[side]; }
 
@@ -174,7 +173,7 @@ class Meddler {
       c = static_cast<char>(c ^ (1 << bit_));
     }
     carried_[side] += static_cast<size_t>(n);
-    for (ssize_t done = 0; done < n;) {  // the rails of this process read in turn with this
+    for (ssize_t done = 0; done < n;) {  // the rails of this process are read in turn with this
       const ssize_t m = ::send(l.ends[1 - side], bytes + done, static_cast<size_t>(n - done), MSG_NOSIGNAL);
       if (m > 0) done += m;
       else if (errno != EAGAIN) return;
@@ -189,8 +188,8 @@ class Meddler {
   std::vector<Line> lines_;
 };
 
-// Whichever bit of what is sealed is flipped on the way, it ends at once: in both messages, intact, where nobody reads
-// that bit, or by another connection; or in a failure that names both ranks. Nothing altered is handed on.
+// For any flipped bit of sealed data the test ends at once: both messages arrive intact (the bit is not read, or
+// another connection is used), or a failure names both ranks. Altered data is never delivered.
 TEST_F(TcpRails, AnyBitThatIsFlippedIsNoticedAtOnce) {
   const Sealer::Key key = {3, 1, 4};
   size_t bytes[2] = {1, 1}, noticed = 0, harmless = 0;
@@ -239,7 +238,7 @@ TEST_F(TcpRails, ALongMessageAlteredIsNoticedToo) {
     })) << byte;
     EXPECT_TRUE(reader(1).order.empty());
     EXPECT_EQ(reader(1).strings.count(101), 0u);
-    // What this rank then sends, an abort, gets there: its own connections are intact.
+    // An abort that this rank then sends arrives, because its own connections are intact.
     send_short(1, 0, 102, "I abort");
     ASSERT_TRUE(until([&] {
       meddler.progress();

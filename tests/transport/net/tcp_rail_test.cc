@@ -1,11 +1,11 @@
-// Rails of one process: whole messages of all lengths, in either direction, to where they belong; and what calls that
-// give up, and peers that end, do to them.
+// Rails of one process: complete messages of all lengths, in both directions, at their destinations; and the effects of
+// calls that give up and of peers that end.
 #include "transport/net/tcp_rails.h"
 
 namespace rondo::net {
 namespace {
 
-// Both begin at once, so that both connect; a third rank talks to both.
+// Both begin at once, so both connect. A third rank talks to both.
 TEST_F(TcpRails, MessagesOfAllLengthsArriveOnceAndWhole) {
   std::mt19937 random(7);
   std::map<uint64_t, std::string> sent[kRanks];  // by receiver
@@ -46,7 +46,7 @@ TEST_F(TcpRails, SealedOnesToo) {
   EXPECT_TRUE(reader(0).strings == sent);
 }
 
-// What overtakes by thousands would make long ones look like copies.
+// Thousands of overtaking messages would make long ones look like replays.
 TEST_F(TcpRails, SealedShortOnesDoNotOvertakeLongOnes) {
   const Sealer::Key key = {3, 1, 4};
   make("", &key);
@@ -72,8 +72,8 @@ TEST_F(TcpRails, OverAnInterfaceByItsName) {
   EXPECT_NE(none.status().message().find("RONDO_RAILS names eth_none"), std::string::npos);
 }
 
-// A long message goes straight to where it is wanted, and everything else where it belongs, whatever lies behind it in
-// the same read.
+// A long message goes straight to its posted receive, and all other data to its place, whatever follows it in the same
+// read.
 TEST_F(TcpRails, WhatIsAskedForLands) {
   std::string wanted(130'000, '\0');
   const std::string data = text_of(101, wanted.size()), before = text_of(100, 60'000), after = text_of(102, 130'000);
@@ -91,8 +91,8 @@ TEST_F(TcpRails, WhatIsAskedForLands) {
   EXPECT_EQ(reader(1).strings[103], "credit");
 }
 
-// What is to be added is taken while it comes, in pieces of whole cache lines, each once and in order, wherever in what
-// was read ahead it begins.
+// Data of a sum is added while it arrives, in pieces of whole cache lines, each once and in order, wherever it begins
+// in the data read ahead.
 TEST_F(TcpRails, WhatIsAddedLandsInPieces) {
   for (const size_t before : {size_t{1}, size_t{77}, size_t{5000}}) {
     const std::string data = text_of(before, 1'000'003);
@@ -122,7 +122,7 @@ TEST_F(TcpRails, WhatIsAddedLandsInPieces) {
   }
 }
 
-// A message whose reader is about to ask for it waits for that; not for ever, and what comes behind it still comes.
+// A message waits if its reader is about to post a receive, but not forever, and later messages still arrive.
 TEST_F(TcpRails, LongMessagesWaitAMomentForTheirReader) {
   reader(1).waits = true;
   const std::string data = text_of(101, 300'000), unasked = text_of(102, 300'000);
@@ -141,8 +141,8 @@ TEST_F(TcpRails, LongMessagesWaitAMomentForTheirReader) {
   EXPECT_GT(reader(1).looks, 10);
 }
 
-// The caller gives up while half of its message has come, and none of what another one has lent is out: neither buffer
-// is touched any more, and the connection goes on.
+// The caller gives up when half of its message has come, and none of another zero-copy send is out: neither buffer is
+// touched any more, and the connection stays usable.
 TEST_F(TcpRails, RecallLeavesBuffersAlone) {
   send(0, 1, 100, "connects");
   ASSERT_TRUE(until([&] { return reader(1).order.size() == 1; }));
@@ -163,12 +163,12 @@ TEST_F(TcpRails, RecallLeavesBuffersAlone) {
   const std::string left = wanted;
   lent_data.assign(lent_data.size(), 'x');
   send(0, 1, 102, "after");
-  ASSERT_TRUE(until([&] { return reader(1).order.size() == 2; }));  // 101 is nobody's
+  ASSERT_TRUE(until([&] { return reader(1).order.size() == 2; }));  // 101 has no receiver
   EXPECT_EQ(reader(1).strings[102], "after");
   EXPECT_TRUE(wanted == left);
 }
 
-// The same of a sum: what was added stays half a sum, and nothing is added any more.
+// The same for a sum: the half-added sum stays, and nothing more is added.
 TEST_F(TcpRails, RecallEndsASum) {
   const std::string data = text_of(100, 20'000'000);
   uint64_t added = 0;

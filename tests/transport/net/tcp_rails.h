@@ -1,4 +1,4 @@
-// Three rails of one process that talk over loopback, and what each of them receives.
+// Three rails of one process that talk over loopback, and their received messages.
 #pragma once
 
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@ inline std::string text_of(uint64_t number, size_t bytes) {
   return s;
 }
 
-// Receives messages by their step into strings, or where `landing` says.
+// Stores messages by step as strings, or where `landing` points.
 class Reader final : public Sink {
  public:
   Place place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
@@ -62,8 +62,8 @@ class Reader final : public Sink {
   std::vector<std::string> failures;
   Landing landing;
   bool refuses = false;
-  bool waits = false;  // for the landing to be asked for
-  int looks = 0;       // at what was to wait
+  bool waits = false;  // until the receive is posted
+  int looks = 0;       // number of looks at a waiting message
 };
 
 class TcpRails : public ::testing::Test {
@@ -88,7 +88,7 @@ class TcpRails : public ::testing::Test {
   TcpRail& rail(Rank r) { return *rails_[r]; }
   Reader& reader(Rank r) { return *readers_[r]; }
 
-  // With a line, as kData; it stays until the end.
+  // With a line, as kData. It stays until the end.
   void send(Rank from, Rank to, uint64_t step, const std::string& data, Lent* lent = nullptr) {
     headers_.push_back(std::make_unique<DataHeader>());
     DataHeader& h = *headers_.back();
@@ -109,7 +109,7 @@ class TcpRails : public ::testing::Test {
     h.step = step;
     rail(from).send_copy(to, h, data.data(), data.size());
   }
-  // Moves all rails until that is so; false: not within 20 s.
+  // Progresses all rails until is_so() is true. Returns false after 20 s.
   bool until(const std::function<bool()>& is_so) {
     const uint64_t since = monotonic_ns();
     while (!is_so()) {
@@ -132,7 +132,7 @@ class TcpRails : public ::testing::Test {
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
     return fd;
   }
-  // True when the rail ends the connection, within 20 s.
+  // Returns true if the rail closes the connection within 20 s.
   bool is_hung_up(int fd) {
     EXPECT_EQ(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
     return until([&] {
