@@ -131,7 +131,7 @@ bool OperationQueue::may_start(size_t index) const {
   const Operation& op = *active_[index];
   for (size_t i = 0; i < index; ++i) {
     const Operation& before = *active_[i];
-    // A direct operation runs alone. An operation after a fallback does too, because it has reserved no turns.
+    // A direct operation runs by itself, and so does an operation with a fallback, because it has reserved no turns.
     auto alone = [](const Operation& o) { return o.program->direct || o.fallback != nullptr; };
     const bool share_ends = is_point_to_point(before.program) == is_point_to_point(op.program);
     if (!before.started || !independent(before, op)) return false;

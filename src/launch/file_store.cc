@@ -85,7 +85,7 @@ Status FileStore::check(int fd) const {
   return {};
 }
 
-// Opens the directory again, so that a network file system asks its server. Otherwise it may cache for long that the
+// Opens the directory again, so that a network file system queries its server. Otherwise it may cache for long that the
 // file does not exist.
 Expected<FileStore::Found> FileStore::look() const {
   const Fd again(::openat(fd_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));

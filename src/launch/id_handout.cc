@@ -24,7 +24,7 @@ constexpr size_t kRequestBytes = 8;       // magic, rank
 constexpr size_t kAnswerHeaderBytes = 5;  // status code, length of the following id or message
 constexpr size_t kMaxAnswerBytes = 4096;
 constexpr double kFirstRetryMs = 0.2, kMaxRetryMs = 5;  // rank 0 is often ready within a millisecond
-constexpr double kRootGraceS = 2;                       // rank 0 knows the missing ranks: its error should come first
+constexpr double kRootGraceS = 2;                       // rank 0's error lists the missing ranks: it should come first
 
 bool same_user(int fd, uid_t* uid) {
   ucred who = {};

@@ -113,7 +113,7 @@ TEST_F(Hosts, AnUnpluggedCableEndsAtTheDeadline) {
   EXPECT_TRUE(test_hosts().plug_in(1));
 }
 
-// The kernel of one host knows, the other's does not.
+// The kernel of one host detects it, the other's does not.
 TEST_F(Hosts, ARouteThatLeadsNowhereEndsAtTheDeadline) {
   is_cut_off([] { return test_hosts().blackhole(1, 0); });
   EXPECT_TRUE(test_hosts().no_blackhole(1, 0));

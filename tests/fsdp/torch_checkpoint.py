@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Checkpoints of rondo's and PyTorch's own readers and writers: each takes what the other has written.
+"""Exchanges checkpoints between rondo and PyTorch: each reads the files that the other has written.
 
-Run by a Python that has torch, numpy, fsspec and safetensors, after the build has made the two programs:
+Needs torch, numpy, fsspec and safetensors, and the two programs of the build, but no GPU and no network:
   PYTHON tests/fsdp/torch_checkpoint.py [--build build/release]
 
-Checked: HuggingFaceStorageReader loads rondo's shards, parameters and optimizer state; PyTorch's consolidation makes
-the same model of them as save_full; safetensors and PyTorch load that; shards of FSDP2's DTensors, written by two
-processes, are one model to `rondo fsdp checkpoint`. Exit status 1 when one of these does not hold. Needs no GPU and no
-network.
+HuggingFaceStorageReader loads rondo's shards: parameters and optimizer state. PyTorch's consolidation makes the same
+model of them as save_full. safetensors and PyTorch load the full file. `rondo fsdp checkpoint` merges the shards of
+FSDP2's DTensors, which two processes write. The exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def expect_equal(what: str, found: Tensors, expected: Tensors) -> None:
 
 
 def read_shards(folder: Path) -> Tensors:
-    """By PyTorch's reader, which is told names and shapes only."""
+    """Reads the shards with PyTorch's reader, which gets only names and shapes."""
     reader = HuggingFaceStorageReader(str(folder))
     described = reader.read_metadata().state_dict_metadata
     tensors = {name: torch.full(tuple(t.size), float("nan"), dtype=t.properties.dtype) for name, t in described.items()}
@@ -84,8 +83,8 @@ def save_sharded(rank: int, ranks: int, folder: str) -> None:
     module = fully_shard(make_module(), mesh=init_device_mesh("cpu", (ranks,)))
     dcp.save(module.state_dict(), storage_writer=HuggingFaceStorageWriter(folder, save_distributed=True))
     dist.destroy_process_group()
-    # The mesh keeps Gloo's threads alive; one that asks for the interpreter's lock while Python shuts down is unwound
-    # through C++ that allows no exception, and the process aborts. The shards are on disk: leave without a shutdown.
+    # The mesh keeps Gloo's threads alive. If such a thread takes the GIL while Python shuts down, Python unwinds it
+    # through noexcept C++ code, and the process aborts. The shards are on disk: exit without a shutdown.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Runs docs/first-hour.md: writes the files that it shows, runs its commands in their order in one shell, in a scratch
-folder and with a home of its own, and compares what they print with what the page says.
+"""Runs docs/first-hour.md: writes its files, runs its commands in order in one shell, in a scratch folder with a
+separate home folder, and compares their output with the page.
 
     first_hour_test.py --source SOURCE --build BUILD --work WORK [--torch VENV]
 
-In the page, an indented block is commands, ```cpp and ```cmake blocks are files whose first line names them, and
-```text is what the commands before it print, among other lines; "..." stands for any text.
+In the page, an indented block contains commands. ```cpp and ```cmake blocks are files, named by their first line.
+The lines of a ```text block must be in the output of the commands before it. "..." matches any text.
 
-What does not run as it stands:
-  cmake --build rondo-build   a dry run of what the page has configured; BUILD then takes its place
+Commands that run differently:
+  cmake --build rondo-build   a dry run of the configured build. BUILD then replaces it
   sudo apt-get install        the packages are compared with those of scripts/lib.sh
-  torchrun                    where there is none, a shell function starts the ranks with torchrun's variables
-  the section on libtorch     with --torch alone: the commands then use that virtual environment, its torchrun too; and
-                              of the other sections those run that it needs
-Exit status: 0, 1 (a difference; the reason is printed), 77 (this machine lacks what the page asks for).
+  torchrun                    if it is not installed, a shell function starts the ranks with torchrun's variables
+  the section on libtorch     only with --torch, in that virtual environment with its torchrun. Of the other sections
+                              only the required ones run
+Exit status: 0, 1 (a difference; the reason is printed), 77 (this machine lacks a program that the page needs).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def free_port() -> int:
 
 
 def environment(args: argparse.Namespace, home: Path) -> dict[str, str]:
-    """What a shell begins with: nothing of a launcher, of rondo or of a CUDA toolkit."""
+    """The environment of a new shell, without variables of launchers, rondo or CUDA toolkits."""
     path = os.environ["PATH"]
     if args.torch:
         path = f"{args.torch}/bin:{path}"
@@ -139,7 +139,7 @@ def environment(args: argparse.Namespace, home: Path) -> dict[str, str]:
            "CMAKE_BUILD_TYPE": "Debug",  # compiles faster
            # If CMake looks for a CUDA compiler, it finds one that fails.
            "CUDACXX": "/bin/false"}
-    if shutil.which("ccache"):  # its cache stays where it is
+    if shutil.which("ccache"):  # keeps its cache
         env["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
         env["CCACHE_DIR"] = subprocess.run(["ccache", "-k", "cache_dir"], capture_output=True, text=True,
                                            check=True).stdout.strip()
@@ -155,7 +155,7 @@ def has_nccl_header(env: dict[str, str]) -> bool:
 
 
 def run(blocks: list[Block], env: dict[str, str], folder: Path) -> list[str]:
-    """What each block prints."""
+    """Returns the output of each block."""
     mark = "@@@ block"
     script = PRELUDE
     for number, block in enumerate(blocks):
@@ -195,7 +195,7 @@ def check_packages(printed: str, source: Path) -> None:
 
 
 def check_no_cuda(folder: Path, prefix: Path) -> None:
-    """A build with RONDO_CUDA=OFF compiles no kernel, and what is installed asks nobody for CUDA."""
+    """A build with RONDO_CUDA=OFF compiles no kernel, and the installed package does not search for CUDA."""
     if "fatbin" in (folder / "rondo-configured/build.ninja").read_text():
         fail("with RONDO_CUDA=OFF the build still compiles CUDA kernels")
     for cache in folder.glob("**/CMakeCache.txt"):
@@ -227,7 +227,7 @@ def check_trace(file: Path) -> None:
 
 
 def check_examples(source: Path, build: Path) -> None:
-    """All that the examples' CMakeLists.txt names without libtorch, and with it where rondo has it."""
+    """The build has all examples in the part of the examples' CMakeLists.txt without libtorch."""
     text, _, torch = (source / "examples/CMakeLists.txt").read_text().partition("if(TARGET rondo::torch)")
     for name in re.findall(r"add_(?:executable|library)\(((?:example|own)\w+)", text):
         built = [build / name, build / f"lib{name}.so"]

@@ -1,4 +1,4 @@
-"""check_dependencies.py on small trees made for the purpose: every rule finds what it must and nothing else."""
+"""check_dependencies.py on small trees made for the tests: every rule finds the violations and nothing else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLEAN = {
 
 class CheckDependencies(unittest.TestCase):
     def findings(self, changes: dict[str, str]) -> list[str]:
-        """`path:line rule` of every finding in the clean tree with `changes` laid over it."""
+        """`path:line rule` of every finding in the clean tree with `changes` applied."""
         with tempfile.TemporaryDirectory() as folder:
             top = Path(folder)
             for name, text in {**CLEAN, **changes}.items():

@@ -1,9 +1,8 @@
-"""What the CUDA kernels take of a device: registers, stack and spills of every kernel for every architecture, as the
-assembler said when it made the images (cmake/cuda.cmake keeps its words beside them).
+"""Resources of the CUDA kernels: registers, stack and spills of every kernel for every architecture, from the
+assembler's log (cmake/cuda.cmake keeps it next to the images).
 
-Prints a table. Fails when a kernel is missing, when one takes more registers than 512 threads of a block can have, or
-when a hot one (sums of float, half and bfloat16, copies, optimizers) keeps anything in local memory. Exit status 77: no
-images.
+Prints a table. Fails if a kernel is missing, if it uses more registers than a block of 512 threads can have, or if a
+hot kernel (sums of float, half and bfloat16, copies, optimizers) uses local memory. Exit status 77: no images.
 
     cuda_resources_test.py FOLDER HAVE_CUDA WHY_NOT
 """
@@ -50,7 +49,7 @@ class Usage:
 
 
 def usages(log: str) -> list[Usage]:
-    """One for each kernel and architecture."""
+    """One entry for each kernel and architecture."""
     found: list[Usage] = []
     for line in log.splitlines():
         if entry := ENTRY.search(line):
@@ -80,7 +79,7 @@ def faults_of(image: str, found: list[Usage]) -> list[str]:
 
 
 def check_the_checker() -> None:
-    """A log with every fault, so that a pattern that no longer matches is seen."""
+    """Uses a log with every fault, to detect a pattern that no longer matches."""
     log = (
         "ptxas info    : Compiling entry function 'rondo_copy' for 'sm_90'\n"
         "    32 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the pages name must exist: links and their headings, files, tests, settings, flags of `rondo`, and figures that
-stand in a result file beside the page.
+"""Names in the pages must exist: links and their headings, files, tests, settings, and flags of `rondo`. Figures must
+equal those of the result files.
 
-usage: docs_test.py RONDO    the command line, whose --help says which flags there are; without it flags are not checked
+usage: docs_test.py RONDO    RONDO is the command line. Its --help lists the flags. Without it flags are not checked
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pages() -> list[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """The headings of a page as links name them."""
+    """The headings of a page in the form that links use."""
     found = set()
     for heading in re.findall(r"^#+ (.*)$", read(page), re.M):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
@@ -54,7 +54,7 @@ def wrong_links(page: str, text: str) -> list[str]:
 
 
 def wrong_paths(page: str, text: str) -> list[str]:
-    """`src/api/x.cc` in backquotes, from the top or from the page's own folder; * stands for anything."""
+    """`src/api/x.cc` in backquotes, relative to the top or to the page's folder. * matches anything."""
     wrong = []
     for quoted in re.findall(r"`([^`\n]+)`", text):
         for path in re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w./*-]+", quoted):
@@ -79,7 +79,7 @@ def wrong_tests(page: str, text: str, tests: set[str]) -> list[str]:
 
 
 def sources() -> str:
-    """Everything but the pages and results."""
+    """The text of all files except pages and results."""
     folders = ("CMake*", ".ci/*", *(f"{folder}/**/*" for folder in FOLDERS.split("|")))
     paths = [p for folder in folders for p in glob.glob(folder, root_dir=TOP, recursive=True)]
     kinds = re.compile(r"\.(h|cc|c|cu|cuh|py|sh|cmake|txt|in)$|CMakePresets|/run$")
@@ -104,7 +104,7 @@ def help_of(*command: str) -> str:
 
 
 def wrong_flags(page: str, text: str) -> list[str]:
-    """`rondo COMMAND ... --flag`, in a line of its own or in backquotes."""
+    """`rondo COMMAND ... --flag`, on a separate line or in backquotes."""
     wrong = []
     lines = re.findall(r"^ {4}.*$", text, re.M) + re.findall(r"`([^`\n]+)`", text)
     for line in lines:
@@ -190,7 +190,7 @@ class Pages(unittest.TestCase):
 
 
 class TheChecks(unittest.TestCase):
-    """They find what is wrong."""
+    """The checks find errors."""
 
     def test_links(self) -> None:
         text = "[a](no.md) [b](planner.md#no-such) [c](planner.md#calibration) [d](https://x.y/z)"

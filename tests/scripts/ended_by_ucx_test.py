@@ -1,4 +1,4 @@
-"""ended_by_ucx.py on files as ctest writes them."""
+"""ended_by_ucx.py on files in ctest's format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OURS = "x_test.cc:12: Failure\nrank 1 was ended by signal 6"
 
 class EndedByUcx(unittest.TestCase):
     def judge(self, *cases: tuple[str, str, str]) -> tuple[int, str, str]:
-        """Exit status, stdout and stderr for tests of a name, a status and an output."""
+        """Exit status, stdout and stderr for tests with these names, statuses and outputs."""
         rows = "".join(f'<testcase name="{name}" status="{status}"><system-out>{escape(output)}</system-out></testcase>'
                        for name, status, output in cases)
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""scripts/gpu_check_report.py on logs as scripts/gpu_check.sh keeps them, and how the latter runs a part."""
+"""scripts/gpu_check_report.py on logs of scripts/gpu_check.sh, and how the latter runs a part."""
 
 from __future__ import annotations
 

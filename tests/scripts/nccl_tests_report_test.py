@@ -1,4 +1,4 @@
-"""nccl_tests_report.py and check_bindings.py on small outputs, by hand in the formats of nccl-tests and ld.so."""
+"""nccl_tests_report.py and check_bindings.py on small handwritten outputs in the formats of nccl-tests and ld.so."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Intervals of what benchmarks measure in rounds: known ones, and how often they hold the truth."""
+"""Confidence intervals of benchmarks with rounds: known intervals, and how often they contain the true value."""
 
 import math
 import random

@@ -4,7 +4,7 @@
 //   engine <--private FIFO-- relay <--real FIFO-- peers        a connection that it reads
 //
 // The engine gets FIFOs of private memory. The relay, one thread of this transport, carries header lines, data and read
-// counters between them and the real ones, step by step. Therefore it knows the exact step of every connection and
+// counters between them and the real ones, step by step. Therefore it tracks the exact step of every connection and
 // counts this rank's messages in both directions. A message here is one step of a connection: a header line with its
 // data, if any. For peers a relay looks like a slightly slow rank.
 //

@@ -1,5 +1,5 @@
-// The fit of the planner's constants: it finds those that made the timings, in spite of outliers, and leaves alone what
-// nothing was measured of. And the lines of `rondo perf --explain`.
+// The fit of the planner's constants finds the constants behind the timings, in spite of outliers. It does not change
+// constants without measurements. Also tests the lines of `rondo perf --explain`.
 // labels: unit
 #include "perf_fit.h"
 

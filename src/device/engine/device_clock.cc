@@ -10,7 +10,7 @@
 namespace rondo {
 
 DeviceClock::~DeviceClock() {
-  // A kernel that has not started yet would read freed memory. It has been told to end at once.
+  // A kernel that has not started yet would read freed memory. It already has the signal to end.
   if (launched_) (void)cuda::driver()->stream_synchronize(stream_.get());
 }
 

@@ -40,7 +40,7 @@ class DeviceEngine::Ports final : public PortIndex {
  private:
   Expected<uint16_t> place(std::vector<End>& ends, std::vector<uint32_t>& used, uint32_t most, DeviceKey key,
                            const std::vector<uint32_t>& readers) {
-    key.key.inline_only = false;  // the form says it
+    key.key.inline_only = false;  // the form contains it
     uint32_t i = 0;
     while (i < ends.size() && !(ends[i].key.key == key.key && ends[i].key.form == key.form)) ++i;
     if (i == ends.size()) {

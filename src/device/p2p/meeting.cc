@@ -322,7 +322,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
 }
 
 // Peers' buffers on the same device in the same process can always be touched. On other devices this depends on the
-// allocation, which only the owner knows. Other processes must open them.
+// owner's allocation. Other processes must open them.
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
   if (through_host_somewhere() || devices_[0].wishes.direct == 0) return Reach::kNothing;

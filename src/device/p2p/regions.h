@@ -7,8 +7,8 @@
 //     rank 0   all ranks offer their memory  ->  open it  ->  all ranks confirm  ->  region 3 is ready
 //     rank 1   ...
 //
-// Only the owner can check whether a buffer still belongs to its region. It asks the driver at every call: memory that
-// was freed and allocated again has another buffer id. A buffer outside of its region counts as unreachable. If every
+// Only the owner can check whether a buffer still belongs to its region. It queries the driver at every call: memory
+// that was freed and allocated again has another buffer id. A buffer outside of its region is unreachable. If every
 // rank can access the others' memory directly (Reach::kAnything, kLegacy), or no rank can (kNothing), nothing is
 // exchanged. Then regions are only noted, and their numbers have no meaning.
 //

@@ -177,7 +177,7 @@ TEST(DeviceDirectTest, CanBeTurnedOff) {
   EXPECT_EQ(watched.chose, 0);
 }
 
-// Threads exchange nothing: one of them may register alone.
+// Threads exchange nothing: a single one may register.
 TEST(DeviceDirectTest, ThreadsRegisterForThemselves) {
   on_devices(2, [](Communicator& comm, FakeCuda& fake) -> Status {
     if (comm.rank() == 1) return {};

@@ -1,4 +1,4 @@
-/* A C program against the installed library: three ranks as threads, every collective once, values checked. */
+/* A C program that uses the installed library: three ranks as threads run and check every collective once. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static int wrong(const int32_t* values, int first, int count, int32_t expected, 
   return 0;
 }
 
-/* Rank r brings r + 1 everywhere. */
+/* All elements of rank r are r + 1. */
 static void* run_rank(void* argument) {
   rondo_comm* comm = argument;
   static const char kOk[] = "ok";
@@ -67,7 +67,7 @@ int main(void) {
     pthread_join(threads[r], &result);
     good += result != NULL;
   }
-  /* A caller's mistake is a status and a sentence, not a crash. */
+  /* A wrong argument gives a status and a message, not a crash. */
   if (rondo_all_reduce(comms[0], NULL, NULL, 1, RONDO_INT32, RONDO_SUM, NULL, NULL) != RONDO_INVALID_ARGUMENT) return 1;
   if (strlen(rondo_last_error(comms[0])) == 0) return 1;
   for (int r = 0; r < kRanks; ++r)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares rondo's libnccl.so.2 with NVIDIA's NCCL of one version, which scripts/fetch_nccl.sh has fetched.
+"""Compares rondo's libnccl.so.2 with one version of NVIDIA's NCCL, fetched by scripts/fetch_nccl.sh.
 
-  symbols   our library exports every nccl* and pnccl* name of NVIDIA's, as weak or strong as there, and nothing else
-  facts     numbers, layouts and prototypes of src/nccl/abi.h are those of NVIDIA's header (facts.cc, compiled twice)
-  program   program.cc, compiled with NVIDIA's header and linked with our library, runs: as threads, as processes
+  symbols   our library exports all nccl* and pnccl* names of NVIDIA's, equally weak or strong, and no other names
+  facts     src/nccl/abi.h has the numbers, layouts and prototypes of NVIDIA's header (facts.cc, compiled twice)
+  program   program.cc, compiled with NVIDIA's header and linked with our library, runs with threads and processes
 
-Exit status: 0 fine, 1 differences, 77 something that this needs is not here (it says what). With REQUIRE_NVIDIA_NCCL
-set, as on CI, the last is an error too.
+Exit status: 0 no differences, 1 differences, 77 a requirement is missing (the reason is printed). If
+REQUIRE_NVIDIA_NCCL is set, as on CI, a missing requirement is an error, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(command: list[str]) -> str:
 
 
 def exports(library: Path) -> dict[str, str]:
-    """Name -> W or T, of everything that the library defines for others."""
+    """Maps each exported name to W or T."""
     found = {}
     for line in run(["nm", "-D", "--defined-only", str(library)]).splitlines():
         kind, name = line.split()[1:3]
@@ -80,7 +80,7 @@ def function_lines(library: Path) -> str:
 def facts(compiler: list[str], program: Path, definitions: dict[str, str], includes: list[Path]) -> dict[str, str]:
     command = compiler + [f"-D{name}={value}" for name, value in definitions.items()]
     command += [argument for folder in includes for argument in ("-I", str(folder))]
-    # Nothing is called, so only the program itself is linked.
+    # The program calls no function of the library, so it is linked without it.
     run(command + ["-O2", "-Wno-invalid-offsetof", "-o", str(program), str(HERE / "facts.cc")])
     return dict(line.split(" = ", 1) for line in run([str(program)]).splitlines())
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes gpu_box.xml: a host with eight GPUs in hwloc's XML, made up for the tests.
+"""Writes gpu_box.xml: a fictional host with eight GPUs in hwloc's XML.
 
-Its shape is that of common eight-GPU servers: 2 packages of 4 NUMA nodes; at every second node a host bridge with a
-PCIe switch, behind which two GPUs and two InfiniBand NICs stand. A node has 4 cores of 2 CPUs, fewer than such servers
-have, so that the file stays readable. A management chip's graphics and an Ethernet port must not be taken for a GPU and
-a rail. GPUs have the PCI addresses of tests/topology/machines/a100_nvswitch_8.txt, which adds the NVSwitch.
+It resembles common eight-GPU servers: 2 packages of 4 NUMA nodes. Every second node has a host bridge and a PCIe switch
+with two GPUs and two InfiniBand NICs. A node has 4 cores of 2 CPUs, fewer than on such servers, to keep the file
+readable. The graphics of a management chip and an Ethernet port must not count as a GPU and a rail. The GPUs have the
+PCI addresses of tests/topology/machines/a100_nvswitch_8.txt, which adds the NVSwitch.
 
     make_gpu_box.py > gpu_box.xml
 """
 
-PACKAGES, NODES, CORES = 2, 4, 4  # of each of the level above
+PACKAGES, NODES, CORES = 2, 4, 4  # per object of the level above
 NUM_CORES = PACKAGES * NODES * CORES
 # NUMA node: first bus of its host bridge, GPUs with their buses, buses of the NICs. As on servers, buses are not
 # numbered in node order.
