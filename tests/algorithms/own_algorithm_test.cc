@@ -21,7 +21,7 @@ std::string refusal(const Algorithm& a) {
   const size_t before = all_algorithms().size();
   const Status status = register_algorithm(a);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << a.name;
-  EXPECT_EQ(all_algorithms().size(), before) << "what is refused leaves no row";
+  EXPECT_EQ(all_algorithms().size(), before) << "a refused algorithm must add no row";
   return std::string(status.message());
 }
 

@@ -254,7 +254,7 @@ TEST_P(MixedTypes, WhatCannotBeKeptIsRefusedByName) {
     o.promises = RONDO_PROMISE_RANK_ORDER;
     o.algorithm = "ring";
     EXPECT_TRUE(is_ok(comm.all_reduce(in.data(), out.data(), 16, Dtype::kInt32, Op::kSum, &o)))
-        << "integers wrap alike in every order";
+        << "integers wrap the same way in every order";
     EXPECT_TRUE(is_ok(comm.all_reduce(in.data(), out.data(), 16, Dtype::kFloat32, Op::kMax, &o)));
   });
 }

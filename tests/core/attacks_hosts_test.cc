@@ -158,7 +158,7 @@ TEST_P(Attacks, IdleConnectionsKeepNoRankAway) {
 
 // An attacker between the hosts flips one bit of one data message.
 TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
-  if (std::string(GetParam()) == "off") GTEST_SKIP() << "what is not encrypted is not authenticated";
+  if (std::string(GetParam()) == "off") GTEST_SKIP() << "messages without encryption are not authenticated";
   ASSERT_TRUE(test_hosts().delay(0, 0, -1, kLongFrameBytes));
   spawn(World::kHosts, kRanks, [](Communicator& comm) {
     float last = 0;
@@ -180,7 +180,7 @@ TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
 
 // RONDO_SOCKET_IFNAME also selects the interfaces for data.
 TEST_P(Attacks, RanksListenOnChosenInterfacesAlone) {
-  if (over_ucx()) GTEST_SKIP() << "UCX_NET_DEVICES is what UCX obeys";
+  if (over_ucx()) GTEST_SKIP() << "UCX uses only UCX_NET_DEVICES";
   const std::string eth0 = "01004D0A", lo = "0100007F", lo6 = "00000000000000000000000001000000";  // 10.77.0.1
   for (const auto& [world, interfaces] : {std::pair(World::kHosts, "eth0"), std::pair(World::kTcp, "=lo")}) {
     setenv("RONDO_SOCKET_IFNAME", interfaces, 1);

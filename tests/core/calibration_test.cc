@@ -111,7 +111,7 @@ TEST(Calibration, CorrectionsComeBack) {
   EXPECT_EQ(back->corrections, c.corrections);
   const Expected<Calibration> more = parse_calibration(text + "spread_2.reduce.of_a_plugin.short = 1\n");
   ASSERT_TRUE(more.ok()) << more.status().to_string();
-  EXPECT_EQ(more->corrections, c.corrections) << "what is not known here is passed over";
+  EXPECT_EQ(more->corrections, c.corrections) << "unknown entries must be ignored";
 }
 
 TEST(Calibration, SpacesCommentsAndForeignLineEndsDoNotMatter) {

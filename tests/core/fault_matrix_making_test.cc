@@ -285,7 +285,7 @@ void judge(const MakingCase& c, const MakingRun& run) {
                   // members can tell the difference.
                   ((leaves_late || newcomer || gives_up) && text.find("rank ") != std::string::npos) ||
                   (c.stage == Stage::kShrink && text.find(in_child) != std::string::npos))
-          << "who: " << text;
+          << "the rank: " << text;
       EXPECT_NE(text.find(call), std::string::npos)
           << "the operation: " << text;
       const double from_s = told == StatusCode::kTimeout || leaves_late ? record.began_s + run.deadline_s : run.moment.at_s.load();

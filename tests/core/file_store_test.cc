@@ -169,7 +169,7 @@ TEST_F(FileStoreTest, ALiveJobOfTheSameNameIsNotMixedUp) {
 TEST_F(FileStoreTest, AMissingRankIsNamed) {
   for (const Status& s : join_all({environment(0, 3), environment(1, 3)}, 0.7))
     expect_error(s, StatusCode::kTimeout, {"rank 2"});
-  EXPECT_EQ(num_files(), 0u) << "who tries again must not find it";
+  EXPECT_EQ(num_files(), 0u) << "a retry must not find it";
 }
 
 TEST_F(FileStoreTest, AMissingRankZeroIsNamedWithTheFile) {

@@ -67,13 +67,13 @@ TEST_P(GridMesh, ADeathIsKnownToThoseWithoutALink) {
       const Rank r = b.rank();
       if (r == victim) ::raise(SIGKILL);
       const int turn = r < victim ? r : r - 1;
-      if (!meeting->told.wait_at_least(turn, 60)) return "not all before it were told";
+      if (!meeting->told.wait_at_least(turn, 60)) return "not all ranks before it received the loss";
       std::string why;
       if (!eventually(kSanitized ? 10 : 1, [&] { return b.find_lost().has_value(); })) why = "heard nothing";
       else if (const auto loss = b.find_lost(); loss->rank != victim) why = "blames " + loss->how;
-      else if (loss->how.find(b.describe(victim)) == std::string::npos) why = "says only " + loss->how;
+      else if (loss->how.find(b.describe(victim)) == std::string::npos) why = "reports only " + loss->how;
       meeting->told.add();
-      if (!meeting->told.wait_at_least(kRanks - 1, 60)) return "not all were told";
+      if (!meeting->told.wait_at_least(kRanks - 1, 60)) return "not all ranks received the loss";
       return why.empty() ? "ok" : why;
     });
   }
@@ -94,19 +94,19 @@ TEST_P(GridMesh, ALeavingIsKnownToThoseWithoutALink) {
       return "ok";
     }
     if (r == x) {  // all have received the first one's departure before
-      if (!meeting->told.wait_at_least(kRanks - 2, 60)) return "the others were not told of the first";
+      if (!meeting->told.wait_at_least(kRanks - 2, 60)) return "the others did not receive the first loss";
       return "ok";
     }
     auto told_of = [&](Rank who) {
       return eventually(kSanitized ? 20 : 5, [&] { return b.parting_note(who) == "as " + std::to_string(who); });
     };
     std::string why;
-    if (!told_of(first)) why = "not told of the first";
+    if (!told_of(first)) why = "did not receive the first loss";
     meeting->told.add();
-    if (!told_of(x)) why = "not told of the second";
+    if (!told_of(x)) why = "did not receive the second loss";
     if (b.find_lost()) why = "takes it for a loss: " + b.find_lost()->how;
     meeting->told.add();
-    if (!meeting->told.wait_at_least(2 * (kRanks - 2), 60)) return "not all were told";
+    if (!meeting->told.wait_at_least(2 * (kRanks - 2), 60)) return "not all ranks received the loss";
     return why.empty() ? "ok" : why;
   });
 }
@@ -171,7 +171,7 @@ TEST(Thousands, OfRanksMeetGatherAndHearOfADeath) {
       return loss && loss->rank == kVictim;
     });
     meeting->told.add();
-    if (!meeting->told.wait_at_least(kMany - 1, 120)) return "not all were told";
+    if (!meeting->told.wait_at_least(kMany - 1, 120)) return "not all ranks received the loss";
     (*b)->say_goodbye();
     return heard ? "ok" : "heard nothing";
   });

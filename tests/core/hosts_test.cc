@@ -192,8 +192,8 @@ std::string recorded_broadcast(const std::string& text) {
 }
 
 TEST_F(Hosts, WhatIsEncryptedCannotBeReadOnTheWire) {
-  const std::string text = "a sentence that stands in a user's buffer";
-  EXPECT_NE(recorded_broadcast(text).find(text), std::string::npos) << "the recording shows what is not encrypted";
+  const std::string text = "a sentence in the buffer of a user";
+  EXPECT_NE(recorded_broadcast(text).find(text), std::string::npos) << "the recording must show unencrypted data";
   setenv("RONDO_ENCRYPT", "on", 1);
   const std::string frames = recorded_broadcast(text);
   unsetenv("RONDO_ENCRYPT");
@@ -317,7 +317,7 @@ TEST_F(Hosts, ALongChunkIsNotCutForAFewBytes) {
     EXPECT_NE(gathers.find("messages of 2097152 B"), std::string::npos) << gathers;
     const std::string sums = comm.explain_plan(Collective::kAllReduce, 1 << 20, Dtype::kFloat32, Op::kSum);
     EXPECT_NE(sums.find("messages of 2097152 B"), std::string::npos) << sums;
-    EXPECT_EQ(sums.find("one_shot"), std::string::npos) << "which adds twice as much: " << sums;
+    EXPECT_EQ(sums.find("one_shot"), std::string::npos) << "one_shot adds twice as much: " << sums;
     std::vector<float> mine(1 << 19, static_cast<float>(comm.rank())), all(1 << 20);
     ASSERT_TRUE(is_ok(comm.all_gather(mine.data(), all.data(), mine.size(), Dtype::kFloat32)));
     EXPECT_EQ(all[mine.size() - 1], 0);

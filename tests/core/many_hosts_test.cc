@@ -44,7 +44,7 @@ TEST(ManyOnHosts, SumSplitDifferLoseARankAndShrink) {
         if (comm.rank() == 0) std::printf("and one of its half %.2f s later\n", watch.seconds());
         SimpleAllReduce other(*half, half->rank() == 7 ? 9 : 8);
         EXPECT_TRUE(fails_with(other.start(*half, nullptr), StatusCode::kMismatch, {"rank 7 ", "of 8 ", "of 9 "}));
-        if (comm.rank() == 0) std::printf("who differs there is named after %.2f s\n", watch.seconds());
+        if (comm.rank() == 0) std::printf("the differing rank there is named after %.2f s\n", watch.seconds());
         run->ready.add();
         Status status;
         for (const Stopwatch since; status.ok() && since.seconds() < 60;) {

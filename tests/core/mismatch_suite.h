@@ -148,7 +148,7 @@ class MismatchRun {
           if (status.code() == StatusCode::kMismatch) detected_->add();
         },
         options);
-    EXPECT_GE(detected_->value(), 1u) << what << ": nobody has noticed";
+    EXPECT_GE(detected_->value(), 1u) << what << ": no rank has detected it";
   }
 
  private:
@@ -223,7 +223,7 @@ TEST_P(Mismatch, ADoubledCallDoesNotPassABarrier) {
 
 // If all calls are equal, the difference shows only at the end.
 TEST_P(Mismatch, ASkippedLastCallIsNamedByFinalize) {
-  if (GetParam() == World::kTcp) GTEST_SKIP() << "the status pages of other hosts are there only when asked for";
+  if (GetParam() == World::kTcp) GTEST_SKIP() << "the status pages of other hosts exist only on request";
   const ListedCall c{.collective = Collective::kBroadcast, .count_elems = 10};
   check("skipped at the end", 3, 1, {c, c, c}, {c, c});
 }

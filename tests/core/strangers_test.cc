@@ -49,7 +49,7 @@ class Strangers : public ::testing::Test {
       meeting_->made.add();
     }
     if (!meeting_->made.wait_at_least(1, 30)) return "no id";
-    if (rank == kRanks - 1 && !meeting_->strangers_are_there.wait_at_least(1, 30)) return "no strangers";
+    if (rank == kRanks - 1 && !meeting_->strangers_are_there.wait_at_least(1, 30)) return "no unknown connections";
     auto b = Bootstrap::join(kRanks, meeting_->id, rank, {.deadline_s = 30});
     if (!b.ok()) return b.status().to_string();
     std::vector<std::string> all;

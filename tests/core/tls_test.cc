@@ -53,7 +53,7 @@ TEST(Tls, CarriesBothWays) {
 TEST(Tls, NothingIsReadableOnTheWay) {
   Pair p;
   ASSERT_TRUE(p.talk().ok());
-  const std::string text = "what nobody else may read";
+  const std::string text = "a text that others must not read";
   ASSERT_TRUE(p.client->seal(text).ok());
   EXPECT_EQ(p.client->to_send().find(text.substr(0, 8)), std::string::npos);
 }

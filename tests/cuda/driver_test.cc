@@ -57,7 +57,7 @@ TEST(CudaDriver, MissingFunctionsAreNamed) {
   EXPECT_EQ(text.find("cuInit"), std::string::npos) << text;
   EXPECT_EQ(found_with({{"LD_LIBRARY_PATH", kPart}, {"RONDO_TEST_CUDA_VERSION", "11040"}}),
             "the NVIDIA driver supports CUDA 11.4, but 12.0 is needed")
-      << "an old driver lacks functions; its age is what matters";
+      << "an old driver lacks functions: its age must be the reason";
 }
 
 TEST(CudaDriver, ThreadsFindTheSame) {

@@ -198,7 +198,7 @@ TEST(CostCorrections, AreThoseOfTheNearestWorldThatWasMeasured) {
   for (const size_t w : {3u, 4u}) EXPECT_EQ(c.nearest_measured(w), 3u);
   c = {};
   c.note_known(4, 0, CostForm::kMapped);
-  EXPECT_EQ(c.nearest_measured(0), CostCorrections::kWorlds) << "sharing cores says nothing about not sharing them";
+  EXPECT_EQ(c.nearest_measured(0), CostCorrections::kWorlds) << "measurements on shared cores do not apply to others";
   EXPECT_EQ(c.nearest_measured(3), 4u);
 }
 
@@ -245,8 +245,7 @@ TEST(ScheduleProfile, OfManyRanksOnHosts) {
 
 TEST(ScheduleProfile, TheTopOfATreeSendsLessThanOthers) {
   EXPECT_DOUBLE_EQ(profile_on("8x8", Collective::kAllReduce, "tree").host_share, 2);
-  EXPECT_DOUBLE_EQ(profile_on("24x4", Collective::kAllReduce, "tree").host_share, 2)
-      << "of which three hosts are looked at";
+  EXPECT_DOUBLE_EQ(profile_on("24x4", Collective::kAllReduce, "tree").host_share, 2) << "only three hosts are computed";
 }
 
 TEST(CostModel, CountsCrossingsMessagesAndBytesBetweenHosts) {

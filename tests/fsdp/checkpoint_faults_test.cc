@@ -183,7 +183,7 @@ TEST_P(CheckpointFaults, TheOldOneOrTheNewOneIsWhole) {
     if (::testing::Test::HasFailure()) return;
     if (!reached) {
       EXPECT_EQ(now, turn);
-      EXPECT_FALSE(stale(folder)) << "what earlier saves have left";
+      EXPECT_FALSE(stale(folder)) << "files of earlier saves remain";
       break;
     }
     // A living rank cleans up after an error. The cleanup operation itself may be the one that fails.

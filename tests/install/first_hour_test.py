@@ -75,7 +75,7 @@ def read_page(text: str) -> Page:
             elif line == "```text":
                 page.blocks[-1].printed += body
             else:
-                fail(f"line {at + 1}: a block '{line}' is neither a file nor what commands print")
+                fail(f"line {at + 1}: a block '{line}' is neither a file nor the output of commands")
             at = end
         elif line.startswith("    "):
             end = at
@@ -107,7 +107,7 @@ cmake() {
   esac
 }
 play_torchrun() {
-  [ "$1 $2" = "--no-python --nproc-per-node" ] || { echo "torchrun does not know: $*"; return 1; }
+  [ "$1 $2" = "--no-python --nproc-per-node" ] || { echo "unsupported arguments of torchrun: $*"; return 1; }
   local nranks=$3 rank pids=()
   shift 3
   for ((rank = 0; rank < nranks; ++rank)); do
@@ -179,7 +179,7 @@ def compare(block: Block, printed: str) -> None:
     for expected in block.printed:
         pattern = re.compile(".*".join(re.escape(part) for part in expected.split("...")))
         if not any(pattern.fullmatch(line) for line in lines):
-            fail(f"line {block.line} of the page: '{expected}' is not what is printed by\n{block.commands}\n\n"
+            fail(f"line {block.line} of the page: '{expected}' is not in the output of\n{block.commands}\n\n"
                  f"{printed}")
 
 
@@ -204,7 +204,7 @@ def check_no_cuda(folder: Path, prefix: Path) -> None:
     for package in prefix.glob("lib/cmake/rondo/*.cmake"):
         code = re.sub(r"#.*", "", package.read_text())
         if re.search(r"CUDA|nvcc", code):
-            fail(f"{package} asks for CUDA")
+            fail(f"{package} searches for CUDA")
 
 
 def check_links(source: Path, prefix: Path) -> None:
@@ -215,7 +215,7 @@ def check_links(source: Path, prefix: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", prose):
         if not (page.parent / target).exists():
-            fail(f"{page} names {target}, which is not installed")
+            fail(f"{page} links to {target}, but that is not installed")
 
 
 def check_trace(file: Path) -> None:
@@ -264,7 +264,7 @@ def main() -> None:
         print(f"first_hour: there is no nccl.h: '{NCCL}' is not run")
         blocks = [b for b in blocks if b.section != NCCL]
     if not any(b.section == TORCH for b in page.blocks) or {b.section for b in blocks} < set(WITH_TORCH[:2]):
-        fail("the page has lost a section that this test knows by name")
+        fail("the page lacks a section that this test uses by name")
 
     printed = run(blocks, env, folder)
     for block, text in zip(blocks, printed):

@@ -50,7 +50,7 @@ if(EXISTS ${WORK_DIR}/build/consumer_mpi AND NOT SANITIZE)  # one rank, which ev
   run("a communicator of MPI's" ${WORK_DIR}/build/consumer_mpi)
 endif()
 
-run("an algorithm of one's own" ${WORK_DIR}/build/consumer_own_algorithm)
+run("a user's algorithm" ${WORK_DIR}/build/consumer_own_algorithm)
 if(CLI)  # uses rondo's functions from the program, although the plugin was linked to the installed library
   run("the plugin" ${CLI} check --plugin ${WORK_DIR}/build/libconsumer_plugin.so all_reduce --algo star --max-ranks 9)
 endif()

@@ -55,7 +55,7 @@ void compare_all_reduce(Communicator& rondos, MPI_Comm mpis, MPI_Datatype type, 
   for (int i = 0; i < kCount; ++i) in[static_cast<size_t>(i)] = static_cast<T>(1 + (i + rondos.rank()) % 3);
   const auto dtype = rondo::mpi::dtype_of(type);
   const auto rondos_op = rondo::mpi::op_of(op);
-  expect(dtype.ok() && rondos_op.ok(), "dtype_of or op_of refuses what it should know");
+  expect(dtype.ok() && rondos_op.ok(), "dtype_of or op_of rejects a supported value");
   if (!dtype.ok() || !rondos_op.ok()) return;
   const Status status = rondos.all_reduce(in.data(), out.data(), kCount, *dtype, *rondos_op);
   expect(status.ok(), status.to_string());

@@ -163,7 +163,7 @@ TEST(NcclProcesses, VariablesSteerRondoAndTheRestIsReported) {
     for (const char* name : {"NCCL_IB_TIMEOUT", "NCCL_MAX_CTAS", "NCCL_PROTO"}) {
       const size_t first = log.find(std::string(name) + " is ignored: ");
       EXPECT_NE(first, std::string::npos) << log;
-      EXPECT_EQ(log.find(std::string(name) + " is ignored", first + 1), std::string::npos) << "said twice";
+      EXPECT_EQ(log.find(std::string(name) + " is ignored", first + 1), std::string::npos) << "logged twice";
     }
     EXPECT_EQ(log.find("NCCL_ALGO is ignored"), std::string::npos);
     const char* ignored = nullptr;

@@ -432,7 +432,7 @@ void judge(const FaultCase& c, const CaseRun& run) {
       outcome = status_text(static_cast<StatusCode>(record.code));
   }
   if (c.fault == Fault::kFingerprint) {
-    EXPECT_GE(num_mismatches, 1) << "who got the message says that it is of another operation";
+    EXPECT_GE(num_mismatches, 1) << "the receiver must report that the message belongs to another operation";
     outcome = status_text(StatusCode::kMismatch);
   }
   note_for_table(c.world, c.fault, outcome, tolerated(c.fault) ? FaultTimes() : times_of(c, run));

@@ -83,7 +83,8 @@ class Member {
       RONDO_TRY_ASSIGN(id, Communicator::make_unique_id());
       made.add();
     }
-    return made.wait_at_least(1, kLimitS) ? Expected<UniqueId>(id) : Status(StatusCode::kTimeout, "nobody made the id");
+    return made.wait_at_least(1, kLimitS) ? Expected<UniqueId>(id)
+                                          : Status(StatusCode::kTimeout, "no rank made the id");
   }
 
   Comm make_first() {
@@ -253,7 +254,7 @@ void judge(const KillCase& c, const Run& run, KillOutcome* outcome) {
     if (c.is_victim(r)) continue;
     const Survivor& s = run.ranks[r];
     auto fault = [&](const std::string& text) {
-      outcome->faults.push_back(fmt::format("rank {}: {}; it was told: {}", r, text, s.text));
+      outcome->faults.push_back(fmt::format("rank {}: {}; its status: {}", r, text, s.text));
     };
     if (s.wrong[0] != 0) fault(s.wrong);
     if (s.told_s == 0) continue;  // its process was reported
@@ -273,7 +274,7 @@ void judge(const KillCase& c, const Run& run, KillOutcome* outcome) {
               named || (c.is_victim(v) && (end == text.size() || !std::isdigit(static_cast<unsigned char>(text[end]))));
         }
     }
-    if (!named) fault("it does not name who was killed");
+    if (!named) fault("it does not name the killed rank");
     last_told_s = std::max(last_told_s, s.told_s);
     summed_s = std::max(summed_s, s.gone_on_s);
     const double since_s = std::max(killed_s, s.began_s + (missed ? kInitDeadlineS : 0));

@@ -171,7 +171,7 @@ double mixed_result(const DataSpec& spec, const std::vector<double>& inputs) {
     else if (spec.op == Op::kMin) result = std::min(result, own);
     else if (spec.op == Op::kMax) result = std::max(result, own);
     else result = spec.op == Op::kProd ? result * own : result + own;
-    EXPECT_EQ(nearest(t.wire, result), result) << "a partial result does not fit what travels";
+    EXPECT_EQ(nearest(t.wire, result), result) << "a partial result does not fit the wire type";
   }
   if (spec.op == Op::kAvg) result = static_cast<float>(result) / static_cast<float>(inputs.size());
   const bool one_owner = spec.traits.name == "reduce" || spec.traits.name == "reduce_scatter";

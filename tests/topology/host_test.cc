@@ -150,7 +150,7 @@ TEST_F(HostReader, GpusAreFoundByPciAddressHoweverItIsWritten) {
   ASSERT_EQ(host->gpus.size(), 9u);
   EXPECT_EQ(host->gpus[0].numa, 5);
   EXPECT_EQ(host->gpus[1].numa, 3);
-  EXPECT_EQ(host->gpus[2].numa, 2) << "not in the PCI tree: what the description says";
+  EXPECT_EQ(host->gpus[2].numa, 2) << "not in the PCI tree: the value of the description";
   EXPECT_LT(host->gpus[2].pci, 0);
   EXPECT_EQ(usable_gpus(*host), (std::vector<int>{0, 1, 2}));
 }
@@ -205,7 +205,7 @@ TEST_F(HostReader, WrongXmlIsRefused) {
 
 TEST_F(HostReader, ThisMachine) {
   if (std::getenv("HWLOC_XMLFILE") != nullptr || std::getenv("HWLOC_SYNTHETIC") != nullptr)
-    GTEST_SKIP() << "hwloc is told to read another";
+    GTEST_SKIP() << "a variable makes hwloc read another topology";
   const auto host = read_host({});
   ASSERT_TRUE(host.ok()) << host.status().to_string();
   EXPECT_TRUE(host->this_machine);

@@ -185,7 +185,7 @@ TEST(Order, TwoSocketsAreCrossedThereAndBack) {
   EXPECT_EQ(ring[index_of(Crossing::kCache)], 6);
   const TreeOrder tree = tree_order(hops);
   EXPECT_EQ(tree_crossings(hops, tree)[index_of(Crossing::kSocketLink)], 1);
-  EXPECT_EQ(tree.children[0], (std::vector<int>{4, 1, 2})) << "what crosses the slow link starts first";
+  EXPECT_EQ(tree.children[0], (std::vector<int>{4, 1, 2})) << "the message over the slow link must start first";
 }
 
 // Four sockets in a square. According to firmware the diagonals 0-1 and 2-3 are farther: the ring goes around the

@@ -109,7 +109,7 @@ TEST(Pool, WhatIsTakenAgainIsZero) {
         auto r = p->take(backing, bytes, use);
         ASSERT_TRUE(is_ok(r.status()));
         if (i == 0) first = r->offset;
-        EXPECT_EQ(r->offset, first) << "the same place, or the test says nothing";
+        EXPECT_EQ(r->offset, first) << "the test needs the same place";
         ASSERT_TRUE(all_zero(at(*p, *r), bytes)) << "round " << i;
         std::memset(at(*p, *r), 0xA5, bytes);
         p->give_back({&*r, 1});

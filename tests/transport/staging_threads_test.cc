@@ -92,7 +92,7 @@ TEST(StagingOfThreads, ACommunicatorThatDoesNotFitIsRefused) {
   unsetenv("RONDO_POOL_BYTES");
   const uint64_t used_bytes = pool_usage().used_bytes;
   EXPECT_TRUE(fails_with(Communicator::init_all(200).status(), StatusCode::kExhausted, {"RONDO_POOL_BYTES"}));
-  EXPECT_EQ(pool_usage().used_bytes, used_bytes) << "what was taken for the first ranks came back";
+  EXPECT_EQ(pool_usage().used_bytes, used_bytes) << "the memory of the first ranks was returned";
 }
 
 // Old flags in reused memory would look like messages.

@@ -222,7 +222,7 @@ TEST(DeviceDirectProcessesTest, TwoCommunicatorsShareAnAllocation) {
       expect_way(*other, static_cast<float*>(allocated), false, false, "allocated");
     }
     RONDO_TRY(comm.deregister_memory(memory.as()));
-    expect_way(*other, memory.as<float>(), false, false, "the other one's mapping stays");
+    expect_way(*other, memory.as<float>(), false, false, "the mapping of the other buffer stays");
     EXPECT_NE(fake.leaks().find("mapping of 16384"), std::string::npos);
     RONDO_TRY(other->deregister_memory(memory.as()));
     EXPECT_EQ(fake.leaks().find("mapping of 16384"), std::string::npos);

@@ -57,12 +57,12 @@ def check_symbols(ours: Path, theirs: Path) -> list[str]:
     wrong = [f"{name} is missing" for name in wanted.keys() - mine.keys()]
     both = sorted(wanted.keys() & mine.keys())
     wrong += [f"{name} is {mine[name]} here, {wanted[name]} there" for name in both if mine[name] != wanted[name]]
-    wrong += [f"{name} is exported, which is no name of NCCL's" for name in mine if not is_nccl(name)]
+    wrong += [f"{name} is exported, but it is not a name of NCCL" for name in mine if not is_nccl(name)]
     dynamic = run(["readelf", "-d", str(ours)])
     if "[libnccl.so.2]" not in next((line for line in dynamic.splitlines() if "SONAME" in line), ""):
         wrong.append("the SONAME is not libnccl.so.2")
     if re.search(r"Version definition section", run(["readelf", "-V", str(ours)])):
-        wrong.append("the library defines symbol versions, which NVIDIA's does not")
+        wrong.append("the library defines symbol versions, but NVIDIA's does not")
     print(f"symbols: {len(mine)} here, {len(wanted)} of NCCL's there, {len(wrong)} differences")
     return wrong
 
@@ -133,13 +133,13 @@ def check_program(options: argparse.Namespace, nccl: Path, work: Path) -> list[s
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("symbols", "facts", "program"))
-    parser.add_argument("--version", required=True, help="of NVIDIA's NCCL, 2.30.7 say")
-    parser.add_argument("--nccl", required=True, type=Path, help="folder of scripts/fetch_nccl.sh")
-    parser.add_argument("--library", required=True, type=Path, help="rondo's libnccl.so.2")
-    parser.add_argument("--source", required=True, type=Path, help="rondo's top folder")
-    parser.add_argument("--work", required=True, type=Path, help="folder for what is compiled")
-    parser.add_argument("--cxx", required=True, help="compiler")
-    parser.add_argument("--cuda-include", type=Path, help="folder of cuda_runtime.h, which NVIDIA's header includes")
+    parser.add_argument("--version", required=True, help="Version of NVIDIA's NCCL, for example 2.30.7.")
+    parser.add_argument("--nccl", required=True, type=Path, help="Folder with the downloads of scripts/fetch_nccl.sh.")
+    parser.add_argument("--library", required=True, type=Path, help="Path of rondo's libnccl.so.2.")
+    parser.add_argument("--source", required=True, type=Path, help="Top folder of rondo's sources.")
+    parser.add_argument("--work", required=True, type=Path, help="Folder for compiled programs.")
+    parser.add_argument("--cxx", required=True, help="C++ compiler.")
+    parser.add_argument("--cuda-include", type=Path, help="Folder of cuda_runtime.h, which NVIDIA's header includes.")
     options = parser.parse_args(arguments)
     options.library = options.library.resolve()
     options.cxx = [options.cxx, "-std=c++20"]
