@@ -110,9 +110,9 @@ void OperationQueue::diagnose(uint64_t waited_ns) {
   if (waited >= op->deadline_ns && !end_if_ranks_differ(true)) end(StatusCode::kTimeout, timed_out(*op, waited));
 }
 
-// A rank that has finished `op` has sent all its messages for it, so its loss does not matter. After a long wait without
-// progress it counts: transports report only the first death, and a second one may be the cause. cause: the failure
-// that the rank reported when it left, if any.
+// A rank that has finished `op` has sent all its messages for it, so its loss does not matter. After a long wait it
+// counts: transports report only the first death, and a second one may be the cause. cause: the failure that the rank
+// reported when it left, if any.
 std::optional<PeerLoss> OperationQueue::find_lost(const Operation& op, uint64_t waited_ns, Status* cause) const {
   const bool pair = is_point_to_point(op.program);
   const Rank peer = op.program->operation.root;
