@@ -164,7 +164,7 @@ inline Expected<Op> op_of(MPI_Op op) {
   if (op == MPI_MAX) return Op::kMax;
   if (op == MPI_MIN) return Op::kMin;
   return Status(StatusCode::kUnsupported, "rondo::mpi: there is no operator for " + internal::name_of_op(op) +
-                                              "; there are those for MPI_SUM, MPI_PROD, MPI_MAX and MPI_MIN");
+                                              "; rondo has MPI_SUM, MPI_PROD, MPI_MAX and MPI_MIN");
 }
 
 }  // namespace rondo::mpi

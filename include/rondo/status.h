@@ -28,7 +28,7 @@ namespace rondo {
     "call the same operation with equal count, dtype and op on all ranks, in the same order")        \
   X(kTimeout, 3, "deadline passed", "see why the named rank is late, or raise the deadline")         \
   X(kPeerLost, 4, "a peer was lost", "restart the job, or make a new communicator of the survivors") \
-  X(kAborted, 5, "aborted", "destroy the communicator; make a new one to go on")                     \
+  X(kAborted, 5, "aborted", "destroy the communicator and make a new one")                           \
   X(kSystem, 6, "system call failed", "")                                                            \
   X(kUnsupported, 7, "not supported", "")                                                            \
   X(kUnauthorized, 8, "peer does not hold the secret", "give all ranks the same unique id")          \

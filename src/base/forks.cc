@@ -16,10 +16,11 @@ namespace {
 }  // namespace
 
 Status forked_error(std::string_view who) {
-  return Status(StatusCode::kUnsupported,
-                fmt::format("{}: this process was forked from the one that made the communicator, which stays its "
-                            "parent's: make a communicator of its own here, or fork before making any",
-                            who));
+  return Status(
+      StatusCode::kUnsupported,
+      fmt::format("{}: this process was forked from the one that made the communicator, and only the parent can "
+                  "use it: make a new communicator here, or fork before making any",
+                  who));
 }
 
 }  // namespace rondo

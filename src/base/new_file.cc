@@ -36,7 +36,7 @@ Status write_whole_file(const std::string& path, std::span<const std::string_vie
   const std::string beside = fmt::format("{}.tmp.{}", path, getpid());
   const int fd = create_new_file(beside);
   int error = fd < 0 ? errno : 0;
-  if (fd < 0) return Status(code_of(error), fmt::format("{}: cannot be made: {}", beside, errno_reason(error)));
+  if (fd < 0) return Status(code_of(error), fmt::format("{}: cannot be created: {}", beside, errno_reason(error)));
   for (const std::string_view piece : pieces)
     if (error == 0 && !write_all(fd, piece)) error = errno;
   if (::close(fd) != 0 && error == 0) error = errno;

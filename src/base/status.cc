@@ -36,7 +36,7 @@ std::string Status::to_string() const {
 }
 
 void internal::no_value(const Status& status) {
-  std::fprintf(stderr, "rondo: the value of a call that has failed is used, without a look at ok(): %s\n",
+  std::fprintf(stderr, "rondo: the caller used the value of a failed call without checking ok(): %s\n",
                status.to_string().c_str());
   std::abort();
 }

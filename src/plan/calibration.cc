@@ -84,28 +84,28 @@ class Parser {
       if (set == "spread") return take_constant(line, name, value, have_[0][t], result_.costs.spread[t]);
       if (set == "crowded") return take_constant(line, name, value, have_[1][t], result_.costs.crowded[t]);
     }
-    return bad_line(line, fmt::format("there is no constant \"{}\"", name));
+    return bad_line(line, fmt::format("unknown constant \"{}\"", name));
   }
 
   static Status take_text(size_t line, std::string_view name, std::string_view value, std::string& to) {
-    if (!to.empty()) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (!to.empty()) return bad_line(line, fmt::format("{} appears twice", name));
     if (value.empty()) return bad_line(line, fmt::format("{} has no value", name));
     to = value;
     return {};
   }
   static Status take_bytes(size_t line, std::string_view name, std::string_view value, bool& have, uint64_t& to) {
     const std::optional<uint64_t> bytes = number<uint64_t>(value);
-    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
-    if (!bytes || *bytes == 0) return bad_line(line, fmt::format("{} is no number of bytes above 0", name));
+    if (have) return bad_line(line, fmt::format("{} appears twice", name));
+    if (!bytes || *bytes == 0) return bad_line(line, fmt::format("{} is not a number of bytes above 0", name));
     have = true;
     to = *bytes;
     return {};
   }
   static Status take_constant(size_t line, std::string_view name, std::string_view value, bool& have, double& to) {
     const std::optional<double> ns = number<double>(value);
-    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (have) return bad_line(line, fmt::format("{} appears twice", name));
     if (!ns || !(*ns >= 0 && *ns <= 1e9))
-      return bad_line(line, fmt::format("{} is no number of nanoseconds from 0 to 10^9", name));
+      return bad_line(line, fmt::format("{} is not a number of nanoseconds from 0 to 10^9", name));
     have = true;
     to = *ns;
     return {};
@@ -123,22 +123,20 @@ class Parser {
     const Algorithm* algorithm = nullptr;
     for (const Algorithm& a : all_algorithms())
       if (words[1] == collective_name(a.collective) && words[2] == a.name) algorithm = &a;
-    if (world == std::ssize(kWorlds))
-      return bad_line(line, fmt::format("there is no constant \"{}\"", name));
+    if (world == std::ssize(kWorlds)) return bad_line(line, fmt::format("unknown constant \"{}\"", name));
     if (algorithm == nullptr) return {};  // from another build or a plugin
     const size_t row = algorithm_index(*algorithm);
     const std::optional<CostForm> form = form_named(algorithm, words[3]);
-    if (row >= CostCorrections::kRows || !form)
-      return bad_line(line, fmt::format("there is no candidate \"{}\"", name));
+    if (row >= CostCorrections::kRows || !form) return bad_line(line, fmt::format("unknown candidate \"{}\"", name));
     bool& have = have_corrections_[static_cast<size_t>(world)][row][static_cast<size_t>(*form)];
-    if (have) return bad_line(line, fmt::format("{} stands there twice", name));
+    if (have) return bad_line(line, fmt::format("{} appears twice", name));
     have = true;
     for (int8_t& to : result_.corrections.sixteenths[world][row][static_cast<size_t>(*form)]) {
       const size_t space = value.find(' ');
       const std::optional<double> ratio = number<double>(value.substr(0, space));
       constexpr double kRounded = 1.01;  // tolerance for printed values
       if (!ratio || !(*ratio * kRounded >= 1 / CostCorrections::kMost && *ratio <= CostCorrections::kMost * kRounded))
-        return bad_line(line, fmt::format("{} has not {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
+        return bad_line(line, fmt::format("{} must have {} factors from 1/{:g} to {:g}", name, CostCorrections::kSizes,
                                           CostCorrections::kMost, CostCorrections::kMost));
       to = CostCorrections::encode(*ratio);
       value = space == value.npos ? std::string_view() : trim(value.substr(space));
@@ -234,28 +232,27 @@ Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
   const char* variable = std::getenv("RONDO_CALIBRATION");
   const bool named = variable != nullptr && *variable != '\0';
   auto built_in = [&](const std::string& why) {
-    if (from != nullptr) *from = why.empty() ? "built in" : "built in, since " + why;
+    if (from != nullptr) *from = why.empty() ? "built in" : "built in, because " + why;
     if (report && !why.empty())
-      std::fprintf(stderr, "rondo: the planner's built-in constants are used, since %s\n", why.c_str());
+      std::fprintf(stderr, "rondo: the planner uses its built-in constants, because %s\n", why.c_str());
     return CostsInForce{};
   };
   if (named && std::string_view(variable) == "off") return built_in("");
   const std::string path = named ? variable : default_calibration_path();
   const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
   if (!text && named)
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("RONDO_CALIBRATION={}: there is no such file to read; `rondo calibrate -o FILE` makes one, "
-                    "`off` means the built-in constants",
-                    path));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_CALIBRATION={}: cannot read this file; `rondo calibrate -o FILE` makes one, "
+                              "`off` means the built-in constants",
+                              path));
   if (!text) return built_in("");
   const Expected<Calibration> c = parse_calibration(*text);
   if (!c.ok() && named)
     return Status(StatusCode::kInvalidArgument, fmt::format("RONDO_CALIBRATION={}: {}", path, c.status().message()));
   if (!c.ok()) return built_in(fmt::format("{} is malformed: {}", path, c.status().message()));
   if (c->version != kCalibrationVersion)
-    return built_in(fmt::format("{} is of version {} and this build reads version {}: run `rondo calibrate` again",
-                                path, c->version, kCalibrationVersion));
+    return built_in(fmt::format("{} has version {} and this build reads version {}: run `rondo calibrate` again", path,
+                                c->version, kCalibrationVersion));
   if (c->cpu != processor_name())
     return built_in(fmt::format("{} was measured on \"{}\" and this is \"{}\": run `rondo calibrate` here", path,
                                 c->cpu, processor_name()));

@@ -47,10 +47,10 @@ std::string processor_name();
 /// $XDG_CONFIG_HOME/rondo/calibration, or ~/.config/rondo/calibration; empty if neither variable is set.
 std::string default_calibration_path();
 
-/// This process's constants; `from` gets their source ("built in", a path, "built in, since ..."). RONDO_CALIBRATION: a
-/// file, which must exist and be readable; `off`: built in; unset: the default file, if there is one. A file of another
-/// version or machine is not used, nor is a malformed default file; both are reported on stderr if `report`. Errors:
-/// kInvalidArgument naming the variable, the file and the line.
+/// This process's constants; `from` gets their source ("built in", a path, "built in, because ..."). RONDO_CALIBRATION:
+/// a file, which must exist and be readable; `off`: built in; unset: the default file, if there is one. A file of
+/// another version or machine is not used, nor is a malformed default file; both are reported on stderr if `report`.
+/// Errors: kInvalidArgument naming the variable, the file and the line.
 Expected<CostsInForce> costs_in_force(std::string* from, bool report);
 
 }  // namespace rondo

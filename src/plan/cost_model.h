@@ -19,29 +19,29 @@ namespace rondo {
 
 // X(enumerator, name, unit, built in: a core each, shared cores, meaning). The built-in values come from one machine
 // (Xeon, 2 cores), found with bench/compare_peers and forced algorithms; `rondo calibrate` measures a machine's own.
-#define RONDO_COST_TERMS(X)                                                                                       \
-  X(kCall, "call", "ns", 20, 60, "a call, whatever it does")                                                      \
-  X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a change of rank") \
-  X(kDataHandover, "data_handover", "ns", 120, 150, "once more, with data in a ring behind the flag")             \
-  X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                         \
-  X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                      \
-  X(kLine, "line", "ns", 7, 7, "a header line's worth of data that is added")                                     \
-  X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                     \
-  X(kRingByte, "ring_byte", "ns/byte", 0.035, 0.035, "data rings, written or read")                               \
-  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.06, 0.06, "the same in calls beyond the caches near the cores")   \
-  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "more, where a core's laps go beyond its caches")   \
-  X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                     \
-  X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "the same beyond the caches")                           \
-  X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                    \
-  X(kFarPeerByte, "far_peer_byte", "ns/byte", 0.03, 0.03, "the same beyond the caches")                           \
-  X(kPullCall, "pull_call", "ns", 650, 650, "a copy by the kernel: the call")                                     \
-  X(kPullByte, "pull_byte", "ns/byte", 0.026, 0.026, "and its bytes, which their owner has not just written")     \
-  X(kFreshPullByte, "fresh_pull_byte", "ns/byte", 0.12, 0.12, "and that it has")                                  \
-  X(kFarPullByte, "far_pull_byte", "ns/byte", 0.06, 0.06, "either, beyond the caches")                            \
-  X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "either, in calls so large that page walks count")    \
-  X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: until it is there")                     \
-  X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to or from another host: at its ends")             \
-  X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "the busiest host's link, in the direction that has more")
+#define RONDO_COST_TERMS(X)                                                                                           \
+  X(kCall, "call", "ns", 20, 60, "fixed cost of a call")                                                              \
+  X(kHandover, "handover", "ns", 110, 700, "a rank waits for another: a flag between cores, or a task switch")        \
+  X(kDataHandover, "data_handover", "ns", 120, 150, "added to handover if the flag announces data in a ring")         \
+  X(kStep, "step", "ns", 14, 14, "an instruction of the inline protocol")                                             \
+  X(kMessage, "message", "ns", 50, 50, "an instruction of the simple protocol, one message")                          \
+  X(kLine, "line", "ns", 7, 7, "reducing the data of one header line")                                                \
+  X(kEnd, "end", "ns", 7, 7, "a header line written or read")                                                         \
+  X(kRingByte, "ring_byte", "ns/byte", 0.035, 0.035, "data rings, written or read")                                   \
+  X(kFarRingByte, "far_ring_byte", "ns/byte", 0.06, 0.06, "ring_byte in calls larger than near_bytes")                \
+  X(kLongRingByte, "long_ring_byte", "ns/byte", 0.008, 0.008, "added if the rings of a core exceed its caches")       \
+  X(kUserByte, "user_byte", "ns/byte", 0.010, 0.010, "the caller's buffers, read or written")                         \
+  X(kFarUserByte, "far_user_byte", "ns/byte", 0.02, 0.02, "user_byte in calls larger than near_bytes")                \
+  X(kPeerByte, "peer_byte", "ns/byte", 0.009, 0.009, "peers' mapped buffers, read or written")                        \
+  X(kFarPeerByte, "far_peer_byte", "ns/byte", 0.03, 0.03, "peer_byte in calls larger than near_bytes")                \
+  X(kPullCall, "pull_call", "ns", 650, 650, "a copy by the kernel: fixed cost")                                       \
+  X(kPullByte, "pull_byte", "ns/byte", 0.026, 0.026, "a copy by the kernel, data in memory for some time")            \
+  X(kFreshPullByte, "fresh_pull_byte", "ns/byte", 0.12, 0.12, "a copy by the kernel, data just written by its owner") \
+  X(kFarPullByte, "far_pull_byte", "ns/byte", 0.06, 0.06, "a copy by the kernel in calls larger than near_bytes")     \
+  X(kHugePullByte, "huge_pull_byte", "ns/byte", 0.14, 0.14, "a copy by the kernel in calls larger than huge_bytes")   \
+  X(kHostHop, "host_hop", "ns", 25000, 25000, "a message to another host: latency")                                   \
+  X(kHostMessage, "host_message", "ns", 1500, 1500, "a message to another host: CPU time at each end")                \
+  X(kHostByte, "host_byte", "ns/byte", 0.4, 0.4, "the busiest host's link, in its busier direction")
 
 enum class CostTerm : uint8_t {
 #define RONDO_X(e, ...) e,

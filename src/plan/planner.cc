@@ -184,22 +184,23 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
   if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
   if (r.promises != 0)
     return text + fmt::format(
-                      ": the promise of {} needs sums in the order of ranks, as one_shot, two_shot, pull and direct "
-                      "form them",
+                      ": the promise of {} needs sums in the order of ranks; one_shot, two_shot, pull and direct add "
+                      "in this order",
                       promise_names(r.promises));
   if (r.row != 0)
     return text +
-           ": with mixed types nothing is pushed into a peer's buffer, partial sums must fit where they are kept, and a "
-           "sum that one rank gets is complete there alone; name ring, one_shot, two_shot or pull";
+           ": with mixed types an algorithm must not write into a peer's buffer, partial sums must fit into their "
+           "storage, and only the rank that gets a sum may complete it; use ring, one_shot, two_shot or pull";
   if (!hosts_.one_host())
-    return text + fmt::format(": the ranks are on several hosts ({}), where nobody reaches into the others' buffers",
+    return text + fmt::format(": the ranks are on several hosts ({}), and no rank can access buffers on another host",
                               hosts_.text());
-  if (r.counts != nullptr) return text + ": a count for each rank needs an algorithm with one chunk for each part";
+  if (r.counts != nullptr)
+    return text + ": calls with a count for each rank need an algorithm with one chunk for each part";
   if (r.op == Op::kPremulSum && collective_reduces(r.collective))
-    return text + ": direct reads what a peer has not scaled yet; premul_sum needs another";
+    return text + ": direct reads data that the peer has not scaled yet, so it cannot serve premul_sum";
   return text +
-         ": direct needs buffers that all ranks can reach (rondo_alloc, or ranks as threads), pull processes that may "
-         "read one another's memory";
+         ": direct needs buffers that all ranks can access (rondo_alloc, or ranks as threads); pull needs processes "
+         "that may read one another's memory";
 }
 
 Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
@@ -298,7 +299,7 @@ Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
                                                                  : kShort;
   RONDO_TRY_ASSIGN(plan.program, compile(record_point_to_point(request.collective, rank_, nranks_, request.root), shape,
                                          ports_, kernels_));
-  plan.reason = fmt::format("a message, {}, {} B at a time", protocol_name(shape.protocol), shape.message_bytes);
+  plan.reason = fmt::format("point to point, {}, messages of {} B", protocol_name(shape.protocol), shape.message_bytes);
   return {};
 }
 
@@ -328,7 +329,7 @@ Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& req
   RONDO_TRY(is_point_to_point(request.collective) ? plan_message(request, *plan) : plan_collective(request, *plan));
   if (plan->program != nullptr) plan->program->reason = plan->reason;
   if (plan->fallback != nullptr)
-    plan->fallback->reason = "fallback, since a rank's buffers cannot be reached: " + plan->reason;
+    plan->fallback->reason = "fallback, because a rank's buffers cannot be reached: " + plan->reason;
   std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
   set[0] = std::move(plan);
   return set;

@@ -71,7 +71,7 @@ Expected<std::vector<int>> parse_cpu_list(std::string_view text) {
   std::vector<bool> named(kMostCpus, false);
   const auto wrong = [&](std::string_view part) {
     return Status(StatusCode::kInvalidArgument,
-                  fmt::format("'{}': '{}' is neither a CPU's number nor a range as 4-7", text, part));
+                  fmt::format("'{}': '{}' is neither the number of a CPU nor a range such as 4-7", text, part));
   };
   for (std::string_view rest = text;;) {
     const std::string_view part = rest.substr(0, rest.find(','));

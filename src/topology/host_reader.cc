@@ -19,7 +19,7 @@ namespace rondo {
 namespace {
 Status missing() {
   return Status(StatusCode::kUnsupported,
-                fmt::format("a host's topology is read by hwloc, which is missing: {}", why_no_hwloc()));
+                fmt::format("reading the topology of a host needs hwloc: {}", why_no_hwloc()));
 }
 }  // namespace
 
@@ -28,7 +28,7 @@ bool have_hwloc() { return why_no_hwloc().empty(); }
 #ifndef RONDO_HAVE_HWLOC
 
 std::string why_no_hwloc() {
-  return "this build has none of it: install its headers (Debian: libhwloc-dev and pkg-config) and configure anew";
+  return "this build has no hwloc: install its headers (Debian: libhwloc-dev and pkg-config) and configure anew";
 }
 Expected<HostTopology> read_host(const HostSource&) { return missing(); }
 Expected<std::string> host_xml(const HostSource&) { return missing(); }
@@ -160,7 +160,7 @@ Expected<Topology> load(const HostSource& source) {
   if (source.kind == Kind::kSynthetic && hwloc().topology_set_synthetic(t.get(), source.text.c_str()) != 0)
     return name_wrong_level(source.text);
   const Status refused =
-      wrong("hwloc refuses it, though it is well-formed: HWLOC_XML_VERBOSE=1 in the environment makes hwloc say why");
+      wrong("hwloc refuses it, although it is well-formed: set HWLOC_XML_VERBOSE=1 to make hwloc report the reason");
   if (source.kind == Kind::kXml &&
       hwloc().topology_set_xmlbuffer(t.get(), source.text.c_str(), static_cast<int>(source.text.size()) + 1) != 0)
     return refused;

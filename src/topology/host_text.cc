@@ -184,7 +184,7 @@ std::string describe_host(const HostTopology& host) {
       add_node(host, -1, static_cast<int>(n), host.nodes[n].num_cores > 0 ? 1 : 0, text);
     }
   if (const auto items = pci_items(host, -1, -1); !items.empty()) {
-    text += "devices whose place is not known\n";
+    text += "devices at unknown places\n";
     for (const PciItem& item : items) add_item(host, item, 1, text);
   }
   return text;

@@ -92,7 +92,7 @@ class Parser {
   Status each(std::span<const std::string> words, const Set& set) {
     for (const std::string& word : words) {
       const size_t equal = word.find('=');
-      if (equal == std::string::npos) return wrong(fmt::format("{} is no key=value", word));
+      if (equal == std::string::npos) return wrong(fmt::format("{} is not key=value", word));
       const std::string_view key = std::string_view(word).substr(0, equal),
                              value = std::string_view(word).substr(equal + 1);
       if (!set(key, value)) return wrong(fmt::format("unknown key or wrong value: {}", word));
@@ -133,9 +133,9 @@ class Parser {
     GpuMachine& m = scene_.machine;
     size_t number = 0;
     if (words.empty() || !read_number(words[0], number) || number != m.devices.size())
-      return wrong(fmt::format("device {} has to follow", m.devices.size()));
+      return wrong(fmt::format("expected device {}", m.devices.size()));
     if (number >= kMostDevices) return wrong("too many devices");
-    if (paired_) return wrong("devices stand before pairs and ranks");
+    if (paired_) return wrong("devices must come before pairs and ranks");
     GpuDevice d;
     RONDO_TRY(each(words.subspan(1), [&](auto key, auto value) {
       if (key == "name") return d.name = value, true;
@@ -171,7 +171,7 @@ class Parser {
       if (words.size() < 2) return wrong("a pair needs two devices");
       if (words[i] == "*") end[i] = n;
       else if (read_number(words[i], first[i]) && first[i] < n) end[i] = first[i] + 1;
-      else return wrong(fmt::format("{} is no device", words[i]));
+      else return wrong(fmt::format("{} is not a device", words[i]));
     }
     for (size_t a = first[0]; a < end[0]; ++a)
       for (size_t b = first[1]; b < end[1]; ++b) {

@@ -41,7 +41,7 @@ LinkChoice same_device(const GpuDevice& device, const RankPlace& a, const RankPl
   LinkChoice c;
   const bool one_process = a.process == b.process;
   c.kind = one_process ? LinkKind::kLocal : LinkKind::kSharedDevice;
-  c.reason = one_process ? "one process on one device: its memory is addressed as it is"
+  c.reason = one_process ? "one process on one device: its memory is addressed directly"
                          : "two processes on one device: its memory is mapped (CUDA IPC)";
   c.expected_gbps = device.memory_gbps / 2;  // a copy reads and writes the same memory
   c.direct = true;
@@ -177,7 +177,7 @@ LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const Rank
 EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace> ranks, uint32_t least_blocks,
                            uint32_t blocks_per_multiprocessor, const LinkWishes& wishes) {
   EngineChoice c;
-  c.reason = "asked for (RONDO_DEVICE_ENGINE=stream)";
+  c.reason = "requested (RONDO_DEVICE_ENGINE=stream)";
   if (wishes.stream_engine) return c;
   uint64_t most_blocks = UINT32_MAX;
   size_t most_ranks = 0, fullest = 0;
@@ -187,8 +187,9 @@ EngineChoice select_engine(const GpuMachine& machine, std::span<const RankPlace>
       if (other.host != ranks[i].host || other.device != ranks[i].device) continue;
       ++sharing;
       if (other.process == ranks[i].process) continue;
-      c.reason = fmt::format("several processes share device {}: kernels that wait for each other would starve there",
-                             ranks[i].device);
+      c.reason =
+          fmt::format("several processes share device {}: kernels that wait for each other may wait forever there",
+                      ranks[i].device);
       return c;
     }
     const uint64_t all =

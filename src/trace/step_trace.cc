@@ -33,7 +33,7 @@ StepTrace::~StepTrace() { munmap(records_, capacity() * sizeof(StepRecord)); }
 uint16_t StepTrace::add_plan(TracedPlan plan) {
   if (plans_.size() == kMaxPlans) {  // has no lanes: its instructions cannot be identified any more
     TracedPlan rest;
-    rest.reason = fmt::format("one of the plans after the first {}, which a trace has no numbers for", kMaxPlans);
+    rest.reason = fmt::format("plan beyond the {} that a trace can number", kMaxPlans);
     plans_.push_back(std::move(rest));
   }
   if (plans_.size() > kMaxPlans) return kMaxPlans;

@@ -138,18 +138,18 @@ bool can_be(const ClockPair& p, int64_t offset_ns) {
 
 // Checks a record's references: the plan, its instruction, times that do not overflow.
 const char* fault_of(const TraceFile& file, const StepRecord& r) {
-  if (r.plan >= file.plans.size()) return "names a plan that is not there";
+  if (r.plan >= file.plans.size()) return "refers to a missing plan";
   const auto& lanes = file.plans[r.plan].lanes;
   switch (static_cast<RecordKind>(r.kind)) {
     case RecordKind::kStep:
       if (lanes.empty()) return nullptr;
-      if (r.lane >= lanes.size() || r.pc >= lanes[r.lane].size()) return "names an instruction that is not there";
+      if (r.lane >= lanes.size() || r.pc >= lanes[r.lane].size()) return "refers to a missing instruction";
       return r.done_ticks() < r.begin_ticks ? "ends before it begins" : nullptr;
     case RecordKind::kPorts:
       return std::bit_cast<StepPorts>(r).count > StepPorts::kPorts ? "counts more ports than it holds" : nullptr;
     case RecordKind::kUnused: break;
   }
-  return "is of no known kind";
+  return "has an unknown kind";
 }
 
 Status damaged(const ByteReader& r, std::string_view what) {
@@ -225,11 +225,11 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
   const auto h = r.get<Header>();
   const std::string_view magic(h.magic, sizeof h.magic);
   if (!r.ok() || (magic != kTraceMagic && magic != kTraceMagicWithoutSpans))
-    return damaged(r, "is no trace of rondo's");
+    return damaged(r, "is not a trace of rondo");
   if (h.record_bytes != sizeof(StepRecord)) return damaged(r, "has records of another version");
-  if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks) return damaged(r, "names a rank that cannot be");
+  if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks) return damaged(r, "has an impossible rank");
   if (!can_be(h.start, h.clock_offset_ns) || !can_be(h.end, h.clock_offset_ns))
-    return damaged(r, "has a clock that cannot be");
+    return damaged(r, "has an impossible clock");
   TraceFile file;
   file.identity = {h.communicator, h.rank, h.nranks};
   file.pid = h.pid;
@@ -255,7 +255,7 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
   if (!r.ok()) return damaged(r, "ends, or is damaged, within its spans");
   if (h.num_records > h.num_written || r.left() % sizeof(StepRecord) != 0 ||
       r.left() / sizeof(StepRecord) != h.num_records)
-    return damaged(r, fmt::format("has {} bytes of records where {} records should be", r.left(), h.num_records));
+    return damaged(r, fmt::format("has {} bytes of records instead of {} records", r.left(), h.num_records));
   file.records.resize(h.num_records);
   const std::string_view raw = r.get_bytes(r.left());
   if (!raw.empty()) std::memcpy(static_cast<void*>(file.records.data()), raw.data(), raw.size());
@@ -307,7 +307,7 @@ Status write_file(const std::string& path, std::span<const std::string_view> pie
   if (const auto directory = std::filesystem::path(path).parent_path(); !directory.empty()) {
     std::filesystem::create_directories(directory, error);
     if (error)
-      return Status(StatusCode::kSystem, fmt::format("{}: cannot be made: {}", directory.string(), error.message()));
+      return Status(StatusCode::kSystem, fmt::format("{}: cannot be created: {}", directory.string(), error.message()));
   }
   return write_whole_file(path, pieces);
 }

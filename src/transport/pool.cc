@@ -159,9 +159,9 @@ Status StagingPool::exhausted(uint64_t bytes, Use use) const {
   const bool part = use == Use::kSmall && used_bytes_ + bytes <= size_bytes_;
   return Status(
       StatusCode::kExhausted,
-      fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are taken, "
-                  "{} of which wait for ranks that have not destroyed their communicators; give it more "
-                  "(RONDO_POOL_BYTES), or destroy communicators that are not used",
+      fmt::format("the staging pool of this process (pid {}) has no room for {} more{}: {} of its {} are in use, "
+                  "and {} of these wait for ranks that have not destroyed their communicators; raise "
+                  "RONDO_POOL_BYTES, or destroy unused communicators",
                   pid_, text(bytes), part ? fmt::format(" in its {} for headers and lines", text(small_bytes_)) : "",
                   text(used_bytes_), text(size_bytes_), text(buried_bytes_)));
 }
@@ -251,7 +251,7 @@ Expected<std::shared_ptr<PoolView>> PoolView::of(int fd, const ProcessName& owne
   struct stat file {};
   if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(StagingPool::kLeastBytes))
     return Status(StatusCode::kMismatch,
-                  "what a peer handed over is no staging pool: it runs another version of rondo");
+                  "a peer sent a file that is not a staging pool: it runs another version of rondo");
   std::shared_ptr<PoolView> view(new PoolView);
   view->bytes_ = static_cast<uint64_t>(file.st_size);
   view->pid_ = getpid();

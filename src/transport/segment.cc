@@ -101,7 +101,7 @@ Expected<FifoView> SegmentTransport::open_writer(const ConnectionKey& key) {
   const uint64_t lines =
       sizeof(HeaderLine) * (key.inline_only ? SegmentLayout::kLinesPerConnection : layout_.data_lines);
   if (made_ == layout_.max_connections)
-    return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were made", made_)));
+    return give_up(key, Status(StatusCode::kInternal, fmt::format("its directory is full: {} were created", made_)));
   const auto small = carve(StagingPool::Use::kSmall, counters + lines);
   if (!small.ok()) return give_up(key, small.status());
   uint64_t data_offset = 0;

@@ -168,9 +168,9 @@ TEST_P(Attacks, AnAlteredMessageFailsAllRanksAtOnce) {
                                                                               // over
     EXPECT_TRUE(fails_with(s, StatusCode::kAborted, {"tampers with the network between these two ranks", "altered"}));
     EXPECT_LT(watch.seconds(), 10);
-    // "what rank 2 sent to rank 0 was altered": one rank of each host
+    // "a message from rank 2 to rank 0 was altered": the two ranks are on different hosts
     const std::string text(s.message());
-    const size_t at = text.find("what rank ");
+    const size_t at = text.find("from rank ");
     ASSERT_NE(at, text.npos) << text;
     const int from = std::atoi(text.c_str() + at + 10), to = std::atoi(text.c_str() + text.find("to rank ", at) + 8);
     EXPECT_NE(host_of(from, kRanks), host_of(to, kRanks)) << text;

@@ -143,18 +143,18 @@ TEST(GpuMachineText, WrongLinesAreNamed) {
   const std::string device = "device 0 name=\"A\" capability=9.0\ndevice 1\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "no device"},
-      {"device 1\n", "line 1: device 0 has to follow"},
+      {"device 1\n", "line 1: expected device 0"},
       {"# fine\n\nboard 0\n", "line 3: unknown word board"},
       {"device 0 name=\"A\n", "a quote is not closed"},
       {"device 0 capability=nine\n", "capability=nine"},
       {"device 0 pcie=5x16\n", "pcie=5x16"},
-      {device + "pair 0 2 access=yes\n", "line 3: 2 is no device"},
+      {device + "pair 0 2 access=yes\n", "line 3: 2 is not a device"},
       {device + "pair 0\n", "a pair needs two devices"},
       {device + "pair 0 1 access=maybe\n", "access=maybe"},
       {device + "pair 0 1 nvlinks=-1\n", "nvlinks=-1"},
       {device + "rank device=2\n", "device=2"},
-      {device + "rank device=0\ndevice 2\n", "devices stand before"},
-      {device + "machine host\n", "host is no key=value"},
+      {device + "rank device=0\ndevice 2\n", "devices must come before"},
+      {device + "machine host\n", "host is not key=value"},
       {device + "machine driver=12\n", "driver=12"},
   };
   for (const auto& [text, expected] : cases) {

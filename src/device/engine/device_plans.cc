@@ -76,7 +76,7 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
     made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype));
     RONDO_TRY(compile_plan(*made));
     made->reason =
-        fmt::format("a message, {} channels, {} B at a time", made->how.num_channels, made->how.message_bytes);
+        fmt::format("point to point, {} channels, messages of {} B", made->how.num_channels, made->how.message_bytes);
   } else {
     RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
     Status refused;

@@ -46,8 +46,8 @@ bool Rail::unseal(Rank from, std::string_view header, const void* data, size_t b
 
 void Rail::tampered(Rank from) {
   sink_.fail_here(Status(StatusCode::kUnauthorized,
-                         fmt::format("what rank {} sent to rank {} was altered on the way, or came twice: somebody "
-                                     "tampers with the network{} between these two ranks",
+                         fmt::format("a message from rank {} to rank {} was altered on the way, or arrived twice: "
+                                     "someone tampers with the network{} between these two ranks",
                                      from, rank_, device_.empty() ? "" : " at " + device_)));
 }
 

@@ -107,7 +107,7 @@ Expected<RemoteFifos::Replica*> RemoteFifos::replica(const ConnectionKey& key) {
   const auto found = replicas_.find(pack(key, key.writer));
   if (found != replicas_.end()) return found->second.get();
   if (key.channel != 0)
-    return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends before there is memory for it (tag {})",
+    return Status(StatusCode::kInternal, fmt::format("rank {}: rank {} sends before its receiver has memory (tag {})",
                                                      rank_, key.writer, key.tag));
   RONDO_TRY_ASSIGN(const FifoView v, make(key, 1));
   auto made = std::make_unique<Replica>();
@@ -257,7 +257,7 @@ Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std:
 }
 
 Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
+  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
                                                    rank_, h.from, static_cast<int>(h.kind), bytes));
 }
 

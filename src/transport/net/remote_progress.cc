@@ -93,13 +93,13 @@ bool RemoteTransport::put(const Header& header, const HeaderLine& line, const st
 }
 
 Status RemoteTransport::unreadable(const Header& h, size_t bytes) const {
-  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} makes no sense (kind {}, {} bytes)",
+  return Status(StatusCode::kInternal, fmt::format("rank {}: a message of rank {} is malformed (kind {}, {} bytes)",
                                                    rank_, h.from, static_cast<int>(h.kind), bytes));
 }
 
 Status RemoteTransport::strange(const Header& h) const {
   return Status(StatusCode::kInternal,
-                fmt::format("rank {}: rank {} sends to a slot that is not there (tag {}, slot {})", rank_, h.from,
+                fmt::format("rank {}: rank {} sends to a slot that does not exist (tag {}, slot {})", rank_, h.from,
                             h.tag, h.step));
 }
 

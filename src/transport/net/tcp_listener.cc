@@ -106,7 +106,7 @@ void TcpListener::make_room(size_t most, size_t greeting_bytes, const Admit& adm
     if (settle(oldest, greeting_bytes, admit)) continue;
     if (!std::exchange(told_, true))
       std::fprintf(stderr,
-                   "rondo: port %d: more than %zu connections do not say whose they are; the oldest are closed\n",
+                   "rondo: port %d: more than %zu connections have not identified themselves; the oldest are closed\n",
                    port_, most);
     epoll_ctl(event_fd_, EPOLL_CTL_DEL, oldest->fd, nullptr);
     end(oldest->fd);

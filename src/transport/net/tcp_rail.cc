@@ -144,7 +144,7 @@ bool TcpRail::admit(int fd, std::string_view greeting) {
   const Rank from = who_greets(greeting);
   if (from < 0 || peers_[static_cast<size_t>(from)].theirs != nullptr || peers_[static_cast<size_t>(from)].failed) {
     if (!std::exchange(told_of_stranger_, true))
-      std::fprintf(stderr, "rondo: rank %d turns a connection away that does not know its communicator\n", rank_);
+      std::fprintf(stderr, "rondo: rank %d refuses a connection that does not belong to its communicator\n", rank_);
     return false;
   }
   auto c = std::make_unique<Connection>();
@@ -350,7 +350,7 @@ void TcpRail::ended(Connection& c, int error) {
   if (c.known || !closed || now - c.since_ns > kConnectNs)
     return fail(c, !closed   ? error_text(error)
                    : c.known ? "it closed the connection"
-                             : fmt::format("it closed {} connections unanswered", c.times_closed + 1));
+                             : fmt::format("it closed {} connections without an answer", c.times_closed + 1));
   hang_up(c);
   for (Outgoing& o : c.queue) o.written = 0;
   c.sent = c.greeted = c.begin = c.end = 0;
@@ -359,7 +359,7 @@ void TcpRail::ended(Connection& c, int error) {
 
 void TcpRail::nonsense(Connection& c) {
   if (is_sealed()) ignore(c);
-  else fail(c, "it sends what makes no sense");
+  else fail(c, "it sent a malformed message");
 }
 
 // The received data were altered. Keeps the connection for sending, because its end would look like the loss of a rank.

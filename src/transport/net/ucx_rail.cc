@@ -255,8 +255,8 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
   if (closing_ || h.header.session != session()) return UCS_OK;
   if (!plausible(h, header_bytes)) {
     sink_.fail_here(Status(StatusCode::kInternal,
-                           fmt::format("rank {}: a message that claims to be of rank {} makes no sense (kind {})",
-                                       rank_, h.header.from, static_cast<int>(h.header.kind))));
+                           fmt::format("rank {}: a message that claims to be of rank {} is malformed (kind {})", rank_,
+                                       h.header.from, static_cast<int>(h.header.kind))));
     return UCS_OK;
   }
   if (is_sealed()) {

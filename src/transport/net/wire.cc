@@ -24,8 +24,8 @@ Expected<std::vector<std::string>> parse_rails(const std::string& names) {
     const bool again = std::find(rails.begin(), rails.end(), name) != rails.end();
     if (name.empty() || again || rails.size() == kMostRails)
       return Status(StatusCode::kInvalidArgument,
-                    fmt::format("RONDO_RAILS={}: {}; names of network devices, each once, with commas between them "
-                                "(rondo info shows them)",
+                    fmt::format("RONDO_RAILS={}: {}; expected names of network devices, each once, with commas between "
+                                "them (rondo info shows them)",
                                 names,
                                 name.empty() ? "a name is empty"
                                 : again      ? name + " comes twice"

@@ -185,7 +185,7 @@ Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
     auto view = received[r].fd >= 0 ? PoolView::of(received[r].fd, all[r].process) : dropped();
     const uint64_t offset = all[r].segment_offset;
     if (view.ok() && (offset % 4096 != 0 || offset > (*view)->bytes() - layout_.total_bytes))
-      view = Status(StatusCode::kMismatch, "its segment does not lie in its pool");
+      view = Status(StatusCode::kMismatch, "its segment is outside of its pool");
     if (!view.ok()) {
       failed = Status(view.status().code(), fmt::format("reaching rank {}: {}", r, view.status().message()));
       continue;

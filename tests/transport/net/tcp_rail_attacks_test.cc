@@ -90,7 +90,7 @@ TEST_F(TcpRails, NonsenseBehindAGreetingEndsTheConnection) {
   EXPECT_TRUE(is_hung_up(fd));
   ::close(fd);
   EXPECT_TRUE(rail(0).lost(1));
-  EXPECT_EQ(rail(0).losses(UINT64_MAX)[0].how, "rank 1 was lost: it sends what makes no sense");
+  EXPECT_EQ(rail(0).losses(UINT64_MAX)[0].how, "rank 1 was lost: it sent a malformed message");
   EXPECT_TRUE(reader(0).order.empty());
 }
 
@@ -106,7 +106,7 @@ TEST_F(TcpRails, AMessageThatCannotBeMeantEndsTheConnection) {
     if (what == 1) h.from = 2;
     if (what == 2) h.kind = Kind::kCredit;
     ASSERT_TRUE(until([&] { return rail(0).lost(1); })) << what;
-    EXPECT_EQ(rail(0).losses(UINT64_MAX)[0].how, "rank 1 was lost: it sends what makes no sense");
+    EXPECT_EQ(rail(0).losses(UINT64_MAX)[0].how, "rank 1 was lost: it sent a malformed message");
     EXPECT_EQ(reader(0).order.size(), 1u);
   }
 }
@@ -211,8 +211,8 @@ TEST_F(TcpRails, AnyBitThatIsFlippedIsNoticedAtOnce) {
       for (const auto& [step, text] : reader(1).strings) EXPECT_EQ(text, step == 100 ? "short" : "with a line");
       for (Rank r = 0; r < 2; ++r)
         for (const std::string& f : reader(r).failures)
-          EXPECT_EQ(f, "what rank " + std::to_string(1 - r) + " sent to rank " + std::to_string(r) +
-                           " was altered on the way, or came twice: somebody tampers with the network between these "
+          EXPECT_EQ(f, "a message from rank " + std::to_string(1 - r) + " to rank " + std::to_string(r) +
+                           " was altered on the way, or arrived twice: someone tampers with the network between these "
                            "two ranks");
       EXPECT_TRUE(rail(0).losses(UINT64_MAX).empty() && rail(1).losses(UINT64_MAX).empty()) << side << " " << byte;
       ++(failed() ? noticed : harmless);
