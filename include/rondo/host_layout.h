@@ -2,7 +2,7 @@
 //
 //     2x2       0 1 | 2 3        two hosts of two ranks, one host after the other
 //     3+2       0 1 2 | 3 4      hosts of three and of two ranks
-//     0,1,0,1   0 2 | 1 3        the host of each rank: dealt out by turns
+//     0,1,0,1   0 2 | 1 3        the host of each rank: round robin
 //
 // Hosts are numbered in the order of their first ranks, or in a given order of ranks (in_order). Ranks of one host may
 // form groups that are near to each other (places), on its packages for example. Ranks agree on the layout when the

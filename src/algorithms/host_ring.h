@@ -1,6 +1,6 @@
 // The ring (ring.h) on several hosts: it visits one host after the other.
 //
-//     ranks dealt out by turns, 0 2 | 1 3:     0 ---> 2 ~~~> 1 ---> 3 ~~~> 0     two crossings a round instead of four
+//     ranks dealt round robin, 0 2 | 1 3:      0 ---> 2 ~~~> 1 ---> 3 ~~~> 0     two crossings a round instead of four
 //
 // If the ranks of each host are contiguous, it is the plain ring.
 #pragma once

@@ -73,8 +73,7 @@ using CostVector = std::array<double, kNumCostTerms>;
 struct CostModel {
   CostVector spread;     // one rank per core
   CostVector crowded;    // ranks share cores
-  uint64_t near_bytes;   // maximum bytes of a call on one core that its near caches serve; from four times that on they
-                         // serve none
+  uint64_t near_bytes;   // of a call on one core: its near caches serve calls up to this, and none from four times on
   uint64_t huge_bytes;   // size of a call from which page walks slow down pulls
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };

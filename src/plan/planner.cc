@@ -222,8 +222,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
-    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // here a few more bytes may cost one more
-                                                                              // message
+    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // between hosts a few bytes may add a message
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
@@ -233,8 +232,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     };
     const bool lines_possible = !a.direct && fits_lines && !pairwise;
     auto wanted = [&](Protocol p) {
-      const std::string_view set = settings_.protocol;  // LL protocols of devices correspond to the host's inline
-                                                        // protocol
+      const std::string_view set = settings_.protocol;  // LL protocols of devices correspond to inline
       return set.empty() || protocol_name(p) == set || (p == Protocol::kInline && set.starts_with("ll"));
     };
     if (lines_possible && wanted(Protocol::kInline)) add(Protocol::kInline, kMaxInlineBytes);

@@ -32,13 +32,11 @@ struct RankWork {
 
 struct ScheduleProfile {
   RankWork busiest;                    // by field
-  RankWork others;                     // the mean of the others: the sum over all ranks less the busiest's, divided by
-                                       // their number
+  RankWork others;                     // the mean of the other ranks, by field
   double rounds = 0;                   // see below
   double longest_chunk = 0;            // share of S
   double crossings = 0;                // messages between hosts on the chain with most of them
-  double host_share = 0;               // sent to other hosts by the busiest host; a multicast counts once for each
-                                       // reader
+  double host_share = 0;               // sent to other hosts by the busiest host, once for each reader
   bool serves_variable_counts = true;  // schedule/variable_counts.h
   bool adds_in_out = false;            // keeps partial sums in the caller's output
   bool sends_final = false;            // complete sums travel

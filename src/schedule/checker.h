@@ -81,8 +81,8 @@ struct CheckReport {
 /// root may cost less.
 CheckReport check_algorithm(const Algorithm& algorithm, const HostLayout& hosts, const CheckOptions& options = {},
                             Rank root = 0);
-/// Layouts of nranks ranks on several hosts for proving rows that depend on hosts: two hosts, dealt out by turns, one
-/// rank per host, and ragged ones, as the loss of ranks leaves them. Few for many ranks; none for one.
+/// Layouts of nranks ranks on several hosts for proving rows that depend on hosts: two hosts, round robin, one rank
+/// per host, and ragged ones, as the loss of ranks leaves them. Few for many ranks; none for one.
 std::vector<HostLayout> layouts_to_prove(int nranks);
 /// The roots that check_roots proves: all up to kMaxAllRoots ranks; beyond that 0, 1, N/2, N-2 and N-1, the edge cases
 /// of rotations and trees. Only 0 if there is no root.

@@ -27,9 +27,7 @@ std::optional<std::string> store_without_wait(const RankSchedule& s) {
   std::vector<std::vector<Known>> after(num_lanes);  // after each instruction
   std::map<std::pair<Buffer, uint32_t>, std::vector<Access>> places;
   auto touch = [&](Buffer buffer, uint16_t first, uint16_t count, size_t lane, uint32_t pc, bool writes) {
-    if (buffer == Buffer::kIn)
-      return;  // no instruction stores there; the checker proves that it is read before it is
-               // overwritten
+    if (buffer == Buffer::kIn) return;  // no instruction stores there, and the checker proves that its reads come first
     for (uint32_t k = 0; k < count; ++k)
       places[{buffer, (uint32_t{first} + k) % s.chunks(buffer)}].push_back({lane, pc, writes, now[lane]});
   };

@@ -267,8 +267,7 @@ int step_of(const Schedule& schedule, const SymbolicRun& run, Rank rank, int lan
   const size_t l = static_cast<size_t>(lane), at = static_cast<size_t>(pc);
   if (l >= lanes.size() || at >= lanes[l].size()) return -1;
   const Instruction& i = schedule.ranks[static_cast<size_t>(rank)].lanes[l][at];
-  const bool starts = i.has(kVerbSend) && !i.has(kVerbRecv) && !i.is(kFlagDirect);  // its message belongs to the next
-                                                                                    // step
+  const bool starts = i.has(kVerbSend) && !i.has(kVerbRecv) && !i.is(kFlagDirect);  // in the next step
   return lanes[l][at] + (starts ? 1 : 0);
 }
 

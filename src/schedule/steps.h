@@ -70,8 +70,7 @@ struct SymbolicRun {
   std::vector<StepWrite> summed;      // complete sums on the ranks that formed them (buffer kIn: the input's chunk)
   std::vector<StepHeard> heard;       // ascending step; barriers only
   std::vector<std::vector<std::vector<int>>> done_steps;  // step by rank, lane, pc; shorter if stuck
-  std::string stuck;  // not empty: the reason why the schedule cannot complete (an error in its
-                      // definition)
+  std::string stuck;                                      // not empty: the reason why the schedule cannot complete
 };
 
 /// Any schedule with a valid shape (check_shape), proven or not.

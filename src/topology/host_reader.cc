@@ -303,9 +303,7 @@ class Reader {
   }
 
   void read_io(hwloc_obj_t o, int parent) {
-    if (o->type == HWLOC_OBJ_MISC || o->type == HWLOC_OBJ_OS_DEVICE)
-      return;  // OS devices are read with their PCI
-               // device
+    if (o->type == HWLOC_OBJ_MISC || o->type == HWLOC_OBJ_OS_DEVICE) return;  // read with their PCI device
     hwloc_obj_t place = non_io_ancestor_of(o);
     PciNode node;
     node.parent = parent;

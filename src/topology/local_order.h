@@ -1,6 +1,6 @@
 // The ring order of a host's ranks, and groups of ranks that are near to each other, by their CPU binding.
 //
-//   ranks bound by turns to two packages     0 2 | 1 3     ring 0 2 1 3: crosses packages twice instead of four times
+//   ranks bound round robin to 2 packages    0 2 | 1 3     ring 0 2 1 3: crosses packages twice instead of four times
 //
 // Thread safety: pure.
 #pragma once

@@ -43,8 +43,7 @@ struct SegmentLayout {
 
 struct SegmentHeader {
   alignas(64) uint64_t aborted_by;  // rank + 1; 0: no abort
-  uint64_t reason[63];              // reason of the owner's abort: text, zero-terminated; empty: its caller requested
-                                    // it
+  uint64_t reason[63];              // of the owner's abort, zero-terminated; empty: its caller requested it
   uint64_t failure_code;            // StatusCode of the failure of the owner's communicator; 0: none
   uint64_t failure[127];            // its text, zero-terminated
   alignas(64) Doorbell bell;

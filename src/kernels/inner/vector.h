@@ -92,8 +92,7 @@ struct Half16 {
 // Two overlapping reads cover every length between one and two of their size: no loop and no store-forwarding stall.
 RONDO_INLINE Half16 load_partial16(const uint8_t* p, uint64_t n) {
   if (n >= 8) {
-    const uint32_t half_shift = static_cast<uint32_t>(4 * (16 - n));  // shifted twice, because a shift by 64 is
-                                                                      // undefined
+    const uint32_t half_shift = static_cast<uint32_t>(4 * (16 - n));  // in two shifts: one by 64 is undefined
     return {read<uint64_t>(p), (read<uint64_t>(p + n - 8) >> half_shift) >> half_shift};
   }
   if (n >= 4) return {read<uint32_t>(p) | read<uint32_t>(p + n - 4) << (8 * (n - 4)), 0};

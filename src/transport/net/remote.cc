@@ -49,9 +49,9 @@ Status error_in(Rank r, const std::string& blob, Hello* h) {
 
 // TCP gets the longest possible messages: every kernel call costs time, and smaller calls make more packets. UCX would
 // assemble longer ones from several of its own. If ranks share memory, they pass messages on there; without zero-copy
-// sends these go through rings that should stay in a core's cache. Rings of many long messages must not fill the pool:
-// they must fit eight times, for all peers and both directions. With several rails the last message travels while the
-// other rails are idle, and should not be long.
+// sends these go through rings that should stay in a core's cache. Long messages are used only if the pool holds the
+// rings to and from all peers eight times. With several rails the last message travels while the other rails are idle,
+// and should not be long.
 uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ranks, bool all_lend) {
   constexpr uint32_t kLongBytes = 2048 * 1024, kLongBesideLentBytes = 1024 * 1024, kLongOverRailsBytes = 512 * 1024;
   const uint64_t wanted = 8 * 2 * ranks.size() * (kRingMessages + 1) * kLongBytes;

@@ -196,8 +196,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::mutex mutex_;  // guards the wire, the FIFOs' bookkeeping and what messages change
   std::unique_ptr<RemoteFifos> fifos_;
   std::unique_ptr<RelayedSlots> slots_;
-  std::unordered_set<uint64_t> received_;  // packed keys of proxied connections whose readers have registered their
-                                           // memory
+  std::unordered_set<uint64_t> received_;  // packed keys of proxied connections with ready readers
   std::unique_ptr<Wire> wire_;
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // raised by this rank while handling a message

@@ -273,7 +273,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     if (found == by_reader_.end()) return impossible(header, bytes);
     uint64_t& steps = found->second->view.counters[found->second->counter()].steps;
     const uint64_t before = HostMem::load_relaxed(&steps);
-    if (header.step <= before) return {};  // a later one was faster
+    if (header.step <= before) return {};  // a later credit came first
     if (header.step - before > found->second->view.num_lines) return impossible(header, bytes);
     HostMem::store_release(&steps, header.step);
     return {};

@@ -28,7 +28,7 @@ constexpr auto kNap = std::chrono::microseconds(20);
 
 bool RemoteTransport::carry() {
   bool any = fifos_->carry(*wire_);
-  // A rank that gives up releases its streams by setting all their flags: these mean nothing.
+  // A rank that gives up sets all flags to release its streams; these flags announce no data.
   if (aborted_by_.load(std::memory_order_acquire) < 0) any |= slots_->carry(*wire_);
   return any;
 }

@@ -82,7 +82,7 @@ bool TcpRail::begin_message(Connection& c) {
     return false;
   }
   if (held < sizeof f + f.header_bytes) return false;
-  // Checked before waiting for that many bytes, and once: a sealed message does not wait for its reader.
+  // Checked before it waits for that many bytes. Sealed messages never wait for their readers, so this runs once.
   if (is_sealed() && !is_proven(c.peer, {reinterpret_cast<const char*>(&f), kLengthsBytes}, f.proof)) {
     nonsense(c);
     return false;
