@@ -222,7 +222,7 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
     if (!allowed(a, request, staged_only)) continue;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
-    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // between hosts a few bytes may add a message
+    const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // hosts: a few bytes may add a message
     const bool fits_lines = chunk <= static_cast<double>(kMaxInlineBytes) + 8;
     auto add = [&](Protocol protocol, uint64_t message_bytes) {
       const bool as_forced = protocol == forced_.protocol && message_bytes == forced_.message_bytes;
