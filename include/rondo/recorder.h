@@ -29,7 +29,7 @@
 
 namespace rondo {
 
-/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or a range of `num` chunks, cyclic modulo the buffer's chunk count.
+/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or `num` chunks, cyclic modulo the buffer's chunk count.
 struct Chunk {
   Buffer buffer;
   int first;
