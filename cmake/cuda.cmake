@@ -45,8 +45,6 @@ if(RONDO_HAVE_CUDA)
       -gencode "arch=compute_${lowest},code=[${codes},compute_${lowest}]")
 endif()
 
-set(RONDO_INLINED_DTYPES float half bfloat16)  # whose sums have inlined texts too: inlined_name() in lower.h
-
 # Runs a compiler and keeps what it says (of registers and spills: scripts_cuda_resources reads it) in the file $0;
 # errors and warnings are shown.
 string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
@@ -84,11 +82,7 @@ function(rondo_add_cuda_images target)
     string(REPLACE ":" ";" row ${row})
     list(GET row 0 name)
     list(GET row 1 dtype)
-    if(name IN_LIST RONDO_INLINED_DTYPES)
-      rondo_cuda_image(${name} inlining device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name} RONDO_IMAGE_INLINES)
-    else()
-      rondo_cuda_image(${name} dtype device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
-    endif()
+    rondo_cuda_image(${name} dtype device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
   endforeach()
   get_property(fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
   get_property(rows GLOBAL PROPERTY RONDO_CUDA_ROWS)

@@ -68,24 +68,12 @@ sanitize() {
     --gtest_filter='*OneRank'
 }
 perf() {
-  local n world collective protocol turn inline
+  local n world collective
   for collective in all_reduce all_gather reduce_scatter; do
     for n in 1 2 4 8; do
       for world in threads ranks; do
         echo "## $collective $world $n"
         "$build/tools/rondo" perf "$collective" --device cuda "--$world" "$n" -b 8 -e 64M -f 8 -z 0 -n 20 -w 5
-      done
-    done
-  done
-  # The ring by the interpreter and by kernels with its definition inlined, in turns; gpu_check_report.py pairs them.
-  for n in 2 4; do
-    for protocol in simple ll ll128; do
-      for turn in 1 2 3; do
-        for inline in off on; do
-          echo "## inline $inline all_reduce $protocol threads $n turn $turn"
-          RONDO_ALGO=ring RONDO_PROTO=$protocol RONDO_DEVICE_ENGINE=interpreter RONDO_DEVICE_INLINE=$inline \
-            "$build/tools/rondo" perf all_reduce --device cuda --threads "$n" -b 1K -e 64M -f 16 -z 0 -n 20 -w 5
-        done
       done
     done
   done

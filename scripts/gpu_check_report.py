@@ -2,14 +2,13 @@
 """Makes one JSON from the logs of scripts/gpu_check.sh: gpu_check_report.py LOGS OUT.
 
 It has the parts with their status and time, the device, the names of failed tests, and the figures of the benchmarks:
-lines that are JSON objects, the tables of `rondo perf`, and the interpreter beside inlined definitions.
+lines that are JSON objects, and the tables of `rondo perf`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -60,25 +59,6 @@ def perf_rows(text: str) -> list[dict]:
     return rows
 
 
-INLINE_RUN = re.compile(r"^inline (off|on) (.*) turn \d+$")
-
-
-def inlined_pairs(rows: list[dict]) -> list[dict]:
-    """For each run and size, the median times of interpreter and inlined kernel. A ratio below 1: inlining wins."""
-    times: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for row in rows:
-        if match := INLINE_RUN.match(row["run"]):
-            times.setdefault((match[2], row["bytes"]), {"off": [], "on": []})[match[1]].append(row["us"])
-    pairs = []
-    for (run, size), of in times.items():
-        if of["off"] and of["on"]:
-            interpreted, inlined = statistics.median(of["off"]), statistics.median(of["on"])
-            pairs.append({"run": run, "bytes": size, "turns": min(len(of["off"]), len(of["on"])),
-                          "interpreter_us": interpreted, "inlined_us": inlined,
-                          "ratio": round(inlined / interpreted, 3) if interpreted else None})
-    return pairs
-
-
 def failures(text: str) -> list[str]:
     return sorted(set(re.findall(r"^\[  FAILED  \] (\S+)", text, re.MULTILINE)))
 
@@ -97,9 +77,7 @@ def report(logs: Path) -> dict:
         if figures := json_lines(text):
             part["figures"] = figures
         if rows := perf_rows(text):
-            part["rows"] = [row for row in rows if not INLINE_RUN.match(row["run"])]
-            if pairs := inlined_pairs(rows):
-                part["inlined"] = pairs
+            part["rows"] = rows
         parts.append(part)
     return {"device": device(), "parts": parts}
 

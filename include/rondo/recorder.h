@@ -20,13 +20,6 @@
 #include "rondo/rondo.h"
 #include "rondo/schedule.h"
 
-/// Marks a definition that a kernel may inline (src/device/engine/device_prims.h): callable on host and device.
-#if defined(__CUDACC__)
-#define RONDO_TEXT __host__ __device__ __forceinline__
-#else
-#define RONDO_TEXT
-#endif
-
 namespace rondo {
 
 /// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or `num` chunks, cyclic modulo the buffer's chunk count.
@@ -49,19 +42,15 @@ struct Order {
 inline constexpr Order kOwnFirst{0};
 constexpr Order own_after(int received) { return {received}; }
 
-/// A source line of a definition, for messages. Known on the host only.
+/// A source line of a definition, for messages.
 struct TextLine {
   const char* file = nullptr;  // as the compiler names it; nullptr: unknown
   int line = 0;
 
   /// The line of the call that leaves this argument out.
-#if defined(__CUDACC__)
-  static constexpr TextLine here() { return {}; }
-#else
   static constexpr TextLine here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
   }
-#endif
   /// "ring.h:52"; empty if unknown.
   RONDO_API std::string text() const;
 };

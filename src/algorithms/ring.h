@@ -48,7 +48,7 @@ struct Ring {
 };
 
 template <class P, class Circle>
-RONDO_TEXT void ring_all_reduce(P& p, const Circle& ring) {
+void ring_all_reduce(P& p, const Circle& ring) {
   const int nranks = ring.nranks;
   p.chunks(nranks, nranks);
   p.lane(0);
@@ -68,7 +68,7 @@ RONDO_TEXT void ring_all_reduce(P& p, const Circle& ring) {
 }
 
 template <class P, class Circle>
-RONDO_TEXT void ring_reduce_scatter(P& p, const Circle& ring) {
+void ring_reduce_scatter(P& p, const Circle& ring) {
   const int nranks = ring.nranks;
   p.chunks(nranks, 1);
   p.lane(0);
@@ -82,7 +82,7 @@ RONDO_TEXT void ring_reduce_scatter(P& p, const Circle& ring) {
 }
 
 template <class P, class Circle>
-RONDO_TEXT void ring_all_gather(P& p, const Circle& ring) {
+void ring_all_gather(P& p, const Circle& ring) {
   const int nranks = ring.nranks;
   p.chunks(1, nranks);
   p.lane(0);
@@ -96,15 +96,15 @@ RONDO_TEXT void ring_all_gather(P& p, const Circle& ring) {
 }
 
 template <class P>
-RONDO_TEXT void ring_all_reduce(P& p, Rank rank, int nranks) {
+void ring_all_reduce(P& p, Rank rank, int nranks) {
   ring_all_reduce(p, Ring(rank, nranks));
 }
 template <class P>
-RONDO_TEXT void ring_reduce_scatter(P& p, Rank rank, int nranks) {
+void ring_reduce_scatter(P& p, Rank rank, int nranks) {
   ring_reduce_scatter(p, Ring(rank, nranks));
 }
 template <class P>
-RONDO_TEXT void ring_all_gather(P& p, Rank rank, int nranks) {
+void ring_all_gather(P& p, Rank rank, int nranks) {
   ring_all_gather(p, Ring(rank, nranks));
 }
 

@@ -62,7 +62,6 @@ Status read_transport_settings(const SettingValues& values, Settings& s) {
     s.device_engine = values.text("device_engine") == "interpreter" ? 1
                       : values.text("device_engine") == "stream"    ? 2
                                                                     : 0;
-  if (values.find("device_inline") != nullptr) s.planner.device_inline = values.text("device_inline") == "on" ? 1 : 0;
 #ifdef RONDO_HAVE_UCX
   s.has_ucx = 1;
   s.prefers_ucx = prefers_ucx() ? 1 : 0;

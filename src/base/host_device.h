@@ -14,10 +14,7 @@
 #if defined(__CUDACC__)
 #define RONDO_UNROLL _Pragma("unroll")
 #define RONDO_NO_UNROLL _Pragma("unroll 1")
-#define RONDO_PRAGMA(text) _Pragma(#text)
-#define RONDO_UNROLL_TIMES(rounds) RONDO_PRAGMA(unroll rounds)
 #else
 #define RONDO_UNROLL _Pragma("GCC unroll 16")
 #define RONDO_NO_UNROLL
-#define RONDO_UNROLL_TIMES(rounds)
 #endif

@@ -45,8 +45,6 @@ constexpr SettingRow kRows[] = {
      "off: calls on devices do not go from buffer to buffer, but through staging memory"},
     {"device_engine", Kind::kChoice, 0, 0, "auto|interpreter|stream", "auto",
      "what runs schedules on devices: a kernel that waits there, or copies and flags in streams"},
-    {"device_inline", Kind::kChoice, 0, 0, "off|on", "off",
-     "on: calls that a device kernel has inlined run by it instead of by the interpreter"},
     {"bind", Kind::kChoice, 0, 0, "none|core|numa", "none",
      "where a rank's threads are bound: nowhere, to a core of its own, to its NUMA node"},
     {"order", Kind::kChoice, 0, 0, "places|rank", "places",

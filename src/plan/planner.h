@@ -28,7 +28,6 @@ struct PlannerChoice {
   char protocol[16] = {};         // RONDO_PROTO
   uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
   int32_t ranks_per_core = 1;     // rounded up
-  int32_t device_inline = 0;      // RONDO_DEVICE_INLINE: 1: use kernels with inlined definitions, if there are any
   int32_t device_min_blocks = 1;  // RONDO_DEVICE_MIN_BLOCKS
   int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: all resident blocks
   int32_t by_rank = 0;            // RONDO_ORDER: 1: rings and trees go by rank, wherever ranks are bound

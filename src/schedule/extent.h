@@ -21,20 +21,10 @@ struct Extent {
   friend constexpr bool operator==(const Extent&, const Extent&) = default;
 };
 
-/// A buffer cut into chunks: extent() without its division, for frequent calls.
-struct Cut {
-  uint64_t base = 0, longer = 0;  // elements of a chunk; the first `longer` chunks have one more
-  constexpr Cut() = default;
-  constexpr Cut(uint64_t total_elems, uint64_t num_chunks)
-      : base(total_elems / num_chunks), longer(total_elems % num_chunks) {}
-  constexpr Extent chunk(uint64_t c) const {
-    return {c * base + (c < longer ? c : longer), base + (c < longer ? 1 : 0)};
-  }
-};
-
 /// Chunk `chunk` of `num_chunks` of `total_elems` elements.
 constexpr Extent extent(uint64_t total_elems, uint64_t num_chunks, uint64_t chunk) {
-  return Cut(total_elems, num_chunks).chunk(chunk);
+  const uint64_t base = total_elems / num_chunks, longer = total_elems % num_chunks;  // so many have one element more
+  return {chunk * base + (chunk < longer ? chunk : longer), base + (chunk < longer ? 1 : 0)};
 }
 
 /// The window of loop `loop` in that chunk; empty beyond the chunk's end.

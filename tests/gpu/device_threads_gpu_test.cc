@@ -34,13 +34,6 @@ TEST(DeviceThreadsGpuTest, EveryProtocol) {
   for (const char* protocol : {"simple", "ll", "ll128"})
     conform(3, std::string("device_engine = interpreter\nproto = ") + protocol, 9);
 }
-// Inlined kernels run ring's sums and gathers; the interpreter runs the rest.
-TEST(DeviceThreadsGpuTest, InlinedTexts) {
-  RONDO_NEEDS_GPU();
-  for (const char* protocol : {"simple", "ll", "ll128"})
-    conform(3, std::string("device_engine = interpreter\ndevice_inline = on\nproto = ") + protocol, 9);
-  conform(4, "device_engine = interpreter\ndevice_inline = on\nalgo = ring", 3);
-}
 TEST(DeviceThreadsGpuTest, Streams) {
   RONDO_NEEDS_GPU();
   for (const int nranks : {2, 3, 4}) conform(nranks, "device_engine = stream", 9);

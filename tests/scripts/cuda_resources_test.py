@@ -19,19 +19,13 @@ DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float"
     "fp8_e4m3", "fp8_e5m2")
 HOT = {f"rondo_{what}_{dtype}_sum" for what in ("interpret", "reduce") for dtype in ("float", "half", "bfloat16")}
 HOT |= {"rondo_interpret_copy", "rondo_copy"}
-INLINED = {"rondo_ring_all_gather_copy"}
-INLINED |= {f"rondo_ring_{what}_{dtype}_sum" for what in ("all_reduce", "reduce_scatter")
-            for dtype in ("float", "half", "bfloat16")}
-HOT |= INLINED
 OPTIMIZER = {f"rondo_optimizer_{rule}" for rule in ("sgd", "momentum", "adam", "adadelta")}
 OPTIMIZER |= {"rondo_floats_add", "rondo_floats_scale", "rondo_add_squares"}
 HOT |= OPTIMIZER
-EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock"},
-            "optimizer": OPTIMIZER}
+EXPECTED = {"copy": {"rondo_interpret_copy", "rondo_copy", "rondo_clock"}, "optimizer": OPTIMIZER}
 OPS = ("sum", "prod", "max", "min")
 for image in (*DTYPES, "mixed"):
     EXPECTED[image] = {f"rondo_{what}_{image}_{op}" for what in ("interpret", "reduce") for op in OPS}
-    EXPECTED[image] |= {kernel for kernel in INLINED if f"_{image}_" in kernel}
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

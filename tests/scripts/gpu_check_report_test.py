@@ -34,31 +34,17 @@ def report_of(logs: dict[str, str]) -> dict:
 
 
 class Report(unittest.TestCase):
-    def test_the_interpreter_stands_beside_inlined_texts(self) -> None:
-        log = perf_log([
-            ("all_reduce threads 2", {1024: 9.0}),
-            ("inline off all_reduce ll threads 2 turn 1", {1024: 10.0, 16384: 20.0}),
-            ("inline on all_reduce ll threads 2 turn 1", {1024: 8.0, 16384: 30.0}),
-            ("inline off all_reduce ll threads 2 turn 2", {1024: 12.0, 16384: 20.0}),
-            ("inline on all_reduce ll threads 2 turn 2", {1024: 7.0, 16384: 30.0}),
-            ("inline off all_reduce ll threads 2 turn 3", {1024: 99.0, 16384: 20.0}),
-            ("inline on all_reduce ll threads 2 turn 3", {1024: 9.0, 16384: 30.0}),
-            ("inline off all_reduce ll128 threads 2 turn 1", {1024: 5.0}),
-        ])
+    def test_rows_of_perf_stand_under_their_run(self) -> None:
+        log = perf_log([("all_reduce threads 2", {1024: 9.0}), ("all_gather ranks 4", {8: 7.5})])
         (part,) = report_of({"parts.txt": "perf 0 12\n", "perf.log": log})["parts"]
-        self.assertEqual([row["run"] for row in part["rows"]], ["all_reduce threads 2"])
-        run = {"run": "all_reduce ll threads 2", "turns": 3}
-        self.assertEqual(part["inlined"], [
-            run | {"bytes": 1024, "interpreter_us": 12.0, "inlined_us": 8.0, "ratio": 0.667},
-            run | {"bytes": 16384, "interpreter_us": 20.0, "inlined_us": 30.0, "ratio": 1.5},
-        ])
+        self.assertEqual([(row["run"], row["bytes"], row["us"]) for row in part["rows"]],
+                         [("all_reduce threads 2", 1024, 9.0), ("all_gather ranks 4", 8, 7.5)])
 
     def test_a_part_that_failed_says_why(self) -> None:
         log = "[  FAILED  ] Kernels.Sum (3 ms)\n[  FAILED  ] Kernels.Sum\n"
         (part,) = report_of({"parts.txt": "unit 1 3\n", "unit.log": log})["parts"]
         self.assertEqual(part["status"], "failed (1)")
         self.assertEqual(part["failed_tests"], ["Kernels.Sum"])
-        self.assertNotIn("inlined", part)
 
 
 class Parts(unittest.TestCase):

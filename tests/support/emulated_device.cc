@@ -48,7 +48,7 @@ class EmulatedDevices::Index final : public PortIndex {
       e.slot_bytes = c.slot_bytes;
       e.counter = rank_.transport.counter_index(port.key, static_cast<Rank>(rank_.comm.rank));
       e.step = all_.shape_.first_step;
-      e.port = {port.key.writer, port.key.tag, port.key.group};
+      e.peer = port.key.writer;
     }
     return it->second;
   }
@@ -63,7 +63,6 @@ class EmulatedDevices::Index final : public PortIndex {
       e.slot_bytes = c.slot_bytes;
       e.num_readers = static_cast<uint32_t>(rank_.readers.back().size());
       e.readers = rank_.readers.back().data();
-      e.port = {port.key.reader, port.key.tag, port.key.group};
       e.step = all_.shape_.first_step;
     }
     return it->second;

@@ -33,18 +33,16 @@ namespace rondo {
 
 namespace {
 
-#define RONDO_KERNELS_OF(name, ...)                                                                              \
-  {                                                                                                              \
-    __VA_ARGS__ "rondo_interpret_" name "_sum", "rondo_interpret_" name "_prod", "rondo_interpret_" name "_max", \
-        "rondo_interpret_" name "_min", "rondo_reduce_" name "_sum", "rondo_reduce_" name "_prod",               \
-        "rondo_reduce_" name "_max", "rondo_reduce_" name "_min"                                                 \
+#define RONDO_KERNELS_OF(name)                                                                       \
+  {                                                                                                  \
+    "rondo_interpret_" name "_sum", "rondo_interpret_" name "_prod", "rondo_interpret_" name "_max", \
+        "rondo_interpret_" name "_min", "rondo_reduce_" name "_sum", "rondo_reduce_" name "_prod",   \
+        "rondo_reduce_" name "_max", "rondo_reduce_" name "_min"                                     \
   }
 #define RONDO_KERNELS_dtype(name) RONDO_KERNELS_OF(name)
-#define RONDO_KERNELS_inlining(name) \
-  RONDO_KERNELS_OF(name, "rondo_ring_all_reduce_" name "_sum", "rondo_ring_reduce_scatter_" name "_sum", )
 #define RONDO_KERNELS_mixed(name) RONDO_KERNELS_OF(name)
 #define RONDO_KERNELS_copy(name) \
-  { "rondo_interpret_copy", "rondo_ring_all_gather_copy", "rondo_copy", "rondo_clock" }
+  { "rondo_interpret_copy", "rondo_copy", "rondo_clock" }
 #define RONDO_KERNELS_optimizer(name)                                                                      \
   {                                                                                                        \
     "rondo_optimizer_sgd", "rondo_optimizer_momentum", "rondo_optimizer_adam", "rondo_optimizer_adadelta", \

@@ -1,9 +1,6 @@
-// BlockCalls: runs a block through the calls of its unit (device_program.h), for the interpreter (interpreter.h) and
-// for inlined definitions (device_prims.h).
-//
-//     for each call of the unit
-//       load the header and the lane's ends; Self::run_loops(); store the ends
-//       the lanes of the channel meet
+// BlockCalls: what a block does around the program of a call (device_program.h). It loads the call's header and the
+// lane's ends, stores the ends, meets the channel's other lanes, and records instructions. The interpreter
+// (interpreter.h) runs the program in between.
 //
 // The code compiles for host and device. Env provides threads, barriers, clock and memory orders; Ops the reduction.
 //   Env::Mem, kPollEvery, kLineThreads      memory policy; tries between polls of the control words; threads of a line
@@ -22,30 +19,8 @@
 
 namespace rondo {
 
-/// Self derives from it and has run_loops(): runs all loops of its lane, and returns false if the block must leave.
-template <class Env, class Ops, class Self>
+template <class Env, class Ops>
 class BlockCalls {
- public:
-  RONDO_HOST_DEVICE_INLINE void run() {
-    const DeviceUnit* units = args_.more_units != nullptr ? args_.more_units : args_.units;
-    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
-    uint32_t u = 0;
-    while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
-    const DeviceUnit& unit = units[u];
-    const uint32_t place = env_.block() - unit.first_block;
-    if (place >= unit.num_lanes * unit.num_channels) return;
-    lane_ = place % unit.num_lanes;
-    channel_ = place / unit.num_lanes;
-    for (uint32_t i = 0; i < unit.num_calls; ++i) {
-      call_ = unit.first_call + i;
-      load_call(calls[call_], unit.num_lanes);
-      const DeviceProgram& p = b_.program;
-      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
-      const bool last = i + 1 == unit.num_calls;
-      if (unit.num_lanes > 1 && (!last || p.waits) && !meet(unit.num_lanes)) return;
-    }
-  }
-
  protected:
   using Mem = typename Env::Mem;
 
@@ -101,14 +76,6 @@ class BlockCalls {
     b_.numbers[b_.turn][port] = static_cast<uint32_t>(step);
   }
 
-  Env& env_;
-  BlockState<Mem>& b_;
-  const LaunchArgs& args_;
-  Standing standing_{};
-  uint32_t lane_ = 0, channel_ = 0, call_ = 0;
-  uint32_t num_reads_ = 0, num_writes_ = 0;
-
- private:
   RONDO_HOST_DEVICE_INLINE void load_call(const DeviceCall& call, uint32_t unit_lanes) {
     env_.sync();  // no thread uses the previous call any more
     copy_words(&b_.call, &call, sizeof call);
@@ -130,21 +97,6 @@ class BlockCalls {
     standing_ = {b_.call.comm, b_.call.control, b_.call.deadline_ns, call_, lane_, channel_, 0, 0};
   }
 
-  RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
-    for (uint32_t i = env_.thread() * 4; i < bytes; i += env_.threads() * 4)
-      device_kernels::store_aligned(static_cast<std::byte*>(to) + i,
-                                    device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
-  }
-
-  // For a call with a fallback lane 0 first runs the entry credits. Then all lanes know which program follows.
-  RONDO_HOST_DEVICE_INLINE bool run_call() {
-    for (;;) {
-      if (lane_ < b_.program.num_lanes && !run_program()) return false;
-      if (b_.call.fallback == nullptr) return true;
-      if (!choose()) return false;
-    }
-  }
-
   // Lane 0 has read the credits of all ranks. All ranks and channels have read the same.
   RONDO_HOST_DEVICE_INLINE bool choose() {
     uint64_t* falls_back = b_.call.comm->meetings + channel_ * 8 + 3;
@@ -164,14 +116,6 @@ class BlockCalls {
     return true;
   }
 
-  RONDO_HOST_DEVICE_INLINE bool run_program() {
-    load_ends();
-    if (!static_cast<Self*>(this)->run_loops()) return false;
-    env_.sync();  // all threads are done with their ends
-    store_ends();
-    return true;
-  }
-
   // Copies ends from the channel's tables and back.
   RONDO_HOST_DEVICE_INLINE void load_ends() {
     const uint16_t* list = b_.call.program->index() + b_.program.lane_ends[lane_];
@@ -183,14 +127,13 @@ class BlockCalls {
       b_.read_at[i] = list[2 + i];
       b_.readers[i] = FifoReader<Mem, SoloGroup>(end.view, end.counter, end.step);
       b_.read_slot_bytes[i] = end.slot_bytes;
-      b_.read_ports[i] = end.port;
+      b_.read_peers[i] = end.peer;
     }
     for (uint32_t i = env_.thread(); i < num_writes_; i += env_.threads()) {
       const DeviceWriteEnd& end = comm.writes[channel_ * comm.write_stride + list[2 + num_reads_ + i]];
       b_.write_at[i] = list[2 + num_reads_ + i];
       b_.writers[i].load_from(end);
       b_.write_slot_bytes[i] = end.slot_bytes;
-      b_.write_ports[i] = end.port;
     }
     env_.sync();
   }
@@ -221,6 +164,20 @@ class BlockCalls {
       }
     }
     return !env_.any(!ok);
+  }
+
+  Env& env_;
+  BlockState<Mem>& b_;
+  const LaunchArgs& args_;
+  Standing standing_{};
+  uint32_t lane_ = 0, channel_ = 0, call_ = 0;
+  uint32_t num_reads_ = 0, num_writes_ = 0;
+
+ private:
+  RONDO_HOST_DEVICE_INLINE void copy_words(void* to, const void* from, uint32_t bytes) {
+    for (uint32_t i = env_.thread() * 4; i < bytes; i += env_.threads() * 4)
+      device_kernels::store_aligned(static_cast<std::byte*>(to) + i,
+                                    device_kernels::load_aligned<uint32_t>(static_cast<const std::byte*>(from) + i));
   }
 };
 

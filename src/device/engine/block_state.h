@@ -1,6 +1,5 @@
-// Shared memory of a block while it runs a lane of a call. BlockState: the call, the ends of the lane's connections,
-// and the pointer tables of the current message. InterpreterState adds a window of instructions with this channel's
-// shares. PrimsState adds the cuts of the buffers.
+// Shared memory of a block while it runs a lane of a call: the call, the ends of the lane's connections, a window of
+// instructions with this channel's shares, and the pointer tables of the current message.
 //
 // A message's port belongs to one thread from poll to post. All other state is written by few threads and read by all,
 // with a barrier in between.
@@ -15,9 +14,29 @@
 
 namespace rondo {
 
+/// An instruction's ports, and whether it uses the rank's own chunks. Thread i handles port i.
+struct StepShape {
+  uint32_t num_recv, num_send;
+  bool has_src, has_dst;
+  const uint16_t* ends;  // places in the lane's lists, of the receives, then of the sends
+
+  RONDO_HOST_DEVICE_INLINE uint32_t reader(uint32_t i) const { return ends[i]; }
+  RONDO_HOST_DEVICE_INLINE uint32_t writer(uint32_t i) const { return ends[num_recv + i]; }
+
+  /// Calls of_read(i, end) or of_write(i, end) for each port of this thread, until one is false.
+  template <class Env, class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE bool handle_mine(Env& env, OfRead of_read, OfWrite of_write) const {
+    bool ok = true;
+    for (uint32_t i = env.thread(); i < num_recv + num_send && ok; i += env.threads())
+      ok = i < num_recv ? of_read(i, ends[i]) : of_write(i - num_recv, ends[i]);
+    return ok;
+  }
+};
+
 template <class Mem>
 struct BlockState {
   static constexpr uint32_t kMaxReads = DeviceProgram::kMaxLaneReads, kMaxWrites = DeviceProgram::kMaxLaneWrites;
+  static constexpr uint32_t kWindowSteps = 64, kWindowIndex = 512;
 
   DeviceCall call;
   DeviceProgram program;  // only the header
@@ -27,33 +46,19 @@ struct BlockState {
   FifoReader<Mem, SoloGroup> readers[kMaxReads];
   FifoWriter<Mem, SoloGroup> writers[kMaxWrites];
   uint32_t read_slot_bytes[kMaxReads], write_slot_bytes[kMaxWrites];
-  Port read_ports[kMaxReads], write_ports[kMaxWrites];
+  Rank read_peers[kMaxReads];
   uint16_t read_at[kMaxReads], write_at[kMaxWrites];  // indices in the channel's tables
   // For the current traced instruction, used by thread 0:
   uint64_t begin_ns, waited_ns;
   uint32_t num_ports, turn;
   bool moved, falls_back;                     // it moves data; it belongs to the call's fallback
   uint32_t numbers[2][DeviceRecord::kSteps];  // of the last two traced messages, by port
+  DeviceStep window[kWindowSteps];            // elements: the channel's share of the chunk
+  uint16_t index[kWindowIndex];               // of the window's steps, as far as they fit
   // For the current message:
   const std::byte* sources[kMaxReads + 1];
   std::byte* sinks[kMaxWrites + 1];
   uint64_t source_flags[kMaxReads + 1], sink_flags[kMaxWrites + 1];  // kLl, kLl128: flags of their lines
-};
-
-template <class Mem>
-struct InterpreterState : BlockState<Mem> {
-  static constexpr uint32_t kWindowSteps = 64, kWindowIndex = 512;
-  DeviceStep window[kWindowSteps];  // num_elems: the channel's share of the chunk
-  uint16_t index[kWindowIndex];     // for the window's steps, as far as they fit
-};
-
-template <class Mem>
-struct PrimsState : BlockState<Mem> {
-  struct BufferCut {
-    Cut cut;
-    Extent share[2];  // the channel's share of a chunk of cut.base elements, and of cut.base + 1
-  };
-  BufferCut in, out;
 };
 
 }  // namespace rondo

@@ -101,16 +101,13 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   if (!stream && lanes > world_.resident_blocks) return;
   if (stream) {
     // The stream engine has no channels and maps no peer's buffers.
-    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, {}, 0});
+    if (!a.direct) found.push_back({&a, DeviceProtocol::kSimple, 1, world_.stream_slot_bytes, 0});
     return;
   }
   // Amount that a lane moves at once: at most a chunk. The smallest chunks are whole / ranks.
   const double chunk = whole / nranks_;
   const bool pairwise = r.counts != nullptr && r.counts->pairwise;
   const std::string_view wanted = planner_.settings().protocol;
-  const bool may_inline = planner_.settings().device_inline != 0 && r.counts == nullptr &&
-                          planner_.hosts().one_host();  // inlined definitions do not support hosts
-  const std::string inlined = may_inline ? inlined_name(a, r.dtype, r.op, r.row) : "";
   for (const DeviceProtocol p : {DeviceProtocol::kSimple, DeviceProtocol::kLl, DeviceProtocol::kLl128}) {
     if (a.direct && p != DeviceProtocol::kSimple) continue;
     if (p == DeviceProtocol::kLl128 && !world_.wide_lines) continue;
@@ -122,7 +119,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
         !(wanted == "inline" && p != DeviceProtocol::kSimple))
       continue;
     found.push_back({&a, p, channels_for(pairwise ? 1 << 20 : chunk, least_share(p), lanes, r),
-                     longest_message(p, world_.layout), inlined, 0});
+                     longest_message(p, world_.layout), 0});
   }
 }
 
@@ -156,11 +153,9 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanReques
   PlanRequest staged = request;
   staged.algorithm = nullptr;  // the fallback need not be the required algorithm
   RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
-  for (DeviceCandidate& c : found) {
+  for (DeviceCandidate& c : found)
     c.num_channels =
         std::min(direct.num_channels, most_channels(lanes_of(*c.algorithm, request.root), request.max_blocks));
-    c.inlined.clear();  // the direct program is interpreted, and so is its fallback
-  }
   return found;
 }
 
@@ -185,9 +180,8 @@ std::string DevicePlanner::describe(const DeviceCandidate& c) const {
   if (c.algorithm->direct)
     return fmt::format("{} from buffer to buffer, {} channels, forecast {:.1f} us", c.algorithm->name, c.num_channels,
                        c.forecast_ns / 1000);
-  return fmt::format("{} {}{}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
-                     protocol_name(c.protocol), c.inlined.empty() ? "" : " inlined", c.num_channels, c.message_bytes,
-                     c.forecast_ns / 1000);
+  return fmt::format("{} {}, {} channels, messages of {} B, forecast {:.1f} us", c.algorithm->name,
+                     protocol_name(c.protocol), c.num_channels, c.message_bytes, c.forecast_ns / 1000);
 }
 
 }  // namespace rondo

@@ -58,7 +58,6 @@ struct DeviceCandidate {
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t num_channels = 1;
   uint64_t message_bytes = 0;  // per channel
-  std::string inlined;         // kernel with the inlined definition; empty: the interpreter
   double forecast_ns = 0;
 };
 

@@ -165,7 +165,7 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   if (plan.program->direct && !transport_.reaches_everything()) RONDO_TRY(add_fallback(plan));
   Ports ports(*this, plan);
   RONDO_TRY_ASSIGN(plan.lowered, lower_program(*plan.program, plan.how, plan.num_channels, ports, plan.header));
-  plan.kernel = plan.how.inlined.empty() ? interpreter_name(*plan.program) : plan.how.inlined;
+  plan.kernel = interpreter_name(*plan.program);
   RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
   return {};
 }
@@ -212,7 +212,6 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
       w.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
       w.num_readers = static_cast<uint32_t>(end.readers.size());
       w.readers = readers;
-      w.port = {key.reader, key.tag, key.group};
       from = &w;
       bytes = sizeof w;
       to = reinterpret_cast<cuda::DevicePtr>(tables_.writes + uint64_t{c} * tables_.write_stride + index);
@@ -220,7 +219,7 @@ Status DeviceEngine::write_end(bool writer, uint32_t index) {
       r.view = view;
       r.slot_bytes = words ? DeviceLayout::kSlotBytes : 0;
       r.counter = transport_.counter_index(key, rank_);
-      r.port = {key.writer, key.tag, key.group};
+      r.peer = key.writer;
       from = &r;
       bytes = sizeof r;
       to = reinterpret_cast<cuda::DevicePtr>(tables_.reads + uint64_t{c} * tables_.read_stride + index);

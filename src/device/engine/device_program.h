@@ -96,7 +96,6 @@ struct alignas(16) DeviceProgram {
   uint64_t loop_elems;  // per channel: elements of a message
   uint64_t num_loops;   // of the longest channel
   uint64_t scratch_bytes;
-  uint64_t in_elems, out_elems;  // of the whole buffers; inlined definitions cut them
 
   RONDO_HOST_DEVICE const DeviceStep* steps() const {
     return reinterpret_cast<const DeviceStep*>(reinterpret_cast<const std::byte*>(this) + steps_offset);
@@ -114,7 +113,6 @@ struct DeviceWriteEnd {
   uint32_t slot_bytes;  // kLl, kLl128: with flags
   uint32_t num_readers;
   const uint32_t* readers;  // num_readers indices of counters
-  Port port;                // the reader; -1: several
   uint64_t step;
   uint32_t offset, free_end;  // kSimple: FifoWriter's position in its ring
   uint32_t starts[kMaxDataLines];
@@ -124,7 +122,7 @@ struct DeviceReadEnd {
   uint32_t slot_bytes;
   uint32_t counter;
   uint64_t step;
-  Port port;  // the writer
+  Rank peer;  // the writer
 };
 
 /// Addresses of a rank's buffers: in a credit as that rank sees them, in DeviceComm::peers as this rank does.

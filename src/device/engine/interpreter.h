@@ -1,8 +1,11 @@
 // The interpreter: a block runs one lane of a unit's calls in one channel (block_calls.h), instruction by instruction.
 // Same semantics as the host's executor (engine/executor.cc), for many threads that may wait:
 //
-//     for each loop, for each instruction
-//       poll, gather, move, post      a message (messages.h); credits and direct instructions skip some of these
+//     for each call of the unit
+//       load the header and the lane's ends
+//       for each loop, for each instruction
+//         poll, gather, move, post    a message (messages.h); credits and direct instructions skip some of these
+//       store the ends; the lanes of the channel meet
 //
 // Invariants: between the barriers of an instruction an end belongs to the thread that handles its port. All threads
 // take the same branches: these depend only on instructions, extents and env.any().
@@ -12,41 +15,53 @@
 
 namespace rondo {
 
-/// The shape of an instruction read at run time. Thread i handles port i.
-struct StepShape {
-  static constexpr int kSrc = 0, kDst = 0;
-  static constexpr bool kMayCopy = true, kMayReduce = true, kTravels = true, kEndsStay = false;
-  uint32_t num_receives, num_sends;
-  bool src, dst;
-  const uint16_t* ends;  // of the receives, then of the sends
-
-  RONDO_HOST_DEVICE_INLINE uint32_t num_recv() const { return num_receives; }
-  RONDO_HOST_DEVICE_INLINE uint32_t num_send() const { return num_sends; }
-  RONDO_HOST_DEVICE_INLINE bool has_src() const { return src; }
-  RONDO_HOST_DEVICE_INLINE bool has_dst() const { return dst; }
-  RONDO_HOST_DEVICE_INLINE uint32_t reader(uint32_t i) const { return ends[i]; }
-  RONDO_HOST_DEVICE_INLINE uint32_t writer(uint32_t i) const { return ends[num_receives + i]; }
-
-  template <class Env, class OfRead, class OfWrite>
-  RONDO_HOST_DEVICE_INLINE bool handle_mine(Env& env, OfRead of_read, OfWrite of_write) const {
-    bool ok = true;
-    for (uint32_t i = env.thread(); i < num_receives + num_sends && ok; i += env.threads())
-      ok = i < num_receives ? of_read(i, ends[i]) : of_write(i - num_receives, ends[i]);
-    return ok;
-  }
-};
-
 template <class Env, class Ops>
-class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
-  using Base = Messages<Env, Ops, Interpreter<Env, Ops>>;
+class Interpreter : public Messages<Env, Ops> {
+  using Base = Messages<Env, Ops>;
   using Mem = typename Env::Mem;
   using ReduceStep = device_kernels::ReduceStep;
-  using Base::at, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
+  using State = BlockState<Mem>;
+  using Base::args_, Base::at, Base::b_, Base::call_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
 
  public:
-  using State = InterpreterState<Mem>;
-  RONDO_HOST_DEVICE_INLINE Interpreter(Env& env, State& state, const LaunchArgs& args)
-      : Base(env, state, args), w_(state) {}
+  RONDO_HOST_DEVICE_INLINE Interpreter(Env& env, State& state, const LaunchArgs& args) : Base(env, state, args) {}
+
+  RONDO_HOST_DEVICE_INLINE void run() {
+    const DeviceUnit* units = args_.more_units != nullptr ? args_.more_units : args_.units;
+    const DeviceCall* calls = args_.more_calls != nullptr ? args_.more_calls : args_.calls;
+    uint32_t u = 0;
+    while (u + 1 < args_.num_units && env_.block() >= units[u + 1].first_block) ++u;
+    const DeviceUnit& unit = units[u];
+    const uint32_t place = env_.block() - unit.first_block;
+    if (place >= unit.num_lanes * unit.num_channels) return;
+    lane_ = place % unit.num_lanes;
+    channel_ = place / unit.num_lanes;
+    for (uint32_t i = 0; i < unit.num_calls; ++i) {
+      call_ = unit.first_call + i;
+      Base::load_call(calls[call_], unit.num_lanes);
+      const DeviceProgram& p = b_.program;
+      if (channel_ < p.num_channels && p.num_loops != 0 && !run_call()) return;
+      const bool last = i + 1 == unit.num_calls;
+      if (unit.num_lanes > 1 && (!last || p.waits) && !Base::meet(unit.num_lanes)) return;
+    }
+  }
+
+ private:
+  // For a call with a fallback lane 0 first runs the entry credits. Then all lanes know which program follows.
+  RONDO_HOST_DEVICE_INLINE bool run_call() {
+    for (;;) {
+      if (lane_ < b_.program.num_lanes && !run_program()) return false;
+      if (b_.call.fallback == nullptr) return true;
+      if (!Base::choose()) return false;
+    }
+  }
+  RONDO_HOST_DEVICE_INLINE bool run_program() {
+    Base::load_ends();
+    if (!run_loops()) return false;
+    env_.sync();  // all threads are done with their ends
+    Base::store_ends();
+    return true;
+  }
 
   RONDO_HOST_DEVICE_INLINE bool run_loops() {
     const DeviceProgram& p = b_.program;
@@ -60,12 +75,11 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
         if (pc < window_first_ || pc >= window_end_) load_window(pc, steps);
         standing_.loop = loop;
         standing_.pc = pc;
-        if (!run_step(w_.window[pc - window_first_])) return false;
+        if (!run_step(b_.window[pc - window_first_])) return false;
       }
     return true;
   }
 
- private:
   // Loads instructions from pc on, with the channel's share of each.
   RONDO_HOST_DEVICE_INLINE void load_window(uint32_t pc, uint32_t steps) {
     const DeviceProgram& p = b_.program;
@@ -79,19 +93,19 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
       s.src_first_elem += share.first_elem;
       s.dst_first_elem += share.first_elem;
       s.num_elems = share.num_elems;
-      w_.window[i] = s;
+      b_.window[i] = s;
     }
     index_first_ = from[0].first_index;
     const uint16_t* index = b_.call.program->index() + index_first_;
     const DeviceStep& last = from[window_end_ - pc - 1];
     const uint32_t entries = last.first_index + last.num_recv + last.num_send - index_first_;
     for (uint32_t i = env_.thread(); i < entries && i < State::kWindowIndex; i += env_.threads())
-      w_.index[i] = index[i];
+      b_.index[i] = index[i];
     env_.sync();
   }
   RONDO_HOST_DEVICE_INLINE const uint16_t* index_of(const DeviceStep& s) const {
     const uint32_t at = s.first_index - index_first_;
-    return at + s.num_recv + s.num_send <= State::kWindowIndex ? w_.index + at
+    return at + s.num_recv + s.num_send <= State::kWindowIndex ? b_.index + at
                                                                : b_.call.program->index() + s.first_index;
   }
 
@@ -151,11 +165,10 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
         shape,
         [&](uint32_t, uint32_t end) {
           FifoReader<Mem, SoloGroup>& r = b_.readers[end];
-          if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
+          if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return r.arrived(1, Base::fingerprint(s.fingerprint)); }))
             return false;
-          return !carries ||
-                 take_address(b_.read_ports[end].peer, *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
+          return !carries || take_address(b_.read_peers[end], *reinterpret_cast<const PeerCredit*>(r.line(0)), nowhere);
         },
         [&](uint32_t, uint32_t end) {
           FifoWriter<Mem, SoloGroup>& w = b_.writers[end];
@@ -238,12 +251,11 @@ class Interpreter : public Messages<Env, Ops, Interpreter<Env, Ops>> {
       }
     }
     env_.sync();
-    Base::template reduce<StepShape>(r, mixed ? !converts : o.copies, elem_bytes);
+    Base::reduce(r, mixed ? !converts : o.copies, elem_bytes);
     env_.sync();
     return true;
   }
 
-  State& w_;  // b_ again, with the window
   uint32_t window_first_ = 0, window_end_ = 0, index_first_ = 0;
   uint64_t completed_ = 0;  // thread 0
 };

@@ -1,25 +1,23 @@
 // Entry points of the kernels. cmake/cuda.cmake compiles this file once for each image, with one of
 //   RONDO_IMAGE_DTYPE (a Dtype) and RONDO_IMAGE_NAME (its name)   four ops of one dtype;
-//     and RONDO_IMAGE_INLINES                                      its sum with inlined definitions
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
 //   RONDO_IMAGE_COPY                                               copies
-// Names are those of interpreter_name, inlined_name, reduce_name and kGridCopyName (lower.h). Each has one argument,
-// passed by value. 512 threads and at most one block per multiprocessor leave 128 registers per thread.
+// Names are those of interpreter_name, reduce_name and kGridCopyName (lower.h). Each has one argument, passed by value.
+// 512 threads and at most one block per multiprocessor leave 128 registers per thread.
 #include "device/engine/clock_exchange.h"
 #include "device/engine/device_env.cuh"
-#include "device/engine/device_prims.h"
 #include "device/engine/grid_reduce.h"
 #include "device/engine/interpreter.h"
 
 namespace rondo {
 namespace {
 
-/// Block: an Interpreter or a DevicePrims.
-template <class Block>
-__device__ __forceinline__ void run_block(const LaunchArgs& args) {
-  __shared__ __align__(64) unsigned char memory[sizeof(typename Block::State)];
+template <class Ops>
+__device__ __forceinline__ void interpret(const LaunchArgs& args) {
+  using State = BlockState<DeviceEnv::Mem>;
+  __shared__ __align__(64) unsigned char memory[sizeof(State)];
   DeviceEnv env;
-  Block(env, *reinterpret_cast<typename Block::State*>(memory), args).run();
+  Interpreter<DeviceEnv, Ops>(env, *reinterpret_cast<State*>(memory), args).run();
 }
 
 __device__ __forceinline__ device_kernels::Threads grid_threads() {
@@ -35,15 +33,10 @@ __device__ __forceinline__ device_kernels::Threads grid_threads() {
 
 #define RONDO_KERNELS(name, op_name, ...)                                                                    \
   RONDO_KERNEL RONDO_CAT3(rondo_interpret_, name, op_name)(const __grid_constant__ rondo::LaunchArgs args) { \
-    rondo::run_block<rondo::Interpreter<rondo::DeviceEnv, __VA_ARGS__>>(args);                               \
+    rondo::interpret<__VA_ARGS__>(args);                               \
   }                                                                                                          \
   RONDO_KERNEL RONDO_CAT3(rondo_reduce_, name, op_name)(const __grid_constant__ rondo::ReduceArgs args) {    \
     rondo::grid_reduce<__VA_ARGS__>(args, rondo::grid_threads());                                            \
-  }
-
-#define RONDO_INLINED(kernel, ...)                                             \
-  RONDO_KERNEL kernel(const __grid_constant__ rondo::LaunchArgs args) {        \
-    rondo::run_block<rondo::DevicePrims<rondo::DeviceEnv, __VA_ARGS__>>(args); \
   }
 
 #if defined(RONDO_IMAGE_DTYPE)
@@ -52,11 +45,6 @@ RONDO_KERNELS(RONDO_IMAGE_NAME, sum, RONDO_UNIFORM(kSum))
 RONDO_KERNELS(RONDO_IMAGE_NAME, prod, RONDO_UNIFORM(kProd))
 RONDO_KERNELS(RONDO_IMAGE_NAME, max, RONDO_UNIFORM(kMax))
 RONDO_KERNELS(RONDO_IMAGE_NAME, min, RONDO_UNIFORM(kMin))
-#if defined(RONDO_IMAGE_INLINES)
-RONDO_INLINED(RONDO_CAT3(rondo_ring_all_reduce_, RONDO_IMAGE_NAME, sum), RONDO_UNIFORM(kSum), rondo::RingAllReduce)
-RONDO_INLINED(RONDO_CAT3(rondo_ring_reduce_scatter_, RONDO_IMAGE_NAME, sum), RONDO_UNIFORM(kSum),
-              rondo::RingReduceScatter)
-#endif
 #elif defined(RONDO_IMAGE_MIXED)
 RONDO_KERNELS(mixed, sum, rondo::device_kernels::MixedOps<rondo::Op::kSum>)
 RONDO_KERNELS(mixed, prod, rondo::device_kernels::MixedOps<rondo::Op::kProd>)
@@ -64,9 +52,8 @@ RONDO_KERNELS(mixed, max, rondo::device_kernels::MixedOps<rondo::Op::kMax>)
 RONDO_KERNELS(mixed, min, rondo::device_kernels::MixedOps<rondo::Op::kMin>)
 #elif defined(RONDO_IMAGE_COPY)
 RONDO_KERNEL rondo_interpret_copy(const __grid_constant__ rondo::LaunchArgs args) {
-  rondo::run_block<rondo::Interpreter<rondo::DeviceEnv, rondo::device_kernels::BytesOps>>(args);
+  rondo::interpret<rondo::device_kernels::BytesOps>(args);
 }
-RONDO_INLINED(rondo_ring_all_gather_copy, rondo::device_kernels::BytesOps, rondo::RingAllGather)
 RONDO_KERNEL rondo_copy(const __grid_constant__ rondo::ReduceArgs args) {
   rondo::grid_reduce<rondo::device_kernels::BytesOps>(args, rondo::grid_threads());
 }

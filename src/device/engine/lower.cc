@@ -71,9 +71,6 @@ class Lowering {
     h_.divide_by = p_.divide_by;
     h_.fingerprint = p_.fingerprint;
     h_.scratch_bytes = p_.scratch_bytes;
-    const CollectiveTraits& traits = collective_traits(p_.operation.collective);
-    h_.in_elems = p_.operation.count_elems * parts(traits.in_parts, p_.nranks);
-    h_.out_elems = p_.operation.count_elems * parts(traits.out_parts, p_.nranks);
     h_.loop_elems = p_.loop_elems;
     if (!p_.direct && shape_.message_bytes != 0)
       h_.loop_elems = std::max<uint64_t>(1, shape_.message_bytes / p_.wire_bytes);
@@ -213,14 +210,6 @@ std::string interpreter_name(const Program& program) {
   if (program.mixed) return fmt::format("rondo_interpret_mixed_{}", op);
   if (!reduces) return "rondo_interpret_copy";
   return fmt::format("rondo_interpret_{}_{}", dtype_name(program.operation.dtype), op);
-}
-std::string inlined_name(const Algorithm& a, Dtype dtype, Op op, uint8_t row) {
-  if (a.name != "ring" || row != 0) return {};
-  if (a.collective == Collective::kAllGather) return "rondo_ring_all_gather_copy";
-  if (a.collective != Collective::kAllReduce && a.collective != Collective::kReduceScatter) return {};
-  const bool is_hot = dtype == Dtype::kFloat32 || dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
-  if (!is_hot || kernel_op(op) != op_name(Op::kSum)) return {};
-  return fmt::format("rondo_ring_{}_{}_sum", collective_name(a.collective), dtype_name(dtype));
 }
 std::string reduce_name(Dtype dtype, Op op) {
   return fmt::format("rondo_reduce_{}_{}", dtype_name(dtype), kernel_op(op));

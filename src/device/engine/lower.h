@@ -48,9 +48,6 @@ uint8_t entry_steps(const Program& program);
 /// The interpreter kernel for it: "rondo_interpret_float_sum", "rondo_interpret_mixed_max", "rondo_interpret_copy". For
 /// kernels avg and premul_sum are sums.
 std::string interpreter_name(const Program& program);
-/// The kernel with the algorithm's inlined definition (device_prims.h), for calls with one count for all ranks:
-/// "rondo_ring_all_reduce_float_sum", "rondo_ring_all_gather_copy". Empty if there is none.
-std::string inlined_name(const Algorithm& algorithm, Dtype dtype, Op op, uint8_t row);
 /// The kernel that reduces elements of one dtype by a whole grid: "rondo_reduce_float_sum".
 std::string reduce_name(Dtype dtype, Op op);
 /// The same for mixed type rows: "rondo_reduce_mixed_sum".

@@ -5,15 +5,6 @@
 //     move      all threads: reduce or copy (reduce_copy.h), or line by line (move_lines.h)
 //     post      the thread of each port posts or releases it
 //
-// The interpreter reads a message's parameters at run time. An inlined definition has them at compile time. Therefore
-// they come as a Shape, whose members may be constants:
-//   Shape::kSrc, kDst                  sources and sinks, with the own chunk; 0: not known at compile time
-//   Shape::kMayCopy, kMayReduce        true if a single source may be copied unchanged; true if other cases may occur
-//   Shape::kTravels                    true if it has ports
-//   Shape::kEndsStay                   an end has the same thread in all messages of a call
-//   num_recv(), num_send(), has_src(), has_dst(), reader(i), writer(i)     ends by their places in the lane's lists
-//   handle_mine(env, of_read, of_write)                                    for each port of this thread, until false
-//
 // Invariant: between the barriers of a message an end belongs to the thread that handles its port.
 #pragma once
 
@@ -38,10 +29,10 @@ struct Operands {
   uint32_t fingerprint;
 };
 
-template <class Env, class Ops, class Self>
-class Messages : public BlockCalls<Env, Ops, Self> {
+template <class Env, class Ops>
+class Messages : public BlockCalls<Env, Ops> {
  protected:
-  using Base = BlockCalls<Env, Ops, Self>;
+  using Base = BlockCalls<Env, Ops>;
   using Mem = typename Env::Mem;
   using ReduceStep = device_kernels::ReduceStep;
   using Base::args_, Base::b_, Base::channel_, Base::env_, Base::lane_, Base::standing_;
@@ -51,15 +42,13 @@ class Messages : public BlockCalls<Env, Ops, Self> {
       : Base(env, state, args) {}
 
   /// Returns false if the block must leave.
-  template <class Shape>
-  RONDO_HOST_DEVICE_INLINE bool message(const Shape& shape, const Operands& o) {
+  RONDO_HOST_DEVICE_INLINE bool message(const StepShape& shape, const Operands& o) {
     if (o.num_elems == 0) {  // an empty window: no message, on either end
       if (env_.thread() == 0) b_.moved = false;
       return true;
     }
     const DeviceProgram& p = b_.program;
-    if constexpr (Shape::kTravels)
-      if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o);
+    if (p.protocol != DeviceProtocol::kSimple) return line_message(shape, o);
     ReduceStep r = reduce_step(shape, o);
     const uint32_t bytes = static_cast<uint32_t>(o.num_elems * p.wire_bytes);
     put_own(shape, r, o);
@@ -67,7 +56,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
         shape,
         [&](uint32_t i, uint32_t end) {
           FifoReader<Mem, SoloGroup>& reader = b_.readers[end];
-          if (!wait_until<false>(env_, standing_, b_.read_ports[end].peer, false,
+          if (!wait_until<false>(env_, standing_, b_.read_peers[end], false,
                                  [&] { return reader.arrived(1, o.fingerprint); }))
             return false;
           b_.sources[source_place(r, i)] = reader.data();
@@ -78,21 +67,21 @@ class Messages : public BlockCalls<Env, Ops, Self> {
           if (!wait_until<false>(env_, standing_, -1, true,
                                  [&] { return w.room_for(bytes, p.lap_bytes) ? Arrival::kReady : Arrival::kNotYet; }))
             return false;
-          b_.sinks[i + (shape.has_dst() ? 1 : 0)] = w.data();
+          b_.sinks[i + (shape.has_dst ? 1 : 0)] = w.data();
           return true;
         });
     if (!arrived) return false;
-    reduce<Shape>(r, o.copies, p.wire_bytes);
+    reduce(r, o.copies, p.wire_bytes);
     env_.sync();  // all data is read and written
     post(
         shape, [](auto& reader) { reader.release(1); }, [&](auto& w) { w.post_data(bytes, o.fingerprint); });
     return true;
   }
 
-  template <class Shape, class OfRead, class OfWrite>
-  RONDO_HOST_DEVICE_INLINE bool poll(const Shape& shape, OfRead of_read, OfWrite of_write) {
+  template <class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE bool poll(const StepShape& shape, OfRead of_read, OfWrite of_write) {
     if (!Base::traced()) return !env_.any(!shape.handle_mine(env_, of_read, of_write));
-    const uint32_t recvs = shape.num_recv(), ports = recvs + shape.num_send();
+    const uint32_t recvs = shape.num_recv, ports = recvs + shape.num_send;
     const bool ok = shape.handle_mine(
         env_,
         [&](uint32_t i, uint32_t end) {
@@ -109,12 +98,12 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     Base::end_wait(ports);
     return true;
   }
-  template <class Shape, class OfRead, class OfWrite>
-  RONDO_HOST_DEVICE_INLINE void post(const Shape& shape, OfRead of_read, OfWrite of_write) {
+  template <class OfRead, class OfWrite>
+  RONDO_HOST_DEVICE_INLINE void post(const StepShape& shape, OfRead of_read, OfWrite of_write) {
     shape.handle_mine(
         env_, [&](uint32_t, uint32_t end) { return of_read(b_.readers[end]), true; },
         [&](uint32_t, uint32_t end) { return of_write(b_.writers[end]), true; });
-    if constexpr (!Shape::kEndsStay) env_.sync();  // another thread may have the end in the next message
+    env_.sync();  // another thread may have the end in the next message
   }
   RONDO_HOST_DEVICE_INLINE bool wait_room(FifoWriter<Mem, SoloGroup>& w) {
     return wait_until<false>(env_, standing_, -1, true, [&] { return w.room(1) ? Arrival::kReady : Arrival::kNotYet; });
@@ -128,23 +117,22 @@ class Messages : public BlockCalls<Env, Ops, Self> {
   }
 
   /// Arguments for the kernels.
-  template <class Shape>
-  RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const Shape& shape, const Operands& o) const {
+  RONDO_HOST_DEVICE_INLINE ReduceStep reduce_step(const StepShape& shape, const Operands& o) const {
     ReduceStep r;
     r.src = b_.sources;
     r.dst = b_.sinks;
-    r.num_src = shape.num_recv() + (shape.has_src() ? 1 : 0);
-    r.num_dst = shape.num_send() + (shape.has_dst() ? 1 : 0);
+    r.num_src = shape.num_recv + (shape.has_src ? 1 : 0);
+    r.num_dst = shape.num_send + (shape.has_dst ? 1 : 0);
     r.num_elems = o.num_elems;
     r.own = ReduceStep::kNoOwn;
-    if (shape.has_src()) r.own = o.position > shape.num_recv() ? shape.num_recv() : o.position;
+    if (shape.has_src) r.own = o.position > shape.num_recv ? shape.num_recv : o.position;
     r.scale_own = o.prescale;
     r.divide_by = o.is_final ? b_.program.divide_by : 0;
     r.scale = b_.scale;
     r.own_type = o.src_type;
     r.wire_type = static_cast<Dtype>(b_.program.wire_type);
     r.dst_type = o.dst_type;
-    r.has_dst = shape.has_dst();
+    r.has_dst = shape.has_dst;
     r.result_as_wire = o.as_wire;
     r.raw = false;
     return r;
@@ -152,41 +140,35 @@ class Messages : public BlockCalls<Env, Ops, Self> {
 
   /// Thread 0 adds the own chunk to the tables, and each port's thread its entry. Receive i comes after the own source
   /// if that is earlier in the order of addition.
-  template <class Shape>
-  RONDO_HOST_DEVICE_INLINE void put_own(const Shape& shape, const ReduceStep& r, const Operands& o) {
+  RONDO_HOST_DEVICE_INLINE void put_own(const StepShape& shape, const ReduceStep& r, const Operands& o) {
     if (env_.thread() != 0) return;
-    if (shape.has_src()) b_.sources[r.own] = o.src;
-    if (shape.has_dst()) b_.sinks[0] = o.dst;
+    if (shape.has_src) b_.sources[r.own] = o.src;
+    if (shape.has_dst) b_.sinks[0] = o.dst;
   }
   static RONDO_HOST_DEVICE_INLINE uint32_t source_place(const ReduceStep& r, uint32_t receive) {
     return receive + (receive >= r.own ? 1 : 0);
   }
 
-  template <class Shape>
   RONDO_HOST_DEVICE_INLINE void reduce(ReduceStep& r, bool copies, uint32_t elem_bytes) {
     const device_kernels::Threads threads{env_.thread(), env_.threads()};
-    if (moves_bytes<Shape>(copies)) {
+    if (moves_bytes(copies)) {
       r.num_elems *= elem_bytes;
-      device_kernels::copy_bytes<Shape::kDst>(r, threads);
+      device_kernels::copy_bytes(r, threads);
     } else if constexpr (kReduces) {
-      device_kernels::reduce_copy<Ops, Shape::kSrc, Shape::kDst>(r, threads);
+      device_kernels::reduce_copy<Ops>(r, threads);
     }
   }
 
  private:
-  template <class Shape>
-  static RONDO_HOST_DEVICE_INLINE bool moves_bytes(bool copies) {
-    return Shape::kMayCopy && (!kReduces || !Shape::kMayReduce || copies);
-  }
+  static RONDO_HOST_DEVICE_INLINE bool moves_bytes(bool copies) { return !kReduces || copies; }
 
   // Lines carry their own flags, so only room is polled here.
-  template <class Shape>
-  RONDO_HOST_DEVICE_INLINE bool line_message(const Shape& shape, const Operands& o) {
+  RONDO_HOST_DEVICE_INLINE bool line_message(const StepShape& shape, const Operands& o) {
     const DeviceProgram& p = b_.program;
     const bool ll = p.protocol == DeviceProtocol::kLl;
     ReduceStep r = reduce_step(shape, o);
     put_own(shape, r, o);
-    const uint32_t first_send = shape.has_dst() ? 1 : 0;
+    const uint32_t first_send = shape.has_dst ? 1 : 0;
     const bool ready = poll(
         shape,
         [&](uint32_t i, uint32_t end) {
@@ -208,7 +190,7 @@ class Messages : public BlockCalls<Env, Ops, Self> {
     if (!ready) return false;
     const uint64_t bytes = o.num_elems * p.wire_bytes;
     bool ok = true;
-    if (moves_bytes<Shape>(o.copies)) {
+    if (moves_bytes(o.copies)) {
       r.num_elems = bytes;
       ok = move_lines<device_kernels::BytesOps>(shape, r, bytes, o.fingerprint, ll);
     } else if constexpr (kReduces) {
@@ -219,14 +201,14 @@ class Messages : public BlockCalls<Env, Ops, Self> {
         shape, [](auto& reader) { reader.release(1); }, [](auto& w) { w.advance(1); });
     return true;
   }
-  template <class LineOps, class Shape>
-  RONDO_HOST_DEVICE_INLINE bool move_lines(const Shape& shape, const ReduceStep& r, uint64_t bytes,
+  template <class LineOps>
+  RONDO_HOST_DEVICE_INLINE bool move_lines(const StepShape& shape, const ReduceStep& r, uint64_t bytes,
                                            uint32_t fingerprint, bool ll) {
-    LineMover<Env, LineOps, Shape> mover{env_, b_, standing_, r, shape, bytes, fingerprint};
+    LineMover<Env, LineOps> mover{env_, b_, standing_, r, shape, bytes, fingerprint};
     if (!ll) return mover.move_ll128();
     if (!mover.move_ll()) return false;
-    for (uint32_t i = 0; i != shape.num_send(); ++i) {
-      const uint32_t end = shape.writer(i), d = i + (shape.has_dst() ? 1 : 0);
+    for (uint32_t i = 0; i != shape.num_send; ++i) {
+      const uint32_t end = shape.writer(i), d = i + (shape.has_dst ? 1 : 0);
       const auto& w = b_.writers[end];
       if (ll_fills(w.step(), w.num_lines()))
         mover.fill_ll(b_.sinks[d], b_.write_slot_bytes[end], static_cast<uint32_t>(b_.sink_flags[d]));

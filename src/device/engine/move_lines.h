@@ -17,8 +17,7 @@
 
 namespace rondo {
 
-/// Shape: messages.h.
-template <class Env, class Ops, class Shape>
+template <class Env, class Ops>
 struct LineMover {
   using Mem = typename Env::Mem;
   using State = BlockState<Mem>;
@@ -28,30 +27,27 @@ struct LineMover {
   State& b;
   const Standing& at;
   const device_kernels::ReduceStep& step;
-  const Shape& shape;
+  const StepShape& shape;
   uint64_t bytes;  // wire bytes
   uint32_t fingerprint;
 
-  static constexpr int kSrcRounds = Shape::kSrc != 0 ? Shape::kSrc : 1, kDstRounds = Shape::kDst != 0 ? Shape::kDst : 1;
   /// The rank that sends source s.
   RONDO_HOST_DEVICE_INLINE Rank sender_of(uint32_t s) const {
-    return b.read_ports[shape.reader(s > step.own ? s - 1 : s)].peer;
+    return b.read_peers[shape.reader(s > step.own ? s - 1 : s)];
   }
-  RONDO_HOST_DEVICE_INLINE uint32_t num_src() const { return Shape::kSrc != 0 ? uint32_t{Shape::kSrc} : step.num_src; }
-  RONDO_HOST_DEVICE_INLINE uint32_t num_dst() const { return Shape::kDst != 0 ? uint32_t{Shape::kDst} : step.num_dst; }
 
   /// Returns false if the block must leave.
   RONDO_HOST_DEVICE_INLINE bool move_ll() {
     const uint32_t per = Ops::unit_elems(step);
     const uint32_t lines = static_cast<uint32_t>(ll_lines(bytes));
-    const uint32_t first_send = shape.has_dst() ? 1 : 0;
+    const uint32_t first_send = shape.has_dst ? 1 : 0;
     RONDO_NO_UNROLL
     for (uint32_t line = env.thread(); line < lines; line += env.threads()) {
       const uint64_t first = uint64_t{line} * per;
       const uint32_t n = static_cast<uint32_t>(step.num_elems - first < per ? step.num_elems - first : per);
       Unit acc{};
-      RONDO_UNROLL_TIMES(kSrcRounds)
-      for (uint32_t s = 0; s < num_src(); ++s) {
+      RONDO_NO_UNROLL
+      for (uint32_t s = 0; s < step.num_src; ++s) {
         Unit x;
         if (s == step.own) {
           x = Ops::load(step, s, first, n);
@@ -67,11 +63,11 @@ struct LineMover {
         else Ops::join(acc, x);
       }
       Ops::finish(step, acc);
-      if (shape.has_dst()) Ops::store(step, 0, first, n, acc);
-      if (num_dst() == first_send) continue;
+      if (shape.has_dst) Ops::store(step, 0, first, n, acc);
+      if (step.num_dst == first_send) continue;
       const uint64_t data = device_kernels::to_u64(Ops::to_wire(step, acc));
-      RONDO_UNROLL_TIMES(kDstRounds)
-      for (uint32_t d = first_send; d < num_dst(); ++d)
+      RONDO_NO_UNROLL
+      for (uint32_t d = first_send; d < step.num_dst; ++d)
         Ll<Mem>::store(b.sinks[d] + line * kLlLineBytes, data, static_cast<uint32_t>(b.sink_flags[d]));
     }
     return true;
@@ -90,7 +86,7 @@ struct LineMover {
     constexpr uint32_t kGroup = Env::kLineThreads, kUnits = kLl128DataBytes / 8;
     const uint32_t per = Ops::unit_elems(step);
     const uint32_t lines = static_cast<uint32_t>(ll128_lines(bytes));
-    const uint32_t first_send = shape.has_dst() ? 1 : 0;
+    const uint32_t first_send = shape.has_dst ? 1 : 0;
     RONDO_NO_UNROLL
     for (uint32_t line = env.thread() / kGroup; line < lines; line += env.threads() / kGroup) {
       RONDO_NO_UNROLL
@@ -100,8 +96,8 @@ struct LineMover {
         const uint32_t n0 = elems_at(first0, per);
         const uint32_t n1 = piece == kLl128Pieces - 1 ? 0 : elems_at(first1, per);
         Unit acc0{}, acc1{};
-        RONDO_UNROLL_TIMES(kSrcRounds)
-        for (uint32_t s = 0; s < num_src(); ++s) {
+        RONDO_NO_UNROLL
+        for (uint32_t s = 0; s < step.num_src; ++s) {
           Unit x0{}, x1{};
           if (s == step.own) {
             if (n0 != 0) x0 = Ops::load(step, s, first0, n0);
@@ -126,15 +122,15 @@ struct LineMover {
         }
         Ops::finish(step, acc0);
         Ops::finish(step, acc1);
-        if (shape.has_dst()) {
+        if (shape.has_dst) {
           if (n0 != 0) Ops::store(step, 0, first0, n0, acc0);
           if (n1 != 0) Ops::store(step, 0, first1, n1, acc1);
         }
-        if (num_dst() == first_send) continue;
+        if (step.num_dst == first_send) continue;
         const WordPair data{device_kernels::to_u64(Ops::to_wire(step, acc0)),
                             device_kernels::to_u64(Ops::to_wire(step, acc1))};
-        RONDO_UNROLL_TIMES(kDstRounds)
-        for (uint32_t d = first_send; d < num_dst(); ++d)
+        RONDO_NO_UNROLL
+        for (uint32_t d = first_send; d < step.num_dst; ++d)
           Ll128<Mem>::store(b.sinks[d] + line * kLl128LineBytes, piece, data, b.sink_flags[d]);
       }
     }

@@ -155,11 +155,10 @@ RONDO_HOST_DEVICE_INLINE void copy_pass(const ReduceStep& step, uint64_t first, 
   for (; at < end; at += stride) some(at, std::integral_constant<int, 1>{});
 }
 
-/// Copies step.num_elems bytes of source 0 to all sinks. kDst: number of sinks if known at compile time, else 0.
-template <int kDst = 0>
+/// Copies step.num_elems bytes of source 0 to all sinks.
 RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads) {
   const uint64_t bytes = step.num_elems;
-  const uint32_t num_dst = kDst != 0 ? uint32_t{kDst} : step.num_dst;
+  const uint32_t num_dst = step.num_dst;
   if (num_dst == 0 || bytes == 0 || (num_dst == 1 && step.dst[0] == step.src[0])) return;
   uint64_t first = bytes_to_alignment(step, 16, bytes), end = first;
   if (first < bytes) {
@@ -177,11 +176,10 @@ RONDO_HOST_DEVICE_INLINE void copy_bytes(const ReduceStep& step, Threads threads
   if (first < bytes) copy_pass<uint8_t, 0, 1>(step, end, bytes, threads);
 }
 
-/// A reduction, or a copy that scales, divides or converts. kSrc, kDst: numbers if known at compile time, else 0.
-template <class Ops, int kSrc = 0, int kDst = 0>
+/// A reduction, or a copy that scales, divides or converts.
+template <class Ops>
 RONDO_HOST_DEVICE_INLINE void reduce_copy(const ReduceStep& step, Threads threads) {
-  const uint32_t num_src = kSrc != 0 ? uint32_t{kSrc} : step.num_src;
-  const uint32_t num_dst = kDst != 0 ? uint32_t{kDst} : step.num_dst;
+  const uint32_t num_src = step.num_src, num_dst = step.num_dst;
   if (num_dst == 0) return;
   uint64_t begin = 0, end = 0;  // elements processed as vectors
   if constexpr (!Ops::kMixed) {

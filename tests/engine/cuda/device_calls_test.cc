@@ -99,52 +99,6 @@ TEST(DeviceCallsTest, AGroupOfCallsAndMessagesOnTwoCommunicators) {
   });
 }
 
-// Inlined kernels run if requested, next to interpreted calls, also in a group.
-TEST(DeviceCallsTest, InlinedTexts) {
-  for (const bool inlines : {false, true}) {
-    EmulatedCuda cuda(FakeMachine::uniform(2));
-    SpawnOptions options;
-    options.config = device_config("device_channels = 2\ndevice_engine = interpreter\nalgo = ring\ndevice_inline = " +
-                                   std::string(inlines ? "on" : "off"));
-    options.config.deadline_s = 30;
-    spawn_threads(
-        2,
-        [&](Communicator& comm) -> Status {
-          use_device(comm);
-          const std::string sum = comm.explain_plan(Collective::kAllReduce, 3001, Dtype::kFloat32, Op::kSum);
-          EXPECT_EQ(sum.starts_with("ring ll inlined, ") || sum.starts_with("ring simple inlined, "), inlines) << sum;
-          const std::string most = comm.explain_plan(Collective::kAllReduce, 3001, Dtype::kFloat32, Op::kMax);
-          EXPECT_EQ(most.find("inlined"), std::string::npos) << most;
-          Floats a(comm, 3001), b(comm, 3001), whole(comm, 2 * 3001), c(comm, 900);
-          Stream stream;
-          const CallOptions call = stream.options();
-          for (int round = 0; round < 3; ++round) {
-            a.set_simple(comm.rank());
-            c.set_simple(comm.rank());
-            group_start();
-            RONDO_TRY(comm.all_reduce(a.data(), b.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
-            RONDO_TRY(comm.all_reduce(c.data(), c.data(), c.size(), Dtype::kFloat32, Op::kMax, &call));
-            RONDO_TRY(comm.all_gather(a.data(), whole.data(), a.size(), Dtype::kFloat32, &call));
-            RONDO_TRY(group_end());
-            RONDO_TRY(comm.reduce_scatter(whole.data(), a.data(), a.size(), Dtype::kFloat32, Op::kSum, &call));
-            stream.wait();
-            EXPECT_TRUE(b.holds_simple_sum(2));
-            EXPECT_EQ(c.get()[50], simple_value(1, 50));
-            EXPECT_EQ(whole.get()[3001 + 77], simple_value(1, 77));
-            EXPECT_EQ(a.get()[77], 2 * simple_value(comm.rank(), 77));
-          }
-          return comm.error();
-        },
-        options);
-    EXPECT_EQ(cuda.has_found("rondo_interpret_float_sum"), !inlines);
-    EXPECT_EQ(cuda.has_found("rondo_ring_all_reduce_float_sum"), inlines);
-    EXPECT_EQ(cuda.has_found("rondo_ring_reduce_scatter_float_sum"), inlines);
-    EXPECT_EQ(cuda.has_found("rondo_ring_all_gather_copy"), inlines);
-    EXPECT_TRUE(cuda.has_found("rondo_interpret_float_max"));
-    EXPECT_EQ(cuda.fake().leaks(), "");
-  }
-}
-
 // One thread owns all ranks, on one stream: the group makes one launch of them.
 TEST(DeviceCallsTest, OneThreadOwnsAllRanks) {
   EmulatedCuda cuda(FakeMachine::uniform(1));

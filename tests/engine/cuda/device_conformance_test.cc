@@ -47,10 +47,6 @@ TEST(DeviceConformanceTest, RanksOnLinkedDevices) {
     conform(fake_machine(linked_devices(nranks)), nranks, "device_channels = 3");
   }
 }
-TEST(DeviceConformanceTest, InlinedTexts) {
-  const FakeNvml nvml(linked_devices(3));
-  for (const int nranks : {2, 3}) conform(fake_machine(linked_devices(3)), nranks, "device_inline = on");
-}
 TEST(DeviceConformanceTest, ByStreams) {
   for (const int nranks : {1, 2, 3, 5}) conform(1, nranks, "device_engine = stream");
 }

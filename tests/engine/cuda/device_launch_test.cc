@@ -254,7 +254,7 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
     float_sums = find_host_kernel("rondo_interpret_float_sum");
     cuda.fake().add_kernel("rondo_interpret_float_sum", {count_blocks, sizeof(LaunchArgs), true});
     SpawnOptions options;
-    options.config = device_config(std::string("algo = ring\nproto = simple\ndevice_inline = off\n") + c.settings);
+    options.config = device_config(std::string("algo = ring\nproto = simple\n") + c.settings);
     spawn_threads(
         2,
         [&](Communicator& comm) -> Status {

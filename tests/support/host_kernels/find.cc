@@ -9,8 +9,6 @@ HostKernel find_host_kernel(std::string_view name) {
                                           {"rondo_clock", &tell_clock_on_host}};
   for (const KernelRow& row : kCopies)
     if (row.name == name) return row.kernel;
-  for (const KernelRow& row : kInlinedKernels)
-    if (row.name == name) return row.kernel;
   for (const KernelRow& row : kMixedKernels)
     if (row.name == name) return row.kernel;
   for (const KernelRow& row : kOptimizerKernels)

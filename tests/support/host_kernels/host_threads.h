@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "device/engine/clock_exchange.h"
-#include "device/engine/device_prims.h"
 #include "device/engine/grid_reduce.h"
 #include "device/engine/interpreter.h"
 #include "protocol/memory.h"
@@ -79,22 +78,19 @@ void run_grid(uint32_t grid, uint32_t block_threads, const Body& body) {
   for (std::thread& t : threads) t.join();
 }
 
-/// Block: an Interpreter or a DevicePrims.
-template <class Block>
-void run_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
+template <class Ops>
+void interpret_on_host(const void* args, uint32_t grid, uint32_t block_threads) {
   std::vector<std::unique_ptr<HostBlock>> blocks;
-  std::vector<std::unique_ptr<typename Block::State>> states;
+  std::vector<std::unique_ptr<BlockState<HostMem>>> states;
   for (uint32_t b = 0; b < grid; ++b) {
     blocks.push_back(std::make_unique<HostBlock>(block_threads));
-    states.push_back(std::make_unique<typename Block::State>());
+    states.push_back(std::make_unique<BlockState<HostMem>>());
   }
   run_grid(grid, block_threads, [&](uint32_t block, uint32_t thread) {
     HostEnv env(*blocks[block], block, thread);
-    Block(env, *states[block], *static_cast<const LaunchArgs*>(args)).run();
+    Interpreter<HostEnv, Ops>(env, *states[block], *static_cast<const LaunchArgs*>(args)).run();
   });
 }
-template <class Ops>
-constexpr HostKernel interpret_on_host = &run_on_host<Interpreter<HostEnv, Ops>>;
 
 template <class Ops>
 void reduce_on_host(const void* args, uint32_t grid, uint32_t block_threads) {

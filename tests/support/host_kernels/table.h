@@ -32,7 +32,6 @@ struct KernelRow {
 RONDO_KERNEL_DTYPES(RONDO_X)
 #undef RONDO_X
 extern const KernelRow kMixedKernels[8];
-extern const KernelRow kInlinedKernels[7];
 extern const KernelRow kOptimizerKernels[7];
 
 }  // namespace rondo::testing
