@@ -1,4 +1,4 @@
-// `rondo topo`: prints a host's topology, the places of its ranks, and the order of ring and tree.
+// `rondo topo`: prints a host's topology, the places of its ranks, and the ring of their calls.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -102,11 +102,9 @@ void run(const TopoOptions& o) {
     restrict_pus(*host, *cpus);
   }
   const std::vector<Placement> places = places_of(o, *host);
-  const Hops hops(*host, places);
-  const std::vector<int> ring = ring_order(hops);
-  fmt::print("{}\n{}\nring\n{}\ntree\n{}", describe_host(*host), describe_places(*host, places),
-             describe_ring(hops, ring), describe_tree(hops, tree_order(hops)));
-  if (o.svg) write_file(*o.svg, host_svg(*host, places, ring));
+  const auto order = local_order(*host, places);
+  fmt::print("{}\n{}\n{}", describe_host(*host), describe_places(*host, places), describe_ring(*host, places, order));
+  if (o.svg) write_file(*o.svg, host_svg(*host, places, order));
   if (!o.export_xml) return;
   const auto xml = host_xml(source);
   if (!xml.ok()) fail_topo(*o.export_xml, xml.status());
@@ -117,8 +115,7 @@ void run(const TopoOptions& o) {
 
 void add_topo_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "topo",
-      "Prints a host's packages, NUMA nodes, cores, GPUs and NICs, the places of ranks, and the ring and tree order");
+      "topo", "Prints a host's packages, NUMA nodes, cores, GPUs and NICs, the places of ranks, and their ring");
   command->footer(
       "Examples:\n  rondo topo                         this machine; a rank for each GPU, or else for each core\n"
       "  rondo topo --ranks 6 --svg t.svg   six ranks, and a drawing\n"

@@ -17,7 +17,7 @@ void add_check_command(CLI::App& app);
 void add_calibrate_command(CLI::App& app);
 /// `rondo info`: prints the features of this build and of this machine.
 void add_info_command(CLI::App& app);
-/// `rondo topo`: prints a host's cores, GPUs and NICs, the places of ranks, and the ring and tree order.
+/// `rondo topo`: prints a host's cores, GPUs and NICs, the places of ranks, and the order of their ring.
 void add_topo_command(CLI::App& app);
 /// `rondo fsdp plan`: prints the plan of sharded training for a model.
 void add_fsdp_command(CLI::App& app);

@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
       "  rondo perf all_reduce --ranks 2 -b 1K -e 64M -f 2             measures 2 processes, nccl-tests' table\n"
       "  rondo calibrate                                               measures this machine for the planner\n"
       "  rondo info                                                    prints this build and this machine\n"
-      "  rondo topo                                                    prints cores, GPUs, NICs, ring and tree order\n"
+      "  rondo topo                                                    prints cores, GPUs, NICs, places of ranks\n"
       "  rondo fsdp plan model.json --ranks 8                          prints owners, gathers, reductions and memory\n"
       "  rondo fsdp checkpoint run/step100 --verify                    prints the contents and verifies them\n"};
   app.name("rondo");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 namespace rondo {
@@ -103,23 +104,30 @@ std::string chain_text(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string crossings_text(std::string_view what, const std::array<int, kNumCrossings>& counts) {
+std::string crossings_text(const std::array<int, kNumCrossings>& counts) {
   std::string text;
   for (size_t c = kNumCrossings; c-- > 0;) {
     if (counts[c] == 0) continue;
-    const auto crossing = static_cast<Crossing>(c);
-    text += text.empty() ? fmt::format("the {} crosses: ", what) : ", ";
-    text += fmt::format("{} {}", crossing_name(crossing), times_text(counts[c]));
+    text += fmt::format("{} {} {}", text.empty() ? "the ring crosses:" : ",", crossing_name(static_cast<Crossing>(c)),
+                        times_text(counts[c]));
   }
-  return text.empty() ? fmt::format("the {} has no hops\n", what) : text + "\n";
+  return text.empty() ? "the ring has no hops\n" : text + "\n";
 }
 
-void add_branch(const Hops& hops, const TreeOrder& tree, int rank, int depth, std::string& text) {
-  const int parent = tree.parents[static_cast<size_t>(rank)];
-  std::string line = std::string(static_cast<size_t>(2 * depth), ' ') + fmt::format("{}", rank);
-  if (parent >= 0) line = fmt::format("{:<20} {}", line, hop_text(hops.at(rank, parent)));
-  text += line + "\n";
-  for (const int child : tree.children[static_cast<size_t>(rank)]) add_branch(hops, tree, child, depth + 1, text);
+// "0 1 | 2 3": the groups that the ring goes through one after the other.
+std::string groups_text(const LocalOrder& order) {
+  std::string text;
+  for (size_t i = 0; i < order.ring.size(); ++i) {
+    const auto group = [&](size_t at) { return order.groups[static_cast<size_t>(order.ring[at])]; };
+    text += fmt::format("{}{}", i == 0 ? "" : group(i) != group(i - 1) ? " | " : " ", order.ring[i]);
+  }
+  return text;
+}
+
+std::string hop_text(const Hop& hop) {
+  if (hop.crossing == Crossing::kCache) return fmt::format("L{} cache", hop.distance);
+  if (hop.distance > 1) return fmt::format("{} (distance {})", crossing_name(hop.crossing), hop.distance);
+  return std::string(crossing_name(hop.crossing));
 }
 
 }  // namespace
@@ -131,20 +139,6 @@ std::string size_text(uint64_t bytes) {
   for (; value >= 1024 && unit < 4; ++unit) value /= 1024;
   return fmt::format("{:.{}f} {}", value, value == static_cast<double>(static_cast<uint64_t>(value)) ? 0 : 1,
                      units[unit]);
-}
-
-std::string hop_text(const Hop& hop) {
-  switch (hop.crossing) {
-    case Crossing::kCache: return fmt::format("L{} cache", hop.distance);
-    case Crossing::kPciSwitch: return hop.distance == 1 ? "PCIe switch" : fmt::format("{} PCIe switches", hop.distance);
-    case Crossing::kNvlink:
-    case Crossing::kNumaLink:
-    case Crossing::kSocketLink:
-      if (hop.distance > 1) return fmt::format("{} (distance {})", crossing_name(hop.crossing), hop.distance);
-      break;
-    default: break;
-  }
-  return std::string(crossing_name(hop.crossing));
 }
 
 std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa) {
@@ -159,6 +153,15 @@ std::vector<PciItem> pci_items(const HostTopology& host, int package, int numa) 
     if (host.gpus[g].pci < 0 && host.gpus[g].package == package && host.gpus[g].numa == numa)
       items.push_back({-1, static_cast<int>(g), -1, {}});
   return items;
+}
+
+bool on_devices(std::span<const Placement> places) { return !places.empty() && places.front().gpu >= 0; }
+
+std::vector<int> ring_of(std::span<const Placement> places, const std::optional<LocalOrder>& order) {
+  if (order && !on_devices(places)) return order->ring;
+  std::vector<int> by_rank(places.size());
+  std::iota(by_rank.begin(), by_rank.end(), 0);
+  return by_rank;
 }
 
 std::string describe_host(const HostTopology& host) {
@@ -207,8 +210,12 @@ std::string describe_places(const HostTopology& host, std::span<const Placement>
   return text;
 }
 
-std::string describe_ring(const Hops& hops, std::span<const int> ring) {
-  std::string text;
+std::string describe_ring(const HostTopology& host, std::span<const Placement> places,
+                          const std::optional<LocalOrder>& order) {
+  if (on_devices(places)) return "ring of device memory: by rank\n";
+  const Hops hops(host, places);
+  const std::vector<int> ring = ring_of(places, order);
+  std::string text = order ? fmt::format("ring: by places {}\n", groups_text(*order)) : "ring: by rank\n";
   for (size_t i = 0; i < ring.size() && ring.size() > 1;) {
     const auto hop_at = [&](size_t k) { return hops.at(ring[k % ring.size()], ring[(k + 1) % ring.size()]); };
     std::vector<int> chain = {ring[i]};
@@ -217,13 +224,7 @@ std::string describe_ring(const Hops& hops, std::span<const int> ring) {
     text += fmt::format("{:<32} {}\n", chain_text(chain), hop_text(hop_at(i)));
     i = end;
   }
-  return text + crossings_text("ring", ring_crossings(hops, ring));
-}
-
-std::string describe_tree(const Hops& hops, const TreeOrder& tree) {
-  std::string text;
-  if (hops.num_ranks() > 0) add_branch(hops, tree, tree.root, 0, text);
-  return text + crossings_text("tree", tree_crossings(hops, tree));
+  return text + crossings_text(ring_crossings(hops, ring));
 }
 
 }  // namespace rondo

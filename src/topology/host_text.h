@@ -1,10 +1,13 @@
-// A host, the places of its ranks, and their ring and tree as text, for `rondo topo` and the golden tests. Pure.
+// A host, the places of its ranks, and their ring as text, for `rondo topo` and the golden tests. Pure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "topology/host.h"
+#include "topology/local_order.h"
 #include "topology/order.h"
 #include "topology/places.h"
 
@@ -15,14 +18,17 @@ namespace rondo {
 std::string describe_host(const HostTopology& host);
 /// One line per rank.
 std::string describe_places(const HostTopology& host, std::span<const Placement> places);
-/// Consecutive hops with the same crossing share a line; then the number of crossings of each kind of link.
-std::string describe_ring(const Hops& hops, std::span<const int> ring);
-std::string describe_tree(const Hops& hops, const TreeOrder& tree);
+/// The ring of a communicator whose ranks are bound to these places. `order`: local_order() of them. Consecutive hops
+/// with the same crossing share a line; then the number of crossings of each kind of link. The ring of ranks on devices
+/// goes by rank, and only that is printed.
+std::string describe_ring(const HostTopology& host, std::span<const Placement> places,
+                          const std::optional<LocalOrder>& order);
+/// The ranks in the order of that ring.
+std::vector<int> ring_of(std::span<const Placement> places, const std::optional<LocalOrder>& order);
+bool on_devices(std::span<const Placement> places);
 
 /// "core 3 (CPUs 3,35) of NUMA node 0, GPU 0, NIC mlx5_0"
 std::string describe_place(const HostTopology& host, const Placement& place);
-/// "L3 cache", "2 PCIe switches", "socket link (distance 32)"
-std::string hop_text(const Hop& hop);
 
 /// The drawn part of the PCI tree: GPUs, NICs, and bridges that join several of them. A port with a single device is
 /// omitted. Host bridges count as bridges. `gpu`, `nic`: indices, or -1.

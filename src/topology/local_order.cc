@@ -50,6 +50,10 @@ std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const 
     if (!place) return std::nullopt;
     places.push_back(*place);
   }
+  return local_order(host, places);
+}
+
+std::optional<LocalOrder> local_order(const HostTopology& host, std::span<const Placement> places) {
   if (places.empty()) return std::nullopt;
   const Hops hops(host, places);
   LocalOrder order{ring_order(hops), groups_of(hops)};

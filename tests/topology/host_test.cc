@@ -57,9 +57,8 @@ TEST_P(HostGolden, IsWhatIsWritten) {
   const auto host = read_case(GetParam());
   ASSERT_TRUE(host.ok()) << host.status().to_string();
   const auto places = places_of(GetParam(), *host);
-  const Hops hops(*host, places);
-  const std::string now = describe_host(*host) + "\n" + describe_places(*host, places) + "\nring\n" +
-                          describe_ring(hops, ring_order(hops)) + "\ntree\n" + describe_tree(hops, tree_order(hops));
+  const std::string now = describe_host(*host) + "\n" + describe_places(*host, places) + "\n" +
+                          describe_ring(*host, places, local_order(*host, places));
   const std::string path = tests_folder() + "hosts/" + GetParam().name + ".golden";
   if (std::getenv("RONDO_TEST_UPDATE") != nullptr) {
     std::ofstream(path) << now;
@@ -84,15 +83,14 @@ TEST_P(HostGolden, XmlAndDataAreTheSame) {
 TEST_P(HostGolden, TheDrawingIsXmlWithEveryRankAndHop) {
   const auto host = read_case(GetParam());
   const auto places = places_of(GetParam(), *host);
-  const std::vector<int> ring = ring_order(Hops(*host, places));
-  const std::string svg = host_svg(*host, places, ring);
+  const std::string svg = host_svg(*host, places, local_order(*host, places));
   const auto occurrences = [&](std::string_view what) {
     size_t found = 0;
     for (size_t at = 0; (at = svg.find(what, at)) != std::string::npos; at += what.size()) ++found;
     return found;
   };
   EXPECT_EQ(occurrences("class=\"number\""), places.size());
-  EXPECT_EQ(occurrences("class=\"hop\""), ring.size());
+  EXPECT_EQ(occurrences("class=\"hop\""), places.size());
   EXPECT_EQ(occurrences("class=\"core\""), host->cores.size());
   EXPECT_EQ(occurrences("class=\"gpu\""), host->gpus.size());
   EXPECT_EQ(occurrences("class=\"nic\""), host->nics.size());
@@ -153,23 +151,6 @@ TEST_F(HostReader, GpusAreFoundByPciAddressHoweverItIsWritten) {
   EXPECT_EQ(host->gpus[2].numa, 2) << "not in the PCI tree: the value of the description";
   EXPECT_LT(host->gpus[2].pci, 0);
   EXPECT_EQ(usable_gpus(*host), (std::vector<int>{0, 1, 2}));
-}
-
-// Half a hybrid cube mesh: the ring uses double links if possible.
-TEST_F(HostReader, NvlinksTakePartInTheOrder) {
-  auto host = read_host(synthetic("Package:2 NUMANode:1 Core:4 PU:1"));
-  const auto scene = parse_scene(read_text(tests_folder() + "machines/v100_nvlink_4.txt"));
-  ASSERT_TRUE(host.ok() && scene.ok());
-  join_gpus(*host, scene->machine);
-  const auto places = place_ranks(*host, {4, usable_gpus(*host)});
-  ASSERT_TRUE(places.ok()) << places.status().to_string();
-  const Hops hops(*host, *places);
-  EXPECT_EQ(hops.at(0, 3), (Hop{Crossing::kNvlink, 18}));
-  EXPECT_EQ(hops.at(0, 1), (Hop{Crossing::kNvlink, 36}));
-  EXPECT_EQ(ring_order(hops), (std::vector<int>{0, 1, 2, 3}));
-  EXPECT_EQ(ring_cost(hops, ring_order(hops)).sums[kNumCrossings - 1 - static_cast<size_t>(Crossing::kNvlink)],
-            36 + 3 * 18);
-  EXPECT_EQ(tree_cost(hops, tree_order(hops)).sums[kNumCrossings - 1 - static_cast<size_t>(Crossing::kNvlink)], 3 * 18);
 }
 
 TEST_F(HostReader, WrongSyntheticDescriptionsNameTheLevel) {

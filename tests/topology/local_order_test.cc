@@ -84,7 +84,7 @@ TEST(LocalOrder, CrossesLeastWhateverTheDeal) {
 
 TEST(LocalOrder, IsNoneWhereMasksSayLittle) {
   const HostTopology host = grid_host({2, 1, 1, 4, 1});
-  EXPECT_FALSE(local_order(host, {}));
+  EXPECT_FALSE(local_order(host, masks_of({})));
   EXPECT_FALSE(local_order(host, masks_of({{0}, {1}, {2}, {3}}))) << "all ranks are in one package and equal";
   EXPECT_FALSE(local_order(host, masks_of({{0}, {4}}))) << "each rank is a group of its own";
   EXPECT_FALSE(local_order(host, masks_of({{0}, {4}, {1, 5}}))) << "a rank that may run on both packages";

@@ -61,8 +61,8 @@ size_t columns_for(size_t n) { return n <= 4 ? std::max<size_t>(n, 1) : n <= 16 
 
 class Drawing {
  public:
-  Drawing(const HostTopology& host, std::span<const Placement> places, std::span<const int> ring)
-      : host_(host), places_(places), ring_(ring), hops_(host, places) {}
+  Drawing(const HostTopology& host, std::span<const Placement> places, const std::optional<LocalOrder>& order)
+      : host_(host), places_(places), ring_(ring_of(places, order)), hops_(host, places) {}
 
   std::string draw() {
     Box root = machine();
@@ -95,8 +95,8 @@ class Drawing {
       "334}\n"
       ".hop{fill:none;stroke-width:1.8}\n"
       "</style>\n";
-  static constexpr std::array<std::string_view, kNumCrossings> kColours = {"#888888", "#3f8f1f", "#2b7bba", "#7a4fb0",
-                                                                           "#a6611a", "#138a78", "#e07b00", "#d01c1c"};
+  static constexpr std::array<std::string_view, kNumCrossings> kColours = {"#888888", "#2b7bba", "#138a78", "#e07b00",
+                                                                           "#d01c1c"};
 
   static std::string escaped(std::string_view text) {
     std::string out;
@@ -275,7 +275,7 @@ class Drawing {
       };
       const auto [sx, sy] = towards(x1, y1);
       const auto [ex, ey] = towards(x2, y2);
-      const auto crossing = static_cast<size_t>(hops_.at(a, b).crossing);
+      const size_t crossing = on_devices(places_) ? 0 : static_cast<size_t>(hops_.at(a, b).crossing);
       out += fmt::format(
           "<path class=\"hop\" d=\"M{:.1f} {:.1f}Q{:.1f} {:.1f} {:.1f} {:.1f}\" stroke=\"{}\" "
           "marker-end=\"url(#a{})\"/>\n",
@@ -290,11 +290,13 @@ class Drawing {
         "<text x=\"54\" y=\"{:.1f}\">a rank, on its core or its GPU</text>\n",
         y, kRankRadius, y + 4);
     y += kTitle;
+    const bool by_rank = on_devices(places_);
     const auto counts = ring_crossings(hops_, ring_);
-    for (size_t c = kNumCrossings; c-- > 0;) {
-      if (counts[c] == 0) continue;
-      const std::string text =
-          fmt::format("{}: {} of the ring's {} hops", crossing_name(static_cast<Crossing>(c)), counts[c], ring_.size());
+    for (size_t c = by_rank ? 1 : kNumCrossings; c-- > 0;) {
+      if (counts[c] == 0 && !by_rank) continue;
+      const std::string text = by_rank ? "the ring of device memory, by rank"
+                                       : fmt::format("{}: {} of the ring's {} hops",
+                                                     crossing_name(static_cast<Crossing>(c)), counts[c], ring_.size());
       width = std::max(width, 60 + text_width(text));
       out += fmt::format(
           "<line x1=\"16\" y1=\"{0:.1f}\" x2=\"46\" y2=\"{0:.1f}\" stroke=\"{1}\" stroke-width=\"2\"/>"
@@ -307,7 +309,7 @@ class Drawing {
 
   const HostTopology& host_;
   const std::span<const Placement> places_;
-  const std::span<const int> ring_;
+  const std::vector<int> ring_;
   const Hops hops_;
   std::map<int, Point> core_at_, gpu_at_;
   std::vector<Point> rank_at_;
@@ -315,8 +317,9 @@ class Drawing {
 
 }  // namespace
 
-std::string host_svg(const HostTopology& host, std::span<const Placement> places, std::span<const int> ring) {
-  return Drawing(host, places, ring).draw();
+std::string host_svg(const HostTopology& host, std::span<const Placement> places,
+                     const std::optional<LocalOrder>& order) {
+  return Drawing(host, places, order).draw();
 }
 
 }  // namespace rondo

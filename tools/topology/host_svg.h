@@ -1,17 +1,20 @@
 // Draws a host: packages and NUMA nodes as nested boxes, cores grouped by shared cache, PCIe switches with GPUs and
-// NICs, ranks at their places, and the ring as arrows coloured by the link that each hop crosses. The output is one
-// self-contained SVG text without scripts. Pure functions.
+// NICs, ranks at their places, and the ring as arrows, between cores coloured by the link that each hop crosses. The
+// output is one self-contained SVG text without scripts. Pure functions.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
 #include "topology/host.h"
-#include "topology/order.h"
+#include "topology/local_order.h"
 #include "topology/places.h"
 
 namespace rondo {
 
-std::string host_svg(const HostTopology& host, std::span<const Placement> places, std::span<const int> ring);
+/// `order`: as in describe_ring (host_text.h).
+std::string host_svg(const HostTopology& host, std::span<const Placement> places,
+                     const std::optional<LocalOrder>& order);
 
 }  // namespace rondo
