@@ -53,7 +53,7 @@ int calibrate_network(const std::string& path, bool force) {
   auto made = Communicator::init_env();
   if (!made.ok()) fail_calibrate(std::string(made.status().message()));
   Communicator& comm = **made;
-  const HostLayout hosts = comm.impl().hosts();
+  const HostLayout hosts = impl_of(comm).hosts();
   if (hosts.one_host())
     fail_calibrate(
         fmt::format("--network: the job's {} on one host; start them on several: mpirun -np 2 --host a,b "
@@ -65,7 +65,7 @@ int calibrate_network(const std::string& path, bool force) {
       std::printf("%d ranks on %d hosts, at most half a minute\n", comm.size(), hosts.num_hosts()), std::fflush(stdout);
     const std::vector<Observation> all = observe(comm);
     if (comm.rank() != 0) return 0;
-    const bool crowded = comm.impl().planner().settings().ranks_per_core > 1;
+    const bool crowded = impl_of(comm).planner().settings().ranks_per_core > 1;
     const CostVector before = crowded ? found.costs.crowded : found.costs.spread;
     const CostVector now = fit_constants(all, before, kFirstHostTerm);
     for (size_t t = kFirst; t < kNumCostTerms; ++t) {

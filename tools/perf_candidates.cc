@@ -95,7 +95,7 @@ void CandidateBench::check(const Status& status) const {
 }
 
 void CandidateBench::force(const Candidate* candidate) {
-  CommunicatorImpl& impl = comm_.impl();
+  CommunicatorImpl& impl = impl_of(comm_);
   impl.lock();
   impl.planner().force(candidate);
   impl.unlock();
@@ -145,7 +145,7 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   request.dtype = options_.dtype;
   if (collective_reduces(collective)) request.op = options_.op;
   request.count_elems = collective == Collective::kBarrier ? 0 : count_elems_;
-  CommunicatorImpl& impl = comm_.impl();
+  CommunicatorImpl& impl = impl_of(comm_);
   impl.lock();
   Expected<std::vector<Candidate>> found = impl.planner().candidates(request);
   MeasuredPoint point{collective,

@@ -78,7 +78,7 @@ class Explainer {
     return from;
   }
   void header() const {
-    const auto& settings = comm_.impl().planner().settings();
+    const auto& settings = impl_of(comm_).planner().settings();
     fmt::print("# rondo {} {} of {} {}, {}; {} on a core; constants: {}\n# {}\n", rondo_version(),
                collective_name(*options_.operation->collective), comm_.size(), run_.ranks_are,
                dtype_name(options_.dtypes[0]), settings.ranks_per_core, constants(),
@@ -94,7 +94,7 @@ class Explainer {
                           {"collective", collective_name(*options_.operation->collective)},
                           {"num_ranks", comm_.size()},
                           {"ranks_are", run_.ranks_are},
-                          {"ranks_per_core", comm_.impl().planner().settings().ranks_per_core},
+                          {"ranks_per_core", impl_of(comm_).planner().settings().ranks_per_core},
                           {"dtype", dtype_name(options_.dtypes[0])},
                           {"constants", constants()},
                           {"args", run_.args},

@@ -238,12 +238,11 @@ class RONDO_API Communicator {
   Expected<double> forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root = 0,
                                const CallOptions* options = nullptr);
 
-  CommunicatorImpl& impl() { return *impl_; }
-
  private:
   explicit Communicator(std::unique_ptr<CommunicatorImpl> impl);
   static std::unique_ptr<Communicator> wrap(std::unique_ptr<CommunicatorImpl> impl);
   friend class CommunicatorImpl;
+  friend CommunicatorImpl& impl_of(Communicator& comm);  // src/core
   std::unique_ptr<CommunicatorImpl> impl_;
 };
 

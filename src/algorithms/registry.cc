@@ -64,27 +64,6 @@ void along_hosts(Recorder& p, Rank rank, const HostLayout& hosts, Rank /*root*/)
   kText(p, HostRing(rank, hosts));
 }
 
-// A row for ranks on several hosts.
-template <void (*kText)(Recorder&, Rank, const HostLayout&), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
-  return {name,
-          collective,
-          summary,
-          rootless_on_one<kText>,
-          on_one_cost<kCost>,
-          false,
-          collective == Collective::kAllGather,
-          false,
-          rootless_on_hosts<kText>,
-          kCost,
-          true};
-}
-template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank), Cost (*kCost)(const HostLayout&)>
-constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
-  return {name,  collective, summary, on_one<kText>, on_one_cost<kCost>, false, collective == Collective::kBroadcast,
-          false, kText,      kCost,   true};
-}
-
 Cost ring_all_reduce_cost(int n) { return {2 * (n - 1), 2 * (n - 1), n}; }
 Cost ring_half_cost(int n) { return {n - 1, n - 1, n}; }
 
@@ -160,98 +139,132 @@ Cost doubling_cost(int n) {
   return {seat_steps(n), sent, n};
 }
 
+constexpr Algorithm row(std::string_view name, Collective collective, std::string_view summary,
+                        decltype(Algorithm::record) record, decltype(Algorithm::cost) cost) {
+  return {.name = name, .collective = collective, .summary = summary, .record = record, .cost = cost};
+}
+constexpr Algorithm in_rank_order(Algorithm a) { return a.rank_order = true, a; }
+constexpr Algorithm buffer_to_buffer(Algorithm a) { return a.direct = true, in_rank_order(a); }
+constexpr Algorithm pulled(Algorithm a) { return a.pulls_only = true, buffer_to_buffer(a); }
+constexpr Algorithm with_hosts(Algorithm a, decltype(Algorithm::record_on_hosts) record,
+                               decltype(Algorithm::cost_on_hosts) cost) {
+  return a.record_on_hosts = record, a.cost_on_hosts = cost, a;
+}
+
+// A row for ranks on several hosts.
+template <void (*kText)(Recorder&, Rank, const HostLayout&), Cost (*kCost)(const HostLayout&)>
+constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+  Algorithm a = row(name, collective, summary, rootless_on_one<kText>, on_one_cost<kCost>);
+  a.rank_order = collective == Collective::kAllGather;
+  a.for_hosts = true;
+  return with_hosts(a, rootless_on_hosts<kText>, kCost);
+}
+template <void (*kText)(Recorder&, Rank, const HostLayout&, Rank), Cost (*kCost)(const HostLayout&)>
+constexpr Algorithm hierarchical_row(std::string_view name, Collective collective, std::string_view summary) {
+  Algorithm a = row(name, collective, summary, on_one<kText>, on_one_cost<kCost>);
+  a.rank_order = collective == Collective::kBroadcast;
+  a.for_hosts = true;
+  return with_hosts(a, kText, kCost);
+}
+
 constexpr Algorithm kAlgorithms[] = {
-    {"ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes", rootless<ring_all_reduce<Recorder>>,
-     ring_all_reduce_cost, false, false, false, along_hosts<ring_all_reduce<Recorder>>, ring_all_reduce_on_hosts_cost},
-    {"ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes",
-     rootless<ring_reduce_scatter<Recorder>>, ring_half_cost, false, false, false,
-     along_hosts<ring_reduce_scatter<Recorder>>, ring_half_on_hosts_cost},
-    {"ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes", rootless<ring_all_gather<Recorder>>,
-     ring_half_cost, false, true, false, along_hosts<ring_all_gather<Recorder>>, ring_half_on_hosts_cost},
-    {"one_shot", Collective::kAllReduce, "1 step: every rank reads all buffers",
-     rootless<one_shot_all_reduce<Recorder>>, one_shot_cost, false, true},
-    {"one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
-     rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
-    {"one_shot", Collective::kAllGather, "1 step: written once, read by all", rootless<all_pairs_all_gather<Recorder>>,
-     all_pairs_all_gather_cost, false, true},
-    {"two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
-     rootless<two_shot_all_reduce<Recorder>>, two_shot_cost, false, true},
-    {"two_shot", Collective::kReduceScatter, "1 step: the first shot only",
-     rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost, false, true},
-    {"two_shot", Collective::kAllGather, "1 step: the second shot only", rootless<all_pairs_all_gather<Recorder>>,
-     all_pairs_all_gather_cost, false, true},
-    {"tree", Collective::kAllReduce, "2 log N steps up and down two binary trees",
-     rootless_on_one<tree_all_reduce<Recorder>>, tree_cost, false, false, false,
-     rootless_on_hosts<tree_all_reduce<Recorder>>, tree_on_hosts_cost},
-    {"recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
-     rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost, false, false},
-    {"halving_doubling", Collective::kAllReduce,
-     "2 log N steps: halves of halves, then back; least bytes for 2^k ranks",
-     rootless<halving_doubling_all_reduce<Recorder>>, halving_doubling_cost, false, false},
-    {"halving_doubling", Collective::kReduceScatter, "log N steps: halves of halves",
-     rootless<halving_reduce_scatter<Recorder>>, halving_cost, false, false},
-    {"halving_doubling", Collective::kAllGather, "log N steps, each doubles the data",
-     rootless<doubling_all_gather<Recorder>>, doubling_cost, false, true},
-    {"circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N",
-     rootless<circulant_all_reduce<Recorder>>, circulant_all_reduce_cost, false, false},
-    {"circulant", Collective::kReduceScatter, "log N steps, least bytes for any N",
-     rootless<circulant_reduce_scatter<Recorder>>, circulant_cost, false, false},
-    {"circulant", Collective::kAllGather, "log N steps, least bytes for any N",
-     rootless<circulant_all_gather<Recorder>>, circulant_cost, false, true},
-    {"direct", Collective::kAllReduce, "from buffer to buffer, between two credit exchanges",
-     rootless<direct_all_reduce<Recorder>>, direct_cost, true, true},
-    {"direct", Collective::kReduceScatter, "pulled from buffer to buffer, between two credit exchanges",
-     rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true},
-    {"direct", Collective::kAllGather, "pushed from buffer to buffer, between two credit exchanges",
-     rootless<direct_all_gather<Recorder>>, direct_cost, true, true},
-    {"pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer",
-     rootless<pull_all_reduce<Recorder>>, pull_all_reduce_cost, true, true, true},
-    {"pull", Collective::kReduceScatter, "read from buffer to buffer, between two credit exchanges",
-     rootless<direct_reduce_scatter<Recorder>>, direct_cost, true, true, true},
-    {"pull", Collective::kAllGather, "read from buffer to buffer, between two credit exchanges",
-     rootless<pull_all_gather<Recorder>>, direct_cost, true, true, true},
-    {"ring", Collective::kBroadcast, "N-1 steps along the ring", on_one<ring_broadcast<Recorder>>, chain_cost, false,
-     true, false, ring_broadcast<Recorder>, chain_on_hosts_cost},
-    {"tree", Collective::kBroadcast, "log N steps down two binary trees", on_one<tree_broadcast<Recorder>>,
-     rooted_tree_cost, false, true, false, tree_broadcast<Recorder>, tree_broadcast_on_hosts_cost},
-    {"one_shot", Collective::kBroadcast, "1 step: written once, read by all", one_shot_broadcast<Recorder>,
-     one_hop_cost, false, true},
-    {"direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges",
-     direct_broadcast<Recorder>, direct_cost, true, true},
-    {"pull", Collective::kBroadcast, "read from buffer to buffer, between two credit exchanges",
-     pull_broadcast<Recorder>, direct_cost, true, true, true},
-    {"ring", Collective::kReduce, "N-1 steps along the ring", on_one<ring_reduce<Recorder>>, chain_cost, false, false,
-     false, ring_reduce<Recorder>, chain_on_hosts_cost},
-    {"tree", Collective::kReduce, "log N steps up two binary trees", on_one<tree_reduce<Recorder>>, rooted_tree_cost,
-     false, false, false, tree_reduce<Recorder>, tree_reduce_on_hosts_cost},
-    {"one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>, one_hop_cost,
-     false, true},
-    {"two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root", two_shot_reduce<Recorder>,
-     two_shot_reduce_cost, false, true},
-    {"pull", Collective::kReduce, "the root reads and adds everything, between two credit exchanges",
-     pull_reduce<Recorder>, direct_cost, true, true, true},
-    {"pairwise", Collective::kAllToAll, "N-1 rounds, one partner in each", rootless<pairwise_all_to_all<Recorder>>,
-     pairwise_cost, false, true},
-    {"one_shot", Collective::kAllToAll, "1 step: everything at once", rootless<one_shot_all_to_all<Recorder>>,
-     all_pairs_reduce_scatter_cost, false, true},
-    {"pull", Collective::kAllToAll, "read from buffer to buffer, between two credit exchanges",
-     rootless<pull_all_to_all<Recorder>>, direct_cost, true, true, true},
-    {"linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>, gather_cost,
-     false, true},
-    {"binomial", Collective::kGather, "log N steps: whole subtrees at a time", binomial_gather<Recorder>,
-     binomial_gather_cost, false, true},
-    {"pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges",
-     pull_gather<Recorder>, direct_cost, true, true, true},
-    {"linear", Collective::kScatter, "1 step: each chunk straight from the root", linear_scatter<Recorder>,
-     scatter_cost, false, true},
-    {"binomial", Collective::kScatter, "log N steps: whole subtrees at a time", binomial_scatter<Recorder>,
-     binomial_scatter_cost, false, true},
-    {"pull", Collective::kScatter, "read from the root's buffer, between two credit exchanges", pull_scatter<Recorder>,
-     direct_cost, true, true, true},
-    {"one_shot", Collective::kBarrier, "1 step: every rank signals every rank", rootless<one_shot_barrier<Recorder>>,
-     barrier_cost, false, true},
-    {"dissemination", Collective::kBarrier, "log N rounds of signals", rootless<dissemination_barrier<Recorder>>,
-     dissemination_cost, false, true},
+    with_hosts(row("ring", Collective::kAllReduce, "2(N-1) steps to the neighbour, least bytes",
+                   rootless<ring_all_reduce<Recorder>>, ring_all_reduce_cost),
+               along_hosts<ring_all_reduce<Recorder>>, ring_all_reduce_on_hosts_cost),
+    with_hosts(row("ring", Collective::kReduceScatter, "N-1 steps to the neighbour, least bytes",
+                   rootless<ring_reduce_scatter<Recorder>>, ring_half_cost),
+               along_hosts<ring_reduce_scatter<Recorder>>, ring_half_on_hosts_cost),
+    with_hosts(in_rank_order(row("ring", Collective::kAllGather, "N-1 steps to the neighbour, least bytes",
+                                 rootless<ring_all_gather<Recorder>>, ring_half_cost)),
+               along_hosts<ring_all_gather<Recorder>>, ring_half_on_hosts_cost),
+    in_rank_order(row("one_shot", Collective::kAllReduce, "1 step: every rank reads all buffers",
+                      rootless<one_shot_all_reduce<Recorder>>, one_shot_cost)),
+    in_rank_order(row("one_shot", Collective::kReduceScatter, "1 step: each chunk straight to its owner",
+                      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost)),
+    in_rank_order(row("one_shot", Collective::kAllGather, "1 step: written once, read by all",
+                      rootless<all_pairs_all_gather<Recorder>>, all_pairs_all_gather_cost)),
+    in_rank_order(row("two_shot", Collective::kAllReduce, "2 steps: chunks to their owners, sums to all",
+                      rootless<two_shot_all_reduce<Recorder>>, two_shot_cost)),
+    in_rank_order(row("two_shot", Collective::kReduceScatter, "1 step: the first shot only",
+                      rootless<all_pairs_reduce_scatter<Recorder>>, all_pairs_reduce_scatter_cost)),
+    in_rank_order(row("two_shot", Collective::kAllGather, "1 step: the second shot only",
+                      rootless<all_pairs_all_gather<Recorder>>, all_pairs_all_gather_cost)),
+    with_hosts(row("tree", Collective::kAllReduce, "2 log N steps up and down two binary trees",
+                   rootless_on_one<tree_all_reduce<Recorder>>, tree_cost),
+               rootless_on_hosts<tree_all_reduce<Recorder>>, tree_on_hosts_cost),
+    row("recursive_doubling", Collective::kAllReduce, "log N steps of the whole buffer",
+        rootless<recursive_doubling_all_reduce<Recorder>>, recursive_doubling_cost),
+    row("halving_doubling", Collective::kAllReduce,
+        "2 log N steps: halves of halves, then back; least bytes for 2^k ranks",
+        rootless<halving_doubling_all_reduce<Recorder>>, halving_doubling_cost),
+    row("halving_doubling", Collective::kReduceScatter, "log N steps: halves of halves",
+        rootless<halving_reduce_scatter<Recorder>>, halving_cost),
+    in_rank_order(row("halving_doubling", Collective::kAllGather, "log N steps, each doubles the data",
+                      rootless<doubling_all_gather<Recorder>>, doubling_cost)),
+    row("circulant", Collective::kAllReduce, "2 log N steps, least bytes for any N",
+        rootless<circulant_all_reduce<Recorder>>, circulant_all_reduce_cost),
+    row("circulant", Collective::kReduceScatter, "log N steps, least bytes for any N",
+        rootless<circulant_reduce_scatter<Recorder>>, circulant_cost),
+    in_rank_order(row("circulant", Collective::kAllGather, "log N steps, least bytes for any N",
+                      rootless<circulant_all_gather<Recorder>>, circulant_cost)),
+    buffer_to_buffer(row("direct", Collective::kAllReduce, "from buffer to buffer, between two credit exchanges",
+                         rootless<direct_all_reduce<Recorder>>, direct_cost)),
+    buffer_to_buffer(row("direct", Collective::kReduceScatter,
+                         "pulled from buffer to buffer, between two credit exchanges",
+                         rootless<direct_reduce_scatter<Recorder>>, direct_cost)),
+    buffer_to_buffer(row("direct", Collective::kAllGather, "pushed from buffer to buffer, between two credit exchanges",
+                         rootless<direct_all_gather<Recorder>>, direct_cost)),
+    pulled(row("pull", Collective::kAllReduce, "sums, then the others' sums, read from buffer to buffer",
+               rootless<pull_all_reduce<Recorder>>, pull_all_reduce_cost)),
+    pulled(row("pull", Collective::kReduceScatter, "read from buffer to buffer, between two credit exchanges",
+               rootless<direct_reduce_scatter<Recorder>>, direct_cost)),
+    pulled(row("pull", Collective::kAllGather, "read from buffer to buffer, between two credit exchanges",
+               rootless<pull_all_gather<Recorder>>, direct_cost)),
+    with_hosts(in_rank_order(row("ring", Collective::kBroadcast, "N-1 steps along the ring",
+                                 on_one<ring_broadcast<Recorder>>, chain_cost)),
+               ring_broadcast<Recorder>, chain_on_hosts_cost),
+    with_hosts(in_rank_order(row("tree", Collective::kBroadcast, "log N steps down two binary trees",
+                                 on_one<tree_broadcast<Recorder>>, rooted_tree_cost)),
+               tree_broadcast<Recorder>, tree_broadcast_on_hosts_cost),
+    in_rank_order(row("one_shot", Collective::kBroadcast, "1 step: written once, read by all",
+                      one_shot_broadcast<Recorder>, one_hop_cost)),
+    buffer_to_buffer(row("direct", Collective::kBroadcast, "pushed from buffer to buffer, between two credit exchanges",
+                         direct_broadcast<Recorder>, direct_cost)),
+    pulled(row("pull", Collective::kBroadcast, "read from buffer to buffer, between two credit exchanges",
+               pull_broadcast<Recorder>, direct_cost)),
+    with_hosts(row("ring", Collective::kReduce, "N-1 steps along the ring", on_one<ring_reduce<Recorder>>, chain_cost),
+               ring_reduce<Recorder>, chain_on_hosts_cost),
+    with_hosts(row("tree", Collective::kReduce, "log N steps up two binary trees", on_one<tree_reduce<Recorder>>,
+                   rooted_tree_cost),
+               tree_reduce<Recorder>, tree_reduce_on_hosts_cost),
+    in_rank_order(row("one_shot", Collective::kReduce, "1 step: the root adds everything", one_shot_reduce<Recorder>,
+                      one_hop_cost)),
+    in_rank_order(row("two_shot", Collective::kReduce, "2 steps: chunks to their owners, sums to the root",
+                      two_shot_reduce<Recorder>, two_shot_reduce_cost)),
+    pulled(row("pull", Collective::kReduce, "the root reads and adds everything, between two credit exchanges",
+               pull_reduce<Recorder>, direct_cost)),
+    in_rank_order(row("pairwise", Collective::kAllToAll, "N-1 rounds, one partner in each",
+                      rootless<pairwise_all_to_all<Recorder>>, pairwise_cost)),
+    in_rank_order(row("one_shot", Collective::kAllToAll, "1 step: everything at once",
+                      rootless<one_shot_all_to_all<Recorder>>, all_pairs_reduce_scatter_cost)),
+    pulled(row("pull", Collective::kAllToAll, "read from buffer to buffer, between two credit exchanges",
+               rootless<pull_all_to_all<Recorder>>, direct_cost)),
+    in_rank_order(row("linear", Collective::kGather, "1 step: each chunk straight to the root", linear_gather<Recorder>,
+                      gather_cost)),
+    in_rank_order(row("binomial", Collective::kGather, "log N steps: whole subtrees at a time",
+                      binomial_gather<Recorder>, binomial_gather_cost)),
+    pulled(row("pull", Collective::kGather, "read by the root from buffer to buffer, between two credit exchanges",
+               pull_gather<Recorder>, direct_cost)),
+    in_rank_order(row("linear", Collective::kScatter, "1 step: each chunk straight from the root",
+                      linear_scatter<Recorder>, scatter_cost)),
+    in_rank_order(row("binomial", Collective::kScatter, "log N steps: whole subtrees at a time",
+                      binomial_scatter<Recorder>, binomial_scatter_cost)),
+    pulled(row("pull", Collective::kScatter, "read from the root's buffer, between two credit exchanges",
+               pull_scatter<Recorder>, direct_cost)),
+    in_rank_order(row("one_shot", Collective::kBarrier, "1 step: every rank signals every rank",
+                      rootless<one_shot_barrier<Recorder>>, barrier_cost)),
+    in_rank_order(row("dissemination", Collective::kBarrier, "log N rounds of signals",
+                      rootless<dissemination_barrier<Recorder>>, dissemination_cost)),
     hierarchical_row<hierarchical_all_reduce<Recorder>, hierarchical_all_reduce_cost>(
         "hierarchical", Collective::kAllReduce, "for several hosts: 2 crossings, least bytes across"),
     hierarchical_row<hierarchical_one_shot_all_reduce<Recorder>, hierarchical_one_shot_cost>(

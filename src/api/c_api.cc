@@ -188,7 +188,7 @@ rondo_status rondo_comm_error(rondo_comm* comm) {
 rondo_status rondo_comm_abort(rondo_comm* comm) {
   if (comm == nullptr) return rondo::null_argument("comm");
   comm->comm->abort();
-  return report(comm->comm->impl().check_process(), comm);
+  return report(impl_of(*comm->comm).check_process(), comm);
 }
 
 rondo_status rondo_comm_destroy(rondo_comm* comm) {
@@ -370,7 +370,7 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
   rondo::PlanRequest request;
   request.collective = *c;
   request.count_elems = count_elems;
-  if (const rondo::Status s = comm->comm->impl().check_planned(request); !s.ok()) return report(s, comm);
+  if (const rondo::Status s = impl_of(*comm->comm).check_planned(request); !s.ok()) return report(s, comm);
   const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
                                                    static_cast<rondo::Op>(op));
   std::strncpy(text, why.c_str(), capacity - 1);

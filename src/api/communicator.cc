@@ -192,7 +192,7 @@ Status Work::test() {
 }
 
 namespace fsdp {
-int device_of(Communicator& comm) { return comm.impl().device() != nullptr ? comm.impl().device()->ordinal() : -1; }
+int device_of(Communicator& comm) { return impl_of(comm).device() != nullptr ? impl_of(comm).device()->ordinal() : -1; }
 }  // namespace fsdp
 
 }  // namespace rondo

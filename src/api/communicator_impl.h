@@ -171,6 +171,8 @@ class CommunicatorImpl {
   std::unique_ptr<Tracing> tracing_;
 };
 
+inline CommunicatorImpl& impl_of(Communicator& comm) { return *comm.impl_; }
+
 /// The thread's open group, if any: calls are collected instead of run.
 bool group_open();
 void add_to_group(CommunicatorImpl& comm, const CallArguments& call, Work* work);

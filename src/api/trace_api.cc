@@ -7,29 +7,29 @@
 namespace rondo {
 
 Status trace_start(Communicator& comm, const TraceOptions& options) {
-  RONDO_TRY(comm.impl().check_process());
+  RONDO_TRY(impl_of(comm).check_process());
   const NoCancel no_cancel;
-  return comm.impl().start_trace(options.directory, options.num_records);
+  return impl_of(comm).start_trace(options.directory, options.num_records);
 }
 
 Status trace_stop(Communicator& comm) {
-  RONDO_TRY(comm.impl().check_process());
+  RONDO_TRY(impl_of(comm).check_process());
   const NoCancel no_cancel;
-  return comm.impl().stop_trace();
+  return impl_of(comm).stop_trace();
 }
 
 uint64_t trace_clock() { return ticks(); }
 
-bool is_traced(Communicator& comm) { return comm.impl().is_of_this_process() && comm.impl().tracing().is_on(); }
+bool is_traced(Communicator& comm) { return impl_of(comm).is_of_this_process() && impl_of(comm).tracing().is_on(); }
 
 void trace_span(Communicator& comm, TraceSpan span) {
-  if (comm.impl().is_of_this_process()) comm.impl().tracing().add_span(std::move(span));
+  if (impl_of(comm).is_of_this_process()) impl_of(comm).tracing().add_span(std::move(span));
 }
 
 Status write_flight_record(Communicator& comm, const std::string& directory) {
-  RONDO_TRY(comm.impl().check_process());
+  RONDO_TRY(impl_of(comm).check_process());
   const NoCancel no_cancel;
-  return comm.impl().tracing().write_flight(directory, "request");
+  return impl_of(comm).tracing().write_flight(directory, "request");
 }
 
 }  // namespace rondo

@@ -44,7 +44,7 @@ const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
 std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk_bytes) const {
   if (settings_.message_bytes != 0)
     return {std::clamp<uint64_t>(settings_.message_bytes, 64,
-                                 hosts_.one_host() ? kLong : ports_.transport().longest_message_bytes())};
+                                 hosts_.one_host() ? kLong : ports_.transport().message_limits().longest_bytes)};
   if (chunk_bytes <= kShort) return {kLong};
   if (hosts_.one_host() || chunk_bytes <= kLong) return {kShort, kLong};
   return {kShort, long_message(collective, chunk_bytes)};
@@ -53,24 +53,23 @@ std::vector<uint64_t> Planner::message_sizes(Collective collective, double chunk
 // The message size between hosts, for a chunk of several 64 KiB. As few messages as the transport allows, but at least
 // four if ranks pass them on, unless hosts share cores. Twice as many for sums, so that a sum is sent while the rest
 // arrives, unless the link is the cores' own work and all of them are always busy. If the transport has no long
-// messages, they are slightly shorter than two TCP segments of the kernel, 64 KiB each, so that the headers fit too;
-// otherwise the remainder would travel separately.
+// messages, a message is two equal pieces of the chunk, each at most as long as the transport's piece.
 uint64_t Planner::long_message(Collective collective, double chunk_bytes) const {
-  constexpr uint64_t kSegment = 63 * 1024, kSegments = 2, kOverlap = 4;
+  constexpr uint64_t kPieces = 2, kOverlap = 4;
   const auto whole = static_cast<uint64_t>(chunk_bytes);
-  const uint64_t segments = (whole + kSegment - 1) / kSegment;
-  const uint64_t two_segments =
-      round_up((whole + segments - 1) / segments, uint64_t{64}) * std::min(kSegments, segments);
-  const uint64_t longest = ports_.transport().longest_message_bytes();
+  const MessageLimits limits = ports_.transport().message_limits();
+  const uint64_t pieces = (whole + limits.piece_bytes - 1) / limits.piece_bytes;
+  const uint64_t two_pieces = round_up((whole + pieces - 1) / pieces, uint64_t{64}) * std::min(kPieces, pieces);
+  const uint64_t longest = limits.longest_bytes;
   const bool lent_inside = collective == Collective::kAllReduce;  // most data inside a host is zero-copy
-  if (longest <= kSegments * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_segments;
+  if (longest <= kPieces * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_pieces;
   int most_here = 1;  // ranks whose messages a rank may be adding at once
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
   const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
   const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);
   const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
-  return std::max(two_segments, round_up((whole + messages - 1) / messages, uint64_t{64}));
+  return std::max(two_pieces, round_up((whole + messages - 1) / messages, uint64_t{64}));
 }
 
 void Planner::forecast(Candidate& c, const Volume& v, Rank root) {

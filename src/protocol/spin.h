@@ -104,8 +104,6 @@ class HostSpin {
     idles_ = 0;
     waiting_since_ns_ = 0;
   }
-  /// True after a thread has announced sleep; it must check once more before it sleeps (see Engine).
-  bool about_to_sleep() const { return about_to_sleep_; }
 
  private:
   bool idle_slow();
@@ -117,7 +115,7 @@ class HostSpin {
   Doorbell* bell_;
   uint32_t idles_ = 0;
   uint32_t yields_ = 0;
-  bool about_to_sleep_ = false;
+  bool about_to_sleep_ = false;  // announced in the doorbell; the caller checks once more before the sleep
   uint64_t waiting_since_ns_ = 0;
   uint64_t last_check_ns_ = 0;
   std::optional<NoCancel> no_cancel_;  // set once it does more than read memory

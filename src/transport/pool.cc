@@ -39,7 +39,7 @@ Status system_error(const char* what, uint64_t bytes) {
                                             what, text(bytes), errno_reason(error)));
 }
 
-// The library's only per-process state: the current pool, and the mapped pools of other processes. It owns nothing.
+// Per-process state: the current pool, and the mapped pools of other processes. It owns nothing.
 // Never destroyed, because communicators may outlive main().
 struct Registry {
   std::mutex mutex;

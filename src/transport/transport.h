@@ -51,6 +51,14 @@ struct PeerLoss {
   std::string how;
 };
 
+/// Message sizes of a transport's connections.
+struct MessageLimits {
+  uint32_t longest_bytes = 128 * 1024;  // the maximum
+  /// The network sends so much at once; a slightly longer message takes one more piece. By default slightly less than
+  /// the kernel's TCP segment of 64 KiB, so that the header fits too.
+  uint32_t piece_bytes = 63 * 1024;
+};
+
 /// The local peers: the ranks that share memory with this one, as a transport among them.
 struct Mates {
   class Transport* transport = nullptr;  // nullptr: there are none
@@ -128,8 +136,8 @@ class Transport {
   /// Holds an object that this rank has lent to its peers until no rank of the communicator can access it any more, or
   /// its process has ended. Any thread may release it.
   virtual void keep(std::shared_ptr<void> what) = 0;
-  /// The maximum message size of its connections; equal on all ranks.
-  virtual uint32_t longest_message_bytes() const { return 128 * 1024; }
+  /// Equal on all ranks.
+  virtual MessageLimits message_limits() const { return {}; }
   /// True if messages move only while a thread calls progress(): the driver then does so in every pass, except the last
   /// of an operation, and calls rest() when it has no more work.
   virtual bool needs_progress() const { return false; }

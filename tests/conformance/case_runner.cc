@@ -48,8 +48,8 @@ bool applies(const Case& c) {
 
 bool reachable(Communicator& comm, const Case& c) {
   if (c.algorithm == nullptr || !c.algorithm->direct) return true;
-  if (comm.impl().device() != nullptr) return comm.impl().device()->transport().may_be_direct();
-  const Transport& transport = comm.impl().transport();
+  if (impl_of(comm).device() != nullptr) return impl_of(comm).device()->transport().may_be_direct();
+  const Transport& transport = impl_of(comm).transport();
   return transport.may_be_direct() || (c.algorithm->pulls_only && transport.can_pull());
 }
 
@@ -203,7 +203,8 @@ Status CaseRunner::open(Memory memory, uint64_t buffer_bytes) {
 Status CaseRunner::open_on(void* device_memory, uint64_t buffer_bytes) {
   const uint64_t area_bytes = CallBuffers::area_bytes(buffer_bytes);
   heap_ = std::make_unique<uint8_t[]>(2 * area_bytes);
-  RONDO_TRY(cuda::check(cuda::driver()->context_set_current(comm_.impl().device()->transport().context()), "context"));
+  RONDO_TRY(
+      cuda::check(cuda::driver()->context_set_current(impl_of(comm_).device()->transport().context()), "context"));
   RONDO_TRY_ASSIGN(stream_, cuda::OwnedStream::make());
   device_ = {heap_.get(), static_cast<uint8_t*>(device_memory), stream_.get()};
   buffers_ = CallBuffers(&tables_, comm_.rank(), heap_.get(), heap_.get() + area_bytes);

@@ -75,18 +75,18 @@ TEST_P(Hosts, AreThoseOfTheParts) {
       GetParam(), 6,
       [](Communicator& comm) {
         const Rank r = comm.rank();
-        EXPECT_EQ(comm.impl().hosts(), layout_of("0,1,2,0,1,2"));
+        EXPECT_EQ(impl_of(comm).hosts(), layout_of("0,1,2,0,1,2"));
         const Comm pairs = split_or_fail(comm, r % 3, 0);  // both ranks of a host
-        EXPECT_EQ(pairs->impl().hosts(), HostLayout(2));
+        EXPECT_EQ(impl_of(*pairs).hosts(), HostLayout(2));
         const Comm across = split_or_fail(comm, r / 3, 0);
-        EXPECT_EQ(across->impl().hosts(), layout_of("3x1"));
+        EXPECT_EQ(impl_of(*across).hosts(), layout_of("3x1"));
         const Comm reversed = split_or_fail(comm, 0, -r);
-        EXPECT_EQ(reversed->impl().hosts(), layout_of("0,1,2,0,1,2"));
+        EXPECT_EQ(impl_of(*reversed).hosts(), layout_of("0,1,2,0,1,2"));
         const Comm some = split_or_fail(comm, r == 4 ? kNoColour : 0, 0);
         if (some != nullptr) {
-          EXPECT_EQ(some->impl().hosts(), layout_of("0,1,2,0,2"));
+          EXPECT_EQ(impl_of(*some).hosts(), layout_of("0,1,2,0,2"));
           const Comm of_part = split_or_fail(*some, some->rank() == 0 ? 1 : 0, 0);
-          EXPECT_EQ(of_part->impl().hosts(), some->rank() == 0 ? HostLayout(1) : layout_of("0,1,2,1"));
+          EXPECT_EQ(impl_of(*of_part).hosts(), some->rank() == 0 ? HostLayout(1) : layout_of("0,1,2,1"));
           EXPECT_TRUE(works(*of_part));
           EXPECT_TRUE(works(*some, 100000));
         }
@@ -100,11 +100,11 @@ TEST_P(Hosts, AreThoseOfTheSurvivors) {
       GetParam(), 5,
       [](Comm comm) {
         const Rank r = comm->rank();
-        EXPECT_EQ(comm->impl().hosts(), layout_of("3+2"));
+        EXPECT_EQ(impl_of(*comm).hosts(), layout_of("3+2"));
         if (r == 1 || r == 2) return;  // destroys its communicator
         const Comm made = shrink_or_fail(*comm);
         ASSERT_NE(made, nullptr);
-        EXPECT_EQ(made->impl().hosts(), layout_of("1+2"));
+        EXPECT_EQ(impl_of(*made).hosts(), layout_of("1+2"));
         CallOptions named;
         named.algorithm = "hierarchical";
         std::vector<float> data(1000, static_cast<float>(made->rank() + 1));
@@ -117,12 +117,12 @@ TEST_P(Hosts, AreThoseOfTheSurvivors) {
 
 TEST_P(Hosts, OfAPartMayBeSaidAnew) {
   spawn(GetParam(), 4, [](Communicator& comm) {
-    EXPECT_TRUE(comm.impl().hosts().one_host());
+    EXPECT_TRUE(impl_of(comm).hosts().one_host());
     const auto part = comm.split(0, 0, on_hosts("2x2"));
     ASSERT_TRUE(part.ok()) << part.status().to_string();
-    EXPECT_EQ((*part)->impl().hosts(), layout_of("2x2"));
+    EXPECT_EQ(impl_of(**part).hosts(), layout_of("2x2"));
     EXPECT_TRUE(works(**part, 5000));
-    EXPECT_TRUE(comm.impl().hosts().one_host()) << "the parent stays as it was";
+    EXPECT_TRUE(impl_of(comm).hosts().one_host()) << "the parent stays as it was";
     const auto wrong = comm.split(0, 0, on_hosts("2x3"));
     EXPECT_EQ(wrong.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(wrong.status().message().find("RONDO_HOSTS=2x3 are not the hosts of 4 ranks"), std::string_view::npos)

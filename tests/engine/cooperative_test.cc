@@ -37,8 +37,8 @@ class Flight {
     request.algorithm = &algorithm_;
     CallArguments call{request, in_[k].data(), out_[k].data(), 600, count_ * 8, count_ * 8};
     states_.push_back(std::make_shared<WorkState>());
-    RONDO_TRY(comms_[rank]->impl().admit(call, states_.back()));
-    batch_.push_back({&comms_[rank]->impl().queue(), &states_.back()->op});
+    RONDO_TRY(impl_of(*comms_[rank]).admit(call, states_.back()));
+    batch_.push_back({&impl_of(*comms_[rank]).queue(), &states_.back()->op});
     return {};
   }
 

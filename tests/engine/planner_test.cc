@@ -51,21 +51,21 @@ TEST(Planner, EveryCandidateCanBeForced) {
     return comms[rank]->explain_plan(request.collective, request.count_elems, request.dtype, request.op);
   };
   const std::string free_choice = explain(0);
-  const std::vector<Candidate> all = comms[0]->impl().planner().candidates(request).value();
+  const std::vector<Candidate> all = impl_of(*comms[0]).planner().candidates(request).value();
   EXPECT_GE(all.size(), 6u);
   EXPECT_TRUE(std::is_sorted(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
     return a.forecast_ns < b.forecast_ns;
   }));
   EXPECT_TRUE(free_choice.starts_with(all[0].algorithm->name)) << free_choice;
   for (const Candidate& c : all) {
-    for (const auto& comm : comms) comm->impl().planner().force(&c);
+    for (const auto& comm : comms) impl_of(*comm).planner().force(&c);
     const std::string said = explain(0);
     EXPECT_TRUE(said.starts_with(c.algorithm->name)) << said;
     if (!c.algorithm->direct) {
       EXPECT_NE(said.find("messages of " + std::to_string(c.message_bytes) + " B"), std::string::npos) << said;
     }
     EXPECT_EQ(explain(2), said);
-    for (const auto& comm : comms) comm->impl().planner().force(nullptr);
+    for (const auto& comm : comms) impl_of(*comm).planner().force(nullptr);
   }
   EXPECT_EQ(explain(0), free_choice);
 }
@@ -111,7 +111,7 @@ TEST(Planner, OnSeveralHostsTakesWhatCrossesLeast) {
     request.collective = c;
     for (const uint64_t count : {uint64_t{1}, uint64_t{500}, uint64_t{8} << 20}) {
       request.count_elems = count;
-      const std::vector<Candidate> all = comms[0]->impl().planner().candidates(request).value();
+      const std::vector<Candidate> all = impl_of(*comms[0]).planner().candidates(request).value();
       for (const Candidate& other : all) {
         EXPECT_FALSE(other.algorithm->direct);
         if (count <= 500) EXPECT_LE(all[0].counts[hop], other.counts[hop]) << other.algorithm->name;

@@ -23,7 +23,7 @@ struct Delays {
 class PlayedDevice final : public Device {
  public:
   PlayedDevice(Communicator& comm, Delays delays) : delays_(delays), random_(static_cast<uint32_t>(comm.rank())) {
-    EXPECT_EQ(cuda::driver()->context_set_current(comm.impl().device()->transport().context()), cuda::kSuccess);
+    EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), cuda::kSuccess);
     auto stream = cuda::OwnedStream::make();
     EXPECT_TRUE(stream.ok());
     compute_ = std::move(*stream);

@@ -43,7 +43,7 @@ void replay(const std::string& engine) {
       2,
       [&](Communicator& comm) -> Status {
         const cuda::Driver* d = cuda::driver();
-        EXPECT_EQ(d->context_set_current(comm.impl().device()->transport().context()), 0);
+        EXPECT_EQ(d->context_set_current(impl_of(comm).device()->transport().context()), 0);
         RONDO_TRY_ASSIGN(void* const memory, comm.alloc(2 * kCount * sizeof(float)));
         auto* const a = static_cast<float*>(memory);
         float* const b = a + kCount;

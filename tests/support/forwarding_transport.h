@@ -46,7 +46,7 @@ class ForwardingTransport : public Transport {
   uint64_t agreed_id() const override { return real_->agreed_id(); }
   std::optional<Mates> mates() override { return real_->mates(); }
   Relay* relay() override { return real_->relay(); }
-  uint32_t longest_message_bytes() const override { return real_->longest_message_bytes(); }
+  MessageLimits message_limits() const override { return real_->message_limits(); }
   bool needs_progress() const override { return real_->needs_progress(); }
   bool progress() override { return real_->progress(); }
   void rest() override { real_->rest(); }

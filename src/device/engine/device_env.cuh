@@ -3,11 +3,10 @@
 
 #include <cstdint>
 
+#include "device/engine/device_program.h"
 #include "protocol/device_memory.cuh"
 
 namespace rondo {
-
-inline constexpr int kBlockThreads = 512;
 
 struct DeviceEnv {
   using Mem = DeviceMem;

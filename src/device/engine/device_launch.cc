@@ -15,7 +15,6 @@
 namespace rondo {
 namespace {
 
-constexpr uint32_t kBlockThreads = 512;
 
 }  // namespace
 

@@ -247,6 +247,9 @@ struct DeviceUnit {
   uint32_t first_call, num_calls;
 };
 
+/// Threads per block of all kernels. At most one block per multiprocessor leaves 128 registers per thread.
+inline constexpr uint32_t kBlockThreads = 512;
+
 /// The only argument of an interpreter kernel. It fits a kernel's parameters (4 KB), so that a captured launch holds
 /// all of it. Larger groups put the tables into memory that lives as long as the launch.
 struct LaunchArgs {

@@ -3,7 +3,7 @@
 //   RONDO_IMAGE_MIXED                                              four ops of mixed type rows
 //   RONDO_IMAGE_COPY                                               copies
 // Names are those of interpreter_name, reduce_name and kGridCopyName (lower.h). Each has one argument, passed by value.
-// 512 threads and at most one block per multiprocessor leave 128 registers per thread.
+// A block has kBlockThreads threads (device_program.h), and a multiprocessor at most one block.
 #include "device/engine/clock_exchange.h"
 #include "device/engine/device_env.cuh"
 #include "device/engine/grid_reduce.h"

@@ -18,7 +18,6 @@ namespace rondo {
 namespace {
 
 constexpr size_t kMaxMemOps = 64;  // per driver call
-constexpr uint32_t kReduceThreads = 512;
 
 // Batches waits and writes of flags for the driver.
 class MemOps {
@@ -303,8 +302,8 @@ Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream strea
         args.has_dst = dst != nullptr;
         args.result_as_wire = s.as_wire;
         void* params[] = {&args};
-        const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(n / (kReduceThreads * 8), 1, 256));
-        cuda::LaunchConfig config{blocks, 1, 1, kReduceThreads, 1, 1, 0, stream, nullptr, 0};
+        const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(n / (kBlockThreads * 8), 1, 256));
+        cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
         RONDO_TRY(cuda::check(d->launch_kernel(&config, plan.function, params, nullptr), "cuLaunchKernelEx"));
         // Further readers get copies of the first reader's data.
         const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);

@@ -122,7 +122,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void keep(std::shared_ptr<void> what) override { kept_.push_back(std::move(what)); }
   uint64_t staging_bytes() const override { return bytes_ + (local_ != nullptr ? local_->staging_bytes() : 0); }
   uint64_t agreed_id() const override { return session_; }
-  uint32_t longest_message_bytes() const override { return fifos_->longest_message_bytes(); }
+  MessageLimits message_limits() const override { return {.longest_bytes = fifos_->longest_message_bytes()}; }
   bool needs_progress() const override { return true; }
   bool progress() override;
   void rest() override;

@@ -103,7 +103,7 @@ TEST(DeviceDirectProcessesTest, RegisteredMemory) {
       EXPECT_NE(fake.leaks().find(std::to_string(bytes + 1024)), std::string::npos);
       expect_way(comm, memory.as<float>(), true, true, "the rest of the allocation");
       RONDO_TRY(comm.deregister_memory(memory.as()));
-      EXPECT_FALSE(comm.impl().device()->transport().may_be_direct());
+      EXPECT_FALSE(impl_of(comm).device()->transport().may_be_direct());
       EXPECT_EQ(sum(comm, memory.as<float>()).code(), StatusCode::kUnsupported)
           << "the plan before was made for regions";
       return comm.error();
@@ -281,7 +281,7 @@ TEST(DeviceDirectProcessesTest, ErrorsAreTheSameOnAllRanks) {
     if (rank == 2) fake.fail("cuMemAlloc_v2", cuda::kErrorOutOfMemory);
     EXPECT_TRUE(fails_with(comm.alloc(8192).status(), StatusCode::kExhausted, {"rank 2", "cuMemAlloc"}));
     EXPECT_EQ(fake.leaks().find("mapping of 8192"), std::string::npos) << fake.leaks();
-    EXPECT_FALSE(comm.impl().device()->transport().may_be_direct());
+    EXPECT_FALSE(impl_of(comm).device()->transport().may_be_direct());
 
     // Everything still works.
     RONDO_TRY(comm.register_memory(memory.as(), 8192));

@@ -67,7 +67,7 @@ struct Stream {
 
 // Makes the device's context current in this thread, as callers of CUDA's runtime do.
 inline void use_device(Communicator& comm) {
-  EXPECT_EQ(cuda::driver()->context_set_current(comm.impl().device()->transport().context()), 0);
+  EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), 0);
 }
 
 }  // namespace rondo::testing

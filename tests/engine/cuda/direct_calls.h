@@ -103,7 +103,7 @@ inline Status run_direct_cases(Communicator& comm, const DataTables& tables, voi
 
 /// Makes the device's context current in this thread.
 inline void use_device(Communicator& comm) {
-  EXPECT_EQ(cuda::driver()->context_set_current(comm.impl().device()->transport().context()), 0);
+  EXPECT_EQ(cuda::driver()->context_set_current(impl_of(comm).device()->transport().context()), 0);
 }
 inline cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 
