@@ -66,7 +66,7 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
 void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
                        std::vector<Fd> fds) {
   RONDO_CHECK(fds.size() <= kMaxDescriptorsPerFrame && (fds.empty() || passes_descriptors_));
-  Outgoing out{header_of(kind, sequence, fds.size(), payload.get()), std::move(payload), {}};
+  QueuedFrame out{header_of(kind, sequence, fds.size(), payload.get()), std::move(payload), {}};
   for (const Fd& fd : fds) out.descriptors.push_back(fd.get());
   out.owned = std::move(fds);
   const std::lock_guard lock(mutex_);
@@ -75,7 +75,7 @@ void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const 
 
 void Link::drop_unsent() {
   const std::lock_guard lock(mutex_);
-  outbox_.remove_if([](const Outgoing& out) { return out.done_bytes == 0 && !out.is_news; });
+  outbox_.remove_if([](const QueuedFrame& out) { return out.done_bytes == 0 && !out.is_news; });
 }
 
 bool Link::flush() {
@@ -87,7 +87,7 @@ bool Link::flush_sealed() {
   constexpr size_t kEnough = 1 << 18;  // sealed ahead of the socket
   while (end_ == End::kNone) {
     while (!outbox_.empty() && sealed_.size() < kEnough) {
-      const Outgoing& out = outbox_.front();
+      const QueuedFrame& out = outbox_.front();
       Status s = session_->seal(out.header);
       if (s.ok() && out.payload != nullptr) s = session_->seal(*out.payload);
       if (!s.ok()) {
@@ -124,7 +124,7 @@ bool Link::unseal_locked(std::string_view arrived) {
 bool Link::flush_locked() {
   if (session_ != nullptr) return flush_sealed();
   while (!outbox_.empty() && end_ == End::kNone) {
-    Outgoing& out = outbox_.front();
+    QueuedFrame& out = outbox_.front();
     const std::string_view payload = out.payload ? std::string_view(*out.payload) : std::string_view();
     iovec parts[2];
     int num_parts = 0;
@@ -297,7 +297,7 @@ void Link::say_goodbye(const std::string& note) {
   const std::lock_guard lock(mutex_);
   if (!fd_ || said_goodbye_) return;
   said_goodbye_ = true;
-  outbox_.remove_if([](const Outgoing& out) {  // nobody will wait for these
+  outbox_.remove_if([](const QueuedFrame& out) {  // nobody will wait for these
     return out.done_bytes == 0 && !out.is_news;
   });
   const auto payload = std::make_shared<const std::string>(note);

@@ -89,7 +89,7 @@ class Link {
   void close();
 
  private:
-  struct Outgoing {
+  struct QueuedFrame {
     std::string header;
     std::shared_ptr<const std::string> payload;
     std::vector<int> descriptors;
@@ -110,7 +110,7 @@ class Link {
   const bool passes_descriptors_;
   const size_t max_payload_bytes_;
   // Lists: a deque holds half a KiB while it is empty, and a rank has a link to each of its peers.
-  std::list<Outgoing> outbox_;
+  std::list<QueuedFrame> outbox_;
   std::string inbox_;
   std::unique_ptr<TlsSession> session_;
   std::string sealed_;             // and not written yet

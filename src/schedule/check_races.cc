@@ -17,7 +17,7 @@ void Races::join(uint32_t lane, const uint32_t* other) {
 }
 
 Races::Verdict Races::access(uint64_t place, Access kind, uint32_t lane, uint32_t pc, Epoch* partner) {
-  Place& p = places_[place];
+  AccessHistory& p = places_[place];
   const uint32_t* mine = clock(lane);
   auto ordered = [mine](const Epoch& e) { return e.lane == UINT32_MAX || mine[e.lane] >= e.clock; };
   const Epoch now{lane, mine[lane], pc};
@@ -40,7 +40,7 @@ Races::Verdict Races::access(uint64_t place, Access kind, uint32_t lane, uint32_
 }
 
 std::optional<Races::Epoch> Races::uncovered(uint64_t place, const uint32_t* clock) const {
-  const Place& p = places_[place];
+  const AccessHistory& p = places_[place];
   if (p.write.lane != UINT32_MAX && clock[p.write.lane] < p.write.clock) return p.write;
   for (const Epoch& read : p.reads)
     if (clock[read.lane] < read.clock) return read;

@@ -42,13 +42,13 @@ class Races {
   std::optional<Epoch> uncovered(uint64_t place, const uint32_t* clock) const;
 
  private:
-  struct Place {
+  struct AccessHistory {
     Epoch write;
     std::vector<Epoch> reads;  // since that write
   };
   uint32_t width_ = 0;
   std::vector<uint32_t> clocks_;
-  std::vector<Place> places_;
+  std::vector<AccessHistory> places_;
 };
 
 }  // namespace rondo::check

@@ -82,7 +82,7 @@ FifoView SegmentTransport::view(Rank owner, const DirectoryEntry& e) const {
 // A piece of the pool: from the rest of the last range, or from a new one.
 Expected<uint64_t> SegmentTransport::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
-  Rest& rest = data ? data_ : small_;
+  PoolRemainder& rest = data ? data_ : small_;
   bytes = round_up(bytes, 64);
   if (rest.bytes < bytes) {
     RONDO_TRY_ASSIGN(const StagingPool::Range taken,

@@ -79,7 +79,7 @@ class SegmentTransport : public Transport {
 
  protected:
   /// The address of a rank's segment in this process.
-  struct Place {
+  struct SegmentAddress {
     std::byte* pool = nullptr;  // nullptr: not mapped
     uint64_t segment_offset = 0;
   };
@@ -89,8 +89,8 @@ class SegmentTransport : public Transport {
   /// This rank's own segment, taken with layout.total_bytes of small memory.
   void set_own(const StagingPool::Range& segment) { taken_.push_back(segment); }
   /// By rank, set before the first use.
-  void set_places(std::vector<Place> places) { places_ = std::move(places); }
-  const std::vector<Place>& places() const { return places_; }
+  void set_places(std::vector<SegmentAddress> places) { places_ = std::move(places); }
+  const std::vector<SegmentAddress>& places() const { return places_; }
   SegmentHeader& header(Rank r) const { return *reinterpret_cast<SegmentHeader*>(segment(r)); }
   uint8_t* marks(Rank r) const { return reinterpret_cast<uint8_t*>(segment(r) + layout_.marks_offset); }
   /// Stores this rank's marks: it must not access any segment afterwards.
@@ -104,11 +104,11 @@ class SegmentTransport : public Transport {
 
  private:
   // The unused rest of a range of the pool.
-  struct Rest {
+  struct PoolRemainder {
     uint64_t offset = 0, bytes = 0;
   };
   std::byte* segment(Rank r) const {
-    const Place& p = places_[static_cast<size_t>(r)];
+    const SegmentAddress& p = places_[static_cast<size_t>(r)];
     return p.pool + p.segment_offset;
   }
   Expected<uint64_t> carve(StagingPool::Use use, uint64_t bytes);
@@ -117,8 +117,8 @@ class SegmentTransport : public Transport {
 
   const StagingPool::Backing backing_;
   std::vector<StagingPool::Range> taken_;
-  std::vector<Place> places_;
-  Rest small_, data_;
+  std::vector<SegmentAddress> places_;
+  PoolRemainder small_, data_;
   uint32_t made_ = 0;
   uint64_t used_bytes_ = 0;
 };

@@ -24,7 +24,7 @@ uint64_t pack(const ConnectionKey& k, ConnectionForm form, Half half, Rank other
 }  // namespace
 
 // Allocates memory of this rank as a slab that peers can open.
-Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
+Expected<CudaTransport::SlabRemainder> CudaTransport::take_slab(uint64_t bytes, bool on_host) {
   RONDO_CHECK(!on_host);  // the only one was made with the communicator
   if (num_slabs_ == DeviceBoard::kMaxSlabs)
     return Status(
@@ -45,11 +45,11 @@ Expected<CudaTransport::Rest> CudaTransport::take_slab(uint64_t bytes, bool on_h
   std::byte* const at = memory.as();
   hold(std::move(memory));
   staging_bytes_ += bytes;
-  return Rest{num_slabs_++, 0, bytes, at};
+  return SlabRemainder{num_slabs_++, 0, bytes, at};
 }
 
-Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host) {
-  Rest& rest = on_host ? host_rest_ : device_rest_;
+Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool on_host) {
+  SlabRemainder& rest = on_host ? host_rest_ : device_rest_;
   bytes = round_up(bytes, 4096);
   if (rest.bytes < bytes) {
     if (on_host)
@@ -59,7 +59,7 @@ Expected<CudaTransport::Place> CudaTransport::carve(uint64_t bytes, bool on_host
                                 rank_, rest.bytes >> 20, bytes >> 20));
     RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
   }
-  const Place place{rest.slab, rest.offset, rest.at};
+  const SlabAddress place{rest.slab, rest.offset, rest.at};
   rest.offset += bytes;
   rest.at += bytes;
   rest.bytes -= bytes;
@@ -99,7 +99,7 @@ Expected<std::byte*> CudaTransport::reach(Rank owner, uint32_t slab) {
   return slabs[slab];
 }
 
-Status CudaTransport::publish(uint64_t key, const Place* inbox, const Place* counters) {
+Status CudaTransport::publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters) {
   DeviceBoard& board = board_of(rank_);
   if (num_halves_ == board.max_halves)
     return Status(StatusCode::kExhausted,
@@ -146,7 +146,7 @@ Status CudaTransport::make_half(const DeviceKey& connection, bool as_writer) {
   const uint64_t name = half_name(connection, as_writer);
   if (std::find(made_.begin(), made_.end(), name) != made_.end()) return {};
   const bool on_host = through_host(key);
-  Place inbox, counters;
+  SlabAddress inbox, counters;
   if (!as_writer || !unicast) {
     RONDO_TRY_ASSIGN(inbox, carve(layout_.inbox_bytes(form), on_host));
   }
@@ -192,8 +192,9 @@ Expected<std::optional<CudaTransport::StreamSlots>> CudaTransport::stream_slots(
       return Status(
           StatusCode::kExhausted,
           fmt::format("rank {} has {} message slots for streams, the maximum of a communicator", rank_, num_slots_));
-    RONDO_TRY_ASSIGN(Place data, carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
-    Place flags;
+    RONDO_TRY_ASSIGN(SlabAddress data,
+                     carve(slot_bytes * count, through_host({key.writer, reader, key.tag, kUnicast})));
+    SlabAddress flags;
     flags.slab = num_slots_;  // for a stream's half the second place holds the index of its flags
     num_slots_ += count;
     RONDO_TRY(publish(name, &data, &flags));
@@ -223,7 +224,7 @@ void CudaTransport::release_streams() {
 }
 
 Expected<std::byte*> CudaTransport::take_memory(uint64_t bytes) {
-  RONDO_TRY_ASSIGN(const Place place, carve(bytes, false));
+  RONDO_TRY_ASSIGN(const SlabAddress place, carve(bytes, false));
   return place.at;
 }
 

@@ -176,12 +176,12 @@ class CudaTransport final : public Transport {
 
  private:
   static constexpr uint64_t kSlabBytes = uint64_t{2} << 20;
-  struct Place {
+  struct SlabAddress {
     uint32_t slab = 0;
     uint64_t offset = 0;
     std::byte* at = nullptr;
   };
-  struct Rest {  // unused rest of the last slab
+  struct SlabRemainder {  // unused rest of the last slab
     uint32_t slab = 0;
     uint64_t offset = 0, bytes = 0;
     std::byte* at = nullptr;
@@ -215,13 +215,13 @@ class CudaTransport final : public Transport {
   Expected<std::byte*> take_pinned(uint64_t bytes);
   DeviceBoard& board_of(Rank r) const { return *boards_[static_cast<size_t>(r)]; }
   /// Returns zeroed memory.
-  Expected<Place> carve(uint64_t bytes, bool on_host);
-  Expected<Rest> take_slab(uint64_t bytes, bool on_host);
+  Expected<SlabAddress> carve(uint64_t bytes, bool on_host);
+  Expected<SlabRemainder> take_slab(uint64_t bytes, bool on_host);
   Expected<std::byte*> reach(Rank owner, uint32_t slab);
   void hold(cuda::DeviceMemory memory);
   /// Key of this rank's half of a connection on its board.
   static uint64_t half_name(const DeviceKey& connection, bool as_writer);
-  Status publish(uint64_t key, const Place* inbox, const Place* counters);
+  Status publish(uint64_t key, const SlabAddress* inbox, const SlabAddress* counters);
   const HalfEntry* find(Rank owner, uint64_t key) const;
   bool through_host(const ConnectionKey& key) const;
   bool is_allocated(const void* ptr) const;
@@ -246,7 +246,7 @@ class CudaTransport final : public Transport {
   std::vector<std::vector<std::byte*>> reached_;  // by rank and slab
   std::vector<cuda::DevicePtr> opened_;           // by IPC; closed at the end
   std::unique_ptr<SharedRegions> regions_;        // made after the links are known
-  Rest device_rest_, host_rest_, pinned_rest_;
+  SlabRemainder device_rest_, host_rest_, pinned_rest_;
   struct Relayed {  // an end of a connection between hosts
     DeviceKey connection;
     Ends ends;

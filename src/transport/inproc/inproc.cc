@@ -40,7 +40,7 @@ InprocWorld::~InprocWorld() {
 
 InprocTransport::InprocTransport(Rank rank, std::shared_ptr<InprocWorld> world)
     : SegmentTransport(rank, world->layout_, world->pool_, StagingPool::Backing::kPrivate), world_(std::move(world)) {
-  std::vector<Place> places;
+  std::vector<SegmentAddress> places;
   for (const StagingPool::Range& s : world_->segments_) places.push_back({world_->base_, s.offset});
   set_places(std::move(places));
 }

@@ -13,7 +13,7 @@
 
 namespace rondo::net {
 
-enum class Kind : uint8_t {
+enum class MessageKind : uint8_t {
   kLines,    // header lines of an Inline connection; data: the lines
   kData,     // a message of a Simple connection: its line, and data for the ring
   kCredit,   // a read counter
@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kSlotEmpty,
 };
 /// Kinds with data too long for an extra copy. They have a line, whether it is used or not.
-constexpr bool has_line(Kind k) { return k == Kind::kData || k == Kind::kSlot; }
+constexpr bool has_line(MessageKind k) { return k == MessageKind::kData || k == MessageKind::kSlot; }
 
 /// Precedes every message. One layout on all hosts: ranks are of one build (Settings::abi). It fills a cache line, so
 /// that data keep their alignment and copies are faster.
@@ -36,7 +36,7 @@ struct Header {
   uint64_t step = 0;
   int32_t from = 0;
   uint16_t tag = 0, group = 0;  // of the connection
-  Kind kind = Kind::kLines;
+  MessageKind kind = MessageKind::kLines;
   uint8_t inline_only = 0;
   uint16_t num_lines = 0;
   uint16_t channel = 0;  // of a proxied connection
@@ -63,7 +63,7 @@ enum class MayLand : uint8_t {
 };
 
 /// The destination of a message's data.
-struct Place {
+struct ReceiveTarget {
   std::byte* at = nullptr;     // nullptr: piece by piece into `landing`; without one: the message is dropped
   Landing* landing = nullptr;  // claimed: finish or drop it
   bool later = false;          // ask again later
@@ -73,7 +73,7 @@ class Sink {
  public:
   /// The destination of a kData or kSlot message with `bytes` bytes of data still to arrive. If there is none, the sink
   /// has handled the error.
-  virtual Place place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) = 0;
+  virtual ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) = 0;
   /// Stores the data of a kData or kSlot message, which may already be at place()'s destination. False: no destination,
   /// handled as above.
   virtual bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) = 0;

@@ -29,11 +29,11 @@ bool RelayedSlots::carry(Wire& wire) {
       if (!take(writes ? c.flags[i].full : c.flags[i].empty)) continue;
       any = true;
       if (!writes) {
-        wire.send_copy(c.key.writer, header_of(Kind::kSlotEmpty, c.key, i), nullptr, 0);
+        wire.send_copy(c.key.writer, header_of(MessageKind::kSlotEmpty, c.key, i), nullptr, 0);
         continue;
       }
       Header& h = c.headers[i].header;
-      h = header_of(Kind::kSlot, c.key, i);
+      h = header_of(MessageKind::kSlot, c.key, i);
       h.session = wire.session();
       h.from = rank_;
       wire.send(c.key.reader, c.headers[i], c.data + i * c.slot_bytes, c.flags[i].bytes);
@@ -58,7 +58,7 @@ std::byte* RelayedSlots::place(const Header& header, size_t bytes) {
 }
 
 bool RelayedSlots::arrived(const Header& header) {
-  const bool as_writer = header.kind == Kind::kSlotEmpty;
+  const bool as_writer = header.kind == MessageKind::kSlotEmpty;
   Connection* c = find(header, as_writer);
   if (c == nullptr) return false;
   SlotFlags& flags = c->flags[header.step];

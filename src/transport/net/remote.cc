@@ -282,7 +282,7 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
   } else if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
     remote.boards_asked_ns = now;
     Header h;
-    h.kind = Kind::kBoardsAsked;
+    h.kind = MessageKind::kBoardsAsked;
     wire_->send_copy(r, h, nullptr, 0);
     wire_->progress();
   }
@@ -329,7 +329,7 @@ void RemoteTransport::receive_slots(const ConnectionKey& key, std::byte* data, s
 }
 
 void RemoteTransport::say_received(const ConnectionKey& key) {
-  wire_->send_copy(key.writer, header_of(Kind::kOpened, key, 0), nullptr, 0);
+  wire_->send_copy(key.writer, header_of(MessageKind::kOpened, key, 0), nullptr, 0);
   wire_->progress();
 }
 

@@ -177,7 +177,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void keep_for_good();
   void poll_loop();
   void wake_poller();
-  Place place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
+  ReceiveTarget place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) override;
   bool put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) override;
   void arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) override;
   void fail_here(const Status& why) override;

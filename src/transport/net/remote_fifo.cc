@@ -23,7 +23,7 @@ bool posted(const FifoView& v, uint64_t step) {
 
 }  // namespace
 
-Header header_of(Kind kind, const ConnectionKey& k, uint64_t step) {
+Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step) {
   Header h;
   h.kind = kind;
   h.tag = k.tag;
@@ -36,7 +36,7 @@ Header header_of(Kind kind, const ConnectionKey& k, uint64_t step) {
 
 Expected<std::byte*> RemoteFifos::carve(StagingPool::Use use, uint64_t bytes) {
   const bool data = use == StagingPool::Use::kData;
-  Rest& rest = data ? data_ : small_;
+  RingRemainder& rest = data ? data_ : small_;
   bytes = round_up(bytes, 64);
   if (rest.bytes < bytes) {
     RONDO_TRY_ASSIGN(
@@ -81,8 +81,8 @@ Expected<FifoView> RemoteFifos::open_writer(const ConnectionKey& key, const std:
 }
 
 void RemoteFifos::add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans) {
-  outgoing_.push_back(std::make_unique<Outgoing>());
-  Outgoing& o = *outgoing_.back();
+  outgoing_.push_back(std::make_unique<SendState>());
+  SendState& o = *outgoing_.back();
   o.key = key;
   o.reader = reader;
   o.view = view;
@@ -135,14 +135,14 @@ Landing* RemoteFifos::landing(const ConnectionKey& key) {
   return found == replicas_.end() || key.inline_only ? nullptr : &found->second->landing;
 }
 
-bool RemoteFifos::carry_lines(Outgoing& o, Wire& wire) {
+bool RemoteFifos::carry_lines(SendState& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const uint32_t first = line_of(o.view, o.step);
     const uint32_t most = std::min(kMostLines, o.view.num_lines - first);
     uint32_t n = 1;
     while (n < most && posted(o.view, o.step + n)) ++n;
-    Header h = header_of(Kind::kLines, o.key, o.step);
+    Header h = header_of(MessageKind::kLines, o.key, o.step);
     h.num_lines = static_cast<uint16_t>(n);
     wire.send_copy(o.reader, h, o.view.lines + first, sizeof(HeaderLine) * n);
     o.step += n;
@@ -152,7 +152,7 @@ bool RemoteFifos::carry_lines(Outgoing& o, Wire& wire) {
   return any;
 }
 
-bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
+bool RemoteFifos::carry_data(SendState& o, Wire& wire) {
   bool any = false;
   while (posted(o.view, o.step)) {
     const HeaderLine& line = o.view.lines[line_of(o.view, o.step)];
@@ -166,7 +166,7 @@ bool RemoteFifos::carry_data(Outgoing& o, Wire& wire) {
     DataPlace place;
     std::memcpy(&place, line.payload, sizeof place);
     DataHeader& h = o.headers[line_of(o.view, o.step)];
-    h.header = header_of(Kind::kData, o.key, o.step);
+    h.header = header_of(MessageKind::kData, o.key, o.step);
     h.header.session = wire.session();
     h.header.from = rank_;
     std::memcpy(static_cast<void*>(&h.line), &line, sizeof line);
@@ -186,7 +186,7 @@ bool RemoteFifos::carry(Wire& wire) {
 }
 
 void RemoteFifos::tell(Replica& r, uint64_t read, Wire& wire) {
-  wire.send_copy(r.key.writer, header_of(Kind::kCredit, r.key, read), nullptr, 0);
+  wire.send_copy(r.key.writer, header_of(MessageKind::kCredit, r.key, read), nullptr, 0);
   r.told = read;
 }
 
@@ -235,16 +235,17 @@ Expected<std::byte*> RemoteFifos::place_in(const Replica& r, const Header& heade
   return r.view.data + at.offset;
 }
 
-Expected<Place> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
+Expected<ReceiveTarget> RemoteFifos::place(const Header& header, const HeaderLine& line, size_t bytes,
+                                           MayLand may_land) {
   if (header.inline_only != 0) return impossible(header, bytes);
   RONDO_TRY_ASSIGN(Replica * r, replica(key_from(header)));
   RONDO_TRY_ASSIGN(std::byte * in_ring, place_in(*r, header, line, bytes));
   const bool landed_before = r->lands;
   r->lands = may_land != MayLand::kNo && !let_go_ && r->landing.claim(bytes, line.flag);
-  if (r->lands) return Place{r->landing.place(), &r->landing};
-  if (!landed_before || let_go_ || may_land != MayLand::kSoon) return Place{in_ring};
+  if (r->lands) return ReceiveTarget{r->landing.place(), &r->landing};
+  if (!landed_before || let_go_ || may_land != MayLand::kSoon) return ReceiveTarget{in_ring};
   r->lands = true;  // the next attempt may use it
-  return Place{nullptr, nullptr, true};
+  return ReceiveTarget{nullptr, nullptr, true};
 }
 
 Status RemoteFifos::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
@@ -262,7 +263,7 @@ Status RemoteFifos::impossible(const Header& h, size_t bytes) const {
 }
 
 Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
-  if (header.kind == Kind::kCredit) {
+  if (header.kind == MessageKind::kCredit) {
     const ConnectionKey key{rank_,
                             header.group == 0 ? header.from : -1,
                             header.tag,
@@ -287,7 +288,7 @@ Status RemoteFifos::arrived(const Header& header, const HeaderLine* line, const 
     std::memcpy(to.payload, from, kLinePayloadBytes);
     HostMem::store_release(&to.flag, flag);
   };
-  if (header.kind == Kind::kData) {
+  if (header.kind == MessageKind::kData) {
     if (line == nullptr || header.inline_only != 0 || bytes == 0) return impossible(header, bytes);
     r->last_bytes = bytes;
     store(reinterpret_cast<const std::byte*>(line), header.step);

@@ -41,7 +41,7 @@ constexpr uint64_t pack(const ConnectionKey& k, Rank other) {
          static_cast<uint64_t>(k.channel) << 1 | static_cast<uint64_t>(k.inline_only);
 }
 /// The header of a message of this connection.
-Header header_of(Kind kind, const ConnectionKey& k, uint64_t step);
+Header header_of(MessageKind kind, const ConnectionKey& k, uint64_t step);
 
 class RemoteFifos {
  public:
@@ -84,7 +84,7 @@ class RemoteFifos {
   bool has_unsent() const;
 
   /// The destination of a kData message. Errors: as arrived().
-  Expected<Place> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
+  Expected<ReceiveTarget> place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land);
   /// Stores the data there, or in the posted receive.
   Status put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes);
   /// For kLines, kData, kCredit. Errors: the pool's, if a replica cannot be made; kInternal for an invalid message.
@@ -98,7 +98,7 @@ class RemoteFifos {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  struct Outgoing {  // to one reader
+  struct SendState {  // to one reader
     ConnectionKey key;
     Rank reader;
     FifoView view;
@@ -116,7 +116,7 @@ class RemoteFifos {
     bool lands = false;       // the last placed message used a posted receive
     Landing landing;
   };
-  struct Rest {
+  struct RingRemainder {
     uint64_t offset = 0, bytes = 0;
   };
   void add_outgoing(const ConnectionKey& key, Rank reader, const FifoView& view, Loan* loans);
@@ -130,8 +130,8 @@ class RemoteFifos {
   Expected<std::byte*> place_in(const Replica& r, const Header& header, const HeaderLine& line, size_t bytes) const;
   bool tell_in_time(Wire& wire);
   void tell(Replica& r, uint64_t read, Wire& wire);
-  bool carry_lines(Outgoing& o, Wire& wire);
-  bool carry_data(Outgoing& o, Wire& wire);
+  bool carry_lines(SendState& o, Wire& wire);
+  bool carry_data(SendState& o, Wire& wire);
 
   const Rank rank_;
   const int nranks_;
@@ -139,14 +139,14 @@ class RemoteFifos {
   uint32_t longest_message_bytes_ = SegmentLayout::kMostMessageBytes;
   const std::shared_ptr<StagingPool> pool_;
   std::vector<StagingPool::Range> taken_;
-  Rest small_, data_;
+  RingRemainder small_, data_;
   uint64_t bytes_ = 0;
   bool let_go_ = false;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::vector<std::unique_ptr<SendState>> outgoing_;
   std::unordered_map<uint64_t, std::vector<Loan>> loans_;            // by packed key
   std::unordered_map<uint64_t, FifoView> to_itself_;                 // by packed key
   std::unordered_map<uint64_t, std::unique_ptr<Replica>> replicas_;  // by packed key
-  std::unordered_map<uint64_t, Outgoing*> by_reader_;                // by packed key and reader: targets of credits
+  std::unordered_map<uint64_t, SendState*> by_reader_;               // by packed key and reader: targets of credits
   std::vector<uint64_t> sent_, received_;
   std::vector<bool> has_data_for_;  // by rank: in this pass
 };

@@ -23,7 +23,7 @@ void RemoteTransport::take_abort(Rank by, std::string reason) {
 
 void RemoteTransport::tell_abort() {
   Header h;
-  h.kind = Kind::kAbort;
+  h.kind = MessageKind::kAbort;
   const bool many = peers_.are_many();
   if (many) peers_.announce(Topic::kAbort, 0, reason_);
   for (Rank r = 0; r < nranks_; ++r)

@@ -68,8 +68,8 @@ void RemoteTransport::rest() {
   if (something_left) wake_poller();
 }
 
-Place RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
-  if (header.kind == Kind::kSlot) {
+ReceiveTarget RemoteTransport::place(const Header& header, const HeaderLine& line, size_t bytes, MayLand may_land) {
+  if (header.kind == MessageKind::kSlot) {
     std::byte* const to = slots_->place(header, bytes);
     if (to == nullptr) fail_here(strange(header));
     return {to};
@@ -81,7 +81,7 @@ Place RemoteTransport::place(const Header& header, const HeaderLine& line, size_
 }
 
 bool RemoteTransport::put(const Header& header, const HeaderLine& line, const std::byte* data, size_t bytes) {
-  if (header.kind == Kind::kSlot) {
+  if (header.kind == MessageKind::kSlot) {
     std::byte* const to = slots_->place(header, bytes);
     if (to == nullptr) fail_here(strange(header));
     else if (data != to) std::memcpy(to, data, bytes);
@@ -114,37 +114,37 @@ void RemoteTransport::fail_here(const Status& why) {
 void RemoteTransport::arrived(const Header& header, const HeaderLine* line, const std::byte* data, size_t bytes) {
   Remote& remote = *remotes_[static_cast<size_t>(header.from)];
   switch (header.kind) {
-    case Kind::kLines:
-    case Kind::kData: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
-    case Kind::kCredit:
+    case MessageKind::kLines:
+    case MessageKind::kData: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
+    case MessageKind::kCredit:
       if (const Status s = fifos_->arrived(header, line, data, bytes); !s.ok()) fail_here(s);
       break;
-    case Kind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
-    case Kind::kLeaving:
+    case MessageKind::kAbort: take_abort(header.from, std::string(reinterpret_cast<const char*>(data), bytes)); break;
+    case MessageKind::kLeaving:
       if (!note_end(header.from, data, bytes)) fail_here(unreadable(header, bytes));
       remote.will_have_sent = header.step;
       remote.leaving = true;
       break;
-    case Kind::kLeft: remote.has_all = true; break;
-    case Kind::kBoardsAsked: {
+    case MessageKind::kLeft: remote.has_all = true; break;
+    case MessageKind::kBoardsAsked: {
       const bool shared = local_ != nullptr;
       const std::string both = BoardMirror::encode(shared ? *local_->board(index_here(rank_)) : own_board_,
                                                    shared ? *local_->pair_board(index_here(rank_)) : own_pair_board_);
       Header h;
-      h.kind = Kind::kBoards;
+      h.kind = MessageKind::kBoards;
       wire_->send_copy(header.from, h, both.data(), both.size());
       break;
     }
-    case Kind::kOpened:
+    case MessageKind::kOpened:
       received_.insert(pack({rank_, header.group == 0 ? header.from : -1, header.tag, header.group,
                              header.inline_only != 0, static_cast<uint8_t>(header.channel)},
                             header.from));
       break;
-    case Kind::kSlot: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
-    case Kind::kSlotEmpty:
+    case MessageKind::kSlot: remote.heard.store(true, std::memory_order_release); [[fallthrough]];
+    case MessageKind::kSlotEmpty:
       if (!slots_->arrived(header)) fail_here(strange(header));
       break;
-    case Kind::kBoards:
+    case MessageKind::kBoards:
       if (remote.mirror.store(data, bytes, index_here(header.from) >= 0)) remote.boards_came_ns = monotonic_ns();
       else fail_here(unreadable(header, bytes));
       break;
@@ -162,7 +162,7 @@ bool RemoteTransport::answer_leavers() {
     remote->leaving = false;
     remote->departed.store(true, std::memory_order_release);
     Header h;
-    h.kind = Kind::kLeft;
+    h.kind = MessageKind::kLeft;
     wire_->send_copy(r, h, nullptr, 0);
     any = true;
   }
@@ -197,7 +197,7 @@ void RemoteTransport::leave() {
       if (r == rank_ || remotes_[static_cast<size_t>(r)]->departed) continue;
       if (!wire_->connected(r) && fifos_->received(r) == 0) continue;
       Header h;
-      h.kind = Kind::kLeaving;
+      h.kind = MessageKind::kLeaving;
       h.step = fifos_->sent(r);
       wire_->send_copy(r, h, bytes.data(), bytes.size());
       waiting.push_back(r);

@@ -185,7 +185,7 @@ void TcpRail::post(Rank to, const void* header, size_t header_bytes, const void*
     if (lent != nullptr) lent->loan->give_back();
     return;
   }
-  Outgoing& o = c->queue.emplace_back();
+  QueuedMessage& o = c->queue.emplace_back();
   o.frame.header_bytes = static_cast<uint32_t>(header_bytes);
   o.frame.bytes = static_cast<uint32_t>(bytes);
   if (is_sealed()) {
@@ -208,7 +208,7 @@ uint32_t TcpRail::pending(Rank to) const {
 }
 
 void TcpRail::finish_front(Connection& c) {
-  const Outgoing& o = c.queue.front();
+  const QueuedMessage& o = c.queue.front();
   if (o.lent != nullptr) {
     o.lent->loan->give_back();
     ++moves_;
@@ -249,7 +249,7 @@ void TcpRail::write(Connection& c) {
     std::array<iovec, 3 * kMostAtOnce> parts;
     size_t n = 0, total = 0;
     for (size_t i = c.sent; i < std::min(c.queue.size(), c.sent + kMostAtOnce); ++i) {
-      Outgoing& o = c.queue[i];
+      QueuedMessage& o = c.queue[i];
       size_t skip = o.written;
       auto part = [&](const void* at, size_t bytes) {
         const size_t skipped = std::min(skip, bytes);
@@ -272,7 +272,7 @@ void TcpRail::write(Connection& c) {
     }
     const bool all = static_cast<size_t>(written) == total;
     for (auto left = static_cast<size_t>(written); c.sent < c.queue.size();) {
-      Outgoing& o = c.queue[c.sent];
+      QueuedMessage& o = c.queue[c.sent];
       const size_t step = std::min(left, o.total() - o.written);
       o.written += step;
       left -= step;
@@ -352,7 +352,7 @@ void TcpRail::ended(Connection& c, int error) {
                    : c.known ? "it closed the connection"
                              : fmt::format("it closed {} connections without an answer", c.times_closed + 1));
   hang_up(c);
-  for (Outgoing& o : c.queue) o.written = 0;
+  for (QueuedMessage& o : c.queue) o.written = 0;
   c.sent = c.greeted = c.begin = c.end = 0;
   c.connect_ns = now + (kFirstPauseNs << std::min(c.times_closed++, kMostDoublings));
 }
@@ -401,7 +401,7 @@ void TcpRail::keep_out_of_buffers(Connection& c) {
 bool TcpRail::recall(uint64_t, uint64_t) {
   for (const auto& c : connections_) {
     keep_out_of_buffers(*c);
-    for (Outgoing& o : c->queue) {
+    for (QueuedMessage& o : c->queue) {
       if (o.lent == nullptr) continue;
       o.copy = std::make_unique<Copy>();
       o.copy->data.assign(reinterpret_cast<const char*>(o.data), o.frame.bytes);

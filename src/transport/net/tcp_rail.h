@@ -74,7 +74,7 @@ class TcpRail final : public Rail {
   };
   static_assert(sizeof(Frame) == 64);
   static constexpr size_t kLengthsBytes = offsetof(Frame, proof);
-  struct Outgoing {
+  struct QueuedMessage {
     Frame frame;
     const void* header = nullptr;
     const std::byte* data = nullptr;
@@ -87,7 +87,7 @@ class TcpRail final : public Rail {
     DataHeader header;
     uint32_t header_bytes = 0;
     size_t bytes = 0, got = 0;
-    Place place;
+    ReceiveTarget place;
     size_t added = 0;       // in pieces: of `got`, the rest waits in the block
     std::string elsewhere;  // for messages without destination, which are read too
     bool wanted = true;     // it has a destination
@@ -108,7 +108,7 @@ class TcpRail final : public Rail {
     bool watches_room = false;  // for writing
     bool is_full = false;       // the kernel did not take all of the last write
     bool broken = false;
-    std::deque<Outgoing> queue;
+    std::deque<QueuedMessage> queue;
     size_t sent = 0;                // sent messages at the front of the queue, kept until the peer's answer
     std::vector<std::byte> buffer;  // received bytes, not yet processed: [begin, end)
     size_t begin = 0, end = 0;

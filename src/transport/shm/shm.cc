@@ -137,7 +137,7 @@ Status ShmTransport::take_segment(Announcement* mine) {
                    pool_->take(StagingPool::Backing::kShared, layout_.total_bytes, StagingPool::Use::kSmall));
   set_own(segment);
   mine->segment_offset = segment.offset;
-  std::vector<Place> places(static_cast<size_t>(layout_.nranks));
+  std::vector<SegmentAddress> places(static_cast<size_t>(layout_.nranks));
   RONDO_TRY_ASSIGN(places[static_cast<size_t>(rank_)].pool, pool_->base(StagingPool::Backing::kShared));
   places[static_cast<size_t>(rank_)].segment_offset = segment.offset;
   set_places(std::move(places));
@@ -178,7 +178,7 @@ Status ShmTransport::exchange_pools(const std::vector<Announcement>& all) {
   for (size_t r = 0; r < handed.size(); ++r)
     if (r != static_cast<size_t>(rank_) && handed[r].size() == 1) received[r].fd = handed[r][0];
   views_.resize(all.size());
-  std::vector<Place> places = this->places();
+  std::vector<SegmentAddress> places = this->places();
   Status failed;
   for (size_t r = 0; r < all.size(); ++r) {
     if (r == static_cast<size_t>(rank_)) continue;

@@ -104,7 +104,7 @@ TEST_F(TcpRails, AMessageThatCannotBeMeantEndsTheConnection) {
     Header& h = headers_.back()->header;
     if (what == 0) h.session ^= 1;
     if (what == 1) h.from = 2;
-    if (what == 2) h.kind = Kind::kCredit;
+    if (what == 2) h.kind = MessageKind::kCredit;
     ASSERT_TRUE(until([&] { return rail(0).lost(1); })) << what;
     EXPECT_EQ(rail(0).losses(UINT64_MAX)[0].how, "rank 1 was lost: it sent a malformed message");
     EXPECT_EQ(reader(0).order.size(), 1u);

@@ -34,7 +34,7 @@ inline std::string text_of(uint64_t number, size_t bytes) {
 // Stores messages by step as strings, or where `landing` points.
 class Reader final : public Sink {
  public:
-  Place place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
+  ReceiveTarget place(const Header& h, const HeaderLine&, size_t bytes, MayLand may_land) override {
     EXPECT_NE(may_land, MayLand::kNo);
     if (refuses) return {};
     if (landing.claim(bytes, h.step)) return {landing.place(), &landing};
@@ -92,7 +92,7 @@ class TcpRails : public ::testing::Test {
   void send(Rank from, Rank to, uint64_t step, const std::string& data, Lent* lent = nullptr) {
     headers_.push_back(std::make_unique<DataHeader>());
     DataHeader& h = *headers_.back();
-    h.header.kind = Kind::kData;
+    h.header.kind = MessageKind::kData;
     h.header.session = kSession;
     h.header.from = from;
     h.header.step = step;
@@ -105,7 +105,7 @@ class TcpRails : public ::testing::Test {
   }
   void send_short(Rank from, Rank to, uint64_t step, const std::string& data) {
     Header h;
-    h.kind = Kind::kLines;
+    h.kind = MessageKind::kLines;
     h.step = step;
     rail(from).send_copy(to, h, data.data(), data.size());
   }
