@@ -74,6 +74,11 @@ struct DevicePlan {
   std::vector<uint32_t> reads, writes;  // table indices of the ends in use
   std::vector<StreamStep> order;        // stream engine
   std::vector<uint32_t> slots;          // stream engine: table indices of the connections in use
+  /// Stream engine: the connections of a step, one for each port of a receive and each reader of a send.
+  struct StepSlots {
+    std::vector<uint32_t> receives, sends;
+  };
+  std::vector<std::vector<StepSlots>> step_slots;  // by lane and pc
 };
 
 /// Reports the result of a call to its waiters. `op` may be null.
@@ -157,6 +162,7 @@ class DeviceEngine {
   };
   struct Launch;
   class Rounds;
+  class StreamIssue;
   DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
                CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
   Status start();
@@ -196,6 +202,7 @@ class DeviceEngine {
   Status issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
                      cuda::Stream stream);
   Status issue(std::span<const StreamItem> items, cuda::Stream stream);
+  uint32_t slot_index(const ConnectionKey& key, Rank reader);
   Status not_this(const DeviceRequest& request, const Status& why) const;
   void watch();
   bool retire();

@@ -55,7 +55,7 @@ class MemOps {
 
 // Visits the readers of a step's connections, with each connection's key.
 template <class Visit>
-void for_readers(const ProgramStep& s, int nranks, Visit visit) {
+void for_readers(const ProgramStep& s, Visit visit) {
   for (const WritePort* w : s.send) {
     if (w->key.group == kUnicast) visit(w->key, w->key.reader);
     else
@@ -65,24 +65,31 @@ void for_readers(const ProgramStep& s, int nranks, Visit visit) {
 
 }  // namespace
 
+uint32_t DeviceEngine::slot_index(const ConnectionKey& key, Rank reader) {
+  const auto known =
+      std::find_if(slots_.begin(), slots_.end(), [&](const SlotUse& s) { return s.key == key && s.reader == reader; });
+  const auto index = static_cast<uint32_t>(known - slots_.begin());
+  if (known == slots_.end()) slots_.push_back({key, reader, false, {}});
+  return index;
+}
+
 Status DeviceEngine::order_plan(DevicePlan& plan) {
   const PlanRequest& r = plan.request;
   const Program& p = *plan.program;
   plan.slots.clear();
+  plan.step_slots.assign(p.lanes.size(), {});
   size_t most_sources = 0;
-  for (const ProgramLane& lane : p.lanes)
-    for (const ProgramStep& s : lane) {
+  for (size_t lane = 0; lane < p.lanes.size(); ++lane)
+    for (const ProgramStep& s : p.lanes[lane]) {
       if (!s.copies) most_sources = std::max(most_sources, s.recv.size() + 1);
-      auto use = [&](const ConnectionKey& key, Rank reader) -> Status {
-        uint32_t i = 0;
-        while (i < slots_.size() && !(slots_[i].key == key && slots_[i].reader == reader)) ++i;
-        if (i == slots_.size()) slots_.push_back({key, reader, false, {}});
-        if (std::find(plan.slots.begin(), plan.slots.end(), i) == plan.slots.end()) plan.slots.push_back(i);
-        return {};
-      };
-      for (const ReadPort* port : s.recv) RONDO_TRY(use(port->key, rank_));
-      for_readers(s, nranks_, [&](const ConnectionKey& key, Rank reader) { (void)use(key, reader); });
+      DevicePlan::StepSlots& used = plan.step_slots[lane].emplace_back();
+      for (const ReadPort* port : s.recv) used.receives.push_back(slot_index(port->key, rank_));
+      for_readers(s, [&](const ConnectionKey& key, Rank reader) { used.sends.push_back(slot_index(key, reader)); });
+      plan.slots.insert(plan.slots.end(), used.receives.begin(), used.receives.end());
+      plan.slots.insert(plan.slots.end(), used.sends.begin(), used.sends.end());
     }
+  std::sort(plan.slots.begin(), plan.slots.end());
+  plan.slots.erase(std::unique(plan.slots.begin(), plan.slots.end()), plan.slots.end());
   if (most_sources > ReduceArgs::kMaxSources)
     return Status(StatusCode::kUnsupported,
                   fmt::format("{} adds {} operands at once; a reduction kernel takes {}", plan.how.algorithm->name,
@@ -208,112 +215,135 @@ Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const
   return {};
 }
 
-// Messages of a connection use slots in order, from slot 0 on. Afterwards all slots are empty again.
-Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream stream) {
-  const cuda::Driver* d = cuda::driver();
-  std::vector<uint32_t> sent(slots_.size()), received(slots_.size());  // messages so far, by connection
-  auto slot_of = [&](const ConnectionKey& key, Rank reader) {
-    uint32_t i = 0;
-    while (!(slots_[i].key == key && slots_[i].reader == reader)) ++i;
-    return i;
-  };
-  auto flag = [&](const SlotUse& use, uint32_t slot, bool full) {
-    return use.slots.flags_on_device + slot * sizeof(SlotFlags) +
-           (full ? offsetof(SlotFlags, full) : offsetof(SlotFlags, empty));
-  };
-  auto own = [&](const StreamItem& item, Buffer b, uint64_t elem) -> std::byte* {
-    const DeviceRequest& request = *item.request;
+// Issues instructions into a stream. Messages of a connection use slots in order, from slot 0 on. Afterwards all slots
+// are empty again.
+class DeviceEngine::StreamIssue {
+ public:
+  StreamIssue(DeviceEngine& engine, cuda::Stream stream)
+      : e_(engine), stream_(stream), ops_(stream), sent_(engine.slots_.size()), received_(engine.slots_.size()) {}
+
+  Status add(const StreamItem& item) {
     const Program& p = *item.plan->program;
+    const ProgramStep& s = p.lanes[item.step.lane][item.step.pc];
+    const DevicePlan::StepSlots& slots = item.plan->step_slots[item.step.lane][item.step.pc];
+    const uint64_t skip = s.is(kFlagCredit) ? 0 : item.step.loop * p.loop_elems;
+    const uint64_t num_elems = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
+    ins_.clear();
+    outs_.clear();
+    for (const uint32_t c : slots.receives) RONDO_TRY(wait_until_full(c));
+    for (const uint32_t c : slots.sends) RONDO_TRY(wait_until_empty(c, num_elems * p.wire_bytes));
+    RONDO_TRY(ops_.flush());
+    if (num_elems != 0) RONDO_TRY(move(item, s, skip, num_elems));
+    for (const End& in : ins_) RONDO_TRY(ops_.set(in.flag));
+    for (const End& out : outs_) RONDO_TRY(ops_.set(out.flag));
+    return {};
+  }
+  Status finish() { return ops_.flush(); }
+
+ private:
+  struct End {  // of the current message
+    std::byte* data;
+    cuda::DevicePtr flag;  // to be set when the data have been read, or written
+  };
+
+  static cuda::DevicePtr flag(const SlotUse& use, uint32_t slot, size_t member) {
+    return use.slots.flags_on_device + slot * sizeof(SlotFlags) + member;
+  }
+  std::byte* data(const SlotUse& use, uint32_t slot) const {
+    return use.slots.data + slot * e_.world_.stream_slot_bytes;
+  }
+  Status wait_until_full(uint32_t connection) {
+    const SlotUse& use = e_.slots_[connection];
+    const uint32_t slot = received_[connection]++ % kStreamSlots;
+    ins_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, empty))});
+    return ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, full)));
+  }
+  Status wait_until_empty(uint32_t connection, uint64_t bytes) {
+    const SlotUse& use = e_.slots_[connection];
+    const uint32_t slot = sent_[connection]++ % kStreamSlots;
+    outs_.push_back({data(use, slot), flag(use, slot, offsetof(SlotFlags, full))});
+    RONDO_TRY(ops_.wait_and_reset(flag(use, slot, offsetof(SlotFlags, empty))));
+    if (!use.slots.crosses) return {};
+    return ops_.set(flag(use, slot, offsetof(SlotFlags, bytes)), static_cast<uint32_t>(bytes));
+  }
+
+  // The address of an element in the rank's own buffers.
+  std::byte* own(const StreamItem& item, Buffer b, uint64_t elem) const {
+    const DeviceRequest& request = *item.request;
     std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(request.in))
                       : b == Buffer::kOut ? static_cast<std::byte*>(request.out)
-                                          : scratch_.as() + request.scratch_offset;
-    return base + elem * p.elem_bytes[static_cast<int>(b)];
-  };
-  MemOps ops(stream);
-  for (const StreamItem& item : items) {
-    const DevicePlan& plan = *item.plan;
-    const DeviceRequest& request = *item.request;
-    const Program& p = *plan.program;
-    const StreamStep& at = item.step;
-    const ProgramStep& s = p.lanes[at.lane][at.pc];
-    const uint64_t skip = s.is(kFlagCredit) ? 0 : at.loop * p.loop_elems;
-    const uint64_t n = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
-    const uint64_t bytes = n * p.wire_bytes;
-    struct In {
-      std::byte* data;
-      cuda::DevicePtr empty;
-    };
-    std::vector<In> ins;
-    std::vector<std::pair<std::byte*, cuda::DevicePtr>> outs;  // data, and its full flag
-    for (const ReadPort* port : s.recv) {
-      const uint32_t c = slot_of(port->key, rank_), slot = received[c]++ % kStreamSlots;
-      RONDO_TRY(ops.wait_and_reset(flag(slots_[c], slot, true)));
-      ins.push_back({slots_[c].slots.data + slot * world_.stream_slot_bytes, flag(slots_[c], slot, false)});
-    }
-    Status failed;
-    for_readers(s, nranks_, [&](const ConnectionKey& key, Rank reader) {
-      if (!failed.ok()) return;
-      const uint32_t c = slot_of(key, reader), slot = sent[c]++ % kStreamSlots;
-      failed = ops.wait_and_reset(flag(slots_[c], slot, false));
-      if (failed.ok() && slots_[c].slots.crosses)
-        failed = ops.set(slots_[c].slots.flags_on_device + slot * sizeof(SlotFlags) + offsetof(SlotFlags, bytes),
-                         static_cast<uint32_t>(bytes));
-      outs.emplace_back(slots_[c].slots.data + slot * world_.stream_slot_bytes, flag(slots_[c], slot, true));
-    });
-    RONDO_TRY(failed);
-    RONDO_TRY(ops.flush());
-
-    if (n != 0) {
-      std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
-      std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
-      auto copy = [&](std::byte* to, const std::byte* from) {
-        if (to == from) return Status();
-        return cuda::check(d->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to),
-                                           reinterpret_cast<cuda::DevicePtr>(from), bytes, stream),
-                           "cuMemcpyAsync");
-      };
-      if (s.copies) {
-        const std::byte* const from = src != nullptr ? src : ins[0].data;
-        if (dst != nullptr) RONDO_TRY(copy(dst, from));
-        for (const auto& [to, full] : outs) RONDO_TRY(copy(to, from));
-      } else {
-        ReduceArgs args{};
-        args.own = UINT32_MAX;
-        for (size_t i = 0; i <= ins.size(); ++i) {  // own source after src_position received operands
-          if (src != nullptr && i == s.src_position) {
-            if (s.prescale || p.mixed) args.own = args.num_src;
-            args.src[args.num_src++] = src;
-          }
-          if (i < ins.size()) args.src[args.num_src++] = ins[i].data;
-        }
-        if (dst != nullptr) args.dst[args.num_dst++] = dst;
-        for (const auto& [to, full] : outs)
-          if (args.num_dst < ReduceArgs::kMaxSinks) args.dst[args.num_dst++] = to;
-        args.num_elems = n;
-        args.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
-        args.premultiply = s.prescale;
-        args.premul_at = request.premul_at;
-        std::memcpy(args.premul, request.premul, sizeof args.premul);
-        args.own_type = static_cast<uint8_t>(s.src_buffer == Buffer::kIn    ? p.types.input
-                                             : s.src_buffer == Buffer::kOut ? p.types.output
-                                                                            : p.types.wire);
-        args.wire_type = static_cast<uint8_t>(p.types.wire);
-        args.dst_type = static_cast<uint8_t>(s.dst_buffer == Buffer::kOut ? p.types.output : p.types.wire);
-        args.has_dst = dst != nullptr;
-        args.result_as_wire = s.as_wire;
-        void* params[] = {&args};
-        const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(n / (kBlockThreads * 8), 1, 256));
-        cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
-        RONDO_TRY(cuda::check(d->launch_kernel(&config, plan.function, params, nullptr), "cuLaunchKernelEx"));
-        // Further readers get copies of the first reader's data.
-        const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);
-        for (size_t i = written; i < outs.size(); ++i) RONDO_TRY(copy(outs[i].first, outs[0].first));
-      }
-    }
-    for (const In& in : ins) RONDO_TRY(ops.set(in.empty));
-    for (const auto& [to, full] : outs) RONDO_TRY(ops.set(full));
+                                          : e_.scratch_.as() + request.scratch_offset;
+    return base + elem * item.plan->program->elem_bytes[static_cast<int>(b)];
   }
-  return ops.flush();
+  Status copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+    if (to == from) return {};
+    return cuda::check(cuda::driver()->memcpy_async(reinterpret_cast<cuda::DevicePtr>(to),
+                                                    reinterpret_cast<cuda::DevicePtr>(from), bytes, stream_),
+                       "cuMemcpyAsync");
+  }
+
+  Status move(const StreamItem& item, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+    const uint64_t bytes = num_elems * item.plan->program->wire_bytes;
+    std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
+    std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+    if (s.copies) {
+      const std::byte* const from = src != nullptr ? src : ins_[0].data;
+      if (dst != nullptr) RONDO_TRY(copy(dst, from, bytes));
+      for (const End& out : outs_) RONDO_TRY(copy(out.data, from, bytes));
+      return {};
+    }
+    ReduceArgs args = reduce_args(item, s, src, dst);
+    args.num_elems = num_elems;
+    void* params[] = {&args};
+    const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(num_elems / (kBlockThreads * 8), 1, 256));
+    cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream_, nullptr, 0};
+    RONDO_TRY(
+        cuda::check(cuda::driver()->launch_kernel(&config, item.plan->function, params, nullptr), "cuLaunchKernelEx"));
+    // Further readers get copies of the first reader's data.
+    const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);
+    for (size_t i = written; i < outs_.size(); ++i) RONDO_TRY(copy(outs_[i].data, outs_[0].data, bytes));
+    return {};
+  }
+
+  ReduceArgs reduce_args(const StreamItem& item, const ProgramStep& s, const std::byte* src, std::byte* dst) const {
+    const Program& p = *item.plan->program;
+    ReduceArgs args{};
+    args.own = UINT32_MAX;
+    for (size_t i = 0; i <= ins_.size(); ++i) {  // own source after src_position received operands
+      if (src != nullptr && i == s.src_position) {
+        if (s.prescale || p.mixed) args.own = args.num_src;
+        args.src[args.num_src++] = src;
+      }
+      if (i < ins_.size()) args.src[args.num_src++] = ins_[i].data;
+    }
+    if (dst != nullptr) args.dst[args.num_dst++] = dst;
+    for (const End& out : outs_)
+      if (args.num_dst < ReduceArgs::kMaxSinks) args.dst[args.num_dst++] = out.data;
+    args.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
+    args.premultiply = s.prescale;
+    args.premul_at = item.request->premul_at;
+    std::memcpy(args.premul, item.request->premul, sizeof args.premul);
+    args.own_type = static_cast<uint8_t>(s.src_buffer == Buffer::kIn    ? p.types.input
+                                         : s.src_buffer == Buffer::kOut ? p.types.output
+                                                                        : p.types.wire);
+    args.wire_type = static_cast<uint8_t>(p.types.wire);
+    args.dst_type = static_cast<uint8_t>(s.dst_buffer == Buffer::kOut ? p.types.output : p.types.wire);
+    args.has_dst = dst != nullptr;
+    args.result_as_wire = s.as_wire;
+    return args;
+  }
+
+  DeviceEngine& e_;
+  const cuda::Stream stream_;
+  MemOps ops_;
+  std::vector<uint32_t> sent_, received_;  // messages so far, by connection
+  std::vector<End> ins_, outs_;            // of the current instruction
+};
+
+Status DeviceEngine::issue(std::span<const StreamItem> items, cuda::Stream stream) {
+  StreamIssue issue(*this, stream);
+  for (const StreamItem& item : items) RONDO_TRY(issue.add(item));
+  return issue.finish();
 }
 
 }  // namespace rondo
