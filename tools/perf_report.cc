@@ -186,78 +186,93 @@ void Report::footer(const std::string& error) {
   std::fflush(out_);
 }
 
-std::string Report::json() const {
+namespace {
+
+OrderedJson environment_json() {
   OrderedJson env = OrderedJson::array();
   for (char** e = environ; *e != nullptr; ++e) {
     const std::string_view entry(*e);
     const bool secret = entry.starts_with("RONDO_UNIQUE_ID=") || entry.starts_with("RONDO_SECRET=");
     if (entry.starts_with("RONDO_") && !entry.starts_with("RONDO_PERF_") && !secret) env.push_back(*e);
   }
+  return env;
+}
+
+OrderedJson config_json(const PerfOptions& o, const RunInfo& run) {
   OrderedJson devices = OrderedJson::array();
-  for (size_t r = 0; r < run_.ranks.size(); ++r)
+  for (size_t r = 0; r < run.ranks.size(); ++r)
     devices.push_back({{"rank", r},
                        {"group", 0},
-                       {"pid", run_.ranks[r].pid},
-                       {"hostname", run_.ranks[r].host},
+                       {"pid", run.ranks[r].pid},
+                       {"hostname", run.ranks[r].host},
                        {"device", 0},
                        {"device_hex", "host"},
-                       {"device_info", run_.ranks[r].processor}});
-  const bool factor = options_.step_factor > 1;
-  const char* regime = options_.rotate > 1 ? "cold" : "hot";
-  OrderedJson config = {{"nthreads", options_.threads > 0 ? options_.threads : 1},
+                       {"device_info", run.ranks[r].processor}});
+  const bool factor = o.step_factor > 1;
+  OrderedJson config = {{"nthreads", o.threads > 0 ? o.threads : 1},
                         {"ngpus", 0},
-                        {"num_ranks", run_.nranks},
-                        {"ranks_are", run_.ranks_are},
-                        {"minimum_bytes", options_.min_bytes},
-                        {"maximum_bytes", options_.max_bytes},
-                        {factor ? "step_factor" : "step_bytes", factor ? options_.step_factor : options_.step_bytes},
-                        {"warmup_iters", options_.warmup_iters},
-                        {"iterations", options_.iters},
-                        {"aggregated_iterations", options_.aggregate},
-                        {"validation", options_.check},
+                        {"num_ranks", run.nranks},
+                        {"ranks_are", run.ranks_are},
+                        {"minimum_bytes", o.min_bytes},
+                        {"maximum_bytes", o.max_bytes},
+                        {factor ? "step_factor" : "step_bytes", factor ? o.step_factor : o.step_bytes},
+                        {"warmup_iters", o.warmup_iters},
+                        {"iterations", o.iters},
+                        {"aggregated_iterations", o.aggregate},
+                        {"validation", o.check},
                         {"graph", 0},
-                        {"blocking_collectives", yes_no(options_.blocking != 0)},
-                        {"average", options_.average},
-                        {"registered", options_.registered},
-                        {"unalign", options_.unalign_elems},
-                        {"rotate_sets", std::max(1, options_.rotate)},
-                        {"buffer_bytes", run_.buffer_bytes},
-                        {"last_level_cache_bytes", run_.cache_bytes},
+                        {"blocking_collectives", yes_no(o.blocking != 0)},
+                        {"average", o.average},
+                        {"registered", o.registered},
+                        {"unalign", o.unalign_elems},
+                        {"rotate_sets", std::max(1, o.rotate)},
+                        {"buffer_bytes", run.buffer_bytes},
+                        {"last_level_cache_bytes", run.cache_bytes},
                         {"devices", devices}};
-  for (const auto& [key, name] : named_types(options_)) config["types"][key] = name;
-  OrderedJson results = OrderedJson::array();
-  for (const ResultRow& row : rows_) {
-    OrderedJson result = {{"size", row.shape.bytes},
-                          {"count", row.shape.count_elems},
-                          {"type", dtype_text(row)},
-                          {"redop", op_text(row)},
-                          {"root", std::to_string(row.root)}};
-    for (const auto& [key, m] :
-         {std::pair{"out_of_place", std::optional(row.out_of_place)}, {"in_place", row.in_place}}) {
-      const Bandwidth b = bandwidth_of(options_, run_.nranks, row, m);
-      result[key] = {{"time", m ? OrderedJson(m->seconds * 1e6) : OrderedJson()},
-                     {"alg_bw", m ? OrderedJson(b.algorithm) : OrderedJson()},
-                     {"bus_bw", m ? OrderedJson(b.bus) : OrderedJson()},
-                     {"nwrong", m && m->num_wrong ? OrderedJson(*m->num_wrong) : OrderedJson()}};
-      if (!m || !m->spread) continue;
-      result[key]["median"] = m->spread->median_s * 1e6;
-      result[key]["p10"] = m->spread->p10_s * 1e6;
-      result[key]["p90"] = m->spread->p90_s * 1e6;
-      result[key]["disturbed"] = m->disturbed();
-    }
-    result["actual_iterations"] = options_.iters;
-    result["regime"] = regime;
-    if (!row.plan.empty()) result["plan"] = row.plan;
-    results.push_back(result);
+  for (const auto& [key, name] : named_types(o)) config["types"][key] = name;
+  return config;
+}
+
+const char* regime_text(const PerfOptions& o) { return o.rotate > 1 ? "cold" : "hot"; }
+
+OrderedJson result_json(const PerfOptions& o, int nranks, const ResultRow& row) {
+  OrderedJson result = {{"size", row.shape.bytes},
+                        {"count", row.shape.count_elems},
+                        {"type", dtype_text(row)},
+                        {"redop", op_text(row)},
+                        {"root", std::to_string(row.root)}};
+  for (const auto& [key, m] :
+       {std::pair{"out_of_place", std::optional(row.out_of_place)}, {"in_place", row.in_place}}) {
+    const Bandwidth b = bandwidth_of(o, nranks, row, m);
+    result[key] = {{"time", m ? OrderedJson(m->seconds * 1e6) : OrderedJson()},
+                   {"alg_bw", m ? OrderedJson(b.algorithm) : OrderedJson()},
+                   {"bus_bw", m ? OrderedJson(b.bus) : OrderedJson()},
+                   {"nwrong", m && m->num_wrong ? OrderedJson(*m->num_wrong) : OrderedJson()}};
+    if (!m || !m->spread) continue;
+    result[key]["median"] = m->spread->median_s * 1e6;
+    result[key]["p10"] = m->spread->p10_s * 1e6;
+    result[key]["p90"] = m->spread->p90_s * 1e6;
+    result[key]["disturbed"] = m->disturbed();
   }
+  result["actual_iterations"] = o.iters;
+  result["regime"] = regime_text(o);
+  if (!row.plan.empty()) result["plan"] = row.plan;
+  return result;
+}
+
+}  // namespace
+
+std::string Report::json() const {
+  OrderedJson results = OrderedJson::array();
+  for (const ResultRow& row : rows_) results.push_back(result_json(options_, run_.nranks, row));
   const OrderedJson all = {{"version", kJsonLayout},
                            {"start_time", start_time_},
                            {"args", run_.args},
-                           {"env", env},
+                           {"env", environment_json()},
                            {"rondo_version", rondo_version()},
                            {"collective", options_.operation->name},
-                           {"regime", regime},
-                           {"config", config},
+                           {"regime", regime_text(options_)},
+                           {"config", config_json(options_, run_)},
                            {"results", results},
                            {"out_of_bounds", {{"count", num_wrong_}, {"okay", yes_no(num_wrong_ == 0)}}},
                            {"average_bus_bandwidth", {{"bandwidth", average_bus_bandwidth()}, {"okay", "unchecked"}}},

@@ -158,80 +158,107 @@ class Script {
   std::vector<int> order_;  // order of reductions
 };
 
+// Checks a list of actions one by one; it tracks which unit uses each buffer.
+class ActionChecker {
+ public:
+  explicit ActionChecker(const Plan& plan)
+      : units_(plan.units()),
+        state_(units_.size(),
+               plan.options().strategy == Strategy::kReplicate || plan.options().strategy == Strategy::kShardOptimizer
+                   ? State::kHere
+                   : State::kAway),
+        holder_(static_cast<size_t>(plan.num_data_buffers()), -1),
+        has_gradients_(units_.size(), false),
+        writer_(static_cast<size_t>(plan.num_grad_buffers()), -1),
+        reducing_(writer_) {}
+
+  /// Checks the next action: empty, or the error.
+  std::string play(Action action) {
+    const auto [act, u] = action;
+    if (u < 0 || static_cast<size_t>(u) >= units_.size()) return fmt::format("there is no unit {}", u);
+    const UnitPlan& unit = units_[static_cast<size_t>(u)];
+    State& s = state_[static_cast<size_t>(u)];
+    int& held = holder_[static_cast<size_t>(unit.data_buffer)];
+    switch (act) {
+      case Act::kGather:
+        if (held >= 0 && held != u)
+          return fmt::format("{} is gathered over {}, which uses the buffer", name(u), name(held));
+        held = u;
+        s = State::kComing;
+        return {};
+      case Act::kWaitGather:
+        if (s == State::kAway) return fmt::format("{} is waited for before it is gathered", name(u));
+        s = State::kHere;
+        return {};
+      case Act::kForward:
+      case Act::kBackward:
+        if (s != State::kHere) return fmt::format("{} is used before its gather was waited for", name(u));
+        break;
+      case Act::kRelease:
+        if (held != u) return fmt::format("{} is released but not held", name(u));
+        held = -1;
+        s = State::kAway;
+        return {};
+      default: break;
+    }
+    return play_gradients(act, u, unit.grad_buffer);
+  }
+
+ private:
+  enum class State : uint8_t { kAway, kComing, kHere };
+
+  std::string play_gradients(Act act, int u, int buffer) {
+    int nobody = -1, none = -1;
+    int& written = buffer >= 0 ? writer_[static_cast<size_t>(buffer)] : nobody;
+    int& reduced = buffer >= 0 ? reducing_[static_cast<size_t>(buffer)] : none;
+    switch (act) {
+      case Act::kBackward:
+        if (buffer < 0) break;
+        if (reduced >= 0)
+          return fmt::format("gradients of {} are written over those of {}, which are being reduced", name(u),
+                             name(reduced));
+        if (written >= 0 && written != u)
+          return fmt::format("gradients of {} are written over those of {}, which were not reduced", name(u),
+                             name(written));
+        written = u;
+        break;
+      case Act::kReduce:
+        if (written != u) return fmt::format("{} is reduced before its gradients are written", name(u));
+        written = -1;
+        reduced = u;
+        break;
+      case Act::kWaitReduce:
+        if (reduced != u) return fmt::format("the reduction of {} is waited for but not under way", name(u));
+        reduced = -1;
+        has_gradients_[static_cast<size_t>(u)] = true;
+        break;
+      case Act::kStep:
+        if (reduced == u || written == u) return fmt::format("{} is changed before its gradients are reduced", name(u));
+        if (!has_gradients_[static_cast<size_t>(u)])
+          return fmt::format("{} is changed but its gradients are never reduced", name(u));
+        break;
+      default: break;
+    }
+    return {};
+  }
+  std::string name(int u) const { return fmt::format("unit {} '{}'", u, units_[static_cast<size_t>(u)].name); }
+
+  const std::vector<UnitPlan>& units_;
+  std::vector<State> state_;
+  std::vector<int> holder_;  // of each data buffer
+  std::vector<bool> has_gradients_;
+  std::vector<int> writer_, reducing_;  // of each gradient buffer
+};
+
 }  // namespace
 
 std::vector<Action> Plan::pass(PassKind kind, const Order& order) const { return Script(*this, kind, order).write(); }
 
 Status check_actions(const Plan& plan, const std::vector<Action>& actions) {
-  const auto& units = plan.units();
-  const bool resident_from_start =
-      plan.options().strategy == Strategy::kReplicate || plan.options().strategy == Strategy::kShardOptimizer;
-  enum class State : uint8_t { kAway, kComing, kHere };
-  std::vector<State> state(units.size(), resident_from_start ? State::kHere : State::kAway);
-  std::vector<int> holder(static_cast<size_t>(plan.num_data_buffers()), -1);
-  std::vector<bool> has_gradients(units.size(), false);
-  std::vector<int> writer(static_cast<size_t>(plan.num_grad_buffers()), -1), reducing = writer;
-  auto name = [&](int u) { return fmt::format("unit {} '{}'", u, units[static_cast<size_t>(u)].name); };
-  auto wrong = [&](size_t at, const std::string& why) {
-    return Status(StatusCode::kInternal, fmt::format("action {}: {}", at, why));
-  };
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const auto [act, u] = actions[i];
-    if (u < 0 || static_cast<size_t>(u) >= units.size()) return wrong(i, fmt::format("there is no unit {}", u));
-    const UnitPlan& unit = units[static_cast<size_t>(u)];
-    State& s = state[static_cast<size_t>(u)];
-    int& held = holder[static_cast<size_t>(unit.data_buffer)];
-    int nobody = -1;
-    int& written = unit.grad_buffer >= 0 ? writer[static_cast<size_t>(unit.grad_buffer)] : nobody;
-    int none = -1;
-    int& reduced = unit.grad_buffer >= 0 ? reducing[static_cast<size_t>(unit.grad_buffer)] : none;
-    switch (act) {
-      case Act::kGather:
-        if (held >= 0 && held != u)
-          return wrong(i, fmt::format("{} is gathered over {}, which uses the buffer", name(u), name(held)));
-        held = u;
-        s = State::kComing;
-        break;
-      case Act::kWaitGather:
-        if (s == State::kAway) return wrong(i, fmt::format("{} is waited for before it is gathered", name(u)));
-        s = State::kHere;
-        break;
-      case Act::kForward:
-      case Act::kBackward:
-        if (s != State::kHere) return wrong(i, fmt::format("{} is used before its gather was waited for", name(u)));
-        if (act == Act::kForward || unit.grad_buffer < 0) break;
-        if (reduced >= 0)
-          return wrong(i, fmt::format("gradients of {} are written over those of {}, which are being "
-                                      "reduced",
-                                      name(u), name(reduced)));
-        if (written >= 0 && written != u)
-          return wrong(i, fmt::format("gradients of {} are written over those of {}, which were not reduced", name(u),
-                                      name(written)));
-        written = u;
-        break;
-      case Act::kRelease:
-        if (held != u) return wrong(i, fmt::format("{} is released but not held", name(u)));
-        held = -1;
-        s = State::kAway;
-        break;
-      case Act::kReduce:
-        if (written != u) return wrong(i, fmt::format("{} is reduced before its gradients are written", name(u)));
-        written = -1;
-        reduced = u;
-        break;
-      case Act::kWaitReduce:
-        if (reduced != u) return wrong(i, fmt::format("the reduction of {} is waited for but not under way", name(u)));
-        reduced = -1;
-        has_gradients[static_cast<size_t>(u)] = true;
-        break;
-      case Act::kStep:
-        if (reduced == u || written == u)
-          return wrong(i, fmt::format("{} is changed before its gradients are reduced", name(u)));
-        if (!has_gradients[static_cast<size_t>(u)])
-          return wrong(i, fmt::format("{} is changed but its gradients are never reduced", name(u)));
-        break;
-    }
-  }
+  ActionChecker checker(plan);
+  for (size_t i = 0; i < actions.size(); ++i)
+    if (const std::string why = checker.play(actions[i]); !why.empty())
+      return Status(StatusCode::kInternal, fmt::format("action {}: {}", i, why));
   return {};
 }
 

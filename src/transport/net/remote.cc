@@ -113,22 +113,24 @@ uint32_t RemoteTransport::counter_index(const ConnectionKey& key, Rank reader) c
   return key.writer == rank_ ? static_cast<uint32_t>(reader) : 0;
 }
 
+Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
+  RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
+  *pool_bytes = pool->usage().size_bytes;
+  fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
+  slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
+  RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
+  RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), peers_.own_addresses()}));
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
+  return {};
+}
+
 // Two exchanges: addresses, and readiness. A rank with an error takes part too, and all ranks get the error at once.
 Status RemoteTransport::meet(const Options& options) {
   Hello mine;
   const size_t num_here = peers_.ranks_here().size();
   mine.shares_memory = !options.alone && num_here > 1 ? static_cast<uint32_t>(num_here) : 0;
-  Status opened = [&]() -> Status {
-    RONDO_TRY_ASSIGN(auto pool, StagingPool::acquire());
-    mine.pool_bytes = pool->usage().size_bytes;
-    fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
-    slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
-    RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
-    RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), peers_.own_addresses()}));
-    wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
-    return {};
-  }();
+  Status opened = open(options, &mine.pool_bytes);
   if (rank_ == 0 && opened.ok() &&
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
        getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))

@@ -154,6 +154,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     BoardMirror mirror;
   };
   RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers);
+  Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }

@@ -149,6 +149,7 @@ class TcpRail final : public Rail {
   void read(Connection& c);
   ptrdiff_t fill(Connection& c);
   bool more(Connection& c);
+  bool read_header(Connection& c);
   bool begin_message(Connection& c);
   static void take(Connection& c, size_t bytes);
   void end_message(Connection& c);

@@ -71,8 +71,8 @@ void TcpRail::take(Connection& c, size_t bytes) {
   std::memmove(c.block.get(), c.block.get() + ripe, waiting - ripe);
 }
 
-// Parses the buffer. True if a message can be read, or is complete.
-bool TcpRail::begin_message(Connection& c) {
+// Parses a message's header in the buffer. False if it is incomplete or invalid.
+bool TcpRail::read_header(Connection& c) {
   const size_t held = c.end - c.begin;
   Frame f;
   if (held < sizeof f) return false;
@@ -100,6 +100,13 @@ bool TcpRail::begin_message(Connection& c) {
     return false;
   }
   c.begin += sizeof f + f.header_bytes;
+  return true;
+}
+
+// Parses the buffer. True if a message can be read, or is complete.
+bool TcpRail::begin_message(Connection& c) {
+  if (!read_header(c)) return false;
+  Incoming& m = c.message;
   c.in_message = true;
   if (c.end - c.begin >= m.bytes) {  // the message is complete in the buffer
     m.place.at = c.buffer.data() + c.begin;
@@ -114,7 +121,7 @@ bool TcpRail::begin_message(Connection& c) {
     c.waits = m.place.later;
     c.looks = c.waits ? c.looks + 1 : 0;
     if (c.waits) {
-      c.begin -= sizeof f + f.header_bytes;
+      c.begin -= sizeof(Frame) + m.header_bytes;
       c.in_message = false;
       return false;
     }

@@ -247,6 +247,41 @@ bool UcxRail::progress() {
 
 bool UcxRail::arm() { return lib_.ucp_worker_arm(worker_) == UCS_OK; }
 
+// Data that UCX has announced: `announced` names them to it.
+void UcxRail::fetch(const DataHeader& h, bool lined, void* announced, size_t bytes) {
+  auto* incoming = new Incoming{this, h, bytes, {}};
+  void* to = lined ? sink_.place(h.header, h.line, bytes, MayLand::kNo).at : nullptr;
+  if (to == nullptr) {
+    incoming->elsewhere.resize(bytes);
+    to = incoming->elsewhere.data();
+  }
+  ucp_request_param_t p{};
+  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  p.user_data = incoming;
+  p.cb.recv_am = [](void* request, ucs_status_t s, size_t, void* what) {
+    auto* done = static_cast<Incoming*>(what);
+    UcxRail* rail = done->rail;
+    std::erase(rail->incoming_, done);
+    ++rail->moves_;
+    if (rail->closing_) s = UCS_ERR_CANCELED;
+    const bool lined = has_line(done->header.header.kind);
+    const bool kept = !lined || done->elsewhere.empty();
+    if (s == UCS_OK && kept)
+      rail->sink_.arrived(done->header.header, lined ? &done->header.line : nullptr,
+                          reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
+    else if (s != UCS_OK) rail->fail(rail->endpoints_[static_cast<size_t>(done->header.header.from)], s);
+    delete done;
+    rail->lib_.ucp_request_free(request);
+  };
+  incoming_.push_back(incoming);
+  const ucs_status_ptr_t request = lib_.ucp_am_recv_data_nbx(worker_, announced, to, bytes, &p);
+  if (UCS_PTR_IS_ERR(request)) {
+    std::erase(incoming_, incoming);
+    fail(endpoints_[static_cast<size_t>(h.header.from)], UCS_PTR_STATUS(request));
+    delete incoming;
+  }
+}
+
 ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* data, size_t bytes,
                               const ucp_am_recv_param_t& param) {
   DataHeader h;
@@ -277,37 +312,7 @@ ucs_status_t UcxRail::receive(const void* header, size_t header_bytes, void* dat
     sink_.arrived(h.header, line, static_cast<const std::byte*>(data), bytes);
     return UCS_OK;
   }
-  auto* incoming = new Incoming{this, h, bytes, {}};
-  void* to = line != nullptr ? sink_.place(h.header, *line, bytes, MayLand::kNo).at : nullptr;
-  if (to == nullptr) {
-    incoming->elsewhere.resize(bytes);
-    to = incoming->elsewhere.data();
-  }
-  ucp_request_param_t p{};
-  p.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  p.user_data = incoming;
-  p.cb.recv_am = [](void* request, ucs_status_t s, size_t, void* what) {
-    auto* done = static_cast<Incoming*>(what);
-    UcxRail* rail = done->rail;
-    std::erase(rail->incoming_, done);
-    ++rail->moves_;
-    if (rail->closing_) s = UCS_ERR_CANCELED;
-    const bool lined = has_line(done->header.header.kind);
-    const bool kept = !lined || done->elsewhere.empty();
-    if (s == UCS_OK && kept)
-      rail->sink_.arrived(done->header.header, lined ? &done->header.line : nullptr,
-                          reinterpret_cast<const std::byte*>(done->elsewhere.data()), done->bytes);
-    else if (s != UCS_OK) rail->fail(rail->endpoints_[static_cast<size_t>(done->header.header.from)], s);
-    delete done;
-    rail->lib_.ucp_request_free(request);
-  };
-  incoming_.push_back(incoming);
-  const ucs_status_ptr_t request = lib_.ucp_am_recv_data_nbx(worker_, data, to, bytes, &p);
-  if (UCS_PTR_IS_ERR(request)) {
-    std::erase(incoming_, incoming);
-    fail(endpoints_[static_cast<size_t>(h.header.from)], UCS_PTR_STATUS(request));
-    delete incoming;
-  }
+  fetch(h, line != nullptr, data, bytes);
   return UCS_OK;
 }
 
