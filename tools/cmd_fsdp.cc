@@ -60,6 +60,18 @@ void run(FsdpOptions o) {
   if (o.line_gb_s > 0) print_forecast(*plan, o);
 }
 
+constexpr const char* kPlanFooter =
+    "MODEL.json:\n"
+    "  {\"has_root\": true,\n"
+    "   \"units\": [{\"name\": \"root\", \"tensors\": [{\"name\": \"embedding\", \"shape\": [50257, 768]}]},\n"
+    "             {\"name\": \"block\", \"repeat\": 12, \"tensors\": [{\"name\": \"w\", \"shape\": [768, 768]}]}]}\n"
+    "  A tensor may also have dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
+    "Examples:\n"
+    "  rondo fsdp plan model.json --ranks 8\n"
+    "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
+    "  rondo fsdp plan model.json --ranks 8 --offload   bytes on the device and in host memory\n"
+    "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n";
+
 }  // namespace
 
 void add_fsdp_command(CLI::App& app) {
@@ -67,17 +79,7 @@ void add_fsdp_command(CLI::App& app) {
   fsdp->require_subcommand(1);
   add_fsdp_checkpoint_command(*fsdp);
   CLI::App* command = fsdp->add_subcommand("plan", "Prints layout, buffers, memory, traffic and the order of a step");
-  command->footer(
-      "MODEL.json:\n"
-      "  {\"has_root\": true,\n"
-      "   \"units\": [{\"name\": \"root\", \"tensors\": [{\"name\": \"embedding\", \"shape\": [50257, 768]}]},\n"
-      "             {\"name\": \"block\", \"repeat\": 12, \"tensors\": [{\"name\": \"w\", \"shape\": [768, 768]}]}]}\n"
-      "  A tensor may also have dtype, trainable, rows_together and tied_to (docs/fsdp.md).\n\n"
-      "Examples:\n"
-      "  rondo fsdp plan model.json --ranks 8\n"
-      "  rondo fsdp plan model.json --ranks 8 --strategy gradients --param-dtype bfloat16 --reduce-dtype float\n"
-      "  rondo fsdp plan model.json --ranks 8 --offload   bytes on the device and in host memory\n"
-      "  rondo fsdp plan model.json --ranks 8 --line-gb-s 20 --line-us 30 --forward-us 900   what prefetch hides\n");
+  command->footer(kPlanFooter);
   auto o = std::make_shared<FsdpOptions>();
   command->add_option("model", o->model, "Names the JSON file with the model's shapes")->required();
   command->add_option("-n,--ranks", o->plan.nranks, "Sets the number of ranks")

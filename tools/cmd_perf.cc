@@ -245,10 +245,9 @@ void add_type_options(CLI::App& c, PerfArgs& a) {
 void add_measure_options(CLI::App& c, PerfArgs& a) {
   PerfOptions& o = a.options;
   const std::string group = "Measurement";
-  const auto positive = in_range(1, 1 << 30);
   const auto not_negative = in_range(0, 1 << 30);
   c.add_option("-n,--iters", o.iters, "Sets the number of timed iterations")
-      ->check(positive)
+      ->check(in_range(1, 1 << 30))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);

@@ -139,9 +139,36 @@ class CheckDependencies(unittest.TestCase):
         self.assertEqual(self.findings({"src/misc/a.h": ""}), ["src/misc/a.h:1 order"])
         self.assertEqual(self.findings({"src/a.h": ""}), ["src/a.h:1 order"])
 
-    def test_long_file_is_reported(self) -> None:
-        self.assertEqual(self.findings({"src/engine/b.cc": "\n" * 500}), ["docs/map.md:9 map"])
-        self.assertEqual(self.findings({"src/engine/b.cc": "\n" * 501}), ["docs/map.md:9 map", "src/engine/b.cc:501 size"])
+    def sizes(self, path: str, text: str) -> list[str]:
+        return [finding for finding in self.findings({path: text}) if finding.endswith(" size")]
+
+    def test_files_have_at_most_500_lines(self) -> None:
+        self.assertEqual(self.sizes("src/engine/b.cc", "\n" * 500), [])
+        self.assertEqual(self.sizes("src/engine/b.cc", "\n" * 501), ["src/engine/b.cc:501 size"])
+        self.assertEqual(self.sizes("tools/b.cc", "\n" * 501), [])
+
+    def test_functions_have_at_most_60_lines(self) -> None:
+        def function(lines: int, head: str = "int f(int a) {") -> str:
+            return "\n" + head + "\n" + "  g();\n" * (lines - 2) + "}\n"
+
+        self.assertEqual(self.sizes("src/engine/b.cc", function(60) * 2), [])
+        self.assertEqual(self.sizes("tests/engine/b.cc", function(99)), [])
+        for head in ("int f(int a) {", "A::A(int a)\n    : a_{a}, b_(1) {", "struct B f() const {",
+                     "Expected<int> f() noexcept override {", "auto f = [](int a) {", "extern struct B* f(int a) {"):
+            text = "namespace a {\nclass A {" + function(61 - head.count("\n"), head) + "};\n}\n"
+            self.assertEqual(self.sizes("src/engine/b.cc", text), ["src/engine/b.cc:3 size"], head)
+        self.assertEqual(self.sizes("tools/b.cc", function(61)), ["tools/b.cc:2 size"])
+
+    def test_tables_types_and_macros_are_no_functions(self) -> None:
+        rows = "  {1, \"}\"},\n" * 99
+        text = f"constexpr Row kRows[] = {{\n{rows}}};\nstruct S {{\n" + "  int a;\n" * 99 + "};\n"
+        text += "#define M(x) \\\n" + "  { x; \\\n" * 70 + "  x\nenum class E : int {\n" + "  kA,\n" * 99 + "};\n"
+        text += "int a = 1'000'000; char b = '{'; const char* c = \"{\";  // {\n"
+        self.assertEqual(self.sizes("src/engine/b.cc", text), [])
+
+    def test_braces_that_do_not_match_are_reported(self) -> None:
+        self.assertEqual(self.sizes("src/engine/b.cc", "void f() {\n"), ["src/engine/b.cc:2 size"])
+        self.assertEqual(self.sizes("src/engine/b.cc", "void f() {}\n}\n"), ["src/engine/b.cc:2 size"])
 
     def test_exit_status(self) -> None:
         self.assertEqual(self.exit_status(""), 0)

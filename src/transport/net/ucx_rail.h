@@ -66,7 +66,7 @@ class UcxRail final : public Rail {
   bool settled(uint64_t limit_ns, const std::function<bool()>& is_settled);
   void sent(void* request, ucs_status_t s, Endpoint& to);
   void fail(Endpoint& e, ucs_status_t s);
-  void fetch(const DataHeader& h, bool lined, void* announced, size_t bytes);
+  void fetch(const DataHeader& h, bool with_line, void* announced, size_t bytes);
   ucs_status_t receive(const void* header, size_t header_bytes, void* data, size_t bytes,
                        const ucp_am_recv_param_t& param);
 
