@@ -24,10 +24,6 @@ enum class WaitReason : uint8_t {
   kOrder = 3,  // another lane, or an earlier operation on the same connection, comes first
 };
 inline constexpr int kNumWaitReasons = 4;
-constexpr std::string_view wait_reason_name(WaitReason r) {
-  constexpr std::string_view kNames[] = {"nothing", "data", "room", "order"};
-  return kNames[static_cast<int>(r)];
-}
 
 enum class RecordKind : uint8_t { kUnused = 0, kStep = 1, kPorts = 2 };
 

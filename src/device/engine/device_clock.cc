@@ -72,7 +72,6 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
     nanosleep(&pause, nullptr);
   }
   ns_per_tick_ = TickScale(first_, read_clock_pair()).ns_per_tick();
-  if (tightest != UINT64_MAX) off_by_ns_ = static_cast<double>(tightest) * ns_per_tick_ / 2;
   return {};
 }
 

@@ -21,9 +21,6 @@ class DeviceClock {
   Status read(KernelLoader& kernels) { return read(kernels, kFirstPatienceNs); }
   /// The same, unless the last answer is recent. Keeps the old values if no answer comes soon.
   Status refresh(KernelLoader& kernels);
-  bool is_known() const { return known_; }
-  /// Maximum error of the last answer: half of the round trip to the device.
-  double off_by_ns() const { return off_by_ns_; }
   /// Converts device time to host ticks.
   uint64_t ticks(uint64_t device_ns) const {
     return at_ticks_ + static_cast<uint64_t>(static_cast<int64_t>(
@@ -41,7 +38,7 @@ class DeviceClock {
   bool launched_ = false;  // a kernel may still read exchange_
   bool known_ = false;
   uint64_t at_ticks_ = 0, at_ns_ = 0, read_at_ns_ = 0;
-  double off_by_ns_ = 0, ns_per_tick_ = 1;
+  double ns_per_tick_ = 1;
   ClockPair first_;
 };
 

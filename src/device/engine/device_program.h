@@ -108,7 +108,6 @@ static_assert(sizeof(DeviceProgram) % 16 == 0);
 
 /// One end of a connection in one channel, as stored in device memory between kernels.
 struct DeviceWriteEnd {
-  static constexpr uint32_t kMaxReaders = 64;
   FifoView view;        // kLl, kLl128: data is num_lines slots of slot_bytes; lines is unused
   uint32_t slot_bytes;  // kLl, kLl128: with flags
   uint32_t num_readers;
