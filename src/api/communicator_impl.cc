@@ -214,6 +214,21 @@ Status CommunicatorImpl::read_options(const CallOptions& options, CallArguments&
   return {};
 }
 
+Status CommunicatorImpl::submit_to_device(const CallArguments& c, Work* work) {
+  const NoCancel no_cancel;
+  std::shared_ptr<WorkState> state;
+  if (work != nullptr) {
+    state = std::make_shared<WorkState>();
+    state->comm = this;
+    state->submitted.store(true, std::memory_order_release);
+  }
+  const DeviceRequest request = device_request(c, state);
+  const DeviceEngine::Entry entry{&device_->engine(), &request};
+  RONDO_TRY(DeviceEngine::run(std::span(&entry, 1)));
+  if (work != nullptr) work->state_ = std::move(state);
+  return {};
+}
+
 Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Work* work) {
   CallArguments c{
       {call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, 0, 0, call.counts.get()},
@@ -234,20 +249,8 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
     add_to_group(*this, c, work);
     return {};
   }
-  if (device_ != nullptr) [[unlikely]] {
-    const NoCancel no_cancel;
-    std::shared_ptr<WorkState> state;
-    if (work != nullptr) {
-      state = std::make_shared<WorkState>();
-      state->comm = this;
-      state->submitted.store(true, std::memory_order_release);
-    }
-    const DeviceRequest request = device_request(c, state);
-    const DeviceEngine::Entry entry{&device_->engine(), &request};
-    RONDO_TRY(DeviceEngine::run(std::span(&entry, 1)));
-    if (work != nullptr) work->state_ = std::move(state);
-    return {};
-  }
+  if (device_ != nullptr) [[unlikely]]
+    return submit_to_device(c, work);
   if (work != nullptr) {
     if (Status s = make_progress_thread(); !s.ok()) return not_started(c, s);
     work->state_ = std::make_shared<WorkState>();

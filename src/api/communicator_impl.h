@@ -128,6 +128,7 @@ class CommunicatorImpl {
   Status finalize();
 
  private:
+  Status submit_to_device(const CallArguments& c, Work* work);
   struct Wish;  // what a rank asks for, as it tells the others
   /// `abort`: that the call under way was given, which need not be this communicator's own.
   Expected<std::vector<Wish>> gather_wishes(const Wish& mine, const std::optional<AbortToken>& abort);

@@ -174,6 +174,24 @@ Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) 
   return receive(how, got);
 }
 
+// Checks whether a rank that has done its part has failed since. `fds`: as polled.
+Status Bootstrap::Impl::look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds) {
+  for (size_t i = 0; i < done.size(); ++i) {
+    if (fds[i].revents == 0) continue;
+    links_[done[i]]->drain_announced();
+    judge_aloud(done[i]);
+    RONDO_TRY(heard_of_giving_up(what, done[i]));
+  }
+  return {};
+}
+
+// Ends a wait that timed out or was interrupted.
+Status Bootstrap::Impl::end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for) {
+  Status failed(why.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, why.message(), what.sequence,
+                                        waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
+  return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
+}
+
 // Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
 // size cannot block each other. Only links that have news cost a system call.
 Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
@@ -214,12 +232,7 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
     }
     for (const Rank r : done) fds.push_back({links_[r]->fd(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), what.patience->slice_ms());
-    for (size_t i = 0; i < done.size(); ++i) {
-      if (fds[open.size() + i].revents == 0) continue;
-      links_[done[i]]->drain_announced();
-      judge_aloud(done[i]);
-      RONDO_TRY(heard_of_giving_up(what, done[i]));
-    }
+    RONDO_TRY(look_at_done(what, done, std::span(fds).subspan(open.size())));
     for (size_t i = 0; i < open.size(); ++i) {
       if (fds[i].revents == 0) continue;
       Partner& p = open[i];
@@ -237,9 +250,7 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
       if (!p.have) waiting_for.push_back(p.rank);
     if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
       return {};
-    Status failed(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
-                                        waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
-    return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
+    return end_waiting(what, s, waiting_for);
   }
 }
 

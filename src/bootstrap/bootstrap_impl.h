@@ -8,6 +8,7 @@
 // Thread safety: as Bootstrap.
 #pragma once
 
+#include <poll.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -102,6 +103,8 @@ class Bootstrap::Impl {
     std::function<bool(Rank)> gave_up = {};  // asked when nothing has come from a rank
   };
   Status exchange(const Exchange& what, std::vector<Frame>* got);
+  Status look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds);
+  Status end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for);
   Status receive(const Awaited& what, std::vector<Frame>* got);
   Expected<bool> take_one(const Awaited& what, Rank peer, Frame* got);
   // block_exchange.cc

@@ -365,6 +365,15 @@ void Executor::lend(Operation& op, WritePort& to, Lending how, const std::byte* 
   op.lent.push_back({loan, &to, to.fifo.step(), data, bytes});
 }
 
+// Chooses for each port: into its ring, or zero-copy from the buffer.
+void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes) {
+  for (WritePort* w : s.send) {
+    const Lending how = stays == nullptr ? Lending::kNot : may_lend(op, *w, stays, bytes);
+    if (how == Lending::kNot) into_ring_.push_back(w->fifo.data());
+    else lending_.emplace_back(w, how);
+  }
+}
+
 // Pulled data is added block by block while it is in the core's cache. Returns false if a later block cannot be read.
 bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
@@ -381,12 +390,7 @@ bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t
   if (landed != nullptr) src = dst = nullptr;  // only the forwarding is left to do
   into_ring_.clear();
   lending_.clear();
-  if (!lines)
-    for (WritePort* w : s.send) {
-      const Lending how = stays == nullptr ? Lending::kNot : may_lend(op, *w, stays, ring_bytes);
-      if (how == Lending::kNot) into_ring_.push_back(w->fifo.data());
-      else lending_.emplace_back(w, how);
-    }
+  if (!lines) choose_ways(op, s, stays, ring_bytes);
   const bool copies_lines = lines && s.copies;
   if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
   const bool in_blocks = has_fetched_ && landed == nullptr;

@@ -78,6 +78,7 @@ class Executor {
   bool pull_block(Operation& op, const ProgramStep& s, uint64_t first, uint64_t num_elems);
   enum class Lending : uint8_t { kNot, kByAddress, kToTransport };
   static Lending may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
+  void choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes);
   static void lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,

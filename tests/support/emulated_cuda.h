@@ -5,9 +5,7 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "device/driver/kernel_loader.h"
@@ -27,11 +25,7 @@ class EmulatedCuda {
  public:
   explicit EmulatedCuda(FakeMachine machine) : fake_(std::move(machine)) {
     KernelLoader::need_no_images();
-    fake_.find_kernels_with([this](std::string_view name) -> std::optional<FakeKernel> {
-      {
-        const std::lock_guard lock(mutex_);
-        found_.emplace(name);
-      }
+    fake_.find_kernels_with([](std::string_view name) -> std::optional<FakeKernel> {
       const HostKernel run = find_host_kernel(name);
       if (run == nullptr) return std::nullopt;
       if (name == kClockName) return FakeKernel{run, sizeof(ClockArgs), false};
@@ -42,15 +36,8 @@ class EmulatedCuda {
     });
   }
   FakeCuda& fake() { return fake_; }
-  /// True if the kernel was looked up.
-  bool has_found(std::string_view kernel) {
-    const std::lock_guard lock(mutex_);
-    return found_.find(kernel) != found_.end();
-  }
 
  private:
-  std::mutex mutex_;
-  std::set<std::string, std::less<>> found_;
   FakeCuda fake_;
 };
 
