@@ -155,7 +155,7 @@ class Pages(unittest.TestCase):
         table = re.search(r"^\| Verb \|.*?\n\n", read("docs/architecture.md"), re.S | re.M)[0]
         words = "zero one two three four five six seven eight nine ten eleven twelve".split()
         self.assertEqual(verbs, len(re.findall(r"\| `\w+` \|", table)))
-        self.assertEqual([words[verbs]], re.findall(r"lines of text over (\w+) verbs", read("README.md")))
+        self.assertEqual([words[verbs]], re.findall(r"calls (\w+) verbs", read("README.md")))
 
     def test_the_cost_of_traces(self) -> None:
         page, result = read("docs/tracing.md"), json.loads(read("bench/results/trace_cost.json"))
