@@ -1,11 +1,11 @@
-# CUDA kernels: src/device/engine/kernels.cu and src/fsdp/kernels.cu, compiled once for each image into a fatbin that images.cc embeds. Nothing
-# else of the library needs CUDA: no header, no runtime library, and a build without nvcc lacks the images only.
+# CUDA kernels: src/device/engine/kernels.cu and src/fsdp/kernels.cu. Each image is a fatbin that an images.cc embeds.
+# Nothing else of the library needs CUDA: no header and no runtime library. A build without nvcc lacks the images only.
 #
 #   RONDO_CUDA            AUTO (when nvcc is found), ON (or an error), OFF
 #   RONDO_CUDA_ARCHS      real architectures; the PTX of the lowest serves those to come. One intermediate code (that of
 #                         the lowest) for all of them: the kernels use nothing that came later, and the front end of
 #                         nvcc, which takes most of the time, runs once.
-# Defines rondo_add_cuda_images(target) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
+# Defines rondo_add_cuda_images(engine fsdp) and rondo_dtype_rows(out); sets RONDO_HAVE_CUDA and RONDO_CUDA_WHY.
 set(RONDO_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set_property(CACHE RONDO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RONDO_CUDA_ARCHS 80 90 100 CACHE STRING "Architectures that the CUDA kernels are compiled for, the lowest first")
@@ -50,8 +50,8 @@ endif()
 string(CONCAT RONDO_KEEP_LOG "\"$@\" 2>\"$0\" || { cat \"$0\" >&2; exit 1; }; "
        "grep -i warning \"$0\" >&2 || true")
 
-# rondo_cuda_image(NAME KIND SOURCE DEFINE...): a fatbin, and its row in cuda_images.inc.
-function(rondo_cuda_image name kind source)
+# rondo_cuda_fatbin(NAME SOURCE DEFINE...): cuda/NAME.fatbin from the kernels of src/SOURCE.
+function(rondo_cuda_fatbin name source)
   set(fatbin ${CMAKE_BINARY_DIR}/cuda/${name}.fatbin)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
@@ -66,29 +66,42 @@ function(rondo_cuda_image name kind source)
     COMMENT "CUDA kernels: ${name}"
     VERBATIM)
   set_property(GLOBAL APPEND PROPERTY RONDO_CUDA_FATBINS ${fatbin})
-  set_property(GLOBAL APPEND_STRING PROPERTY RONDO_CUDA_ROWS "RONDO_IMAGE(${name}, ${kind}, \"${fatbin}\")\n")
 endfunction()
 
-# Compiles the images and embeds them into images.cc of `target`. To be called in the folder that defines the target.
-function(rondo_add_cuda_images target)
+# rondo_cuda_image(NAME KIND DEFINE...): a fatbin of the collectives' kernels, and its row in cuda_images.inc.
+function(rondo_cuda_image name kind)
+  rondo_cuda_fatbin(${name} device/engine/kernels.cu ${ARGN})
+  set_property(GLOBAL APPEND_STRING PROPERTY RONDO_CUDA_ROWS
+               "RONDO_IMAGE(${name}, ${kind}, \"${CMAKE_BINARY_DIR}/cuda/${name}.fatbin\")\n")
+endfunction()
+
+# Compiles the images and embeds them into the images.cc of the device engine and of FSDP. To be called in the folder that
+# defines the two targets.
+function(rondo_add_cuda_images engine_target fsdp_target)
   if(NOT RONDO_HAVE_CUDA)
     return()
   endif()
-  rondo_cuda_image(copy copy device/engine/kernels.cu RONDO_IMAGE_COPY)
-  rondo_cuda_image(mixed mixed device/engine/kernels.cu RONDO_IMAGE_MIXED)
-  rondo_cuda_image(optimizer optimizer fsdp/kernels.cu)
+  rondo_cuda_image(copy copy RONDO_IMAGE_COPY)
+  rondo_cuda_image(mixed mixed RONDO_IMAGE_MIXED)
   rondo_dtype_rows(rows)
   foreach(row ${rows})
     string(REPLACE ":" ";" row ${row})
     list(GET row 0 name)
     list(GET row 1 dtype)
-    rondo_cuda_image(${name} dtype device/engine/kernels.cu RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
+    rondo_cuda_image(${name} dtype RONDO_IMAGE_DTYPE=${dtype} RONDO_IMAGE_NAME=${name})
   endforeach()
+  get_property(engine_fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
+  rondo_cuda_fatbin(optimizer fsdp/kernels.cu)
   get_property(fatbins GLOBAL PROPERTY RONDO_CUDA_FATBINS)
   get_property(rows GLOBAL PROPERTY RONDO_CUDA_ROWS)
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_images.inc CONTENT "${rows}" @ONLY)
   add_custom_target(rondo_cuda_images DEPENDS ${fatbins})  # the kernels alone
-  add_dependencies(${target} rondo_cuda_images)
-  set_source_files_properties(device/driver/images.cc PROPERTIES
-    OBJECT_DEPENDS "${fatbins}" COMPILE_DEFINITIONS RONDO_HAVE_CUDA_IMAGES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/cuda)
+  foreach(target ${engine_target} ${fsdp_target})
+    add_dependencies(${target} rondo_cuda_images)
+  endforeach()
+  set_source_files_properties(device/engine/images.cc PROPERTIES OBJECT_DEPENDS "${engine_fatbins}"
+    COMPILE_DEFINITIONS RONDO_HAVE_CUDA_IMAGES INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/cuda)
+  set(fatbin ${CMAKE_BINARY_DIR}/cuda/optimizer.fatbin)
+  set_source_files_properties(fsdp/images.cc PROPERTIES OBJECT_DEPENDS ${fatbin}
+    COMPILE_DEFINITIONS RONDO_OPTIMIZER_FATBIN="${fatbin}")
 endfunction()

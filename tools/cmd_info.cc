@@ -21,7 +21,7 @@
 #include "commands.h"
 #include "config/setting_table.h"
 #include "device/driver/driver.h"
-#include "device/driver/images.h"
+#include "device/engine/images.h"
 #include "device/topology/nvml.h"
 #include "device/topology/probe.h"
 #include "kernels/kernels.h"
@@ -231,8 +231,8 @@ void show_devices() {
   if (!machine.ok()) return line("CUDA driver", "FAILS: " + std::string(machine.status().message()));
   if (nvml() == nullptr) line("NVML", "none: " + why_no_nvml());
   if (const Status shown = show_scene({*machine, {}}); !shown.ok()) line("BROKEN", std::string(shown.message()));
-  line("kernels", kernel_images().empty() ? "none in this build: RONDO_CUDA was off, or there was no nvcc"
-                                          : fmt::format("{} images in this build", kernel_images().size()));
+  line("kernels", collective_images().empty() ? "none in this build: RONDO_CUDA was off, or there was no nvcc"
+                                              : fmt::format("{} images in this build", collective_images().size()));
 }
 
 // Prints the devices of another machine from its description.

@@ -12,6 +12,7 @@
 #include "device/driver/handles.h"
 #include "device/driver/kernel_loader.h"
 #include "device/engine/device_program.h"
+#include "device/engine/images.h"
 
 namespace {
 
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
       if (c.kernel == nullptr) {
         need(cuda::check(d->memcpy_async(arrays[4].get(), arrays[0].get(), bytes, stream->get()), "cuMemcpyAsync"));
       } else {
-        auto function = kernels->find(c.kernel);
+        auto function = kernels->find(collective_images(), c.kernel);
         need(function.status());
         ReduceArgs args{};
         for (uint32_t i = 0; i < c.num_src; ++i) args.src[args.num_src++] = arrays[i].as();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fsdp/host_optimizer.h"
+#include "fsdp/images.h"
 
 namespace rondo {
 namespace {
@@ -13,10 +14,6 @@ constexpr uint32_t kMostBlocks = 1024;  // a larger grid exceeds every device's 
 
 cuda::DevicePtr at(const void* p) { return reinterpret_cast<cuda::DevicePtr>(p); }
 cuda::Event event_of(fsdp::Device::Event* e) { return reinterpret_cast<cuda::OwnedEvent*>(e)->get(); }
-
-constexpr std::string_view kKernels[] = {"rondo_optimizer_sgd",      "rondo_optimizer_momentum", "rondo_optimizer_adam",
-                                         "rondo_optimizer_adadelta", "rondo_floats_add",         "rondo_floats_scale",
-                                         "rondo_add_squares"};
 
 std::string_view kernel_of(const fsdp::OptimizerConfig& c) {
   switch (c.rule) {
@@ -53,7 +50,9 @@ Expected<std::shared_ptr<CudaTraining>> CudaTraining::make(int ordinal, void* co
   std::shared_ptr<CudaTraining> made(
       new CudaTraining(std::move(context), static_cast<cuda::Stream>(compute_stream), std::move(communication)));
   // Loading a kernel may wait for all work of the context, so this is done before the first step.
-  for (const std::string_view kernel : kKernels) RONDO_TRY(made->kernels_->find(kernel).status());
+#define RONDO_X(name, ...) RONDO_TRY(made->kernels_->find(optimizer_images(), #name).status());
+  RONDO_OPTIMIZER_KERNELS(RONDO_X)
+#undef RONDO_X
   return made;
 }
 
@@ -142,7 +141,7 @@ Status CudaTraining::launch(std::string_view kernel, OptimizerArgs& args, uint64
   if (args.num_elems == 0) return {};
   const cuda::CurrentContext current(context_.get());
   RONDO_TRY(current.status());
-  RONDO_TRY_ASSIGN(const cuda::Function function, kernels_->find(kernel));
+  RONDO_TRY_ASSIGN(const cuda::Function function, kernels_->find(optimizer_images(), kernel));
   void* params[] = {&args};
   const auto blocks = static_cast<unsigned>(
       std::clamp<uint64_t>((threads_wanted + kOptimizerThreads - 1) / kOptimizerThreads, 1, kMostBlocks));

@@ -10,6 +10,7 @@
 
 #include "device/driver/handles.h"
 #include "device/driver/kernel_loader.h"
+#include "device/engine/images.h"
 #include "device/engine/lower.h"
 #include "gpu/gpu.h"
 #include "kernels/kernels.h"
@@ -56,7 +57,7 @@ class KernelsGpuTest : public ::testing::Test {
     args.num_elems = num_elems;
     args.own = UINT32_MAX;
     args.divide_by = divide_by;
-    auto function = kernels_->find(kernel);
+    auto function = kernels_->find(collective_images(), kernel);
     EXPECT_TRUE(function.ok()) << function.status().to_string();
     if (!function.ok()) return -2;
     void* params[] = {&args};

@@ -43,6 +43,7 @@ run("configure the consumer" ${CMAKE_COMMAND} -G ${GENERATOR} -S ${CONSUMER_DIR}
 run("build the consumer" ${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 run("C program" ${WORK_DIR}/build/consumer_c)
 run("C++ program" ${WORK_DIR}/build/consumer_cpp)
+run("sharded training" ${WORK_DIR}/build/consumer_fsdp)
 run("README's C program" ${WORK_DIR}/build/readme_c)
 run("README's C++ program" ${WORK_DIR}/build/readme_cpp)
 

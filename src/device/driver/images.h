@@ -1,9 +1,9 @@
-// The kernels of the library, as images (fatbins) that the driver loads.
+// A kernel image: a fatbin with kernels that the driver loads, embedded into the library.
 //
-// An image contains the kernels of one dtype, or of mixed types, or the copies, or the optimizers, for every compiled
-// architecture and as PTX for later ones. A process loads only the images that it uses: find_image maps a kernel to its
-// image without reading images. Names are those of lower.h and optimizer_kernels.h. A library built without nvcc has no
-// images. Thread safety: constant data.
+// Each room with kernels has a table of images (device/engine/images.h, fsdp/images.h). An image holds its kernels for
+// every architecture that was compiled for, and as PTX for later ones. A library built without nvcc has no images.
+//
+// Thread safety: constant data.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,40 @@ struct KernelImage {
   std::span<const std::string_view> kernels;  // the entry points in it
 };
 
-/// All images; none if the library was built without nvcc.
-std::span<const KernelImage> kernel_images();
-/// The image with this kernel, or nullptr. O(kernels).
-const KernelImage* find_image(std::string_view kernel);
+using KernelImages = std::span<const KernelImage>;
+
+/// The image with this kernel; nullptr when there is none. O(kernels).
+inline const KernelImage* find_image(KernelImages images, std::string_view kernel) {
+  for (const KernelImage& image : images)
+    for (const std::string_view name : image.kernels)
+      if (name == kernel) return &image;
+  return nullptr;
+}
 
 }  // namespace rondo
+
+/// Embeds the file `path` as rondo_image_NAME, up to rondo_image_end_NAME. At file scope, outside of any namespace.
+#define RONDO_EMBED_IMAGE(name, path)              \
+  asm(".pushsection .rodata,\"a\"\n"               \
+      ".balign 64\n"                               \
+      ".hidden rondo_image_" #name                 \
+      "\n"                                         \
+      ".global rondo_image_" #name                 \
+      "\n"                                         \
+      "rondo_image_" #name                         \
+      ":\n"                                        \
+      ".incbin \"" path                            \
+      "\"\n"                                       \
+      ".hidden rondo_image_end_" #name             \
+      "\n"                                         \
+      ".global rondo_image_end_" #name             \
+      "\n"                                         \
+      "rondo_image_end_" #name                     \
+      ":\n"                                        \
+      ".byte 0\n"                                  \
+      ".popsection\n");                            \
+  extern "C" const std::byte rondo_image_##name[]; \
+  extern "C" const std::byte rondo_image_end_##name[];
+/// The row of an embedded image in a table of KernelImages.
+#define RONDO_IMAGE_ROW(name, kernels) \
+  { #name, {rondo_image_##name, static_cast < size_t>(rondo_image_end_##name - rondo_image_##name) }, kernels }

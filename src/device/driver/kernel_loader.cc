@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "device/driver/images.h"
-
 namespace rondo {
 namespace {
 
@@ -83,15 +81,15 @@ Status KernelLoader::launch_in_order(cuda::LaunchConfig& config, cuda::Function 
   return {};
 }
 
-Expected<cuda::Function> KernelLoader::find(std::string_view name) {
+Expected<cuda::Function> KernelLoader::find(KernelImages images, std::string_view name) {
   const std::lock_guard lock(mutex_);
   if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
   static constexpr std::byte kNothing[1] = {};
   static constexpr KernelImage kNone{"none", kNothing, {}};
-  const KernelImage* const image = registry().any_image ? &kNone : find_image(name);
+  const KernelImage* const image = registry().any_image ? &kNone : find_image(images, name);
   if (image == nullptr)
     return Status(StatusCode::kUnsupported,
-                  kernel_images().empty()
+                  images.empty()
                       ? fmt::format("this build has no kernels for devices (RONDO_CUDA was off, or there was no nvcc)")
                       : fmt::format("this build has no kernel {}", name));
   const cuda::Driver* d = cuda::driver();

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "device/driver/handles.h"
+#include "device/driver/images.h"
 
 namespace rondo {
 
@@ -26,7 +27,7 @@ class KernelLoader {
   static void need_no_images();
 
   /// Errors: kUnsupported (this build has no kernels, or the image has none for the device), kSystem.
-  Expected<cuda::Function> find(std::string_view name);
+  Expected<cuda::Function> find(KernelImages images, std::string_view name);
 
   /// Launches a kernel whose blocks wait for other ranks. It begins after this thread's previous such launch, on any
   /// stream. Calls in one order on all ranks then start in that order on the devices, and no kernel blocks one that it

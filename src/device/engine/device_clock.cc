@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/engine/clock_exchange.h"
+#include "device/engine/images.h"
 #include "device/engine/lower.h"
 #include "protocol/spin.h"
 
@@ -36,7 +37,7 @@ Status DeviceClock::read(KernelLoader& kernels, uint64_t patience_ns) {
                          "cannot read the device's clock: a kernel of one thread could not start");
   if (launched_ && d->stream_query(stream_.get()) != cuda::kSuccess)  // the last kernel has not started yet
     return known_ ? Status() : no_answer;
-  RONDO_TRY_ASSIGN(const cuda::Function kernel, kernels.find(kClockName));
+  RONDO_TRY_ASSIGN(const cuda::Function kernel, kernels.find(collective_images(), kClockName));
   ClockExchange& x = *exchange_.as<ClockExchange>();
   std::memset(static_cast<void*>(&x), 0, sizeof x);
   ClockArgs args{reinterpret_cast<ClockExchange*>(exchange_.on_device())};

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "device/engine/device_engine.h"
+#include "device/engine/images.h"
 
 namespace rondo {
 namespace {
@@ -166,7 +167,7 @@ Status DeviceEngine::lower_plan(DevicePlan& plan) {
   Ports ports(*this, plan);
   RONDO_TRY_ASSIGN(plan.lowered, lower_program(*plan.program, plan.how, plan.num_channels, ports, plan.header));
   plan.kernel = interpreter_name(*plan.program);
-  RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
+  RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), plan.kernel));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "device/engine/device_engine.h"
+#include "device/engine/images.h"
 
 namespace rondo {
 namespace {
@@ -96,7 +97,7 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
                               most_sources, ReduceArgs::kMaxSources));
   plan.kernel = p.mixed ? reduce_mixed_name(p.operation.op) : reduce_name(p.operation.dtype, p.operation.op);
   if (collective_reduces(r.collective) || p.mixed) {
-    RONDO_TRY_ASSIGN(plan.function, kernels_->find(plan.kernel));
+    RONDO_TRY_ASSIGN(plan.function, kernels_->find(collective_images(), plan.kernel));
   }
   if (is_point_to_point(r.collective) || (r.counts != nullptr && r.counts->pairwise)) {
     plan.order = order_by_distance(p);

@@ -6,8 +6,9 @@
 #include <cstring>
 
 #include "algorithms/registry.h"
-#include "device/driver/images.h"
+#include "device/engine/images.h"
 #include "device/engine/lower.h"
+#include "fsdp/images.h"
 #include "fsdp/optimizer_kernels.h"
 #include "transport/inproc/inproc.h"
 
@@ -168,23 +169,23 @@ TEST(Lower, NamesKernels) {
 
 // Every kernel name that the host may use is in some image, and every image is a fatbin.
 TEST(Images, HoldEveryKernel) {
-  if (kernel_images().empty()) GTEST_SKIP() << "this library was built without nvcc: it has no CUDA images";
+  if (collective_images().empty()) GTEST_SKIP() << "this library was built without nvcc: it has no CUDA images";
   for (const Op op : {Op::kSum, Op::kProd, Op::kMax, Op::kMin}) {
     for (int t = 0; t < kNumDtypes; ++t) {
       const std::string name = reduce_name(static_cast<Dtype>(t), op);
-      const KernelImage* image = find_image(name);
+      const KernelImage* image = find_image(collective_images(), name);
       ASSERT_NE(image, nullptr) << name;
       EXPECT_EQ(image->name, dtype_name(static_cast<Dtype>(t)));
     }
-    EXPECT_NE(find_image(reduce_mixed_name(op)), nullptr);
+    EXPECT_NE(find_image(collective_images(), reduce_mixed_name(op)), nullptr);
   }
-  EXPECT_NE(find_image(kGridCopyName), nullptr);
-#define RONDO_X(name, ...) EXPECT_NE(find_image(#name), nullptr);
+  EXPECT_NE(find_image(collective_images(), kGridCopyName), nullptr);
+#define RONDO_X(name, ...) EXPECT_NE(find_image(optimizer_images(), #name), nullptr);
   RONDO_OPTIMIZER_KERNELS(RONDO_X)
 #undef RONDO_X
-  EXPECT_NE(find_image("rondo_interpret_copy"), nullptr);
-  EXPECT_EQ(find_image("rondo_interpret_float_avg"), nullptr);
-  for (const KernelImage& image : kernel_images()) {
+  EXPECT_NE(find_image(collective_images(), "rondo_interpret_copy"), nullptr);
+  EXPECT_EQ(find_image(collective_images(), "rondo_interpret_float_avg"), nullptr);
+  for (const KernelImage& image : collective_images()) {
     ASSERT_GT(image.fatbin.size(), 1000u) << image.name;
     uint32_t magic;
     std::memcpy(&magic, image.fatbin.data(), 4);
