@@ -24,9 +24,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/wire.h"
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
+#include "base/wire.h"
 
 namespace rondo {
 namespace {
@@ -93,8 +93,7 @@ bool unpack(Frame frame, std::vector<Frame>* have, bool* more) {
 
 }  // namespace
 
-Status Bootstrap::Impl::exchange_in_blocks(const Exchange& what, const std::vector<Rank>& ranks,
-                                           std::vector<Frame>* got) {
+Status Bootstrap::exchange_in_blocks(const Exchange& what, const std::vector<Rank>& ranks, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   got->clear();
   got->resize(peers_.size());
@@ -124,8 +123,8 @@ Status Bootstrap::Impl::exchange_in_blocks(const Exchange& what, const std::vect
 }
 
 // Sends what is there of `of` to some ranks, and takes a bundle from some.
-Status Bootstrap::Impl::pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how,
-                                    std::vector<Frame>* have) {
+Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how,
+                              std::vector<Frame>* have) {
   Packer packer;
   for (const Rank r : of) {
     const Frame& frame = (*have)[static_cast<size_t>(r)];
@@ -162,7 +161,7 @@ Status Bootstrap::Impl::pass_bundle(const Exchange& what, const std::vector<Rank
   return {};
 }
 
-Status Bootstrap::Impl::listen_to_all() {
+Status Bootstrap::listen_to_all() {
   if (news_) return {};
   news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
@@ -176,7 +175,7 @@ Status Bootstrap::Impl::listen_to_all() {
 }
 
 // Waits for a slice at most. Which links have news; a link that has ended is not asked again.
-std::vector<Rank> Bootstrap::Impl::hear(std::vector<Rank>* unflushed, int slice_ms) {
+std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms) {
   if (!unflushed->empty()) {
     std::vector<pollfd> fds = {{news_.get(), POLLIN, 0}};
     for (const Rank r : *unflushed) fds.push_back({links_[r]->fd(), POLLOUT, 0});
@@ -199,7 +198,7 @@ std::vector<Rank> Bootstrap::Impl::hear(std::vector<Rank>* unflushed, int slice_
 }
 
 // As receive(), at a cost that does not grow with the number of links, and hearing those who give up anywhere.
-Status Bootstrap::Impl::receive_hearing_all(const Awaited& what, std::vector<Frame>* got) {
+Status Bootstrap::receive_hearing_all(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   RONDO_TRY(listen_to_all());
   got->clear();

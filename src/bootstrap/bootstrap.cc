@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/wire.h"
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
-#include "bootstrap/unique_id.h"
 #include "config/setting_table.h"
+#include "bootstrap/unique_id.h"
+#include "base/wire.h"
 
 namespace rondo {
 namespace {
@@ -47,7 +47,7 @@ Expected<rondo_unique_id> make_unique_id() {
   return encode_id(id);
 }
 
-Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
+Status Bootstrap::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
   auto of_this_rank = [this](const Status& s) {
     return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
@@ -87,9 +87,9 @@ Status Bootstrap::Impl::connect(int nranks, const IdContents& id, const std::fun
   return start_news();
 }
 
-Bootstrap::Impl::~Impl() { stop_news(); }
+Bootstrap::~Bootstrap() { stop_news(); }
 
-Status Bootstrap::Impl::watch() {
+Status Bootstrap::watch() {
   watch_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!watch_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
   gone_.resize(peers_.size(), false);
@@ -98,7 +98,7 @@ Status Bootstrap::Impl::watch() {
   return {};
 }
 
-Status Bootstrap::Impl::watch_link(Rank peer) {
+Status Bootstrap::watch_link(Rank peer) {
   auto add = [this](int fd, uint32_t events, uint64_t data) -> Status {
     epoll_event event = {events, {.u64 = data}};
     if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
@@ -109,7 +109,7 @@ Status Bootstrap::Impl::watch_link(Rank peer) {
   return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
 }
 
-std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
+std::optional<Bootstrap::Loss> Bootstrap::find_lost() {
   if (is_in_forked_child()) return std::nullopt;
   if (plan_.is_full()) look();
   else if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
@@ -118,7 +118,7 @@ std::optional<Bootstrap::Loss> Bootstrap::Impl::find_lost() {
 }
 
 // With the turn, unless the mesh is full.
-void Bootstrap::Impl::look() {
+void Bootstrap::look() {
   const std::lock_guard lock(loss_mutex_);
   epoll_event events[16];
   const int n = ::epoll_wait(watch_.get(), events, 16, 0);
@@ -126,18 +126,18 @@ void Bootstrap::Impl::look() {
   if (!plan_.is_full()) send_news();
 }
 
-void Bootstrap::Impl::look_at(uint64_t event) {
+void Bootstrap::look_at(uint64_t event) {
   const auto peer = static_cast<Rank>(event & 0xffffffff);
   links_[peer]->drain();  // a goodbye may stand before the end
   judge(peer, (event & kPidfdEvent) != 0);
 }
 
-void Bootstrap::Impl::forget(Rank peer) {
+void Bootstrap::forget(Rank peer) {
   ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, links_[peer]->fd(), nullptr);
   if (pidfds_[peer]) ::epoll_ctl(watch_.get(), EPOLL_CTL_DEL, pidfds_[peer].get(), nullptr);
 }
 
-Status Bootstrap::Impl::fail(Status status) {
+Status Bootstrap::fail(Status status) {
   // What has not left yet may name descriptors whose owner is about to close them.
   for (const auto& link : links_)
     if (link) link->drop_unsent();
@@ -145,7 +145,7 @@ Status Bootstrap::Impl::fail(Status status) {
 }
 
 // Fails, and tells all peers: they need not wait for what will not come.
-Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
+Status Bootstrap::give_up(uint32_t sequence, Status status) {
   const auto payload = refusal_payload(status);
   const Status failed = fail(std::move(status));
   for (const auto& link : links_) {
@@ -157,7 +157,7 @@ Status Bootstrap::Impl::give_up(uint32_t sequence, Status status) {
 }
 
 // A frame of every peer that takes part, and this rank's for each of them.
-Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) {
+Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   std::vector<Rank> ranks;
   for (const Rank r : plan_.order())
@@ -175,7 +175,7 @@ Status Bootstrap::Impl::exchange(const Exchange& what, std::vector<Frame>* got) 
 }
 
 // Checks whether a rank that has done its part has failed since. `fds`: as polled.
-Status Bootstrap::Impl::look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds) {
+Status Bootstrap::look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds) {
   for (size_t i = 0; i < done.size(); ++i) {
     if (fds[i].revents == 0) continue;
     links_[done[i]]->drain_announced();
@@ -186,7 +186,7 @@ Status Bootstrap::Impl::look_at_done(const Awaited& what, const std::vector<Rank
 }
 
 // Ends a wait that timed out or was interrupted.
-Status Bootstrap::Impl::end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for) {
+Status Bootstrap::end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for) {
   Status failed(why.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, why.message(), what.sequence,
                                         waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
   return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
@@ -194,7 +194,7 @@ Status Bootstrap::Impl::end_waiting(const Awaited& what, const Status& why, cons
 
 // Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
 // size cannot block each other. Only links that have news cost a system call.
-Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
+Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   got->clear();
   got->resize(peers_.size());
@@ -255,9 +255,9 @@ Status Bootstrap::Impl::receive(const Awaited& what, std::vector<Frame>* got) {
 }
 
 // Also where the mesh is full: a rank that is in a later call, and waits for this one alone, listens to no other.
-Status Bootstrap::Impl::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
+Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
-Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
+Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
   sort_frames(peer);
   for (const Frame& frame : others_[peer])
     if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return pass_on_giving_up(frame);
@@ -265,12 +265,12 @@ Status Bootstrap::Impl::heard_of_giving_up(const Awaited& what, Rank peer) {
 }
 
 // What a peer says about survivors is kept for whoever asks (survivors.cc).
-void Bootstrap::Impl::sort_frames(Rank peer) {
+void Bootstrap::sort_frames(Rank peer) {
   while (auto frame = links_[peer]->pop())
     (frame->kind == FrameKind::kView ? views_[peer] : others_[peer]).push_back(std::move(*frame));
 }
 
-std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
+std::optional<Frame> Bootstrap::next_frame(Rank peer) {
   sort_frames(peer);
   if (others_[peer].empty()) return std::nullopt;
   Frame first = std::move(others_[peer].front());
@@ -280,7 +280,7 @@ std::optional<Frame> Bootstrap::Impl::next_frame(Rank peer) {
 
 // Takes the peer's frame if it has been read: true. An error when it is another one, or when the link has ended without
 // it.
-Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* got) {
+Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
   const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
@@ -316,7 +316,7 @@ Expected<bool> Bootstrap::Impl::take_one(const Awaited& what, Rank peer, Frame* 
 }
 
 // A peer often ends because another did before it: the kernel reports ends in their order, so the first is named.
-std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::string& why) {
+std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& why) {
   look();
   {
     const std::lock_guard lock(loss_mutex_);
@@ -327,15 +327,7 @@ std::string Bootstrap::Impl::first_end(Rank peer, Link::End end, const std::stri
   return left_text(first_left_.value_or(peer));
 }
 
-Status Bootstrap::Impl::all_gather(std::string_view mine, std::vector<std::string>* all) {
-  return gather(FrameKind::kGather, mine, all);
-}
-
-Status Bootstrap::Impl::all_gather_here(std::string_view mine, std::vector<std::string>* all) {
-  return gather(FrameKind::kHostGather, mine, all);
-}
-
-Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
+Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
   if (mine.size() > kMaxBlobBytes)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
@@ -356,7 +348,7 @@ Status Bootstrap::Impl::gather(FrameKind kind, std::string_view mine, std::vecto
   return {};
 }
 
-Status Bootstrap::Impl::barrier() {
+Status Bootstrap::barrier() {
   const Call call(*this);
   ++sequence_;
   std::vector<Frame> got;
@@ -370,7 +362,7 @@ Status Bootstrap::Impl::barrier() {
 }
 
 // As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
-Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
+Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
   const Call call(*this);
   ++host_sequence_;
   wire::Writer total;
@@ -398,7 +390,7 @@ Status Bootstrap::Impl::exchange_descriptors(std::span<const int> mine, std::vec
   return {};
 }
 
-void Bootstrap::Impl::set_interrupt(std::function<Status()> interrupt) {
+void Bootstrap::set_interrupt(std::function<Status()> interrupt) {
   const std::lock_guard lock(collective_mutex_);
   interrupt_ = std::move(interrupt);
 }
@@ -414,58 +406,15 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
-  auto impl = std::make_unique<Impl>(rank, options);
-  RONDO_TRY(impl->connect(nranks, contents, options.interrupt));
-  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
+  std::unique_ptr<Bootstrap> made(new Bootstrap(rank, options));
+  RONDO_TRY(made->connect(nranks, contents, options.interrupt));
+  return made;
 }
 
-Bootstrap::Bootstrap(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Bootstrap::~Bootstrap() = default;
-
-Rank Bootstrap::rank() const { return impl_->rank(); }
-int Bootstrap::nranks() const { return static_cast<int>(impl_->peers().size()); }
-Status Bootstrap::all_gather(const void* mine, size_t bytes, std::vector<std::string>* all) {
-  return impl_->all_gather({static_cast<const char*>(mine), bytes}, all);
-}
-Status Bootstrap::barrier() { return impl_->barrier(); }
-Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
-  return impl_->exchange_descriptors(mine, all);
-}
 HostLayout Bootstrap::hosts() const {
   std::vector<std::string> keys;
-  for (const PeerInfo& peer : impl_->peers()) keys.push_back(peer.host);
+  for (const PeerInfo& peer : peers_) keys.push_back(peer.host);
   return HostLayout::of(keys);
-}
-bool Bootstrap::same_host(Rank peer) const { return impl_->peers()[peer].host == impl_->peers()[rank()].host; }
-bool Bootstrap::same_process(Rank peer) const { return impl_->peers()[peer].process == impl_->peers()[rank()].process; }
-std::string Bootstrap::address_of(Rank peer) const { return impl_->address_of(peer); }
-std::vector<std::string> Bootstrap::own_addresses() const { return impl_->own_addresses(); }
-std::string Bootstrap::describe(Rank peer) const { return peer_text(peer, impl_->peers()[peer]); }
-std::optional<Bootstrap::Loss> Bootstrap::find_lost() { return impl_->find_lost(); }
-void Bootstrap::set_interrupt(std::function<Status()> interrupt) { impl_->set_interrupt(std::move(interrupt)); }
-Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& members,
-                                                       const BootstrapOptions& options) {
-  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset(members, options));
-  return std::unique_ptr<Bootstrap>(impl != nullptr ? new Bootstrap(std::move(impl)) : nullptr);
-}
-Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
-  return impl_->begin_shrink(excluded, options);
-}
-Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) { return impl_->agree(made); }
-Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
-                                                                    const BootstrapOptions& options) {
-  RONDO_TRY_ASSIGN(std::unique_ptr<Impl> impl, impl_->subset_of_survivors(members, options));
-  return std::unique_ptr<Bootstrap>(new Bootstrap(std::move(impl)));
-}
-bool Bootstrap::is_full() const { return impl_->is_full(); }
-void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
-  impl_->announce(topic, place, std::move(text));
-}
-std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) { return impl_->announced(topic); }
-void Bootstrap::say_goodbye(const std::string& note, const Status& cause) { impl_->say_goodbye(note, cause); }
-std::optional<std::string> Bootstrap::parting_note(Rank peer) { return impl_->parting_note(peer); }
-Status Bootstrap::all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
-  return impl_->all_gather_here({static_cast<const char*>(mine), bytes}, all);
 }
 
 }  // namespace rondo

@@ -1,5 +1,5 @@
 // Which network interfaces the bootstrap listens on, at which addresses ranks reach one another, and what a host name
-// stands for. Declared in bootstrap/socket.h and bootstrap/bootstrap_impl.h.
+// stands for. Declared in bootstrap/socket.h and bootstrap/bootstrap.h.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/socket.h"
 
 namespace rondo {
@@ -92,7 +92,7 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec) {
 }
 
 // Without a link by TCP, which shows which of its addresses can be reached: the one that is nearest to one of ours.
-std::string Bootstrap::Impl::address_of(Rank peer) {
+std::string Bootstrap::address_of(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
   sockaddr_storage at{};
   socklen_t bytes = sizeof at;
@@ -103,7 +103,7 @@ std::string Bootstrap::Impl::address_of(Rank peer) {
 }
 
 // Those that it listens at, and those that its links come from: a peer may have seen no other.
-std::vector<std::string> Bootstrap::Impl::own_addresses() {
+std::vector<std::string> Bootstrap::own_addresses() {
   std::vector<IpAddress> all = peers_[rank_].addresses;
   const std::lock_guard lock(loss_mutex_);
   for (const auto& link : links_) {

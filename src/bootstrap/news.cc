@@ -27,7 +27,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 
 namespace rondo {
 namespace {
@@ -38,25 +38,25 @@ constexpr size_t kStackBytes = 512 * 1024;
 
 }  // namespace
 
-Bootstrap::Impl::Turn::Turn(Impl& impl) : impl_(impl), has_(true) {
-  while (impl_.turn_taken_.exchange(true, std::memory_order_acquire)) impl_.turn_taken_.wait(true);
+Bootstrap::Turn::Turn(Bootstrap& of) : of_(of), has_(true) {
+  while (of_.turn_taken_.exchange(true, std::memory_order_acquire)) of_.turn_taken_.wait(true);
 }
-Bootstrap::Impl::Turn::Turn(Impl& impl, std::try_to_lock_t)
-    : impl_(impl), has_(!impl.turn_taken_.exchange(true, std::memory_order_acquire)) {}
-Bootstrap::Impl::Turn::~Turn() {
+Bootstrap::Turn::Turn(Bootstrap& of, std::try_to_lock_t)
+    : of_(of), has_(!of.turn_taken_.exchange(true, std::memory_order_acquire)) {}
+Bootstrap::Turn::~Turn() {
   if (!has_) return;
-  impl_.turn_taken_.store(false, std::memory_order_release);
-  impl_.turn_taken_.notify_one();
+  of_.turn_taken_.store(false, std::memory_order_release);
+  of_.turn_taken_.notify_one();
 }
 
-void Bootstrap::Impl::tell(Rank to, uint8_t what, const Gone& gone) {
+void Bootstrap::tell(Rank to, uint8_t what, const Gone& gone) {
   const auto& link = links_[static_cast<size_t>(to)];
   if (leaving_ || !link || gone_[static_cast<size_t>(to)]) return;
   outgoing_news_[to].put(what).put(static_cast<uint32_t>(gone.rank)).put(gone.place).str(gone.text);
 }
 
 // One frame for each neighbour, however much there is to tell.
-void Bootstrap::Impl::send_news() {
+void Bootstrap::send_news() {
   for (auto& [to, text] : std::exchange(outgoing_news_, {})) {
     links_[static_cast<size_t>(to)]->queue(FrameKind::kNews, 0, std::make_shared<const std::string>(text.take()));
     unsent_news_.push_back(to);
@@ -65,7 +65,7 @@ void Bootstrap::Impl::send_news() {
   if (!unsent_news_.empty()) wake_news();
 }
 
-void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
+void Bootstrap::note_lost(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
   if (!loss_) loss_ = Loss{what.rank, what.text};  // the first counts
@@ -74,7 +74,7 @@ void Bootstrap::Impl::note_lost(const Gone& what, Rank from) {
     if (r != from && r != what.rank) tell(r, kLost, what);
 }
 
-void Bootstrap::Impl::note_announced(Topic topic, const Gone& what, Rank from) {
+void Bootstrap::note_announced(Topic topic, const Gone& what, Rank from) {
   auto& known = announced_[static_cast<size_t>(topic)];
   if (known && known->place <= what.place) return;
   known = Announcement{what.rank, what.place, what.text};
@@ -82,19 +82,19 @@ void Bootstrap::Impl::note_announced(Topic topic, const Gone& what, Rank from) {
     if (r != from && r != what.rank) tell(r, topic == Topic::kAbort ? kAborted : kDisagreement, what);
 }
 
-void Bootstrap::Impl::announce(Topic topic, uint64_t place, std::string text) {
+void Bootstrap::announce(Topic topic, uint64_t place, std::string text) {
   const std::lock_guard lock(loss_mutex_);
   note_announced(topic, {rank_, std::move(text), place}, -1);
   send_news();
 }
 
-std::optional<Bootstrap::Announcement> Bootstrap::Impl::announced(Topic topic) {
+std::optional<Bootstrap::Announcement> Bootstrap::announced(Topic topic) {
   const std::lock_guard lock(loss_mutex_);
   return announced_[static_cast<size_t>(topic)];
 }
 
 // from: who says so; -1: its own link.
-void Bootstrap::Impl::note_left(const Gone& what, Rank from) {
+void Bootstrap::note_left(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
   if (!first_left_) first_left_ = what.rank;
@@ -103,7 +103,7 @@ void Bootstrap::Impl::note_left(const Gone& what, Rank from) {
   else forward_leaving(what);
 }
 
-void Bootstrap::Impl::forward_leaving(const Gone& what) {
+void Bootstrap::forward_leaving(const Gone& what) {
   const Rank x = what.rank;
   if (!plan_.linked(x, rank_)) return;  // a late link: its neighbours know, too
   const bool same_row = plan_.corner(x, rank_) == rank_, same_column = plan_.corner(rank_, x) == rank_;
@@ -116,7 +116,7 @@ void Bootstrap::Impl::forward_leaving(const Gone& what) {
 }
 
 // With loss_mutex_, what a rank said when it left.
-std::optional<Bootstrap::Impl::Goodbye> Bootstrap::Impl::goodbye_of(Rank peer) {
+std::optional<Bootstrap::Goodbye> Bootstrap::goodbye_of(Rank peer) {
   const auto parted = parted_.find(peer);
   if (links_[peer] ? links_[peer]->end(nullptr) != Link::End::kLeft : parted == parted_.end()) return std::nullopt;
   const std::string bytes = links_[peer] ? links_[peer]->note() : parted->second;
@@ -127,7 +127,7 @@ std::optional<Bootstrap::Impl::Goodbye> Bootstrap::Impl::goodbye_of(Rank peer) {
   return said;
 }
 
-std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
+std::optional<std::string> Bootstrap::parting_note(Rank peer) {
   if (plan_.is_full()) look();  // reads what has come; else somebody has
   const std::lock_guard lock(loss_mutex_);
   auto said = goodbye_of(peer);
@@ -135,14 +135,14 @@ std::optional<std::string> Bootstrap::Impl::parting_note(Rank peer) {
 }
 
 // With loss_mutex_.
-std::string Bootstrap::Impl::left_text(Rank peer) {
+std::string Bootstrap::left_text(Rank peer) {
   const auto said = goodbye_of(peer);
   return peer_text(peer, peers_[peer]) + " left the communicator" +
          (said && !said->cause.empty() ? fmt::format(" after this failure: {}", said->cause) : "");
 }
 
 // The mesh's thread must not write behind the goodbyes.
-void Bootstrap::Impl::say_goodbye(const std::string& note, const Status& cause) {
+void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   if (is_in_forked_child()) return;  // the thread may have held a lock
   if (!plan_.is_full()) {
     const Call call(*this);
@@ -161,7 +161,7 @@ void Bootstrap::Impl::say_goodbye(const std::string& note, const Status& cause) 
 }
 
 // What has been read from a neighbour.
-void Bootstrap::Impl::take_news(Rank from) {
+void Bootstrap::take_news(Rank from) {
   while (const auto frame = links_[static_cast<size_t>(from)]->pop_news()) {
     wire::Reader r(frame->payload);
     while (r.ok() && !r.finished()) {
@@ -180,7 +180,7 @@ void Bootstrap::Impl::take_news(Rank from) {
 }
 
 // The state of a neighbour, after its link has been read.
-void Bootstrap::Impl::judge(Rank peer, bool process_ended) {
+void Bootstrap::judge(Rank peer, bool process_ended) {
   take_news(peer);
   std::string why;
   const Link::End end = links_[static_cast<size_t>(peer)]->end(&why);
@@ -194,7 +194,7 @@ void Bootstrap::Impl::judge(Rank peer, bool process_ended) {
 }
 
 // Within a call that has the turn.
-void Bootstrap::Impl::judge_aloud(Rank peer, bool process_ended) {
+void Bootstrap::judge_aloud(Rank peer, bool process_ended) {
   if (plan_.is_full()) return;
   const std::lock_guard lock(loss_mutex_);
   judge(peer, process_ended);
@@ -202,7 +202,7 @@ void Bootstrap::Impl::judge_aloud(Rank peer, bool process_ended) {
 }
 
 // Who the ranks without a link to this one are, which the rendezvous leaves to the mesh.
-Status Bootstrap::Impl::learn_of_all() {
+Status Bootstrap::learn_of_all() {
   wire::Writer mine;
   encode(peers_[static_cast<size_t>(rank_)], &mine);
   std::vector<std::string> all;
@@ -216,11 +216,11 @@ Status Bootstrap::Impl::learn_of_all() {
   return {};
 }
 
-Status Bootstrap::Impl::start_news() {
+Status Bootstrap::start_news() {
   news_wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!news_wake_) return Status(StatusCode::kSystem, "eventfd: " + errno_text(errno));
   auto loop = +[](void* self) -> void* {
-    Impl& impl = *static_cast<Impl*>(self);
+    Bootstrap& impl = *static_cast<Bootstrap*>(self);
     pollfd fds[2] = {{impl.watch_.get(), POLLIN, 0}, {impl.news_wake_.get(), POLLIN, 0}};
     for (bool unsent = false; !impl.news_stops_;) {
       ::poll(fds, 2, unsent ? kUnsentMs : -1);
@@ -251,13 +251,13 @@ Status Bootstrap::Impl::start_news() {
   return {};
 }
 
-void Bootstrap::Impl::wake_news() {
+void Bootstrap::wake_news() {
   const uint64_t one = 1;
   if (news_wake_) (void)!::write(news_wake_.get(), &one, sizeof one);
 }
 
 // Without the turn, which the thread may be waiting for.
-void Bootstrap::Impl::stop_news() {
+void Bootstrap::stop_news() {
   if (!news_thread_ || is_in_forked_child()) return;
   news_stops_ = true;
   wake_news();

@@ -15,7 +15,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/caller_ranks.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/unique_id.h"
@@ -29,26 +29,26 @@ Rank place_in(const std::vector<Rank>& members, Rank rank) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset(const std::vector<Rank>& members,
-                                                                   const BootstrapOptions& options) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset(const std::vector<Rank>& members,
+                                                       const BootstrapOptions& options) {
   const bool one_host = std::all_of(peers_.begin(), peers_.end(),
                                     [this](const PeerInfo& p) { return p.host == peers_[rank_].host; });
   if (!one_host || !plan_.is_full()) return subset_by_id(members, options);
   const Call call(*this);
   if (!failure_.ok()) return failure_;
   ++sequence_;
-  if (members.empty()) return std::unique_ptr<Impl>();
+  if (members.empty()) return std::unique_ptr<Bootstrap>();
   const Patience patience(options.deadline_s, options.abort);
   Awaited how{FrameKind::kStream, sequence_, {}, {}, &patience};
   return subset_by_streams(members, how, options);
 }
 
 // Every member sends before it waits, and to all, so that a failure here leaves nobody waiting there.
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_streams(const std::vector<Rank>& members,
-                                                                              const Awaited& template_of,
-                                                                              const BootstrapOptions& options) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_by_streams(const std::vector<Rank>& members,
+                                                                  const Awaited& template_of,
+                                                                  const BootstrapOptions& options) {
   const Rank mine = place_in(members, rank_);
-  auto child = std::make_unique<Impl>(mine, options);
+  std::unique_ptr<Bootstrap> child(new Bootstrap(mine, options));
   child->plan_ = MeshPlan(std::vector<uint32_t>(members.size(), 0), plan_.most_full());  // full, as this one
   child->links_.resize(members.size());
   child->pidfds_.resize(members.size());
@@ -108,20 +108,20 @@ std::string make_id_blob() {
 
 }  // namespace
 
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_id(const std::vector<Rank>& members,
-                                                                         const BootstrapOptions& options) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_by_id(const std::vector<Rank>& members,
+                                                             const BootstrapOptions& options) {
   const bool first = !members.empty() && members[0] == rank_;
   std::vector<std::string> all;
-  RONDO_TRY(all_gather(first ? make_id_blob() : std::string(), &all));
-  if (members.empty()) return std::unique_ptr<Impl>();
+  RONDO_TRY(gather(FrameKind::kGather, first ? make_id_blob() : std::string(), &all));
+  if (members.empty()) return std::unique_ptr<Bootstrap>();
   // Who dies on the way to the rendezvous is not missed there before the deadline, but here.
   return meet_by_id(members, all[members[0]], options, options.interrupt);
 }
 
 // The same without those who take no part: the first member sends its id to the others.
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_sent_id(const std::vector<Rank>& members,
-                                                                              const Awaited& template_of,
-                                                                              const BootstrapOptions& options) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_by_sent_id(const std::vector<Rank>& members,
+                                                                  const Awaited& template_of,
+                                                                  const BootstrapOptions& options) {
   Awaited how = template_of;
   std::string blob;
   if (members[0] == rank_) {
@@ -141,10 +141,9 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_by_sent_id(co
   return meet_by_id(members, blob, options, [&] { return still_with(members, how.gave_up); });
 }
 
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std::vector<Rank>& members,
-                                                                       const std::string& blob,
-                                                                       const BootstrapOptions& options,
-                                                                       const std::function<Status()>& interrupt) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::meet_by_id(const std::vector<Rank>& members, const std::string& blob,
+                                                           const BootstrapOptions& options,
+                                                           const std::function<Status()>& interrupt) {
   wire::Reader r(blob);
   const auto code = r.get<uint8_t>();
   const std::string_view text = std::string_view(blob).substr(std::min<size_t>(1, blob.size()));
@@ -156,7 +155,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std
   RONDO_TRY_ASSIGN(const IdContents contents, decode_id(id));
   BootstrapOptions same_host = options;
   same_host.pretend_host = options_.pretend_host;
-  auto child = std::make_unique<Impl>(place_in(members, rank_), same_host);
+  std::unique_ptr<Bootstrap> child(new Bootstrap(place_in(members, rank_), same_host));
   Status heard;  // in this mesh, whose numbers it has
   const Status met = child->connect(static_cast<int>(members.size()), contents,
                                     interrupt ? [&] { return heard = interrupt(); } : std::function<Status()>());
@@ -166,7 +165,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::meet_by_id(const std
 }
 
 // With the turn: a rank that is gone, or has given up what is being made.
-Status Bootstrap::Impl::find_whole() {
+Status Bootstrap::find_whole() {
   if (!failure_.ok()) return failure_;
   if (interrupt_) RONDO_TRY(interrupt_());
   look();
@@ -188,13 +187,13 @@ Status Bootstrap::Impl::find_whole() {
   return first_left_ ? Status(StatusCode::kPeerLost, left_text(*first_left_)) : Status();
 }
 
-Status Bootstrap::Impl::still_whole() {
+Status Bootstrap::still_whole() {
   const Call call(*this);
   return find_whole();
 }
 
 // A gather of outcomes. Who knows that one of the ranks will not come tells all in its place.
-Status Bootstrap::Impl::commit(const Status& made, const BootstrapOptions& options) {
+Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) {
   constexpr double kGraceS = 0.5;  // who waits for what is being made gives up first, and knows for whom
   const Call call(*this);
   ++sequence_;
@@ -223,11 +222,5 @@ Status Bootstrap::Impl::commit(const Status& made, const BootstrapOptions& optio
   }
   return gravest;
 }
-
-Status Bootstrap::still_whole() { return impl_->still_whole(); }
-Status Bootstrap::still_with_survivors(const std::vector<Rank>& members) {
-  return impl_->still_with_survivors(members);
-}
-Status Bootstrap::commit(const Status& made, const BootstrapOptions& options) { return impl_->commit(made, options); }
 
 }  // namespace rondo

@@ -23,9 +23,9 @@
 
 #include <algorithm>
 
-#include "base/wire.h"
-#include "bootstrap/bootstrap_impl.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
+#include "base/wire.h"
 
 namespace rondo {
 namespace {
@@ -97,7 +97,7 @@ std::optional<ViewMessage> decode_view(std::string_view bytes, int nranks) {
   return m;
 }
 
-Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
+Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const BootstrapOptions& options) {
   const Call call(*this);
   SurvivorView view;
   view.excluded.resize(peers_.size(), false);
@@ -118,7 +118,7 @@ Status Bootstrap::Impl::begin_shrink(const std::vector<Rank>& excluded, const Bo
 }
 
 // Where the mesh is not full: to everybody, as far as they live.
-Status Bootstrap::Impl::want_links() {
+Status Bootstrap::want_links() {
   if (plan_.is_full()) return {};
   if (!late_) {
     std::vector<bool> known(peers_.size());
@@ -134,7 +134,7 @@ Status Bootstrap::Impl::want_links() {
 }
 
 // To whom a link has come the last view is sent, and to those whom the callers exclude.
-Status Bootstrap::Impl::take_late_links() {
+Status Bootstrap::take_late_links() {
   if (!late_) return {};
   for (auto& [peer, link] : late_->take_links()) {
     const auto r = static_cast<size_t>(peer);
@@ -153,7 +153,7 @@ Status Bootstrap::Impl::take_late_links() {
   return {};
 }
 
-Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
+Expected<Bootstrap::Survivors> Bootstrap::agree(const Status& made) {
   const Call call(*this);
   view_.set_failure(rank_, made);
   ++phase_;
@@ -171,7 +171,7 @@ Expected<Bootstrap::Survivors> Bootstrap::Impl::agree(const Status& made) {
   return Survivors{view_.members(), view_.failure(), restarted};
 }
 
-void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
+void Bootstrap::send_view(uint32_t round, bool decided) {
   view_bytes_ = std::make_shared<const std::string>(encode_view({attempt_, phase_, round, decided, view_}));
   if (decided && late_) decisions_.push_back(view_bytes_);
   // Whom the callers exclude hears so once, should it call too.
@@ -185,7 +185,7 @@ void Bootstrap::Impl::send_view(uint32_t round, bool decided) {
 
 // What a peer says in this attempt, or in a later one that goes on without the same ranks: that one is everybody's
 // then.
-std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
+std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
   if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
   judge_aloud(peer);
@@ -209,7 +209,7 @@ std::optional<ViewMessage> Bootstrap::Impl::next_view(Rank peer) {
   return std::nullopt;
 }
 
-bool Bootstrap::Impl::is_gone(Rank peer) {
+bool Bootstrap::is_gone(Rank peer) {
   if (!plan_.is_full()) {
     const std::lock_guard lock(loss_mutex_);
     if (gone_[static_cast<size_t>(peer)]) return true;
@@ -223,7 +223,7 @@ bool Bootstrap::Impl::is_gone(Rank peer) {
   return true;
 }
 
-Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
+Expected<Bootstrap::Phase> Bootstrap::run_phase() {
   for (uint32_t round = 1;; ++round) {
     const SurvivorView sent = view_;
     send_view(round, false);
@@ -271,7 +271,7 @@ Expected<Bootstrap::Impl::Phase> Bootstrap::Impl::run_phase() {
   }
 }
 
-Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t round) const {
+Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) const {
   const std::string who = peer_text(peer, peers_[peer]);
   if (m.view.excluded != view_.excluded) {
     auto list = [](const std::vector<bool>& set) {
@@ -292,7 +292,7 @@ Status Bootstrap::Impl::check_view(Rank peer, const ViewMessage& m, uint32_t rou
 }
 
 // By rank: from whom something may have come.
-Expected<std::vector<bool>> Bootstrap::Impl::await_views(const std::vector<Rank>& from) {
+Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from) {
   std::vector<pollfd> fds;
   std::vector<Rank> missing, listening;
   for (const Rank r : from)
@@ -339,7 +339,7 @@ Expected<std::vector<bool>> Bootstrap::Impl::await_views(const std::vector<Rank>
 }
 
 // Until there is a link to each of them.
-Status Bootstrap::Impl::make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up) {
+Status Bootstrap::make_links(const std::vector<Rank>& with, const std::function<bool(Rank)>& gave_up) {
   for (;;) {
     std::vector<Rank> missing;
     for (const Rank r : with)
@@ -351,7 +351,7 @@ Status Bootstrap::Impl::make_links(const std::vector<Rank>& with, const std::fun
 }
 
 // Whether the members still make this communicator together. Some may have no link to this rank.
-Status Bootstrap::Impl::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
+Status Bootstrap::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
   for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
     if (!links_[r]) continue;
     links_[r]->drain();
@@ -365,7 +365,7 @@ Status Bootstrap::Impl::still_with(const std::vector<Rank>& members, const std::
 }
 
 // Whether a view has come from this peer that belongs to what comes after this attempt, or after this phase of it.
-bool Bootstrap::Impl::has_begun_anew(Rank peer, bool phases_count) {
+bool Bootstrap::has_begun_anew(Rank peer, bool phases_count) {
   return std::any_of(views_[peer].begin(), views_[peer].end(), [&](const Frame& f) {
     const auto m = decode_view(f.payload, static_cast<int>(peers_.size()));
     return m && (m->attempt > attempt_ || (phases_count && m->attempt == attempt_ && m->phase > phase_));
@@ -373,13 +373,13 @@ bool Bootstrap::Impl::has_begun_anew(Rank peer, bool phases_count) {
 }
 
 // A member that has made its part already agrees on that: in the next phase.
-Status Bootstrap::Impl::still_with_survivors(const std::vector<Rank>& members) {
+Status Bootstrap::still_with_survivors(const std::vector<Rank>& members) {
   const Call call(*this);
   return still_with(members, [this](Rank peer) { return has_begun_anew(peer, false); });
 }
 
-Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(const std::vector<Rank>& members,
-                                                                                const BootstrapOptions& options) {
+Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
+                                                                    const BootstrapOptions& options) {
   const Call call(*this);
   Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
   how.skip_others = true;
@@ -390,7 +390,7 @@ Expected<std::unique_ptr<Bootstrap::Impl>> Bootstrap::Impl::subset_of_survivors(
   const bool by_streams = plan_.is_full() && std::all_of(members.begin(), members.end(), [this](Rank r) {
                             return peers_[r].host == peers_[rank_].host;
                           });
-  auto made = [&]() -> Expected<std::unique_ptr<Impl>> {
+  auto made = [&]() -> Expected<std::unique_ptr<Bootstrap>> {
     if (by_streams) return subset_by_streams(members, how, options);
     if (late_) RONDO_TRY(make_links(members[0] == rank_ ? members : std::vector<Rank>{members[0]}, how.gave_up));
     return subset_by_sent_id(members, how, options);
