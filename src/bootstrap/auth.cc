@@ -64,6 +64,14 @@ Expected<bool> shake_tls_hands(int fd, TlsSession& session) {
   return true;
 }
 
+std::string pair_text(const RankPair& pair) {
+  wire::Writer w;
+  w.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
+  w.put(static_cast<uint32_t>(pair.client)).put(static_cast<uint32_t>(pair.server));
+  w.str(pair.client_name).str(pair.server_name);
+  return w.take();
+}
+
 constexpr std::string_view kSetAlike = "set RONDO_ENCRYPT alike on all ranks";
 
 }  // namespace
@@ -113,7 +121,21 @@ ClientHandshake::State ClientHandshake::fail(StatusCode code, std::string why) {
   return State::kFailed;
 }
 
+ClientHandshake::ClientHandshake(const Secret& secret, const RankPair& pair)
+    : purpose_(Purpose::kMeshOnHost),
+      rank_(pair.client),
+      proven_(true),
+      expected_(hmac_sha256(secret, "server" + pair_text(pair))) {
+  wire::Writer hello;
+  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(purpose_)).put(static_cast<uint32_t>(rank_));
+  hello.raw(view(hmac_sha256(secret, "client" + pair_text(pair))));
+  transcript_ = hello.take();
+}
+
 ClientHandshake::State ClientHandshake::start(int fd) {
+  if (proven_)
+    return send_whole(fd, transcript_) ? State::kUnderWay
+                                       : fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
   std::string nonce(kNonceBytes, '\0');
   if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok())
     return fail(s.code(), std::string(s.message()));
@@ -162,6 +184,7 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
   transcript_ += inbox_;
   inbox_.clear();
   proven_ = true;
+  expected_ = hmac_sha256(secret_, "server" + transcript_);
   if (!send_whole(fd, view(hmac_sha256(secret_, "client" + transcript_))))
     return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
   return State::kUnderWay;
@@ -170,7 +193,7 @@ ClientHandshake::State ClientHandshake::answer_challenge(int fd) {
 ClientHandshake::State ClientHandshake::judge_verdict(int fd) {
   if (inbox_[0] != kAccept && inbox_[0] != kDiffers)
     return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
-  if (!same_secretly(std::string_view(inbox_).substr(1), view(hmac_sha256(secret_, "server" + transcript_))))
+  if (!same_secretly(std::string_view(inbox_).substr(1), view(expected_)))
     return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
   if (!differs_.ok()) return fail(differs_.code(), std::string(differs_.message()));
   if (!encryption_.on) return State::kAccepted;
@@ -204,8 +227,8 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
   for (;;) {
     if (session_ != nullptr) return shake_hands(fd);
     // Never past the handshake: what follows belongs to the next reader.
-    const size_t wanted = challenged_ ? kProofBytes : kHelloBytes;
-    char buffer[kHelloBytes];
+    const size_t wanted = challenged_ ? kProofBytes : pair_of_ ? kPairHelloBytes : kHelloBytes;
+    char buffer[std::max(kHelloBytes, kPairHelloBytes)];
     const ssize_t n = ::recv(fd, buffer, wanted - inbox_.size(), 0);
     if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), wanted));
     if (n < 0 && errno == EINTR) continue;
@@ -217,7 +240,7 @@ ServerHandshake::State ServerHandshake::advance(int fd) {
     if (!challenged_ && inbox_.compare(0, known, kMagic.substr(0, known)) != 0)
       return fail("does not speak rondo's protocol");
     if (inbox_.size() < wanted) continue;
-    if (challenged_) return judge_proof(fd);
+    if (challenged_) return judge_proof(fd, inbox_, transcript_);
     if (const State s = answer_hello(fd); s != State::kUnderWay) return s;
   }
 }
@@ -226,31 +249,39 @@ ServerHandshake::State ServerHandshake::answer_hello(int fd) {
   wire::Reader r(inbox_);
   r.raw(kMagic.size());
   const auto version = r.get<uint8_t>();
-  client_encrypts_ = r.get<uint8_t>() != 0;
+  client_encrypts_ = !pair_of_ && r.get<uint8_t>() != 0;
   const auto purpose = r.get<uint8_t>();
   rank_ = static_cast<Rank>(r.get<uint32_t>());
-  std::string nonce(kNonceBytes, '\0');
-  if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
   wire::Writer challenge;
-  challenge.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).raw(nonce);
-  if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
-  if (version != kVersion) return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
+  if (!pair_of_) {
+    std::string nonce(kNonceBytes, '\0');
+    if (const Status s = random_bytes(nonce.data(), nonce.size()); !s.ok()) return fail(s.to_string());
+    challenge.raw(kMagic).put(kVersion).put<uint8_t>(encryption_.on).raw(nonce);
+    if (!send_whole(fd, challenge.bytes())) return fail("cannot be written to: " + errno_text(errno));
+  }
+  if (version != kVersion)
+    return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
   if (purpose != static_cast<uint8_t>(purpose_))
     return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(purpose_)));
+  if (pair_of_) {
+    const RankPair pair = pair_of_(rank_);
+    return judge_proof(fd, pair.client_name.empty() ? std::string_view() : r.raw(sizeof(Mac)), pair_text(pair));
+  }
   transcript_ = inbox_ + challenge.bytes();
   inbox_.clear();
   challenged_ = true;
   return State::kUnderWay;
 }
 
-ServerHandshake::State ServerHandshake::judge_proof(int fd) {
-  wrong_secret_ = !same_secretly(inbox_, view(hmac_sha256(secret_, "client" + transcript_)));
+ServerHandshake::State ServerHandshake::judge_proof(int fd, std::string_view proof, std::string_view transcript) {
+  wrong_secret_ = !same_secretly(proof, view(hmac_sha256(secret_, fmt::format("client{}", transcript))));
   encryption_differs_ = !wrong_secret_ && client_encrypts_ != encryption_.on;
   wire::Writer verdict;
   if (wrong_secret_) {
     verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
   } else {
-    verdict.put(encryption_differs_ ? kDiffers : kAccept).raw(view(hmac_sha256(secret_, "server" + transcript_)));
+    verdict.put(encryption_differs_ ? kDiffers : kAccept);
+    verdict.raw(view(hmac_sha256(secret_, fmt::format("server{}", transcript))));
   }
   const bool sent = send_whole(fd, verdict.bytes());
   if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
@@ -269,97 +300,6 @@ ServerHandshake::State ServerHandshake::shake_hands(int fd) {
   const auto done = shake_tls_hands(fd, *session_);
   if (!done.ok()) return fail(std::string(done.status().message()));
   return *done ? State::kAccepted : State::kUnderWay;
-}
-
-namespace {
-
-std::string pair_text(std::string_view label, const RankPair& pair) {
-  wire::Writer w;
-  w.raw(label).raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
-  w.put(static_cast<uint32_t>(pair.client)).put(static_cast<uint32_t>(pair.server));
-  w.str(pair.client_name).str(pair.server_name);
-  return w.take();
-}
-
-}  // namespace
-
-PairClient::PairClient(const Secret& secret, const RankPair& pair)
-    : expected_(hmac_sha256(secret, pair_text("server", pair))) {
-  wire::Writer hello;
-  hello.raw(kMagic).put(kVersion).put(static_cast<uint8_t>(Purpose::kMeshOnHost));
-  hello.put(static_cast<uint32_t>(pair.client)).raw(view(hmac_sha256(secret, pair_text("client", pair))));
-  hello_ = hello.take();
-}
-
-PairClient::State PairClient::fail(StatusCode code, std::string why) {
-  status_ = Status(code, std::move(why));
-  return State::kFailed;
-}
-
-PairClient::State PairClient::start(int fd) {
-  if (send_whole(fd, hello_)) return State::kUnderWay;
-  return fail(StatusCode::kPeerLost, errno_text(errno) + " while proving the secret");
-}
-
-PairClient::State PairClient::advance(int fd) {
-  for (;;) {
-    char buffer[kVerdictBytes];
-    const ssize_t n = ::recv(fd, buffer, kVerdictBytes - inbox_.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
-    if (n <= 0)
-      return fail(StatusCode::kPeerLost,
-                  fmt::format("{} while waiting for the verdict",
-                              n < 0 ? errno_text(errno) : "the other side closed the connection"));
-    inbox_.append(buffer, static_cast<size_t>(n));
-    if (inbox_.size() == kVerdictBytes) break;
-  }
-  if (inbox_[0] != kAccept)
-    return fail(StatusCode::kUnauthorized, "the other side refused this rank's proof of the id's secret");
-  if (!same_secretly(std::string_view(inbox_).substr(1), view(expected_)))
-    return fail(StatusCode::kUnauthorized, "the other side could not prove that it holds the id's secret");
-  return State::kAccepted;
-}
-
-PairServer::State PairServer::fail(std::string why) {
-  why_ = std::move(why);
-  return State::kFailed;
-}
-
-PairServer::State PairServer::advance(int fd) {
-  for (;;) {
-    char buffer[kPairHelloBytes];  // never past it: what follows belongs to the next reader
-    const ssize_t n = ::recv(fd, buffer, kPairHelloBytes - inbox_.size(), 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return State::kUnderWay;
-    if (n == 0) return fail(fmt::format("closed the connection after {} of {} bytes", inbox_.size(), kPairHelloBytes));
-    if (n < 0) return fail(errno_text(errno));
-    inbox_.append(buffer, static_cast<size_t>(n));
-    const size_t known = std::min(inbox_.size(), kMagic.size());
-    if (inbox_.compare(0, known, kMagic.substr(0, known)) != 0) return fail("does not speak rondo's protocol");
-    if (inbox_.size() == kPairHelloBytes) return judge(fd);
-  }
-}
-
-PairServer::State PairServer::judge(int fd) {
-  wire::Reader r(inbox_);
-  r.raw(kMagic.size());
-  const auto version = r.get<uint8_t>();
-  const auto purpose = r.get<uint8_t>();
-  rank_ = static_cast<Rank>(r.get<uint32_t>());
-  if (version != kVersion)
-    return fail(fmt::format("speaks version {} of the handshake, this side {}", version, kVersion));
-  if (purpose != static_cast<uint8_t>(Purpose::kMeshOnHost))
-    return fail(fmt::format("wants service {}, this side offers {}", purpose, static_cast<int>(Purpose::kMeshOnHost)));
-  const RankPair pair = pair_of_(rank_);
-  wrong_secret_ = !same_secretly(r.raw(sizeof(Mac)), view(hmac_sha256(secret_, pair_text("client", pair)))) ||
-                  pair.client_name.empty();
-  wire::Writer verdict;
-  if (wrong_secret_) verdict.put<uint8_t>(0).raw(std::string(sizeof(Mac), '\0'));
-  else verdict.put(kAccept).raw(view(hmac_sha256(secret_, pair_text("server", pair))));
-  const bool sent = send_whole(fd, verdict.bytes());
-  if (wrong_secret_) return fail(fmt::format("claims rank {} and does not hold the id's secret", rank_));
-  return sent ? State::kAccepted : fail("cannot be written to: " + errno_text(errno));
 }
 
 }  // namespace rondo

@@ -16,14 +16,15 @@
 // SHA-256 is libcrypto's, by its direct functions: its EVP layer takes 0.7 to 1.0 ms to set itself up in each process
 // (OpenSSL 3.0 on a Xeon), more than everything else that a rank of four does to join.
 //
-// Between two ranks of one host, whose table names both ends by random numbers of this one meeting, those numbers stand
-// for the nonces, and two messages do (PairClient, PairServer):
+// Two ranks of one host use a short form. Their table names both ends by random numbers of this one meeting. The numbers
+// replace the nonces, and two messages suffice:
 //
 //   client -> server   hello      magic, version, purpose, claimed rank, HMAC-SHA256(secret, "client" | pair)
 //   server -> client   verdict    accepted + HMAC-SHA256(secret, "server" | pair), or refused + zeros
 //
 // A proof is good for one pair in one meeting, and the server takes one connection of each pair. Whoever can read what
-// passes could send it again, and be first: so this is for Unix sockets, where nobody else reads, and not for TCP.
+// passes could send it again, and be first. Therefore the short form is for Unix sockets, where nobody else reads, and
+// not for TCP.
 //
 // Thread safety: plain functions; a handshake belongs to one thread.
 #pragma once
@@ -55,12 +56,20 @@ Secret secret_from_text(std::string_view text);
 
 enum class Purpose : uint8_t { kRendezvous = 1, kMesh = 2, kMeshOnHost = 3 };
 
+/// Two ranks of one host that are about to connect, as both know them from the table.
+struct RankPair {
+  Rank client = 0, server = 0;
+  std::string_view client_name, server_name;  // random, of this meeting alone
+};
+
 /// The client's side as a state machine that never waits: start(), then advance() whenever the socket is readable.
 class ClientHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
   ClientHandshake(const Secret& secret, Purpose purpose, Rank rank, Encryption encryption = {})
       : secret_(secret), purpose_(purpose), rank_(rank), encryption_(std::move(encryption)) {}
+  /// The short form.
+  ClientHandshake(const Secret& secret, const RankPair& pair);
   State start(int fd);
   State advance(int fd);
   /// After kFailed: kUnauthorized (refused, or the server does not hold the secret either), kPeerLost, kMismatch
@@ -80,6 +89,7 @@ class ClientHandshake {
   Encryption encryption_;
   std::unique_ptr<TlsSession> session_;
   bool proven_ = false;
+  Mac expected_ = {};  // of the verdict
   Status differs_;  // kMismatch when the other side has said that it encrypts where this one does not, or the reverse
   std::string inbox_;
   std::string transcript_;
@@ -93,12 +103,16 @@ Expected<std::unique_ptr<TlsSession>> authenticate_client(int fd, ClientHandshak
 class ServerHandshake {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
+  using PairOf = std::function<RankPair(Rank)>;
   ServerHandshake(const Secret& secret, Purpose purpose, Encryption encryption = {})
       : secret_(secret), purpose_(purpose), encryption_(std::move(encryption)) {}
+  /// The short form. pair_of: who the rank is that a client claims to be, with an empty name if it may not come.
+  ServerHandshake(const Secret& secret, PairOf pair_of)
+      : secret_(secret), purpose_(Purpose::kMeshOnHost), pair_of_(std::move(pair_of)) {}
   State advance(int fd);
   /// As ClientHandshake's.
   std::unique_ptr<TlsSession> take_session() { return std::move(session_); }
-  bool has_greeted() const { return challenged_; }
+  bool has_greeted() const { return challenged_; }  // in the short form never: a whole hello is judged at once
   Rank rank() const { return rank_; }             // claimed, and proven once accepted
   const std::string& why() const { return why_; }  // after kFailed
   bool was_wrong_secret() const { return wrong_secret_; }
@@ -108,11 +122,12 @@ class ServerHandshake {
  private:
   State fail(std::string why);
   State answer_hello(int fd);
-  State judge_proof(int fd);
+  State judge_proof(int fd, std::string_view proof, std::string_view transcript);
   State shake_hands(int fd);
   Secret secret_;
   Purpose purpose_;
   Encryption encryption_;
+  PairOf pair_of_;  // of the short form alone
   std::unique_ptr<TlsSession> session_;
   Rank rank_ = -1;
   bool challenged_ = false;
@@ -121,53 +136,6 @@ class ServerHandshake {
   bool encryption_differs_ = false;
   std::string inbox_;
   std::string transcript_;
-  std::string why_;
-};
-
-/// Two ranks that are about to connect, as both know them from the table.
-struct RankPair {
-  Rank client = 0, server = 0;
-  std::string_view client_name, server_name;  // random, of this meeting alone
-};
-
-/// The client's side of the short handshake: as ClientHandshake.
-class PairClient {
- public:
-  using State = ClientHandshake::State;
-  PairClient(const Secret& secret, const RankPair& pair);
-  State start(int fd);
-  State advance(int fd);
-  const Status& status() const { return status_; }
-
- private:
-  State fail(StatusCode code, std::string why);
-  std::string hello_;
-  Mac expected_;
-  std::string inbox_;
-  Status status_;
-};
-
-/// The server's side: as ServerHandshake. pair_of says who the rank that a client claims to be is, with an empty name
-/// where it may not come.
-class PairServer {
- public:
-  using State = ServerHandshake::State;
-  PairServer(const Secret& secret, std::function<RankPair(Rank)> pair_of)
-      : secret_(secret), pair_of_(std::move(pair_of)) {}
-  State advance(int fd);
-  bool has_greeted() const { return false; }  // a whole hello is judged at once
-  Rank rank() const { return rank_; }
-  const std::string& why() const { return why_; }
-  bool was_wrong_secret() const { return wrong_secret_; }
-
- private:
-  State fail(std::string why);
-  State judge(int fd);
-  Secret secret_;
-  std::function<RankPair(Rank)> pair_of_;
-  Rank rank_ = -1;
-  bool wrong_secret_ = false;
-  std::string inbox_;
   std::string why_;
 };
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <tuple>
 
 #include "config/setting_table.h"
 
@@ -25,13 +24,6 @@ Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
   Secret own;
   std::memcpy(own.data(), mac.data(), own.size());
   return own;
-}
-
-// What stays on a host needs no encryption: the kernel passes it on, and descriptors with it.
-template <class Encrypts, class Either>
-std::unique_ptr<TlsSession> session_of(Either& handshake) {
-  auto* across_hosts = std::get_if<Encrypts>(&handshake);
-  return across_hosts != nullptr ? across_hosts->take_session() : nullptr;
 }
 
 }  // namespace
@@ -71,8 +63,9 @@ void LinkMaker::call(Rank peer) {
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
 }
 
-LinkMaker::ClientSide LinkMaker::handshake_with(Rank peer) const {
-  if (same_host(peer)) return PairClient(secret_, pair_of(rank_, peer));
+// On one host the short form, without encryption: the kernel passes the bytes on, and descriptors with them.
+ClientHandshake LinkMaker::handshake_with(Rank peer) const {
+  if (same_host(peer)) return ClientHandshake(secret_, pair_of(rank_, peer));
   return ClientHandshake(listener_secret(secret_, peers_[index(peer)]), Purpose::kMesh, rank_, encryption_);
 }
 
@@ -150,11 +143,8 @@ void LinkMaker::dial_next(Caller* caller, Status why, bool refused) {
 
 void LinkMaker::greet(Caller* caller) {
   if (caller->only_asks) return;
-  std::visit(
-      [&](auto& handshake) {
-        if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) judge(caller, handshake.status());
-      },
-      caller->handshake);
+  ClientHandshake& handshake = caller->handshake;
+  if (handshake.start(caller->fd.get()) == ClientHandshake::State::kFailed) judge(caller, handshake.status());
 }
 
 // Moves a call of ours on. When it has been answered the caller is spent: its peer is -1.
@@ -185,15 +175,10 @@ void LinkMaker::advance(Caller* caller, short events) {
   if (caller->only_asks) {  // dropped there, as a stranger, or by the kernel: once more, which tells
     return dial_again(caller);
   }
-  const auto [state, why] = std::visit(
-      [&](auto& h) {
-        const auto now = h.advance(caller->fd.get());
-        return std::pair(now, h.status());
-      },
-      caller->handshake);
-  if (state == ClientHandshake::State::kFailed) return judge(caller, why);
+  const ClientHandshake::State state = caller->handshake.advance(caller->fd.get());
+  if (state == ClientHandshake::State::kFailed) return judge(caller, caller->handshake.status());
   if (state != ClientHandshake::State::kAccepted) return;
-  link(caller->peer, std::move(caller->fd), same_host(caller->peer), session_of<ClientHandshake>(caller->handshake));
+  link(caller->peer, std::move(caller->fd), same_host(caller->peer), caller->handshake.take_session());
   caller->peer = -1;
 }
 
@@ -201,9 +186,9 @@ void LinkMaker::take(Fd fd, std::string address, bool local) {
   while (strangers_.size() >= kMaxPending + peers_.size()) close_one_pending(false);
   Stranger& s = strangers_.emplace_back(
       Stranger{std::move(fd), std::move(address), local,
-               ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
+               local ? ServerHandshake(secret_, [this](Rank peer) { return pair_of(peer, rank_); })
+                     : ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
                Patience::Clock::now()});
-  if (local) s.handshake.emplace<PairServer>(secret_, [this](Rank peer) { return pair_of(peer, rank_); });
   serve(s);  // a peer has usually spoken before it is accepted
   if (!s.fd) strangers_.pop_back();
   else if (local) s.address = local_peer_name(s.fd.get());
@@ -238,16 +223,15 @@ Status LinkMaker::accept_from(int listener, bool local) {
 
 // Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
 void LinkMaker::serve(Stranger& s) {
-  const auto state = std::visit([&](auto& h) { return h.advance(s.fd.get()); }, s.handshake);
+  const ServerHandshake::State state = s.handshake.advance(s.fd.get());
   if (state == ServerHandshake::State::kUnderWay) return;
-  const auto [peer, wrong_secret, why] =
-      std::visit([](const auto& h) { return std::tuple(h.rank(), h.was_wrong_secret(), h.why()); }, s.handshake);
-  if (wrong_secret && num_refusals_++ < kMaxRefusalsLogged)
+  const Rank peer = s.handshake.rank();
+  if (s.handshake.was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
-                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), why.c_str());
+                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), s.handshake.why().c_str());
   if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
       !known_[index(peer)])
-    link(peer, std::move(s.fd), s.local, session_of<ServerHandshake>(s.handshake));
+    link(peer, std::move(s.fd), s.local, s.handshake.take_session());
   s.fd.reset();
 }
 

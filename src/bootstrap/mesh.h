@@ -14,7 +14,6 @@
 #include <list>
 #include <memory>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "bootstrap/auth.h"
@@ -77,9 +76,6 @@ class LinkMaker {
   std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
 
  private:
-  // Across hosts, on one.
-  using ClientSide = std::variant<ClientHandshake, PairClient>;
-  using ServerSide = std::variant<ServerHandshake, PairServer>;
   // A connection of ours to a lower rank whose handshake is under way.
   struct Caller {
     Rank peer;
@@ -90,18 +86,16 @@ class LinkMaker {
     bool all_refused = true;
     Patience::Clock::time_point since{};
     Status last = {};
-    ClientSide handshake;
+    ClientHandshake handshake;
   };
   struct Stranger {
     Fd fd;
     std::string address;
     bool local;
-    ServerSide handshake;
+    ServerHandshake handshake;
     Patience::Clock::time_point since;
     uint64_t source() const { return source_of(address); }
-    bool has_greeted() const {
-      return std::visit([](const auto& h) { return h.has_greeted(); }, handshake);
-    }
+    bool has_greeted() const { return handshake.has_greeted(); }
   };
 
   bool same_host(Rank peer) const { return peers_[index(peer)].host == peers_[index(rank_)].host; }
@@ -111,7 +105,7 @@ class LinkMaker {
   void dial_next(Caller* caller, Status why, bool refused);
   void greet(Caller* caller);
   void advance(Caller* caller, short events);
-  ClientSide handshake_with(Rank peer) const;
+  ClientHandshake handshake_with(Rank peer) const;
   void dial_again(Caller* caller);
   void judge(Caller* caller, Status why);
   void fail(Caller* caller, Status why);

@@ -152,21 +152,21 @@ struct PairMeeting {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
     const Fd client_end(ends[0]), server_end(ends[1]);
-    EXPECT_EQ(client.start(client_end.get()), PairClient::State::kUnderWay);
+    EXPECT_EQ(client.start(client_end.get()), ClientHandshake::State::kUnderWay);
     server_state = server.advance(server_end.get());
     client_state = client.advance(client_end.get());
   }
-  PairClient client;
-  PairServer server;
-  PairClient::State client_state;
-  PairServer::State server_state;
+  ClientHandshake client;
+  ServerHandshake server;
+  ClientHandshake::State client_state;
+  ServerHandshake::State server_state;
 };
 
 TEST(PairHandshake, MembersAcceptOneAnother) {
   const RankPair pair{7, 2, "name of 7", "name of 2"};
   const PairMeeting m({1}, {1}, pair, pair);
-  EXPECT_EQ(m.client_state, PairClient::State::kAccepted);
-  EXPECT_EQ(m.server_state, PairServer::State::kAccepted);
+  EXPECT_EQ(m.client_state, ClientHandshake::State::kAccepted);
+  EXPECT_EQ(m.server_state, ServerHandshake::State::kAccepted);
   EXPECT_EQ(m.server.rank(), 7);
 }
 
@@ -180,24 +180,24 @@ TEST(PairHandshake, AnotherSecretPairOrMeetingIsRefused) {
        {Case{{9}, pair}, Case{{1}, {6, 2, "name of 7", "name of 2"}}, Case{{1}, {7, 3, "name of 7", "name of 2"}},
         Case{{1}, {7, 2, "earlier name", "name of 2"}}, Case{{1}, {7, 2, "name of 7", "earlier name"}}}) {
     const PairMeeting m(c.clients, {1}, c.seen_by_client, pair);
-    EXPECT_EQ(m.server_state, PairServer::State::kFailed);
+    EXPECT_EQ(m.server_state, ServerHandshake::State::kFailed);
     EXPECT_TRUE(m.server.was_wrong_secret());
-    EXPECT_EQ(m.client_state, PairClient::State::kFailed);
+    EXPECT_EQ(m.client_state, ClientHandshake::State::kFailed);
     EXPECT_EQ(m.client.status().code(), StatusCode::kUnauthorized);
   }
   const PairMeeting uninvited({1}, {1}, {7, 2, "", "name of 2"}, {7, 2, "", "name of 2"});
-  EXPECT_EQ(uninvited.server_state, PairServer::State::kFailed) << "a rank that may not come has no name";
+  EXPECT_EQ(uninvited.server_state, ServerHandshake::State::kFailed) << "a rank that may not come has no name";
 }
 
 TEST(PairHandshake, AServerWithoutTheSecretIsNotBelieved) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   const Fd client_end(ends[0]), server_end(ends[1]);
-  PairClient client({1}, {7, 2, "name of 7", "name of 2"});
-  ASSERT_EQ(client.start(client_end.get()), PairClient::State::kUnderWay);
+  ClientHandshake client({1}, {7, 2, "name of 7", "name of 2"});
+  ASSERT_EQ(client.start(client_end.get()), ClientHandshake::State::kUnderWay);
   const std::string accepted = '\1' + std::string(32, 'x');
   ASSERT_EQ(::send(server_end.get(), accepted.data(), accepted.size(), 0), 33);
-  EXPECT_EQ(client.advance(client_end.get()), PairClient::State::kFailed);
+  EXPECT_EQ(client.advance(client_end.get()), ClientHandshake::State::kFailed);
   EXPECT_EQ(client.status().code(), StatusCode::kUnauthorized);
 }
 
@@ -205,9 +205,9 @@ TEST(PairHandshake, GarbageIsKnownByItsFirstBytes) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
   const Fd client_end(ends[0]), server_end(ends[1]);
-  PairServer server({1}, [](Rank) { return RankPair{}; });
+  ServerHandshake server({1}, [](Rank) { return RankPair{}; });
   ASSERT_EQ(::send(client_end.get(), "GET", 3, 0), 3);
-  EXPECT_EQ(server.advance(server_end.get()), PairServer::State::kFailed);
+  EXPECT_EQ(server.advance(server_end.get()), ServerHandshake::State::kFailed);
 }
 
 }  // namespace

@@ -167,11 +167,11 @@ TEST(Mesh, PeersAreNotTurnedAwayForBeingMany) {
   connect_up_to(kRanks - 1);
   for (Rank r = 1; r < kRanks; ++r) {
     const int fd = fds[static_cast<size_t>(r - 1)].get();
-    PairClient client(secret, {r, 0, met.peers[static_cast<size_t>(r)].unix_name, met.peers[0].unix_name});
+    ClientHandshake client(secret, {r, 0, met.peers[static_cast<size_t>(r)].unix_name, met.peers[0].unix_name});
     auto state = client.start(fd);
-    while (state == PairClient::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok())
+    while (state == ClientHandshake::State::kUnderWay && patience.wait_ready(fd, POLLIN, "test").ok())
       state = client.advance(fd);
-    EXPECT_EQ(state, PairClient::State::kAccepted) << "rank " << r << ": " << client.status().to_string();
+    EXPECT_EQ(state, ClientHandshake::State::kAccepted) << "rank " << r << ": " << client.status().to_string();
   }
   rank_0.join();
   EXPECT_OK(meshed);
