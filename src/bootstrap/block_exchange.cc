@@ -1,11 +1,9 @@
-// Exchanges among many ranks. Where each sends to each, n ranks send n(n-1) messages, and on a machine with more ranks
-// than cores all of them cost the same cores: 256 ranks spent half of their start on them. So they go through the first
-// rank of each block of about sqrt(n) ranks:
+// Exchanges of bytes and descriptors among ranks. Up to 16 ranks send each to each: one step, and each knows who is
+// missing. Among n ranks that would be n(n-1) messages, and on a machine with more ranks than cores all of them cost the
+// same cores: 256 ranks spent half of their start on them. More ranks therefore stand in rows of about sqrt(n), and a
+// row's first rank speaks for it:
 //
-// Blocks are the rows of the grid in bootstrap/mesh_plan.h, and their first ranks its first column: where the mesh is not
-// full these links are there.
-//
-//   1. a block's ranks -> its first     2. the blocks' first ranks among themselves     3. each back to its block
+//   1. a row's ranks -> its first       2. the first ranks among themselves         3. each back to its row
 //
 //      1 2 3   5 6 7   9 ..             0 <---> 4 <---> 8                                1 2 3   5 6 7   9 ..
 //       \|/     \|/     |               ^-------------->                                  \|/     \|/     |
@@ -13,16 +11,17 @@
 //
 //   bundle = frames of: more follow u8 | { rank u32 | descriptors u8 | payload str } ...     200 descriptors in each
 //
+// These are the rows of the grid in bootstrap/mesh_plan.h, and their first ranks its first column: where the mesh is not full
+// the links are there. With 16 ranks or fewer each is a row of its own.
+//
 // Whoever fails tells all ranks over the links of the mesh, and everybody listens to all of them meanwhile: a failure
-// is heard in one step, as where each sends to each; in two where the mesh is not full. At the deadline those who wait
-// for a single rank speak before those who wait for what that one collects, so that the rank which is missing is named
-// and not the one that waits.
+// is heard in one step; in two where the mesh is not full. At the deadline those who wait for a single rank speak
+// before those who wait for what that one collects, so that the rank which is missing is named and not the one that
+// waits.
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
@@ -43,11 +42,16 @@ struct BundleFrame {
 // Cuts a bundle into frames.
 class Packer {
  public:
-  void add(Rank rank, std::string_view payload, const std::vector<int>& fds) {
-    if (fds_.size() + fds.size() > Link::kMaxDescriptorsPerFrame) end_frame(true);
-    parcels_.put(static_cast<uint32_t>(rank)).put(static_cast<uint8_t>(fds.size())).str(payload);
-    fds_.insert(fds_.end(), fds.begin(), fds.end());
-    most_bytes_ = std::max(most_bytes_, parcels_.bytes().size());
+  void add(Rank rank, std::string_view payload, std::span<const int> fds) {
+    for (bool more = true; more; payload = {}) {
+      if (fds_.size() == Link::kMaxDescriptorsPerFrame) end_frame(true);
+      const size_t num = std::min(fds.size(), Link::kMaxDescriptorsPerFrame - fds_.size());
+      parcels_.put(static_cast<uint32_t>(rank)).put(static_cast<uint8_t>(num)).str(payload);
+      fds_.insert(fds_.end(), fds.begin(), fds.begin() + static_cast<ptrdiff_t>(num));
+      most_bytes_ = std::max(most_bytes_, parcels_.bytes().size());
+      fds = fds.subspan(num);
+      more = !fds.empty();
+    }
   }
   std::vector<BundleFrame> take() {
     end_frame(false);
@@ -82,8 +86,7 @@ bool unpack(Frame frame, std::vector<Frame>* have, bool* more) {
     Frame& to = (*have)[rank];
     to.kind = frame.kind;
     to.sequence = frame.sequence;
-    to.payload = payload;
-    to.descriptors.clear();
+    to.payload.append(payload);
     if (frame.descriptors.empty()) continue;  // none announced, or the kernel dropped them
     if (next_fd + num_fds > frame.descriptors.size()) return false;
     for (size_t i = 0; i < num_fds; ++i) to.descriptors.push_back(std::move(frame.descriptors[next_fd++]));
@@ -93,38 +96,42 @@ bool unpack(Frame frame, std::vector<Frame>* have, bool* more) {
 
 }  // namespace
 
-Status Bootstrap::exchange_in_blocks(const Exchange& what, const std::vector<Rank>& ranks, std::vector<Frame>* got) {
+Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
   got->clear();
   got->resize(peers_.size());
-  const size_t block = MeshPlan::columns(ranks.size());
+  std::vector<Rank> ranks;
+  for (const Rank r : plan_.order())
+    if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
+  const bool are_few = ranks.size() <= std::min(kMostDirect, static_cast<size_t>(plan_.most_full()));
+  const size_t row = are_few ? 1 : MeshPlan::columns(ranks.size());
   const auto self = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-  const size_t first = self - self % block;
+  const size_t first = self - self % row;
   const std::vector<Rank> mine(ranks.begin() + static_cast<ptrdiff_t>(first),
-                               ranks.begin() + static_cast<ptrdiff_t>(std::min(first + block, ranks.size())));
-  std::vector<Rank> others, heads;
-  for (size_t i = 0; i < ranks.size(); i += block)
+                               ranks.begin() + static_cast<ptrdiff_t>(std::min(first + row, ranks.size())));
+  const std::vector<Rank> others(mine.begin() + 1, mine.end());
+  std::vector<Rank> heads;
+  for (size_t i = 0; i < ranks.size(); i += row)
     if (i != first) heads.push_back(ranks[i]);
-  for (const Rank r : mine)
-    if (r != rank_) others.push_back(r);
 
   const Patience& patience = what.patience;
-  const Patience a_step_later = patience.extended(kGraceS), two_steps_later = patience.extended(2 * kGraceS);
+  const Patience a_step_later = patience.extended(are_few ? 0 : kGraceS),
+                 two_steps_later = patience.extended(2 * kGraceS);
   if (self != first) {
     RONDO_TRY(pass_bundle(what, {rank_}, {{mine[0]}, {mine[0]}, &two_steps_later}, got));
   } else {
-    Status s = pass_bundle(what, {}, {{}, others, &patience}, got);
-    if (s.ok()) s = pass_bundle(what, mine, {heads, heads, &a_step_later}, got);
-    if (s.ok()) s = pass_bundle(what, ranks, {others, {}, &two_steps_later}, got);
-    if (!s.ok()) return give_up(what.sequence, std::move(s));  // its block may have heard of nothing
+    RONDO_TRY(pass_bundle(what, {}, {{}, others, &patience}, got));
+    RONDO_TRY(pass_bundle(what, mine, {heads, heads, &a_step_later}, got));
+    RONDO_TRY(pass_bundle(what, ranks, {others, {}, &two_steps_later}, got));
   }
-  (*got)[static_cast<size_t>(rank_)] = {};
+  (*got)[index(rank_)] = {};
   return {};
 }
 
 // Sends what is there of `of` to some ranks, and takes a bundle from some.
 Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how,
                               std::vector<Frame>* have) {
+  if (how.to.empty() && how.from.empty()) return {};
   Packer packer;
   for (const Rank r : of) {
     const Frame& frame = (*have)[static_cast<size_t>(r)];
@@ -134,10 +141,10 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
     const std::string_view own = what.payload ? std::string_view(*what.payload) : std::string_view();
     packer.add(r, r == rank_ ? own : std::string_view(frame.payload), fds);
     if (packer.too_long())
-      return fail(
-          Status(StatusCode::kInvalidArgument, fmt::format("rank {}: {} ranks pass more than 1 GiB together in "
-                                                           "{} #{}",
-                                                           rank_, of.size(), frame_name(what.kind), what.sequence)));
+      return give_up(what.sequence, Status(StatusCode::kInvalidArgument,
+                                           fmt::format("rank {}: {} ranks pass more than 1 GiB together in "
+                                                       "{} #{}",
+                                                       rank_, of.size(), frame_name(what.kind), what.sequence)));
   }
   const std::vector<BundleFrame> frames = how.to.empty() ? std::vector<BundleFrame>() : packer.take();
   for (const Rank r : how.to)
@@ -146,13 +153,13 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
   Awaited awaited{what.kind, what.sequence, how.to, how.from, how.patience};
   std::vector<Frame> came;
   do {
-    RONDO_TRY(receive_hearing_all(awaited, &came));
+    RONDO_TRY(receive(awaited, &came));
     std::vector<Rank> more_from;
     for (const Rank r : awaited.from) {
       bool more = false;
       if (!unpack(std::move(came[static_cast<size_t>(r)]), have, &more))
-        return fail(
-            Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
+        return give_up(what.sequence, Status(StatusCode::kMismatch,
+                                             fmt::format("rank {}: rank {} runs another version of rondo", rank_, r)));
       if (more) more_from.push_back(r);
     }
     awaited.to.clear();
@@ -161,73 +168,52 @@ Status Bootstrap::pass_bundle(const Exchange& what, const std::vector<Rank>& of,
   return {};
 }
 
-Status Bootstrap::listen_to_all() {
-  if (news_) return {};
-  news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
-  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
-    if (!links_[r]) continue;
-    epoll_event event = {EPOLLIN, {.u64 = static_cast<uint64_t>(r)}};
-    if (::epoll_ctl(news_.get(), EPOLL_CTL_ADD, links_[r]->fd(), &event) != 0)
-      return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
-  }
-  return {};
+// Waits for a slice at most, reads what has come, and says from whom. `also` is polled meanwhile.
+std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms, std::vector<pollfd>* also) {
+  if (unflushed->empty() && (also == nullptr || also->empty())) return look(slice_ms);
+  std::vector<pollfd> fds;
+  if (also != nullptr) fds = *also;
+  const size_t num_also = fds.size();
+  fds.push_back({watch_.get(), POLLIN, 0});
+  for (const Rank r : *unflushed) fds.push_back({links_[index(r)]->fd(), POLLOUT, 0});
+  const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
+  const bool news = fds[num_also].revents != 0;
+  if (also != nullptr) also->assign(fds.begin(), fds.begin() + static_cast<ptrdiff_t>(num_also));
+  const size_t before = unflushed->size();
+  std::erase_if(*unflushed, [this](Rank r) { return links_[index(r)]->flush(); });
+  return look(num_ready > 0 && !news && before != 0 && unflushed->size() == before ? kPauseMs : 0);
 }
 
-// Waits for a slice at most. Which links have news; a link that has ended is not asked again.
-std::vector<Rank> Bootstrap::hear(std::vector<Rank>* unflushed, int slice_ms) {
-  if (!unflushed->empty()) {
-    std::vector<pollfd> fds = {{news_.get(), POLLIN, 0}};
-    for (const Rank r : *unflushed) fds.push_back({links_[r]->fd(), POLLOUT, 0});
-    const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
-    const size_t before = unflushed->size();
-    std::erase_if(*unflushed, [this](Rank r) { return links_[r]->flush(); });
-    slice_ms = num_ready > 0 && fds[0].revents == 0 && unflushed->size() == before ? kPauseMs : 0;
-  }
-  epoll_event events[64];
-  const int n = ::epoll_wait(news_.get(), events, 64, slice_ms);
-  std::vector<Rank> news;
-  for (int i = 0; i < n; ++i) {
-    const auto r = static_cast<Rank>(events[i].data.u64);
-    links_[r]->drain_announced();
-    judge_aloud(r);
-    if (links_[r]->end(nullptr) != Link::End::kNone) ::epoll_ctl(news_.get(), EPOLL_CTL_DEL, links_[r]->fd(), nullptr);
-    news.push_back(r);
-  }
-  return news;
-}
-
-// As receive(), at a cost that does not grow with the number of links, and hearing those who give up anywhere.
-Status Bootstrap::receive_hearing_all(const Awaited& what, std::vector<Frame>* got) {
+// Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
+// size cannot block each other. Only links that have something to read cost a system call.
+Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
   if (!failure_.ok()) return failure_;
-  RONDO_TRY(listen_to_all());
   got->clear();
   got->resize(peers_.size());
   std::vector<Rank> unflushed, open;
   for (const Rank r : what.to)
-    if (!links_[r]->flush()) unflushed.push_back(r);
+    if (!links_[index(r)]->flush()) unflushed.push_back(r);
   for (const Rank r : what.from) {  // what came with an earlier frame
-    RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[static_cast<size_t>(r)]));
+    RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
     if (!have) open.push_back(r);
   }
-  for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
-    if (links_[r]) RONDO_TRY(heard_of_giving_up(what, r));
+  for (Rank r = 0; r < nranks(); ++r)
+    if (links_[index(r)]) RONDO_TRY(heard_of_giving_up(what, r));
   while (!open.empty() || !unflushed.empty()) {
-    for (const Rank r : hear(&unflushed, what.patience->slice_ms())) {
-      const auto place = std::find(open.begin(), open.end(), r);
-      if (place == open.end()) {
-        RONDO_TRY(heard_of_giving_up(what, r));
-        continue;
+    for (const Rank r : hear(&unflushed, what.patience->slice_ms(), nullptr)) {
+      if (const auto place = std::find(open.begin(), open.end(), r); place != open.end()) {
+        RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[index(r)]));
+        if (!have) continue;
+        open.erase(place);
       }
-      RONDO_TRY_ASSIGN(const bool have, take_one(what, r, &(*got)[static_cast<size_t>(r)]));
-      if (have) open.erase(place);
+      RONDO_TRY(heard_of_giving_up(what, r));  // who has done its part may still give up for want of another's
     }
     Status s = what.patience->check(frame_name(what.kind));
     if (s.ok() && interrupt_) s = interrupt_();
     if (s.ok() || (open.empty() && unflushed.empty())) continue;
-    return give_up(what.sequence,
-                   Status(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
-                                                open.empty() ? "its own data to leave" : list_ranks(open))));
+    Status failed(s.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, s.message(), what.sequence,
+                                        open.empty() ? "its own data to leave" : list_ranks(open)));
+    return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
   }
   return {};
 }

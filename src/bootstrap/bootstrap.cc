@@ -104,32 +104,34 @@ Status Bootstrap::watch_link(Rank peer) {
     if (::epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return {};
     return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
   };
-  const uint32_t events = plan_.is_full() ? EPOLLRDHUP : EPOLLRDHUP | EPOLLIN;
-  RONDO_TRY(add(links_[peer]->fd(), events, static_cast<uint64_t>(peer)));
+  RONDO_TRY(add(links_[peer]->fd(), EPOLLRDHUP | EPOLLIN, static_cast<uint64_t>(peer)));
   return pidfds_[peer] ? add(pidfds_[peer].get(), EPOLLIN, static_cast<uint64_t>(peer) | kPidfdEvent) : Status();
 }
 
 std::optional<Bootstrap::Loss> Bootstrap::find_lost() {
   if (is_in_forked_child()) return std::nullopt;
-  if (plan_.is_full()) look();
-  else if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
+  if (const Turn turn(*this, std::try_to_lock); turn) look();  // else who has the turn does
   const std::lock_guard lock(loss_mutex_);
   return loss_;
 }
 
-// With the turn, unless the mesh is full.
-void Bootstrap::look() {
+// With the turn. Waits for a slice at most, and says of whom something was read.
+std::vector<Rank> Bootstrap::look(int slice_ms) {
+  epoll_event events[64];
+  const int n = ::epoll_wait(watch_.get(), events, 64, slice_ms);
+  std::vector<Rank> heard;
   const std::lock_guard lock(loss_mutex_);
-  epoll_event events[16];
-  const int n = ::epoll_wait(watch_.get(), events, 16, 0);
-  for (int i = 0; i < n; ++i) look_at(events[i].data.u64);
-  if (!plan_.is_full()) send_news();
-}
-
-void Bootstrap::look_at(uint64_t event) {
-  const auto peer = static_cast<Rank>(event & 0xffffffff);
-  links_[peer]->drain();  // a goodbye may stand before the end
-  judge(peer, (event & kPidfdEvent) != 0);
+  for (int i = 0; i < n; ++i) {
+    const auto peer = static_cast<Rank>(events[i].data.u64 & 0xffffffff);
+    const bool process_ended = (events[i].data.u64 & kPidfdEvent) != 0;
+    if (process_ended || (events[i].events & ~EPOLLIN) != 0)
+      links_[index(peer)]->drain();  // a goodbye may stand before the end
+    else links_[index(peer)]->drain_announced();
+    judge(peer, process_ended);
+    heard.push_back(peer);
+  }
+  send_news();
+  return heard;
 }
 
 void Bootstrap::forget(Rank peer) {
@@ -156,108 +158,12 @@ Status Bootstrap::give_up(uint32_t sequence, Status status) {
   return failed;
 }
 
-// A frame of every peer that takes part, and this rank's for each of them.
-Status Bootstrap::exchange(const Exchange& what, std::vector<Frame>* got) {
-  if (!failure_.ok()) return failure_;
-  std::vector<Rank> ranks;
-  for (const Rank r : plan_.order())
-    if (r == rank_ || what.takes_part(r)) ranks.push_back(r);
-  if (ranks.size() > std::min(kMostDirect, static_cast<size_t>(plan_.most_full())))
-    return exchange_in_blocks(what, ranks, got);
-  Awaited how{what.kind, what.sequence, {}, {}, &what.patience};
-  for (const Rank r : ranks) {
-    if (r == rank_) continue;
-    links_[r]->queue(what.kind, what.sequence, what.payload, what.descriptors);
-    how.to.push_back(r);
-  }
-  how.from = how.to;
-  return receive(how, got);
-}
-
-// Checks whether a rank that has done its part has failed since. `fds`: as polled.
-Status Bootstrap::look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds) {
-  for (size_t i = 0; i < done.size(); ++i) {
-    if (fds[i].revents == 0) continue;
-    links_[done[i]]->drain_announced();
-    judge_aloud(done[i]);
-    RONDO_TRY(heard_of_giving_up(what, done[i]));
-  }
-  return {};
-}
-
-// Ends a wait that timed out or was interrupted.
-Status Bootstrap::end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for) {
-  Status failed(why.code(), fmt::format("rank {} {} #{}, waiting for {}", rank_, why.message(), what.sequence,
-                                        waiting_for.empty() ? "its own data to leave" : list_ranks(waiting_for)));
-  return what.skip_others ? fail(std::move(failed)) : give_up(what.sequence, std::move(failed));
-}
-
-// Until all is out and a frame of each awaited rank is in. Sending and receiving progress together, so payloads of any
-// size cannot block each other. Only links that have news cost a system call.
-Status Bootstrap::receive(const Awaited& what, std::vector<Frame>* got) {
-  if (!failure_.ok()) return failure_;
-  got->clear();
-  got->resize(peers_.size());
-  struct Partner {
-    Rank rank;
-    bool flushed = true, have = true;
-  };
-  std::vector<Partner> open(peers_.size());
-  for (size_t r = 0; r < open.size(); ++r) open[r].rank = static_cast<Rank>(r);
-  std::vector<bool> is_partner(open.size(), false);
-  for (const Rank r : what.to) {
-    open[r].flushed = links_[r]->flush();
-    is_partner[r] = true;
-  }
-  for (const Rank r : what.from) {  // what came with an earlier frame
-    is_partner[r] = true;
-    RONDO_TRY_ASSIGN(open[r].have, take_one(what, r, &(*got)[r]));
-  }
-  // Who has done his part may still give up for want of another's: then nobody needs to wait for that one.
-  std::vector<Rank> done;
-  std::vector<pollfd> fds;
-  for (;;) {
-    for (const Partner& p : open) {
-      if (what.skip_others || !p.flushed || !p.have || !is_partner[p.rank]) continue;
-      RONDO_TRY(heard_of_giving_up(what, p.rank));  // it may have come with the other frame
-      done.push_back(p.rank);
-    }
-    std::erase_if(open, [](const Partner& p) { return p.flushed && p.have; });
-    if (open.empty()) return {};
-    std::erase_if(done, [this](Rank r) { return links_[r]->end(nullptr) != Link::End::kNone; });
-    fds.clear();
-    for (const Partner& p : open) {
-      const int events = (p.flushed ? 0 : POLLOUT) | (p.have ? 0 : POLLIN);
-      fds.push_back({links_[p.rank]->fd(), static_cast<short>(events), 0});
-    }
-    for (const Rank r : done) fds.push_back({links_[r]->fd(), POLLIN, 0});
-    ::poll(fds.data(), fds.size(), what.patience->slice_ms());
-    RONDO_TRY(look_at_done(what, done, std::span(fds).subspan(open.size())));
-    for (size_t i = 0; i < open.size(); ++i) {
-      if (fds[i].revents == 0) continue;
-      Partner& p = open[i];
-      if (!p.flushed) p.flushed = links_[p.rank]->flush();
-      if (p.have) continue;
-      links_[p.rank]->drain_announced();
-      judge_aloud(p.rank);
-      RONDO_TRY_ASSIGN(p.have, take_one(what, p.rank, &(*got)[p.rank]));
-    }
-    Status s = what.patience->check(frame_name(what.kind));
-    if (s.ok() && interrupt_) s = interrupt_();
-    if (s.ok()) continue;
-    std::vector<Rank> waiting_for;
-    for (const Partner& p : open)
-      if (!p.have) waiting_for.push_back(p.rank);
-    if (waiting_for.empty() && std::all_of(open.begin(), open.end(), [](const Partner& p) { return p.flushed; }))
-      return {};
-    return end_waiting(what, s, waiting_for);
-  }
-}
-
 // Also where the mesh is full: a rank that is in a later call, and waits for this one alone, listens to no other.
 Status Bootstrap::pass_on_giving_up(const Frame& frame) { return give_up(frame.sequence, refusal(frame)); }
 
+// Calls among the ranks of one host have numbers that other hosts use, too.
 Status Bootstrap::heard_of_giving_up(const Awaited& what, Rank peer) {
+  if (what.skip_others || (what.sequence >= kFirstHostSequence && !same_host(peer))) return {};
   sort_frames(peer);
   for (const Frame& frame : others_[peer])
     if (frame.kind == FrameKind::kGaveUp && frame.sequence == what.sequence) return pass_on_giving_up(frame);
@@ -283,7 +189,10 @@ std::optional<Frame> Bootstrap::next_frame(Rank peer) {
 Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
   Link& link = *links_[peer];
   std::string why;
-  const Link::End end = link.end(&why);  // before pop: what arrived before the end still counts
+  // Before pop: what arrived before the end still counts. A process may have ended whose link a fork holds open.
+  const bool process_ended = pidfds_[index(peer)] && is_gone(peer);
+  if (process_ended) link.drain();
+  const Link::End end = link.end(&why);
   while (auto frame = next_frame(peer)) {
     if (frame->kind == what.kind && frame->sequence == what.sequence) {
       *got = std::move(*frame);
@@ -296,7 +205,7 @@ Expected<bool> Bootstrap::take_one(const Awaited& what, Rank peer, Frame* got) {
                                                                             peer_text(peer, peers_[peer]),
                                                                             frame_name(frame->kind), frame->sequence)));
   }
-  if (end == Link::End::kNone) {
+  if (end == Link::End::kNone && !process_ended) {
     if (what.gave_up && what.gave_up(peer))
       return fail(Status(StatusCode::kPeerLost, fmt::format("rank {}: {} has begun anew", rank_,
                                                             peer_text(peer, peers_[peer]))));
@@ -322,7 +231,7 @@ std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& wh
     const std::lock_guard lock(loss_mutex_);
     if (loss_) return loss_->how;
   }
-  if (end == Link::End::kLost) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
+  if (end != Link::End::kLeft) return fmt::format("{} was lost: {}", peer_text(peer, peers_[peer]), why);
   const std::lock_guard lock(loss_mutex_);
   return left_text(first_left_.value_or(peer));
 }
@@ -361,32 +270,15 @@ Status Bootstrap::barrier() {
                   &got);
 }
 
-// As many rounds as the largest set needs: every round says how many descriptors its sender has in all.
 Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {
   const Call call(*this);
-  ++host_sequence_;
-  wire::Writer total;
-  total.put(static_cast<uint64_t>(mine.size()));
-  const auto payload = std::make_shared<const std::string>(total.take());
-  std::vector<std::vector<Fd>> owned(peers_.size());
-  size_t most = 1;
-  for (size_t first = 0; first < most; first += Link::kMaxDescriptorsPerFrame) {
-    const size_t begin = std::min(first, mine.size());
-    const size_t num = std::min(Link::kMaxDescriptorsPerFrame, mine.size() - begin);
-    std::vector<Frame> got;
-    RONDO_TRY(exchange({FrameKind::kDescriptors, payload, mine.subspan(begin, num),
-                        [this](Rank r) { return peers_[r].host == peers_[rank_].host; }, host_sequence_,
-                        Patience(options_.deadline_s, options_.abort)},
-                       &got));
-    most = std::max(most, mine.size());
-    for (size_t r = 0; r < got.size(); ++r) {
-      if (!got[r].payload.empty()) most = std::max<size_t>(most, wire::Reader(got[r].payload).get<uint64_t>());
-      for (Fd& fd : got[r].descriptors) owned[r].push_back(std::move(fd));
-    }
-  }
+  std::vector<Frame> got;
+  RONDO_TRY(exchange({FrameKind::kDescriptors, nullptr, mine, [this](Rank r) { return same_host(r); }, ++host_sequence_,
+                      Patience(options_.deadline_s, options_.abort)},
+                     &got));
   all->assign(peers_.size(), {});
-  for (size_t r = 0; r < owned.size(); ++r)
-    for (Fd& fd : owned[r]) (*all)[r].push_back(fd.release());
+  for (size_t r = 0; r < got.size(); ++r)
+    for (Fd& fd : got[r].descriptors) (*all)[r].push_back(fd.release());
   return {};
 }
 

@@ -23,8 +23,8 @@
 // bootstrap.cc has the collective calls and the watch for deaths, news.cc tells of what only some of the ranks see,
 // submesh.cc makes a mesh of some of the ranks, survivors.cc lets those that live agree on who they are.
 //
-// Links are read by whoever has the turn. A collective call takes it. Between such calls, where the mesh is not full,
-// whoever looks for deaths takes it: a frame that another thread has read would not wake the thread that waits for it.
+// Links are read by whoever has the turn. A collective call takes it, and between such calls whoever looks for deaths: a
+// frame that another thread has read would not wake the thread that waits for it.
 //
 // Thread safety: make_unique_id and join from any thread. On one Bootstrap, the collective calls (all_gather, barrier,
 // exchange_descriptors, say_goodbye) are serialised inside, and all ranks must call them in the same order; find_lost
@@ -114,7 +114,7 @@ class Bootstrap {
   /// The numeric IP address at which this rank reaches `peer`; empty for one that is gone.
   std::string address_of(Rank peer);
   /// All that address_of() of this rank may be on any rank.
-  std::vector<std::string> own_addresses() const;
+  std::vector<std::string> own_addresses();
   /// "rank 3 (pid 4711 on node7)": for messages.
   std::string describe(Rank peer) const { return peer_text(peer, peers_[index(peer)]); }
 
@@ -223,10 +223,6 @@ class Bootstrap {
     bool skip_others = false;                // drop other frames: of calls that were given up
     std::function<bool(Rank)> gave_up = {};  // asked when nothing has come from a rank
   };
-  Status exchange(const Exchange& what, std::vector<Frame>* got);
-  Status look_at_done(const Awaited& what, const std::vector<Rank>& done, std::span<const pollfd> fds);
-  Status end_waiting(const Awaited& what, const Status& why, const std::vector<Rank>& waiting_for);
-  Status receive(const Awaited& what, std::vector<Frame>* got);
   Expected<bool> take_one(const Awaited& what, Rank peer, Frame* got);
   // block_exchange.cc
   static constexpr size_t kMostDirect = 16;  // ranks that exchange each with each: one step, each knows who is missing
@@ -234,11 +230,10 @@ class Bootstrap {
     std::vector<Rank> to, from;
     const Patience* patience;
   };
-  Status exchange_in_blocks(const Exchange& what, const std::vector<Rank>& ranks, std::vector<Frame>* got);
+  Status exchange(const Exchange& what, std::vector<Frame>* got);
   Status pass_bundle(const Exchange& what, const std::vector<Rank>& of, const Passing& how, std::vector<Frame>* have);
-  Status listen_to_all();
-  std::vector<Rank> hear(std::vector<Rank>* unflushed, int slice_ms);
-  Status receive_hearing_all(const Awaited& what, std::vector<Frame>* got);
+  std::vector<Rank> hear(std::vector<Rank>* unflushed, int slice_ms, std::vector<pollfd>* also);
+  Status receive(const Awaited& what, std::vector<Frame>* got);
 
   void sort_frames(Rank peer);
   std::optional<Frame> next_frame(Rank peer);
@@ -248,8 +243,7 @@ class Bootstrap {
   Status heard_of_giving_up(const Awaited& what, Rank peer);
   Status pass_on_giving_up(const Frame& frame);
   Status watch();
-  void look();
-  void look_at(uint64_t event);
+  std::vector<Rank> look(int slice_ms = 0);
   void forget(Rank peer);
   Status watch_link(Rank peer);
 
@@ -273,7 +267,7 @@ class Bootstrap {
   void tell(Rank to, uint8_t what, const Gone& gone);
   void send_news();
   void forward_leaving(const Gone& what);
-  void judge_aloud(Rank peer, bool process_ended = false);
+  void judge_aloud(Rank peer);
   Status start_news();
   void stop_news();
   void wake_news();
@@ -318,7 +312,8 @@ class Bootstrap {
 
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links
   uint32_t sequence_ = 0;
-  uint32_t host_sequence_ = 0x40000000;  // of the calls among the ranks of this host, which other hosts do not count
+  static constexpr uint32_t kFirstHostSequence = 0x40000000;
+  uint32_t host_sequence_ = kFirstHostSequence;  // of the calls among this host's ranks, which other hosts do not count
   Status failure_;
   // By rank: what has come and was not asked for yet; about survivors, and all else.
   std::vector<std::list<Frame>> views_, others_;
@@ -333,8 +328,7 @@ class Bootstrap {
   std::shared_ptr<const std::string> view_bytes_;              // sent last, and to whom a link comes later
   std::vector<std::shared_ptr<const std::string>> decisions_;  // of this attempt's phases, before it
 
-  Fd news_;                 // epoll: links with something to read; made when it is first needed
-  Fd watch_;                // epoll: ends of links, deaths of processes; nothing else wakes it
+  Fd watch_;                // epoll: links with something to read, deaths of processes
   std::vector<Fd> pidfds_;  // by rank; empty for threads of this process and ranks of other hosts
   std::mutex loss_mutex_;   // guards what follows, late links, and the handling of watch_'s events
   std::optional<Loss> loss_;

@@ -69,7 +69,7 @@ void Bootstrap::note_lost(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
   if (!loss_) loss_ = Loss{what.rank, what.text};  // the first counts
-  if (plan_.is_full()) return;
+  if (plan_.is_full()) return;                     // each sees it itself
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r)
     if (r != from && r != what.rank) tell(r, kLost, what);
 }
@@ -98,7 +98,6 @@ void Bootstrap::note_left(const Gone& what, Rank from) {
   if (gone_[static_cast<size_t>(what.rank)]) return;
   gone_[static_cast<size_t>(what.rank)] = true;
   if (!first_left_) first_left_ = what.rank;
-  if (plan_.is_full()) return;
   if (from >= 0) parted_[what.rank] = what.text;
   else forward_leaving(what);
 }
@@ -128,7 +127,7 @@ std::optional<Bootstrap::Goodbye> Bootstrap::goodbye_of(Rank peer) {
 }
 
 std::optional<std::string> Bootstrap::parting_note(Rank peer) {
-  if (plan_.is_full()) look();  // reads what has come; else somebody has
+  if (const Turn turn(*this, std::try_to_lock); turn) look();
   const std::lock_guard lock(loss_mutex_);
   auto said = goodbye_of(peer);
   return said ? std::optional(std::move(said->note)) : std::nullopt;
@@ -144,7 +143,7 @@ std::string Bootstrap::left_text(Rank peer) {
 // The mesh's thread must not write behind the goodbyes.
 void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   if (is_in_forked_child()) return;  // the thread may have held a lock
-  if (!plan_.is_full()) {
+  {
     const Call call(*this);
     look();
     const std::lock_guard lock(loss_mutex_);
@@ -194,10 +193,9 @@ void Bootstrap::judge(Rank peer, bool process_ended) {
 }
 
 // Within a call that has the turn.
-void Bootstrap::judge_aloud(Rank peer, bool process_ended) {
-  if (plan_.is_full()) return;
+void Bootstrap::judge_aloud(Rank peer) {
   const std::lock_guard lock(loss_mutex_);
-  judge(peer, process_ended);
+  judge(peer, false);
   send_news();
 }
 

@@ -168,7 +168,8 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::meet_by_id(const std::vector<Ran
 Status Bootstrap::find_whole() {
   if (!failure_.ok()) return failure_;
   if (interrupt_) RONDO_TRY(interrupt_());
-  look();
+  while (!look().empty()) {
+  }
   auto lost = [this]() -> Status {
     const std::lock_guard lock(loss_mutex_);
     return loss_ ? Status(StatusCode::kPeerLost, loss_->how) : Status();
@@ -176,13 +177,10 @@ Status Bootstrap::find_whole() {
   RONDO_TRY(lost());
   for (Rank r = 0; r < static_cast<Rank>(links_.size()); ++r) {
     if (!links_[r]) continue;
-    links_[r]->drain();
-    judge_aloud(r);
     sort_frames(r);
     for (const Frame& frame : others_[r])
       if (frame.kind == FrameKind::kGaveUp) return refusal(frame);
   }
-  RONDO_TRY(lost());  // the news of it may have come now
   const std::lock_guard lock(loss_mutex_);
   return first_left_ ? Status(StatusCode::kPeerLost, left_text(*first_left_)) : Status();
 }

@@ -210,17 +210,9 @@ std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
 }
 
 bool Bootstrap::is_gone(Rank peer) {
-  if (!plan_.is_full()) {
-    const std::lock_guard lock(loss_mutex_);
-    if (gone_[static_cast<size_t>(peer)]) return true;
-    if (!links_[peer]) return unreachable_[static_cast<size_t>(peer)];
-  }
-  if (links_[peer]->end(nullptr) != Link::End::kNone) return true;
-  pollfd p{pidfds_[peer].get(), POLLIN, 0};
-  if (!pidfds_[peer] || ::poll(&p, 1, 0) <= 0) return false;
-  links_[peer]->drain();  // a goodbye may stand before the end
-  judge_aloud(peer, true);
-  return true;
+  const auto& link = links_[index(peer)];
+  const std::lock_guard lock(loss_mutex_);
+  return gone_[index(peer)] || (link ? link->end(nullptr) != Link::End::kNone : unreachable_[index(peer)]);
 }
 
 Expected<Bootstrap::Phase> Bootstrap::run_phase() {
@@ -294,42 +286,22 @@ Status Bootstrap::check_view(Rank peer, const ViewMessage& m, uint32_t round) co
 // By rank: from whom something may have come.
 Expected<std::vector<bool>> Bootstrap::await_views(const std::vector<Rank>& from) {
   std::vector<pollfd> fds;
-  std::vector<Rank> missing, listening;
-  for (const Rank r : from)
-    if (!links_[r]) missing.push_back(r);
-  for (Rank r = 0; !missing.empty() && r < static_cast<Rank>(peers_.size()); ++r)  // any of them may have news
-    if (links_[r] && links_[r]->end(nullptr) == Link::End::kNone) listening.push_back(r);
-  for (const Rank r : listening) fds.push_back({links_[r]->fd(), POLLIN, 0});
+  std::vector<Rank> missing, unflushed;
+  for (const Rank r : from) {
+    if (!links_[index(r)]) missing.push_back(r);
+    else if (!links_[index(r)]->flush()) unflushed.push_back(r);
+  }
   if (!missing.empty() && Patience::Clock::now() >= ask_at_) {
     for (const Rank r : missing) r > rank_ ? late_->ask(r) : late_->call(r);
     ask_pause_ = std::min(2 * ask_pause_, kMostAskPause);
     ask_at_ = Patience::Clock::now() + ask_pause_;
   }
-  const size_t first_from = fds.size();
-  std::vector<Rank> of_fd;
-  for (const Rank r : from) {
-    if (!links_[r]) continue;
-    const bool flushed = links_[r]->flush();
-    fds.push_back({links_[r]->fd(), static_cast<short>(flushed ? POLLIN : POLLIN | POLLOUT), 0});
-    of_fd.push_back(r);
-    if (!pidfds_[r]) continue;
-    fds.push_back({pidfds_[r].get(), POLLIN, 0});
-    of_fd.push_back(r);
-  }
-  const size_t first_late = fds.size();
   if (late_) late_->add_to(&fds);
-  const int slice_ms = late_ ? late_->slice_ms(shrink_patience_->slice_ms()) : shrink_patience_->slice_ms();
-  const int num_ready = ::poll(fds.data(), fds.size(), slice_ms);
-  std::vector<bool> ready(peers_.size(), num_ready <= 0);
-  for (size_t i = 0; i < of_fd.size(); ++i)
-    if (fds[first_from + i].revents != 0) ready[of_fd[i]] = true;
-  for (size_t i = 0; i < listening.size(); ++i) {
-    if (fds[i].revents == 0) continue;
-    ready[listening[i]] = true;
-    links_[listening[i]]->drain();
-    judge_aloud(listening[i]);
-  }
-  if (late_) RONDO_TRY(late_->step(&fds[first_late]));
+  const int slice_ms = shrink_patience_->slice_ms();
+  const std::vector<Rank> heard = hear(&unflushed, late_ ? late_->slice_ms(slice_ms) : slice_ms, &fds);
+  std::vector<bool> ready(peers_.size(), heard.empty());
+  for (const Rank r : heard) ready[index(r)] = true;
+  if (late_) RONDO_TRY(late_->step(fds.data()));
   RONDO_TRY(take_late_links());
   for (const Rank r : missing) ready[r] = true;
   if (const Status s = shrink_patience_->check("agreeing with the survivors"); !s.ok())
@@ -352,10 +324,10 @@ Status Bootstrap::make_links(const std::vector<Rank>& with, const std::function<
 
 // Whether the members still make this communicator together. Some may have no link to this rank.
 Status Bootstrap::still_with(const std::vector<Rank>& members, const std::function<bool(Rank)>& gave_up) {
+  while (!look().empty()) {
+  }
   for (Rank r = 0; r < static_cast<Rank>(peers_.size()); ++r) {
     if (!links_[r]) continue;
-    links_[r]->drain();
-    judge_aloud(r);
     sort_frames(r);
     if (gave_up(r)) return Status(StatusCode::kPeerLost, peer_text(r, peers_[r]) + " has begun anew");
   }
