@@ -47,7 +47,8 @@ Expected<rondo_unique_id> make_unique_id() {
   return encode_id(id);
 }
 
-Status Bootstrap::connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
+// Connects with the ranks of a unique id.
+Status Bootstrap::meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt) {
   const Patience patience(options_.deadline_s, options_.abort);
   auto of_this_rank = [this](const Status& s) {
     return Status(s.code(), fmt::format("rank {}: {}", rank_, s.message()));
@@ -55,7 +56,7 @@ Status Bootstrap::connect(int nranks, const IdContents& id, const std::function<
   auto described = describe_self(options_.pretend_host);
   if (!described.ok()) return of_this_rank(described.status());
   PeerInfo self = std::move(*described);
-  auto port = open_mesh_port(&self);
+  auto port = open_mesh_port(&self, true);
   if (!port.ok()) return of_this_rank(port.status());
   port_ = std::move(*port);
   const auto between_looks = [&] {
@@ -63,27 +64,37 @@ Status Bootstrap::connect(int nranks, const IdContents& id, const std::function<
     return interrupt ? interrupt() : Status();
   };
   RONDO_TRY_ASSIGN(Met met, join_rendezvous(id, nranks, rank_, self, patience, between_looks));
-  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &id.secret, &met, interrupt}, port_, patience));
-  met.root->queue(FrameKind::kMeshed, 0, nullptr);
-  met.root->flush();
+  return connect(std::move(met), id.secret, interrupt);
+}
+
+// Connects with the ranks that are known, at their ports.
+Status Bootstrap::connect(Met met, const Secret& secret, const std::function<Status()>& interrupt) {
+  const Patience patience(options_.deadline_s, options_.abort);
+  RONDO_TRY_ASSIGN(links_, connect_mesh({rank_, &secret, &met, interrupt}, port_, patience));
+  if (met.root) {
+    met.root->queue(FrameKind::kMeshed, 0, nullptr);
+    met.root->flush();
+  }
   peers_ = std::move(met.peers);
   plan_ = std::move(met.plan);
-  secret_ = id.secret;
+  secret_ = secret;
   views_.resize(peers_.size());
   others_.resize(peers_.size());
   pidfds_.resize(peers_.size());
-  for (Rank peer = 0; peer < static_cast<Rank>(peers_.size()); ++peer)
-    if (links_[peer] && peers_[peer].host == peers_[rank_].host && peers_[peer].process != peers_[rank_].process)
-      pidfds_[peer] = open_pidfd(links_[peer]->fd());
+  for (Rank peer = 0; peer < nranks(); ++peer)
+    if (links_[index(peer)] && same_host(peer) && !same_process(peer))
+      pidfds_[index(peer)] = open_pidfd(links_[index(peer)]->fd());
   RONDO_TRY(watch());
   if (plan_.is_full()) {
     port_ = {};
     return {};
   }
-  std::function<Status()> later = std::exchange(interrupt_, interrupt);
-  const Status learnt = learn_of_all();
-  interrupt_ = std::move(later);
-  RONDO_TRY(learnt);
+  if (met.root) {
+    std::function<Status()> later = std::exchange(interrupt_, interrupt);
+    const Status learnt = learn_of_all();
+    interrupt_ = std::move(later);
+    RONDO_TRY(learnt);
+  }
   return start_news();
 }
 
@@ -236,7 +247,8 @@ std::string Bootstrap::first_end(Rank peer, Link::End end, const std::string& wh
   return left_text(first_left_.value_or(peer));
 }
 
-Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
+Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all,
+                         const Patience& patience) {
   if (mine.size() > kMaxBlobBytes)
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
@@ -249,7 +261,7 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
                       {},
                       [&](Rank r) { return everywhere || peers_[r].host == peers_[rank_].host; },
                       sequence,
-                      Patience(options_.deadline_s, options_.abort)},
+                      patience},
                      &got));
   all->clear();
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
@@ -299,7 +311,7 @@ Expected<std::unique_ptr<Bootstrap>> Bootstrap::join(int nranks, const rondo_uni
   if (options.abort != nullptr && options.abort->load(std::memory_order_acquire))  // whatever else may be wrong by now
     return Status(StatusCode::kAborted, fmt::format("rank {}: aborted before it joined the other ranks", rank));
   std::unique_ptr<Bootstrap> made(new Bootstrap(rank, options));
-  RONDO_TRY(made->connect(nranks, contents, options.interrupt));
+  RONDO_TRY(made->meet(nranks, contents, options.interrupt));
   return made;
 }
 

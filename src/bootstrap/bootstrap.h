@@ -143,10 +143,8 @@ class Bootstrap {
   std::optional<Announcement> announced(Topic topic);
 
   /// Collective over all ranks: a Bootstrap of its own for `members`, in the order of their new ranks; every rank
-  /// passes the group that it belongs to. Nothing for a rank that passes no members. On one host the members hand one
-  /// another connected sockets over the links that stand; across hosts, and where not all are linked, they meet at a
-  /// rendezvous of members[0]. Errors:
-  /// those of all_gather, and kSystem naming the rank that could not make its sockets.
+  /// passes the group that it belongs to. Nothing for a rank that passes no members. Errors: those of all_gather and of
+  /// join, and kSystem naming the rank that could not open a port.
   Expected<std::unique_ptr<Bootstrap>> subset(const std::vector<Rank>& members, const BootstrapOptions& options);
   /// While a communicator of these ranks, or of some of them, is being made: ok, or why it cannot come about any more:
   /// a rank is gone or has given up making it. Errors: that rank's. Not to be asked within a call on this Bootstrap.
@@ -185,7 +183,8 @@ class Bootstrap {
       : rank_(rank), options_{options.deadline_s, options.abort, options.pretend_host}, interrupt_(options.interrupt) {}
   static size_t index(Rank r) { return static_cast<size_t>(r); }
   /// `interrupt`: as join_rendezvous'.
-  Status connect(int nranks, const IdContents& id, const std::function<Status()>& interrupt = nullptr);
+  Status meet(int nranks, const IdContents& id, const std::function<Status()>& interrupt);
+  Status connect(Met met, const Secret& secret, const std::function<Status()>& interrupt);
   /// Of reading the links.
   class Turn {
    public:
@@ -214,7 +213,10 @@ class Bootstrap {
     uint32_t sequence;
     Patience patience;
   };
-  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all);
+  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all) {
+    return gather(kind, mine, all, Patience(options_.deadline_s, options_.abort));
+  }
+  Status gather(FrameKind kind, std::string_view mine, std::vector<std::string>* all, const Patience& patience);
   struct Awaited {
     FrameKind kind;
     uint32_t sequence;
@@ -275,14 +277,11 @@ class Bootstrap {
   Status learn_of_all();
 
   // submesh.cc
-  Expected<std::unique_ptr<Bootstrap>> subset_by_id(const std::vector<Rank>& members, const BootstrapOptions& options);
-  Expected<std::unique_ptr<Bootstrap>> subset_by_sent_id(const std::vector<Rank>& members, const Awaited& how,
-                                                         const BootstrapOptions& options);
-  Expected<std::unique_ptr<Bootstrap>> meet_by_id(const std::vector<Rank>& members, const std::string& blob,
-                                                  const BootstrapOptions& options,
-                                                  const std::function<Status()>& interrupt);
-  Expected<std::unique_ptr<Bootstrap>> subset_by_streams(const std::vector<Rank>& members, const Awaited& how,
-                                                         const BootstrapOptions& options);
+  std::unique_ptr<Bootstrap> begin_child(const std::vector<Rank>& members, const BootstrapOptions& options,
+                                         std::string* offer);
+  Status finish_child(const std::vector<Rank>& members, const std::vector<std::string>& offers,
+                      const std::function<Status()>& interrupt, Bootstrap* child);
+  Status find_whole();
 
   // survivors.cc
   enum class Phase { kDecided, kRestarted };
@@ -294,7 +293,6 @@ class Bootstrap {
   uint32_t stream_tag() const { return 0x80000000u | attempt_ << 12 | phase_; }
   Status check_view(Rank peer, const ViewMessage& m, uint32_t round) const;
   bool has_begun_anew(Rank peer, bool phases_count);
-  Status find_whole();
   Expected<std::vector<bool>> await_views(const std::vector<Rank>& from);
   Status want_links();
   Status take_late_links();
@@ -306,8 +304,8 @@ class Bootstrap {
   MeshPlan plan_;
   std::vector<PeerInfo> peers_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank, empty for this one, and where the plan makes none
-  Secret secret_ = {};                        // these two where the plan is not full
-  MeshPort port_;
+  Secret secret_ = {};
+  MeshPort port_;  // stays open where the plan is not full
   std::atomic<bool> turn_taken_ = false;
 
   std::mutex collective_mutex_;  // guards sequence_, failure_, interrupt_, and the order of frames on the links

@@ -36,7 +36,7 @@ std::string_view frame_name(FrameKind kind) {
     case FrameKind::kBarrier: return "barrier";
     case FrameKind::kDescriptors: return "exchange_descriptors";
     case FrameKind::kGoodbye: return "goodbye";
-    case FrameKind::kStream: return "split";
+    case FrameKind::kOffer: return "shrink";
     case FrameKind::kView: return "shrink";
     case FrameKind::kGaveUp: return "giving up";
     case FrameKind::kNews: return "news";
@@ -61,16 +61,6 @@ void Link::queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::s
   if (end_ != End::kNone) return;
   outbox_.push_back({std::move(header), std::move(payload), {descriptors.begin(), descriptors.end()}});
   outbox_.back().is_news = kind == FrameKind::kNews;
-}
-
-void Link::queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
-                       std::vector<Fd> fds) {
-  RONDO_CHECK(fds.size() <= kMaxDescriptorsPerFrame && (fds.empty() || passes_descriptors_));
-  QueuedFrame out{header_of(kind, sequence, fds.size(), payload.get()), std::move(payload), {}};
-  for (const Fd& fd : fds) out.descriptors.push_back(fd.get());
-  out.owned = std::move(fds);
-  const std::lock_guard lock(mutex_);
-  if (end_ == End::kNone) outbox_.push_back(std::move(out));
 }
 
 void Link::drop_unsent() {
@@ -285,7 +275,7 @@ Link::End Link::end(std::string* why) const {
 void Link::end_locked(std::string why) {
   end_ = peer_said_goodbye_ ? End::kLeft : End::kLost;
   why_ = std::move(why);
-  outbox_.clear();  // with it what it owns: one end of a stream that is kept open here would never be seen to end
+  outbox_.clear();
 }
 
 std::string Link::note() const {

@@ -36,7 +36,7 @@ enum class FrameKind : uint8_t {
   kBarrier = 17,
   kDescriptors = 18,
   kGoodbye = 19,
-  kStream = 20,      // one end of a new connection between the two
+  kOffer = 20,       // where the sender's port for a new mesh is
   kView = 21,        // who lives, as far as the sender knows
   kGaveUp = 22,      // the sender's wait in a collective call has failed, and why: status code, message
   kHostGather = 23,  // among the ranks of one host
@@ -65,8 +65,6 @@ class Link {
   /// Descriptors are borrowed until the frame is flushed.
   void queue(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload,
              std::span<const int> descriptors = {});
-  /// As above; the frame owns its descriptors.
-  void queue_owned(FrameKind kind, uint32_t sequence, std::shared_ptr<const std::string> payload, std::vector<Fd> fds);
   /// Forgets frames of which nothing has been written yet, but for news.
   void drop_unsent();
   /// Writes what the socket takes. True when nothing is left (also when the link has ended).
@@ -94,7 +92,6 @@ class Link {
     std::shared_ptr<const std::string> payload;
     std::vector<int> descriptors;
     size_t done_bytes = 0;
-    std::vector<Fd> owned = {};  // closed when the frame is out
     bool is_news = false;
   };
   bool flush_locked();

@@ -17,6 +17,7 @@ namespace {
 constexpr auto kConnect = std::chrono::seconds(5);     // per address of a peer
 constexpr auto kRetry = std::chrono::milliseconds(2);  // where a peer's queue is full
 constexpr double kNewsS = 0.3;                         // within which the root has heard of a death
+constexpr double kHearMs = 10;
 
 // Every listener has its own secret, so that a peer proves to be the one that the table speaks of, not just a member.
 Secret listener_secret(const Secret& secret, const PeerInfo& listener) {
@@ -272,7 +273,7 @@ class MeshBuilder {
   MeshBuilder(const MeshRequest& request, MeshPort& port, Encryption encryption, const Patience& patience)
       : rank_(request.rank),
         peers_(request.met->peers),
-        root_(*request.met->root),
+        root_(request.met->root.get()),
         patience_(patience),
         interrupt_(request.interrupt),
         wanted_(request.met->plan.neighbours(request.rank)),
@@ -291,13 +292,13 @@ class MeshBuilder {
     return set;
   }
   Status could_not_connect(const LinkMaker::Failure& failure);
-  Status news_from_root();
+  Status hear();
   Status harvest();
   std::vector<Rank> missing() const;
 
   const Rank rank_;
   const std::vector<PeerInfo>& peers_;
-  Link& root_;
+  Link* const root_;  // nullptr: there is none
   const Patience& patience_;
   const std::function<Status()>& interrupt_;
   const std::vector<Rank> wanted_;
@@ -317,23 +318,26 @@ Status MeshBuilder::give_up(const Status& why) {
   return why;
 }
 
-// A peer that does not answer may have given up because another one has died: the root hears of that and says so, if a
-// little later.
+// A peer that does not answer may have given up because another one has died: the root, or who interrupts, hears of that
+// and says so, if a little later.
 Status MeshBuilder::could_not_connect(const LinkMaker::Failure& failure) {
   const Patience news = patience_.at_most(kNewsS);
   do {
-    RONDO_TRY(news_from_root());
-  } while (root_.end(nullptr) == Link::End::kNone && news.wait_ready(root_.fd(), POLLIN, "waiting for news").ok());
+    RONDO_TRY(hear());
+  } while ((root_ == nullptr || root_->end(nullptr) == Link::End::kNone) &&
+           news.pause(kHearMs, "waiting for news").ok());
   const Rank peer = failure.peer;
   return Status(failure.why.code(),
                 fmt::format("rank {} could not connect to {}: {}", rank_,
                             peer_text(peer, peers_[static_cast<size_t>(peer)]), failure.why.message()));
 }
 
-Status MeshBuilder::news_from_root() {
-  root_.drain();
-  if (auto frame = root_.pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
-  return {};
+Status MeshBuilder::hear() {
+  if (root_ != nullptr) {
+    root_->drain();
+    if (auto frame = root_->pop(); frame && frame->kind == FrameKind::kRefused) return refusal(*frame);
+  }
+  return interrupt_ ? interrupt_() : Status();
 }
 
 std::vector<Rank> MeshBuilder::missing() const {
@@ -361,15 +365,14 @@ Status MeshBuilder::build() {
   for (;;) {
     RONDO_TRY(harvest());
     if (num_linked_ == wanted_.size()) return {};
-    const bool root_speaks = root_.end(nullptr) == Link::End::kNone;
-    fds.assign(1, {root_speaks ? root_.fd() : -1, POLLIN, 0});
+    const bool root_speaks = root_ != nullptr && root_->end(nullptr) == Link::End::kNone;
+    fds.assign(1, {root_speaks ? root_->fd() : -1, POLLIN, 0});
     maker_.add_to(&fds);
     ::poll(fds.data(), fds.size(), maker_.slice_ms(patience_.slice_ms()));
     if (Status s = maker_.step(&fds[1]); !s.ok())
       return Status(s.code(), fmt::format("{}, while {} had not connected", s.message(), list_ranks(missing())));
     RONDO_TRY(harvest());
-    RONDO_TRY(news_from_root());
-    if (interrupt_) RONDO_TRY(interrupt_());
+    RONDO_TRY(hear());
     if (const Status s = patience_.check("connecting"); !s.ok() && num_linked_ != wanted_.size())
       return Status(s.code(), fmt::format("rank {} {}: {} of {} ranks joined but did not connect", rank_, s.message(),
                                           list_ranks(missing()), peers_.size()));
@@ -393,12 +396,13 @@ void MeshPort::take_in(int nranks) {
   }
 }
 
-Expected<MeshPort> open_mesh_port(PeerInfo* self) {
+Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
   uint64_t random[2];
   RONDO_TRY(random_bytes(random, sizeof(random)));
   self->unix_name = fmt::format("rondo-{}-{:016x}{:016x}", ::getpid(), random[0], random[1]);
   MeshPort port;
   RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
+  if (!across_hosts) return port;
   RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
   RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(interfaces));
   RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));

@@ -44,8 +44,8 @@ struct MeshPort {
     *this = {};
   }
 };
-/// Opens the listeners and writes their addresses into *self.
-Expected<MeshPort> open_mesh_port(PeerInfo* self);
+/// Opens the listeners and writes their addresses into *self. across_hosts: also those that other hosts reach.
+Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts = true);
 
 /// Makes links without ever waiting: the caller polls what add_to() names, and hands the answer to step().
 class LinkMaker {
@@ -132,7 +132,7 @@ class LinkMaker {
 struct MeshRequest {
   Rank rank = 0;
   const Secret* secret = nullptr;
-  const Met* met = nullptr;                // the plan, its peers, and the root that tells of ranks that die meanwhile
+  const Met* met = nullptr;  // the plan, its peers, and maybe a root that tells of ranks that die meanwhile
   std::function<Status()> interrupt = {};  // asked at least every 50 ms, where there is one
 };
 /// Collective. links[r] is the stream to rank r, empty for this rank and where the plan makes none. Unauthenticated

@@ -113,17 +113,22 @@ std::shared_ptr<const std::string> refusal_payload(const Status& why) {
   return std::make_shared<const std::string>(w.take());
 }
 
-TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
+std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers) {
   std::unordered_map<std::string_view, uint32_t> numbers;
   std::vector<uint32_t> hosts;
-  for (const PeerInfo& p : peers) {
+  for (const PeerInfo& p : peers)
     hosts.push_back(numbers.emplace(p.host, static_cast<uint32_t>(numbers.size())).first->second);
+  return hosts;
+}
+
+TableWriter::TableWriter(const std::vector<PeerInfo>& peers, int most_full) {
+  for (const PeerInfo& p : peers) {
     wire::Writer w;
     w.put(static_cast<uint32_t>(encoded_.size()));
     encode(p, &w);
     encoded_.push_back(w.take());
   }
-  plan_ = MeshPlan(std::move(hosts), most_full);
+  plan_ = MeshPlan(hosts_of(peers), most_full);
   if (plan_.is_full()) everything_ = std::make_shared<const std::string>(entries_of(plan_.order()));
 }
 

@@ -42,6 +42,9 @@ std::string list_ranks(const std::vector<Rank>& ranks);
 /// Up to so many ranks have links each with each, where no setting (RONDO_FULL_MESH) says otherwise.
 constexpr int kMostFullMesh = 64;
 
+/// Of each peer a number for its host, equal for peers of one host.
+std::vector<uint32_t> hosts_of(const std::vector<PeerInfo>& peers);
+
 /// What the root says to each rank when all have come.
 class TableWriter {
  public:
@@ -58,7 +61,8 @@ class TableWriter {
 struct Met {
   MeshPlan plan;
   std::vector<PeerInfo> peers;  // by rank; empty for those with whom the plan makes no link, but for this rank itself
-  std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed
+  std::unique_ptr<Link> root;   // tells of ranks that die before all are meshed; answer with kMeshed. Of a communicator
+                                // that is made from another one: nullptr
 };
 /// Collective: waits for all ranks. `interrupt`, where there is one, is asked at least every 50 ms, or between two
 /// attempts to reach the root: an error ends the wait. Errors: those of Bootstrap::join.

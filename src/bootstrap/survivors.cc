@@ -117,7 +117,7 @@ Status Bootstrap::begin_shrink(const std::vector<Rank>& excluded, const Bootstra
   return want_links();
 }
 
-// Where the mesh is not full: to everybody, as far as they live.
+// To everybody, as far as they live: where the mesh is not full.
 Status Bootstrap::want_links() {
   if (plan_.is_full()) return {};
   if (!late_) {
@@ -189,12 +189,8 @@ std::optional<ViewMessage> Bootstrap::next_view(Rank peer) {
   if (!links_[peer]) return std::nullopt;
   links_[peer]->drain();
   judge_aloud(peer);
+  sort_frames(peer);
   std::list<Frame>& kept = views_[peer];
-  while (auto frame = links_[peer]->pop()) {
-    if (frame->kind == FrameKind::kView) kept.push_back(std::move(*frame));
-    else if (frame->kind != FrameKind::kStream || frame->sequence >= stream_tag()) others_[peer].push_back(std::move(*frame));
-    // A stream for a communicator that was given up is closed at once: its other end may be waiting for that.
-  }
   const int nranks = static_cast<int>(peers_.size());
   for (const Frame& frame : kept)
     if (auto m = decode_view(frame.payload, nranks); m && m->attempt > attempt_ && m->view.excluded == view_.excluded)
@@ -348,28 +344,6 @@ bool Bootstrap::has_begun_anew(Rank peer, bool phases_count) {
 Status Bootstrap::still_with_survivors(const std::vector<Rank>& members) {
   const Call call(*this);
   return still_with(members, [this](Rank peer) { return has_begun_anew(peer, false); });
-}
-
-Expected<std::unique_ptr<Bootstrap>> Bootstrap::subset_of_survivors(const std::vector<Rank>& members,
-                                                                    const BootstrapOptions& options) {
-  const Call call(*this);
-  Awaited how{FrameKind::kStream, stream_tag(), {}, {}, &*shrink_patience_};
-  how.skip_others = true;
-  how.gave_up = [this](Rank peer) { return has_begun_anew(peer, true); };
-  // What the communicator's own calls have come to does not matter here.
-  const Status before = std::exchange(failure_, Status());
-  const std::function<Status()> interrupt = std::exchange(interrupt_, nullptr);
-  const bool by_streams = plan_.is_full() && std::all_of(members.begin(), members.end(), [this](Rank r) {
-                            return peers_[r].host == peers_[rank_].host;
-                          });
-  auto made = [&]() -> Expected<std::unique_ptr<Bootstrap>> {
-    if (by_streams) return subset_by_streams(members, how, options);
-    if (late_) RONDO_TRY(make_links(members[0] == rank_ ? members : std::vector<Rank>{members[0]}, how.gave_up));
-    return subset_by_sent_id(members, how, options);
-  }();
-  failure_ = before;
-  interrupt_ = interrupt;
-  return made;
 }
 
 }  // namespace rondo
