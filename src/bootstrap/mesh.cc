@@ -37,7 +37,13 @@ LinkMaker::LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo
       peers_(peers),
       port_(port),
       known_(std::move(known)) {
-  for (MeshPort::Waiting& w : std::exchange(port_.waiting, {})) take(std::move(w.fd), std::move(w.address), w.local);
+  own_ = port_.open(peers_.size());
+  port_.acceptor.serve(
+      [this](const Acceptor<ServerHandshake>::Connection& c) {
+        return c.local ? ServerHandshake(secret_, [this](Rank peer) { return pair_of(peer, rank_); })
+                       : ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_);
+      },
+      [this](Acceptor<ServerHandshake>::Connection& c, bool accepted) { come(c, accepted); }, true);
 }
 
 // The client's name is empty where that rank may not come to this one.
@@ -183,64 +189,19 @@ void LinkMaker::advance(Caller* caller, short events) {
   caller->peer = -1;
 }
 
-void LinkMaker::take(Fd fd, std::string address, bool local) {
-  while (strangers_.size() >= kMaxPending + peers_.size()) close_one_pending(false);
-  Stranger& s = strangers_.emplace_back(
-      Stranger{std::move(fd), std::move(address), local,
-               local ? ServerHandshake(secret_, [this](Rank peer) { return pair_of(peer, rank_); })
-                     : ServerHandshake(listener_secret(secret_, peers_[index(rank_)]), Purpose::kMesh, encryption_),
-               Patience::Clock::now()});
-  serve(s);  // a peer has usually spoken before it is accepted
-  if (!s.fd) strangers_.pop_back();
-  else if (local) s.address = local_peer_name(s.fd.get());
-}
-
-// Unless it has just proved that it need not go. False: there is none.
-bool LinkMaker::close_one_pending(bool silent_only) {
-  const auto s = first_to_close(strangers_);
-  if (s == strangers_.end() || (silent_only && s->has_greeted())) return false;
-  if (s->fd) serve(*s);
-  strangers_.erase(s);
-  return true;
-}
-
-Status LinkMaker::accept_from(int listener, bool local) {
-  for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
-    std::string address;
-    Fd fd = accept_one(listener, local ? nullptr : &address);
-    if (fd) {
-      take(std::move(fd), std::move(address), local);
-      continue;
-    }
-    if (errno != EMFILE && errno != ENFILE) return {};
-    if (close_one_pending(true)) continue;
-    // It would not get better until the deadline.
-    return Status(StatusCode::kSystem, fmt::format("rank {} cannot accept a connection: {}; raise this process's limit "
-                                                   "(ulimit -n)",
-                                                   rank_, errno_text(EMFILE)));
-  }
-  return {};
-}
-
-// Moves a handshake of somebody who came to us on. When it has ended the stranger's fd is empty.
-void LinkMaker::serve(Stranger& s) {
-  const ServerHandshake::State state = s.handshake.advance(s.fd.get());
-  if (state == ServerHandshake::State::kUnderWay) return;
-  const Rank peer = s.handshake.rank();
-  if (s.handshake.was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
+// The handshake of somebody who came to us has ended.
+void LinkMaker::come(Acceptor<ServerHandshake>::Connection& c, bool accepted) {
+  const Rank peer = c.handshake->rank();
+  if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
     std::fprintf(stderr, "rondo: rank %d refused %s: it %s\n", rank_,
-                 (s.local ? local_peer_name(s.fd.get()) : s.address).c_str(), s.handshake.why().c_str());
-  if (state == ServerHandshake::State::kAccepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) &&
-      !known_[index(peer)])
-    link(peer, std::move(s.fd), s.local, s.handshake.take_session());
-  s.fd.reset();
+                 (c.local ? local_peer_name(c.fd.get()) : c.address).c_str(), c.handshake->why().c_str());
+  if (accepted && peer > rank_ && peer < static_cast<Rank>(peers_.size()) && !known_[index(peer)])
+    link(peer, std::move(c.fd), c.local, c.handshake->take_session());
 }
 
 void LinkMaker::add_to(std::vector<pollfd>* fds) const {
-  fds->push_back({port_.local.get(), POLLIN, 0});
-  for (const Fd& l : port_.tcp.sockets) fds->push_back({l.get(), POLLIN, 0});
+  fds->push_back({port_.acceptor.event_fd(), POLLIN, 0});
   for (const Caller& c : callers_) fds->push_back({c.fd.get(), c.connecting ? short{POLLOUT} : short{POLLIN}, 0});
-  for (const Stranger& s : strangers_) fds->push_back({s.fd.get(), POLLIN, 0});
 }
 
 int LinkMaker::slice_ms(int most_ms) const {
@@ -250,19 +211,11 @@ int LinkMaker::slice_ms(int most_ms) const {
 
 Status LinkMaker::step(const pollfd* polled) {
   RONDO_TRY(std::exchange(own_, {}));
-  size_t i = 1 + port_.tcp.sockets.size();
+  size_t i = 1;
   for (Caller& c : callers_) advance(&c, polled[i++].revents);
-  for (Stranger& s : strangers_)
-    if (polled[i++].revents != 0) serve(s);
   callers_.remove_if([](const Caller& c) { return c.peer < 0; });
-  const auto now = Patience::Clock::now();
-  strangers_.remove_if([&](const Stranger& s) {  // who has greeted may be a peer that waits for a core
-    return !s.fd || (!s.has_greeted() && now - s.since > kPendingPatience);
-  });
-  if (polled[0].revents != 0) RONDO_TRY(accept_from(port_.local.get(), true));
-  for (size_t l = 0; l < port_.tcp.sockets.size(); ++l)
-    if (polled[1 + l].revents != 0) RONDO_TRY(accept_from(port_.tcp.sockets[l].get(), false));
-  return {};
+  const Status s = port_.acceptor.look();
+  return s.ok() ? s : Status(s.code(), fmt::format("rank {} {}", rank_, s.message()));
 }
 
 namespace {
@@ -380,21 +333,6 @@ Status MeshBuilder::build() {
 }
 
 }  // namespace
-
-void MeshPort::take_in(int nranks) {
-  const size_t most = kMaxPending + static_cast<size_t>(nranks);
-  for (size_t l = 0; l < 1 + tcp.sockets.size(); ++l) {
-    const bool is_local = l == 0;
-    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
-      std::string address;
-      Fd fd = accept_one(is_local ? local.get() : tcp.sockets[l - 1].get(), is_local ? nullptr : &address);
-      const bool out_of_descriptors = !fd && (errno == EMFILE || errno == ENFILE) && !waiting.empty();
-      if (!fd && !out_of_descriptors) break;
-      if (out_of_descriptors || waiting.size() == most) waiting.pop_front();
-      if (fd) waiting.push_back({std::move(fd), std::move(address), is_local});
-    }
-  }
-}
 
 Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
   uint64_t random[2];

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/acceptor.h"
 #include "bootstrap/auth.h"
-#include "bootstrap/pending.h"
 #include "bootstrap/rendezvous.h"
 
 namespace rondo {
@@ -26,17 +26,18 @@ constexpr size_t kMaxPayloadBytes = size_t{1} << 30;  // of a frame between two 
 
 /// Where this rank can be reached by its peers.
 struct MeshPort {
-  struct Waiting {
-    Fd fd;
-    std::string address;
-    bool local;
-  };
   Fd local;
   Listeners tcp;
-  std::list<Waiting> waiting = {};  // accepted before anybody could be answered
+  Acceptor<ServerHandshake> acceptor = {};
   /// Takes the queues' connections and keeps the newest, so that no queue is full when the peers come. Before a
   /// LinkMaker has the port.
-  void take_in(int nranks);
+  void take_in(int nranks) {
+    if (open(static_cast<size_t>(nranks)).ok()) (void)acceptor.look();
+  }
+  Status open(size_t num_ranks) {
+    acceptor.set_most(kMaxPending + num_ranks);
+    return acceptor.is_open() ? Status() : acceptor.open(local, tcp.sockets);
+  }
   /// Ends it also for copies that a fork left in other processes.
   void shut() {
     local.shut();
@@ -57,6 +58,9 @@ class LinkMaker {
   /// The peers and the port must outlive it. Of `known` peers nothing is taken: they have links.
   LinkMaker(Rank rank, const Secret& secret, const std::vector<PeerInfo>& peers, MeshPort& port, Encryption encryption,
             std::vector<bool> known);
+  ~LinkMaker() { port_.acceptor.close(); }
+  LinkMaker(const LinkMaker&) = delete;
+  LinkMaker& operator=(const LinkMaker&) = delete;
 
   /// Connects to a peer below this rank. Those above come by themselves.
   void call(Rank peer);
@@ -88,16 +92,6 @@ class LinkMaker {
     Status last = {};
     ClientHandshake handshake;
   };
-  struct Stranger {
-    Fd fd;
-    std::string address;
-    bool local;
-    ServerHandshake handshake;
-    Patience::Clock::time_point since;
-    uint64_t source() const { return source_of(address); }
-    bool has_greeted() const { return handshake.has_greeted(); }
-  };
-
   bool same_host(Rank peer) const { return peers_[index(peer)].host == peers_[index(rank_)].host; }
   static size_t index(Rank r) { return static_cast<size_t>(r); }
   RankPair pair_of(Rank client, Rank server) const;
@@ -109,10 +103,7 @@ class LinkMaker {
   void dial_again(Caller* caller);
   void judge(Caller* caller, Status why);
   void fail(Caller* caller, Status why);
-  void take(Fd fd, std::string address, bool local);
-  bool close_one_pending(bool silent_only);
-  Status accept_from(int listener, bool local);
-  void serve(Stranger& stranger);
+  void come(Acceptor<ServerHandshake>::Connection& connection, bool accepted);
   void link(Rank peer, Fd fd, bool local, std::unique_ptr<TlsSession> session);
 
   const Rank rank_;
@@ -123,7 +114,6 @@ class LinkMaker {
   std::vector<bool> known_;  // by rank: with a link, or called
   int num_refusals_ = 0;
   std::list<Caller> callers_;
-  std::list<Stranger> strangers_;
   std::vector<std::pair<Rank, std::unique_ptr<Link>>> links_;
   std::vector<Failure> failures_;
   Status own_;  // what keeps this rank from calling

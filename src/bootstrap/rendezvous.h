@@ -9,7 +9,7 @@
 //   meshed             -------->  a joiner that dies before this is announced to the others
 //
 // The root serves one communicator and ends; the mesh does not need it. Unauthenticated connections cannot stall it:
-// each is accepted at once, and when too many are half-open one is closed (bootstrap/pending.h). A joiner whose connection
+// each is accepted at once, and when too many are half-open one is closed (bootstrap/acceptor.h). A joiner whose connection
 // was closed before it had proved the secret connects again. One that has proved it keeps its place.
 //
 // Thread safety: start_rendezvous and join_rendezvous from any thread; the root shares nothing with them but sockets.

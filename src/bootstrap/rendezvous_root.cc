@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -13,10 +14,9 @@
 #include <chrono>
 #include <cstdio>
 #include <list>
-#include <optional>
 #include <utility>
 
-#include "bootstrap/pending.h"
+#include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
 #include "config/setting_table.h"
 
@@ -25,29 +25,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPollMs = 100;
-constexpr int kCrowdedPollMs = 20;
-constexpr int kUnsentPollMs = 2;                       // while somebody's socket takes no more
-constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at everybody's age
+constexpr int kCrowdedPauseMs = 20;
+constexpr int kUnsentPollMs = 2;  // while somebody's socket takes no more
 constexpr size_t kMaxJoinBytes = 64 * 1024;
 constexpr auto kFarewell = std::chrono::seconds(1);  // for telling everybody of a failure
 
 Clock::duration seconds(double s) { return std::chrono::microseconds(static_cast<int64_t>(std::clamp(s, 0.0, 1e8) * 1e6)); }
 
-struct Connection {
-  std::string address;
-  uint64_t source_hash = 0;
-  Clock::time_point since = Clock::now();
-  Fd fd;                          // until authenticated
-  std::optional<ServerHandshake> handshake;
-  std::unique_ptr<Link> link;     // since
+struct Connection {  // of who has proved the secret
   Rank rank = -1;
-  bool joined = false;            // in the table
+  std::unique_ptr<Link> link = {};
+  bool joined = false;  // in the table
   bool meshed = false;
-  bool told = false;              // of the failure
-  bool finished = false;          // to be dropped
-  int watched_fd() const { return link ? link->fd() : fd.get(); }
-  uint64_t source() const { return source_hash; }
-  bool has_greeted() const { return handshake->has_greeted(); }
+  bool told = false;      // of the failure
+  bool finished = false;  // to be dropped
 };
 
 class Root {
@@ -63,37 +54,32 @@ class Root {
   Status open() {
     news_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!news_) return Status(StatusCode::kSystem, "epoll_create1: " + errno_text(errno));
-    for (Fd& l : listeners_.sockets)
-      if (!watch(l.get(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
+    if (!watch(acceptor_.event_fd(), nullptr)) return Status(StatusCode::kSystem, "epoll_ctl: " + errno_text(errno));
+    acceptor_.serve([this](const Arrival&) { return ServerHandshake(secret_, Purpose::kRendezvous, encryption_); },
+                    [this](Arrival& a, bool accepted) { come(a, accepted); }, false);
     return {};
   }
 
   void run() {
     while (!done()) {
-      const bool wait_for_room = std::exchange(crowded_, false);
-      for (Fd& l : listeners_.sockets) {
-        epoll_event event = {wait_for_room ? 0u : EPOLLIN, {.ptr = nullptr}};
-        if (wait_for_room || was_crowded_) ::epoll_ctl(news_.get(), EPOLL_CTL_MOD, l.get(), &event);
-      }
-      was_crowded_ = wait_for_room;
       epoll_event events[64];
-      const int n = ::epoll_wait(news_.get(), events, std::size(events),
-                                 wait_for_room     ? kCrowdedPollMs
-                                 : unsent_.empty() ? kPollMs
-                                                   : kUnsentPollMs);
-      bool somebody_came = false;
-      for (int i = 0; i < n; ++i) {
+      const int n = ::epoll_wait(news_.get(), events, std::size(events), unsent_.empty() ? kPollMs : kUnsentPollMs);
+      for (int i = 0; i < n; ++i)
         if (events[i].data.ptr != nullptr) serve(*static_cast<Connection*>(events[i].data.ptr));
-        else somebody_came = true;
-      }
       std::erase_if(unsent_, [](Connection* c) { return c->link->flush(); });
       drop_the_finished();
-      for (size_t i = 0; somebody_came && i < listeners_.sockets.size(); ++i) accept_from(listeners_.sockets[i].get());
+      // Ranks that may all come at once need not go for one another; how many is unknown before the first has joined.
+      acceptor_.set_most(kMaxPending + static_cast<size_t>(std::max(0, nranks_ - num_present_)));
+      if (acceptor_.is_open() && !acceptor_.look().ok()) ::poll(nullptr, 0, kCrowdedPauseMs);  // until there is room
+      for (Connection* c : std::exchange(come_, {})) serve(*c);
+      drop_the_finished();
       watch_the_clock();
     }
   }
 
  private:
+  using Arrival = Acceptor<ServerHandshake>::Connection;
   bool done() const {
     if (failed_) return Clock::now() >= deadline_ || (nranks_ > 0 && num_told_ >= nranks_ && unsent_.empty());
     return (table_sent_ && connections_.empty()) || Clock::now() >= deadline_ + kFarewell;
@@ -113,55 +99,21 @@ class Root {
     some_finished_ = true;
   }
 
-  // Sets crowded_ when a waiting connection cannot be taken now: the next poll must not return because of it.
-  void accept_from(int listener) {
-    for (int i = 0; i < kMaxAcceptsAtOnce && !listeners_.sockets.empty(); ++i) {
-      Connection c;
-      c.fd = accept_one(listener, &c.address);
-      if (!c.fd) {
-        const bool out_of_descriptors = errno == EMFILE || errno == ENFILE;
-        if (out_of_descriptors && close_one_pending()) continue;
-        crowded_ = out_of_descriptors;
-        return;
-      }
-      while (pending_.size() >= kMaxPending + num_awaited()) close_one_pending();
-      c.source_hash = source_of(c.address);
-      c.handshake.emplace(secret_, Purpose::kRendezvous, encryption_);
-      Connection& kept = pending_.emplace_back(std::move(c));
-      if (!watch(kept.fd.get(), &kept)) finish(kept);
-      else serve(kept);  // a rank has usually spoken before it is accepted
-    }
-  }
-  // Ranks that may all come at once and need not go for one another; unknown before the first has joined.
-  size_t num_awaited() const { return static_cast<size_t>(std::max(0, nranks_ - num_present_)); }
-  // Unless it has just proved that it need not go. False: nobody is pending.
-  bool close_one_pending() {
-    const auto c = first_to_close(pending_);
-    if (c == pending_.end()) return false;
-    serve(*c);
-    if (c->link) return true;
-    unwatch(c->fd.get());
-    pending_.erase(c);
-    return true;
+  void come(Arrival& a, bool accepted) {
+    if (a.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
+      std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", a.address.c_str(), a.handshake->why().c_str(),
+                   num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
+    if (a.handshake->encryption_differs()) fail_for_encryption(a);
+    if (!accepted) return;
+    Connection& c = connections_.emplace_back();
+    c.rank = a.handshake->rank();
+    c.link = std::make_unique<Link>(std::move(a.fd), false, kMaxJoinBytes, a.handshake->take_session());
+    if (!watch(c.link->fd(), &c)) finish(c);
+    come_.push_back(&c);
   }
 
   void serve(Connection& c) {
     if (c.finished) return;
-    if (!c.link) {
-      const auto state = c.handshake->advance(c.fd.get());
-      if (state == ServerHandshake::State::kFailed) {
-        if (c.handshake->was_wrong_secret() && num_refusals_++ < kMaxRefusalsLogged)
-          std::fprintf(stderr, "rondo: rendezvous refused %s: it %s%s\n", c.address.c_str(), c.handshake->why().c_str(),
-                       num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
-        if (c.handshake->encryption_differs()) fail_for_encryption(c);
-        finish(c);
-      }
-      if (state != ServerHandshake::State::kAccepted) return;
-      const auto at = std::find_if(pending_.begin(), pending_.end(), [&c](const Connection& p) { return &p == &c; });
-      connections_.splice(connections_.end(), pending_, at);
-      c.rank = c.handshake->rank();
-      c.link = std::make_unique<Link>(std::move(c.fd), false, kMaxJoinBytes, c.handshake->take_session());
-    }
     c.link->drain();
     while (auto frame = c.link->pop()) {
       if (frame->kind == FrameKind::kJoin && !c.joined) admit(c, *frame);
@@ -177,11 +129,11 @@ class Root {
   }
 
   // It has heard so in the handshake. The others would wait for it in vain.
-  void fail_for_encryption(const Connection& c) {
+  void fail_for_encryption(const Arrival& a) {
     fail(StatusCode::kMismatch,
          fmt::format("rank {} at {} {}, and the process that made the id (pid {}) {}: set RONDO_ENCRYPT alike on all "
                      "ranks",
-                     c.handshake->rank(), c.address, encryption_.on ? "does not encrypt" : "encrypts", ::getpid(),
+                     a.handshake->rank(), a.address, encryption_.on ? "does not encrypt" : "encrypts", ::getpid(),
                      encryption_.on ? "does" : "does not"));
     ++num_told_;
   }
@@ -237,7 +189,6 @@ class Root {
   void send_table() {
     close_listeners();  // before anyone can have finished, so that a later rendezvous on this port meets nobody here
     const TableWriter tables(peers_, most_full_);
-    for (Connection& c : pending_) finish(c);
     for (Connection& c : connections_) {
       if (c.joined) send(c, FrameKind::kTable, tables.of(c.rank));
       else finish(c);
@@ -265,21 +216,14 @@ class Root {
   void drop_the_finished() {
     if (!std::exchange(some_finished_, false)) return;
     std::erase_if(unsent_, [](const Connection* c) { return c->finished; });
-    for (std::list<Connection>* list : {&pending_, &connections_})
-      list->remove_if([this](const Connection& c) {
-        if (c.finished) unwatch(c.watched_fd());
-        return c.finished;
-      });
+    connections_.remove_if([this](const Connection& c) {
+      if (c.finished) unwatch(c.link->fd());
+      return c.finished;
+    });
   }
 
   void watch_the_clock() {
     const auto now = Clock::now();
-    if (now >= next_look_) {
-      next_look_ = now + kLook;
-      for (Connection& c : pending_)
-        if (now - c.since > kPendingPatience) finish(c);
-      drop_the_finished();
-    }
     if (now < deadline_ || failed_ || nranks_ == 0) return;
     std::vector<Rank> missing;
     for (Rank r = 0; r < nranks_; ++r)
@@ -296,10 +240,9 @@ class Root {
   }
 
   void close_listeners() {
-    for (Fd& l : listeners_.sockets) {
-      unwatch(l.get());
-      l.shut();
-    }
+    if (acceptor_.is_open()) unwatch(acceptor_.event_fd());
+    acceptor_.close();
+    for (Fd& l : listeners_.sockets) l.shut();
     listeners_.sockets.clear();
   }
 
@@ -310,19 +253,17 @@ class Root {
   Clock::time_point deadline_;
   double deadline_text_s_ = 0;
   Fd news_;  // epoll: listeners and connections
-  std::list<Connection> pending_;      // have not proved the secret, in order of arrival
-  std::list<Connection> connections_;  // have
+  Acceptor<ServerHandshake> acceptor_;
+  std::list<Connection> connections_;
+  std::vector<Connection*> come_;    // not served yet
   std::vector<Connection*> unsent_;  // to whom something is to be written
   bool some_finished_ = false;
-  bool was_crowded_ = false;
-  Clock::time_point next_look_{};
   int nranks_ = 0;  // 0: nobody has joined
   Rank first_ = -1;
   std::vector<PeerInfo> peers_;
   std::vector<bool> present_;
   int num_present_ = 0;
   bool table_sent_ = false;
-  bool crowded_ = false;
   bool failed_ = false;
   int num_told_ = 0;
   int num_refusals_ = 0;

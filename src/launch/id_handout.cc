@@ -8,13 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
-#include <list>
+#include <utility>
 #include <vector>
 
-#include "base/wire.h"
-#include "bootstrap/pending.h"
+#include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
+#include "base/wire.h"
 
 namespace rondo {
 namespace {
@@ -34,58 +33,33 @@ bool same_user(int fd, uid_t* uid) {
   return who.uid == ::getuid();
 }
 
-struct Asker {
-  Fd fd;
-  uint64_t process;
-  std::string request = {};
-  Rank rank = -1;
-  bool broken = false;
-  uint64_t source() const { return process; }
-  bool has_greeted() const { return false; }
-};
-
-// Connections to rank 0. Those that have sent their rank stay. The number of others is limited (bootstrap/pending.h).
+// Connections to rank 0. Those that have sent their rank stay. The number of others is limited (bootstrap/acceptor.h).
 class Askers {
  public:
-  Askers(int listener, int nranks) : listener_(listener), nranks_(nranks) {}
-
-  /// Errors: kSystem if this process cannot open more descriptors.
-  Status accept_all() {
-    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
-      std::string who;
-      Fd fd = accept_one(listener_, &who);
-      uid_t uid = 0;
-      if (fd && same_user(fd.get(), &uid)) {
-        if (pending_.size() == kMaxPending) pending_.erase(first_to_close(pending_));
-        pending_.push_back({std::move(fd), source_of(who)});
-        read(&pending_.back());
-        settle();
-      } else if (fd) {
-        refuse(who);
-      } else if (errno != EMFILE && errno != ENFILE) {
-        return {};
-      } else if (!pending_.empty()) {
-        pending_.erase(first_to_close(pending_));
-      } else {
-        return Status(StatusCode::kSystem, fmt::format("rank 0 cannot accept a connection: {}; raise this process's "
-                                                       "limit (ulimit -n)",
-                                                       errno_text(EMFILE)));
-      }
-    }
+  explicit Askers(int nranks) : nranks_(nranks) {}
+  Status open(const Fd& listener) {
+    RONDO_TRY(acceptor_.open(listener, {}));
+    acceptor_.serve(
+        [this](const Asker& a) {
+          uid_t uid = 0;
+          if (same_user(a.fd.get(), &uid)) return Greeting(kRequestBytes);
+          refuse(local_peer_name(a.fd.get()));
+          return Greeting(0);
+        },
+        [this](Asker& a, bool accepted) {
+          const auto rank = accepted ? decode_id_request(a.handshake->bytes(), nranks_) : std::nullopt;
+          if (rank) known_.emplace_back(*rank, std::move(a.fd));
+        },
+        false);
     return {};
   }
-  void read_all() {
-    for (Asker& a : pending_) read(&a);
-    settle();
-  }
-  void add_to(std::vector<pollfd>* fds) const {
-    fds->push_back({listener_, POLLIN, 0});
-    for (const Asker& a : pending_) fds->push_back({a.fd.get(), POLLIN, 0});
-  }
+  /// Errors: kSystem if this process cannot open more descriptors.
+  Status look() { return acceptor_.look(); }
+  int event_fd() const { return acceptor_.event_fd(); }
   std::vector<Rank> missing() const {
     std::vector<bool> here(static_cast<size_t>(nranks_), false);
     here[0] = true;
-    for (const Asker& a : known_) here[static_cast<size_t>(a.rank)] = true;
+    for (const auto& [rank, fd] : known_) here[static_cast<size_t>(rank)] = true;
     std::vector<Rank> missing;
     for (Rank r = 0; r < nranks_; ++r)
       if (!here[static_cast<size_t>(r)]) missing.push_back(r);
@@ -95,36 +69,20 @@ class Askers {
   void answer_all(StatusCode code, std::string_view text) {
     wire::Writer w;
     w.put(static_cast<uint8_t>(code)).str(text);
-    for (const Asker& a : known_) (void)!::send(a.fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
+    for (const auto& [rank, fd] : known_) (void)!::send(fd.get(), w.bytes().data(), w.bytes().size(), MSG_NOSIGNAL);
   }
 
  private:
-  void read(Asker* asker) {
-    char buffer[kRequestBytes];
-    const ssize_t n = ::recv(asker->fd.get(), buffer, kRequestBytes - asker->request.size(), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n > 0) asker->request.append(buffer, static_cast<size_t>(n));
-    if (n > 0 && asker->request.size() < kRequestBytes) return;
-    const std::optional<Rank> rank = n > 0 ? decode_id_request(asker->request, nranks_) : std::nullopt;
-    asker->rank = rank.value_or(-1);
-    asker->broken = !rank;
-  }
-  void settle() {
-    for (auto a = pending_.begin(), next = a; a != pending_.end(); a = next) {
-      next = std::next(a);
-      if (a->broken) pending_.erase(a);
-      else if (a->rank >= 0) known_.splice(known_.end(), pending_, a);
-    }
-  }
+  using Asker = Acceptor<Greeting>::Connection;
   void refuse(const std::string& who) {
     if (num_refusals_++ >= kMaxRefusalsLogged) return;
     std::fprintf(stderr, "rondo: refused to hand the unique id to %s: another user%s\n", who.c_str(),
                  num_refusals_ == kMaxRefusalsLogged ? "; further refusals are not shown" : "");
   }
 
-  const int listener_;
   const int nranks_;
-  std::list<Asker> pending_, known_;
+  Acceptor<Greeting> acceptor_;
+  std::vector<std::pair<Rank, Fd>> known_;
   int num_refusals_ = 0;
 };
 
@@ -160,7 +118,7 @@ namespace {
 
 Status handing_out_failed(const Status& why, const std::vector<Rank>& missing, const std::string& name,
                           const Patience& patience) {
-  if (why.code() == StatusCode::kSystem) return why;
+  if (why.code() == StatusCode::kSystem) return Status(why.code(), fmt::format("rank 0 {}", why.message()));
   if (why.code() != StatusCode::kTimeout) return Status(why.code(), fmt::format("rank 0 was {}", why.message()));
   return Status(why.code(), fmt::format("{} {} not come to rank 0's socket '{}' after {:g} s ({})", list_ranks(missing),
                                         missing.size() == 1 ? "has" : "have", name, patience.seconds(), kInitDeadline));
@@ -172,12 +130,12 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   if (nranks == 1) return {};
   auto listener = listen_abstract(name);
   if (!listener.ok())
-    return Status(StatusCode::kSystem,
-                  fmt::format("rank 0: {}; is another rank 0 of this job running?", listener.status().message()));
-  Askers askers(listener->get(), nranks);
+    return Status(StatusCode::kSystem, fmt::format("rank 0: {}; is another rank 0 of this job running?",
+                                                   listener.status().message()));
+  Askers askers(nranks);
+  RONDO_TRY(askers.open(*listener));
   for (;;) {
-    Status s = askers.accept_all();
-    askers.read_all();
+    Status s = askers.look();
     const std::vector<Rank> missing = askers.missing();
     if (missing.empty()) break;
     if (s.ok()) s = patience.check("handing out the unique id");
@@ -186,9 +144,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
       askers.answer_all(full.code(), full.message());
       return full;
     }
-    std::vector<pollfd> fds;
-    askers.add_to(&fds);
-    ::poll(fds.data(), fds.size(), patience.slice_ms());
+    pollfd p{askers.event_fd(), POLLIN, 0};
+    ::poll(&p, 1, patience.slice_ms());
   }
   listener->shut();
   askers.answer_all(StatusCode::kOk, {id.bytes, sizeof(id.bytes)});

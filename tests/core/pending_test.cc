@@ -2,7 +2,7 @@
 // rank waits for them.
 // labels: unit mp
 // timeout: 120
-#include "bootstrap/pending.h"
+#include "bootstrap/acceptor.h"
 
 #include <dirent.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,223 @@
+// Acceptor: the listeners of a port, and the connections that they have taken and that have not proved yet that they
+// belong to the job. It says how many there may be, and which one is closed for the next. The rendezvous, the ports of
+// the mesh and the hand-out of an id have one each.
+//
+//   silent    has sent no whole greeting. A rank greets as soon as it is connected, so that its greeting is usually
+//             there when its connection is accepted.
+//   greeted   has sent what a rank sends first, and has the challenge to answer.
+//
+// Whoever has proved the secret is no longer pending, and never goes for another. A rank whose connection was closed
+// before its proof connects again until its deadline: so a connection may be closed at any time, and the limit is never
+// a reason to stop accepting.
+//
+// Thread safety: none; plain functions from any thread.
+#pragma once
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/socket.h"
+
+namespace rondo {
+
+constexpr size_t kMaxPending = 64;      // of a listener, beside the ranks that may still come
+constexpr int kMaxAcceptsAtOnce = 256;  // between two looks at the connections that are there
+constexpr auto kPendingPatience = std::chrono::seconds(5);
+constexpr int kMaxRefusalsLogged = 8;
+
+/// Where a connection comes from, of accept_one()'s text: an address without its port, or a process.
+inline uint64_t source_of(std::string_view peer) {
+  return std::hash<std::string_view>()(peer.substr(0, peer.rfind(':')));
+}
+
+/// The one that is closed for the next, end() where there is none: a silent one where any is, and among those the
+/// oldest of the source that has most of them. `pending` is in order of arrival; a C has source() and has_greeted().
+template <class C>
+typename std::list<C>::iterator first_to_close(std::list<C>& pending) {
+  bool any_silent = false;
+  for (const C& c : pending) any_silent = any_silent || !c.has_greeted();
+  std::unordered_map<uint64_t, size_t> num_of_source;
+  size_t most = 0;
+  for (const C& c : pending)
+    if (c.has_greeted() != any_silent) most = std::max(most, ++num_of_source[c.source()]);
+  for (auto c = pending.begin(); c != pending.end(); ++c)
+    if (c->has_greeted() != any_silent && num_of_source[c->source()] == most) return c;
+  return pending.end();
+}
+
+/// So many bytes that a connection sends before anything else.
+class Greeting {
+ public:
+  enum class State { kUnderWay, kAccepted, kFailed };
+  explicit Greeting(size_t bytes) : left_bytes_(bytes) {}
+  State advance(int fd) {
+    if (left_bytes_ == 0) return State::kFailed;
+    char buffer[256];
+    const ssize_t n = ::recv(fd, buffer, std::min(left_bytes_, sizeof buffer), 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return State::kUnderWay;
+    if (n <= 0) return State::kFailed;
+    bytes_.append(buffer, static_cast<size_t>(n));
+    left_bytes_ -= static_cast<size_t>(n);
+    return left_bytes_ == 0 ? State::kAccepted : State::kUnderWay;
+  }
+  bool has_greeted() const { return false; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  size_t left_bytes_;  // 0 from the start: the connection is refused
+  std::string bytes_;
+};
+
+/// A Handshake is a state machine that never waits: ServerHandshake, Greeting.
+template <class Handshake>
+class Acceptor {
+ public:
+  struct Connection {
+    Fd fd = {};
+    std::string address = {};  // for messages
+    bool local = false;
+    std::optional<Handshake> handshake = {};
+    std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+    bool watched = false;
+    uint64_t source() const { return source_of(address); }
+    bool has_greeted() const { return handshake && handshake->has_greeted(); }
+  };
+  using Make = std::function<Handshake(const Connection&)>;
+  /// A handshake has ended. The connection is closed afterwards unless its descriptor was moved away.
+  using Done = std::function<void(Connection&, bool accepted)>;
+
+  /// The listeners, which must outlive it. `local`: of Unix sockets; may be empty.
+  Status open(const Fd& local, const std::vector<Fd>& tcp) {
+    event_fd_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+    if (local) listeners_.push_back({local.get(), true});
+    for (const Fd& fd : tcp) listeners_.push_back({fd.get(), false});
+    bool good = static_cast<bool>(event_fd_);
+    for (Listener& l : listeners_) good = good && watch(l.fd, &l);
+    return good ? Status() : Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
+  }
+  bool is_open() const { return static_cast<bool>(event_fd_); }
+  /// Readable when look() has something to do.
+  int event_fd() const { return event_fd_.get(); }
+  void set_most(size_t most) { most_ = most; }
+  /// Until it is called, connections are taken and kept. spare_greeted: where this process may open no more descriptors,
+  /// only silent connections are closed for new ones.
+  void serve(Make make, Done done, bool spare_greeted) {
+    make_ = std::move(make);
+    done_ = std::move(done);
+    spare_greeted_ = spare_greeted;
+    for (Connection& c : pending_) begin(c);
+    drop_ended();
+  }
+  /// Works on what has come, never waits. Silent connections are closed after a while. Errors: kSystem when this process
+  /// may open no more descriptors, without a name in front.
+  Status look() {
+    epoll_event events[64];
+    const int n = ::epoll_wait(event_fd_.get(), events, 64, 0);
+    std::vector<const Listener*> ready;
+    for (int i = 0; i < n; ++i) {
+      const auto is_this = [&](const Listener& l) { return &l == events[i].data.ptr; };
+      const auto l = std::find_if(listeners_.begin(), listeners_.end(), is_this);
+      if (l != listeners_.end()) ready.push_back(&*l);
+      else advance(*static_cast<Connection*>(events[i].data.ptr));
+    }
+    const auto now = std::chrono::steady_clock::now();
+    for (Connection& c : pending_)  // who has greeted may be a rank that waits for a core
+      if (make_ && !c.has_greeted() && now - c.since > kPendingPatience) end(c);
+    drop_ended();
+    for (const Listener* l : ready) RONDO_TRY(accept_from(*l));
+    return {};
+  }
+  /// Closes what is pending.
+  void close() { *this = {}; }
+
+ private:
+  struct Listener {
+    int fd;
+    bool local;
+  };
+  bool watch(int fd, void* what) {
+    epoll_event event = {EPOLLIN, {.ptr = what}};
+    return ::epoll_ctl(event_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+  // A forked child may hold a copy, for which the kernel would go on to report what is no longer here.
+  void unwatch(Connection& c) {
+    if (std::exchange(c.watched, false)) ::epoll_ctl(event_fd_.get(), EPOLL_CTL_DEL, c.fd.get(), nullptr);
+  }
+  void end(Connection& c) {
+    unwatch(c);
+    c.fd.shut();
+  }
+  void drop_ended() {
+    pending_.remove_if([](const Connection& c) { return !c.fd; });
+  }
+  void advance(Connection& c) {
+    if (!c.fd || !c.handshake) return;
+    const auto state = c.handshake->advance(c.fd.get());
+    if (state == Handshake::State::kUnderWay) return;
+    unwatch(c);
+    done_(c, state == Handshake::State::kAccepted);
+    c.fd.shut();
+  }
+  void begin(Connection& c) {
+    if (!make_) return;
+    c.handshake.emplace(make_(c));
+    advance(c);  // a rank has usually spoken before it is accepted
+    if (!c.fd) return;
+    if (c.local) c.address = local_peer_name(c.fd.get());
+    c.watched = watch(c.fd.get(), &c);
+    if (!c.watched) end(c);
+  }
+  // Unless it has just proved that it need not go. False: there is none.
+  bool close_one(bool silent_only) {
+    const auto c = first_to_close(pending_);
+    if (c == pending_.end() || (silent_only && c->has_greeted())) return false;
+    advance(*c);
+    if (c->fd) end(*c);
+    pending_.erase(c);
+    return true;
+  }
+  Status accept_from(const Listener& l) {
+    for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
+      std::string address;
+      Fd fd = accept_one(l.fd, l.local ? nullptr : &address);
+      if (fd) {
+        while (pending_.size() >= most_ && close_one(false)) {
+        }
+        pending_.push_back({.fd = std::move(fd), .address = std::move(address), .local = l.local});
+        begin(pending_.back());
+        if (!pending_.back().fd) pending_.pop_back();
+      } else if (errno != EMFILE && errno != ENFILE) {
+        return {};
+      } else if (!close_one(spare_greeted_)) {  // it would not get better until the deadline
+        return Status(
+            StatusCode::kSystem,
+            fmt::format("cannot accept a connection: {}; raise this process's limit (ulimit -n)", errno_text(EMFILE)));
+      }
+    }
+    return {};
+  }
+
+  Fd event_fd_;
+  std::vector<Listener> listeners_;
+  std::list<Connection> pending_;  // in order of arrival
+  size_t most_ = kMaxPending;
+  bool spare_greeted_ = false;
+  Make make_;
+  Done done_;
+};
+
+}  // namespace rondo
