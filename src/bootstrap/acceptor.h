@@ -60,10 +60,10 @@ typename std::list<C>::iterator first_to_close(std::list<C>& pending) {
 }
 
 /// So many bytes that a connection sends before anything else.
-class Greeting {
+class FixedGreeting {
  public:
   enum class State { kUnderWay, kAccepted, kFailed };
-  explicit Greeting(size_t bytes) : left_bytes_(bytes) {}
+  explicit FixedGreeting(size_t bytes) : left_bytes_(bytes) {}
   State advance(int fd) {
     if (left_bytes_ == 0) return State::kFailed;
     char buffer[256];
@@ -82,7 +82,7 @@ class Greeting {
   std::string bytes_;
 };
 
-/// A Handshake is a state machine that never waits: ServerHandshake, Greeting.
+/// A Handshake is a state machine that never waits: ServerHandshake, FixedGreeting.
 template <class Handshake>
 class Acceptor {
  public:
@@ -141,8 +141,11 @@ class Acceptor {
     for (const Listener* l : ready) RONDO_TRY(accept_from(*l));
     return {};
   }
-  /// Closes what is pending.
-  void close() { *this = {}; }
+  /// Closes what is pending, also copies that a fork left in other processes.
+  void close() {
+    for (Connection& c : pending_) c.fd.shut();
+    *this = {};
+  }
 
  private:
   struct Listener {

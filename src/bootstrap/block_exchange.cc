@@ -23,9 +23,9 @@
 
 #include <algorithm>
 
+#include "base/wire.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
-#include "base/wire.h"
 
 namespace rondo {
 namespace {

@@ -9,11 +9,11 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/wire.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/rendezvous.h"
-#include "config/setting_table.h"
 #include "bootstrap/unique_id.h"
-#include "base/wire.h"
+#include "config/setting_table.h"
 
 namespace rondo {
 namespace {
@@ -253,7 +253,7 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("all_gather of {} bytes: the bootstrap carries at most {}", mine.size(), kMaxBlobBytes));
   const Call call(*this);
-  const bool everywhere = kind == FrameKind::kGather;
+  const bool everywhere = kind != FrameKind::kHostGather;
   const uint32_t sequence = everywhere ? ++sequence_ : ++host_sequence_;
   std::vector<Frame> got;
   RONDO_TRY(exchange({kind,
@@ -267,19 +267,6 @@ Status Bootstrap::gather(FrameKind kind, std::string_view mine, std::vector<std:
   for (Frame& frame : got) all->push_back(std::move(frame.payload));
   (*all)[rank_] = std::string(mine);
   return {};
-}
-
-Status Bootstrap::barrier() {
-  const Call call(*this);
-  ++sequence_;
-  std::vector<Frame> got;
-  return exchange({FrameKind::kBarrier,
-                   nullptr,
-                   {},
-                   [](Rank) { return true; },
-                   sequence_,
-                   Patience(options_.deadline_s, options_.abort)},
-                  &got);
 }
 
 Status Bootstrap::exchange_descriptors(std::span<const int> mine, std::vector<std::vector<int>>* all) {

@@ -47,10 +47,10 @@
 #include <string>
 #include <vector>
 
+#include "base/wire.h"
 #include "bootstrap/mesh.h"
 #include "bootstrap/mesh_plan.h"
 #include "bootstrap/survivors.h"
-#include "base/wire.h"
 #include "rondo/host_layout.h"
 #include "rondo/rondo.h"
 #include "rondo/status.h"
@@ -95,7 +95,10 @@ class Bootstrap {
     return gather(FrameKind::kGather, {static_cast<const char*>(mine), bytes}, all);
   }
   /// Collective: returns when all ranks have called it.
-  Status barrier();
+  Status barrier() {
+    std::vector<std::string> nothing;
+    return gather(FrameKind::kBarrier, {}, &nothing);
+  }
   /// The same among the ranks of this host alone, whatever the others do; empty for ranks of other hosts.
   Status all_gather_here(const void* mine, size_t bytes, std::vector<std::string>* all) {
     return gather(FrameKind::kHostGather, {static_cast<const char*>(mine), bytes}, all);

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/wire.h"
 #include "bootstrap/acceptor.h"
 #include "bootstrap/rendezvous.h"
-#include "base/wire.h"
 
 namespace rondo {
 namespace {
@@ -42,9 +42,9 @@ class Askers {
     acceptor_.serve(
         [this](const Asker& a) {
           uid_t uid = 0;
-          if (same_user(a.fd.get(), &uid)) return Greeting(kRequestBytes);
+          if (same_user(a.fd.get(), &uid)) return FixedGreeting(kRequestBytes);
           refuse(local_peer_name(a.fd.get()));
-          return Greeting(0);
+          return FixedGreeting(0);
         },
         [this](Asker& a, bool accepted) {
           const auto rank = accepted ? decode_id_request(a.handshake->bytes(), nranks_) : std::nullopt;
@@ -73,7 +73,7 @@ class Askers {
   }
 
  private:
-  using Asker = Acceptor<Greeting>::Connection;
+  using Asker = Acceptor<FixedGreeting>::Connection;
   void refuse(const std::string& who) {
     if (num_refusals_++ >= kMaxRefusalsLogged) return;
     std::fprintf(stderr, "rondo: refused to hand the unique id to %s: another user%s\n", who.c_str(),
@@ -81,7 +81,7 @@ class Askers {
   }
 
   const int nranks_;
-  Acceptor<Greeting> acceptor_;
+  Acceptor<FixedGreeting> acceptor_;
   std::vector<std::pair<Rank, Fd>> known_;
   int num_refusals_ = 0;
 };
@@ -130,8 +130,8 @@ Status hand_out_id(const std::string& name, const rondo_unique_id& id, int nrank
   if (nranks == 1) return {};
   auto listener = listen_abstract(name);
   if (!listener.ok())
-    return Status(StatusCode::kSystem, fmt::format("rank 0: {}; is another rank 0 of this job running?",
-                                                   listener.status().message()));
+    return Status(StatusCode::kSystem,
+                  fmt::format("rank 0: {}; is another rank 0 of this job running?", listener.status().message()));
   Askers askers(nranks);
   RONDO_TRY(askers.open(*listener));
   for (;;) {
