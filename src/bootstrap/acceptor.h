@@ -1,6 +1,6 @@
 // Acceptor: the listeners of a port, and the connections that they have taken and that have not proved yet that they
 // belong to the job. It says how many there may be, and which one is closed for the next. The rendezvous, the ports of
-// the mesh and the hand-out of an id have one each.
+// the mesh, the hand-out of an id and the rails of a network have one each.
 //
 //   silent    has sent no whole greeting. A rank greets as soon as it is connected, so that its greeting is usually
 //             there when its connection is accepted.
@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <list>
 #include <optional>
@@ -189,6 +190,8 @@ class Acceptor {
     const auto c = first_to_close(pending_);
     if (c == pending_.end() || (silent_only && c->has_greeted())) return false;
     advance(*c);
+    if (c->fd && !std::exchange(told_, true))
+      std::fprintf(stderr, "rondo: too many connections do not say whose they are: the oldest are closed\n");
     if (c->fd) end(*c);
     pending_.erase(c);
     return true;
@@ -218,7 +221,7 @@ class Acceptor {
   std::vector<Listener> listeners_;
   std::list<Connection> pending_;  // in order of arrival
   size_t most_ = kMaxPending;
-  bool spare_greeted_ = false;
+  bool spare_greeted_ = false, told_ = false;
   Make make_;
   Done done_;
 };

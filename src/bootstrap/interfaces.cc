@@ -17,12 +17,6 @@
 namespace rondo {
 namespace {
 
-std::string text_of(const IpAddress& a) {
-  char text[INET6_ADDRSTRLEN] = "";
-  ::inet_ntop(a.v6 ? AF_INET6 : AF_INET, a.bytes, text, sizeof text);
-  return text;
-}
-
 bool from_sockaddr(const sockaddr* from, IpAddress* to) {
   if (from == nullptr) return false;
   if (from->sa_family == AF_INET) {
@@ -65,7 +59,7 @@ bool interface_selected(std::string_view spec, std::string_view name) {
   return found != exclude;
 }
 
-Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec) {
+Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::string_view whose) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return Status(StatusCode::kSystem, "getifaddrs: " + errno_text(errno));
   std::vector<IpAddress> outside, bridges, loopback;
@@ -83,8 +77,10 @@ Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec) {
   }
   ::freeifaddrs(list);
   if (!spec.empty() && outside.empty())
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_SOCKET_IFNAME='{}' selects none of the interfaces that are up: {}", spec, names));
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("{} selects none of the interfaces that are up: {}",
+                    whose.empty() ? fmt::format("RONDO_SOCKET_IFNAME='{}'", spec) : std::string(whose), names));
   std::vector<IpAddress>& chosen = !outside.empty() ? outside : !bridges.empty() ? bridges : loopback;
   if (chosen.empty()) return Status(StatusCode::kSystem, "no network interface is up, not even loopback");
   put_v4_first(&chosen);
@@ -98,7 +94,7 @@ std::string Bootstrap::address_of(Rank peer) {
   socklen_t bytes = sizeof at;
   if (links_[peer] && ::getpeername(links_[peer]->fd(), reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return {};
   IpAddress address;
-  if (from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address)) return text_of(address);
+  if (from_sockaddr(reinterpret_cast<const sockaddr*>(&at), &address)) return address.text();
   return gone_[peer] ? std::string() : nearest_host(peers_[peer].addresses, peers_[rank_].addresses);
 }
 
@@ -116,7 +112,7 @@ std::vector<std::string> Bootstrap::own_addresses() {
       all.push_back(address);
   }
   std::vector<std::string> texts;
-  for (const IpAddress& a : all) texts.push_back(text_of(a));
+  for (const IpAddress& a : all) texts.push_back(a.text());
   return texts;
 }
 

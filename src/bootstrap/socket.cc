@@ -56,13 +56,15 @@ Expected<SocketAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-Fd begin_connect(int family, const SocketAddress& to, bool* connected, int* error) {
+Fd begin_connect(int family, const SocketAddress& to, bool* connected, int* error,
+                 const SocketAddress* from = nullptr) {
   *error = 0;
   Fd fd(::socket(family, SOCK_STREAM | kSocketFlags, 0));
-  *connected = fd && ::connect(fd.get(), to.get(), to.bytes) == 0;
+  const bool good = fd && (from == nullptr || ::bind(fd.get(), from->get(), from->bytes) == 0);
+  *connected = good && ::connect(fd.get(), to.get(), to.bytes) == 0;
   if (*connected) return fd;
   *error = errno;
-  if (fd && (*error == EINPROGRESS || *error == EINTR)) return fd;
+  if (good && (*error == EINPROGRESS || *error == EINTR)) return fd;
   return Fd();
 }
 
@@ -135,10 +137,20 @@ std::string errno_text(int error) {
   return error == EAGAIN ? fmt::format("{} (errno {})", ::strerrordesc_np(error), error) : errno_reason(error);
 }
 
-std::string IpAddress::to_string(uint16_t port) const {
+std::string IpAddress::text() const {
   char text[INET6_ADDRSTRLEN] = "?";
   ::inet_ntop(v6 ? AF_INET6 : AF_INET, bytes, text, sizeof(text));
-  return v6 ? fmt::format("[{}]:{}", text, port) : fmt::format("{}:{}", text, port);
+  return text;
+}
+
+std::string IpAddress::to_string(uint16_t port) const {
+  return v6 ? fmt::format("[{}]:{}", text(), port) : fmt::format("{}:{}", text(), port);
+}
+
+std::optional<IpAddress> IpAddress::parse(const std::string& text) {
+  IpAddress a;
+  a.v6 = text.find(':') != std::string::npos;
+  return ::inet_pton(a.v6 ? AF_INET6 : AF_INET, text.c_str(), a.bytes) == 1 ? std::optional(a) : std::nullopt;
 }
 
 std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector<IpAddress>& ours) {
@@ -150,14 +162,14 @@ std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector
     return bits;
   };
   int most = -2;
-  char best[INET6_ADDRSTRLEN] = "";
+  std::string best;
   for (const IpAddress& address : theirs) {
     int bits = -1;
     for (const IpAddress& own : ours) bits = std::max(bits, common_bits(address, own));
     if (std::find(ours.begin(), ours.end(), address) != ours.end()) bits = -1;  // that leads to this host
     if (bits <= most) continue;
     most = bits;
-    ::inet_ntop(address.v6 ? AF_INET6 : AF_INET, address.bytes, best, sizeof best);
+    best = address.text();
   }
   return best;
 }
@@ -195,8 +207,10 @@ Expected<Fd> listen_abstract(std::string_view name) {
   return fd;
 }
 
-Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error) {
-  Fd fd = begin_connect(address.v6 ? AF_INET6 : AF_INET, socket_address(address, port), connected, error);
+Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error, const IpAddress* from) {
+  const SocketAddress to = socket_address(address, port);
+  const SocketAddress own = from != nullptr ? socket_address(*from, 0) : SocketAddress();
+  Fd fd = begin_connect(address.v6 ? AF_INET6 : AF_INET, to, connected, error, from != nullptr ? &own : nullptr);
   if (fd) tune_tcp(fd.get());
   return fd;
 }

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,7 +62,10 @@ std::string errno_text(int error);
 struct IpAddress {
   bool v6 = false;
   uint8_t bytes[16] = {};  // v4: the first four
+  std::string text() const;
   std::string to_string(uint16_t port) const;
+  /// Of a numeric address.
+  static std::optional<IpAddress> parse(const std::string& text);
   friend bool operator==(const IpAddress&, const IpAddress&) = default;
 };
 
@@ -72,8 +76,9 @@ std::string nearest_host(const std::vector<IpAddress>& theirs, const std::vector
 /// NCCL's notation: comma-separated prefixes; "^" in front excludes them, "=" in front wants exact names.
 bool interface_selected(std::string_view spec, std::string_view name);
 /// Addresses of the interfaces that are up: those selected by `spec`; when it is empty all but loopback and, unless
-/// nothing else exists, container bridges. Loopback only when it is alone. Link-local IPv6 is left out.
-Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec);
+/// nothing else exists, container bridges. Loopback only when it is alone. Link-local IPv6 is left out. `whose`: what an
+/// error begins with if `spec` is not RONDO_SOCKET_IFNAME.
+Expected<std::vector<IpAddress>> usable_addresses(std::string_view spec, std::string_view whose = {});
 /// Numeric or by name, IPv4 first.
 Expected<std::vector<IpAddress>> resolve(const std::string& host);
 
@@ -93,7 +98,8 @@ Expected<Fd> connect_tcp(const IpAddress& address, uint16_t port, const Patience
 Expected<Fd> connect_abstract(std::string_view name, const Patience& patience, bool* refused);
 /// The same without waiting. Empty: errno is in *error; EAGAIN of an abstract socket means that its queue is full.
 /// Not *connected yet: the descriptor becomes writable, and end_connect() says how it went, as an errno or 0.
-Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error);
+Fd begin_connect_tcp(const IpAddress& address, uint16_t port, bool* connected, int* error,
+                     const IpAddress* from = nullptr);
 Fd begin_connect_abstract(std::string_view name, bool* connected, int* error);
 int end_connect(int fd);
 /// Accepts one connection without waiting; an empty Fd when there is none. *peer gets its address for messages, unless

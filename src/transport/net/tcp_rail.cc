@@ -15,8 +15,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "transport/net/tcp_socket.h"
-
 namespace rondo::net {
 namespace {
 
@@ -49,20 +47,40 @@ Expected<std::unique_ptr<TcpRail>> TcpRail::create(Rank rank, int nranks, Sink& 
 }
 
 Status TcpRail::open(const std::vector<std::string>& addresses) {
+  std::vector<IpAddress> at;
   if (!device_.empty()) {
-    RONDO_TRY_ASSIGN(local_, address_of_interface(device_));
+    RONDO_TRY_ASSIGN(at, usable_addresses("=" + device_, fmt::format("RONDO_RAILS names {}, which", device_)));
+    at.resize(1);
+    local_ = at[0];
   }
-  RONDO_TRY(listener_.open(local_.empty() ? addresses : std::vector{local_}, kMostUnknown + peers_.size()));
-  address_ = fmt::format("{} {}", listener_.port(), local_);
+  for (const std::string& text : local_ ? std::vector<std::string>() : addresses)
+    if (const auto address = IpAddress::parse(text)) at.push_back(*address);
+  RONDO_TRY_ASSIGN(listeners_, listen_tcp(at, 0));
+  address_ = fmt::format("{} {}", listeners_.port, local_ ? local_->text() : "");
+  RONDO_TRY(acceptor_.open(Fd(), listeners_.sockets));
+  acceptor_.set_most(kMostUnknown + peers_.size());
+  using Arrival = Acceptor<FixedGreeting>::Connection;
+  acceptor_.serve([this](const Arrival&) { return FixedGreeting(greeting_bytes()); },
+                  [this](Arrival& a, bool complete) {
+                    if (complete && admit(a.fd.get(), a.handshake->bytes())) (void)a.fd.release();
+                  },
+                  false);
   event_fd_ = epoll_create1(EPOLL_CLOEXEC);
   epoll_event e{};
   e.events = EPOLLIN;
-  if (event_fd_ < 0 || epoll_ctl(event_fd_, EPOLL_CTL_ADD, listener_.event_fd(), &e) != 0)
-    return Status(StatusCode::kSystem, "epoll: " + error_text(errno));
+  if (event_fd_ < 0 || epoll_ctl(event_fd_, EPOLL_CTL_ADD, acceptor_.event_fd(), &e) != 0)
+    return Status(StatusCode::kSystem, "epoll: " + errno_text(errno));
   return {};
 }
 
+void TcpRail::stop_listening() {
+  acceptor_.close();
+  for (Fd& l : listeners_.sockets) l.shut();  // also for copies that a fork left in other processes
+  listeners_.sockets.clear();
+}
+
 TcpRail::~TcpRail() {
+  stop_listening();
   for (const auto& c : connections_)
     if (c->fd >= 0) ::close(c->fd);
   if (event_fd_ >= 0) ::close(event_fd_);
@@ -76,7 +94,7 @@ void TcpRail::add(std::unique_ptr<Connection> c) {
 
 // For a new descriptor.
 void TcpRail::watch(Connection& c) {
-  tune_socket(c.fd);
+  tune_tcp(c.fd);
   c.last_pass = passes_;
   c.watches_room = c.is_full = false;
   epoll_event e{};
@@ -103,18 +121,11 @@ void TcpRail::dial(Connection& c) {
   const auto port = static_cast<uint16_t>(std::strtoul(route.address.substr(0, space).c_str(), nullptr, 10));
   std::string host = space < route.address.size() ? route.address.substr(space + 1) : std::string();
   if (host.empty()) host = route.host;
-  sockaddr_storage at{}, from{};
-  socklen_t bytes = 0, from_bytes = 0;
-  auto why = [&]() -> std::string {
-    if (!to_sockaddr(host, port, &at, &bytes)) return "it has no address";
-    c.fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (c.fd < 0) return error_text(errno);
-    if (!local_.empty() && (!to_sockaddr(local_, 0, &from, &from_bytes) ||
-                            bind(c.fd, reinterpret_cast<sockaddr*>(&from), from_bytes) != 0))
-      return fmt::format("binding to {}: {}", local_, error_text(errno));
-    if (::connect(c.fd, reinterpret_cast<sockaddr*>(&at), bytes) != 0 && errno != EINPROGRESS) return error_text(errno);
-    return {};
-  }();
+  const std::optional<IpAddress> to = IpAddress::parse(host);
+  bool connected = false;
+  int error = 0;
+  if (to) c.fd = begin_connect_tcp(*to, port, &connected, &error, local_ ? &*local_ : nullptr).release();
+  const std::string why = !to ? "it has no address" : c.fd < 0 ? errno_text(error) : std::string();
   if (!why.empty()) return fail(c, fmt::format("connecting to {} port {}: {}", host, port, why));
   watch(c);
 }
@@ -315,12 +326,12 @@ bool TcpRail::progress() {
   const int n = epoll_wait(event_fd_, news, 16, 0);
   for (int i = 0; i < n; ++i) {
     auto* c = static_cast<Connection*>(news[i].data.ptr);
-    if (c == nullptr) listener_.look(greeting_bytes(), [this](int fd, std::string_view g) { return admit(fd, g); });
+    if (c == nullptr) (void)acceptor_.look();  // who finds no room comes again
     else if (c->fd >= 0 && (news[i].events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) read(*c);
   }
-  if (num_admitted_ + 1 == peers_.size() && listener_.event_fd() >= 0) {
-    epoll_ctl(event_fd_, EPOLL_CTL_DEL, listener_.event_fd(), nullptr);
-    listener_.close();
+  if (num_admitted_ + 1 == peers_.size() && acceptor_.is_open()) {
+    epoll_ctl(event_fd_, EPOLL_CTL_DEL, acceptor_.event_fd(), nullptr);
+    stop_listening();
   }
   return moves_ != before;
 }
@@ -348,7 +359,7 @@ void TcpRail::ended(Connection& c, int error) {
   const bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
   const uint64_t now = monotonic_ns();
   if (c.known || !closed || now - c.since_ns > kConnectNs)
-    return fail(c, !closed   ? error_text(error)
+    return fail(c, !closed   ? errno_text(error)
                    : c.known ? "it closed the connection"
                              : fmt::format("it closed {} connections without an answer", c.times_closed + 1));
   hang_up(c);

@@ -18,7 +18,7 @@
 // Sealed messages all use the sender's own, in order: an old one would count as repeated (sealer.h).
 //
 // The connecting rank's greeting contains the communicator, its rank and the peer's rank; connections without it are
-// refused (TcpListener). The peer answers with its own greeting. Until then sent messages are kept: the connection may
+// refused (Acceptor). The peer answers with its own greeting. Until then sent messages are kept: the connection may
 // be closed through neither rank's fault, and is then made again with all messages. If data are sealed, greetings are
 // too, and every frame has a proof of its lengths. A message that cannot be opened fails the communicator, because TCP
 // does not deliver it again.
@@ -30,12 +30,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bootstrap/acceptor.h"
 #include "transport/net/rail.h"
-#include "transport/net/tcp_listener.h"
 
 namespace rondo::net {
 
@@ -135,6 +136,7 @@ class TcpRail final : public Rail {
   void dial(Connection& c);
   void add(std::unique_ptr<Connection> c);
   void watch(Connection& c);
+  void stop_listening();
   size_t greeting_bytes() const;
   std::string greeting_to(Rank to);
   Rank who_greets(std::string_view greeting);
@@ -162,8 +164,9 @@ class TcpRail final : public Rail {
   void keep_out_of_buffers(Connection& c);
   void sweep();
 
-  std::string local_;  // the interface's address, numeric
-  TcpListener listener_;
+  std::optional<IpAddress> local_;  // the interface's
+  Listeners listeners_;
+  Acceptor<FixedGreeting> acceptor_;  // of connections that have not said yet whose they are
   size_t num_admitted_ = 0;
   std::vector<Peer> peers_;  // by rank
   std::vector<std::unique_ptr<Connection>> connections_;

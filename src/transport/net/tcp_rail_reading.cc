@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "transport/net/tcp_rail.h"
-#include "transport/net/tcp_socket.h"
 
 namespace rondo::net {
 namespace {

@@ -1,6 +1,6 @@
 // Silent connections from several addresses of one machine: which ones are closed, and that authenticated ones still
 // get in.
-#include "transport/net/tcp_listener.h"
+#include "bootstrap/acceptor.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -13,14 +13,24 @@
 #include <string>
 #include <vector>
 
-namespace rondo::net {
+namespace rondo {
 namespace {
 
 constexpr size_t kMost = 8, kGreetingBytes = 5;
 
-class TcpListeners : public ::testing::Test {
+class Acceptors : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(listener_.open({"127.0.0.1"}, kMost).ok()); }
+  void SetUp() override {
+    listeners_ = std::move(*listen_tcp({loopback()}, 0));
+    ASSERT_TRUE(acceptor_.open(Fd(), listeners_.sockets).ok());
+    acceptor_.set_most(kMost);
+    acceptor_.serve([](const Arrival&) { return FixedGreeting(kGreetingBytes); },
+                    [this](Arrival& a, bool complete) {
+                      if (complete && a.handshake->bytes() == "hello")
+                        admitted_.push_back(fds_.emplace_back(a.fd.release()));
+                    },
+                    false);
+  }
   void TearDown() override {
     for (const int fd : fds_) ::close(fd);
   }
@@ -32,29 +42,27 @@ class TcpListeners : public ::testing::Test {
     inet_pton(AF_INET, source.c_str(), &at.sin_addr);
     EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof at), 0) << source;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    at.sin_port = htons(listener_.port());
+    at.sin_port = htons(listeners_.port);
     const int done = connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at);
     EXPECT_TRUE(done == 0 || errno == EINPROGRESS);
     return fd;
   }
   void look() {
-    for (int i = 0; i < 70; ++i)
-      listener_.look(kGreetingBytes, [this](int fd, std::string_view greeting) {
-        if (greeting != "hello") return false;
-        admitted_.push_back(fds_.emplace_back(fd));
-        return true;
-      });
+    for (int i = 0; i < 70; ++i) EXPECT_TRUE(acceptor_.look().ok());
   }
   static bool is_open(int fd) {
     char any;
     const ssize_t n = recv(fd, &any, 1, MSG_PEEK);
     return n > 0 || (n < 0 && errno == EAGAIN);
   }
-  TcpListener listener_;
+  using Arrival = Acceptor<FixedGreeting>::Connection;
+  static IpAddress loopback() { return (*resolve("127.0.0.1"))[0]; }
+  Listeners listeners_;
+  Acceptor<FixedGreeting> acceptor_;
   std::vector<int> fds_, admitted_;
 };
 
-TEST_F(TcpListeners, TheOldestOfAFullSetIsClosed) {
+TEST_F(Acceptors, TheOldestOfAFullSetIsClosed) {
   std::vector<int> silent;
   for (size_t i = 0; i < kMost + 3; ++i) silent.push_back(from("127.0.0.1"));
   look();
@@ -62,7 +70,7 @@ TEST_F(TcpListeners, TheOldestOfAFullSetIsClosed) {
   EXPECT_TRUE(admitted_.empty());
 }
 
-TEST_F(TcpListeners, OfTheAddressThatHoldsMost) {
+TEST_F(Acceptors, OfTheAddressThatHoldsMost) {
   const int rank = from("127.0.0.2");
   for (int i = 0; i < 1000; ++i) {
     from("127.0.0.3");
@@ -76,7 +84,7 @@ TEST_F(TcpListeners, OfTheAddressThatHoldsMost) {
 }
 
 // A greeting that came before many others is read before its connection can be closed.
-TEST_F(TcpListeners, WhoHasGreetedIsAdmitted) {
+TEST_F(Acceptors, WhoHasGreetedIsAdmitted) {
   for (int round = 0; round < 10; ++round) {
     const int rank = from("127.0.0.1");
     ASSERT_EQ(send(rank, "hello", 5, MSG_NOSIGNAL), 5);
@@ -86,7 +94,7 @@ TEST_F(TcpListeners, WhoHasGreetedIsAdmitted) {
   }
 }
 
-TEST_F(TcpListeners, AGreetingMayComeInParts) {
+TEST_F(Acceptors, AGreetingMayComeInParts) {
   const int rank = from("127.0.0.1"), other = from("127.0.0.1");
   for (const char* part : {"h", "el", "lo and more"}) {
     EXPECT_TRUE(admitted_.empty());
@@ -103,23 +111,26 @@ TEST_F(TcpListeners, AGreetingMayComeInParts) {
   EXPECT_EQ(admitted_.size(), 1u);
 }
 
-TEST_F(TcpListeners, ClosedItTakesNobody) {
+TEST_F(Acceptors, ClosedItTakesNobody) {
   const int before = from("127.0.0.1");
   look();
-  listener_.close();
+  acceptor_.close();
+  listeners_.sockets.clear();
   EXPECT_FALSE(is_open(before));
   const int after = from("127.0.0.1");
   EXPECT_FALSE(is_open(after));
 }
 
-TEST_F(TcpListeners, AddressesThatThisHostLacksAreLeftOut) {
-  TcpListener some, none;
-  EXPECT_TRUE(some.open({"192.0.2.1", "127.0.0.1"}, kMost).ok());
-  EXPECT_NE(some.port(), 0);
-  const Status s = none.open({"192.0.2.1"}, kMost);
+TEST_F(Acceptors, AddressesThatThisHostLacksAreLeftOut) {
+  const IpAddress none = (*resolve("192.0.2.1"))[0];
+  const auto some = listen_tcp({none, loopback()}, 0);
+  ASSERT_TRUE(some.ok());
+  EXPECT_NE(some->port, 0);
+  EXPECT_EQ(some->addresses, std::vector{loopback()});
+  const Status s = listen_tcp({none}, 0).status();
   EXPECT_EQ(s.code(), StatusCode::kSystem);
   EXPECT_NE(s.message().find("listen on 192.0.2.1"), std::string_view::npos) << s.to_string();
 }
 
 }  // namespace
-}  // namespace rondo::net
+}  // namespace rondo
