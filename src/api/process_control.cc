@@ -64,8 +64,8 @@ constexpr uint32_t kPassesOverWire = 1;
 Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, TransportChoice transport,
                                                     const Settings& settings, ProcessControl& control) {
   const int nranks = hosts.nranks();
-  if (static_cast<int>(control.ranks_here().size()) == nranks && !is_alone(transport)) {
-    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.peers_here()));
+  if (static_cast<int>(control.here().ranks().size()) == nranks && !is_alone(transport)) {
+    RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
@@ -74,7 +74,7 @@ Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout&
                                                  .alone = is_alone(transport),
                                                  .encrypted = settings.encrypted != 0,
                                                  .rails = settings.rails},
-                                                control));
+                                                control.bootstrap(), control.here()));
   return std::unique_ptr<Transport>(std::move(remote));
 }
 
@@ -181,12 +181,6 @@ Expected<std::unique_ptr<CommunicatorImpl>> join_communicator(std::string_view c
   }();
   if (made.ok()) return made;
   return in_call(call, heard.ok() ? made.status() : heard);
-}
-
-std::optional<PeerLoss> ProcessControl::find_lost() {
-  auto loss = bootstrap_->find_lost();
-  if (!loss) return std::nullopt;
-  return PeerLoss{loss->rank, std::move(loss->how)};
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> ProcessControl::make_child(const std::vector<Rank>& members,

@@ -55,11 +55,11 @@ class HostPeers final : public LocalPeers {
   std::vector<Rank> ranks_;  // ascending
 };
 
-class ProcessControl final : public ControlPlane, public net::RemotePeers {
+class ProcessControl final : public ControlPlane {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
       : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
-  ~ProcessControl() override { bootstrap_->say_goodbye(note_, cause_); }
+  ~ProcessControl() override { bootstrap_->say_goodbye({}, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {
     return bootstrap_->all_gather(mine.data(), mine.size(), all);
@@ -74,33 +74,13 @@ class ProcessControl final : public ControlPlane, public net::RemotePeers {
   void leave_because(const Status& cause) override { cause_ = cause; }
   void set_interrupt(std::function<Status()> interrupt) override { bootstrap_->set_interrupt(std::move(interrupt)); }
 
-  const std::vector<Rank>& ranks_here() const override { return here_.ranks(); }
-  LocalPeers& peers_here() override { return here_; }
-  std::string address_of(Rank r) override { return bootstrap_->address_of(r); }
-  std::vector<std::string> own_addresses() override { return bootstrap_->own_addresses(); }
-  std::optional<std::string> parting_note(Rank r) override { return bootstrap_->parting_note(r); }
-  void part(std::string note) override { note_ = std::move(note); }
-  bool are_many() const override { return !bootstrap_->is_full(); }
-  void announce(net::Topic topic, uint64_t place, std::string text) override {
-    bootstrap_->announce(topic_of(topic), place, std::move(text));
-  }
-  std::optional<net::News> announced(net::Topic topic) override {
-    auto news = bootstrap_->announced(topic_of(topic));
-    return news ? std::optional(net::News{news->by, news->place, std::move(news->text)}) : std::nullopt;
-  }
-  Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) override {
-    return bootstrap_->all_gather(mine, bytes, all);
-  }
-  std::optional<PeerLoss> find_lost() override;
+  Bootstrap& bootstrap() { return *bootstrap_; }
+  HostPeers& here() { return here_; }
 
  private:
-  static Bootstrap::Topic topic_of(net::Topic topic) {
-    return topic == net::Topic::kAbort ? Bootstrap::Topic::kAbort : Bootstrap::Topic::kDisagreement;
-  }
   const std::optional<AbortToken> abort_;  // whose flag the Bootstrap looks at
   std::unique_ptr<Bootstrap> bootstrap_;
   HostPeers here_;
-  std::string note_;
   Status cause_;
 };
 

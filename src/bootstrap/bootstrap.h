@@ -180,6 +180,8 @@ class Bootstrap {
   /// only if they wait for it. No collective call may follow. `note`: what parting_note() tells them, about
   /// a line. `cause`: the failure for which it leaves, if any; that error names it.
   void say_goodbye(const std::string& note = {}, const Status& cause = {});
+  /// The note of a goodbye that comes without one.
+  void part(std::string note) { note_ = std::move(note); }
 
  private:
   Bootstrap(Rank rank, const BootstrapOptions& options)
@@ -316,6 +318,7 @@ class Bootstrap {
   static constexpr uint32_t kFirstHostSequence = 0x40000000;
   uint32_t host_sequence_ = kFirstHostSequence;  // of the calls among this host's ranks, which other hosts do not count
   Status failure_;
+  std::string note_;  // of the goodbye
   // By rank: what has come and was not asked for yet; about survivors, and all else.
   std::vector<std::list<Frame>> views_, others_;
   std::function<Status()> interrupt_;

@@ -154,7 +154,7 @@ void Bootstrap::say_goodbye(const std::string& note, const Status& cause) {
   if (failure_.ok()) failure_ = Status(StatusCode::kInvalidArgument, "this rank has left the communicator");
   port_.shut();
   wire::Writer said;
-  said.str(cause.message()).str(note);
+  said.str(cause.message()).str(note.empty() ? note_ : note);
   for (const auto& link : links_)
     if (link) link->say_goodbye(std::string(said.bytes()));
 }

@@ -66,21 +66,23 @@ uint32_t longest_message(Net net, size_t num_rails, const std::vector<Hello>& ra
 }  // namespace
 
 Expected<std::unique_ptr<RemoteTransport>> RemoteTransport::create(Rank rank, const HostLayout& hosts,
-                                                                   const Options& options, RemotePeers& peers) {
-  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, options.net, peers));
+                                                                   const Options& options, Bootstrap& bootstrap,
+                                                                   LocalPeers& here) {
+  std::unique_ptr<RemoteTransport> t(new RemoteTransport(rank, hosts, options.net, bootstrap, here));
   RONDO_TRY(t->meet(options));
   return t;
 }
 
-RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers)
+RemoteTransport::RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here)
     : rank_(rank),
       nranks_(hosts.nranks()),
       hosts_(hosts),
-      peers_(peers),
+      bootstrap_(bootstrap),
+      peers_here_(here),
       net_(net),
       here_(static_cast<size_t>(nranks_), -1) {
-  const std::vector<Rank>& here = peers.ranks_here();
-  for (size_t i = 0; i < here.size(); ++i) here_[static_cast<size_t>(here[i])] = static_cast<int>(i);
+  for (Rank r = 0; r < nranks_; ++r)
+    if (bootstrap.same_host(r)) here_[static_cast<size_t>(r)] = num_here_++;
 }
 
 std::vector<Rank> RemoteTransport::readers_of(const ConnectionKey& key) const {
@@ -119,7 +121,7 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
   fifos_ = std::make_unique<RemoteFifos>(rank_, nranks_, std::move(pool));
   slots_ = std::make_unique<RelayedSlots>(rank_, *fifos_);
   RONDO_TRY_ASSIGN(std::vector<std::string> rails, parse_rails(options.rails));
-  RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), peers_.own_addresses()}));
+  RONDO_TRY_ASSIGN(wire_, Wire::create(net_, rank_, nranks_, *this, {std::move(rails), bootstrap_.own_addresses()}));
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", strerror(errno)));
   return {};
@@ -128,8 +130,8 @@ Status RemoteTransport::open(const Options& options, uint64_t* pool_bytes) {
 // Two exchanges: addresses, and readiness. A rank with an error takes part too, and all ranks get the error at once.
 Status RemoteTransport::meet(const Options& options) {
   Hello mine;
-  const size_t num_here = peers_.ranks_here().size();
-  mine.shares_memory = !options.alone && num_here > 1 ? static_cast<uint32_t>(num_here) : 0;
+  const bool shares = !options.alone && num_here_ > 1;
+  mine.shares_memory = shares ? static_cast<uint32_t>(num_here_) : 0;
   Status opened = open(options, &mine.pool_bytes);
   if (rank_ == 0 && opened.ok() &&
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
@@ -137,7 +139,7 @@ Status RemoteTransport::meet(const Options& options) {
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
   const std::string said = hello_of(opened, mine, opened.ok() ? wire_->address() : std::string());
   std::vector<std::string> blobs;
-  RONDO_TRY(peers_.all_gather(said.data(), said.size(), &blobs));
+  RONDO_TRY(bootstrap_.all_gather(said.data(), said.size(), &blobs));
   std::vector<Hello> ranks(blobs.size());
   for (size_t r = 0; r < blobs.size(); ++r) {
     RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &ranks[r]));
@@ -146,7 +148,7 @@ Status RemoteTransport::meet(const Options& options) {
   const Hello& first = ranks[0];
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
-    routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? peers_.address_of(r) : std::string(),
+    routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? bootstrap_.address_of(r) : std::string(),
                       index_here(r) >= 0});
   RONDO_TRY(wire_->set_peers(routes, first.session));
   Status sealed;
@@ -154,15 +156,15 @@ Status RemoteTransport::meet(const Options& options) {
     sealed = Status(StatusCode::kSystem, "libcrypto cannot set up AES-128-GCM");
 
   Status local = sealed;
-  if (const auto& here = peers_.ranks_here(); !options.alone && here.size() > 1) {
-    auto shm = ShmTransport::create(index_here(rank_), static_cast<int>(here.size()), peers_.peers_here());
+  if (shares) {
+    auto shm = ShmTransport::create(index_here(rank_), num_here_, peers_here_);
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
   Hello met;
   met.lends = local_ == nullptr || local_->can_pull() ? 1 : 0;
   const std::string verdict = hello_of(local, met, {});
-  RONDO_TRY(peers_.all_gather(verdict.data(), verdict.size(), &blobs));
+  RONDO_TRY(bootstrap_.all_gather(verdict.data(), verdict.size(), &blobs));
   bool all_lend = true;
   for (size_t r = 0; r < blobs.size(); ++r) {
     Hello h;
@@ -279,7 +281,7 @@ bool RemoteTransport::fresh(Rank r, bool may_connect) {
   const std::lock_guard lock(mutex_);
   Remote& remote = *remotes_[static_cast<size_t>(r)];
   const uint64_t now = monotonic_ns();
-  if (!may_connect && peers_.are_many() && !remote.awaited && !wire_->connected(r)) {
+  if (!may_connect && are_many() && !remote.awaited && !wire_->connected(r)) {
     if (!remote.mirror.ended()) return false;
   } else if (!remote.mirror.ended() && now - remote.boards_asked_ns > kAskBoardsNs) {
     remote.boards_asked_ns = now;

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/thread.h"
+#include "bootstrap/bootstrap.h"
 #include "rondo/host_layout.h"
 #include "transport/net/board_mirror.h"
 #include "transport/net/relayed_slots.h"
@@ -39,41 +40,6 @@ namespace rondo::net {
 
 constexpr uint64_t kMs = 1'000'000;  // ns
 
-/// Events that many ranks learn out of band.
-enum class Topic : uint8_t { kAbort, kDisagreement };
-struct News {
-  Rank by;
-  uint64_t place;  // in the order of operations; 0: of none
-  std::string text;
-};
-
-/// The communicator's out-of-band channel, as the transport needs it.
-class RemotePeers {
- public:
-  virtual ~RemotePeers() = default;
-  /// Collective: every rank's bytes, by rank.
-  virtual Status all_gather(const void* mine, uint64_t bytes, std::vector<std::string>* all) = 0;
-  /// The ranks of this host, ascending, and the channel among them, in that order.
-  virtual const std::vector<Rank>& ranks_here() const = 0;
-  virtual LocalPeers& peers_here() = 0;
-  /// The numeric IP address through which this rank reaches rank r.
-  virtual std::string address_of(Rank r) = 0;
-  /// The numeric IP addresses through which other ranks reach this one: all possible results of their address_of().
-  virtual std::vector<std::string> own_addresses() = 0;
-  /// A peer whose process or host is gone. Never blocks.
-  virtual std::optional<PeerLoss> find_lost() = 0;
-  /// The last argument of part() of rank r if r has departed; nothing before.
-  virtual std::optional<std::string> parting_note(Rank r) = 0;
-  /// True if there are too many ranks to connect to all of them: events for all ranks are then announced out of band.
-  /// Of a topic's events that a rank receives or announces, the one with the smallest place counts, and of these the
-  /// first.
-  virtual bool are_many() const = 0;
-  virtual void announce(Topic topic, uint64_t place, std::string text) = 0;
-  virtual std::optional<News> announced(Topic topic) = 0;
-  /// The note that the others get when this rank departs.
-  virtual void part(std::string note) = 0;
-};
-
 class RemoteTransport final : public Transport, private Sink, private Relay {
  public:
   struct Options {
@@ -82,10 +48,11 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     bool encrypted = false;  // all data on the network
     std::string rails = {};  // this rank's network devices, comma-separated; empty: any
   };
-  /// Collective over all ranks. `hosts`: the hosts as schedules see them, which define the readers of kGroupHost.
-  /// `peers` must outlive the transport. An error of one rank is returned to all of them, with its rank.
+  /// Collective over all ranks. `hosts`: the hosts as schedules see them, which define the readers of kGroupHost. The
+  /// Bootstrap, and `here` for the ranks of this host, must outlive the transport. An error of one rank is returned to
+  /// all of them, with its rank.
   static Expected<std::unique_ptr<RemoteTransport>> create(Rank rank, const HostLayout& hosts, const Options& options,
-                                                           RemotePeers& peers);
+                                                           Bootstrap& bootstrap, LocalPeers& here);
   ~RemoteTransport() override;
   std::string_view name() const override {
     return net_ == Net::kUcx ? (local_ != nullptr ? "shm+ucx" : "ucx") : local_ != nullptr ? "shm+tcp" : "tcp";
@@ -153,10 +120,12 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
     Status failure;  // reported when it departed
     BoardMirror mirror;
   };
-  RemoteTransport(Rank rank, const HostLayout& hosts, Net net, RemotePeers& peers);
+  RemoteTransport(Rank rank, const HostLayout& hosts, Net net, Bootstrap& bootstrap, LocalPeers& here);
   Status open(const Options& options, uint64_t* pool_bytes);
   Status meet(const Options& options);
   int index_here(Rank r) const { return here_[static_cast<size_t>(r)]; }
+  // Too many ranks to connect to all of them: the Bootstrap announces what all should know.
+  bool are_many() const { return !bootstrap_.is_full(); }
   bool shares_memory(Rank r) const { return local_ != nullptr && index_here(r) >= 0; }
   std::vector<Rank> readers_of(const ConnectionKey& key) const;
   bool is_local(const ConnectionKey& key) const;
@@ -164,7 +133,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   void raise(Rank by, const std::string& reason);
   // Under the lock:
   void take_abort(Rank by, std::string reason);
-  void take_disagreement(News news);
+  void take_disagreement(Bootstrap::Announcement news);
   void tell_abort();
   void hear_of_aborts();
   Status strange(const Header& h) const;
@@ -186,8 +155,10 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   const Rank rank_;
   const int nranks_;
   const HostLayout hosts_;
-  RemotePeers& peers_;
+  Bootstrap& bootstrap_;
+  LocalPeers& peers_here_;
   const Net net_;
+  int num_here_ = 0;
   std::vector<int> here_;                // by rank: its index on this host, -1: elsewhere
   std::unique_ptr<ShmTransport> local_;  // nullptr: the only rank here, or network only
   Doorbell own_bell_{};
@@ -202,7 +173,7 @@ class RemoteTransport final : public Transport, private Sink, private Relay {
   std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; empty for this one
   bool abort_untold_ = false;                     // raised by this rank while handling a message
   std::string reason_;                            // of the abort
-  std::optional<News> disagreement_;              // found or received by this rank
+  std::optional<Bootstrap::Announcement> disagreement_;  // found or received by this rank
   Status failure_;                                // of this rank's communicator
   uint32_t idle_passes_ = 0;
   std::atomic<int> aborted_by_ = -1;

@@ -24,8 +24,8 @@ void RemoteTransport::take_abort(Rank by, std::string reason) {
 void RemoteTransport::tell_abort() {
   Header h;
   h.kind = MessageKind::kAbort;
-  const bool many = peers_.are_many();
-  if (many) peers_.announce(Topic::kAbort, 0, reason_);
+  const bool many = are_many();
+  if (many) bootstrap_.announce(Bootstrap::Topic::kAbort, 0, reason_);
   for (Rank r = 0; r < nranks_; ++r)
     if (r != rank_ && (!many || wire_->connected(r)) && !wire_->lost(r) && !remotes_[static_cast<size_t>(r)]->departed)
       wire_->send_copy(r, h, reason_.data(), reason_.size());
@@ -65,7 +65,7 @@ bool RemoteTransport::departed(Rank r) {
     if (remote.left_here_ns.compare_exchange_strong(since, now)) since = now;
     if (now > since + kLossNs) return true;
   }
-  const auto note = peers_.parting_note(r);
+  const auto note = bootstrap_.parting_note(r);
   if (!note) return false;
   const std::lock_guard lock(mutex_);
   note_end(r, reinterpret_cast<const std::byte*>(note->data()), note->size());
@@ -98,8 +98,8 @@ Status RemoteTransport::parting_failure(Rank r) {
 }
 
 void RemoteTransport::hear_of_aborts() {
-  if (!peers_.are_many() || aborted_by_ >= 0) return;
-  if (auto news = peers_.announced(Topic::kAbort)) {
+  if (!are_many() || aborted_by_ >= 0) return;
+  if (auto news = bootstrap_.announced(Bootstrap::Topic::kAbort)) {
     {
       const std::lock_guard lock(mutex_);
       take_abort(news->by, std::move(news->text));
@@ -109,19 +109,19 @@ void RemoteTransport::hear_of_aborts() {
 }
 
 // The earliest one counts, and for one operation the first.
-void RemoteTransport::take_disagreement(News news) {
+void RemoteTransport::take_disagreement(Bootstrap::Announcement news) {
   if (!disagreement_ || news.place < disagreement_->place) disagreement_ = std::move(news);
 }
 
 // With few ranks, the others read the status pages of ranks that stay; departing ranks report it in their note.
 void RemoteTransport::tell_disagreement(uint64_t sequence, std::string_view text) {
-  if (peers_.are_many()) peers_.announce(Topic::kDisagreement, sequence, std::string(text));
+  if (are_many()) bootstrap_.announce(Bootstrap::Topic::kDisagreement, sequence, std::string(text));
   const std::lock_guard lock(mutex_);
   take_disagreement({rank_, sequence, std::string(text)});
 }
 
 std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence) {
-  auto news = peers_.are_many() ? peers_.announced(Topic::kDisagreement) : std::nullopt;
+  auto news = are_many() ? bootstrap_.announced(Bootstrap::Topic::kDisagreement) : std::nullopt;
   const std::lock_guard lock(mutex_);
   if (news) take_disagreement(std::move(*news));
   if (!disagreement_ || disagreement_->place > sequence) return std::nullopt;
@@ -129,9 +129,9 @@ std::optional<std::string> RemoteTransport::told_disagreement(uint64_t sequence)
 }
 
 std::optional<PeerLoss> RemoteTransport::find_lost() {
-  auto lost = peers_.find_lost();  // also reads events about aborts
+  auto lost = bootstrap_.find_lost();  // also reads events about aborts
   hear_of_aborts();
-  if (lost) return lost;
+  if (lost) return PeerLoss{lost->rank, std::move(lost->how)};
   std::vector<PeerLoss> losses;
   {
     const std::lock_guard lock(mutex_);

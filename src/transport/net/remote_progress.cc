@@ -190,7 +190,7 @@ void RemoteTransport::leave() {
     note.failure_code = static_cast<uint8_t>(failure_.code());
     note.failure = failure_.message();
     const std::string bytes = note.encode();
-    peers_.part(bytes);
+    bootstrap_.part(bytes);
     fifos_->carry(*wire_);
     if (!aborted) slots_->carry(*wire_);
     for (Rank r = 0; r < nranks_ && !aborted; ++r) {
@@ -214,8 +214,9 @@ void RemoteTransport::leave() {
       std::erase_if(waiting, [&](Rank r) { return remotes_[static_cast<size_t>(r)]->has_all || wire_->lost(r); });
     }
     if (pass % 64 == 0 && !waiting.empty()) {
-      const auto lost = peers_.find_lost();
-      std::erase_if(waiting, [&](Rank r) { return (lost && lost->rank == r) || peers_.parting_note(r).has_value(); });
+      const auto lost = bootstrap_.find_lost();
+      std::erase_if(waiting,
+                    [&](Rank r) { return (lost && lost->rank == r) || bootstrap_.parting_note(r).has_value(); });
     }
     if ((waiting.empty() && out) || monotonic_ns() - since > limit) return;
     if (!moved) sched_yield();
