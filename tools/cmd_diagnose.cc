@@ -29,7 +29,7 @@ void run(const std::string& folder) {
   const std::vector<CommunicatorView> comms = read_flight_records(folder, &problems);
   for (const std::string& p : problems) std::fprintf(stderr, "rondo diagnose: %s\n", p.c_str());
   if (comms.empty()) {
-    std::fprintf(stderr, "rondo diagnose: %s holds no flight records; set RONDO_FLIGHT_DIR to have ranks write them\n",
+    std::fprintf(stderr, "rondo diagnose: %s holds no flight records; set RONDO_FLIGHT to have ranks write them\n",
                  folder.c_str());
     throw CLI::RuntimeError(kUnusable);
   }
@@ -53,7 +53,7 @@ void add_diagnose_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "diagnose",
       "Reads the flight records of a job's ranks and prints which rank waits for which, at which step, and why");
-  command->add_option("dir", *folder, "Folder with the *.flight.json files (RONDO_FLIGHT_DIR of the job)")->required();
+  command->add_option("dir", *folder, "Folder with the *.flight.json files (RONDO_FLIGHT of the job)")->required();
   command->footer(
       "Causes: dead, departed, stopped, aborted, different call, missing call, waiting cycle, stuck.\n"
       "Exit status: 0 nobody waits, 1 a cause was found, 2 no usable record, 3 ranks wait and the cause is not in the "

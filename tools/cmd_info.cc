@@ -88,9 +88,9 @@ void show_processor() {
        {std::pair{SimdLevel::kBaseline, "baseline"}, {SimdLevel::kAvx2, "avx2"}, {SimdLevel::kAvx512, "avx512"}})
     if (kernel_table(level) != nullptr) available += fmt::format(" {}", name);
   const KernelTable* used = kernel_table(best_simd_level());
-  const auto setting = read_setting("simd");
-  const char* asked = setting.ok() && !setting->empty() ? setting->c_str() : nullptr;
-  if (asked != nullptr && simd_level_from_name(asked)) used = kernel_table(*simd_level_from_name(asked));
+  const auto settings = read_process_settings();
+  const std::string asked = settings.ok() ? settings->simd : "";
+  if (const auto level = simd_level_from_name(asked)) used = kernel_table(*level);
   line("SIMD in use",
        used != nullptr ? std::string(used->level) : fmt::format("none: RONDO_SIMD={} is not available here", asked));
   line("SIMD available", available.substr(1) + " (RONDO_SIMD chooses)");
@@ -124,15 +124,15 @@ void show_topology() {
 
 // Shows the binding of a single rank with this process's CPU mask.
 void show_binding() {
-  const auto setting = read_setting("bind");
-  const BindTo to = setting.ok() ? bind_from_name(*setting) : BindTo::kNone;
+  const auto settings = read_process_settings();
+  const BindTo to = settings.ok() ? bind_from_name(settings->bind) : BindTo::kNone;
   if (to == BindTo::kNone) return line("binding", "none: threads run where their masks permit (RONDO_BIND)");
   RankCpus self;
   if (sched_getaffinity(0, sizeof self.cpus, &self.cpus) != 0) CPU_ZERO(&self.cpus);
   const auto host = read_host({.devices = false});
   const auto bound = host.ok() ? choose_binding(*host, std::span(&self, 1), 0, to) : Expected<Binding>(host.status());
   line("binding",
-       fmt::format("RONDO_BIND={}: ", *setting) +
+       fmt::format("RONDO_BIND={}: ", settings->bind) +
            (bound.ok() ? "a rank alone here is bound to " + bound->text : std::string(bound.status().message())));
 }
 
@@ -192,13 +192,6 @@ void indented(const std::string& text) {
   }
 }
 
-Expected<LinkWishes> wishes_in_force() {
-  const auto p2p = read_setting("p2p"), level = read_setting("p2p_level");
-  if (!p2p.ok()) return p2p.status();
-  if (!level.ok()) return level.status();
-  return parse_wishes(*p2p, *level, "");
-}
-
 // Prints the links between devices and rondo's choices.
 Status show_scene(const GpuScene& scene) {
   const GpuMachine& m = scene.machine;
@@ -209,15 +202,14 @@ Status show_scene(const GpuScene& scene) {
   line("IOMMU translates", known[static_cast<int>(m.iommu)]);
   line("ACS redirects", known[static_cast<int>(m.acs)]);
   indented(describe_devices(m));
-  const auto wishes = wishes_in_force();
-  if (!wishes.ok()) return wishes.status();
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
   if (m.devices.size() > 1) {
     section("links between devices (NVn: n NVLinks, NVSn: n to a switch, then PCIe; !: no P2P)");
     indented(describe_links(m));
   }
   section(scene.ranks.empty() ? "chosen, with one process on each device; bandwidths are expected, not measured"
                               : "chosen for these ranks; bandwidths are expected, not measured");
-  indented(describe_choices(scene, *wishes));
+  indented(describe_choices(scene, parse_wishes(settings.p2p_level, "")));
   return {};
 }
 
@@ -297,9 +289,8 @@ void show_settings() {
   for (const SettingRow& row : setting_rows()) {
     const SettingValue* v = values->find(row.key);
     if (v == nullptr) continue;
-    const bool confidential = (row.flags & SettingRow::kConfidential) != 0;
-    line(std::string(row.key).c_str(), fmt::format("{}   ({})", confidential ? "(set, not shown)" : v->text,
-                                                   v->from == "environment" ? variable_of(row.key) : v->from));
+    line(std::string(row.key).c_str(),
+         fmt::format("{}   ({})", row.shown(v->text), v->from == "environment" ? variable_of(row.key) : v->from));
     any = true;
   }
   std::string from;

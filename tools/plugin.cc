@@ -33,7 +33,6 @@ void Plugins::add_to(CLI::App& command) {
   command.add_option("--plugin", files_,
                      "Registers the algorithms of this shared object (examples/05_own_algorithm)")
       ->type_name("FILE")
-      ->envname("RONDO_PLUGIN")
       ->allow_extra_args(false)  // one file per option; further arguments belong to the command
       ->take_all();
 }

@@ -1,4 +1,4 @@
-// Loads algorithms from shared objects: --plugin FILE.so, or RONDO_PLUGIN.
+// Loads algorithms from shared objects: --plugin FILE.so.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -2,7 +2,7 @@
  *
  * Every function returns a rondo_status; nothing is thrown. rondo_last_error() gives its full sentence: rank, peer,
  * operation, sequence number and the remedy. Function signatures do not change: later features become fields of
- * rondo_call and rondo_config, whose size_bytes shows how many fields the caller was compiled with.
+ * rondo_call and rondo_config, whose size_bytes must be their size in this release.
  *
  * Thread safety: different communicators may be used from different threads at once. Calls on one communicator are
  * serialised inside; the caller must issue them in the same order on all ranks. rondo_comm_abort may be called from
@@ -278,10 +278,9 @@ RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collecti
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
 
 /* Tracing (docs/tracing.md). rondo_trace_start records every instruction that this rank executes on the communicator
- * and keeps the newest num_records (0: RONDO_TRACE_RECORDS or 65536). rondo_trace_stop, or destroying the
- * communicator, writes directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes this rank's
- * current state to directory/rank-R-comm-C.flight.json for `rondo diagnose`, even while another thread is in an
- * operation. */
+ * and keeps the newest num_records (0: 65536). rondo_trace_stop, or destroying the communicator, writes
+ * directory/rank-R-comm-C.rtrace for `rondo trace`. rondo_flight_record writes this rank's current state to
+ * directory/rank-R-comm-C.flight.json for `rondo diagnose`, even while another thread is in an operation. */
 RONDO_API rondo_status rondo_trace_start(rondo_comm* comm, const char* directory, uint64_t num_records);
 RONDO_API rondo_status rondo_trace_stop(rondo_comm* comm);
 RONDO_API rondo_status rondo_flight_record(rondo_comm* comm, const char* directory);

@@ -1,6 +1,6 @@
 // Tracing from a program: records every executed instruction of a communicator, and writes flight records on request.
 //
-// docs/tracing.md explains files and commands. RONDO_TRACE, RONDO_FLIGHT_DIR and RONDO_FLIGHT_SIGNAL do the same from
+// docs/tracing.md explains files and commands. RONDO_TRACE and RONDO_FLIGHT do the same from
 // the environment, without a change to the program.
 //
 // Thread safety: any thread. Calls wait for a blocking operation that is running.
@@ -16,7 +16,7 @@ namespace rondo {
 
 struct TraceOptions {
   std::string directory;     // created if missing; gets rank-R-comm-C.rtrace
-  uint64_t num_records = 0;  // keeps the newest instructions, 64 bytes each; 0: RONDO_TRACE_RECORDS or 65536
+  uint64_t num_records = 0;  // keeps the newest instructions, 64 bytes each; 0: 65536
 };
 
 /// Starts to record this rank's instructions on `comm`. Ranks may start at different times, but arrows are shown only

@@ -19,9 +19,9 @@ namespace rondo {
 
 /// The calling thread to the place of host[self], among the ranks of its host. `rank` is its number in the
 /// communicator, for what is said. Nothing when it could not be.
-std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<RankSettings>& host, size_t self);
+std::optional<Binding> bind_calling_thread(Rank rank, const std::vector<Settings>& host, size_t self);
 /// Where the progress threads of ranks that are threads of this process should run; nothing for ranks without
 /// RONDO_BIND.
-std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<RankSettings>& all);
+std::vector<std::optional<Binding>> bindings_of_threads(const std::vector<Settings>& all);
 
 }  // namespace rondo

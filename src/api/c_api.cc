@@ -59,9 +59,7 @@ Status take_type(const char* field, rondo_dtype value, Dtype* type) {
 
 // rondo_call as CallOptions; `row` keeps the types that it names.
 Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* options) {
-  // Where the structs of earlier releases ended.
-  constexpr size_t kOldest = offsetof(rondo_call, premul_memory), kWithoutBlocks = offsetof(rondo_call, max_blocks);
-  if (c.size_bytes != sizeof(rondo_call) && c.size_bytes != kOldest && c.size_bytes != kWithoutBlocks)
+  if (c.size_bytes != sizeof(rondo_call))
     return Status(StatusCode::kInvalidArgument, "call.size_bytes is " + std::to_string(c.size_bytes) +
                                                     ", not the size of this release's rondo_call (" +
                                                     std::to_string(sizeof(rondo_call)) + "); use RONDO_CALL_INIT");
@@ -73,18 +71,14 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   options->deadline_s = c.deadline_s;
   options->algorithm = c.algorithm;
   options->premul = c.premul;
-  if (c.size_bytes > kOldest) {
-    RONDO_TRY(check_memory("call.premul_memory", c.premul_memory));
-    options->premul_on_device = c.premul_memory == RONDO_MEMORY_CUDA;
-  }
+  RONDO_TRY(check_memory("call.premul_memory", c.premul_memory));
+  options->premul_on_device = c.premul_memory == RONDO_MEMORY_CUDA;
   options->stream = c.stream;
   options->promises = c.promises;
   options->tag = c.tag;
-  if (c.size_bytes > kWithoutBlocks) {
-    options->min_blocks = c.min_blocks;
-    options->max_blocks = c.max_blocks;
-    options->launch_event = c.launch_event;
-  }
+  options->min_blocks = c.min_blocks;
+  options->max_blocks = c.max_blocks;
+  options->launch_event = c.launch_event;
   return {};
 }
 
@@ -150,8 +144,7 @@ rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_con
   if (comms == nullptr) return rondo::null_argument("comms");
   auto c = rondo::config_of(config);
   if (!c.ok()) return report(c.status());
-  if (config != nullptr && config->size_bytes == sizeof(rondo_config) && config->devices != nullptr && nranks > 0 &&
-      nranks <= rondo::kMaxRanks)
+  if (config != nullptr && config->devices != nullptr && nranks > 0 && nranks <= rondo::kMaxRanks)
     c->devices.assign(config->devices, config->devices + nranks);
   auto made = rondo::Communicator::init_all(nranks, *c);
   if (made.ok())

@@ -1,6 +1,4 @@
 // The C ABI of making communicators out of communicators, of their end, and of abort handles.
-#include <cstddef>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -16,27 +14,22 @@ Status check_memory(const char* field, rondo_memory value) {
 
 Expected<Config> config_of(const rondo_config* c) {
   if (c == nullptr) return Config{};
-  constexpr size_t kOldest = offsetof(rondo_config, abort);  // the struct of release 0.1 ended here
-  const bool cuts_a_field = c->size_bytes % alignof(rondo_config) != 0;
-  if (c->size_bytes < kOldest || c->size_bytes > sizeof(rondo_config) || cuts_a_field)
+  if (c->size_bytes != sizeof(rondo_config))
     return Status(StatusCode::kInvalidArgument, "config.size_bytes is " + std::to_string(c->size_bytes) +
-                                                    ", this release's rondo_config has " +
-                                                    std::to_string(sizeof(rondo_config)) +
-                                                    "; use RONDO_CONFIG_INIT, or a newer rondo");
-  rondo_config full = RONDO_CONFIG_INIT;
-  std::memcpy(&full, c, c->size_bytes);
-  for (const auto& [name, seconds] : {std::pair{"deadline_s", full.deadline_s}, {"init_deadline_s", full.init_deadline_s}})
+                                                    ", not the size of this release's rondo_config (" +
+                                                    std::to_string(sizeof(rondo_config)) + "); use RONDO_CONFIG_INIT");
+  for (const auto& [name, seconds] : {std::pair{"deadline_s", c->deadline_s}, {"init_deadline_s", c->init_deadline_s}})
     if (!(seconds >= 0))
       return Status(StatusCode::kInvalidArgument,
                     std::string("config.") + name + " is " + std::to_string(seconds) + ": not a time");
   Config config;
-  config.deadline_s = full.deadline_s;
-  config.init_deadline_s = full.init_deadline_s;
-  if (full.abort != nullptr) config.abort = full.abort->token;
-  if (full.settings != nullptr) config.settings = full.settings;
-  RONDO_TRY(check_memory("config.memory", full.memory));
-  config.memory = static_cast<Memory>(full.memory);
-  config.device = full.device;
+  config.deadline_s = c->deadline_s;
+  config.init_deadline_s = c->init_deadline_s;
+  if (c->abort != nullptr) config.abort = c->abort->token;
+  if (c->settings != nullptr) config.settings = c->settings;
+  RONDO_TRY(check_memory("config.memory", c->memory));
+  config.memory = static_cast<Memory>(c->memory);
+  config.device = c->device;
   return config;
 }
 

@@ -11,7 +11,7 @@ namespace rondo {
 namespace {
 
 const KernelTable& kernels_for(const Settings& settings) {
-  const KernelTable* t = kernel_table(settings.simd >= 0 ? static_cast<SimdLevel>(settings.simd) : best_simd_level());
+  const KernelTable* t = kernel_table(simd_level_from_name(settings.simd).value_or(best_simd_level()));
   RONDO_CHECK(t != nullptr);
   return *t;
 }
@@ -65,7 +65,7 @@ CommunicatorImpl::CommunicatorImpl(Rank rank, const HostLayout& hosts, const Set
       transport_(std::move(transport)),
       queue_(rank, nranks_, *transport_, spin),
       planner_(rank, hosts, settings_.for_planner(), queue_.ports(), kernels_for(settings)) {
-  auto tracing = read_trace_settings();  // has been checked with the other settings
+  auto tracing = trace_settings(settings_);  // has been checked with the other settings
   tracing_ = std::make_unique<Tracing>(queue_, tracing.ok() ? std::move(*tracing) : TraceSettings());
 }
 
@@ -234,7 +234,7 @@ Status CommunicatorImpl::submit(const Call& call, const CallOptions* options, Wo
       {call.collective, call.dtype, call.op, 0, call.root, call.count_elems, nullptr, 0, 0, 0, call.counts.get()},
       call.in,
       call.out,
-      settings_.deadline_s};
+      settings_.timeout_s};
   if (!is_of_this_process()) [[unlikely]]
     return check_process();
   if (call.counts != nullptr) [[unlikely]] c.counts = call.counts;
@@ -449,7 +449,7 @@ Status CommunicatorImpl::check_planned(const PlanRequest& r) const {
 }
 
 Expected<double> CommunicatorImpl::forecast_us(const PlanRequest& request, const CallOptions* options) {
-  CallArguments c{request, nullptr, nullptr, settings_.deadline_s};
+  CallArguments c{request, nullptr, nullptr, settings_.timeout_s};
   RONDO_TRY(check_planned(request));
   if (options != nullptr) {
     if (options->row != nullptr && !row_supported(*options->row)) return bad("row", "is none that rondo carries");

@@ -18,6 +18,7 @@
 #include "plan/settings.h"
 #include "rondo/status.h"
 #include "rondo/types.h"
+#include "topology/binding.h"
 #include "transport/transport.h"
 
 namespace rondo {

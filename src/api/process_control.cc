@@ -42,8 +42,8 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_of_members(std::unique_ptr<Boot
   return in_callers_ranks(made.status(), members);
 }
 
-std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<RankSettings>& all) {
-  std::vector<RankSettings> host;
+std::optional<Binding> bind_among_local_ranks(const Bootstrap& bootstrap, const std::vector<Settings>& all) {
+  std::vector<Settings> host;
   size_t self = 0;
   for (Rank r = 0; r < bootstrap.nranks(); ++r) {
     if (!bootstrap.same_host(r)) continue;
@@ -61,18 +61,18 @@ namespace {
 // yield costs less, and ranks that share cores, also with other hosts' as in the tests, get on.
 constexpr uint32_t kPassesOverWire = 1;
 
-Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, TransportChoice transport,
-                                                    const Settings& settings, ProcessControl& control) {
+Expected<std::unique_ptr<Transport>> make_transport(Rank rank, const HostLayout& hosts, const Settings& settings,
+                                                    ProcessControl& control) {
   const int nranks = hosts.nranks();
-  if (static_cast<int>(control.here().ranks().size()) == nranks && !is_alone(transport)) {
+  if (static_cast<int>(control.here().ranks().size()) == nranks && !is_alone(settings.transport)) {
     RONDO_TRY_ASSIGN(auto shm, ShmTransport::create(rank, nranks, control.here()));
     return std::unique_ptr<Transport>(std::move(shm));
   }
   RONDO_TRY_ASSIGN(auto remote,
                    net::RemoteTransport::create(rank, hosts,
-                                                {.net = uses_ucx(transport) ? net::Net::kUcx : net::Net::kTcp,
-                                                 .alone = is_alone(transport),
-                                                 .encrypted = settings.encrypted != 0,
+                                                {.net = uses_ucx(settings.transport) ? net::Net::kUcx : net::Net::kTcp,
+                                                 .alone = is_alone(settings.transport),
+                                                 .encrypted = settings.encrypt,
                                                  .rails = settings.rails},
                                                 control.bootstrap(), control.here()));
   return std::unique_ptr<Transport>(std::move(remote));
@@ -107,7 +107,7 @@ std::optional<PeerLoss> HostPeers::find_lost() {
 
 BootstrapOptions bootstrap_options(const ChildOptions& options) {
   BootstrapOptions o;
-  o.deadline_s = options.settings.init_deadline_s;
+  o.deadline_s = options.settings.init_timeout_s;
   o.abort = options.abort ? options.abort->flag() : nullptr;
   return o;
 }
@@ -118,21 +118,21 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   const int nranks = bootstrap->nranks();
   std::vector<std::string> blobs;
   Settings mine = options.settings;
-  const bool binds = mine.bind != BindTo::kNone && !options.binding;
+  const bool binds = mine.bind != "none" && !options.binding;
   if (binds && options.device) mine.gpu_numa = numa_node_of_device(*options.device);
-  RONDO_TRY(bootstrap->all_gather(&mine, rank == 0 ? sizeof(Settings) : sizeof(RankSettings), &blobs));
-  std::vector<RankSettings> all(blobs.size());
+  if (rank != 0) mine.costs = nullptr;  // they would not count
+  const std::string said = encode(mine);
+  RONDO_TRY(bootstrap->all_gather(said.data(), said.size(), &blobs));
+  std::vector<Settings> all;
   for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() != (r == 0 ? sizeof(Settings) : sizeof(RankSettings)))
+    auto theirs = decode<Settings>(blobs[r]);
+    if (!theirs)
       return Status(StatusCode::kMismatch, fmt::format("rank {}: rank {} runs another version of rondo", rank, r));
-    std::memcpy(&all[r], blobs[r].data(), sizeof(RankSettings));
+    all.push_back(std::move(*theirs));
   }
-  Settings first;
-  std::memcpy(&first, blobs[0].data(), sizeof(Settings));
   const HostLayout machines = bootstrap->hosts();
-  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, all, first.corrections, machines));
-  std::memcpy(agreed.settings.rails, mine.rails, sizeof mine.rails);  // devices may have other names on other hosts
-  if (agreed.settings.planner.by_rank == 0 && agreed.settings.planner.hosts_pretended == 0) {
+  RONDO_TRY_ASSIGN(Agreement agreed, agree(rank, mine, all, machines));
+  if (agreed.settings.order != "rank" && !agreed.settings.hosts_pretended) {
     RONDO_TRY_ASSIGN(const HostLayout ordered, order_by_places(*bootstrap, all, machines));
     if (!options.device) agreed.hosts = ordered;  // devices have places of their own
     RONDO_TRY(prove_own_algorithms(agreed.hosts));
@@ -140,8 +140,7 @@ Expected<std::unique_ptr<CommunicatorImpl>> make_process_communicator(std::uniqu
   ChildOptions inherited = options;
   if (binds) inherited.binding = bind_among_local_ranks(*bootstrap, all);  // before memory is touched
   auto control = std::make_unique<ProcessControl>(std::move(bootstrap), options);
-  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport,
-                   make_transport(rank, agreed.hosts, agreed.transport, agreed.settings, *control));
+  RONDO_TRY_ASSIGN(std::unique_ptr<Transport> transport, make_transport(rank, agreed.hosts, agreed.settings, *control));
   const int here = machines.host(rank);
   SpinSettings spin = spin_settings(machines.num_ranks(here), count_cpus(all, machines, here));
   if (transport->needs_progress()) {  // passes are what moves its messages

@@ -58,7 +58,7 @@ class HostPeers final : public LocalPeers {
 class ProcessControl final : public ControlPlane {
  public:
   ProcessControl(std::unique_ptr<Bootstrap> bootstrap, const ChildOptions& options)
-      : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.may_pull != 0) {}
+      : abort_(options.abort), bootstrap_(std::move(bootstrap)), here_(*bootstrap_, options.settings.cma) {}
   ~ProcessControl() override { bootstrap_->say_goodbye({}, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override {

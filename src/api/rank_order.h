@@ -14,7 +14,6 @@ namespace rondo {
 /// `hosts` in that order, or with places where there is one host. As it was where masks say nothing: ranks are not
 /// bound, or all are equally near, or hwloc is missing. Collective, and a message exchange only where ranks of a host
 /// have different masks and are more than two. Errors: those of the Bootstrap.
-Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<RankSettings>& all,
-                                     const HostLayout& hosts);
+Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<Settings>& all, const HostLayout& hosts);
 
 }  // namespace rondo

@@ -90,7 +90,7 @@ void ThreadMeeting::leave(Rank rank, const Status& cause) {
 
 ThreadMeeting::Wait ThreadControl::wait(const ChildOptions& options, bool interruptible) const {
   const std::optional<AbortToken>& token = options.abort;
-  return {Patience(options.settings.init_deadline_s, token ? token->flag() : nullptr),
+  return {Patience(options.settings.init_timeout_s, token ? token->flag() : nullptr),
           interruptible ? interrupt_ : std::function<Status()>()};
 }
 
@@ -120,24 +120,14 @@ namespace {
 Expected<std::unique_ptr<CommunicatorImpl>> make_thread_rank(Rank rank, const std::vector<Settings>& all,
                                                              const std::shared_ptr<ThreadWorld>& world,
                                                              const ChildOptions& options) {
-  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, all));
   const auto nranks = static_cast<int>(all.size());
+  RONDO_TRY_ASSIGN(const Agreement agreed, agree(rank, options.settings, all, nranks));
   auto impl = std::make_unique<CommunicatorImpl>(
-      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus({all.begin(), all.end()}, nranks, 0)),
+      rank, agreed.hosts, agreed.settings, spin_settings(nranks, count_cpus(all, nranks, 0)),
       options.decorated(rank, nranks, std::make_unique<InprocTransport>(rank, world->memory)));
   impl->take_control(std::make_unique<ThreadControl>(rank, world->meeting, options), options);
   if (options.device) RONDO_TRY(impl->take_device(*options.device));
   return impl;
-}
-
-std::string_view bytes_of(const Settings& s) { return {reinterpret_cast<const char*>(&s), sizeof s}; }
-
-// The settings of the members among what all ranks sent.
-std::vector<Settings> settings_of(const std::vector<std::string>& all, const std::vector<Rank>& members) {
-  std::vector<Settings> settings(members.size());
-  for (size_t i = 0; i < members.size(); ++i)
-    std::memcpy(&settings[i], all[static_cast<size_t>(members[i])].data(), sizeof(Settings));
-  return settings;
 }
 
 }  // namespace
@@ -148,7 +138,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
   RONDO_TRY_ASSIGN(const std::shared_ptr<ThreadWorld> world, ThreadWorld::create(nranks));
   const std::vector<Settings> all(static_cast<size_t>(nranks), options.settings);
   std::vector<std::unique_ptr<CommunicatorImpl>> made;
-  const std::vector<std::optional<Binding>> bindings = bindings_of_threads({all.begin(), all.end()});
+  const std::vector<std::optional<Binding>> bindings = bindings_of_threads(all);
   for (Rank r = 0; r < nranks; ++r) {
     ChildOptions mine = options;
     mine.binding = bindings[static_cast<size_t>(r)];
@@ -173,7 +163,7 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
 // The first member makes the world and hands it over with its settings, in one round.
 Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std::vector<Rank>& members,
                                                                       const ChildOptions& options) {
-  ThreadMeeting::Offer mine{std::string(bytes_of(options.settings)), nullptr};
+  ThreadMeeting::Offer mine{encode(options.settings), nullptr};
   if (!members.empty() && members[0] == rank_) {
     auto world = ThreadWorld::create(static_cast<int>(members.size()));
     if (world.ok()) mine.world = *world;
@@ -185,20 +175,20 @@ Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_child(const std:
   if (first.world == nullptr)
     return Status(StatusCode::kSystem, fmt::format("rank {} cannot make the new communicator's memory: {}", members[0],
                                                    first.bytes));
-  std::vector<std::string> all;
-  for (const ThreadMeeting::Offer& o : *offers) all.push_back(o.bytes);
+  std::vector<Settings> all;
+  for (const Rank r : members)
+    all.push_back(decode<Settings>((*offers)[static_cast<size_t>(r)].bytes).value_or(Settings()));
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
-  return make_thread_rank(static_cast<Rank>(place), settings_of(all, members), first.world, options);
+  return make_thread_rank(static_cast<Rank>(place), all, first.world, options);
 }
 
 Expected<std::unique_ptr<CommunicatorImpl>> ThreadControl::make_of_survivors(const std::vector<Rank>& excluded,
                                                                              const ChildOptions& options) {
-  const std::string bytes(bytes_of(options.settings));
   RONDO_TRY_ASSIGN(const ThreadMeeting::Survivors found,
-                   meeting_->find_survivors(rank_, excluded, bytes, wait(options, false)));
+                   meeting_->find_survivors(rank_, excluded, encode(options.settings), wait(options, false)));
   const auto place = std::find(found.members.begin(), found.members.end(), rank_) - found.members.begin();
-  std::vector<Settings> all(found.members.size());
-  for (size_t i = 0; i < all.size(); ++i) std::memcpy(&all[i], found.settings[i].data(), sizeof(Settings));
+  std::vector<Settings> all;
+  for (const std::string& said : found.settings) all.push_back(decode<Settings>(said).value_or(Settings()));
   return make_thread_rank(static_cast<Rank>(place), all, found.world, options);
 }
 

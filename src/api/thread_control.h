@@ -97,7 +97,10 @@ Expected<std::vector<std::unique_ptr<CommunicatorImpl>>> make_thread_communicato
 class ThreadControl final : public ControlPlane {
  public:
   ThreadControl(Rank rank, std::shared_ptr<ThreadMeeting> meeting, const ChildOptions& options)
-      : rank_(rank), meeting_(std::move(meeting)), deadline_s_(options.settings.init_deadline_s), abort_(options.abort) {}
+      : rank_(rank),
+        meeting_(std::move(meeting)),
+        deadline_s_(options.settings.init_timeout_s),
+        abort_(options.abort) {}
   ~ThreadControl() override { meeting_->leave(rank_, cause_); }
 
   Status gather(std::string_view mine, std::vector<std::string>* all) override;

@@ -33,9 +33,9 @@ Fd open_pidfd(int link_fd) {
 }  // namespace
 
 Expected<rondo_unique_id> make_unique_id() {
-  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
   IdContents id;
-  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(settings.text("socket_ifname")));
+  RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(settings.socket_ifname));
   if (addresses.size() > IdContents::kMaxAddresses) addresses.resize(IdContents::kMaxAddresses);
   RONDO_TRY(random_bytes(id.secret.data(), id.secret.size()));
   RONDO_TRY_ASSIGN(const PeerInfo self, describe_self(0));
@@ -43,7 +43,7 @@ Expected<rondo_unique_id> make_unique_id() {
   RONDO_TRY_ASSIGN(Listeners listeners, listen_tcp(addresses, 0));
   id.port = listeners.port;
   id.addresses = listeners.addresses;
-  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * settings.number_or("init_timeout_s", kDefaultInitS)));
+  RONDO_TRY(start_rendezvous(std::move(listeners), id.secret, 2 * settings.init_timeout_s));
   return encode_id(id);
 }
 

@@ -11,7 +11,7 @@
 //       \  `---tcp----'    tcp        between hosts: frames and EOF; TCP keepalive finds a host without power
 //        `------tcp---- rank 2
 //
-// Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes; beyond RONDO_FULL_MESH ranks
+// Cost: nranks-1 sockets a rank and as many pidfds as local peers in other processes; beyond 64 ranks
 // (64) about 2 sqrt(nranks) of each, and a thread that passes on whose end its neighbours have seen (news.cc). A
 // collective call sends nranks-1 messages a rank; from 17 ranks on all send 3 nranks together (block_exchange.cc). It
 // is not a data path: payloads are a few KiB, and they are authenticated at connection time but not encrypted.
@@ -132,7 +132,7 @@ class Bootstrap {
   /// Nothing while `peer` has not said goodbye; then the note that it left. Never blocks.
   std::optional<std::string> parting_note(Rank peer);
 
-  /// Whether each rank is linked with each (RONDO_FULL_MESH, bootstrap/mesh_plan.h).
+  /// Whether each rank is linked with each (bootstrap/mesh_plan.h).
   bool is_full() const { return plan_.is_full(); }
   /// Where it is not: tells all ranks something. announced(): of what a rank has heard of a topic, from any or itself,
   /// what has the smallest place; of these the first. Neither blocks.

@@ -341,8 +341,8 @@ Expected<MeshPort> open_mesh_port(PeerInfo* self, bool across_hosts) {
   MeshPort port;
   RONDO_TRY_ASSIGN(port.local, listen_abstract(self->unix_name));
   if (!across_hosts) return port;
-  RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
-  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(interfaces));
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  RONDO_TRY_ASSIGN(const std::vector<IpAddress> addresses, usable_addresses(settings.socket_ifname));
   RONDO_TRY_ASSIGN(port.tcp, listen_tcp(addresses, 0));
   self->tcp_port = port.tcp.port;
   self->addresses = port.tcp.addresses;

@@ -39,7 +39,7 @@ Status start_rendezvous(Listeners listeners, const Secret& secret, double deadli
 /// "2, 5 and 7", for messages; ranges are not folded, at most 16 ranks are named.
 std::string list_ranks(const std::vector<Rank>& ranks);
 
-/// Up to so many ranks have links each with each, where no setting (RONDO_FULL_MESH) says otherwise.
+/// Up to so many ranks have links each with each; tests say otherwise (RONDO_TEST_FULL_MESH).
 constexpr int kMostFullMesh = 64;
 
 /// Of each peer a number for its host, equal for peers of one host.

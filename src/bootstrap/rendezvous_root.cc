@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <list>
 #include <utility>
 
@@ -281,8 +282,8 @@ void* run_root(void* root) {
 
 Status start_rendezvous(Listeners listeners, const Secret& secret, double deadline_s) {
   RONDO_TRY_ASSIGN(Encryption encrypted, encryption());
-  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
-  const int most_full = static_cast<int>(settings.number_or("full_mesh", kMostFullMesh));
+  const char* tested = std::getenv("RONDO_TEST_FULL_MESH");  // grids of few ranks
+  const int most_full = tested != nullptr ? std::max(1, std::atoi(tested)) : kMostFullMesh;
   // A connection that says nothing is not even accepted for a second.
   const int silent_s = 1;
   for (const Fd& l : listeners.sockets)

@@ -17,9 +17,8 @@ Expected<Encryption> encryption() {
     const std::lock_guard lock(mutex);
     if (said) return *said;
   }
-  const Expected<std::string> text = read_setting("encrypt");
-  if (!text.ok()) return text.status();
-  return Encryption{*text == "on"};
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  return Encryption{settings.encrypt};
 }
 
 void set_encryption(std::optional<Encryption> e) {

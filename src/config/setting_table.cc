@@ -5,83 +5,28 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
+#include <utility>
 
 #include "algorithms/registry.h"
-#include "kernels/kernels.h"
 
 namespace rondo {
 namespace {
 
 using Kind = SettingRow::Kind;
-constexpr uint8_t kEnv = SettingRow::kEnvironmentOnly, kSecret = SettingRow::kConfidential;
 
 constexpr SettingRow kRows[] = {
-    {"config", Kind::kText, 0, 0, "", "~/.config/rondo.conf, /etc/rondo.conf",
-     "path of the configuration file; empty: none is read", kEnv},
-    {"timeout_s", Kind::kSeconds, 0, 0, "", "600", "deadline of an operation, in seconds"},
-    {"init_timeout_s", Kind::kSeconds, 0, 0, "", "120", "deadline of making a communicator, in seconds"},
-    {"algo", Kind::kAlgorithm, 0, 0, "", "the planner's choice", "algorithm for every collective that has it"},
-    {"proto", Kind::kChoice, 0, 0, "inline|simple|ll|ll128", "the planner's choice",
-     "protocol, where the message size permits"},
-    {"message_bytes", Kind::kNumber, 64, 2097152, "", "the planner's choice",
-     "longest message of the simple protocol; on one host at most 65536, between hosts what the transport takes"},
-    {"transport", Kind::kChoice, 0, 0, "auto|shm+ucx|shm+tcp|ucx|tcp",
-     "auto: shared memory on one host, UCX or TCP between hosts",
-     "what carries messages; auto: UCX between hosts that have devices for it; ucx, tcp: also between ranks of one "
-     "host"},
-    {"rails", Kind::kText, 0, 0, "", "whichever there are",
-     "network devices to send over at once, as UCX or the kernel names them: eth0,eth1; as many on every rank"},
-    {"cma", Kind::kChoice, 0, 0, "0|1", "1", "0: ranks do not read one another's memory"},
-    {"cuda", Kind::kChoice, 0, 0, "0|1", "1", "0: the NVIDIA driver is not looked for", kEnv},
-    {"hosts", Kind::kText, 0, 0, "", "where they are",
-     "on which hosts ranks pretend to be, for their plans: 2x4, 3+2, 0,1,0,1; transports stay as they are"},
-    {"device_channels", Kind::kNumber, 1, 64, "", "by size, at most 16", "blocks of a device kernel for each lane"},
-    {"device_min_blocks", Kind::kNumber, 1, 1024, "", "1",
-     "a call's device kernel has no fewer blocks, where it has room"},
-    {"device_max_blocks", Kind::kNumber, 1, 1024, "", "as many as are resident",
-     "a call's device kernel has no more blocks, but one for each lane of an algorithm"},
-    {"device_direct", Kind::kChoice, 0, 0, "off|on", "on",
-     "off: calls on devices do not go from buffer to buffer, but through staging memory"},
-    {"device_engine", Kind::kChoice, 0, 0, "auto|interpreter|stream", "auto",
-     "what runs schedules on devices: a kernel that waits there, or copies and flags in streams"},
-    {"bind", Kind::kChoice, 0, 0, "none|core|numa", "none",
-     "where a rank's threads are bound: nowhere, to a core of its own, to its NUMA node"},
-    {"order", Kind::kChoice, 0, 0, "places|rank", "places",
-     "how rings and trees go through the ranks of a host: by the places that these are bound to, or by rank"},
-    {"p2p", Kind::kChoice, 0, 0, "0|1", "1",
-     "0: devices do not touch one another's memory: through pinned host memory"},
-    {"p2p_level", Kind::kChoice, 0, 0, "loc|nvl|pix|pxb|phb|node|sys", "pxb; sys for two devices of an AMD host",
-     "how far apart devices may be that touch one another's memory"},
-    {"simd", Kind::kSimd, 0, 0, "", "the best that the processor has", "instruction set of the kernels"},
-    {"calibration", Kind::kText, 0, 0, "", "~/.config/rondo/calibration, if it is there",
-     "file with the planner's constants, or off: the built-in ones", kEnv},
-    {"pool_bytes", Kind::kText, 0, 0, "", "16G", "size of this process's pool of staging memory", kEnv},
-    {"trace", Kind::kText, 0, 0, "", "no trace", "folder for traces of every executed instruction", kEnv},
-    {"trace_records", Kind::kNumber, 64, 67108864, "", "65536", "instructions that a trace keeps", kEnv},
-    {"flight_dir", Kind::kText, 0, 0, "", "no files", "folder for the flight records of failing ranks", kEnv},
-    {"flight_signal", Kind::kText, 0, 0, "", "no handler", "signal on which flight records are written", kEnv},
-    {"plugin", Kind::kText, 0, 0, "", "none", "shared object with algorithms of your own, for the command line", kEnv},
-    {"nccl_memory", Kind::kChoice, 0, 0, "auto|host|cuda", "auto: cuda where there is a device",
-     "where libnccl.so.2's communicators have their buffers", kEnv},
-    {"nccl_version", Kind::kNumber, 21400, 99999, "", "23203", "what libnccl.so.2's ncclGetVersion answers", kEnv},
-    {"socket_ifname", Kind::kText, 0, 0, "", "all that are up", "network interfaces on which ranks listen"},
-    {"full_mesh", Kind::kNumber, 2, 65536, "", "64",
-     "up to so many ranks have control connections each with each; more have them along the rows and columns of a grid",
-     kEnv},
-    {"port", Kind::kNumber, 1, 65535, "", "MASTER_PORT + 1, or by the job's name", "port of rank 0's rendezvous"},
-    {"store", Kind::kText, 0, 0, "", "by the launcher", "file:///directory where rank 0 puts the id for the others"},
-    {"secret", Kind::kText, 0, 0, "", "by the job's name", "secret that the ranks share, any text", kSecret},
-    {"encrypt", Kind::kChoice, 0, 0, "off|on", "off", "on: what leaves the host is encrypted", kEnv},
-    {"job_id", Kind::kText, 0, 0, "", "what the launcher sets", "names the job", kEnv},
-    {"rank", Kind::kNumber, 0, 1 << 20, "", "by the launcher", "a launch by hand: this process's rank", kEnv},
-    {"nranks", Kind::kNumber, 1, 1 << 20, "", "by the launcher", "a launch by hand: how many ranks", kEnv},
-    {"local_rank", Kind::kNumber, 0, 1 << 20, "", "the rank", "a launch by hand: this process's rank on its host",
-     kEnv},
-    {"unique_id", Kind::kText, 0, 0, "", "by the launcher", "a launch by hand: 256 hex digits", kEnv | kSecret},
+#define SETTING(name, kind, range, fallback, where, ranks, meaning)                                              \
+  {#name,  SettingRow::Kind::k##kind, range, fallback, SettingRow::Where::k##where, SettingRow::Ranks::k##ranks, \
+   meaning},
+#include "config/settings.def"
 };
 
-// Levenshtein's distance, at most `limit` + 1.
+constexpr OldSetting kOldNames[] = {
+#define RENAMED(old, name, hint) {#old, name, hint},
+#include "config/settings.def"
+};
+
+// Levenshtein's distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j < row.size(); ++j) row[j] = j;
@@ -97,11 +42,29 @@ size_t distance(std::string_view a, std::string_view b) {
 }
 
 template <class T>
-std::optional<T> whole(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
-  return value;
+bool whole(std::string_view text, T* value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+// With K, M, G or T for powers of 1024.
+bool with_suffix(std::string_view text, uint64_t* value) {
+  constexpr std::string_view kSuffixes = "KMGT";
+  const size_t power = text.empty() ? std::string_view::npos : kSuffixes.find(text.back());
+  if (power == std::string_view::npos) return whole(text, value);
+  text.remove_suffix(1);
+  return whole(text, value) && !__builtin_mul_overflow(*value, uint64_t{1024} << (10 * power), value);
+}
+
+std::pair<std::string_view, std::string_view> ends_of(std::string_view range) {
+  const size_t dash = std::min(range.find('-'), range.size());
+  return {range.substr(0, dash), range.substr(std::min(dash + 1, range.size()))};
+}
+
+bool is_within(uint64_t value, std::string_view range) {
+  uint64_t least = 0, most = 0;
+  return with_suffix(ends_of(range).first, &least) && with_suffix(ends_of(range).second, &most) && value >= least &&
+         value <= most;
 }
 
 bool is_one_of(std::string_view value, std::string_view choices) {
@@ -113,33 +76,67 @@ bool is_one_of(std::string_view value, std::string_view choices) {
   return false;
 }
 
+bool is_algorithm_name(std::string_view name) {
+  const auto all = all_algorithms();
+  return std::any_of(all.begin(), all.end(), [&](const Algorithm& a) { return a.name == name; });
+}
+
+bool parse(const SettingRow&, std::string_view text, double* seconds) {
+  return whole(text, seconds) && *seconds > 0 && std::isfinite(*seconds);
+}
+bool parse(const SettingRow& row, std::string_view text, uint64_t* number) {
+  return (row.kind == Kind::kBytes ? with_suffix(text, number) : whole(text, number)) && is_within(*number, row.range);
+}
+bool parse(const SettingRow&, std::string_view text, bool* on) {
+  *on = text == "on" || text == "1";
+  return *on || text == "off" || text == "0";
+}
+bool parse(const SettingRow& row, std::string_view text, setting::Blocks* blocks) {
+  const auto end = [&](std::string_view s, uint32_t* n) {
+    return s.empty() || (whole(s, n) && is_within(*n, row.range));
+  };
+  if (text.find('-') == text.npos) return whole(text, &blocks->least) && end(text, &blocks->most);
+  const auto [least, most] = ends_of(text);
+  return end(least, &blocks->least) && end(most, &blocks->most) && !(least.empty() && most.empty()) &&
+         (blocks->most == 0 || blocks->least <= blocks->most);
+}
+bool parse(const SettingRow& row, std::string_view text, std::string* value) {
+  *value = text;
+  return row.kind == Kind::kChoice      ? is_one_of(text, row.range)
+         : row.kind == Kind::kAlgorithm ? is_algorithm_name(text)
+                                        : true;
+}
+
 bool is_valid(const SettingRow& row, std::string_view value) {
-  switch (row.kind) {
-    case Kind::kSeconds: {
-      const auto s = whole<double>(value);
-      return s && *s > 0 && std::isfinite(*s);
-    }
-    case Kind::kNumber: {
-      const auto n = whole<uint64_t>(value);
-      return n && *n >= row.least && *n <= row.most;
-    }
-    case Kind::kChoice: return is_one_of(value, row.choices);
-    case Kind::kAlgorithm: {
-      const auto all = all_algorithms();
-      return std::any_of(all.begin(), all.end(), [&](const Algorithm& a) { return a.name == value; });
-    }
-    case Kind::kSimd: {
-      const auto level = simd_level_from_name(std::string(value).c_str());
-      return level && kernel_table(*level) != nullptr;
-    }
-    case Kind::kText: return true;
+#define SETTING(name, kind, range, fallback, where, ranks, meaning) \
+  if (row.key == #name) {                                           \
+    setting::kind parsed{};                                         \
+    return parse(row, value, &parsed);                              \
   }
+#include "config/settings.def"
   return false;
+}
+
+// The default, where it is a value and not words.
+std::string_view default_of(const SettingRow& row) {
+  const bool words = row.kind == Kind::kText || row.kind == Kind::kSecret || row.kind == Kind::kAlgorithm;
+  return !words && is_valid(row, row.fallback) ? row.fallback : std::string_view();
+}
+
+std::string with_or(std::string_view choices) {
+  std::string text;
+  for (const char c : choices) c == '|' ? text += " or " : text += c;
+  return text;
 }
 
 }  // namespace
 
+std::string setting::Blocks::text() const {
+  return fmt::format("{}-{}", least == 0 ? "" : std::to_string(least), most == 0 ? "" : std::to_string(most));
+}
+
 std::span<const SettingRow> setting_rows() { return kRows; }
+std::span<const OldSetting> old_settings() { return kOldNames; }
 
 const SettingRow* find_setting(std::string_view key) {
   const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const SettingRow& r) { return r.key == key; });
@@ -153,17 +150,17 @@ std::string variable_of(std::string_view key) {
 }
 
 std::string expected_form(const SettingRow& row) {
+  const auto [least, most] = ends_of(row.range);
   switch (row.kind) {
     case Kind::kSeconds: return "a positive number of seconds";
-    case Kind::kNumber: return fmt::format("a number from {} to {}", row.least, row.most);
-    case Kind::kChoice: {
-      std::string text;
-      for (const char c : row.choices) c == '|' ? text += " or " : text += c;
-      return text;
-    }
+    case Kind::kNumber: return fmt::format("a number from {} to {}", least, most);
+    case Kind::kBytes: return fmt::format("a number of bytes from {} to {}", least, most);
+    case Kind::kBlocks: return fmt::format("numbers from {} to {}, as 4-16, 4-, -16 or 8", least, most);
+    case Kind::kSwitch: return "off or on, or 0 or 1";
+    case Kind::kChoice: return with_or(row.range);
     case Kind::kAlgorithm: return "the name of an algorithm (rondo check lists them)";
-    case Kind::kSimd: return "baseline, avx2 or avx512, as far as this processor has it";
-    case Kind::kText: return "text";
+    case Kind::kText:
+    case Kind::kSecret: return "text";
   }
   return "?";
 }
@@ -173,16 +170,37 @@ Status check_setting(const SettingRow& row, std::string_view value, std::string_
   return Status(StatusCode::kInvalidArgument, fmt::format("{}: expected {}", where, expected_form(row)));
 }
 
-std::string_view similar_setting(std::string_view key) {
+std::string similar_setting(std::string_view key, bool as_variable) {
   constexpr size_t kMostEdits = 3, kLongestKey = 40;
   std::string_view best;
   size_t fewest = kMostEdits + 1;
-  if (key.size() > kLongestKey) return best;
+  if (key.size() > kLongestKey) return "";
   for (const SettingRow& row : kRows) {
     const size_t edits = row.key.size() >= 4 && key.starts_with(row.key) ? 1 : distance(key, row.key);
     if (edits < fewest && 2 * edits < row.key.size() + 1) fewest = edits, best = row.key;
   }
-  return best;
+  if (best.empty()) return "";
+  return fmt::format(" (is {} meant?)", as_variable ? variable_of(best) : std::string(best));
+}
+
+std::string OldSetting::what_now(bool as_variable) const {
+  const auto shown = [&](std::string_view k) { return as_variable ? variable_of(k) : std::string(k); };
+  return now.empty() ? fmt::format("{} is no setting any more: {}", shown(key), hint)
+                     : fmt::format("{} is now {} ({})", shown(key), shown(now), hint);
+}
+
+SettingFields SettingValues::fields() const {
+  SettingFields f;
+#define SETTING(name, kind, range, fallback, where, ranks, meaning)     \
+  if (const std::string_view in_force = text(#name); !in_force.empty()) \
+    (void)parse(*find_setting(#name), in_force, &f.name);
+#include "config/settings.def"
+  return f;
+}
+
+std::string_view SettingValues::text(std::string_view key) const {
+  const SettingValue* v = find(key);
+  return v != nullptr ? std::string_view(v->text) : default_of(*find_setting(key));
 }
 
 std::string describe_settings(const SettingValues& values) {
@@ -193,8 +211,7 @@ std::string describe_settings(const SettingValues& values) {
   std::vector<Line> lines = {{"setting", "in force", "from"}};
   for (const SettingRow& row : kRows) {
     const SettingValue* v = values.find(row.key);
-    std::string shown(v == nullptr ? row.fallback : std::string_view(v->text));
-    if (v != nullptr && (row.flags & kSecret) != 0) shown = "(set, not shown)";
+    std::string shown(v == nullptr ? row.fallback : row.kind == Kind::kSecret ? "(set, not shown)" : v->text);
     if (shown.empty()) shown = "(empty)";
     lines.push_back({row.key, std::move(shown), v == nullptr ? "default" : v->from});
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <mutex>
 
@@ -14,8 +13,6 @@
 #include "config/config_file.h"
 #include "config/setting_table.h"
 #include "rondo/communicator.h"
-
-extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace rondo {
 namespace {
@@ -46,12 +43,6 @@ struct DefaultLines {
 DefaultLines& default_lines() {
   static DefaultLines all;
   return all;
-}
-
-std::string hint_for(std::string_view key, bool variable) {
-  const std::string_view near = similar_setting(key);
-  if (near.empty()) return "";
-  return fmt::format(" (is {} meant?)", variable ? variable_of(near) : std::string(near));
 }
 
 }  // namespace
@@ -99,13 +90,14 @@ Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const 
                     fmt::format("RONDO_CONFIG={}: expected the path of a configuration file; there is none", named));
     }
   }
+  for (const OldSetting& old : old_settings())
+    if (const char* value = environment(variable_of(old.key).c_str()); value != nullptr && *value != '\0')
+      return Status(StatusCode::kInvalidArgument, old.what_now(true));
   for (const SettingRow& row : setting_rows()) {
     const std::string name = variable_of(row.key);
     const char* value = environment(name.c_str());
     if (value == nullptr || (*value == '\0' && row.key != "config")) continue;
-    const bool confidential = (row.flags & SettingRow::kConfidential) != 0;
-    if ((row.flags & SettingRow::kEnvironmentOnly) == 0)  // launch/launch.h judges the others, which need one another
-      RONDO_TRY(check_setting(row, value, fmt::format("{}={}", name, confidential ? "..." : value)));
+    RONDO_TRY(check_setting(row, value, fmt::format("{}={}", name, row.shown(value))));
     v.set(row.key, value, "environment");
   }
   return v;
@@ -113,47 +105,47 @@ Expected<SettingValues> SettingValues::load(const EnvLookup& environment, const 
 
 Status SettingValues::add_struct(std::string_view text) { return add_lines(text, "config.settings", "struct"); }
 
+Status SettingValues::add_config(std::string_view lines, double deadline_s, double init_deadline_s) {
+  RONDO_TRY(add_struct(lines));
+  if (deadline_s > 0) set("timeout_s", fmt::format("{}", deadline_s), "struct");
+  if (init_deadline_s > 0) set("init_timeout_s", fmt::format("{}", init_deadline_s), "struct");
+  return {};
+}
+
 Status SettingValues::add_lines(std::string_view text, const std::string& name, const std::string& from) {
   RONDO_TRY_ASSIGN(const std::vector<ConfigEntry> entries, parse_config(text, name));
   for (const ConfigEntry& e : entries) {
     const std::string place = fmt::format("{}:{}", name, e.line);
     const SettingRow* row = find_setting(e.key);
+    for (const OldSetting& old : old_settings())
+      if (old.key == e.key)
+        return Status(StatusCode::kInvalidArgument, fmt::format("{}: {}", place, old.what_now(false)));
     if (row == nullptr) {
-      unknown_.push_back(fmt::format("{}: rondo knows no setting {}{}", place, e.key, hint_for(e.key, false)));
+      unknown_.push_back(fmt::format("{}: rondo knows no setting {}{}", place, e.key, similar_setting(e.key, false)));
       continue;
     }
-    if ((row->flags & SettingRow::kEnvironmentOnly) != 0)
+    if (row->where == SettingRow::Where::kProcess)
       return Status(StatusCode::kInvalidArgument,
                     fmt::format("{}: {} belongs to one process: set {} in the environment", place, e.key,
                                 variable_of(e.key)));
-    const bool confidential = (row->flags & SettingRow::kConfidential) != 0;
-    RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, confidential ? "..." : e.value)));
+    RONDO_TRY(check_setting(*row, e.value, fmt::format("{}: {} = {}", place, e.key, row->shown(e.value))));
     set(e.key, e.value, from.empty() ? place : from);
   }
   return {};
 }
 
 void SettingValues::set(std::string_view key, std::string text, std::string from) {
-  std::erase_if(values_, [&](const SettingValue& v) { return v.key == key; });
+  unset(key);
   values_.push_back({std::string(key), std::move(text), std::move(from)});
+}
+
+void SettingValues::unset(std::string_view key) {
+  std::erase_if(values_, [&](const SettingValue& v) { return v.key == key; });
 }
 
 const SettingValue* SettingValues::find(std::string_view key) const {
   const auto v = std::find_if(values_.begin(), values_.end(), [&](const SettingValue& s) { return s.key == key; });
   return v != values_.end() ? &*v : nullptr;
-}
-
-std::string SettingValues::text(std::string_view key) const {
-  const SettingValue* v = find(key);
-  return v != nullptr ? v->text : std::string();
-}
-
-double SettingValues::number_or(std::string_view key, double fallback) const {
-  const SettingValue* v = find(key);
-  if (v == nullptr) return fallback;
-  double value = fallback;
-  std::from_chars(v->text.data(), v->text.data() + v->text.size(), value);
-  return value;
 }
 
 std::vector<std::string> unknown_variables(char** environment) {
@@ -164,14 +156,14 @@ std::vector<std::string> unknown_variables(char** environment) {
     std::string key;
     for (const char c : name.substr(6)) key.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
     if (find_setting(key) == nullptr || variable_of(key) != name)
-      found.push_back(fmt::format("{} is set but rondo knows no such variable{}", name, hint_for(key, true)));
+      found.push_back(fmt::format("{} is set but rondo knows no such variable{}", name, similar_setting(key, true)));
   }
   return found;
 }
 
-Expected<std::string> read_setting(std::string_view key) {
+Expected<SettingFields> read_process_settings() {
   RONDO_TRY_ASSIGN(const SettingValues values, SettingValues::load());
-  return values.text(key);
+  return values.fields();
 }
 
 }  // namespace rondo

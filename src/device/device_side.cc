@@ -38,7 +38,8 @@ Expected<std::vector<int>> devices_of(const Config& config, int nranks) {
 }
 
 Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank>& devices, const DeviceLayout& layout,
-                                   int engine_wish, bool through_host, bool wide_lines, double link_gigabytes_per_s) {
+                                   std::string_view engine, bool through_host, bool wide_lines,
+                                   double link_gigabytes_per_s) {
   DeviceWorld world;
   world.layout = layout;
   world.through_host = through_host;
@@ -61,15 +62,14 @@ Expected<DeviceWorld> device_world(const std::vector<CudaTransport::DeviceOfRank
     if (process == processes.size()) processes.push_back(&d);
     places.push_back({0, process, static_cast<uint32_t>(device), 0});
   }
-  LinkWishes wishes;
-  wishes.stream_engine = engine_wish == 2;
+  const LinkWishes wishes = parse_wishes("", engine);
   // One block per multiprocessor always fits next to the blocks of other ranks. A ring has three lanes.
   const EngineChoice choice = select_engine(machine, places, 3, 1, wishes);
-  if (engine_wish == 1 && choice.kind == EngineKind::kStream)
+  if (engine == "interpreter" && choice.kind == EngineKind::kStream)
     return Status(StatusCode::kUnsupported,
                   fmt::format("device_engine is interpreter, but {}: leave it auto, or use stream", choice.reason));
   world.resident_blocks = choice.most_blocks;
-  const bool alone = engine_wish == 0 && devices.size() == 1;  // copies need no waiting kernel
+  const bool alone = engine == "auto" && devices.size() == 1;  // copies need no waiting kernel
   world.engine =
       alone || choice.kind == EngineKind::kStream ? DeviceEngineKind::kStream : DeviceEngineKind::kInterpreter;
   world.engine_reason = alone ? "one rank: no kernel has to wait" : choice.reason;
@@ -125,26 +125,26 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLa
   CudaTransport::Options options;
   options.ordinal = ordinal;
   options.host_number = hosts.host(rank);
-  options.may_peer = settings.device_peers != 0;
-  options.wishes = {settings.device_channels, settings.device_engine, settings.device_direct};
+  const LinkWishes wishes = parse_wishes(settings.p2p_level, settings.device_engine);
+  options.may_peer = wishes.p2p;
+  options.most_channels = settings.device_blocks.most;
+  options.may_be_direct = settings.device_direct;
   // After an error the description has no devices, and the self-tests decide.
   auto probed = probe_machine();
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
-  auto wishes = parse_wishes(settings.device_peers != 0 ? "" : "0", settings.device_p2p_level, "");
-  const LinkWishes link_wishes = wishes.ok() ? *wishes : LinkWishes();  // the settings table has checked it
   RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
                                                            [&](const auto& a, const auto& b) {
-                                                             return choose_link(machine, link_wishes, a, b);
+                                                             return choose_link(machine, wishes, a, b);
                                                            }));
   CudaTransport& t = *side->transport_;
-  // Rank 0's preferences apply to all. All ranks see the same devices.
+  // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(DeviceWorld world,
-                   device_world(t.devices(), t.layout(), t.devices()[0].wishes.engine, t.through_host_somewhere(),
+                   device_world(t.devices(), t.layout(), settings.device_engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
   world.relayed = t.is_relayed_somewhere();
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
   auto engine =
-      DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_deadline_s);
+      DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_timeout_s);
   // A rank without an engine reports it. Otherwise the others would wait for it in their first call.
   std::vector<std::string> all;
   RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));

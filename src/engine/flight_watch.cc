@@ -39,7 +39,7 @@ class Watcher {
     if (fd < 0) return Status(StatusCode::kSystem, fmt::format("eventfd: {}", std::strerror(errno)));
     signalled_fd.store(fd);
     auto watcher = std::unique_ptr<Watcher>(new Watcher(signal, fd));
-    RONDO_TRY(watcher->thread_.start("the thread of RONDO_FLIGHT_SIGNAL", [w = watcher.get()] { w->loop(); }));
+    RONDO_TRY(watcher->thread_.start("the thread of RONDO_FLIGHT's signal", [w = watcher.get()] { w->loop(); }));
     struct sigaction action{};
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
@@ -122,11 +122,10 @@ Status FlightWatch::add(Tracing& tracing) {
   if (r.watcher == nullptr) {
     RONDO_TRY_ASSIGN(r.watcher, Watcher::create(signal));
   } else if (r.watcher->signal() != signal) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        fmt::format("RONDO_FLIGHT_SIGNAL was signal {} when this process made its first communicator and is {} "
-                    "now: a process has only one",
-                    r.watcher->signal(), signal));
+    return Status(StatusCode::kInvalidArgument,
+                  fmt::format("RONDO_FLIGHT named signal {} when this process made its first communicator and is {} "
+                              "now: a process has only one",
+                              r.watcher->signal(), signal));
   }
   r.watcher->add(tracing);
   return {};

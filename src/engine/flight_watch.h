@@ -1,4 +1,4 @@
-// FlightWatch: writes flight records of all communicators of this process on the signal of RONDO_FLIGHT_SIGNAL.
+// FlightWatch: writes flight records of all communicators of this process on the signal that RONDO_FLIGHT names.
 //
 // A signal handler may do very little, so it writes to an eventfd and a separate thread does the rest. Handler and
 // thread exist only while a communicator needs them. Then the previous handler is restored. This is rondo's only

@@ -23,15 +23,6 @@ struct SignalName {
 constexpr SignalName kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP},
                                    {"QUIT", SIGQUIT}, {"WINCH", SIGWINCH}, {"URG", SIGURG}};
 
-Status bad(const char* name, const char* value, std::string_view expected) {
-  return Status(StatusCode::kInvalidArgument, fmt::format("{}={}: expected {}", name, value, expected));
-}
-
-std::string text_of(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr ? value : "";
-}
-
 Status make_directory(const std::string& directory) {
   if (directory.empty()) return Status(StatusCode::kInvalidArgument, "directory is empty");
   std::error_code error;
@@ -42,27 +33,21 @@ Status make_directory(const std::string& directory) {
 
 }  // namespace
 
-Expected<TraceSettings> read_trace_settings() {
-  TraceSettings s;
-  s.trace_directory = text_of("RONDO_TRACE");
-  s.flight_directory = text_of("RONDO_FLIGHT_DIR");
-  if (const char* value = std::getenv("RONDO_TRACE_RECORDS")) {
-    char* end = nullptr;
-    s.num_records = std::strtoull(value, &end, 10);
-    if (end == value || *end != '\0' || s.num_records < StepTrace::kMinRecords ||
-        s.num_records > StepTrace::kMaxRecords)
-      return bad("RONDO_TRACE_RECORDS", value,
-                 fmt::format("a number from {} to {}", StepTrace::kMinRecords, StepTrace::kMaxRecords));
-  }
-  if (const char* value = std::getenv("RONDO_FLIGHT_SIGNAL")) {
-    std::string_view name = value;
-    if (name.starts_with("SIG")) name.remove_prefix(3);
-    for (const SignalName& known : kSignals)
-      if (name == known.name) s.flight_signal = known.number;
-    if (s.flight_signal == 0) return bad("RONDO_FLIGHT_SIGNAL", value, "USR1, USR2, HUP, QUIT, WINCH or URG");
-    if (s.flight_directory.empty())
-      return bad("RONDO_FLIGHT_SIGNAL", value, "RONDO_FLIGHT_DIR too, the folder to write to");
-  }
+Expected<TraceSettings> trace_settings(const SettingFields& settings) {
+  const std::string_view flight = settings.flight;
+  const size_t comma = std::min(flight.find(','), flight.size());
+  TraceSettings s{settings.trace, std::string(flight.substr(0, comma))};
+  if (comma == flight.size()) return s;
+  std::string_view name = flight.substr(comma + 1);
+  if (name.starts_with("SIG")) name.remove_prefix(3);
+  for (const SignalName& known : kSignals)
+    if (name == known.name) s.flight_signal = known.number;
+  if (s.flight_signal == 0 || s.flight_directory.empty())
+    return Status(
+        StatusCode::kInvalidArgument,
+        fmt::format("RONDO_FLIGHT={}: expected a folder, or folder,SIGNAL with USR1, USR2, HUP, QUIT, WINCH or "
+                    "URG",
+                    flight));
   return s;
 }
 
@@ -93,7 +78,7 @@ Status Tracing::start(const std::string& directory, uint64_t num_records) {
   RONDO_TRY(make_directory(directory));
   const TraceIdentity identity{0, queue_.rank(), queue_.nranks()};  // the id is set with the file
   const std::lock_guard lock(trace_mutex_);
-  RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : settings_.num_records));
+  RONDO_TRY_ASSIGN(trace_, StepTrace::create(identity, num_records != 0 ? num_records : StepTrace::kDefaultRecords));
   directory_ = directory;
   on_ = true;
   queue_.executor().set_trace(trace_.get());

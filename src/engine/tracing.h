@@ -2,7 +2,7 @@
 //
 // RONDO_TRACE or calls switch the full trace (step_trace.h). It is written when it ends, when the communicator fails,
 // and at the latest when the communicator is destroyed. The flight record (flight_record.h) needs no switch. It is
-// written on a failure if RONDO_FLIGHT_DIR names a folder, on the signal of RONDO_FLIGHT_SIGNAL, and on request.
+// written on a failure if RONDO_FLIGHT names a folder, on the signal that it names, and on request.
 //
 // Thread safety: start, stop and the observer's calls belong to the driver; write_flight and device_failing from any
 // thread.
@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "config/setting_table.h"
 #include "engine/queue.h"
 #include "rondo/status.h"
 #include "trace/flight_record.h"
@@ -22,15 +23,13 @@
 
 namespace rondo {
 
-/// Settings from the environment.
 struct TraceSettings {
   std::string trace_directory;   // RONDO_TRACE; empty: no trace
-  uint64_t num_records = StepTrace::kDefaultRecords;  // RONDO_TRACE_RECORDS
-  std::string flight_directory;  // RONDO_FLIGHT_DIR; empty: no file
-  int flight_signal = 0;         // RONDO_FLIGHT_SIGNAL; 0: none
+  std::string flight_directory;  // RONDO_FLIGHT; empty: no file
+  int flight_signal = 0;         // RONDO_FLIGHT, behind a comma; 0: none
 };
-/// Errors: kInvalidArgument with the variable's name.
-Expected<TraceSettings> read_trace_settings();
+/// Errors: kInvalidArgument (RONDO_FLIGHT names no folder, or a signal that it may not).
+Expected<TraceSettings> trace_settings(const SettingFields& settings);
 
 class Tracing final : public QueueObserver {
  public:
@@ -41,7 +40,7 @@ class Tracing final : public QueueObserver {
   Tracing(const Tracing&) = delete;
   Tracing& operator=(const Tracing&) = delete;
 
-  /// num_records 0: use the settings.
+  /// num_records 0: StepTrace::kDefaultRecords.
   Status start(const std::string& directory, uint64_t num_records);
   Status stop();
   /// Ends the trace if there is one, and stops observing the queue.

@@ -81,8 +81,8 @@ Expected<rondo_unique_id> derived_id(const MeetingPlace& place, bool open, doubl
   id.secret = secret_from_text(place.secret);
   RONDO_TRY_ASSIGN(id.addresses, resolve(place.host));
   if (open) {
-    RONDO_TRY_ASSIGN(const std::string interfaces, read_setting("socket_ifname"));
-    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(interfaces));
+    RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+    RONDO_TRY_ASSIGN(std::vector<IpAddress> addresses, usable_addresses(settings.socket_ifname));
     for (const IpAddress& a : id.addresses)  // MASTER_ADDR may be "localhost"
       if (std::find(addresses.begin(), addresses.end(), a) == addresses.end()) addresses.push_back(a);
     auto listeners = listen_tcp(addresses, id.port);
@@ -146,8 +146,8 @@ Expected<rondo_unique_id> unique_id_at(const std::string& host_port, const std::
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("'{}' is not a meeting place: expected host:port, or [IPv6 address]:port", host_port));
   place->secret = "place " + secret;
-  RONDO_TRY_ASSIGN(const SettingValues settings, SettingValues::load());
-  return derived_id(*place, open, 2 * settings.number_or("init_timeout_s", kDefaultInitS));
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  return derived_id(*place, open, 2 * settings.init_timeout_s);
 }
 
 Expected<LaunchInfo> launch_from_environment() {

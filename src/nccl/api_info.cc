@@ -58,9 +58,8 @@ using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry poi
 
 ncclResult_t pncclGetVersion(int* version) {
   if (version == nullptr) return report(null_argument("version"));
-  auto number = process().version();
-  if (number.ok()) *version = *number;
-  return report(number.status());
+  *version = kPresentedVersion;
+  return ncclSuccess;
 }
 
 const char* pncclGetErrorString(ncclResult_t result) { return result_text(result); }

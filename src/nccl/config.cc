@@ -108,18 +108,17 @@ Expected<CommConfig> read_config(const ncclConfig_t* config) {
 }
 
 Expected<std::string> settings_of(const CommConfig& config) {
+  if (config.version == 0) return std::string();  // there was no config
+  RONDO_TRY_ASSIGN(const SettingValues stronger, SettingValues::load());
   std::string text;
-  if (config.version == 0) return text;  // there was no config
-  auto add = [&](const char* key, const std::string& value) -> Status {
-    RONDO_TRY_ASSIGN(const std::string stronger, read_setting(key));
-    if (stronger.empty()) text += fmt::format("{} = {}\n", key, value);
-    return {};
-  };
-  auto blocks = [](int ctas) { return std::to_string(std::min(ctas, kMostBlocks)); };
-  RONDO_TRY(add("device_min_blocks", blocks(config.min_ctas)));
-  RONDO_TRY(add("device_max_blocks", blocks(config.most_given ? config.max_ctas : kMostBlocks)));
-  RONDO_TRY(add("device_engine", config.no_blocks ? "stream" : "auto"));
-  return text;
+  if (stronger.find("device_engine") == nullptr)
+    text += fmt::format("device_engine = {}\n", config.no_blocks ? "stream" : "auto");
+  const auto limited = [](int ctas) { return static_cast<uint32_t>(std::min(ctas, kMostBlocks)); };
+  setting::Blocks blocks = stronger.fields().device_blocks;
+  if (blocks.least == 0) blocks.least = limited(config.min_ctas);
+  if (blocks.most == 0 && config.most_given) blocks.most = limited(config.max_ctas);
+  if (blocks.most != 0) blocks.least = std::min(blocks.least, blocks.most);
+  return text + fmt::format("device_blocks = {}\n", blocks.text());
 }
 
 }  // namespace rondo::nccl

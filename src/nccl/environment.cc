@@ -66,20 +66,16 @@ std::string note_shm_disable(std::string_view value, Environment&) {
 }
 
 // Thread blocks of device kernels. Host memory has none.
-std::string obey_ctas(std::string_view value, const char* key, Environment& env) {
-  int number = 0;
+std::string obey_ctas(std::string_view value, uint32_t* blocks) {
+  uint32_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || end != value.data() + value.size() || number < 1)
     return fmt::format("'{}' is not a number of thread blocks", value);
-  env.settings += fmt::format("{} = {}\n", key, std::min(number, kMostBlocks));
+  *blocks = std::min<uint32_t>(number, kMostBlocks);
   return "";
 }
-std::string obey_min_ctas(std::string_view value, Environment& env) {
-  return obey_ctas(value, "device_min_blocks", env);
-}
-std::string obey_max_ctas(std::string_view value, Environment& env) {
-  return obey_ctas(value, "device_max_blocks", env);
-}
+std::string obey_min_ctas(std::string_view value, Environment& env) { return obey_ctas(value, &env.blocks.least); }
+std::string obey_max_ctas(std::string_view value, Environment& env) { return obey_ctas(value, &env.blocks.most); }
 
 struct Row {
   const char* name;
@@ -128,6 +124,9 @@ Environment read_environment(const char* const* variables) {
     std::string why = row != std::end(kRows) ? row->obey(value, env) : "rondo has no such setting";
     if (!why.empty()) env.ignored.push_back({std::string(name), std::move(why)});
   }
+  setting::Blocks& blocks = env.blocks;
+  if (blocks.most != 0) blocks.least = std::min(blocks.least, blocks.most);
+  if (blocks.least != 0 || blocks.most != 0) env.settings += fmt::format("device_blocks = {}\n", blocks.text());
   return env;
 }
 

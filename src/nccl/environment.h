@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/setting_table.h"
 #include "nccl/log.h"
 
 namespace rondo::nccl {
@@ -20,6 +21,7 @@ struct Environment {
   LogLevel level = LogLevel::kNone;
   std::string log_file;  // NCCL_DEBUG_FILE, expanded
   std::string comm_id;   // NCCL_COMM_ID
+  setting::Blocks blocks;  // NCCL_MIN_CTAS, NCCL_MAX_CTAS
   std::string settings;  // lines for set_default_settings
   std::vector<IgnoredVariable> ignored;
 

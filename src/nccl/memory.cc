@@ -47,9 +47,9 @@ Expected<cuda::PrimaryContext> make_current() {
 }  // namespace
 
 Memory memory_of_process() {
-  const auto wish = read_setting("nccl_memory");  // its value is checked when communicators are made
-  if (wish.ok() && *wish == "host") return Memory::kHost;
-  return (wish.ok() && *wish == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
+  const auto wish = read_process_settings();  // errors are reported when communicators are made
+  if (wish.ok() && wish->nccl_memory == "host") return Memory::kHost;
+  return (wish.ok() && wish->nccl_memory == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
 }
 
 Memory place_of(const Comm& comm) { return comm.memory; }

@@ -37,19 +37,9 @@ void Process::reset_log() {
 
 void Process::announce() {
   std::call_once(announced_, [this] {
-    log_.version(fmt::format("libnccl.so.2 of rondo {}, which presents NCCL {}", RONDO_VERSION,
-                             version().ok() ? *version() : 0));
+    log_.version(fmt::format("libnccl.so.2 of rondo {}, which presents NCCL {}", RONDO_VERSION, kPresentedVersion));
     for (const IgnoredVariable& v : environment_.ignored) log_.always(fmt::format("{} is ignored: {}", v.name, v.why));
   });
-}
-
-Expected<int> Process::version() const {
-  constexpr std::string_view kKey = "nccl_version";
-  RONDO_TRY_ASSIGN(const std::string text, read_setting(kKey));
-  const SettingRow& row = *find_setting(kKey);
-  if (text.empty()) return std::atoi(std::string(row.fallback).c_str());
-  RONDO_TRY(check_setting(row, text, fmt::format("{}={}", variable_of(kKey), text)));
-  return std::atoi(text.c_str());
 }
 
 void Process::lock() {

@@ -21,6 +21,9 @@ namespace rondo::nccl {
 
 struct Comm;
 
+/// The result of ncclGetVersion: 2.32.3.
+inline constexpr int kPresentedVersion = 23203;
+
 class Process {
  public:
   Process();
@@ -37,8 +40,6 @@ class Process {
   void reset_log();
   /// Logs once the version and the ignored variables.
   void announce();
-  /// The result of ncclGetVersion: RONDO_NCCL_VERSION or 2.32.3.
-  Expected<int> version() const;
 
   void note_error(const std::string& text);
   std::string last_error() const;

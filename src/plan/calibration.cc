@@ -13,6 +13,7 @@
 
 #include "algorithms/registry.h"
 #include "config/config_file.h"
+#include "config/setting_table.h"
 
 namespace rondo {
 namespace {
@@ -229,15 +230,16 @@ std::string default_calibration_path() {
 }
 
 Expected<CostsInForce> costs_in_force(std::string* from, bool report) {
-  const char* variable = std::getenv("RONDO_CALIBRATION");
-  const bool named = variable != nullptr && *variable != '\0';
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  const std::string& variable = settings.calibration;
+  const bool named = !variable.empty();
   auto built_in = [&](const std::string& why) {
     if (from != nullptr) *from = why.empty() ? "built in" : "built in, because " + why;
     if (report && !why.empty())
       std::fprintf(stderr, "rondo: the planner uses its built-in constants, because %s\n", why.c_str());
     return CostsInForce{};
   };
-  if (named && std::string_view(variable) == "off") return built_in("");
+  if (variable == "off") return built_in("");
   const std::string path = named ? variable : default_calibration_path();
   const std::optional<std::string> text = path.empty() ? std::nullopt : read_file(path, kMostBytes);
   if (!text && named)

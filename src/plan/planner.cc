@@ -65,8 +65,8 @@ uint64_t Planner::long_message(Collective collective, double chunk_bytes) const 
   if (longest <= kPieces * kLong || (hosts_.num_hosts() < nranks_ && !lent_inside)) return two_pieces;
   int most_here = 1;  // ranks whose messages a rank may be adding at once
   for (int h = 0; h < hosts_.num_hosts(); ++h) most_here = std::max(most_here, hosts_.num_ranks(h) - 1);
-  const bool overlaps = nranks_ > 2 && settings_.hosts_share_cores == 0;
-  const bool halves = collective_reduces(collective) && (overlaps || settings_.hosts_share_kernel == 0);
+  const bool overlaps = nranks_ > 2 && !settings_.hosts_share_cores;
+  const bool halves = collective_reduces(collective) && (overlaps || !settings_.hosts_share_kernel);
   const uint64_t most = (halves ? longest / 2 : longest) / static_cast<uint64_t>(most_here);
   const uint64_t messages = std::max((whole + most - 1) / most, overlaps ? kOverlap : 1);
   return std::max(two_pieces, round_up((whole + messages - 1) / messages, uint64_t{64}));
@@ -343,9 +343,9 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
                      : fmt::format("{} {}, messages of {} B, forecast {:.2f} us", best.algorithm->name,
                                    protocol_name(best.protocol), best.message_bytes, best.forecast_ns / 1000);
   if (!hosts_.one_host())
-    plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended != 0 ? " (pretended)" : "");
+    plan.reason += fmt::format(", hosts {}{}", hosts_.text(), settings_.hosts_pretended ? " (pretended)" : "");
   if (depends_on_hosts(*best.algorithm) && request.promises == 0) plan.reason += order_text();
-  if (settings_.algorithm[0] != 0 && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
+  if (!settings_.algorithm.empty() && request.algorithm == nullptr && best.algorithm->name != settings_.algorithm)
     plan.reason += fmt::format(" (RONDO_ALGO={} cannot serve this {})", settings_.algorithm,
                                 collective_name(request.collective));
   // A kernel that copies from any buffer reaches all of them, if the algorithm only reads.

@@ -22,23 +22,21 @@
 
 namespace rondo {
 
-/// A rank's values for the agreement; rank 0's win.
-struct PlannerChoice {
-  char algorithm[32] = {};        // RONDO_ALGO; empty: free choice
-  char protocol[16] = {};         // RONDO_PROTO
-  uint64_t message_bytes = 0;     // RONDO_MESSAGE_BYTES; 0: free choice
-  int32_t ranks_per_core = 1;     // rounded up
-  int32_t device_min_blocks = 1;  // RONDO_DEVICE_MIN_BLOCKS
-  int32_t device_max_blocks = 0;  // RONDO_DEVICE_MAX_BLOCKS; 0: all resident blocks
-  int32_t by_rank = 0;            // RONDO_ORDER: 1: rings and trees go by rank, wherever ranks are bound
-  int32_t hosts_pretended = 0;    // plans are made for other hosts than the real ones (RONDO_HOSTS)
-  int32_t hosts_share_cores = 0;  // hosts share cores, and ranks outnumber them: while one works another waits
-  int32_t hosts_share_kernel = 0;      // all hosts share a kernel: it copies their link's data on the ranks' own cores
-  CostModel costs = built_in_costs();  // or measured: RONDO_CALIBRATION
+/// Facts of the ranks' hosts beyond their layout. Equal on all ranks.
+struct HostFacts {
+  int ranks_per_core = 1;           // rounded up
+  bool hosts_pretended = false;     // plans are made for other hosts than the real ones (RONDO_HOSTS)
+  bool hosts_share_cores = false;   // hosts share cores, and ranks outnumber them: while one works another waits
+  bool hosts_share_kernel = false;  // all hosts share a kernel: it copies their link's data on the ranks' own cores
 };
-/// Agreed when the communicator is made: rank 0's environment and measured constants.
-struct PlannerSettings : PlannerChoice {
-  CostCorrections corrections;  // likewise; 12 KiB
+/// Agreed when the communicator is made: rank 0's settings and measured constants.
+struct PlannerSettings : HostFacts {
+  std::string algorithm;       // RONDO_ALGO; empty: free choice
+  std::string protocol;        // RONDO_PROTO
+  uint64_t message_bytes = 0;  // RONDO_MESSAGE_BYTES; 0: free choice
+  uint32_t device_least_blocks = 0, device_most_blocks = 0;  // RONDO_DEVICE_BLOCKS; 0: not said
+  CostModel costs = built_in_costs();                        // or measured: RONDO_CALIBRATION
+  CostCorrections corrections;                               // likewise; 12 KiB
 };
 
 /// One way to run a call, and its forecast.

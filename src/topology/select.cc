@@ -121,27 +121,13 @@ std::string_view staging_name(StagingPlace place) {
   return kNames[static_cast<size_t>(place)];
 }
 
-Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, std::string_view engine) {
+LinkWishes parse_wishes(std::string_view level, std::string_view engine) {
   LinkWishes w;
-  const auto wrong = [](std::string_view variable, std::string_view value, std::string_view expected) {
-    return Status(StatusCode::kInvalidArgument, fmt::format("{}={}: expected {}", variable, value, expected));
-  };
-  if (!p2p.empty() && p2p != "0" && p2p != "1") return wrong("RONDO_P2P", p2p, "0 or 1");
-  if (!engine.empty() && engine != "stream") return wrong("RONDO_DEVICE_ENGINE", engine, "stream");
-  w.p2p = p2p != "0";
+  w.p2p = level != "loc";
+  w.nvlink_only = level == "nvl";
   w.stream_engine = engine == "stream";
-  if (level.empty()) return w;
-  if (level == "nvl") {
-    w.nvlink_only = true;
-    return w;
-  }
-  if (level == "loc") {
-    w.p2p = false;
-    return w;
-  }
   for (int p = static_cast<int>(PciPath::kOneSwitch); p <= static_cast<int>(PciPath::kSystem); ++p)
     if (level == path_name(static_cast<PciPath>(p))) w.level = static_cast<PciPath>(p);
-  if (!w.level) return wrong("RONDO_P2P_LEVEL", level, "loc, nvl, pix, pxb, phb, node or sys");
   return w;
 }
 
@@ -162,7 +148,7 @@ LinkChoice select_link(const GpuMachine& machine, const RankPlace& a, const Rank
     return through_host(machine, a.device, b.device, std::move(why) + ": through host memory");
   };
   if (std::string why = impossible(machine, a, b); !why.empty()) return host(std::move(why));
-  if (!wishes.p2p) return host("P2P is turned off (RONDO_P2P=0 or RONDO_P2P_LEVEL=loc)");
+  if (!wishes.p2p) return host("P2P is turned off (RONDO_P2P_LEVEL=loc)");
   const GpuPair& pair = machine.pair(a.device, b.device);
   const GpuDevice &x = machine.devices[a.device], &y = machine.devices[b.device];
   if (pair.nvlinks > 0 || (x.switch_links > 0 && y.switch_links > 0)) return by_nvlink(machine, a.device, b.device);

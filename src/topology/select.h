@@ -5,7 +5,7 @@
 //   1. another host                     nothing here: another transport
 //   2. the same device                  its own memory; another process maps it (CUDA IPC)
 //   3. P2P impossible                   host memory: MIG slices, no access by the driver, other containers
-//   4. P2P not preferred                host memory: RONDO_P2P=0, or farther than RONDO_P2P_LEVEL
+//   4. P2P not preferred                host memory: farther than RONDO_P2P_LEVEL
 //   5. NVLink or NVSwitch               P2P
 //   6. PCIe up to the level             P2P; if IOMMU or ACS are suspected, a self-test decides at run time
 //
@@ -43,14 +43,13 @@ enum class StagingPlace : uint8_t { kNone, kReaderDevice, kHostMemory };
 std::string_view staging_name(StagingPlace place);
 
 struct LinkWishes {
-  bool p2p = true;               // RONDO_P2P
+  bool p2p = true;               // RONDO_P2P_LEVEL=loc: false
   std::optional<PciPath> level;  // RONDO_P2P_LEVEL, of PCIe
   bool nvlink_only = false;      // RONDO_P2P_LEVEL=nvl
   bool stream_engine = false;    // RONDO_DEVICE_ENGINE=stream
 };
-/// From the values of RONDO_P2P ("0", "1" or empty), RONDO_P2P_LEVEL (loc, nvl, pix, pxb, phb, node, sys or empty) and
-/// RONDO_DEVICE_ENGINE (stream or empty). Errors: kInvalidArgument naming the variable.
-Expected<LinkWishes> parse_wishes(std::string_view p2p, std::string_view level, std::string_view engine);
+/// From the values of p2p_level (empty: not set) and device_engine.
+LinkWishes parse_wishes(std::string_view level, std::string_view engine);
 
 struct LinkChoice {
   LinkKind kind = LinkKind::kNone;

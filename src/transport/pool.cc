@@ -17,6 +17,7 @@
 
 #include "base/limits.h"
 #include "base/round_up.h"
+#include "config/setting_table.h"
 #include "protocol/spin.h"
 
 namespace rondo {
@@ -67,22 +68,8 @@ Registry& registry() {
 }  // namespace
 
 Expected<uint64_t> StagingPool::configured_bytes() {
-  const char* value = std::getenv("RONDO_POOL_BYTES");
-  if (value == nullptr) return kDefaultBytes;
-  char* end = nullptr;
-  errno = 0;
-  uint64_t bytes = std::strtoull(value, &end, 10);
-  constexpr std::string_view kSuffixes = "KMGT";
-  bool good = end != value && *value >= '0' && *value <= '9' && errno == 0;
-  if (good && *end != '\0') {
-    const size_t power = kSuffixes.find(*end);
-    good = power != std::string_view::npos && end[1] == '\0' && bytes < uint64_t{1} << 40;
-    if (good) bytes <<= 10 * (power + 1);
-  }
-  if (!good || bytes < kLeastBytes || bytes > uint64_t{1} << 44)
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("RONDO_POOL_BYTES={}: expected a number of bytes from 16M to 16T", value));
-  return round_up(bytes, kBlockBytes);
+  RONDO_TRY_ASSIGN(const SettingFields settings, read_process_settings());
+  return round_up(settings.pool_bytes, kBlockBytes);
 }
 
 Expected<std::shared_ptr<StagingPool>> StagingPool::acquire() {

@@ -34,7 +34,6 @@ namespace rondo {
 
 class StagingPool {
  public:
-  static constexpr uint64_t kDefaultBytes = uint64_t{16} << 30;
   static constexpr uint64_t kLeastBytes = uint64_t{16} << 20;
   static constexpr uint64_t kBlockBytes = uint64_t{2} << 20;  // of data: a huge page
   enum class Backing : uint8_t { kPrivate, kShared };
@@ -55,7 +54,7 @@ class StagingPool {
     std::vector<std::shared_ptr<void>> kept;  // released with the ranges
   };
 
-  /// RONDO_POOL_BYTES (a suffix K, M, G or T multiplies by powers of 1024), or kDefaultBytes. Error: kInvalidArgument.
+  /// RONDO_POOL_BYTES (a suffix K, M, G or T multiplies by powers of 1024), or its default. Error: kInvalidArgument.
   static Expected<uint64_t> configured_bytes();
   /// The process's pool, made if there is none. Errors: those of configured_bytes.
   static Expected<std::shared_ptr<StagingPool>> acquire();

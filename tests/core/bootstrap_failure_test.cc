@@ -1,7 +1,7 @@
 // All ranks' errors when joining or leaving fails: missing, lost, doubled, contradicting and unauthenticated ranks.
 // labels: unit mp
 // timeout: 120
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 #include <gtest/gtest.h>
 #include <poll.h>
 

@@ -1,7 +1,7 @@
 // Bootstrap among ranks as threads: joining, gathering, descriptors, leaving, and all errors.
 // labels: unit mp
 // timeout: 120
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 #include "bootstrap/bootstrap.h"
 
 #include <fcntl.h>

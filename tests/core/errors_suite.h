@@ -351,7 +351,7 @@ TEST_P(Errors, ALeaverSaysForWhichFailureItLeaves) {
     SimpleAllReduce call(*comm, 1000);
     const Status s = r == 0 ? comm->split(0, 0).status() : call.start(*comm, nullptr, &options);
     // In a grid a rank requests status pages only from its neighbours, and rank 2 is not a neighbour of rank 1.
-    const bool grid = GetParam() == World::kHosts && std::getenv("RONDO_FULL_MESH") != nullptr;
+    const bool grid = GetParam() == World::kHosts && std::getenv("RONDO_TEST_FULL_MESH") != nullptr;
     EXPECT_TRUE(fails_with(s, r == 0 ? StatusCode::kPeerLost : StatusCode::kTimeout,
                            {"rank 1", grid ? "no response from rank 2" : "rank 2 has not called it"}));
     if (r == 1) comm.reset();

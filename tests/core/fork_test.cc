@@ -232,8 +232,7 @@ TEST(Forks, RanksAsThreadsWithAFlightSignal) {
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   SpawnOptions options;
   const auto ranks = [&folder](Rank) -> Status {
-    setenv("RONDO_FLIGHT_SIGNAL", "USR2", 1);
-    setenv("RONDO_FLIGHT_DIR", folder.c_str(), 1);
+    setenv("RONDO_FLIGHT", (folder + ",USR2").c_str(), 1);
     RONDO_TRY_ASSIGN(auto comms, Communicator::init_all(2));
     const auto both = [](std::vector<std::unique_ptr<Communicator>>& pair) {
       std::string second;

@@ -30,8 +30,8 @@ constexpr int kRanks = 29;  // five rows of six, the last one short of one
 
 class GridMesh : public ::testing::TestWithParam<int> {  // ranks per pretended host, 0: one host
  protected:
-  void SetUp() override { setenv("RONDO_FULL_MESH", "4", 1); }
-  void TearDown() override { unsetenv("RONDO_FULL_MESH"); }
+  void SetUp() override { setenv("RONDO_TEST_FULL_MESH", "4", 1); }
+  void TearDown() override { unsetenv("RONDO_TEST_FULL_MESH"); }
   MeshPlan plan() const {
     std::vector<uint32_t> hosts;
     for (Rank r = 0; r < kRanks; ++r) hosts.push_back(GetParam() == 0 ? 0 : static_cast<uint32_t>(r / GetParam()));

@@ -1,7 +1,7 @@
 // Ranks on several hosts: failures that only happen there, and functions that must work there too.
 // labels: mp
 // again with: RONDO_TRANSPORT=shm+ucx
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 // timeout: 180
 // alone
 #include "support/test_hosts.h"

@@ -23,7 +23,7 @@ TEST(ManyOnHosts, SumSplitDifferLoseARankAndShrink) {
   if (const std::string why = why_no_world(World::kHosts); !why.empty()) GTEST_SKIP() << why;
   constexpr int kRanks = kSanitized ? 36 : 130;  // 65 on each of two hosts: each host is a grid, too
   constexpr Rank kVictim = kRanks / 2;
-  if (kSanitized) setenv("RONDO_FULL_MESH", "8", 1);
+  if (kSanitized) setenv("RONDO_TEST_FULL_MESH", "8", 1);
   Shared<Numbers> run;
   SpawnOptions options;
   options.may_die = {kVictim};

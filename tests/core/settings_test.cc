@@ -1,6 +1,7 @@
 // Settings: the file's grammar, the order of the sources, errors with place, key and expected form, and that the table
 // matches docs/settings.md.
 // labels: unit
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -124,12 +125,12 @@ TEST(Settings, StructBeforeEnvironmentBeforeTheUsersFileBeforeTheSystems) {
   EXPECT_EQ(values->find("simd"), nullptr);
   auto settings = settings_from(*values);
   ASSERT_TRUE(is_ok(settings.status()));
-  EXPECT_EQ(settings->deadline_s, 5);
-  EXPECT_EQ(settings->init_deadline_s, 120);
-  EXPECT_STREQ(settings->planner.algorithm, "ring");
-  EXPECT_STREQ(settings->planner.protocol, "inline");
-  EXPECT_EQ(settings->planner.message_bytes, 256u);
-  EXPECT_EQ(settings->may_pull, 0u);
+  EXPECT_EQ(settings->timeout_s, 5);
+  EXPECT_EQ(settings->init_timeout_s, 120);
+  EXPECT_EQ(settings->algo, "ring");
+  EXPECT_EQ(settings->proto, "inline");
+  EXPECT_EQ(settings->message_bytes, 256u);
+  EXPECT_FALSE(settings->cma);
   const std::string table = describe_settings(*values);
   for (const char* word : {"/etc/rondo.conf:1", "environment", "struct", "default"})
     EXPECT_NE(table.find(word), std::string::npos) << table;
@@ -179,7 +180,14 @@ TEST(Settings, WrongValuesAreNamedWithPlaceKeyAndForm) {
       {"message_bytes", "1e3", "a number from 64 to 2097152"},
       {"message_bytes", "99999999999999999999", "a number from"},
       {"cma", "yes", "0 or 1"},
-      {"simd", "mmx", "baseline, avx2 or avx512"},
+      {"simd", "mmx", "baseline or avx2 or avx512"},
+      {"p2p_level", "near", "loc or nvl or pix"},
+      {"device_engine", "kernels", "auto or interpreter or stream"},
+      {"device_blocks", "1025", "numbers from 1 to 1024, as 4-16, 4-, -16 or 8"},
+      {"device_blocks", "16-4", "numbers from"},
+      {"device_blocks", "-", "numbers from"},
+      {"device_blocks", "4-x", "numbers from"},
+      {"device_blocks", "0", "numbers from"},
       {"port", "70000", "a number from 1 to 65535"}};
   for (const auto& [key, value, form] : cases) {
     Place place;
@@ -255,8 +263,8 @@ TEST(Settings, DefaultsOfTheProgramAreTheWeakest) {
 TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
   const auto places = [](const std::string& hosts, int cpus, auto&& change) {
     const HostLayout layout = *HostLayout::parse(hosts);
-    std::vector<RankSettings> all(static_cast<size_t>(layout.nranks()));
-    for (RankSettings& s : all) {
+    std::vector<Settings> all(static_cast<size_t>(layout.nranks()));
+    for (Settings& s : all) {
       CPU_ZERO(&s.cpus);
       for (int c = 0; c < cpus; ++c) CPU_SET(3 * c, &s.cpus);
       s.kernel = 7;
@@ -292,11 +300,11 @@ TEST(Settings, HostsThatShareCpusStartOnThemInBlocks) {
 TEST(Settings, HostsOfOneKernelAreKnown) {
   auto shares = [](const std::string& machines, std::vector<uint64_t> kernels) {
     const HostLayout layout = *HostLayout::parse(machines);
-    std::vector<RankSettings> all(kernels.size(), *read_settings({}));
+    std::vector<Settings> all(kernels.size(), *read_settings({}));
     for (size_t r = 0; r < all.size(); ++r) all[r].kernel = kernels[r];
-    const auto agreed = agree(0, all, {}, layout);
+    const auto agreed = agree(0, all[0], all, layout);
     EXPECT_TRUE(agreed.ok()) << agreed.status().to_string();
-    return agreed.ok() && agreed->settings.planner.hosts_share_kernel != 0;
+    return agreed.ok() && agreed->settings.hosts_share_kernel;
   };
   EXPECT_TRUE(shares("2x1", {7, 7}));
   EXPECT_TRUE(shares("2x2", {7, 7, 7, 7}));
@@ -306,33 +314,124 @@ TEST(Settings, HostsOfOneKernelAreKnown) {
   EXPECT_FALSE(shares("1x2", {7, 7})) << "one host";
 }
 
-// Every row of the table is on the page with its variable, and every variable of the page is in the table.
-TEST(Settings, TheTableAndThePageAgree) {
-  std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");
-  std::set<std::string> in_page;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("| `")) continue;
-    for (size_t at = line.find("`RONDO_"); at != std::string::npos && at < line.find(" | ", 3); at = line.find("`RONDO_", at + 1))
-      in_page.insert(line.substr(at + 1, line.find('`', at + 1) - at - 1));
-    const size_t first = line.find("`RONDO_");
-    if (first == std::string::npos) continue;
-    std::string key;
-    for (const char c : line.substr(first + 7, line.find('`', first + 7) - first - 7))
-      key.push_back(static_cast<char>(std::tolower(c)));
-    if (const SettingRow* row = find_setting(key); row != nullptr && row->kind == SettingRow::Kind::kSeconds) {
-      EXPECT_NE(line.find("| " + std::string(row->fallback) + " |"), std::string::npos) << line;
-    }
-    if (const SettingRow* row = find_setting(key); row != nullptr && row->kind == SettingRow::Kind::kNumber) {
-      EXPECT_NE(line.find(std::to_string(row->most)), std::string::npos) << "the range is missing: " << line;
+TEST(Settings, AKindsValuesAreReadAsOne) {
+  const auto fields_of = [](const std::string& lines) {
+    SettingValues values;
+    EXPECT_TRUE(is_ok(values.add_struct(lines))) << lines;
+    return values.fields();
+  };
+  const SettingFields none = fields_of("");
+  EXPECT_EQ(none.pool_bytes, uint64_t{16} << 30);
+  EXPECT_EQ(none.message_bytes, 0u);
+  EXPECT_EQ(none.transport, "auto");
+  EXPECT_EQ(none.p2p_level, "") << "its default is in words";
+  EXPECT_TRUE(none.cma && none.cuda && !none.encrypt);
+  for (const auto& [text, least, most] : std::initializer_list<std::tuple<std::string, uint32_t, uint32_t>>{
+           {"4-16", 4, 16}, {"4-", 4, 0}, {"-16", 0, 16}, {"8", 8, 8}, {"1-1024", 1, 1024}}) {
+    const setting::Blocks blocks = fields_of("device_blocks = " + text).device_blocks;
+    EXPECT_EQ(std::pair(blocks.least, blocks.most), std::pair(least, most)) << text;
+  }
+  for (const char* off : {"0", "off"}) EXPECT_FALSE(fields_of(std::string("cma = ") + off).cma);
+  for (const char* on : {"1", "on"}) EXPECT_TRUE(fields_of(std::string("cma = ") + on).cma);
+  for (const auto& [text, bytes] : std::initializer_list<std::pair<const char*, uint64_t>>{
+           {"16M", uint64_t{16} << 20}, {"1T", uint64_t{1} << 40}, {"33554432", 33554432}, {"32768K", 33554432}}) {
+    Place place;
+    place.variables = {{"RONDO_POOL_BYTES", text}};
+    const auto values = place.load();
+    ASSERT_TRUE(is_ok(values.status()));
+    EXPECT_EQ(values->fields().pool_bytes, bytes) << text;
+  }
+  for (const char* wrong : {"15M", "17T", "16m", "M", "", "99999999999T", "-16M"}) {
+    Place place;
+    place.variables = {{"RONDO_POOL_BYTES", wrong}};
+    if (*wrong == '\0') {
+      EXPECT_TRUE(is_ok(place.load().status())) << "empty is not set";
+    } else {
+      EXPECT_TRUE(fails_with(place.load().status(), StatusCode::kInvalidArgument, {"RONDO_POOL_BYTES", "16M to 16T"}));
     }
   }
-  std::set<std::string> in_table;
+}
+
+TEST(Settings, OldNamesAreErrorsThatSayWhatTheyAreNow) {
+  ASSERT_FALSE(old_settings().empty());
+  for (const OldSetting& old : old_settings()) {
+    EXPECT_EQ(find_setting(old.key), nullptr);
+    EXPECT_TRUE(old.now.empty() || find_setting(old.now) != nullptr) << old.now;
+    Place place;
+    place.variables = {{variable_of(old.key), "1"}};
+    EXPECT_TRUE(fails_with(place.load().status(), StatusCode::kInvalidArgument,
+                           {variable_of(old.key), old.now.empty() ? std::string(old.hint) : variable_of(old.now)}));
+    SettingValues values;
+    EXPECT_TRUE(fails_with(values.add_struct("\n" + std::string(old.key) + " = 1"), StatusCode::kInvalidArgument,
+                           {"config.settings:2: " + std::string(old.key), std::string(old.now)}));
+  }
+}
+
+// What the ranks of a communicator say and agree on; each has its own of the rest.
+TEST(Settings, RanksAgreeByTheTable) {
+  const auto rank_with = [](const std::string& lines) { return *read_settings({.settings = lines}); };
+  const auto agreed_by_1 = [](const Settings& zero, const Settings& one) {
+    std::vector<Settings> all;
+    for (const Settings& s : {zero, one}) {
+      auto said = decode<Settings>(encode(s));
+      EXPECT_TRUE(said.has_value());
+      all.push_back(said.value_or(Settings()));
+    }
+    return agree(1, one, all, 2);
+  };
+  const auto agreed = agreed_by_1(rank_with("algo = ring\norder = rank\ndevice_blocks = 4-\nsecret = s\ntimeout_s = 3"),
+                                  rank_with("cma = off\ndevice_engine = stream\ntimeout_s = 4"));
+  ASSERT_TRUE(is_ok(agreed.status()));
+  EXPECT_EQ(agreed->settings.algo, "ring");
+  EXPECT_EQ(agreed->settings.order, "rank");
+  EXPECT_EQ(agreed->settings.device_blocks.least, 4u);
+  EXPECT_EQ(agreed->settings.device_engine, "auto") << "rank 0's counts";
+  EXPECT_EQ(agreed->settings.timeout_s, 4);
+  EXPECT_FALSE(agreed->settings.cma);
+  EXPECT_EQ(agreed->settings.secret, "") << "secrets do not travel";
+  EXPECT_NE(agreed->settings.costs, nullptr);
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"algo = ring", "algo = tree", "RONDO_ALGO: rank 0 has ring, rank 1 has tree"},
+      {"", "proto = simple", "RONDO_PROTO: rank 0 has not set, rank 1 has simple"},
+      {"message_bytes = 64", "message_bytes = 128", "RONDO_MESSAGE_BYTES: rank 0 has 64, rank 1 has 128"},
+      {"transport = tcp", "", "RONDO_TRANSPORT: rank 0 has tcp, rank 1 has auto"}};
+  for (const auto& [zero, one, words] : cases)
+    EXPECT_TRUE(fails_with(agreed_by_1(rank_with(zero), rank_with(one)).status(), StatusCode::kMismatch, {words}));
+}
+
+TEST(Settings, AChildHasItsParentsUnlessItSaysOtherwise) {
+  const auto parent = read_settings({.settings = "algo = ring\ncma = off\nmessage_bytes = 128\ntimeout_s = 3"});
+  ASSERT_TRUE(is_ok(parent.status()));
+  const auto child = override_settings(*parent, {.deadline_s = 7, .settings = "algo = tree\nsimd = baseline"});
+  ASSERT_TRUE(is_ok(child.status()));
+  EXPECT_EQ(child->algo, "tree");
+  EXPECT_EQ(child->simd, "baseline");
+  EXPECT_EQ(child->message_bytes, 128u);
+  EXPECT_EQ(child->timeout_s, 7);
+  EXPECT_FALSE(child->cma);
+  EXPECT_TRUE(fails_with(override_settings(*parent, {.settings = "hosts = 2y"}).status(), StatusCode::kInvalidArgument,
+                         {"RONDO_HOSTS"}));
+}
+
+// The page has the table's rows, word for word, and no others.
+TEST(Settings, ThePageHasTheTable) {
+  std::string expected =
+      "| variable | value | means | default | in a file | ranks |\n"
+      "|---|---|---|---|---|---|\n";
   for (const SettingRow& row : setting_rows()) {
-    EXPECT_TRUE(in_table.insert(variable_of(row.key)).second) << row.key;
-    EXPECT_FALSE(row.meaning.empty());
-    EXPECT_FALSE(row.fallback.empty());
+    using Ranks = SettingRow::Ranks;
+    EXPECT_FALSE(row.meaning.empty() || row.fallback.empty()) << row.key;
+    expected += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", variable_of(row.key), expected_form(row),
+                            row.meaning, row.fallback, row.where == SettingRow::Where::kProcess ? "no" : "yes",
+                            row.ranks == Ranks::kOwn     ? "each its own"
+                            : row.ranks == Ranks::kFirst ? "rank 0's"
+                                                         : "equal");
   }
-  EXPECT_EQ(in_page, in_table);
+  std::ifstream file(std::string(RONDO_SOURCE_DIR) + "/docs/settings.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t at = page.find("| variable |");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(page.substr(at, page.find("\n\n", at) + 1 - at), expected) << "put what is expected into docs/settings.md";
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Processes are killed. The survivors shrink and go on, even if more die during the shrink, at any moment.
 // labels: mp
 // timeout: 240
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

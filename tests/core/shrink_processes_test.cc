@@ -1,7 +1,7 @@
 // Shrink and grow, with ranks as processes.
 // labels: mp
 // timeout: 180
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 #include "core/shrink_suite.h"
 
 namespace rondo::testing {

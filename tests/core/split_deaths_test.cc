@@ -46,9 +46,8 @@ TEST(SplitDeath, AWaitForARankThatHasGivenUpEnds) {
         ASSERT_OK((*b)->all_gather(offer.bytes().data(), offer.bytes().size(), &all));
         if (r == 3) return;  // without a goodbye
       } else {
-        auto settings = read_settings({});
+        const auto settings = read_settings({.init_deadline_s = kPatienceS});
         ASSERT_OK(settings.status());
-        settings->init_deadline_s = kPatienceS;
         ChildOptions options;
         options.settings = *settings;
         ProcessControl control(std::move(*b), options);
@@ -76,9 +75,8 @@ TEST(SplitDeath, ARankThatHasHeardOfGivingUpSaysSo) {
       ASSERT_OK(b.status());
       joined.add();
       ASSERT_TRUE(joined.wait_at_least(3, kPatienceS));
-      auto settings = read_settings({});
+      const auto settings = read_settings({.init_deadline_s = kPatienceS});
       ASSERT_OK(settings.status());
-      settings->init_deadline_s = kPatienceS;
       ChildOptions options;
       options.settings = *settings;
       ProcessControl control(std::move(*b), options);

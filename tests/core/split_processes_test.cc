@@ -1,7 +1,7 @@
 // Split and finalize, with ranks as processes.
 // labels: mp
 // timeout: 180
-// again with: RONDO_FULL_MESH=3
+// again with: RONDO_TEST_FULL_MESH=3
 #include "core/split_suite.h"
 
 namespace rondo::testing {

@@ -77,7 +77,7 @@ using Results = std::vector<std::vector<double>>;  // by rank: its own parameter
 Results run(const Case& c, bool on_devices, Delays delays = {}) {
   Results results(static_cast<size_t>(c.plan.nranks));
   rondo::testing::SpawnOptions options;
-  if (on_devices) options.config = rondo::testing::device_config("device_channels = 1");
+  if (on_devices) options.config = rondo::testing::device_config("device_blocks = -3");
   spawn(
       World::kThreads, c.plan.nranks,
       [&](Communicator& comm) {

@@ -29,7 +29,7 @@ void on(const Setting& s, const Fn& fn) {
   rondo::testing::SpawnOptions options;
   if (s.device) {
     cuda = std::make_unique<rondo::testing::EmulatedCuda>(rondo::testing::FakeMachine::uniform(s.plan.nranks));
-    options.config = rondo::testing::device_config("device_channels = 1");
+    options.config = rondo::testing::device_config("device_blocks = -3");
   }
   with_engines(World::kThreads, s, fn, options);
   if (cuda != nullptr) {
@@ -101,7 +101,7 @@ TEST(FsdpDeviceCheckpoint, LongTensorsGoPieceByPiece) {
       Setting s = setting(2, place);
       rondo::testing::EmulatedCuda cuda(rondo::testing::FakeMachine::uniform(2));
       rondo::testing::SpawnOptions options;
-      options.config = rondo::testing::device_config("device_channels = 1");
+      options.config = rondo::testing::device_config("device_blocks = -3");
       spawn(
           World::kThreads, 2,
           [&](Communicator& comm) {

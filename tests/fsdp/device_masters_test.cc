@@ -15,7 +15,7 @@ template <class Fn>
 void on_two_ranks(Strategy strategy, bool offload, Delays delays, const Fn& fn) {
   rondo::testing::EmulatedCuda cuda(rondo::testing::FakeMachine::uniform(2));
   rondo::testing::SpawnOptions options;
-  options.config = rondo::testing::device_config("device_channels = 1");
+  options.config = rondo::testing::device_config("device_blocks = -3");
   spawn(
       World::kThreads, 2,
       [&](Communicator& comm) {

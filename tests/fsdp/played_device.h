@@ -86,7 +86,7 @@ inline void expect_same_on_devices(Setting s, Delays delays = {}, float toleranc
   rondo::testing::FakeMachine machine = rondo::testing::FakeMachine::uniform(s.plan.nranks);
   rondo::testing::EmulatedCuda cuda(machine);
   s.memory = rondo::Memory::kCuda;
-  s.communicator += "p2p_level = sys\ndevice_channels = 1\n";
+  s.communicator += "p2p_level = sys\ndevice_blocks = -3\n";
   s.device = [delays](Communicator& comm) { return std::make_shared<PlayedDevice>(comm, delays); };
   expect_same_training(World::kThreads, s, tolerance);
   EXPECT_EQ(cuda.fake().leaks(), "");

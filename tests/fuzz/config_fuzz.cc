@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       [text](const std::string&) -> Expected<std::optional<std::string>> { return std::optional<std::string>(text); });
   if (!values.ok()) return 0;
   const auto settings = settings_from(*values);
-  if (!settings.ok() || !(settings->deadline_s > 0) || !(settings->init_deadline_s > 0)) std::abort();
+  if (!settings.ok() || !(settings->timeout_s > 0) || !(settings->init_timeout_s > 0)) std::abort();
   if (describe_settings(*values).empty()) std::abort();
   return 0;
 }

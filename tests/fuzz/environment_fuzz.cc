@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     std::abort();
   const auto settings = settings_from(*values);
   if (!settings.ok()) std::abort();
-  for (const double s : {settings->deadline_s, settings->init_deadline_s})
+  for (const double s : {settings->timeout_s, settings->init_timeout_s})
     if (!(s > 0) || !std::isfinite(s)) std::abort();
   return 0;
 }

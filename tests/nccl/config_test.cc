@@ -221,7 +221,7 @@ TEST(NcclEnvironment, VariablesAreObeyedOrReported) {
   EXPECT_EQ(env.comm_id, "127.0.0.1:4000");
   EXPECT_EQ(env.settings,
             "socket_ifname = ^docker,lo\nalgo = ring\nproto = inline\ncma = 0\n"
-            "device_max_blocks = 4\n");
+            "device_blocks = -4\n");
   ASSERT_EQ(env.ignored.size(), 2u) << env.ignored_text();
   EXPECT_EQ(env.ignored[0].name, "NCCL_IB_HCA");
   EXPECT_EQ(env.ignored[1].name, "NCCL_SHM_DISABLE");

@@ -226,16 +226,13 @@ TEST(NcclProcesses, AWrongValueIsNotTakenForASetting) {
   });
 }
 
-TEST(NcclProcesses, TheVersionIsASetting) {
-  for (const auto& [text, number] : Variables{{"22809", "22809"}, {"", "23203"}})
-    run_processes(1, {{"RONDO_NCCL_VERSION", text}}, [n = std::stoi(number)](int) {
-      int version = 0;
-      EXPECT_TRUE(succeeds(ncclGetVersion(&version)));
-      EXPECT_EQ(version, n);
-    });
-  run_processes(1, {{"RONDO_NCCL_VERSION", "2.28"}}, [](int) {
+TEST(NcclProcesses, AnOldNameOfASettingIsAnError) {
+  run_processes(1, {{"RONDO_NCCL_VERSION", "22809"}}, [](int) {
+    ncclUniqueId id;
+    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION is no setting any more"}, ncclGetUniqueId(&id)));
     int version = 0;
-    EXPECT_TRUE(fails_with(ncclInvalidArgument, {"RONDO_NCCL_VERSION=2.28", "21400"}, ncclGetVersion(&version)));
+    EXPECT_TRUE(succeeds(ncclGetVersion(&version)));
+    EXPECT_EQ(version, 23203);
   });
 }
 

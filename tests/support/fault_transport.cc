@@ -81,7 +81,7 @@ void FaultControl::fill_pool() {
   pool_ = *pool;
   for (const auto backing : {StagingPool::Backing::kPrivate, StagingPool::Backing::kShared})
     for (const auto use : {StagingPool::Use::kData, StagingPool::Use::kSmall})
-      for (uint64_t bytes = StagingPool::kDefaultBytes; bytes >= 4096; bytes /= 2)
+      for (uint64_t bytes = (uint64_t{16} << 30); bytes >= 4096; bytes /= 2)
         for (auto r = pool_->take(backing, bytes, use); r.ok(); r = pool_->take(backing, bytes, use))
           hoard_.push_back(*r);
 }

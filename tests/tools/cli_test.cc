@@ -183,9 +183,9 @@ TEST(Cli, InfoSaysWhatAnotherMachineWouldGet) {
   EXPECT_EQ(mesh.exit_status(), 0) << mesh.text();
   for (const char* words : {"Tesla V100-SXM2-16GB", "NV2", "2 NVLinks between the two, 20 GB/s each", "40.0 GB/s"})
     EXPECT_NE(mesh.text().find(words), std::string::npos) << words << " in " << mesh.text();
-  setenv("RONDO_P2P", "0", 1);
+  setenv("RONDO_P2P_LEVEL", "loc", 1);
   Program off({"info", "--machine", folder + "v100_nvlink_4.txt"});
-  unsetenv("RONDO_P2P");
+  unsetenv("RONDO_P2P_LEVEL");
   EXPECT_EQ(off.exit_status(), 0);
   EXPECT_NE(off.text().find("P2P is turned off"), std::string::npos) << off.text();
   Program wrong({"info", "--machine", folder + "v100_nvlink_4.golden"});

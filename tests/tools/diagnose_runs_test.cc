@@ -44,13 +44,9 @@ void expect_cause(const Diagnosis& d, const std::string& cause) {
 class Environment {
  public:
   explicit Environment(const std::string& folder, bool with_signal = false) {
-    setenv("RONDO_FLIGHT_DIR", folder.c_str(), 1);
-    if (with_signal) setenv("RONDO_FLIGHT_SIGNAL", "USR1", 1);
+    setenv("RONDO_FLIGHT", (folder + (with_signal ? ",USR1" : "")).c_str(), 1);
   }
-  ~Environment() {
-    unsetenv("RONDO_FLIGHT_DIR");
-    unsetenv("RONDO_FLIGHT_SIGNAL");
-  }
+  ~Environment() { unsetenv("RONDO_FLIGHT"); }
 };
 
 struct Progress {
@@ -241,7 +237,7 @@ TEST(DiagnoseRuns, NoRecordsIsAnErrorOfItsOwn) {
   TemporaryFolder folder;
   const Diagnosis d = diagnose(folder.path());
   EXPECT_EQ(d.exit_status, 2);
-  EXPECT_NE(d.text.find("RONDO_FLIGHT_DIR"), std::string::npos) << d.text;
+  EXPECT_NE(d.text.find("RONDO_FLIGHT"), std::string::npos) << d.text;
 }
 
 TEST(DiagnoseRuns, WithoutAFolderNothingIsWritten) {

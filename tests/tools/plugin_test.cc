@@ -64,14 +64,6 @@ TEST(Plugin, IsBenchmarkedByThreadsAndProcesses) {
   }
 }
 
-TEST(Plugin, ComesFromTheEnvironmentToo) {
-  ASSERT_EQ(setenv("RONDO_PLUGIN", RONDO_OWN_ALGORITHM, 1), 0);
-  const Ended run = run_rondo("perf all_reduce --algo star --threads 2 -b 64 -n 2");
-  unsetenv("RONDO_PLUGIN");
-  EXPECT_EQ(run.exit_status, 0) << run.text;
-  EXPECT_EQ(run.text.find("knows no such variable"), std::string::npos) << run.text;
-}
-
 TEST(Plugin, WrongOnesAreRefused) {
   const Ended wrong = run_rondo("explain --list --plugin " RONDO_WRONG_ALGORITHM);
   EXPECT_EQ(wrong.exit_status, 2) << wrong.text;

@@ -149,17 +149,15 @@ TEST(TracedRun, MessagesBetweenTwoRanks) {
 TEST(TracedRun, TheEnvironmentSwitchesItAndARestartHasAFileOfItsOwn) {
   TemporaryFolder folder;
   setenv("RONDO_TRACE", folder.path().c_str(), 1);
-  setenv("RONDO_TRACE_RECORDS", "64", 1);
   spawn_processes(2, [&](Communicator& comm) {
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(works(comm));
     ASSERT_TRUE(is_ok(trace_stop(comm)));
     EXPECT_TRUE(fails_with(trace_stop(comm), StatusCode::kInvalidArgument, {"not traced"}));
-    ASSERT_TRUE(is_ok(trace_start(comm, {folder.path(), 128})));
+    ASSERT_TRUE(is_ok(trace_start(comm, {folder.path(), 64})));
     EXPECT_TRUE(fails_with(trace_start(comm, {folder.path(), 0}), StatusCode::kInvalidArgument, {folder.path()}));
     ASSERT_TRUE(works(comm));
   });
   unsetenv("RONDO_TRACE");
-  unsetenv("RONDO_TRACE_RECORDS");
   auto files = read_traces(folder.path());
   ASSERT_TRUE(files.ok()) << files.status().to_string();
   ASSERT_EQ(files->size(), 4u);

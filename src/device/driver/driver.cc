@@ -40,8 +40,9 @@ std::string missing_symbols(void* library, Driver& table) {
 }
 
 std::string open_driver(Driver& table) {
-  if (const char* wish = std::getenv("RONDO_CUDA"); wish != nullptr && std::strcmp(wish, "0") == 0)
-    return "CUDA is turned off (RONDO_CUDA=0)";
+  // Not by config/setting_table.h: librondo_fsdp has this file, and no settings.
+  const std::string_view value = std::getenv("RONDO_CUDA") != nullptr ? std::getenv("RONDO_CUDA") : "";
+  if (value == "0" || value == "off") return "CUDA is turned off (RONDO_CUDA=0)";
   // Never closed: the driver has its own threads and handlers.
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -312,7 +312,7 @@ class DeviceEngine::Rounds {
     if (const uint32_t room = room_of(l.engines); l.blocks > room)
       return Status(StatusCode::kExhausted,
                     fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
-                                "communicators into a group, or set RONDO_DEVICE_CHANNELS lower",
+                                "communicators into a group, or set RONDO_DEVICE_BLOCKS lower",
                                 l.members[0].entry->engine->rank_, l.blocks, room));
     return l;
   }

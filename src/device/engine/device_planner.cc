@@ -55,7 +55,7 @@ uint32_t DevicePlanner::lanes_of(const Algorithm& a, Rank root) {
 // `wish`: the call's own limit; 0: none.
 uint32_t DevicePlanner::most_blocks(uint32_t wish) const {
   uint32_t most = world_.resident_blocks;
-  for (const uint32_t limit : {static_cast<uint32_t>(std::max(0, planner_.settings().device_max_blocks)), wish})
+  for (const uint32_t limit : {planner_.settings().device_most_blocks, wish})
     if (limit > 0) most = std::min(most, limit);
   return most;
 }
@@ -68,8 +68,7 @@ uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_
                                      const PlanRequest& request) const {
   const double wanted = bytes / static_cast<double>(least_bytes);
   const uint32_t most = most_channels(lanes, request.max_blocks);
-  const auto least_blocks =
-      static_cast<uint32_t>(std::max({1, planner_.settings().device_min_blocks, int32_t{request.min_blocks}}));
+  const uint32_t least_blocks = std::max({1u, planner_.settings().device_least_blocks, uint32_t{request.min_blocks}});
   const uint32_t least = std::min(most, (least_blocks + lanes - 1) / lanes);
   return wanted <= least ? least : wanted >= most ? most : static_cast<uint32_t>(wanted);
 }
@@ -132,7 +131,7 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
   const uint32_t most = std::max(fewest, most_blocks(request.max_blocks));
   for (const Algorithm* a : usable)
     if (world_.engine == DeviceEngineKind::kStream || lanes_of(*a, request.root) <= most) add_forms(*a, request, found);
-  if (found.empty() && !planner_.settings().protocol[0])
+  if (found.empty() && planner_.settings().protocol.empty())
     return Status(StatusCode::kUnsupported,
                   fmt::format("no algorithm for {} fits the devices: a launch may have {} blocks",
                               collective_name(request.collective), world_.resident_blocks));

@@ -55,7 +55,7 @@ Expected<CudaTransport::SlabAddress> CudaTransport::carve(uint64_t bytes, bool o
     if (on_host)
       return Status(StatusCode::kExhausted,
                     fmt::format("rank {}: the pinned memory for links through the host is used up "
-                                "({} MiB are left, {} are needed): use fewer channels (RONDO_DEVICE_CHANNELS)",
+                                "({} MiB are left, {} are needed): use fewer blocks (RONDO_DEVICE_BLOCKS)",
                                 rank_, rest.bytes >> 20, bytes >> 20));
     RONDO_TRY_ASSIGN(rest, take_slab(std::max(bytes, kSlabBytes), false));
   }

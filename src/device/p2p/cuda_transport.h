@@ -50,17 +50,13 @@ struct DeviceLink {
 class CudaTransport final : public Transport {
  public:
   using Gather = SharedRegions::Gather;
-  /// A rank's preferences. Rank 0's are used.
-  struct Wishes {
-    int32_t channels = 0;  // upper limit; 0: free choice
-    int32_t engine = 0;    // 0 free choice, 1 interpreter, 2 stream
-    int32_t direct = 1;    // 0: no direct calls from buffer to buffer
-  };
   struct Options {
     int ordinal = 0;       // CUDA ordinal of this rank's device
     int host_number = 0;   // number of this rank's host in the communicator
     bool may_peer = true;  // false: host memory is used between different devices
-    Wishes wishes;
+    // Equal on all ranks:
+    uint32_t most_channels = 0;  // upper limit; 0: free choice
+    bool may_be_direct = true;   // false: no direct calls from buffer to buffer
   };
   /// A rank's description of its device. All ranks receive the same bytes.
   struct DeviceOfRank {
@@ -73,7 +69,6 @@ class CudaTransport final : public Transport {
     int32_t ordinal = 0;
     int32_t multiprocessors = 0;
     int32_t capability = 0;  // 90: sm_90
-    Wishes wishes;
     bool same_process(const DeviceOfRank& o) const {
       return process_mark == o.process_mark && process.pid == o.process.pid &&
              process.start_ticks == o.process.start_ticks && process.pid_namespace == o.process.pid_namespace;

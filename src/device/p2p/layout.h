@@ -23,6 +23,7 @@ struct DeviceKey {
 };
 
 struct DeviceLayout {
+  static constexpr uint32_t kMostChannels = 64;
   uint32_t max_channels = 16;
   uint32_t message_bytes = 128 * 1024;  // longest message of a ring
   static constexpr uint32_t kRingLines = 16, kCreditLines = 16, kSlots = 8;

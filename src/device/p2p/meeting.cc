@@ -172,7 +172,6 @@ Status CudaTransport::make_board(std::string* mine) {
   hello.device.process_mark = process_mark();
   hello.device.host_number = options_.host_number;
   hello.device.ordinal = options_.ordinal;
-  hello.device.wishes = options_.wishes;
   const cuda::Device device = context_.device();
   RONDO_TRY(cuda::check(d->device_uuid(&hello.device.uuid, device), "cuDeviceGetUuid"));
   RONDO_TRY(cuda::check(d->device_pci_bus_id(hello.device.pci_bus_id, sizeof hello.device.pci_bus_id, device),
@@ -245,7 +244,7 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
     link.same_process = own.same_process(theirs);
     if (!options_.may_peer && !own.same_device(theirs)) {
       link.way = DeviceLink::Way::kHost;
-      link.reason = "peer access is turned off (RONDO_P2P=0)";
+      link.reason = "peer access is turned off (RONDO_P2P_LEVEL=loc)";
     }
     if (!is_here(r)) {
       link = {};
@@ -303,14 +302,15 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
         return Status(
             StatusCode::kSystem,
             fmt::format("rank {}: data that rank {}'s device wrote to this rank's memory did not arrive, although the "
-                        "device reported success: set RONDO_P2P=0, and check if an IOMMU or PCIe ACS is on",
+                        "device reported success: set RONDO_P2P_LEVEL=loc, and check if an IOMMU or PCIe ACS is on",
                         rank_, r));
     }
     for (const char ok : results) through_host_ |= ok == 0;
   }
   // Host memory is slower and pinned, so fewer channels and shorter messages are enough for such links.
   if (through_host_somewhere()) layout_ = {4, 64 * 1024};
-  if (const int32_t wish = devices_[0].wishes.channels; wish > 0) layout_.max_channels = static_cast<uint32_t>(wish);
+  const uint32_t most_per_lane = through_host_somewhere() ? layout_.max_channels : DeviceLayout::kMostChannels;
+  if (options_.most_channels > 0) layout_.max_channels = std::min(options_.most_channels, most_per_lane);
   SharedRegions::World world;
   world.rank = rank_;
   world.ordinal = options_.ordinal;
@@ -325,7 +325,7 @@ Status CudaTransport::settle_links(const std::vector<std::string>& all) {
 // owner's allocation. Other processes must open them.
 SharedRegions::Reach CudaTransport::choose_reach() const {
   using Reach = SharedRegions::Reach;
-  if (through_host_somewhere() || devices_[0].wishes.direct == 0) return Reach::kNothing;
+  if (through_host_somewhere() || !options_.may_be_direct) return Reach::kNothing;
   if (!all_in_one_process()) return Reach::kAgreed;
   const bool one_device =
       std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) { return d.same_device(devices_[0]); });

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
+
+#include "config/setting_table.h"
 
 namespace rondo {
 namespace {
@@ -16,7 +16,7 @@ struct Found {
 };
 
 std::string open_nvml(Nvml& table) {
-  if (const char* wish = std::getenv("RONDO_CUDA"); wish != nullptr && std::strcmp(wish, "0") == 0)
+  if (const auto settings = read_process_settings(); settings.ok() && !settings->cuda)
     return "CUDA is turned off (RONDO_CUDA=0)";
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -24,7 +24,7 @@ void on_devices(int devices, int nranks, Fn fn) {
     SCOPED_TRACE(engine);
     EmulatedCuda cuda(FakeMachine::uniform(devices));
     SpawnOptions options;
-    options.config = device_config(std::string("device_channels = 2\ndevice_engine = ") + engine);
+    options.config = device_config(std::string("device_blocks = -6\ndevice_engine = ") + engine);
     options.config.deadline_s = 30;
     spawn_threads(
         nranks,
@@ -102,7 +102,7 @@ TEST(DeviceCallsTest, AGroupOfCallsAndMessagesOnTwoCommunicators) {
 // One thread owns all ranks, on one stream: the group makes one launch of them.
 TEST(DeviceCallsTest, OneThreadOwnsAllRanks) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
-  auto comms = Communicator::init_all(4, device_config("device_channels = 2"));
+  auto comms = Communicator::init_all(4, device_config("device_blocks = -6"));
   ASSERT_TRUE(comms.ok()) << comms.status().to_string();
   use_device(*(*comms)[0]);
   std::vector<Floats> data;
@@ -216,7 +216,7 @@ TEST(DeviceCallsTest, CapturedCallsReplayAmongOthers) {
     SCOPED_TRACE(engine);
     EmulatedCuda cuda(FakeMachine::uniform(1));
     SpawnOptions spawn_options;
-    spawn_options.config = device_config(std::string("device_channels = 2\ndevice_engine = ") + engine);
+    spawn_options.config = device_config(std::string("device_blocks = -6\ndevice_engine = ") + engine);
     std::barrier<> together(2);
     spawn_threads(
         2,
@@ -372,7 +372,7 @@ TEST(DeviceCallsTest, ADeadlineNamesWhoIsMissing) {
 TEST(DeviceCallsTest, RanksThatDisagreeHearSo) {
   EmulatedCuda cuda(FakeMachine::uniform(1));
   SpawnOptions spawn_options;
-  spawn_options.config = device_config("device_channels = 1\ndevice_engine = interpreter\nalgo = ring\nproto = simple");
+  spawn_options.config = device_config("device_blocks = -3\ndevice_engine = interpreter\nalgo = ring\nproto = simple");
   spawn_threads(
       2,
       [&](Communicator& comm) -> Status {

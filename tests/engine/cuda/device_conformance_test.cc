@@ -36,15 +36,15 @@ void conform(int devices, int nranks, const std::string& settings) {
 
 TEST(DeviceConformanceTest, OneRank) { conform(1, 1, ""); }
 TEST(DeviceConformanceTest, RanksOnOneDevice) {
-  for (const int nranks : {2, 3, 4}) conform(1, nranks, "device_channels = 2");
+  for (const int nranks : {2, 3, 4}) conform(1, nranks, "device_blocks = -6");
 }
 TEST(DeviceConformanceTest, RanksOnDevicesOfTheirOwn) {
-  for (const int nranks : {2, 3}) conform(nranks, nranks, "device_channels = 3");
+  for (const int nranks : {2, 3}) conform(nranks, nranks, "device_blocks = -9");
 }
 TEST(DeviceConformanceTest, RanksOnLinkedDevices) {
   for (const int nranks : {2, 3}) {
     const FakeNvml nvml(linked_devices(nranks));
-    conform(fake_machine(linked_devices(nranks)), nranks, "device_channels = 3");
+    conform(fake_machine(linked_devices(nranks)), nranks, "device_blocks = -9");
   }
 }
 TEST(DeviceConformanceTest, ByStreams) {

@@ -26,7 +26,7 @@ void on_devices(int nranks, Fn fn, SpawnOptions options = {}, double init_deadli
       World::kProcesses, nranks,
       [&](Communicator& host) -> Status {
         {
-          Config config = device_config("device_channels = 2\nalgo = ring");
+          Config config = device_config("device_blocks = -6\nalgo = ring");
           config.device = host.rank();
           config.init_deadline_s = init_deadline_s;
           RONDO_TRY_ASSIGN(auto comm, host.split(0, host.rank(), config));

@@ -59,17 +59,17 @@ void conform(World world, int nranks, int devices, const std::string& settings, 
 }
 
 TEST_F(DeviceHosts, InterpreterOnTwoHosts) {
-  conform(World::kHosts, 2, 2, "device_channels = 2", 9);
-  conform(World::kHosts, 4, 4, "device_channels = 2", 19);
+  conform(World::kHosts, 2, 2, "device_blocks = -6", 9);
+  conform(World::kHosts, 4, 4, "device_blocks = -6", 19);
 }
-TEST_F(DeviceHosts, InterpreterOnThreeHosts) { conform(World::kHosts, 6, 6, "device_channels = 1", 41); }
+TEST_F(DeviceHosts, InterpreterOnThreeHosts) { conform(World::kHosts, 6, 6, "device_blocks = -3", 41); }
 TEST_F(DeviceHosts, StreamsOnTwoHosts) {
   conform(World::kHosts, 2, 1, "", 9);
   conform(World::kHosts, 4, 4, "device_engine = stream", 19);
 }
 TEST_F(DeviceHosts, StreamsOnThreeHosts) { conform(World::kHosts, 6, 2, "", 41); }
 TEST_F(DeviceHosts, ByTheNetworkAloneOnOneHost) {
-  conform(World::kUcx, 3, 3, "device_channels = 2", 19);
+  conform(World::kUcx, 3, 3, "device_blocks = -6", 19);
   conform(World::kTcp, 2, 1, "", 19);
 }
 

@@ -158,7 +158,7 @@ TEST(DeviceLaunchTest, GroupsOfBothEngines) {
 TEST(DeviceLaunchTest, CommunicatorsThatDoNotFitTogether) {
   EmulatedCuda cuda(small_device(24));
   SpawnOptions options;
-  options.config = device_config("device_channels = 2\nalgo = ring\nproto = simple\ndevice_min_blocks = 6");
+  options.config = device_config("device_blocks = 6\nalgo = ring\nproto = simple");
   options.config.deadline_s = 5;
   std::atomic<uint64_t> launches{0};
   std::barrier all_here(4);
@@ -200,10 +200,10 @@ TEST(DeviceLaunchTest, LimitsOfBlocksAreKept) {
     const char* settings;
     uint64_t count;
     const char* channels;
-  } cases[] = {{"device_max_blocks = 7", 1 << 20, " 2 channels"},
-               {"device_max_blocks = 1", 1 << 20, " 1 channels"},
-               {"device_min_blocks = 12", 64, " 4 channels"},
-               {"device_min_blocks = 12\ndevice_max_blocks = 6", 64, " 2 channels"}};
+  } cases[] = {{"device_blocks = -7", 1 << 20, " 2 channels"},
+               {"device_blocks = -1", 1 << 20, " 1 channels"},
+               {"device_blocks = 12-", 64, " 4 channels"},
+               {"device_blocks = 6", 64, " 2 channels"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.settings);
     EmulatedCuda cuda(FakeMachine::uniform(2));
@@ -246,8 +246,8 @@ TEST(DeviceLaunchTest, CallsLimitTheirBlocks) {
                {"", 0, 1, 1 << 20, 3},  // the algorithm's minimum
                {"", 12, 0, 64, 12},
                {"", 12, 12, 1 << 20, 12},
-               {"device_max_blocks = 6", 0, 9, 1 << 20, 6},
-               {"device_max_blocks = 6", 12, 0, 64, 6}};
+               {"device_blocks = -6", 0, 9, 1 << 20, 6},
+               {"device_blocks = -6", 12, 0, 64, 6}};
   for (const auto& c : cases) {
     SCOPED_TRACE(fmt::format("{} {} {}", c.settings, c.least, c.most));
     EmulatedCuda cuda(FakeMachine::uniform(2));

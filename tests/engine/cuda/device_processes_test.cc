@@ -58,10 +58,10 @@ void conform(int devices, int nranks, const std::string& settings) {
 TEST(DeviceProcessesTest, StreamsOnOneDevice) {
   for (const int nranks : {2, 3}) conform(1, nranks, "");
 }
-TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform(3, 3, "device_channels = 2"); }
+TEST(DeviceProcessesTest, InterpreterOnDevicesOfTheirOwn) { conform(3, 3, "device_blocks = -6"); }
 TEST(DeviceProcessesTest, InterpreterOnLinkedDevices) {
   const FakeNvml nvml(linked_devices(3));
-  conform(fake_machine(linked_devices(3)), 3, "device_channels = 2");
+  conform(fake_machine(linked_devices(3)), 3, "device_blocks = -6");
 }
 TEST(DeviceProcessesTest, ThroughHostMemory) { conform(2, 2, "p2p = 0"); }
 

@@ -26,7 +26,7 @@ namespace {
 
 SpawnOptions traced_options(const std::string& settings) {
   SpawnOptions options;
-  options.config = device_config("device_channels = 2\ndevice_engine = interpreter\n" + settings);
+  options.config = device_config("device_blocks = -6\ndevice_engine = interpreter\n" + settings);
   options.config.deadline_s = 30;
   return options;
 }
@@ -200,10 +200,10 @@ TEST(DeviceTracing, AFailureWritesWhatWasUnderWay) {
   for (const char* engine : {"interpreter", "stream"}) {
     SCOPED_TRACE(engine);
     TemporaryFolder folder;
-    setenv("RONDO_FLIGHT_DIR", folder.path().c_str(), 1);
+    setenv("RONDO_FLIGHT", folder.path().c_str(), 1);
     EmulatedCuda cuda(FakeMachine::uniform(2));
     SpawnOptions options;
-    options.config = device_config(std::string("device_channels = 1\ndevice_engine = ") + engine);
+    options.config = device_config(std::string("device_blocks = -3\ndevice_engine = ") + engine);
     options.config.deadline_s = 0.5;
     SharedCounter failed;
     spawn_threads(
@@ -241,7 +241,7 @@ TEST(DeviceTracing, AFailureWritesWhatWasUnderWay) {
           return {};
         },
         options);
-    unsetenv("RONDO_FLIGHT_DIR");
+    unsetenv("RONDO_FLIGHT");
   }
 }
 
