@@ -1,8 +1,8 @@
 #include "api/rank_order.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/codec.h"
 #include "topology/host_reader.h"
 #include "topology/local_order.h"
 
@@ -57,14 +57,14 @@ Expected<HostLayout> order_by_places(Bootstrap& bootstrap, const std::vector<Set
   std::vector<int32_t> mine;
   if (hosts.local(rank) == 0) mine = look(masks_of(all, hosts, here));
   std::vector<std::string> blobs;
-  RONDO_TRY(bootstrap.all_gather(mine.data(), sizeof(int32_t) * mine.size(), &blobs));
+  const std::string said = encode(mine);
+  RONDO_TRY(bootstrap.all_gather(said.data(), said.size(), &blobs));
   std::vector<Rank> order;
   std::vector<int> groups(static_cast<size_t>(hosts.nranks()));
   bool found_any = false;
   for (int h = 0; h < hosts.num_hosts(); ++h) {
-    const std::string& blob = blobs[static_cast<size_t>(hosts.rank(h, 0))];
-    std::vector<int32_t> found(blob.size() / sizeof(int32_t));
-    if (!found.empty()) std::memcpy(found.data(), blob.data(), sizeof(int32_t) * found.size());
+    const auto found =
+        decode<std::vector<int32_t>>(blobs[static_cast<size_t>(hosts.rank(h, 0))]).value_or(std::vector<int32_t>());
     const int n = hosts.num_ranks(h);
     const bool ordered = is_order(found, n);
     found_any |= ordered;

@@ -31,9 +31,9 @@ struct HostFacts {
 };
 /// Agreed when the communicator is made: rank 0's settings and measured constants.
 struct PlannerSettings : HostFacts {
-  std::string algorithm;       // RONDO_ALGO; empty: free choice
-  std::string protocol;        // RONDO_PROTO
-  uint64_t message_bytes = 0;  // RONDO_MESSAGE_BYTES; 0: free choice
+  std::string algorithm;                                     // RONDO_ALGO; empty: free choice
+  std::string protocol;                                      // RONDO_PROTO
+  uint64_t message_bytes = 0;                                // RONDO_MESSAGE_BYTES; 0: free choice
   uint32_t device_least_blocks = 0, device_most_blocks = 0;  // RONDO_DEVICE_BLOCKS; 0: not said
   CostModel costs = built_in_costs();                        // or measured: RONDO_CALIBRATION
   CostCorrections corrections;                               // likewise; 12 KiB

@@ -10,10 +10,43 @@
 #include <filesystem>
 #include <tuple>
 
-#include "base/byte_stream.h"
+#include "base/codec.h"
 #include "base/new_file.h"
 
 namespace rondo {
+
+template <class C>
+void fields(C& c, TracedConnection& t) {
+  c(t.writer, t.reader, t.tag, t.group, t.form);
+}
+
+template <class C>
+void fields(C& c, TracedInstruction& i) {
+  c(i.verb, i.flags, i.src_buffer, i.dst_buffer, i.src_chunk, i.dst_chunk, i.recv, i.send, i.recv_peers, i.send_peers);
+  if constexpr (C::kDecodes)
+    if (verb_name(i.verb) == "?" || i.src_buffer > Buffer::kScratch || i.dst_buffer > Buffer::kScratch) {
+      i = {};  // no value that is none of its type
+      c.fail();
+    }
+}
+
+template <class C>
+void fields(C& c, TracedPlan& p) {
+  uint64_t shape = p.shape.packed(), count_elems = p.shape.count_elems;
+  c(shape, count_elems);
+  if constexpr (C::kDecodes) p.shape = OperationShape::unpack(shape, count_elems);
+  c(p.algorithm, p.protocol, p.reason, p.loop_elems, p.num_loops, p.lanes);
+  if constexpr (C::kDecodes)
+    if (static_cast<int>(p.shape.collective) >= kNumCollectives || static_cast<int>(p.shape.dtype) >= kNumDtypes ||
+        static_cast<int>(p.shape.op) >= kNumOps || p.shape.row >= kNumRows)
+      c.fail();
+}
+
+template <class C>
+void fields(C& c, TraceSpan& s) {
+  c(s.track, s.name, s.begin, s.end);
+}
+
 namespace {
 
 struct Header {
@@ -26,107 +59,6 @@ struct Header {
   ClockPair start, end;
   uint64_t num_written, num_records;
 };
-
-void put(ByteWriter& w, const TracedConnection& c) {
-  w.put(c.writer);
-  w.put(c.reader);
-  w.put(c.tag);
-  w.put(c.group);
-  w.put(c.form);
-}
-constexpr size_t kConnectionBytes = 13;
-
-template <class T, class PutOne>
-void put_list(ByteWriter& w, const std::vector<T>& list, PutOne put_one) {
-  w.put(static_cast<uint32_t>(list.size()));
-  for (const T& x : list) put_one(x);
-}
-
-void put(ByteWriter& w, const TracedInstruction& i) {
-  w.put(i.verb);
-  w.put(i.flags);
-  w.put(i.src_buffer);
-  w.put(i.dst_buffer);
-  w.put(i.src_chunk);
-  w.put(i.dst_chunk);
-  put_list(w, i.recv, [&](const TracedConnection& c) { put(w, c); });
-  put_list(w, i.send, [&](const TracedConnection& c) { put(w, c); });
-  put_list(w, i.recv_peers, [&](int32_t r) { w.put(r); });
-  put_list(w, i.send_peers, [&](int32_t r) { w.put(r); });
-}
-
-void put(ByteWriter& w, const TracedPlan& p) {
-  w.put(p.shape.packed());
-  w.put(p.shape.count_elems);
-  w.put_text(p.algorithm);
-  w.put_text(p.protocol);
-  w.put_text(p.reason);
-  w.put(p.loop_elems);
-  w.put(p.num_loops);
-  put_list(w, p.lanes, [&](const std::vector<TracedInstruction>& lane) {
-    put_list(w, lane, [&](const TracedInstruction& i) { put(w, i); });
-  });
-}
-
-std::vector<TracedConnection> get_connections(ByteReader& r) {
-  std::vector<TracedConnection> list(r.get_count(kConnectionBytes));
-  for (TracedConnection& c : list) {
-    c.writer = r.get<int32_t>();
-    c.reader = r.get<int32_t>();
-    c.tag = r.get<uint16_t>();
-    c.group = r.get<uint16_t>();
-    c.form = r.get<uint8_t>();
-  }
-  return list;
-}
-
-std::vector<int32_t> get_ranks(ByteReader& r) {
-  std::vector<int32_t> list(r.get_count(sizeof(int32_t)));
-  for (int32_t& rank : list) rank = r.get<int32_t>();
-  return list;
-}
-
-Buffer get_buffer(ByteReader& r) {
-  const auto b = r.get<uint8_t>();
-  if (b > static_cast<uint8_t>(Buffer::kScratch)) r.fail();
-  return r.ok() ? static_cast<Buffer>(b) : Buffer::kIn;
-}
-
-TracedInstruction get_instruction(ByteReader& r) {
-  TracedInstruction i;
-  i.verb = static_cast<Verb>(r.get<uint8_t>());
-  if (verb_name(i.verb) == "?") r.fail();
-  i.flags = r.get<uint8_t>();
-  i.src_buffer = get_buffer(r);
-  i.dst_buffer = get_buffer(r);
-  i.src_chunk = r.get<int32_t>();
-  i.dst_chunk = r.get<int32_t>();
-  i.recv = get_connections(r);
-  i.send = get_connections(r);
-  i.recv_peers = get_ranks(r);
-  i.send_peers = get_ranks(r);
-  return i;
-}
-
-TracedPlan get_plan(ByteReader& r) {
-  TracedPlan p;
-  const auto packed = r.get<uint64_t>();
-  p.shape = OperationShape::unpack(packed, r.get<uint64_t>());
-  if (static_cast<int>(p.shape.collective) >= kNumCollectives || static_cast<int>(p.shape.dtype) >= kNumDtypes ||
-      static_cast<int>(p.shape.op) >= kNumOps || p.shape.row >= kNumRows)
-    r.fail();
-  p.algorithm = r.get_text();
-  p.protocol = r.get_text();
-  p.reason = r.get_text();
-  p.loop_elems = r.get<uint64_t>();
-  p.num_loops = r.get<uint64_t>();
-  p.lanes.resize(r.get_count(sizeof(uint32_t)));
-  for (auto& lane : p.lanes) {
-    const size_t num_instructions = r.get_count(28);  // an instruction without ports
-    for (size_t i = 0; i < num_instructions && r.ok(); ++i) lane.push_back(get_instruction(r));
-  }
-  return p;
-}
 
 // From the clock's zero to 146 years later: differences then fit into 64 bits with a margin.
 bool can_be(const ClockPair& p, int64_t offset_ns) {
@@ -152,7 +84,7 @@ const char* fault_of(const TraceFile& file, const StepRecord& r) {
   return "has an unknown kind";
 }
 
-Status damaged(const ByteReader& r, std::string_view what) {
+Status damaged(const Decoder& r, std::string_view what) {
   return Status(StatusCode::kInvalidArgument, fmt::format("{} (at byte {})", what, r.position()));
 }
 
@@ -205,27 +137,18 @@ std::string encode_trace_head(const TraceFile& head, uint64_t num_records) {
   h.end = head.end;
   h.num_written = head.num_written;
   h.num_records = num_records;
-  ByteWriter w;
-  w.put(h);
-  w.put_text(head.host);
-  w.put_text(head.why);
-  put_list(w, head.plans, [&](const TracedPlan& p) { put(w, p); });
-  put_list(w, head.spans, [&](const TraceSpan& s) {
-    w.put_text(s.track);
-    w.put_text(s.name);
-    w.put(s.begin);
-    w.put(s.end);
-  });
-  w.put(head.spans_lost);
-  return w.take();
+  Encoder e;
+  e.packed(h);
+  e(head.host, head.why, head.plans, head.spans, head.spans_lost);
+  return e.take();
 }
 
 Expected<TraceFile> decode_trace(std::string_view bytes) {
-  ByteReader r(bytes);
-  const auto h = r.get<Header>();
+  Decoder r(bytes);
+  Header h{};
+  r.packed(h);
   const std::string_view magic(h.magic, sizeof h.magic);
-  if (!r.ok() || (magic != kTraceMagic && magic != kTraceMagicWithoutSpans))
-    return damaged(r, "is not a trace of rondo");
+  if (!r.ok() || magic != kTraceMagic) return damaged(r, "is not a trace of rondo");
   if (h.record_bytes != sizeof(StepRecord)) return damaged(r, "has records of another version");
   if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks) return damaged(r, "has an impossible rank");
   if (!can_be(h.start, h.clock_offset_ns) || !can_be(h.end, h.clock_offset_ns))
@@ -237,27 +160,16 @@ Expected<TraceFile> decode_trace(std::string_view bytes) {
   file.start = h.start;
   file.end = h.end;
   file.num_written = h.num_written;
-  file.host = r.get_text();
-  file.why = r.get_text();
-  const size_t num_plans = r.get_count(36);  // a plan of no lanes
-  for (size_t i = 0; i < num_plans && r.ok(); ++i) file.plans.push_back(get_plan(r));
-  if (!r.ok()) return damaged(r, "ends, or is damaged, within its plans");
-  const size_t num_spans = magic == kTraceMagic ? r.get_count(24) : 0;  // without texts
-  for (size_t i = 0; i < num_spans && r.ok(); ++i) {
-    TraceSpan& s = file.spans.emplace_back();
-    s.track = r.get_text();
-    s.name = r.get_text();
-    s.begin = r.get<uint64_t>();
-    s.end = r.get<uint64_t>();
-    if (s.end < s.begin) return damaged(r, fmt::format("has a span that ends before it begins: {}", i));
-  }
-  if (magic == kTraceMagic) file.spans_lost = r.get<uint64_t>();
-  if (!r.ok()) return damaged(r, "ends, or is damaged, within its spans");
+  if (r(file.host, file.why, file.plans); !r.ok()) return damaged(r, "ends, or is damaged, within its plans");
+  if (r(file.spans, file.spans_lost); !r.ok()) return damaged(r, "ends, or is damaged, within its spans");
+  for (size_t i = 0; i < file.spans.size(); ++i)
+    if (file.spans[i].end < file.spans[i].begin)
+      return damaged(r, fmt::format("has a span that ends before it begins: {}", i));
   if (h.num_records > h.num_written || r.left() % sizeof(StepRecord) != 0 ||
       r.left() / sizeof(StepRecord) != h.num_records)
     return damaged(r, fmt::format("has {} bytes of records instead of {} records", r.left(), h.num_records));
   file.records.resize(h.num_records);
-  const std::string_view raw = r.get_bytes(r.left());
+  const std::string_view raw = r.raw(r.left());
   if (!raw.empty()) std::memcpy(static_cast<void*>(file.records.data()), raw.data(), raw.size());
   for (size_t i = 0; i < file.records.size(); ++i)
     if (const char* fault = fault_of(file, file.records[i])) return damaged(r, fmt::format("record {} {}", i, fault));

@@ -2,8 +2,6 @@
 //
 //   "RONDOTR2" | header: identity, clocks, counts | host | why | plans | spans | records, the oldest first
 //
-// "RONDOTR1" has no spans and can be read too.
-//
 // The reader checks sizes, indices and enum values: a truncated file, another version or a handmade file gives an error
 // and never a crash.
 //
@@ -22,7 +20,7 @@
 
 namespace rondo {
 
-inline constexpr std::string_view kTraceMagic = "RONDOTR2", kTraceMagicWithoutSpans = "RONDOTR1";
+inline constexpr std::string_view kTraceMagic = "RONDOTR2";
 inline constexpr std::string_view kTraceSuffix = ".rtrace";
 
 struct TraceFile {

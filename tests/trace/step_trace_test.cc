@@ -179,18 +179,6 @@ TEST(TraceFile, SpansAreKeptAndThoseThatRunBackwardsRefused) {
   EXPECT_NE(decode_trace(encode(f)).status().to_string().find("span"), std::string::npos);
 }
 
-TEST(TraceFile, OfTheVersionWithoutSpansIsRead) {
-  TraceFile f = sample_file();
-  f.spans.clear();
-  std::string bytes = encode(f);
-  const size_t records = f.records.size() * sizeof(StepRecord), counts = sizeof(uint32_t) + sizeof(uint64_t);
-  bytes.erase(bytes.size() - records - counts, counts);
-  bytes.replace(0, kTraceMagic.size(), kTraceMagicWithoutSpans);
-  const auto back = decode_trace(bytes);
-  ASSERT_TRUE(back.ok()) << back.status().to_string();
-  EXPECT_EQ(back->records.size(), f.records.size());
-}
-
 TEST(StepTrace, KeepsTheNewestSpans) {
   auto trace = StepTrace::create({1, 0, 1}, 64);
   ASSERT_TRUE(trace.ok());

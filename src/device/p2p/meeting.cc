@@ -6,11 +6,17 @@
 #include <cstring>
 #include <random>
 
+#include "base/outcome.h"
 #include "base/round_up.h"
 #include "device/p2p/cuda_transport.h"
-#include "device/p2p/said.h"
 
 namespace rondo {
+
+template <class C>
+void fields(C& c, RemoteAddress& a) {
+  c(a.region, a.offset_bytes);
+}
+
 namespace {
 
 constexpr uint64_t kTestBytes = 64;                         // for each peer, at the beginning of the first slab
@@ -27,19 +33,27 @@ uint64_t process_mark() {
   return mark;
 }
 
-struct Hello {  // a rank's first message; an error in it fails the creation on all ranks
+struct Hello {  // a rank's first message
   CudaTransport::DeviceOfRank device;
   RemoteAddress board;
-  int32_t error = 0;
-  char why[400] = {};
 };
-struct Tested {  // followed by a byte for each rank: 1 if its memory can be written
-  RemoteAddress host_region;
+template <class C>
+void fields(C& c, Hello& h) {
+  CudaTransport::DeviceOfRank& d = h.device;
+  c(d.pci_bus_id, d.name, d.process_mark, d.host_number, d.ordinal, d.multiprocessors, d.capability);
+  c.packed(d.process);
+  c.packed(d.uuid);
+  c(h.board);
+}
+struct Tested {
   double slowest = 0;  // GB/s, of this rank's links
-  int32_t wide_lines = 1;
-  int32_t error = 0;
-  char why[400] = {};
+  bool wide_lines = true;
+  std::string can_write;  // a byte for each rank: 1 if its memory can be written
 };
+template <class C>
+void fields(C& c, Tested& t) {
+  c(t.slowest, t.wide_lines, t.can_write);
+}
 
 // The test pattern that rank `from` writes to rank `to`'s memory.
 void test_pattern(Rank from, Rank to, unsigned char (&bytes)[kTestBytes]) {
@@ -71,12 +85,9 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   std::string mine;
   std::vector<std::string> all;
   // A rank with an error still takes part, so that all ranks learn of it at once.
-  Hello hello;
-  hello.device.process = ProcessName::self();
-  const Status opened = t->open_device();
-  set_error(opened.ok() ? t->make_board(&mine) : opened, &hello);
-  if (!mine.empty()) std::memcpy(static_cast<void*>(&hello), mine.data(), sizeof hello);
-  RONDO_TRY(gather(bytes_of(hello), &all));
+  Status opened = t->open_device();
+  if (opened.ok()) opened = t->make_board(&mine);
+  RONDO_TRY(gather(opened.ok() ? mine : encode_outcome(opened), &all));
   RONDO_TRY(t->read_boards(all));
 
   cuda::CurrentContext current(t->context());
@@ -86,17 +97,17 @@ Expected<std::unique_ptr<CudaTransport>> CudaTransport::create(Rank rank, int nr
   if (t->through_host_somewhere()) {
     // If any link needs the host, all ranks make host memory: alloc is collective between processes. Between hosts only
     // multicasts use it.
-    Tested region;
+    RemoteAddress region;
     const uint64_t bytes = std::max(kHostBytesPerLink * static_cast<uint64_t>(t->through_host_ ? nranks : 1),
                                     kMulticasts * t->layout_.inbox_bytes(ConnectionForm::kRing));
-    const auto made = t->share_on_host(bytes, &region.host_region);
+    const auto made = t->share_on_host(bytes, &region);
     std::byte* const own = made.ok() ? *made : nullptr;
-    set_error(made.status(), &region);
-    RONDO_TRY(gather(bytes_of(region), &all));
+    RONDO_TRY(gather(encode_outcome(made.ok() ? Expected<RemoteAddress>(region) : made.status()), &all));
     std::vector<std::byte*> regions;
     for (Rank r = 0; r < nranks; ++r) {
-      RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
-      regions.push_back(t->is_here(r) ? t->resolve_here(r, theirs.host_region) : nullptr);
+      const auto of_rank = static_cast<size_t>(r);
+      RONDO_TRY_ASSIGN(const RemoteAddress theirs, read_outcome<RemoteAddress>(all[of_rank], of_rank));
+      regions.push_back(t->is_here(r) ? t->resolve_here(r, theirs) : nullptr);
       if (!t->is_here(r) || !t->shares_with_processes()) continue;
       RONDO_TRY_ASSIGN(auto pinned, cuda::RegisteredMemory::make({regions.back(), bytes}));
       t->registered_.push_back(std::move(pinned));
@@ -202,14 +213,14 @@ Status CudaTransport::make_board(std::string* mine) {
   device_rest_.offset += tested;
   device_rest_.bytes -= tested;
   device_rest_.at += tested;
-  *mine = bytes_of(hello);
+  *mine = encode_outcome(Expected<Hello>(hello));
   return {};
 }
 
 Status CudaTransport::read_boards(const std::vector<std::string>& all) {
   cuda::CurrentContext current(context_.get());
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Hello hello, read_said<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    RONDO_TRY_ASSIGN(const Hello hello, read_outcome<Hello>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
     devices_.push_back(hello.device);
     across_hosts_ = across_hosts_ || !is_here(r);
     mates_apart_ = mates_apart_ || (!is_here(r) && hello.device.host_number == options_.host_number);
@@ -235,7 +246,7 @@ bool CudaTransport::all_in_one_process() const {
 Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
   const DeviceOfRank& own = devices_[static_cast<size_t>(rank_)];
   Tested tested;
-  std::string results(static_cast<size_t>(nranks_), '\0');
+  tested.can_write.assign(static_cast<size_t>(nranks_), '\0');
   for (Rank r = 0; r < nranks_; ++r) {
     const DeviceOfRank& theirs = devices_[static_cast<size_t>(r)];
     DeviceLink link;
@@ -258,16 +269,16 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
         link.reason = fmt::format("this rank cannot write its memory: {}", s.message());
       }
     }
-    results[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
+    tested.can_write[static_cast<size_t>(r)] = link.way == DeviceLink::Way::kHost ? 0 : 1;
     if (r != rank_) {
       if (choose == nullptr) link.whole_lines = link.way == DeviceLink::Way::kSameDevice;
-      tested.wide_lines &= link.whole_lines ? 1 : 0;
+      tested.wide_lines = tested.wide_lines && link.whole_lines;
       if (link.gigabytes_per_s > 0 && (tested.slowest == 0 || link.gigabytes_per_s < tested.slowest))
         tested.slowest = link.gigabytes_per_s;
     }
     links_.push_back(std::move(link));
   }
-  *mine = bytes_of(tested) + results;
+  *mine = encode_outcome(Expected<Tested>(tested));
   return {};
 }
 
@@ -275,10 +286,10 @@ Status CudaTransport::test_links(std::string* mine, const ChooseLink& choose) {
 Status CudaTransport::settle_links(const std::vector<std::string>& all) {
   wide_lines_ = true;
   for (Rank r = 0; r < nranks_; ++r) {
-    RONDO_TRY_ASSIGN(const Tested theirs, read_said<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
-    wide_lines_ = wide_lines_ && theirs.wide_lines != 0;
+    RONDO_TRY_ASSIGN(const Tested theirs, read_outcome<Tested>(all[static_cast<size_t>(r)], static_cast<size_t>(r)));
+    wide_lines_ = wide_lines_ && theirs.wide_lines;
     if (theirs.slowest > 0 && (slowest_ == 0 || theirs.slowest < slowest_)) slowest_ = theirs.slowest;
-    const std::string results = all[static_cast<size_t>(r)].substr(sizeof(Tested));
+    const std::string& results = theirs.can_write;
     if (results.size() != static_cast<size_t>(nranks_))
       return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
     DeviceLink& link = links_[static_cast<size_t>(r)];

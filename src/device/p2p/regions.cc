@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "device/p2p/said.h"
+#include "base/outcome.h"
 
 namespace rondo {
 namespace {
@@ -27,22 +27,21 @@ bool is_legacy(cuda::DevicePtr ptr, int ordinal) {
          attribute(ptr, cuda::kPointerDeviceOrdinal) == static_cast<uint64_t>(ordinal);
 }
 
-struct Verdict {
-  int32_t error = 0;
-  char why[400] = {};
-};
-
 }  // namespace
 
 struct SharedRegions::Offer {
-  int32_t error = 0;
   uint32_t region = kNowhere;
-  char call[16] = {};
+  std::string call;
   uint64_t equal_bytes = 0;  // 0: sizes may differ
   cuda::DevicePtr ptr = 0, base = 0;
   uint64_t bytes = 0, id = 0;
   cuda::IpcMemHandle handle{};
-  char why[400] = {};
+
+  template <class C>
+  friend void fields(C& c, Offer& o) {
+    c(o.region, o.call, o.equal_bytes, o.ptr, o.base, o.bytes, o.id);
+    c.packed(o.handle);
+  }
 };
 
 SharedRegions::~SharedRegions() {
@@ -86,17 +85,18 @@ Status SharedRegions::describe(const Wanted& wanted, Offer* offer) const {
 }
 
 // All ranks judge the same bytes, so all get the same result.
-Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Offer& mine, const Gather& gather) const {
+Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Expected<Offer>& mine,
+                                                                    const Gather& gather) const {
   std::vector<std::string> all;
-  RONDO_TRY(gather(bytes_of(mine), &all));
+  RONDO_TRY(gather(encode_outcome(mine), &all));
   std::vector<Offer> offers;
   for (size_t r = 0; r < all.size(); ++r) {
-    RONDO_TRY_ASSIGN(const Offer theirs, read_said<Offer>(all[r], r));
-    offers.push_back(theirs);
+    RONDO_TRY_ASSIGN(Offer theirs, read_outcome<Offer>(all[r], r));
+    offers.push_back(std::move(theirs));
   }
   for (size_t r = 1; r < offers.size(); ++r) {
     const Offer &a = offers[0], &b = offers[r];
-    if (std::string_view(a.call) != b.call)
+    if (a.call != b.call)
       return Status(StatusCode::kMismatch, fmt::format("rank 0 calls {}, rank {} calls {}", a.call, r, b.call));
     if (a.region != b.region)
       return Status(StatusCode::kMismatch,
@@ -110,7 +110,7 @@ Expected<std::vector<SharedRegions::Offer>> SharedRegions::exchange(const Offer&
 
 Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Install& install) {
   Offer mine;
-  wanted.call.copy(mine.call, sizeof mine.call - 1);
+  mine.call = wanted.call;
   mine.region = free_number();
   mine.equal_bytes = wanted.equal_bytes ? wanted.bytes : 0;
   const Status described = describe(wanted, &mine);
@@ -121,16 +121,14 @@ Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Inst
     regions_.push_back(std::move(region));
     return {};
   }
-  set_error(described, &mine);
-  RONDO_TRY_ASSIGN(const std::vector<Offer> offers, exchange(mine, gather));
+  RONDO_TRY_ASSIGN(const std::vector<Offer> offers,
+                   exchange(described.ok() ? Expected<Offer>(mine) : Expected<Offer>(described), gather));
 
   const auto views = open_all(offers, &region);
-  Verdict verdict;
-  set_error(views.ok() ? install(mine.region, *views) : views.status(), &verdict);
   std::vector<std::string> all;
-  Status agreed = gather(bytes_of(verdict), &all);
+  Status agreed = gather(encode_outcome(views.ok() ? install(mine.region, *views) : views.status()), &all);
   const bool heard = agreed.ok();
-  for (size_t r = 0; r < all.size() && agreed.ok(); ++r) agreed = read_said<Verdict>(all[r], r).status();
+  for (size_t r = 0; r < all.size() && agreed.ok(); ++r) agreed = read_outcome(all[r], r);
   if (agreed.ok()) {
     set(mine.region, std::move(region));
     return {};
@@ -142,7 +140,7 @@ Status SharedRegions::add(const Wanted& wanted, const Gather& gather, const Inst
 
 Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
   Offer mine;
-  wanted.call.copy(mine.call, sizeof mine.call - 1);
+  mine.call = wanted.call;
   mine.region = number_of(reinterpret_cast<cuda::DevicePtr>(wanted.ptr));
   Status own = wanted.own;
   if (own.ok() && mine.region == kNowhere)
@@ -153,9 +151,9 @@ Status SharedRegions::end(const Wanted& wanted, const Gather& gather) {
     regions_.erase(regions_.begin() + mine.region);
     return {};
   }
-  set_error(own, &mine);
   bool heard = false;
-  const auto offers = exchange(mine, [&](std::string_view said, std::vector<std::string>* all) {
+  const auto said = own.ok() ? Expected<Offer>(mine) : Expected<Offer>(own);
+  const auto offers = exchange(said, [&](std::string_view said, std::vector<std::string>* all) {
     const Status s = gather(said, all);
     heard = s.ok();
     return s;

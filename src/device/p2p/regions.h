@@ -104,7 +104,7 @@ class SharedRegions {
     uint32_t uses = 0;
   };
   Status describe(const Wanted& wanted, Offer* offer) const;
-  Expected<std::vector<Offer>> exchange(const Offer& mine, const Gather& gather) const;
+  Expected<std::vector<Offer>> exchange(const Expected<Offer>& mine, const Gather& gather) const;
   Expected<std::vector<View>> open_all(const std::vector<Offer>& offers, Region* region);
   Expected<cuda::DevicePtr> open(Rank owner, const Offer& offer, Region* region);
   void close(const Region& region);

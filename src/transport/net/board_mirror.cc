@@ -10,8 +10,6 @@
 namespace rondo::net {
 namespace {
 
-constexpr size_t kWords = 8;  // of a parting note, before its strings
-
 uint64_t load(uint64_t& w) { return std::atomic_ref(w).load(std::memory_order_acquire); }
 void store_word(uint64_t& w, uint64_t v) { std::atomic_ref(w).store(v, std::memory_order_release); }
 
@@ -37,39 +35,6 @@ void store_record(const Record& from, Record& to) {
 }
 
 }  // namespace
-
-std::string PartingNote::encode() const {
-  constexpr size_t kMostText = 480, kMostFailure = 1000;
-  const std::string why = reason.substr(0, kMostText), differ = difference.substr(0, kMostText);
-  const uint64_t words[kWords] = {posted,
-                                  finished,
-                                  static_cast<uint64_t>(aborted_by),
-                                  static_cast<uint64_t>(differ_by),
-                                  differ_place,
-                                  why.size(),
-                                  differ.size(),
-                                  failure_code};
-  return std::string(reinterpret_cast<const char*>(words), sizeof words) + why + differ +
-         failure.substr(0, kMostFailure);
-}
-
-bool PartingNote::decode(const std::byte* bytes, size_t num_bytes, PartingNote* note) {
-  uint64_t words[kWords];
-  if (num_bytes < sizeof words) return false;
-  std::memcpy(words, bytes, sizeof words);
-  const std::string_view texts(reinterpret_cast<const char*>(bytes) + sizeof words, num_bytes - sizeof words);
-  if (words[5] > texts.size() || words[6] > texts.size() - words[5]) return false;
-  *note = {words[0],
-           words[1],
-           static_cast<int64_t>(words[2]),
-           static_cast<int64_t>(words[3]),
-           words[4],
-           std::string(texts.substr(0, words[5])),
-           std::string(texts.substr(words[5], words[6])),
-           static_cast<uint8_t>(words[7]),
-           std::string(texts.substr(words[5] + words[6]))};
-  return true;
-}
 
 // Omits a record that its owner was writing: its number is 0, or has changed.
 std::string BoardMirror::encode(OperationBoard& board, PairBoard& pairs) {

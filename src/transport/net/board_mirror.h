@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/codec.h"
 #include "trace/operation_record.h"
 #include "trace/pair_record.h"
 
@@ -27,9 +28,12 @@ struct PartingNote {
   uint8_t failure_code = 0;  // a StatusCode; 0: no failure
   std::string failure;
 
-  std::string encode() const;
-  static bool decode(const std::byte* bytes, size_t num_bytes, PartingNote* note);
+  static constexpr size_t kMostTextBytes = 480, kMostFailureBytes = 1000;
 };
+template <class C>
+void fields(C& c, PartingNote& n) {
+  c(n.posted, n.finished, n.aborted_by, n.differ_by, n.differ_place, n.reason, n.difference, n.failure_code, n.failure);
+}
 
 class BoardMirror {
  public:

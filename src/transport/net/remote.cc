@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/outcome.h"
 #include "base/round_up.h"
 #include "rondo/schedule.h"
 
@@ -23,28 +24,17 @@ constexpr uint64_t kCloseNs = 1000 * kMs;
 // When an operation fails: time for its zero-copy sends to finish, since their last progress and in total.
 constexpr uint64_t kRecallQuietNs = 100 * kMs, kRecallNs = 1000 * kMs;
 
-// Each rank's message before its address: whether it can take part.
+// Each rank's first message.
 struct Hello {
-  int32_t error = 0;
   uint32_t shares_memory = 0;  // number of ranks that share this host's memory; 0: none
-  uint32_t lends = 1;          // if so: zero-copy by address works; known after the host's ranks have met
   uint64_t pool_bytes = 0;
   uint64_t session = 0;  // rank 0's is used
   Sealer::Key key = {};  // the same, for sealed data: sent over encrypted connections only
+  std::string address;
 };
-
-std::string hello_of(const Status& s, const Hello& mine, const std::string& rest) {
-  Hello h = mine;
-  h.error = static_cast<int32_t>(s.code());
-  return std::string(reinterpret_cast<const char*>(&h), sizeof h) + (s.ok() ? rest : std::string(s.message()));
-}
-
-Status error_in(Rank r, const std::string& blob, Hello* h) {
-  if (blob.size() < sizeof *h)
-    return Status(StatusCode::kMismatch, fmt::format("rank {} runs another version of rondo", r));
-  std::memcpy(h, blob.data(), sizeof *h);
-  if (h->error == 0) return {};
-  return Status(static_cast<StatusCode>(h->error), fmt::format("rank {}: {}", r, blob.substr(sizeof *h)));
+template <class C>
+void fields(C& c, Hello& h) {
+  c(h.shares_memory, h.pool_bytes, h.session, h.key, h.address);
 }
 
 // TCP gets the longest possible messages: every kernel call costs time, and smaller calls make more packets. UCX would
@@ -137,19 +127,20 @@ Status RemoteTransport::meet(const Options& options) {
       (getrandom(&mine.session, sizeof mine.session, 0) != sizeof mine.session ||
        getrandom(mine.key.data(), mine.key.size(), 0) != static_cast<ssize_t>(mine.key.size())))
     opened = Status(StatusCode::kSystem, fmt::format("getrandom: {}", strerror(errno)));
-  const std::string said = hello_of(opened, mine, opened.ok() ? wire_->address() : std::string());
+  if (opened.ok()) mine.address = wire_->address();
+  const std::string said = encode_outcome(opened.ok() ? Expected<Hello>(mine) : opened);
   std::vector<std::string> blobs;
   RONDO_TRY(bootstrap_.all_gather(said.data(), said.size(), &blobs));
-  std::vector<Hello> ranks(blobs.size());
+  std::vector<Hello> ranks;
   for (size_t r = 0; r < blobs.size(); ++r) {
-    RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &ranks[r]));
-    blobs[r].erase(0, sizeof ranks[r]);
+    RONDO_TRY_ASSIGN(Hello theirs, read_outcome<Hello>(blobs[r], r));
+    ranks.push_back(std::move(theirs));
   }
   const Hello& first = ranks[0];
   std::vector<PeerRoute> routes;
   for (Rank r = 0; r < nranks_; ++r)
-    routes.push_back({std::move(blobs[static_cast<size_t>(r)]), r != rank_ ? bootstrap_.address_of(r) : std::string(),
-                      index_here(r) >= 0});
+    routes.push_back(
+        {ranks[static_cast<size_t>(r)].address, r != rank_ ? bootstrap_.address_of(r) : std::string(), index_here(r) >= 0});
   RONDO_TRY(wire_->set_peers(routes, first.session));
   Status sealed;
   if (options.encrypted && !wire_->seal_with(first.key, rank_, nranks_))
@@ -161,15 +152,14 @@ Status RemoteTransport::meet(const Options& options) {
     if (shm.ok()) local_ = std::move(*shm);
     else local = Status(shm.status().code(), fmt::format("on its host: {}", shm.status().message()));
   }
-  Hello met;
-  met.lends = local_ == nullptr || local_->can_pull() ? 1 : 0;
-  const std::string verdict = hello_of(local, met, {});
+  // Whether zero-copy by address works: known only now, after the host's ranks have met.
+  const bool lends = local_ == nullptr || local_->can_pull();
+  const std::string verdict = encode_outcome(local.ok() ? Expected<bool>(lends) : local);
   RONDO_TRY(bootstrap_.all_gather(verdict.data(), verdict.size(), &blobs));
   bool all_lend = true;
   for (size_t r = 0; r < blobs.size(); ++r) {
-    Hello h;
-    RONDO_TRY(error_in(static_cast<Rank>(r), blobs[r], &h));
-    all_lend = all_lend && h.lends != 0;
+    RONDO_TRY_ASSIGN(const bool theirs, read_outcome<bool>(blobs[r], r));
+    all_lend = all_lend && theirs;
   }
   const uint32_t longest = longest_message(net_, wire_->num_rails(), ranks, all_lend);
   fifos_->set_longest_message(longest);

@@ -74,8 +74,9 @@ bool RemoteTransport::departed(Rank r) {
 
 // False: not a note.
 bool RemoteTransport::note_end(Rank r, const std::byte* bytes, size_t num_bytes) {
-  PartingNote note;
-  if (!PartingNote::decode(bytes, num_bytes, &note)) return false;
+  auto decoded = decode<PartingNote>({reinterpret_cast<const char*>(bytes), num_bytes});
+  if (!decoded) return false;
+  PartingNote& note = *decoded;
   remotes_[static_cast<size_t>(r)]->mirror.end(note);
   if (note.aborted_by >= 0 && note.aborted_by < nranks_) take_abort(static_cast<Rank>(note.aborted_by), note.reason);
   if (note.differ_by >= 0 && note.differ_by < nranks_)

@@ -181,15 +181,15 @@ void RemoteTransport::leave() {
     note.posted = mine.last_posted();
     note.finished = mine.last_finished();
     note.aborted_by = aborted_by_;
-    note.reason = reason_;
+    note.reason = reason_.substr(0, PartingNote::kMostTextBytes);
     if (disagreement_) {
       note.differ_by = disagreement_->by;
       note.differ_place = disagreement_->place;
-      note.difference = disagreement_->text;
+      note.difference = disagreement_->text.substr(0, PartingNote::kMostTextBytes);
     }
     note.failure_code = static_cast<uint8_t>(failure_.code());
-    note.failure = failure_.message();
-    const std::string bytes = note.encode();
+    note.failure = failure_.message().substr(0, PartingNote::kMostFailureBytes);
+    const std::string bytes = encode(note);
     bootstrap_.part(bytes);
     fifos_->carry(*wire_);
     if (!aborted) slots_->carry(*wire_);

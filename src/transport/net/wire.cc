@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/codec.h"
 #include "transport/net/tcp_rail.h"
 #ifdef RONDO_HAVE_UCX
 #include "transport/net/ucx_rail.h"
@@ -84,29 +85,17 @@ Wire::~Wire() {
   if (rails_.size() > 1 && event_fd_ >= 0) ::close(event_fd_);
 }
 
-// Each rail's address, preceded by its length.
 std::string Wire::address() const {
-  std::string all;
-  for (const auto& rail : rails_) {
-    const auto bytes = static_cast<uint32_t>(rail->address().size());
-    all.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
-    all += rail->address();
-  }
-  return all;
+  std::vector<std::string> all;
+  for (const auto& rail : rails_) all.push_back(rail->address());
+  return encode(all);
 }
 
 Status Wire::set_peers(const std::vector<PeerRoute>& routes, uint64_t session) {
   std::vector<std::vector<PeerRoute>> of_rails(rails_.size());
   size_t first_ranks = 0;  // rank 0's number of rails
   for (size_t r = 0; r < routes.size(); ++r) {
-    std::vector<std::string> parts;
-    for (std::string_view rest = routes[r].address; !rest.empty();) {
-      uint32_t bytes = 0;
-      std::memcpy(&bytes, rest.data(), std::min(sizeof bytes, rest.size()));
-      rest.remove_prefix(std::min(sizeof bytes, rest.size()));
-      parts.emplace_back(rest.substr(0, bytes));
-      rest.remove_prefix(std::min<size_t>(bytes, rest.size()));
-    }
+    auto parts = decode<std::vector<std::string>>(routes[r].address).value_or(std::vector<std::string>());
     if (r == 0) first_ranks = parts.size();
     if (parts.size() != first_ranks)
       return Status(
