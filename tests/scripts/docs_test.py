@@ -82,12 +82,12 @@ def sources() -> str:
     """The text of all files except pages and results."""
     folders = ("CMake*", ".ci/*", *(f"{folder}/**/*" for folder in FOLDERS.split("|")))
     paths = [p for folder in folders for p in glob.glob(folder, root_dir=TOP, recursive=True)]
-    kinds = re.compile(r"\.(h|cc|c|cu|cuh|py|sh|cmake|txt|in)$|CMakePresets|/run$")
+    kinds = re.compile(r"\.(h|def|cc|c|cu|cuh|py|sh|cmake|txt|in)$|CMakePresets|/run$")
     return "\n".join(read(p) for p in paths if kinds.search(p))
 
 
 def wrong_variables(page: str, text: str, known: str) -> list[str]:
-    settings = set(re.findall(r'\{"(\w+)", Kind::', read("src/config/setting_table.cc")))
+    settings = set(re.findall(r"^SETTING\((\w+),", read("src/config/settings.def"), re.M))
     return [f"{page}: {name}: there is no such variable"
             for name in re.findall(r"\bRONDO_[A-Z][A-Z0-9_]*[A-Z0-9]\b", text)
             if name[6:].lower() not in settings and not re.search(rf"\b{name}", known)]
