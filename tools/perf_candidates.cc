@@ -140,7 +140,7 @@ MeasuredPoint CandidateBench::measure(Collective collective, uint64_t bytes) {
   const uint64_t elem_bytes = dtype_bytes(options_.dtype);
   const uint64_t parts = whole_elems(collective, 1, nranks_);
   count_elems_ = std::max<uint64_t>(1, std::min(bytes, max_bytes_) / elem_bytes / parts);
-  PlanRequest request;
+  rondo::CallShape request;
   request.collective = collective;
   request.dtype = options_.dtype;
   if (collective_reduces(collective)) request.op = options_.op;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "api/c_handles.h"
@@ -82,28 +83,52 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   return {};
 }
 
-// Runs `issue(options, work)`, a call of the Communicator, after what only the C ABI can get wrong has been checked.
-template <class Issue>
-rondo_status run(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work,
-                 Issue&& issue) {
-  if (comm == nullptr) [[unlikely]] return null_argument("comm");
-  if (const rondo_status s = check_type(comm, dtype, op); s != RONDO_OK) [[unlikely]]
-    return s;
-  Communicator& c = *comm->comm;
-  if (call == nullptr && work == nullptr) [[likely]] return report(issue(c, nullptr, nullptr), comm);
-  TypeRow row;
-  CallOptions options;
-  if (call != nullptr)
-    if (const Status s = options_of(*call, static_cast<Dtype>(dtype), &row, &options); !s.ok()) return report(s, comm);
-  Work started;
-  const Status s = issue(c, call != nullptr ? &options : nullptr, work != nullptr ? &started : nullptr);
-  if (s.ok() && work != nullptr) *work = new rondo_work{std::move(started), comm->error};
-  return report(s, comm);
+// What a call of the C ABI has beside its shape and buffers. Arguments that only this ABI can get wrong are checked first.
+class Entry {
+ public:
+  Entry(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work)
+      : comm_(comm), to_(work) {
+    code_ = comm != nullptr ? check_type(comm, dtype, op) : null_argument("comm");
+    if (call != nullptr && code_ == RONDO_OK) [[unlikely]]
+      code_ = report(options_of(*call, static_cast<Dtype>(dtype), &row_, &options_.emplace()), comm);
+  }
+  bool ok() const { return code_ == RONDO_OK; }
+  rondo_status code() const { return code_; }
+  rondo_status end(const Status& s) {
+    if (to_ != nullptr && s.ok()) [[unlikely]]
+      *to_ = new rondo_work{std::move(work_), comm_->error};
+    return report(s, comm_);
+  }
+  Communicator& comm() { return *comm_->comm; }
+  const CallOptions* options() const { return options_ ? &*options_ : nullptr; }
+  Work* work() { return to_ != nullptr ? &work_ : nullptr; }
+
+ private:
+  rondo_comm* const comm_;
+  rondo_work** const to_;
+  rondo_status code_;
+  TypeRow row_;
+  std::optional<CallOptions> options_;
+  Work work_;
+};
+
+CallShape shape(Collective collective, uint64_t count_elems, rondo_dtype dtype, rondo_op op = RONDO_SUM, int root = 0) {
+  return {collective, count_elems, root, static_cast<Dtype>(dtype), static_cast<Op>(op)};
+}
+
+rondo_status run(Entry&& e, Call&& c) {
+  if (!e.ok()) [[unlikely]]
+    return e.code();
+  Status s = impl_of(e.comm()).prepare(c, e.options(), e.work());
+  if (s.ok() && c.backend != nullptr) [[likely]]
+    s = c.backend->submit(std::span(&c, 1));
+  return e.end(s);
 }
 
 }  // namespace
 }  // namespace rondo
 
+using rondo::Collective;
 using rondo::report;
 
 extern "C" {
@@ -191,117 +216,92 @@ rondo_status rondo_comm_destroy(rondo_comm* comm) {
 
 rondo_status rondo_all_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                               rondo_op op, const rondo_call* call, rondo_work** work) {
-  return rondo::run(
-      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-        return c.all_reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), o, w);
-      });
+  return rondo::run({comm, dtype, op, call, work},
+                    {rondo::shape(Collective::kAllReduce, count_elems, dtype, op), in, out});
 }
 
 rondo_status rondo_reduce_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                                   rondo_op op, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, op, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.reduce_scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype),
-                                              static_cast<rondo::Op>(op), o, w);
-                    });
+  return rondo::run({comm, dtype, op, call, work},
+                    {rondo::shape(Collective::kReduceScatter, count_elems, dtype, op), in, out});
 }
 
 rondo_status rondo_all_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                               const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kAllGather, count_elems, dtype), in, out});
 }
 
 rondo_status rondo_broadcast(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                              int root, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.broadcast(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kBroadcast, count_elems, dtype, RONDO_SUM, root), in, out});
 }
 
 rondo_status rondo_reduce(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                           rondo_op op, int root, const rondo_call* call, rondo_work** work) {
-  return rondo::run(
-      comm, dtype, op, call, work, [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-        return c.reduce(in, out, count_elems, static_cast<rondo::Dtype>(dtype), static_cast<rondo::Op>(op), root, o, w);
-      });
+  return rondo::run({comm, dtype, op, call, work},
+                    {rondo::shape(Collective::kReduce, count_elems, dtype, op, root), in, out});
 }
 
 rondo_status rondo_all_to_all(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                               const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_to_all(in, out, count_elems, static_cast<rondo::Dtype>(dtype), o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kAllToAll, count_elems, dtype), in, out});
 }
 
 rondo_status rondo_gather(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                           int root, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.gather(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kGather, count_elems, dtype, RONDO_SUM, root), in, out});
 }
 
 rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out, uint64_t count_elems, rondo_dtype dtype,
                            int root, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.scatter(in, out, count_elems, static_cast<rondo::Dtype>(dtype), root, o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kScatter, count_elems, dtype, RONDO_SUM, root), in, out});
 }
 
 rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work) {
-  return rondo::run(
-      comm, RONDO_UINT8, RONDO_SUM, call, work,
-      [](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) { return c.barrier(o, w); });
+  return rondo::run({comm, RONDO_UINT8, RONDO_SUM, call, work}, {rondo::shape(Collective::kBarrier, 0, RONDO_UINT8)});
 }
 
 rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
                         const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.send(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kSend, count_elems, dtype, RONDO_SUM, peer), buffer});
 }
 
 rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
                         const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.recv(buffer, count_elems, static_cast<rondo::Dtype>(dtype), peer, o, w);
-                    });
+  return rondo::run({comm, dtype, RONDO_SUM, call, work},
+                    {rondo::shape(Collective::kRecv, count_elems, dtype, RONDO_SUM, peer), nullptr, buffer});
 }
 
 rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
                                 const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_gather_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), o, w);
-                    });
+  rondo::Entry e(comm, dtype, RONDO_SUM, call, work);
+  return e.ok() ? e.end(e.comm().all_gather_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype), e.options(),
+                                              e.work()))
+                : e.code();
 }
 
 rondo_status rondo_reduce_scatter_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
                                     const uint64_t* offsets, rondo_dtype dtype, rondo_op op, const rondo_call* call,
                                     rondo_work** work) {
-  return rondo::run(comm, dtype, op, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype),
-                                                static_cast<rondo::Op>(op), o, w);
-                    });
+  rondo::Entry e(comm, dtype, op, call, work);
+  return e.ok() ? e.end(e.comm().reduce_scatter_v(in, out, counts, offsets, static_cast<rondo::Dtype>(dtype),
+                                                  static_cast<rondo::Op>(op), e.options(), e.work()))
+                : e.code();
 }
 
 rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, const uint64_t* in_counts, const uint64_t* in_offsets,
                                 void* out, const uint64_t* out_counts, const uint64_t* out_offsets, rondo_dtype dtype,
                                 const rondo_call* call, rondo_work** work) {
-  return rondo::run(comm, dtype, RONDO_SUM, call, work,
-                    [&](rondo::Communicator& c, const rondo::CallOptions* o, rondo::Work* w) {
-                      return c.all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets,
-                                            static_cast<rondo::Dtype>(dtype), o, w);
-                    });
+  rondo::Entry e(comm, dtype, RONDO_SUM, call, work);
+  return e.ok() ? e.end(e.comm().all_to_all_v(in, in_counts, in_offsets, out, out_counts, out_offsets,
+                                              static_cast<rondo::Dtype>(dtype), e.options(), e.work()))
+                : e.code();
 }
 
 rondo_status rondo_work_wait(rondo_work* work) {
@@ -360,10 +360,7 @@ rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64
   if (!c)
     return rondo::bad_argument("collective", "is " + std::string(collective) + ": there is none of this name", comm);
   if (const rondo_status s = rondo::check_type(comm, dtype, op); s != RONDO_OK) return s;
-  rondo::PlanRequest request;
-  request.collective = *c;
-  request.count_elems = count_elems;
-  if (const rondo::Status s = impl_of(*comm->comm).check_planned(request); !s.ok()) return report(s, comm);
+  if (const rondo::Status s = impl_of(*comm->comm).check_planned({*c, count_elems}); !s.ok()) return report(s, comm);
   const std::string why = comm->comm->explain_plan(*c, count_elems, static_cast<rondo::Dtype>(dtype),
                                                    static_cast<rondo::Op>(op));
   std::strncpy(text, why.c_str(), capacity - 1);

@@ -1,4 +1,4 @@
-// The collectives of Communicator: each is one Call. Counts of variable calls are checked and packed here.
+// The collectives of Communicator: each fills one Call. Counts of variable calls are checked and packed here.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,59 +78,61 @@ Expected<std::shared_ptr<const VariableCounts>> known_counts(Rank rank, int nran
 
 Status Communicator::all_reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
                                 const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kAllReduce, in, out, count_elems, dtype, op}, options, work);
+  return impl_->submit({{Collective::kAllReduce, count_elems, 0, dtype, op}, in, out}, options, work);
 }
 Status Communicator::reduce_scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
                                     const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kReduceScatter, in, out, count_elems, dtype, op}, options, work);
+  return impl_->submit({{Collective::kReduceScatter, count_elems, 0, dtype, op}, in, out}, options, work);
 }
 Status Communicator::all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype,
                                 const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kAllGather, in, out, count_elems, dtype}, options, work);
+  return impl_->submit({{Collective::kAllGather, count_elems, 0, dtype}, in, out}, options, work);
 }
 Status Communicator::broadcast(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                                const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kBroadcast, in, out, count_elems, dtype, Op::kSum, root}, options, work);
+  return impl_->submit({{Collective::kBroadcast, count_elems, root, dtype}, in, out}, options, work);
 }
 Status Communicator::reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op, Rank root,
                             const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kReduce, in, out, count_elems, dtype, op, root}, options, work);
+  return impl_->submit({{Collective::kReduce, count_elems, root, dtype, op}, in, out}, options, work);
 }
 Status Communicator::all_to_all(const void* in, void* out, uint64_t count_elems, Dtype dtype,
                                 const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kAllToAll, in, out, count_elems, dtype}, options, work);
+  return impl_->submit({{Collective::kAllToAll, count_elems, 0, dtype}, in, out}, options, work);
 }
 Status Communicator::gather(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                             const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kGather, in, out, count_elems, dtype, Op::kSum, root}, options, work);
+  return impl_->submit({{Collective::kGather, count_elems, root, dtype}, in, out}, options, work);
 }
 Status Communicator::scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                              const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kScatter, in, out, count_elems, dtype, Op::kSum, root}, options, work);
+  return impl_->submit({{Collective::kScatter, count_elems, root, dtype}, in, out}, options, work);
 }
 Status Communicator::barrier(const CallOptions* options, Work* work) {
-  return impl_->submit({Collective::kBarrier, nullptr, nullptr, 0, Dtype::kUint8}, options, work);
+  return impl_->submit({{Collective::kBarrier, 0, 0, Dtype::kUint8}}, options, work);
 }
 Status Communicator::send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options,
                           Work* work) {
-  return impl_->submit({Collective::kSend, buffer, nullptr, count_elems, dtype, Op::kSum, peer}, options, work);
+  return impl_->submit({{Collective::kSend, count_elems, peer, dtype}, buffer}, options, work);
 }
 Status Communicator::recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options,
                           Work* work) {
-  return impl_->submit({Collective::kRecv, nullptr, buffer, count_elems, dtype, Op::kSum, peer}, options, work);
+  return impl_->submit({{Collective::kRecv, count_elems, peer, dtype}, nullptr, buffer}, options, work);
 }
 
 Status Communicator::all_gather_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets,
                                   Dtype dtype, const CallOptions* options, Work* work) {
   RONDO_TRY_ASSIGN(auto v, known_counts(rank(), size(), counts, offsets, true));
-  const uint64_t sum = sum_of(v->out);
-  return impl_->submit({Collective::kAllGather, in, out, sum, dtype, Op::kSum, 0, std::move(v)}, options, work);
+  Call c{{Collective::kAllGather, sum_of(v->out), 0, dtype}, in, out};
+  c.shape.counts = std::move(v);
+  return impl_->submit(std::move(c), options, work);
 }
 Status Communicator::reduce_scatter_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets,
                                       Dtype dtype, Op op, const CallOptions* options, Work* work) {
   RONDO_TRY_ASSIGN(auto v, known_counts(rank(), size(), counts, offsets, false));
-  const uint64_t sum = sum_of(v->in);
-  return impl_->submit({Collective::kReduceScatter, in, out, sum, dtype, op, 0, std::move(v)}, options, work);
+  Call c{{Collective::kReduceScatter, sum_of(v->in), 0, dtype, op}, in, out};
+  c.shape.counts = std::move(v);
+  return impl_->submit(std::move(c), options, work);
 }
 Status Communicator::all_to_all_v(const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out,
                                   const uint64_t* out_counts, const uint64_t* out_offsets, Dtype dtype,
@@ -145,7 +147,9 @@ Status Communicator::all_to_all_v(const void* in, const uint64_t* in_counts, con
                fmt::format("differ ({} and {}): this rank's part for itself", in_counts[self], out_counts[self]));
   v->pairwise = true;
   v->packed = in_offsets == nullptr && out_offsets == nullptr;
-  return impl_->submit({Collective::kAllToAll, in, out, 0, dtype, Op::kSum, 0, std::move(v)}, options, work);
+  Call c{{Collective::kAllToAll, 0, 0, dtype}, in, out};
+  c.shape.counts = std::move(v);
+  return impl_->submit(std::move(c), options, work);
 }
 
 }  // namespace rondo

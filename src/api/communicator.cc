@@ -10,6 +10,7 @@
 #include "api/thread_control.h"
 #include "base/no_cancel.h"
 #include "bootstrap/rendezvous.h"
+#include "device/device_side.h"
 #include "launch/launch.h"
 #include "rondo/fsdp/device.h"
 
@@ -31,6 +32,14 @@ void keep_copy(std::unique_ptr<CommunicatorImpl> impl) {
   Copy* const copy = new Copy{std::move(impl), copies.load()};
   while (!copies.compare_exchange_weak(copy->next, copy)) {
   }
+}
+
+// Not in a forked child. A cancelled thread ends after `call`.
+template <class F>
+auto guarded(const CommunicatorImpl& impl, F call) -> decltype(call()) {
+  RONDO_TRY(impl.check_process());
+  const NoCancel no_cancel;
+  return call();
 }
 
 }  // namespace
@@ -88,28 +97,20 @@ int Communicator::size() const { return impl_->nranks(); }
 std::string_view Communicator::transport() const { return impl_->transport().name(); }
 
 uint64_t Communicator::device_bytes() const {
-  DeviceSide* device = impl_->is_of_this_process() ? impl_->device() : nullptr;
+  DeviceEngine* device = impl_->is_of_this_process() ? impl_->device() : nullptr;
   return device != nullptr ? device->transport().staging_bytes() : 0;
 }
 Expected<void*> Communicator::alloc(uint64_t bytes) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->alloc(bytes);
+  return guarded(*impl_, [&] { return impl_->alloc(bytes); });
 }
 Status Communicator::free(void* ptr) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->free(ptr);
+  return guarded(*impl_, [&] { return impl_->free(ptr); });
 }
 Status Communicator::register_memory(void* ptr, uint64_t bytes) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->register_memory(ptr, bytes);
+  return guarded(*impl_, [&] { return impl_->register_memory(ptr, bytes); });
 }
 Status Communicator::deregister_memory(void* ptr) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->deregister_memory(ptr);
+  return guarded(*impl_, [&] { return impl_->deregister_memory(ptr); });
 }
 Expected<std::unique_ptr<Communicator>> Communicator::split(int colour, int key, const Config& config) {
   RONDO_TRY(impl_->check_process());
@@ -130,40 +131,22 @@ Expected<std::unique_ptr<Communicator>> Communicator::grow(int new_nranks, const
   return wrap(std::move(impl));
 }
 Status Communicator::finalize() {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->finalize();
+  return guarded(*impl_, [&] { return impl_->finalize(); });
 }
 void Communicator::abort() {
   const NoCancel no_cancel;
   if (impl_->is_of_this_process()) impl_->abort();
 }
 Status Communicator::error() const {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  return impl_->error();
+  return guarded(*impl_, [&] { return impl_->error(); });
 }
 Expected<double> Communicator::forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root,
                                            const CallOptions* options) {
-  RONDO_TRY(impl_->check_process());
-  const NoCancel no_cancel;
-  PlanRequest request;
-  request.collective = collective;
-  request.dtype = dtype;
-  request.op = op;
-  request.root = root;
-  request.count_elems = count_elems;
-  return impl_->forecast_us(request, options);
+  return guarded(*impl_, [&] { return impl_->forecast_us({collective, count_elems, root, dtype, op}, options); });
 }
 std::string Communicator::explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op) {
-  if (const Status s = impl_->check_process(); !s.ok()) return s.to_string();
-  const NoCancel no_cancel;
-  PlanRequest request;
-  request.collective = collective;
-  request.dtype = dtype;
-  request.op = op;
-  request.count_elems = count_elems;
-  return impl_->explain_plan(request);
+  const auto text = guarded(*impl_, [&] { return impl_->explain_plan({collective, count_elems, 0, dtype, op}); });
+  return text.ok() ? *text : text.status().to_string();
 }
 
 Work::Work(Work&&) noexcept = default;
@@ -174,25 +157,21 @@ Status Work::wait() {
   if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
   if (!state_->submitted.load(std::memory_order_acquire))
     return Status(StatusCode::kInvalidArgument, "the operation's group is still open: end it before waiting");
-  if (!state_->op.done.load(std::memory_order_acquire)) {
-    RONDO_TRY(state_->comm->check_process());
-    const NoCancel no_cancel;
-    if (state_->comm->device() != nullptr) return state_->comm->device()->engine().wait(state_->op);
-    const BatchEntry entry{&state_->comm->queue(), &state_->op};
-    (void)Engine::run(std::span(&entry, 1));
-  }
-  return state_->op.status;
+  if (state_->done.load(std::memory_order_acquire)) return state_->status;
+  RONDO_TRY(state_->backend->check_process());
+  const NoCancel no_cancel;
+  return state_->backend->wait(*state_);
 }
 
 Status Work::test() {
   if (state_ == nullptr) return Status(StatusCode::kInvalidArgument, "this Work belongs to no operation");
-  if (state_->op.done.load(std::memory_order_acquire)) return state_->op.status;
-  if (state_->submitted.load(std::memory_order_acquire)) RONDO_TRY(state_->comm->check_process());
+  if (state_->done.load(std::memory_order_acquire)) return state_->status;
+  if (state_->submitted.load(std::memory_order_acquire)) RONDO_TRY(state_->backend->check_process());
   return Status(StatusCode::kInProgress, "");
 }
 
 namespace fsdp {
-int device_of(Communicator& comm) { return impl_of(comm).device() != nullptr ? impl_of(comm).device()->ordinal() : -1; }
+int device_of(Communicator& comm) { return impl_of(comm).backend().ordinal(); }
 }  // namespace fsdp
 
 }  // namespace rondo

@@ -11,6 +11,7 @@
 #include "api/rank_order.h"
 #include "bootstrap/caller_ranks.h"
 #include "bootstrap/socket.h"
+#include "device/device_side.h"
 #include "device/topology/probe.h"
 #include "schedule/own_algorithms.h"
 

@@ -5,6 +5,7 @@
 
 #include "api/wish.h"
 #include "base/wire.h"
+#include "device/device_side.h"
 
 namespace rondo {
 namespace {
@@ -18,6 +19,7 @@ void CommunicatorImpl::take_control(std::unique_ptr<ControlPlane> control, const
   abort_ = options.abort;
   decorate_ = options.decorate;
   binding_ = options.binding;
+  host_.bind(binding_);
   control_->set_interrupt([this] { return interrupted(); });
 }
 
@@ -37,7 +39,7 @@ Status CommunicatorImpl::ready() {
 Expected<ChildOptions> CommunicatorImpl::child_options(const Config& config) const {
   RONDO_TRY_ASSIGN(const Settings settings, override_settings(settings_, config));
   // A child's buffers lie where its parent's do, unless it is told to take a device.
-  std::optional<int> device = device_ordinal();
+  std::optional<int> device = device_ != nullptr ? std::optional(device_->ordinal()) : std::nullopt;
   if (config.memory == Memory::kCuda) {
     RONDO_TRY_ASSIGN(device, device_of(config));
   }

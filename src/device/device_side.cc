@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "device/driver/capture.h"
 #include "device/topology/probe.h"
 #include "topology/select.h"
 
@@ -117,11 +116,10 @@ DeviceLink choose_link(const GpuMachine& machine, const LinkWishes& wishes, cons
 
 }  // namespace
 
-Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLayout& hosts, int ordinal,
-                                                         Transport& host, const Settings& settings,
-                                                         const KernelTable& host_kernels,
-                                                         const CudaTransport::Gather& gather) {
-  std::unique_ptr<DeviceSide> side(new DeviceSide(ordinal));
+Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const HostLayout& hosts, int ordinal,
+                                                           Transport& host, const Settings& settings,
+                                                           const KernelTable& host_kernels,
+                                                           const CudaTransport::Gather& gather) {
   CudaTransport::Options options;
   options.ordinal = ordinal;
   options.host_number = hosts.host(rank);
@@ -132,65 +130,26 @@ Expected<std::unique_ptr<DeviceSide>> DeviceSide::create(Rank rank, const HostLa
   // After an error the description has no devices, and the self-tests decide.
   auto probed = probe_machine();
   const GpuMachine machine = probed.ok() ? std::move(*probed) : GpuMachine();
-  RONDO_TRY_ASSIGN(side->transport_, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
-                                                           [&](const auto& a, const auto& b) {
-                                                             return choose_link(machine, wishes, a, b);
-                                                           }));
-  CudaTransport& t = *side->transport_;
+  RONDO_TRY_ASSIGN(auto transport, CudaTransport::create(rank, hosts.nranks(), host, options, gather,
+                                                         [&](const auto& a, const auto& b) {
+                                                           return choose_link(machine, wishes, a, b);
+                                                         }));
+  CudaTransport& t = *transport;
   // These settings are rank 0's on all ranks. All ranks see the same devices.
   RONDO_TRY_ASSIGN(DeviceWorld world,
                    device_world(t.devices(), t.layout(), settings.device_engine, t.through_host_somewhere(),
                                 t.wide_lines_everywhere(), t.slowest_gigabytes_per_s()));
   world.relayed = t.is_relayed_somewhere();
   if (world.engine == DeviceEngineKind::kStream) t.forbid_direct();
-  auto engine =
-      DeviceEngine::create(rank, hosts, world, settings.for_planner(), t, host_kernels, settings.init_timeout_s);
+  auto engine = DeviceEngine::create(rank, hosts, world, settings.for_planner(), std::move(transport), host_kernels,
+                                     settings.init_timeout_s);
   // A rank without an engine reports it. Otherwise the others would wait for it in their first call.
   std::vector<std::string> all;
   RONDO_TRY(gather(engine.ok() ? "" : engine.status().to_string(), &all));
   RONDO_TRY(engine.status());
   for (size_t r = 0; r < all.size(); ++r)
     if (!all[r].empty()) return Status(StatusCode::kSystem, fmt::format("rank {}: {}", r, all[r]));
-  side->engine_ = std::move(*engine);
-  return side;
-}
-
-SharedRegions::Install DeviceSide::install() {
-  return [this](uint32_t region, std::span<const SharedRegions::View> views) {
-    return engine_->write_region(region, views);
-  };
-}
-
-Expected<void*> DeviceSide::alloc(uint64_t bytes, const CudaTransport::Gather& gather) {
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_->context());
-  return transport_->alloc_shared(bytes, gather, install());
-}
-
-// Running calls may use the memory that ends here. When this rank's calls are done, it touches no other rank's memory,
-// and their exit credits ensure that no other rank touches its own. Errors go to the callers that wait.
-void DeviceSide::finish_calls() {
-  if (transport_->regions().reach() == SharedRegions::Reach::kAgreed) (void)engine_->drain();
-}
-
-Status DeviceSide::free(void* ptr, const CudaTransport::Gather& gather) {
-  finish_calls();
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_->context());
-  return transport_->free_shared(ptr, gather);
-}
-
-Status DeviceSide::register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather) {
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_->context());
-  return transport_->register_memory(ptr, bytes, gather, install());
-}
-
-Status DeviceSide::deregister_memory(void* ptr, const CudaTransport::Gather& gather) {
-  finish_calls();
-  const cuda::OutsideCapture outside;
-  cuda::CurrentContext current(transport_->context());
-  return transport_->deregister_memory(ptr, gather);
+  return engine;
 }
 
 }  // namespace rondo

@@ -1,5 +1,6 @@
-// DeviceSide: the device part of a communicator of device memory: connections on devices, and the engine that runs its
-// calls there. It stands next to the host transport. Thread safety: as DeviceEngine.
+// How a communicator of device memory gets its DeviceEngine: the choice of the device, and what its ranks know about the
+// devices and the links between them.
+// Thread safety: pure functions; make_device_engine is collective.
 #pragma once
 
 #include <memory>
@@ -13,29 +14,11 @@
 
 namespace rondo {
 
-class DeviceSide {
- public:
-  /// Collective over all ranks. `host` must outlive it. Returns the error of any rank, with its rank.
-  static Expected<std::unique_ptr<DeviceSide>> create(Rank rank, const HostLayout& hosts, int ordinal, Transport& host,
-                                                      const Settings& settings, const KernelTable& host_kernels,
-                                                      const CudaTransport::Gather& gather);
-  int ordinal() const { return ordinal_; }
-  DeviceEngine& engine() { return *engine_; }
-  CudaTransport& transport() { return *transport_; }
-  // As in Communicator. Collective if the ranks are processes.
-  Expected<void*> alloc(uint64_t bytes, const CudaTransport::Gather& gather);
-  Status free(void* ptr, const CudaTransport::Gather& gather);
-  Status register_memory(void* ptr, uint64_t bytes, const CudaTransport::Gather& gather);
-  Status deregister_memory(void* ptr, const CudaTransport::Gather& gather);
-
- private:
-  explicit DeviceSide(int ordinal) : ordinal_(ordinal) {}
-  SharedRegions::Install install();
-  void finish_calls();
-  const int ordinal_;
-  std::unique_ptr<CudaTransport> transport_;
-  std::unique_ptr<DeviceEngine> engine_;
-};
+/// Collective over all ranks. `host` must outlive it. Returns the error of any rank, with its rank.
+Expected<std::unique_ptr<DeviceEngine>> make_device_engine(Rank rank, const HostLayout& hosts, int ordinal,
+                                                           Transport& host, const Settings& settings,
+                                                           const KernelTable& host_kernels,
+                                                           const CudaTransport::Gather& gather);
 
 /// The device that a rank's Config selects; nullopt for host memory. Errors: kUnsupported (no driver).
 Expected<std::optional<int>> device_of(const Config& config);

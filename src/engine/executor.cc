@@ -324,6 +324,27 @@ void Executor::run_mixed(const Operation& op, const ProgramStep& s, const Kernel
   p.mixed_kernel(m);
 }
 
+namespace {
+
+// True if the data is already where it belongs.
+bool is_in_place(const Program& p, const ProgramStep& s, const std::byte* src, const std::byte* dst) {
+  return src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed;
+}
+
+}  // namespace
+
+// Lists the operands of a step in the order of addition: `src` (nullptr: none) and received(i) of each port i.
+template <class Received>
+uint32_t Executor::gather(const ProgramStep& s, const std::byte* src, Received received) {
+  uint32_t n = 0;
+  for (size_t i = 0; i < s.recv.size(); ++i) {
+    if (src != nullptr && n == s.src_position) sources_[n++] = src;
+    sources_[n++] = received(i);
+  }
+  if (src != nullptr && n <= s.src_position) sources_[n++] = src;
+  return n;
+}
+
 // Lines are too short for one kernel call each.
 void Executor::copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes) {
   for (uint32_t k = 0; bytes != 0; ++k) {
@@ -374,65 +395,78 @@ void Executor::choose_ways(Operation& op, const ProgramStep& s, const std::byte*
   }
 }
 
+// Writes a message into header lines, up to their flags. Each line is a piece of its own.
+void Executor::fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
+  const Program& p = *op.program;
+  const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
+  std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
+  if (is_in_place(p, s, src, dst)) dst = nullptr;
+  if (s.copies) return copy_lines(s, src, dst, num_elems * p.wire_bytes);
+  const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
+  for (uint32_t k = 0; num_elems != 0; ++k) {
+    const uint64_t n = std::min(line_elems, num_elems);
+    const uint32_t num_src = gather(s, src, [&](size_t i) { return s.recv[i]->fifo.line(k); });
+    uint32_t num_dst = 0;
+    if (dst != nullptr) sinks_[num_dst++] = dst;
+    for (WritePort* w : s.send) sinks_[num_dst++] = w->fifo.line(k);
+    run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
+    if (src != nullptr) src += n * p.elem_bytes[static_cast<int>(s.src_buffer)];
+    if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
+    num_elems -= n;
+  }
+}
+
 // Pulled data is added block by block while it is in the core's cache. Returns false if a later block cannot be read.
 bool Executor::move(Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems, uint32_t steps) {
   const Program& p = *op.program;
-  const bool lines = p.protocol == Protocol::kInline || s.is(kFlagCredit);
-  const uint64_t line_elems = kLinePayloadBytes / p.wire_bytes;
+  if (p.protocol == Protocol::kInline || s.is(kFlagCredit)) {
+    fill_lines(op, s, skip, num_elems);
+    for (WritePort* w : s.send) w->post(steps, op.fingerprint(s));
+    for (ReadPort* r : s.recv) r->release(steps);
+    return true;
+  }
   const std::byte* src = s.has(kVerbSrc) ? at(op, s.src_buffer, s.src.first_elem + skip) : nullptr;
   std::byte* dst = s.has(kVerbDst) ? at(op, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
   // Data that is in a buffer after this step can be sent from there.
-  const std::byte* stays = lines || p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
-  if (src == dst && s.recv.empty() && !s.prescale && !s.is(kFlagFinal) && !p.mixed) dst = nullptr;  // in place
+  const std::byte* stays = p.mixed ? nullptr : dst != nullptr ? dst : s.copies ? src : nullptr;
+  if (is_in_place(p, s, src, dst)) dst = nullptr;
   const uint32_t ring_bytes = p.ring_bytes_of_message(num_elems);
-  const std::byte* landed = s.recv.size() == 1 && !lines ? s.recv[0]->landed(op.fingerprint(s)) : nullptr;
+  const std::byte* landed = s.recv.size() == 1 ? s.recv[0]->landed(op.fingerprint(s)) : nullptr;
   if (has_fetched_ && fetched_[0].block == dst && dst != nullptr) landed = dst;
   if (landed != nullptr) src = dst = nullptr;  // only the forwarding is left to do
   into_ring_.clear();
   lending_.clear();
-  if (!lines) choose_ways(op, s, stays, ring_bytes);
-  const bool copies_lines = lines && s.copies;
-  if (copies_lines) copy_lines(s, src, dst, num_elems * p.wire_bytes);
+  choose_ways(op, s, stays, ring_bytes);
   const bool in_blocks = has_fetched_ && landed == nullptr;
-  const uint64_t part_elems = lines ? line_elems : in_blocks ? block_elems_ : num_elems;
-  uint64_t first = 0;
-  for (uint32_t k = 0; !copies_lines && (lines ? k < steps : first < num_elems); ++k) {
+  const uint64_t part_elems = in_blocks ? block_elems_ : num_elems;
+  for (uint64_t first = 0; first < num_elems;) {
     const uint64_t n = std::min(part_elems, num_elems - first), first_bytes = first * p.wire_bytes;
     if (in_blocks && first != 0 && !pull_block(op, s, first, n)) [[unlikely]] {
       has_fetched_ = false;
       blocked_by_ = WaitReason::kData;
       return false;
     }
-    uint32_t num_src = 0, num_dst = 0;
-    for (size_t i = 0; i < s.recv.size(); ++i) {
-      if (src != nullptr && num_src == s.src_position) sources_[num_src++] = src;
-      sources_[num_src++] = lines                                       ? s.recv[i]->fifo.line(k)
-                            : landed != nullptr                         ? landed
-                            : in_blocks && fetched_[i].block != nullptr ? fetched_[i].block
-                                                                        : s.recv[i]->fifo.data() + first_bytes;
-    }
-    if (src != nullptr && num_src <= s.src_position) sources_[num_src++] = src;
+    const uint32_t num_src = gather(s, src, [&](size_t i) -> const std::byte* {
+      return landed != nullptr                           ? landed
+             : in_blocks && fetched_[i].block != nullptr ? fetched_[i].block
+                                                         : s.recv[i]->fifo.data() + first_bytes;
+    });
+    uint32_t num_dst = 0;
     if (dst != nullptr) sinks_[num_dst++] = dst;
-    if (lines)
-      for (WritePort* w : s.send) sinks_[num_dst++] = w->fifo.line(k);
-    else
-      for (std::byte* to : into_ring_) sinks_[num_dst++] = to + first_bytes;
-    if (n != 0) run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
+    for (std::byte* to : into_ring_) sinks_[num_dst++] = to + first_bytes;
+    run_kernel(op, s, num_src, num_dst, n, dst != nullptr);
     if (src != nullptr) src += n * p.elem_bytes[static_cast<int>(s.src_buffer)];
     if (dst != nullptr) dst += n * p.elem_bytes[static_cast<int>(s.dst_buffer)];
     first += n;
   }
   for (const auto& [w, how] : lending_) lend(op, *w, how, stays, ring_bytes);
-  if (lines)
-    for (WritePort* w : s.send) w->post(steps, op.fingerprint(s));
-  else
-    for (WritePort* w : s.send) w->post_data(ring_bytes, op.fingerprint(s));
+  for (WritePort* w : s.send) w->post_data(ring_bytes, op.fingerprint(s));
   for (ReadPort* r : s.recv) r->release(steps);
   has_fetched_ = false;
   return true;
 }
 
-bool Executor::step_message(Operation& op, const ProgramStep& s) {
+bool Executor::step_once(Operation& op, const ProgramStep& s) {
   if (s.once_steps == 0) return true;
   for (ReadPort* r : s.recv)
     if (r->fifo.arrived(s.once_steps, op.fingerprint(s)) != Arrival::kReady &&
@@ -443,7 +477,9 @@ bool Executor::step_message(Operation& op, const ProgramStep& s) {
       blocked_by_ = WaitReason::kRoom;
       return false;
     }
-  move(op, s, 0, s.once_elems, s.once_steps);
+  fill_lines(op, s, 0, s.once_elems);
+  for (WritePort* w : s.send) w->post(s.once_steps, op.fingerprint(s));
+  for (ReadPort* r : s.recv) r->release(s.once_steps);
   return true;
 }
 

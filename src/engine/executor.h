@@ -41,14 +41,12 @@ class Executor {
     if (trace_ != nullptr) [[unlikely]] return step_traced(op, lane);
     return step_lane(op, lane);
   }
-  /// The same for a program in `once` form, without lane bookkeeping. Call begin_once() before its first step.
-  void begin_once() {
-    if (trace_ != nullptr) [[unlikely]] trace_->begin_operation();
-  }
-  bool step_once(Operation& op, const ProgramStep& s) {
-    if (trace_ != nullptr) [[unlikely]] return step_once_traced(op, s);
-    return step_message(op, s);
-  }
+  /// The same for a step of a program in `once` form, without lane bookkeeping; while is_traced() the traced twin, with
+  /// begin_once() before the first one.
+  bool step_once(Operation& op, const ProgramStep& s);
+  bool step_once_traced(Operation& op, const ProgramStep& s);
+  void begin_once() { trace_->begin_operation(); }
+  bool is_traced() const { return trace_ != nullptr; }
   /// Records every instruction from now on; nullptr ends this. The caller owns the trace.
   void set_trace(StepTrace* trace) { trace_ = trace; }
   /// The state of a lane of a running operation, and what it waits for.
@@ -62,9 +60,7 @@ class Executor {
  private:
   static constexpr uint64_t kPullBytes = 256 * 1024;  // total for all peers, so that it stays in a core's L2
   bool step_lane(Operation& op, uint32_t lane);
-  bool step_message(Operation& op, const ProgramStep& s);
   bool step_traced(Operation& op, uint32_t lane);
-  bool step_once_traced(Operation& op, const ProgramStep& s);
   bool ready(Operation& op, const ProgramStep& s, uint32_t steps, uint32_t ring_bytes = 0);
   void note_missing(const Doorbell* whose);
   static void note_mismatch(Operation& op, const ProgramStep& s, const ReadPort& from);
@@ -80,6 +76,9 @@ class Executor {
   static Lending may_lend(Operation& op, const WritePort& to, const std::byte* data, uint32_t bytes);
   void choose_ways(Operation& op, const ProgramStep& s, const std::byte* stays, uint32_t bytes);
   static void lend(Operation& op, WritePort& to, Lending how, const std::byte* data, uint32_t bytes);
+  template <class Received>
+  uint32_t gather(const ProgramStep& s, const std::byte* src, Received received);
+  void fill_lines(const Operation& op, const ProgramStep& s, uint64_t skip, uint64_t num_elems);
   void copy_lines(const ProgramStep& s, const std::byte* src, std::byte* dst, uint64_t bytes);
   void run_kernel(const Operation& op, const ProgramStep& s, uint32_t num_src, uint32_t num_dst, uint64_t num_elems,
                   bool has_dst);

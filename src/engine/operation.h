@@ -1,5 +1,4 @@
-// Operation: one running call on one rank. Plain state that the driver steps. Owned by the caller (blocking) or its
-// WorkState (asynchronous).
+// Operation: one running call on one rank of host memory. Plain state that the driver steps.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "plan/call.h"
 #include "plan/program.h"
 #include "protocol/lending.h"
 #include "rondo/status.h"
@@ -20,9 +20,11 @@ struct LaneState {
   uint64_t loop = 0;
 };
 
-struct Operation {
+struct Operation : WorkState {
+  using WorkState::WorkState;
   static constexpr int kMaxLanes = 8;
 
+  std::shared_ptr<const void> plan;  // keeps the programs; of a blocking call that runs alone: the driver does
   const Program* program = nullptr;
   const Program* fallback = nullptr;  // for a direct program: used if a rank's buffers cannot be reached
   const Program* planned = nullptr;   // the original program, if `program` has become the fallback
@@ -45,9 +47,7 @@ struct Operation {
   bool peer_was_gone = false;  // send, recv: result of the last check for losses
   Rank mismatch_with = -1;  // a peer whose message has another operation's fingerprint
   uint64_t mismatch_at = 0;  // that operation's number if it has the same shape, else far from `sequence`
-  Status reach_error;       // a peer's buffer could not be read, in a direct step or within a message
-  std::atomic<bool> done{false};
-  Status status;  // valid when done
+  Status reach_error;        // a peer's buffer could not be read, in a direct step or within a message
 
   // First step of this operation on each of the program's ends, in the order of program->reads and ->writes.
   std::vector<uint64_t> first_read_steps, first_write_steps;

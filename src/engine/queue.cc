@@ -38,36 +38,6 @@ void OperationQueue::begin(Operation& op) {
   op.started = true;
 }
 
-bool OperationQueue::run_once(Operation& op, HostSpin& spin) {
-  const Program& p = *op.program;
-  alone_ = &op;
-  op.started = true;
-  number(op);
-  executor_.begin_once();
-  for (size_t i = 0; i < p.lanes.size(); ++i) {
-    if (i + 1 == p.lanes.size() && i != 0) announce(op);  // the messages that others wait for are sent
-    for (const ProgramStep& s : p.lanes[i]) {
-      if (executor_.step_once(op, s)) {
-        // No rank waits for this one, and the message was there. Perhaps the next operation's is, too.
-        if (p.writes.empty())
-          for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
-        continue;
-      }
-      for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
-      op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
-      do {
-        if (!spin.idle(executor_.missing())) return false;
-        executor_.forget_missing();
-      } while (!executor_.step_once(op, s));
-      spin.moved();
-    }
-  }
-  if (p.lanes.size() == 1) announce(op);
-  alone_ = nullptr;
-  finish(op);
-  return true;
-}
-
 void OperationQueue::begin_alone(Operation& op) {
   alone_ = &op;
   number(op);
@@ -117,11 +87,7 @@ uint64_t OperationQueue::next_in_pair(const Operation& op) {
 
 void OperationQueue::admit(Operation& op) {
   number(op);
-  if (has_failed()) {
-    op.status = failure_;
-    op.done.store(true, std::memory_order_release);
-    return;
-  }
+  if (has_failed()) return op.end(failure_);
   active_.push_back(&op);
   outstanding_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -202,8 +168,7 @@ bool OperationQueue::step_any(uint64_t random) {
 void OperationQueue::complete(Operation& op, Status status) {
   if (alone_ == &op) alone_ = nullptr;
   if (status.ok()) finish(op);
-  op.status = std::move(status);
-  op.done.store(true, std::memory_order_release);  // the owner may free it from here on
+  op.end(std::move(status));
 }
 
 void OperationQueue::fail(const Status& status, const Status& cause) {

@@ -94,8 +94,6 @@ class OperationQueue {
   /// then step_alone until op.done.
   void begin_alone(Operation& op);
   bool step_alone(Operation& op);
-  /// Runs a program in `once` form to its end on an idle queue. Returns false if the queue has failed.
-  bool run_once(Operation& op, HostSpin& spin);
   /// Ends every operation of the queue, and all later ones, with `status`. `cause`: the status that peers get when this
   /// rank leaves.
   void fail(const Status& status, const Status& cause);
@@ -138,6 +136,7 @@ class OperationQueue {
   Doorbell* bell() { return transport_.bell(rank_); }
 
  private:
+  friend class HostBackend;  // run_once() is its own
   bool may_start(size_t index) const;
   void begin(Operation& op);
   bool start(size_t index);

@@ -96,7 +96,7 @@ bool Executor::step_once_traced(Operation& op, const ProgramStep& s) {
   // the previous one.
   const uint64_t last_ticks = op.waits[lane].reason == WaitReason::kNone ? trace_->last_ticks() : 0;
   const uint64_t ready_ticks = last_ticks != 0 ? last_ticks : ticks();
-  if (!step_message(op, s)) {
+  if (!step_once(op, s)) {
     op.waits[lane].blocked(blocked_by_, ready_ticks);
     return false;
   }

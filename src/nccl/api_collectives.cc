@@ -1,4 +1,4 @@
-// Collectives, messages and reduction operators: each entry point builds one Request.
+// Collectives, messages and reduction operators: each entry point fills one Call.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -11,14 +11,14 @@
 namespace rondo::nccl {
 namespace {
 
-ncclResult_t run(ncclComm_t handle, const Request& request, const ncclCollConfig_t* config = nullptr) {
+ncclResult_t run(ncclComm_t handle, Call call, int dtype, int op = ncclSum, const ncclCollConfig_t* config = nullptr) {
   Group& group = Group::mine();
   auto comm = find_comm(handle);
   if (!comm.ok()) return report(group.fail(comm.status()));
   const std::shared_ptr<Comm>& c = *comm;
-  if (group.open() || !c->config.blocking) return report(group.add(prepare(c, request, config, true)), c.get());
-  auto operation = prepare(c, request, config, false);
-  return report(operation.ok() ? issue(*operation) : operation.status(), c.get());
+  auto pending = prepare(c, std::move(call), dtype, op, config);
+  if (group.open() || !c->config.blocking) return report(group.add(std::move(pending)), c.get());
+  return report(pending.ok() ? issue(*pending) : pending.status(), c.get());
 }
 
 Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residence, Comm& comm) {
@@ -45,89 +45,49 @@ Status create_premul(ncclRedOp_t* op, const void* scalar, int type, int residenc
 using namespace rondo::nccl;  // NOLINT(google-build-using-namespace): entry points only from here
 using rondo::Collective;
 
-ncclResult_t pncclAllReduceConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kAllReduce, in, out, count, type, op, 0, stream}, config);
-}
-ncclResult_t pncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                            ncclComm_t comm, cudaStream_t stream) {
-  return run(comm, {Collective::kAllReduce, in, out, count, type, op, 0, stream});
-}
+#define RONDO_NCCL_LIST(...) __VA_ARGS__
+// The two forms of a collective. `args`: those before comm and stream. `call`: shape and buffers.
+#define RONDO_NCCL_COLLECTIVE(name, args, call, dtype, op)                                     \
+  ncclResult_t pnccl##name(RONDO_NCCL_LIST args, ncclComm_t comm, cudaStream_t stream) {       \
+    return run(comm, {RONDO_NCCL_LIST call, stream}, dtype, op);                               \
+  }                                                                                            \
+  ncclResult_t pnccl##name##Config(RONDO_NCCL_LIST args, ncclComm_t comm, cudaStream_t stream, \
+                                   const ncclCollConfig_t* config) {                           \
+    return run(comm, {RONDO_NCCL_LIST call, stream}, dtype, op, config);                       \
+  }                                                                                            \
+  RONDO_NCCL_TWIN(name)                                                                        \
+  RONDO_NCCL_TWIN(name##Config)
 
-ncclResult_t pncclReduceConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kReduce, in, out, count, type, op, root, stream}, config);
-}
-ncclResult_t pncclReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                         ncclComm_t comm, cudaStream_t stream) {
-  return run(comm, {Collective::kReduce, in, out, count, type, op, root, stream});
-}
+// clang-format off
+RONDO_NCCL_COLLECTIVE(AllReduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op),
+                      ({Collective::kAllReduce, count}, in, out), type, op)
+RONDO_NCCL_COLLECTIVE(Reduce, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),
+                      ({Collective::kReduce, count, root}, in, out), type, op)
+RONDO_NCCL_COLLECTIVE(Broadcast, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
+                      ({Collective::kBroadcast, count, root}, in, out), type, ncclSum)
+RONDO_NCCL_COLLECTIVE(AllGather, (const void* in, void* out, size_t count, ncclDataType_t type),
+                      ({Collective::kAllGather, count}, in, out), type, ncclSum)
+RONDO_NCCL_COLLECTIVE(ReduceScatter, (const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op),
+                      ({Collective::kReduceScatter, count}, in, out), type, op)
+RONDO_NCCL_COLLECTIVE(AlltoAll, (const void* in, void* out, size_t count, ncclDataType_t type),
+                      ({Collective::kAllToAll, count}, in, out), type, ncclSum)
+RONDO_NCCL_COLLECTIVE(Gather, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
+                      ({Collective::kGather, count, root}, in, out), type, ncclSum)
+RONDO_NCCL_COLLECTIVE(Scatter, (const void* in, void* out, size_t count, ncclDataType_t type, int root),
+                      ({Collective::kScatter, count, root}, in, out), type, ncclSum)
+// clang-format on
 
-ncclResult_t pncclBroadcastConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root,
-                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kBroadcast, in, out, count, type, ncclSum, root, stream}, config);
-}
-ncclResult_t pncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                            cudaStream_t stream) {
-  return run(comm, {Collective::kBroadcast, in, out, count, type, ncclSum, root, stream});
-}
 ncclResult_t pncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-  return run(comm, {Collective::kBroadcast, buffer, buffer, count, type, ncclSum, root, stream});
+  return run(comm, {{Collective::kBroadcast, count, root}, buffer, buffer, stream}, type);
 }
-
-ncclResult_t pncclAllGatherConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                                  cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kAllGather, in, out, count, type, ncclSum, 0, stream}, config);
-}
-ncclResult_t pncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                            cudaStream_t stream) {
-  return run(comm, {Collective::kAllGather, in, out, count, type, ncclSum, 0, stream});
-}
-
-ncclResult_t pncclReduceScatterConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                      ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kReduceScatter, in, out, count, type, op, 0, stream}, config);
-}
-ncclResult_t pncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                ncclComm_t comm, cudaStream_t stream) {
-  return run(comm, {Collective::kReduceScatter, in, out, count, type, op, 0, stream});
-}
-
-ncclResult_t pncclAlltoAllConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                                 cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kAllToAll, in, out, count, type, ncclSum, 0, stream}, config);
-}
-ncclResult_t pncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
-  return run(comm, {Collective::kAllToAll, in, out, count, type, ncclSum, 0, stream});
-}
-
-ncclResult_t pncclGatherConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                               cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kGather, in, out, count, type, ncclSum, root, stream}, config);
-}
-ncclResult_t pncclGather(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                         cudaStream_t stream) {
-  return run(comm, {Collective::kGather, in, out, count, type, ncclSum, root, stream});
-}
-
-ncclResult_t pncclScatterConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                                cudaStream_t stream, const ncclCollConfig_t* config) {
-  return run(comm, {Collective::kScatter, in, out, count, type, ncclSum, root, stream}, config);
-}
-ncclResult_t pncclScatter(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                          cudaStream_t stream) {
-  return run(comm, {Collective::kScatter, in, out, count, type, ncclSum, root, stream});
-}
-
 ncclResult_t pncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-  return run(comm, {Collective::kSend, buffer, nullptr, count, type, ncclSum, peer, stream});
+  return run(comm, {{Collective::kSend, count, peer}, buffer, nullptr, stream}, type);
 }
 ncclResult_t pncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                        cudaStream_t stream) {
-  return run(comm, {Collective::kRecv, nullptr, buffer, count, type, ncclSum, peer, stream});
+  return run(comm, {{Collective::kRecv, count, peer}, nullptr, buffer, stream}, type);
 }
 
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
@@ -150,24 +110,8 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   return ncclSuccess;
 }
 
-RONDO_NCCL_TWIN(AllReduce)
-RONDO_NCCL_TWIN(Reduce)
 RONDO_NCCL_TWIN(Bcast)
-RONDO_NCCL_TWIN(Broadcast)
-RONDO_NCCL_TWIN(AllGather)
-RONDO_NCCL_TWIN(ReduceScatter)
-RONDO_NCCL_TWIN(AlltoAll)
-RONDO_NCCL_TWIN(Gather)
-RONDO_NCCL_TWIN(Scatter)
 RONDO_NCCL_TWIN(Send)
 RONDO_NCCL_TWIN(Recv)
-RONDO_NCCL_TWIN(AllReduceConfig)
-RONDO_NCCL_TWIN(ReduceConfig)
-RONDO_NCCL_TWIN(BroadcastConfig)
-RONDO_NCCL_TWIN(AllGatherConfig)
-RONDO_NCCL_TWIN(ReduceScatterConfig)
-RONDO_NCCL_TWIN(AlltoAllConfig)
-RONDO_NCCL_TWIN(GatherConfig)
-RONDO_NCCL_TWIN(ScatterConfig)
 RONDO_NCCL_TWIN(RedOpCreatePreMulSum)
 RONDO_NCCL_TWIN(RedOpDestroy)

@@ -135,27 +135,25 @@ Expected<std::vector<std::string>> selected_algorithms(const std::string& select
   return all;
 }
 
-Expected<std::string> choose_algorithm(Communicator& comm, const CallConfig& config, Collective collective,
-                                       uint64_t count_elems, Dtype dtype, Op op, Rank root,
-                                       const CallOptions& options) {
-  if (config.selection.empty()) return std::string();
-  auto selected = selected_algorithms(config.selection, collective);
-  std::string best, why = selected.ok() ? "" : std::string(selected.status().message());
+Expected<const Algorithm*> choose_algorithm(CommunicatorImpl& impl, const CallConfig& config, CallShape shape) {
+  const Algorithm* best = nullptr;
+  if (config.selection.empty()) return best;
+  const auto selected = selected_algorithms(config.selection, shape.collective);
+  std::string why(selected.status().message());
   double least_us = 0;
   if (selected.ok()) {
     for (const std::string& name : *selected) {
-      CallOptions tried = options;
-      tried.algorithm = name.c_str();
-      auto us = comm.forecast_us(collective, count_elems, dtype, op, root, &tried);
-      if (us.ok() && (best.empty() || *us < least_us)) best = name, least_us = *us;
+      shape.algorithm = find_algorithm(shape.collective, name);
+      const auto us = impl.forecast_us(shape);
+      if (us.ok() && (best == nullptr || *us < least_us)) best = shape.algorithm, least_us = *us;
     }
     why = fmt::format("config.algSelection '{}' leaves no algorithm for this {}", config.selection,
-                      collective_name(collective));
+                      collective_name(shape.collective));
   }
-  if (!best.empty()) return best;
+  if (best != nullptr) return best;
   if (config.force_selection) return bad_argument(why);
   process().log().info(why + "; the planner chooses");
-  return std::string();
+  return best;
 }
 
 }  // namespace rondo::nccl

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "api/communicator_impl.h"
 #include "nccl/abi.h"
-#include "rondo/communicator.h"
 #include "rondo/status.h"
 
 namespace rondo::nccl {
@@ -31,9 +31,8 @@ Expected<CallConfig> read_call_config(const ncclCollConfig_t& config);
 /// leading ^ excludes them. NCCL names without an equivalent select none. Errors: kInvalidArgument (unknown name).
 Expected<std::vector<std::string>> selected_algorithms(const std::string& selection, Collective collective);
 
-/// The selected algorithm with the least forecast, equal on all ranks. Empty means a free choice: nothing is selected,
+/// The selected algorithm with the least forecast, equal on all ranks. nullptr means a free choice: nothing is selected,
 /// or nothing fits and force_selection is off. Errors: kInvalidArgument.
-Expected<std::string> choose_algorithm(Communicator& comm, const CallConfig& config, Collective collective,
-                                       uint64_t count_elems, Dtype dtype, Op op, Rank root, const CallOptions& options);
+Expected<const Algorithm*> choose_algorithm(CommunicatorImpl& impl, const CallConfig& config, CallShape shape);
 
 }  // namespace rondo::nccl

@@ -13,16 +13,6 @@
 namespace rondo::nccl {
 namespace {
 
-Status run_operations(const std::vector<Operation>& operations) {
-  if (operations.size() == 1) return issue(operations.front());
-  Status first;
-  group_start();
-  for (const Operation& o : operations)
-    if (Status s = issue(o); !s.ok() && first.ok()) first = std::move(s);
-  Status ran = group_end();
-  return first.ok() ? ran : first;
-}
-
 // All wait for other ranks, and some of these may be in this process. Therefore they run concurrently.
 Status run_setups(const std::vector<Setup>& setups) {
   std::vector<Status> results(setups.size());
@@ -59,12 +49,12 @@ Status Group::join(const Comm& comm) {
   return {};
 }
 
-Status Group::add(Expected<Operation> operation) {
-  if (!operation.ok()) return fail(operation.status());
+Status Group::add(Expected<PendingCall> call) {
+  if (!call.ok()) return fail(call.status());
   if (!contents_.setups.empty())
     return fail(bad_usage("the group makes or ends communicators: put operations into a separate group"));
-  if (Status s = join(*operation->comm); !s.ok()) return fail(s);
-  contents_.operations.push_back(std::move(*operation));
+  if (Status s = join(*call->comm); !s.ok()) return fail(s);
+  contents_.calls.push_back(std::move(*call));
   if (open()) return {};
   start();
   return end();
@@ -75,7 +65,7 @@ Status Group::add(Setup setup) {
     withdraw({setup});
     return fail(std::move(why));
   };
-  if (!contents_.operations.empty())
+  if (!contents_.calls.empty())
     return refuse(bad_usage("the group has operations: make and end communicators in a separate group"));
   // The call's mode is the parent's; the child's may differ.
   if (Status s = join(setup.parent != nullptr ? *setup.parent : *setup.made); !s.ok()) return refuse(s);
@@ -108,13 +98,13 @@ std::vector<std::shared_ptr<Comm>> Group::comms_of(const Contents& contents) {
   const auto add = [&all](const std::shared_ptr<Comm>& comm) {
     if (comm != nullptr && std::find(all.begin(), all.end(), comm) == all.end()) all.push_back(comm);
   };
-  for (const Operation& o : contents.operations) add(o.comm);
+  for (const PendingCall& c : contents.calls) add(c.comm);
   for (const Setup& s : contents.setups) add(s.made), add(s.parent);
   return all;
 }
 
 Status Group::run(Contents& contents) {
-  if (!contents.operations.empty()) return run_operations(contents.operations);
+  if (!contents.calls.empty()) return issue(contents.calls);
   if (!contents.setups.empty()) return run_setups(contents.setups);
   return {};
 }
@@ -142,7 +132,7 @@ Status Group::end() {
       withdraw(contents.setups);
       for (const auto& comm : comms) comm->note_error(std::string(result.message()));
     }
-  } else if (!contents.operations.empty() || !contents.setups.empty()) {
+  } else if (!contents.calls.empty() || !contents.setups.empty()) {
     auto shared = std::make_shared<Contents>(std::move(contents));
     Job::start(comms, [shared] { return run(*shared); });
     result = Status(StatusCode::kInProgress, "");
@@ -160,8 +150,8 @@ Status Group::simulate(double* forecast) {
   for (const auto& what : contents.last) what();
   RONDO_TRY(error);
   *forecast = 0;
-  for (const Operation& o : contents.operations) {
-    RONDO_TRY_ASSIGN(const double us, forecast_us(o));
+  for (const PendingCall& c : contents.calls) {
+    RONDO_TRY_ASSIGN(const double us, forecast_us(c));
     *forecast += us;
   }
   return {};

@@ -43,7 +43,7 @@ class Group {
   Status simulate(double* forecast_us);
 
   /// Runs at once (no open group) or later. Errors are the call's own. They also end an open group.
-  Status add(Expected<Operation> operation);
+  Status add(Expected<PendingCall> call);
   Status add(Setup setup);
   /// Runs on this thread after all other calls of the group.
   void add_last(std::function<void()> what);
@@ -52,7 +52,7 @@ class Group {
 
  private:
   struct Contents {
-    std::vector<Operation> operations;
+    std::vector<PendingCall> calls;
     std::vector<Setup> setups;
     std::vector<std::function<void()>> last;
   };

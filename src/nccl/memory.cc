@@ -52,8 +52,6 @@ Memory memory_of_process() {
   return (wish.ok() && wish->nccl_memory == "cuda") || has_device() ? Memory::kCuda : Memory::kHost;
 }
 
-Memory place_of(const Comm& comm) { return comm.memory; }
-
 int current_device() {
   if (memory_of_process() == Memory::kHost) return -1;
   cuda::Device device = 0;
@@ -77,13 +75,9 @@ Status check_place(const void* buffer, const char* name) {
                   name));
 }
 
-void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options) {
-  if (place_of(comm) == Memory::kCuda) options->stream = stream;
-}
-
 Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes) {
   Communicator& c = *comm.inner();
-  if (place_of(comm) == Memory::kHost) return c.all_gather(mine, all, bytes, Dtype::kUint8);
+  if (comm.memory == Memory::kHost) return c.all_gather(mine, all, bytes, Dtype::kUint8);
   const size_t total = bytes * static_cast<size_t>(c.size());
   RONDO_TRY_ASSIGN(void* const memory, c.alloc(bytes + total));
   auto* const in = static_cast<std::byte*>(memory);

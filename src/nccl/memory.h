@@ -17,16 +17,12 @@ struct Comm;
 
 /// For communicators made in this process.
 Memory memory_of_process();
-Memory place_of(const Comm& comm);
 /// The calling thread's device by CUDA's numbering; -1: buffers are in host memory.
 int current_device();
 
 /// Refuses a buffer in device memory if buffers are in host memory: a host kernel would crash on it. `name`: of the
 /// argument. Managed memory counts as host memory. Errors: kUnsupported.
 Status check_place(const void* buffer, const char* name);
-
-/// Called once for each call before it runs.
-void add_stream(const Comm& comm, cudaStream_t stream, CallOptions* options);
 
 /// Gathers every rank's bytes, by rank, over a communicator of any memory.
 Status gather_bytes(Comm& comm, const void* mine, void* all, size_t bytes);

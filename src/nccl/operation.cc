@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <bit>
 #include <cstring>
+#include <optional>
+#include <vector>
 
 #include "kernels/float_formats.h"
+#include "nccl/call_config.h"
 #include "nccl/memory.h"
 #include "nccl/result.h"
 
@@ -29,137 +31,104 @@ void widen_scale(Dtype dtype, const void* from, std::byte (&to)[8]) {
   }
 }
 
-Dtype dtype_of(const Operation& o) { return static_cast<Dtype>(o.request.dtype); }
-
-// The options of one call and their storage.
-struct FilledOptions {
-  CallOptions options;
-  TypeRow row;
-  alignas(8) std::byte scale[8] = {};
-
-  FilledOptions(const Operation& o, bool check_only) {
-    const Dtype dtype = dtype_of(o);
-    if (o.op == Op::kPremulSum) {
-      // A scale in device memory is read only when the operation runs.
-      const bool on_device = o.premul.later != nullptr && place_of(*o.comm) == Memory::kCuda;
-      if (o.premul.later == nullptr) widen_scale(dtype, o.premul.now, scale);
-      else if (!check_only && !on_device) widen_scale(dtype, o.premul.later, scale);
-      options.premul = on_device ? o.premul.later : scale;
-      options.premul_on_device = on_device;
-    }
-    if (o.config) {
-      options.promises = o.config->promises;
-      options.tag = o.config->tag;
-      options.min_blocks = o.config->min_blocks;
-      options.max_blocks = o.config->max_blocks;
-      options.launch_event = o.config->launch_event;
-      if (o.config->accumulator) {
-        row = uniform_row(dtype);
-        row.accumulator = *o.config->accumulator;
-        options.row = &row;
-      }
-    }
-    if (!o.algorithm.empty()) options.algorithm = o.algorithm.c_str();
-    options.check_only = check_only;
-    add_stream(*o.comm, o.request.stream, &options);
-  }
-  FilledOptions(const FilledOptions&) = delete;
-};
-
-Status call(const Operation& o, const CallOptions& options) {
-  Communicator& c = *o.comm->inner();
-  const Request& r = o.request;
-  const Dtype dtype = dtype_of(o);
-  switch (r.collective) {
-    case Collective::kAllReduce: return c.all_reduce(r.in, r.out, r.count_elems, dtype, o.op, &options);
-    case Collective::kReduceScatter: return c.reduce_scatter(r.in, r.out, r.count_elems, dtype, o.op, &options);
-    case Collective::kAllGather: return c.all_gather(r.in, r.out, r.count_elems, dtype, &options);
-    case Collective::kBroadcast: return c.broadcast(r.in, r.out, r.count_elems, dtype, r.root, &options);
-    case Collective::kReduce: return c.reduce(r.in, r.out, r.count_elems, dtype, o.op, r.root, &options);
-    case Collective::kAllToAll: return c.all_to_all(r.in, r.out, r.count_elems, dtype, &options);
-    case Collective::kGather: return c.gather(r.in, r.out, r.count_elems, dtype, r.root, &options);
-    case Collective::kScatter: return c.scatter(r.in, r.out, r.count_elems, dtype, r.root, &options);
-    case Collective::kSend: return c.send(r.in, r.count_elems, dtype, r.root, &options);
-    case Collective::kRecv: return c.recv(r.out, r.count_elems, dtype, r.root, &options);
-    case Collective::kBarrier: break;  // NCCL has none
-  }
-  return Status(StatusCode::kInternal, "no such collective");
-}
-
 // Accepts a built-in operator or one of this communicator's own.
-Status take_operator(Operation* o) {
-  const int op = o->request.op;
+Status take_operator(int op, PendingCall* pending) {
+  Call& call = pending->call;
   if (op >= 0 && op < ncclNumOps) {
-    o->op = static_cast<Op>(op);
+    call.shape.op = static_cast<Op>(op);
     return {};
   }
-  const auto at = o->comm->operators.find(op);
-  if (at == o->comm->operators.end())
+  const auto at = pending->comm->operators.find(op);
+  if (at == pending->comm->operators.end())
     return bad_argument(
         fmt::format("op is {}: neither an operator of NCCL nor a live operator of this communicator", op));
-  if (at->second.dtype != dtype_of(*o))
-    return bad_argument(fmt::format("op was created for {}, but the call uses {}", dtype_name(at->second.dtype),
-                                    dtype_name(dtype_of(*o))));
-  o->op = Op::kPremulSum;
-  o->premul = at->second;
+  const PremulOperator& own = at->second;
+  if (own.dtype != call.shape.dtype)
+    return bad_argument(fmt::format("op was created for {}, but the call uses {}", dtype_name(own.dtype),
+                                    dtype_name(call.shape.dtype)));
+  call.shape.op = Op::kPremulSum;
+  // A scale in device memory is read only when the operation runs.
+  if (own.later == nullptr) widen_scale(own.dtype, own.now, call.premul);
+  else if (pending->comm->memory == Memory::kCuda) call.premul_at = own.later;
+  else pending->scale = own.later;
   return {};
 }
 
-// Adds the vendor option to errors about promises and accumulation types: rondo's own text does not mention it.
-Status named(const Operation& o, Status s) {
-  if (s.code() != StatusCode::kUnsupported || !o.config || (!o.config->accumulator && o.config->promises == 0))
-    return s;
-  return Status(s.code(), fmt::format("config.ext requires a promise that rondo cannot keep here: {}", s.message()));
+Status take_config(CommunicatorImpl& impl, const CallConfig& config, Call& call) {
+  CallShape& s = call.shape;
+  s.promises = config.promises;
+  s.min_blocks = static_cast<uint16_t>(config.min_blocks);
+  s.max_blocks = static_cast<uint16_t>(config.max_blocks);
+  call.tag = config.tag;
+  call.launch_event = config.launch_event;
+  if (!config.accumulator) return {};
+  TypeRow row = uniform_row(s.dtype);
+  row.accumulator = *config.accumulator;
+  return impl.read_types(row, s);
+}
+
+// Impossible promises are refused here, not in the group.
+Status check_with(CommunicatorImpl& impl, const CallConfig& config, Call& call) {
+  const auto checked = [&]() -> Status {
+    RONDO_TRY(take_config(impl, config, call));
+    RONDO_TRY(impl.check(call));
+    RONDO_TRY_ASSIGN(call.shape.algorithm, choose_algorithm(impl, config, call.shape));
+    if (!config.accumulator && config.promises == 0) return {};
+    const Status planned = impl.forecast_us(call.shape).status();
+    return planned.code() == StatusCode::kUnsupported ? planned : Status();
+  }();
+  // Errors about promises and accumulation types name the vendor option: rondo's own text does not mention it.
+  if (checked.code() != StatusCode::kUnsupported || (!config.accumulator && config.promises == 0)) return checked;
+  return Status(checked.code(),
+                fmt::format("config.ext requires a promise that rondo cannot keep here: {}", checked.message()));
+}
+
+// As in NCCL, collectives without elements do nothing. Ranks need not agree on them.
+bool ready_to_run(PendingCall& p) {
+  if (p.scale != nullptr) widen_scale(p.call.shape.dtype, p.scale, p.call.premul);
+  return p.call.shape.count_elems != 0;
 }
 
 }  // namespace
 
-Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, const ncclCollConfig_t* config,
-                            bool check) {
-  Operation o{std::move(comm), request, Op::kSum, {}, {}, {}};
+Expected<PendingCall> prepare(std::shared_ptr<Comm> comm, Call call, int dtype, int op,
+                              const ncclCollConfig_t* config) {
+  std::optional<CallConfig> own;
   if (config != nullptr) {
-    RONDO_TRY_ASSIGN(o.config, read_call_config(*config));
+    RONDO_TRY_ASSIGN(own, read_call_config(*config));
   }
-  RONDO_TRY(o.comm->usable());
-  if (request.dtype < 0 || request.dtype >= kNumDtypes)
-    return bad_argument(fmt::format("datatype is {}, which is no element type", request.dtype));
-  if (place_of(*o.comm) == Memory::kHost) {
-    if (o.config && o.config->launch_event != nullptr)
+  RONDO_TRY(comm->usable());
+  if (dtype < 0 || dtype >= kNumDtypes)
+    return bad_argument(fmt::format("datatype is {}, which is no element type", dtype));
+  PendingCall p{std::move(comm), std::move(call)};
+  p.call.shape.dtype = static_cast<Dtype>(dtype);
+  if (p.comm->memory == Memory::kHost) {
+    p.call.stream = nullptr;
+    if (own && own->launch_event != nullptr)
       return bad_usage(
           "config.launchCompletionEvent is set, but a call on host memory launches no kernel: leave it NULL; the call "
           "is complete when it (or its group) returns");
-    RONDO_TRY(check_place(request.in, "sendbuff"));
-    RONDO_TRY(check_place(request.out, "recvbuff"));
+    RONDO_TRY(check_place(p.call.in, "sendbuff"));
+    RONDO_TRY(check_place(p.call.out, "recvbuff"));
   }
-  if (collective_reduces(request.collective)) RONDO_TRY(take_operator(&o));
-  if (!check && !o.config && request.count_elems != 0) [[likely]]
-    return o;  // issue() follows at once
-  const FilledOptions filled(o, true);
-  if (o.config) {
-    RONDO_TRY_ASSIGN(o.algorithm, choose_algorithm(*o.comm->inner(), *o.config, request.collective, request.count_elems,
-                                                   dtype_of(o), o.op, request.root, filled.options));
-    if (o.config->accumulator || o.config->promises != 0) {  // refuse impossible promises here, not in the group
-      auto us = o.comm->inner()->forecast_us(request.collective, request.count_elems, dtype_of(o), o.op, request.root,
-                                             &filled.options);
-      if (us.status().code() == StatusCode::kUnsupported) return named(o, us.status());
-    }
-  }
-  RONDO_TRY(named(o, call(o, filled.options)));
-  return o;
+  if (collective_reduces(p.call.shape.collective)) RONDO_TRY(take_operator(op, &p));
+  CommunicatorImpl& impl = impl_of(*p.comm->inner());
+  RONDO_TRY(own ? check_with(impl, *own, p.call) : impl.check(p.call));
+  return p;
 }
 
-Status issue(const Operation& o) {
-  // As in NCCL, collectives without elements do nothing. Ranks need not agree on them.
-  if (o.request.count_elems == 0) return {};
-  const FilledOptions filled(o, false);
-  return named(o, call(o, filled.options));
+Status issue(PendingCall& p) { return ready_to_run(p) ? p.call.backend->submit(std::span(&p.call, 1)) : Status(); }
+
+Status issue(std::span<PendingCall> pending) {
+  std::vector<Call> batch;
+  for (PendingCall& p : pending)
+    if (ready_to_run(p)) batch.push_back(std::move(p.call));
+  return run_batch(std::move(batch));
 }
 
-Expected<double> forecast_us(const Operation& o) {
-  if (is_point_to_point(o.request.collective) || o.request.count_elems == 0) return 0.0;
-  const FilledOptions filled(o, true);
-  return o.comm->inner()->forecast_us(o.request.collective, o.request.count_elems, dtype_of(o), o.op, o.request.root,
-                                      &filled.options);
+Expected<double> forecast_us(const PendingCall& p) {
+  if (is_point_to_point(p.call.shape.collective) || p.call.shape.count_elems == 0) return 0.0;
+  return impl_of(*p.comm->inner()).forecast_us(p.call.shape);
 }
 
 }  // namespace rondo::nccl

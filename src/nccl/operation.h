@@ -1,46 +1,29 @@
-// Operation: one collective or message of the caller, and its conversion to a call of rondo.
+// One collective or message of the caller, and its conversion to a call of rondo.
 // Thread safety: values; issue() belongs to the thread that runs the group.
 #pragma once
 
 #include <memory>
-#include <optional>
-#include <string>
 
+#include "api/communicator_impl.h"
 #include "nccl/abi.h"
-#include "nccl/call_config.h"
 #include "nccl/comm.h"
-#include "rondo/communicator.h"
 
 namespace rondo::nccl {
 
-/// A call's arguments, not yet checked.
-struct Request {
-  Collective collective;
-  const void* in = nullptr;
-  void* out = nullptr;
-  uint64_t count_elems = 0;
-  int dtype = 0;
-  int op = ncclSum;
-  Rank root = 0;  // send, recv: the peer
-  cudaStream_t stream = nullptr;
-};
-
-struct Operation {
+struct PendingCall {
   std::shared_ptr<Comm> comm;
-  Request request;
-  Op op = Op::kSum;
-  PremulOperator premul;  // for kPremulSum: a copy, because the caller may destroy the operator
-  std::optional<CallConfig> config;
-  std::string algorithm;  // empty: the planner's choice
+  Call call;                    // checked
+  const void* scale = nullptr;  // in host memory, of the call's type; read when the call is issued
 };
 
-/// `check`: also checks everything that issue() would refuse. Errors: kInvalidArgument, kUnsupported, the
-/// communicator's.
-Expected<Operation> prepare(std::shared_ptr<Comm> comm, const Request& request, const ncclCollConfig_t* config,
-                            bool check);
-/// Runs it, or adds it to rondo's group if one is open.
-Status issue(const Operation& operation);
+/// Completes and checks a call whose other arguments are given. `op`: NCCL's number of it. Errors: kInvalidArgument,
+/// kUnsupported, the communicator's.
+Expected<PendingCall> prepare(std::shared_ptr<Comm> comm, Call call, int dtype, int op, const ncclCollConfig_t* config);
+/// Runs it.
+Status issue(PendingCall& pending);
+/// Runs them as one batch.
+Status issue(std::span<PendingCall> pending);
 /// The planner's forecast in microseconds. Messages count as 0.
-Expected<double> forecast_us(const Operation& operation);
+Expected<double> forecast_us(const PendingCall& pending);
 
 }  // namespace rondo::nccl

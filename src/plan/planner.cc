@@ -25,12 +25,11 @@ Planner::Planner(Rank rank, const HostLayout& hosts, const PlannerSettings& sett
       measured_world_(
           settings.corrections.nearest_measured(CostCorrections::world_of(nranks_, settings.ranks_per_core))),
       ports_(ports),
-      kernels_(kernels),
-      cache_(kSets * kWays) {}
+      kernels_(kernels) {}
 
 void Planner::force(const Candidate* candidate) {
   forced_ = candidate != nullptr ? *candidate : Candidate{};
-  std::fill(cache_.begin(), cache_.end(), nullptr);
+  cache_.clear();
 }
 
 const ScheduleProfile& Planner::profile(const Algorithm& algorithm, Rank root) {
@@ -113,7 +112,7 @@ Expected<const Algorithm*> Planner::find(Collective collective, std::string_view
                             collective_name(collective), known));
 }
 
-Planner::Volume Planner::volume_of(const PlanRequest& r) const {
+Planner::Volume Planner::volume_of(const CallShape& r) const {
   const TypeRow t = r.types();
   const double wire_bytes = dtype_bytes(t.wire), user_bytes = std::max(dtype_bytes(t.input), dtype_bytes(t.output));
   auto user = [&](double elems) { return r.row != 0 ? elems * user_bytes : 0; };
@@ -132,7 +131,7 @@ bool Planner::considered(const Algorithm& a, Collective collective, std::string_
 }
 
 // Checks whether an algorithm can serve this call, whatever its cost.
-bool Planner::allowed(const Algorithm& a, const PlanRequest& r, bool staged_only) {
+bool Planner::allowed(const Algorithm& a, const CallShape& r, bool staged_only) {
   const ScheduleProfile& p = profile(a, r.root);
   if (r.counts != nullptr && !p.serves_variable_counts) return false;
   if (r.promises != 0 && collective_reduces(a.collective) && !a.rank_order) {
@@ -177,7 +176,7 @@ std::string promise_names(uint32_t promises) {
 
 }  // namespace
 
-std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) const {
+std::string Planner::why_none(const CallShape& r, std::string_view demanded) const {
   std::string text = fmt::format("rank {}: no algorithm for {}{}", rank_, collective_name(r.collective),
                                  r.counts != nullptr ? "_v" : "");
   if (!demanded.empty()) text += fmt::format(" named {} fits this call", demanded);
@@ -202,23 +201,23 @@ std::string Planner::why_none(const PlanRequest& r, std::string_view demanded) c
          "that may read one another's memory";
 }
 
-Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request, bool staged_only) {
-  // A call's own algorithm is a demand; RONDO_ALGO applies to the calls that it can serve.
-  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
-  const bool forced = forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
-                      request.algorithm == nullptr && !staged_only;
-  if (forced) demanded = forced_.algorithm->name;
-  if (demanded.empty()) {
-    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
-    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
-  }
+// A call's own algorithm is required; RONDO_ALGO applies to the calls that it can serve.
+std::string_view Planner::required_name(const CallShape& request, bool staged_only) {
+  if (request.algorithm != nullptr) return request.algorithm->name;
+  if (is_forced(request, staged_only)) return forced_.algorithm->name;
+  const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
+  return set != nullptr && allowed(*set, request, staged_only) ? set->name : std::string_view();
+}
+
+Expected<std::vector<Candidate>> Planner::candidates(const CallShape& request, bool staged_only) {
+  RONDO_TRY_ASSIGN(const auto algorithms, usable(request, staged_only));
+  const bool forced = is_forced(request, staged_only);
   const Volume volume = volume_of(request);
   const double elem_bytes = dtype_bytes(request.types().wire);
   const bool pairwise = request.counts != nullptr && request.counts->pairwise;
   std::vector<Candidate> found;
-  for (const Algorithm& a : all_algorithms()) {
-    if (!considered(a, request.collective, demanded)) continue;
-    if (!allowed(a, request, staged_only)) continue;
+  for (const Algorithm* algorithm : algorithms) {
+    const Algorithm& a = *algorithm;
     const double chunk = std::max(1.0, volume.chunk(profile(a, request.root).longest_chunk) + elem_bytes);
     const double chunk_elems = std::ceil(volume.chunk(profile(a, request.root).longest_chunk) / elem_bytes - 1e-6);
     const double cut = hosts_.one_host() ? chunk : chunk_elems * elem_bytes;  // hosts: a few bytes may add a message
@@ -242,34 +241,30 @@ Expected<std::vector<Candidate>> Planner::candidates(const PlanRequest& request,
   correct(found, volume);
   std::stable_sort(found.begin(), found.end(),
                    [](const Candidate& x, const Candidate& y) { return x.forecast_ns < y.forecast_ns; });
-  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, required_name(request, staged_only)));
   return found;
 }
 
-Expected<std::vector<const Algorithm*>> Planner::usable(const PlanRequest& request, bool staged_only) {
-  std::string_view demanded = request.algorithm != nullptr ? request.algorithm->name : "";
-  if (demanded.empty()) {
-    const Algorithm* set = find_algorithm(request.collective, settings_.algorithm);
-    if (set != nullptr && allowed(*set, request, staged_only)) demanded = set->name;
-  }
+Expected<std::vector<const Algorithm*>> Planner::usable(const CallShape& request, bool staged_only) {
+  const std::string_view name = required_name(request, staged_only);
   std::vector<const Algorithm*> found;
   for (const Algorithm& a : all_algorithms())
-    if (considered(a, request.collective, demanded) && allowed(a, request, staged_only)) found.push_back(&a);
-  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, demanded));
+    if (considered(a, request.collective, name) && allowed(a, request, staged_only)) found.push_back(&a);
+  if (found.empty()) return Status(StatusCode::kUnsupported, why_none(request, name));
   return found;
 }
 
-OperationShape operation_shape(const PlanRequest& r, uint8_t algorithm) {
+OperationShape operation_shape(const CallShape& r, uint8_t algorithm) {
   return {r.collective, r.dtype, collective_reduces(r.collective) ? r.op : Op::kSum, algorithm, r.count_elems,
           static_cast<uint16_t>(r.root), r.row, r.counts != nullptr};
 }
 
-Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, const Candidate& c) {
+Expected<std::unique_ptr<Program>> Planner::build(const CallShape& request, const Candidate& c) {
   ProgramShape shape;
   shape.operation = operation_shape(request, algorithm_index(*c.algorithm));
   shape.protocol = c.protocol;
   shape.message_bytes = c.message_bytes;
-  shape.counts = request.counts;
+  shape.counts = request.counts.get();
   shape.lap_messages = lap_messages();
   shape.direct = c.algorithm->direct && nranks_ > 1;
   shape.pushes = shape.direct && profile(*c.algorithm, request.root).pushes;
@@ -282,7 +277,7 @@ Expected<std::unique_ptr<Program>> Planner::build(const PlanRequest& request, co
 // A message between two ranks. Only the protocol is chosen, and both ends derive it from the length. A long message
 // goes in pieces short enough that its sender hears from the receiver before the last one: a mismatch is then reported
 // on both ends.
-Status Planner::plan_message(const PlanRequest& request, Plan& plan) {
+Status Planner::plan_message(const CallShape& request, Plan& plan) {
   const uint64_t bytes = request.count_elems * dtype_bytes(request.dtype);
   ProgramShape shape;
   shape.operation = operation_shape(request, 0);
@@ -315,24 +310,18 @@ std::string Planner::order_text() const {
   return text + (nranks_ > kMostShown ? " ..." : "");
 }
 
-Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set) {
+Expected<const std::shared_ptr<Plan>*> Planner::plan_slow(const CallShape& request) {
   auto plan = std::make_shared<Plan>();
   plan->request = request;
-  if (request.counts != nullptr) {
-    plan->counts = std::make_unique<VariableCounts>(*request.counts);
-    plan->request.counts = plan->counts.get();
-  }
   plan->may_be_direct = ports_.transport().may_be_direct();
   RONDO_TRY(is_point_to_point(request.collective) ? plan_message(request, *plan) : plan_collective(request, *plan));
   if (plan->program != nullptr) plan->program->reason = plan->reason;
   if (plan->fallback != nullptr)
     plan->fallback->reason = "fallback, because a rank's buffers cannot be reached: " + plan->reason;
-  std::move_backward(set, set + kWays - 1, set + kWays);  // the oldest of the set goes
-  set[0] = std::move(plan);
-  return set;
+  return cache_.add(std::move(plan));
 }
 
-Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
+Status Planner::plan_collective(const CallShape& request, Plan& plan) {
   RONDO_TRY_ASSIGN(const std::vector<Candidate> found, candidates(request, false));
   const Candidate& best = found[0];
   plan.algorithm = best.algorithm;
@@ -351,7 +340,7 @@ Status Planner::plan_collective(const PlanRequest& request, Plan& plan) {
   // A kernel that copies from any buffer reaches all of them, if the algorithm only reads.
   const bool reaches_all = best.algorithm->pulls_only && ports_.transport().can_pull();
   if (best.algorithm->direct && !reaches_all) {
-    PlanRequest staged = request;
+    CallShape staged = request;
     staged.algorithm = nullptr;
     RONDO_TRY_ASSIGN(const std::vector<Candidate> others, candidates(staged, true));
     RONDO_TRY_ASSIGN(plan.fallback, build(staged, others[0]));

@@ -17,8 +17,8 @@
 #include "algorithms/registry.h"
 #include "plan/cost_corrections.h"
 #include "plan/cost_model.h"
+#include "plan/plan_cache.h"
 #include "plan/program.h"
-#include "plan/request.h"
 
 namespace rondo {
 
@@ -49,8 +49,7 @@ struct Candidate {
 };
 
 struct Plan {
-  PlanRequest request;
-  std::unique_ptr<VariableCounts> counts;  // owns the target of request.counts
+  CallShape request;
   bool may_be_direct;
   const Algorithm* algorithm;
   std::unique_ptr<Program> program;
@@ -59,7 +58,7 @@ struct Plan {
 };
 
 /// The shape of a call with this algorithm, which all ranks must agree on.
-OperationShape operation_shape(const PlanRequest& request, uint8_t algorithm);
+OperationShape operation_shape(const CallShape& request, uint8_t algorithm);
 
 class Planner {
  public:
@@ -68,22 +67,21 @@ class Planner {
           const KernelTable& kernels);
   /// The plan for a call; a repeated call costs one lookup in a set of four. Users other than the driver's current call
   /// must share ownership. Errors: kUnsupported (a promise or setting that cannot be kept), the transport's.
-  Expected<const std::shared_ptr<Plan>*> plan(const PlanRequest& request) {
+  Expected<const std::shared_ptr<Plan>*> plan(const CallShape& request) {
     const bool direct = ports_.transport().may_be_direct();
-    std::shared_ptr<Plan>* set = &cache_[hash(request) % kSets * kWays];
-    for (size_t i = 0; i < kWays; ++i)
-      if (set[i] != nullptr && set[i]->request == request && set[i]->may_be_direct == direct) [[likely]] return &set[i];
-    return plan_slow(request, set);
+    if (const auto* known = cache_.find(request, direct)) [[likely]]
+      return known;
+    return plan_slow(request);
   }
   /// The algorithm of that name for the collective, or kInvalidArgument with the existing names.
   Expected<const Algorithm*> find(Collective collective, std::string_view name) const;
 
   /// All ways to run a call that settings and promises permit, the lowest forecast first; equal on all ranks. Errors:
   /// kUnsupported. O(algorithms); the first time for a number of ranks and a root O(their instructions).
-  Expected<std::vector<Candidate>> candidates(const PlanRequest& request) { return candidates(request, false); }
+  Expected<std::vector<Candidate>> candidates(const CallShape& request) { return candidates(request, false); }
   /// The algorithms that settings and promises permit for a call, whatever their cost; equal on all ranks, never empty.
   /// staged_only: only those that do not access peers' buffers. Errors: kUnsupported, with the reason.
-  Expected<std::vector<const Algorithm*>> usable(const PlanRequest& request, bool staged_only = false);
+  Expected<std::vector<const Algorithm*>> usable(const CallShape& request, bool staged_only = false);
   const ScheduleProfile& profile(const Algorithm& algorithm, Rank root);
   /// Makes later collectives of this algorithm use this candidate; nullptr: free choice again. For measurements: call
   /// it on all ranks, between two operations. Drops all plans.
@@ -93,31 +91,28 @@ class Planner {
   CostForm form_of(const Candidate& c) const;
 
  private:
-  static constexpr size_t kSets = 512, kWays = 4;
-
-  static size_t hash(const PlanRequest& r) {
-    const uint64_t h = (r.count_elems * 0x9E3779B97F4A7C15u) ^ (static_cast<uint64_t>(r.collective) << 32) ^
-                       (static_cast<uint64_t>(r.dtype) << 40) ^ (static_cast<uint64_t>(r.op) << 48) ^
-                       (static_cast<uint64_t>(r.row) << 52) ^ (static_cast<uint64_t>(r.root) << 16) ^
-                       reinterpret_cast<uintptr_t>(r.algorithm);
-    return static_cast<size_t>(h ^ h >> 31);
+  Expected<const std::shared_ptr<Plan>*> plan_slow(const CallShape& request);
+  Expected<std::vector<Candidate>> candidates(const CallShape& request, bool staged_only);
+  Status plan_collective(const CallShape& request, Plan& plan);
+  Status plan_message(const CallShape& request, Plan& plan);
+  Expected<std::unique_ptr<Program>> build(const CallShape& request, const Candidate& c);
+  bool is_forced(const CallShape& request, bool staged_only) const {
+    return forced_.algorithm != nullptr && forced_.algorithm->collective == request.collective &&
+           request.algorithm == nullptr && !staged_only;
   }
-  Expected<const std::shared_ptr<Plan>*> plan_slow(const PlanRequest& request, std::shared_ptr<Plan>* set);
-  Expected<std::vector<Candidate>> candidates(const PlanRequest& request, bool staged_only);
-  Status plan_collective(const PlanRequest& request, Plan& plan);
-  Status plan_message(const PlanRequest& request, Plan& plan);
-  Expected<std::unique_ptr<Program>> build(const PlanRequest& request, const Candidate& c);
+  /// The name of the only algorithm that may serve a call; empty: there are several.
+  std::string_view required_name(const CallShape& request, bool staged_only);
   /// True if an algorithm is a candidate when `demanded` (a name, or empty) is requested.
   bool considered(const Algorithm& a, Collective collective, std::string_view demanded) const;
-  bool allowed(const Algorithm& a, const PlanRequest& request, bool staged_only);
-  std::string why_none(const PlanRequest& request, std::string_view demanded) const;
+  bool allowed(const Algorithm& a, const CallShape& request, bool staged_only);
+  std::string why_none(const CallShape& request, std::string_view demanded) const;
   /// The call in bytes on the wire: S, and the longest chunk of an algorithm with 1 / share chunks.
   struct Volume {
     double whole, longest_part;  // longest_part 0: equal parts
     double user = 0;             // S in the callers' types, if these differ from the wire type
     double chunk(double share) const { return longest_part > 0 ? longest_part : share * whole; }
   };
-  Volume volume_of(const PlanRequest& request) const;
+  Volume volume_of(const CallShape& request) const;
   void forecast(Candidate& c, const Volume& v, Rank root);
   void correct(std::vector<Candidate>& found, const Volume& v) const;
   std::vector<uint64_t> message_sizes(Collective collective, double chunk_bytes) const;
@@ -135,7 +130,7 @@ class Planner {
   const size_t measured_world_;  // the world of the corrections in use
   PortTable& ports_;
   const KernelTable& kernels_;
-  std::vector<std::shared_ptr<Plan>> cache_;  // kSets sets of kWays, the newest first
+  PlanCache<Plan> cache_;
   std::map<std::pair<const Algorithm*, Rank>, ScheduleProfile> profiles_;
   Candidate forced_;  // no algorithm: free choice
 };

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
-#include "plan/request.h"
+#include "plan/call.h"
 #include "rondo/schedule.h"
 #include "trace/operation_record.h"
 #include "transport/ports.h"

@@ -4,12 +4,15 @@
 // timeout: 120
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "algorithms/registry.h"
 #include "api/communicator_impl.h"
-#include "engine/engine.h"
+#include "engine/host_backend.h"
 
 namespace rondo {
 namespace {
@@ -31,18 +34,31 @@ class Flight {
 
   Status admit(int op, size_t rank) {
     const size_t k = static_cast<size_t>(op) * comms_.size() + rank;
-    PlanRequest request;
-    request.dtype = Dtype::kInt64;
-    request.count_elems = count_;
-    request.algorithm = &algorithm_;
-    CallArguments call{request, in_[k].data(), out_[k].data(), 600, count_ * 8, count_ * 8};
-    states_.push_back(std::make_shared<WorkState>());
-    RONDO_TRY(impl_of(*comms_[rank]).admit(call, states_.back()));
-    batch_.push_back({&impl_of(*comms_[rank]).queue(), &states_.back()->op});
+    Call call{{Collective::kAllReduce, count_, 0, Dtype::kInt64}, in_[k].data(), out_[k].data()};
+    call.shape.algorithm = &algorithm_;
+    call.in_bytes = call.out_bytes = count_ * 8;
+    call.deadline_ns = 600'000'000'000;
+    RONDO_TRY_ASSIGN(auto admitted, impl_of(*comms_[rank]).host().admit(call));
+    batch_.push_back(std::move(admitted));
     return {};
   }
 
-  Status run(uint64_t seed) { return Engine::run_cooperative(batch_, seed); }
+  // Steps randomly chosen lanes (seeded) until all are done. kTimeout if no lane can move: a deadlock.
+  Status run(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto done = [](const auto& op) { return op->done.load(std::memory_order_acquire); };
+    for (uint64_t stuck = 0; !std::ranges::all_of(batch_, done);) {
+      OperationQueue& q = impl_of(*comms_[random() % comms_.size()]).queue();
+      if (!q.drive()) continue;
+      const bool moved = q.step_any(random());
+      q.leave();
+      stuck = moved ? 0 : stuck + 1;
+      if (stuck > 10000 * (comms_.size() + batch_.size()))
+        return Status(StatusCode::kTimeout, "no lane can move, seed " + std::to_string(seed));
+    }
+    const auto failed = std::ranges::find_if(batch_, [](const auto& op) { return !op->status.ok(); });
+    return failed != batch_.end() ? (*failed)->status : Status();
+  }
 
   int wrong() const {
     int wrong = 0;
@@ -61,8 +77,7 @@ class Flight {
   const uint64_t count_;
   std::vector<std::unique_ptr<Communicator>> comms_;
   std::vector<std::vector<int64_t>> in_, out_;
-  std::vector<std::shared_ptr<WorkState>> states_;
-  std::vector<BatchEntry> batch_;
+  std::vector<std::shared_ptr<Operation>> batch_;
 };
 
 TEST(Cooperative, EveryAllReduceInManyOrders) {

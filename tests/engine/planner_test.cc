@@ -45,7 +45,7 @@ TEST(Planner, AllRanksChooseAlike) {
 // The tools' forced candidate runs on every rank until they release it.
 TEST(Planner, EveryCandidateCanBeForced) {
   const auto comms = make(3);
-  PlanRequest request;
+  CallShape request;
   request.count_elems = 50000;
   auto explain = [&](size_t rank) {
     return comms[rank]->explain_plan(request.collective, request.count_elems, request.dtype, request.op);
@@ -107,7 +107,7 @@ TEST(Planner, OnSeveralHostsTakesWhatCrossesLeast) {
   const auto hop = static_cast<size_t>(CostTerm::kHostHop), byte = static_cast<size_t>(CostTerm::kHostByte);
   for (const Collective c : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
                              Collective::kBroadcast, Collective::kReduce}) {
-    PlanRequest request;
+    CallShape request;
     request.collective = c;
     for (const uint64_t count : {uint64_t{1}, uint64_t{500}, uint64_t{8} << 20}) {
       request.count_elems = count;

@@ -5,31 +5,34 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/no_cancel.h"
 #include "base/round_up.h"
 #include "device/driver/capture.h"
 
 namespace rondo {
 
 DeviceEngine::DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
-                           const PlannerSettings& settings, CudaTransport& transport, const KernelTable& host_kernels,
-                           double connect_deadline_s)
-    : rank_(rank),
+                           const PlannerSettings& settings, std::unique_ptr<CudaTransport> transport,
+                           const KernelTable& host_kernels, double connect_deadline_s)
+    : Backend(rank),
       nranks_(hosts.nranks()),
       world_(world),
       connect_deadline_s_(connect_deadline_s),
-      transport_(transport),
-      ports_(rank, transport),
+      owned_(std::move(transport)),
+      transport_(*owned_),
+      ports_(rank, transport_),
       host_kernels_(host_kernels),
       planner_(rank, hosts, settings, ports_, host_kernels),
       device_planner_(nranks_, world, planner_),
-      kernels_(KernelLoader::of(transport.context())) {}
+      kernels_(KernelLoader::of(transport_.context())) {}
 
 Expected<std::unique_ptr<DeviceEngine>> DeviceEngine::create(Rank rank, const HostLayout& hosts,
                                                              const DeviceWorld& world, const PlannerSettings& settings,
-                                                             CudaTransport& transport, const KernelTable& host_kernels,
+                                                             std::unique_ptr<CudaTransport> transport,
+                                                             const KernelTable& host_kernels,
                                                              double connect_deadline_s) {
   std::unique_ptr<DeviceEngine> e(
-      new DeviceEngine(rank, hosts, world, settings, transport, host_kernels, connect_deadline_s));
+      new DeviceEngine(rank, hosts, world, settings, std::move(transport), host_kernels, connect_deadline_s));
   RONDO_TRY(e->start());
   return e;
 }
@@ -85,7 +88,7 @@ DeviceEngine::~DeviceEngine() {
     // Ends the operations that could not be waited for.
     const std::lock_guard lock(watch_mutex_);
     for (Outstanding& o : outstanding_)
-      end_operation(o.op, Status(StatusCode::kAborted, "its communicator was destroyed"));
+      if (o.work != nullptr) o.work->end(Status(StatusCode::kAborted, "its communicator was destroyed"));
     outstanding_.clear();
   }
 }
@@ -99,14 +102,6 @@ Status DeviceEngine::write_region(uint32_t region, std::span<const SharedRegions
   return cuda::upload(transport_.setup_stream(),
                       reinterpret_cast<cuda::DevicePtr>(tables_.regions + uint64_t{region} * tables_.num_ranks),
                       entries.data(), entries.size() * sizeof(PeerRegion));
-}
-
-Status DeviceEngine::not_this(const DeviceRequest& request, const Status& why) const {
-  if (why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnsupported) return why;
-  const PlanRequest& r = request.request;
-  return Status(why.code(),
-                fmt::format("rank {}: {}{} of {} {} was not started: {}", rank_, collective_name(r.collective),
-                            r.counts != nullptr ? "_v" : "", r.count_elems, dtype_name(r.dtype), why.message()));
 }
 
 // Rank 0's status page has the id if the host's transport has none. A page without an id is identified by its address.
@@ -138,14 +133,13 @@ Status DeviceEngine::reserve_scratch(uint64_t bytes) {
 }
 
 // The calls of a launch may run concurrently, channel by channel. Each has its own scratch.
-Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
-                                     std::span<const std::shared_ptr<DevicePlan>> plans) {
-  for (const Entry& e : entries) {
+Status DeviceEngine::reserve_scratch(std::span<Item> items) {
+  for (const Item& e : items) {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].engine != e.engine) continue;
-      entries[i].request->scratch_offset = bytes;
-      bytes += round_up(plans[i]->scratch_bytes(), 256);
+    for (Item& item : items) {
+      if (item.engine != e.engine) continue;
+      item.scratch_offset = bytes;
+      bytes += round_up(item.plan->scratch_bytes(), 256);
     }
     cuda::CurrentContext current(e.engine->transport_.context());
     RONDO_TRY(e.engine->reserve_scratch(bytes));
@@ -153,72 +147,118 @@ Status DeviceEngine::reserve_scratch(std::span<const Entry> entries,
   return {};
 }
 
-Status DeviceEngine::run(std::span<const Entry> entries) {
-  if (entries.empty()) return {};
+Status DeviceEngine::check(Call& c) const {
+  if (is_point_to_point(c.shape.collective)) c.shape.min_blocks = c.shape.max_blocks = 0;  // messages take what is left
+  return {};
+}
+
+Status DeviceEngine::prepare(Item& item) {
+  cuda::CurrentContext current(transport_.context());
+  RONDO_TRY(error());
+  RONDO_TRY(check_buffer("in", item.call->in));
+  RONDO_TRY(check_buffer("out", item.call->out));
+  RONDO_TRY_ASSIGN(item.plan, plan(item.call->shape));
+  return {};
+}
+
+Status DeviceEngine::submit(std::span<Call> calls) {
+  const NoCancel no_cancel;
+  std::vector<Item> items;
   std::vector<DeviceEngine*> engines;
-  for (const Entry& e : entries)
-    if (std::find(engines.begin(), engines.end(), e.engine) == engines.end()) engines.push_back(e.engine);
+  for (const Call& c : calls) {
+    DeviceEngine* const engine = static_cast<DeviceEngine*>(c.backend);
+    items.push_back({engine, &c, nullptr});
+    if (c.work != nullptr) c.work->submitted.store(true, std::memory_order_release);
+    if (std::find(engines.begin(), engines.end(), engine) == engines.end()) engines.push_back(engine);
+  }
   std::sort(engines.begin(), engines.end());  // lock several engines always in the same order
   std::vector<std::unique_lock<std::mutex>> locks;
   for (DeviceEngine* e : engines) locks.emplace_back(e->mutex_);
 
-  std::vector<std::shared_ptr<DevicePlan>> plans;
   Status failed;
   {
     const cuda::OutsideCapture outside;
-    for (const Entry& entry : entries) {
-      DeviceEngine& e = *entry.engine;
-      const DeviceRequest& r = *entry.request;
-      cuda::CurrentContext current(e.transport_.context());
-      auto prepared = [&]() -> Expected<std::shared_ptr<DevicePlan>> {
-        RONDO_TRY(e.error());
-        RONDO_TRY(e.check_buffer("in", r.in));
-        RONDO_TRY(e.check_buffer("out", r.out));
-        RONDO_TRY_ASSIGN(auto plan, e.plan(r.request));
-        return plan;
-      }();
-      if (!prepared.ok()) {
-        failed = e.not_this(r, prepared.status());
-        break;
-      }
-      plans.push_back(std::move(*prepared));
-    }
-    if (failed.ok()) failed = reserve_scratch(entries, plans);
+    const Item* at = items.data();  // whose fault it is
+    for (Item& item : items)
+      if (failed.ok()) at = &item, failed = item.engine->prepare(item);
     if (failed.ok()) {
-      failed = connect_all(entries, plans);
-      if (!failed.ok()) failed = entries[0].engine->not_this(*entries[0].request, failed);
+      at = items.data();
+      failed = reserve_scratch(items);
+      if (failed.ok()) failed = connect_all(items);
     }
+    if (!failed.ok()) failed = at->engine->not_started(at->call->shape, failed);
   }
   if (failed.ok()) {
     // All ranks of a communicator have the same engine, so this order is equal on all ranks.
-    std::vector<Entry> kernels, streams;
-    std::vector<std::shared_ptr<DevicePlan>> plans_of_kernels, plans_of_streams;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      const bool by_streams = entries[i].engine->world_.engine == DeviceEngineKind::kStream;
-      (by_streams ? streams : kernels).push_back(entries[i]);
-      (by_streams ? plans_of_streams : plans_of_kernels).push_back(plans[i]);
-    }
-    if (!kernels.empty()) failed = launch_rounds(kernels, plans_of_kernels);
-    if (failed.ok() && !streams.empty()) failed = run_streams(streams, plans_of_streams);
+    const auto streams = std::stable_partition(items.begin(), items.end(), [](const Item& item) {
+      return item.engine->world_.engine != DeviceEngineKind::kStream;
+    });
+    if (streams != items.begin()) failed = launch_rounds(std::span(items.begin(), streams));
+    if (failed.ok() && streams != items.end()) failed = run_streams(std::span(streams, items.end()));
   }
   // A caller's mistake changes nothing. After any other error the ranks no longer agree on the running calls.
   const StatusCode code = failed.code();
   if (!failed.ok() && code != StatusCode::kInvalidArgument && code != StatusCode::kUnsupported)
     for (DeviceEngine* e : engines) e->fail(failed);
   if (!failed.ok())
-    for (const Entry& entry : entries)
-      if (entry.request->op != nullptr && !entry.request->op->done.load(std::memory_order_acquire))
-        end_operation(entry.request->op, failed);
+    for (const Item& item : items)
+      if (item.call->work != nullptr && !item.call->work->done.load(std::memory_order_acquire)) item.end(failed);
   return failed;
 }
 
-Expected<double> DeviceEngine::forecast_us(const PlanRequest& request) {
+Status DeviceEngine::finish(Status ended) {
+  (void)set_trace(nullptr);
+  set_failure_hook(nullptr);
+  return ended;
+}
+
+SharedRegions::Install DeviceEngine::install() {
+  return [this](uint32_t region, std::span<const SharedRegions::View> views) { return write_region(region, views); };
+}
+
+// Running calls may use the memory that ends here. When this rank's calls are done, it touches no other rank's memory,
+// and their exit credits ensure that no other rank touches its own. Errors go to the callers that wait.
+void DeviceEngine::finish_calls() {
+  if (transport_.regions().reach() == SharedRegions::Reach::kAgreed) (void)drain();
+}
+
+Expected<void*> DeviceEngine::alloc(uint64_t bytes, const ControlGather& control) {
+  const std::lock_guard guard(control.mutex);
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_.context());
+  return transport_.alloc_shared(bytes, control.gather, install());
+}
+
+Status DeviceEngine::free(void* ptr, const ControlGather& control) {
+  const std::lock_guard guard(control.mutex);
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_.context());
+  return transport_.free_shared(ptr, control.gather);
+}
+
+Status DeviceEngine::register_memory(void* ptr, uint64_t bytes, const ControlGather& control) {
+  const std::lock_guard guard(control.mutex);
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_.context());
+  return transport_.register_memory(ptr, bytes, control.gather, install());
+}
+
+Status DeviceEngine::deregister_memory(void* ptr, const ControlGather& control) {
+  const std::lock_guard guard(control.mutex);
+  finish_calls();
+  const cuda::OutsideCapture outside;
+  cuda::CurrentContext current(transport_.context());
+  return transport_.deregister_memory(ptr, control.gather);
+}
+
+Expected<double> DeviceEngine::forecast_us(const CallShape& request) {
   const std::lock_guard lock(mutex_);
   RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
   return found[0].forecast_ns / 1e3;
 }
 
-Expected<std::string> DeviceEngine::explain(const PlanRequest& request) {
+Expected<std::string> DeviceEngine::explain(const CallShape& request) {
   const std::lock_guard lock(mutex_);
   RONDO_TRY_ASSIGN(const auto found, device_planner_.candidates(request));
   std::string text = device_planner_.describe(found[0]);

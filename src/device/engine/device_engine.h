@@ -8,7 +8,7 @@
 //
 // A watcher thread detects completed calls, failures in kernels, aborts and deaths. After the first error the
 // communicator refuses work with that error. The watcher serves captured calls as long as the communicator lives.
-// Thread safety: run() from any thread; the rest as stated.
+// Thread safety: as Backend; the rest as stated.
 #pragma once
 
 #include <algorithm>
@@ -33,31 +33,14 @@
 #include "device/engine/lower.h"
 #include "device/engine/stream_order.h"
 #include "device/p2p/cuda_transport.h"
-#include "engine/operation.h"
+#include "engine/backend.h"
 #include "trace/flight_record.h"
 
 namespace rondo {
 
-/// One call of one rank.
-struct DeviceRequest {
-  PlanRequest request;
-  const void* in = nullptr;
-  void* out = nullptr;
-  alignas(8) std::byte premul[8] = {};
-  const void* premul_at = nullptr;  // device address, read when the call runs; nullptr: `premul`
-  uint64_t in_bytes = 0, out_bytes = 0;  // of this rank's buffers; 0: no buffer
-  double deadline_s = 0;            // for each wait; 0: none
-  uint64_t tag = 0;
-  cuda::Stream stream = nullptr;
-  cuda::Event launch_event = nullptr;   // the caller's; recorded when the kernel has begun
-  std::shared_ptr<Operation> op;        // receives the result; may be null
-  mutable uint64_t scratch_offset = 0;  // set by the engine, so that calls of a group do not share scratch
-};
-
 /// A call's shape, compiled, lowered and connected.
 struct DevicePlan {
-  PlanRequest request;
-  std::unique_ptr<VariableCounts> counts;  // storage for request.counts
+  CallShape request;
   bool may_be_direct = false;              // the transport's answer at planning time
   std::unique_ptr<Program> program;
   std::unique_ptr<Program> fallback;  // for a direct program, if some buffers cannot be reached
@@ -81,48 +64,39 @@ struct DevicePlan {
   std::vector<std::vector<StepSlots>> step_slots;  // by lane and pc
 };
 
-/// Reports the result of a call to its waiters. `op` may be null.
-inline void end_operation(const std::shared_ptr<Operation>& op, const Status& status) {
-  if (op == nullptr) return;
-  op->status = status;
-  op->done.store(true, std::memory_order_release);
-}
-
 /// Parts: device_plans.cc (plans and connections), device_launch.cc and stream_engine.cc (the two ways into a stream),
 /// device_watch.cc (completion of calls).
-class DeviceEngine {
+class DeviceEngine final : public Backend {
  public:
-  struct Entry {
-    DeviceEngine* engine;
-    const DeviceRequest* request;
-  };
   static Expected<std::unique_ptr<DeviceEngine>> create(Rank rank, const HostLayout& hosts, const DeviceWorld& world,
-                                                        const PlannerSettings& settings, CudaTransport& transport,
+                                                        const PlannerSettings& settings,
+                                                        std::unique_ptr<CudaTransport> transport,
                                                         const KernelTable& host_kernels, double connect_deadline_s);
-  ~DeviceEngine();
+  ~DeviceEngine() override;
 
-  /// Issues the calls of a group, which may belong to several ranks and communicators. Returns when all are in streams.
-  /// Nothing is launched unless all could be planned and connected. Returns the first error.
-  static Status run(std::span<const Entry> entries);
-  /// Waits until a call has ended.
-  Status wait(const Operation& op);
-  /// Waits until all calls have ended. Returns the first error.
-  Status drain();
-  /// Ok, or the error after which the communicator refuses work. Never blocks.
-  Status error();
-  Expected<std::string> explain(const PlanRequest& request);
-  Expected<double> forecast_us(const PlanRequest& request);
+  Status check(Call& call) const override;
+  /// Returns when all calls are in streams. Nothing is launched unless all could be planned and connected.
+  Status submit(std::span<Call> calls) override;
+  Status wait(WorkState& work) override;
+  Status drain() override;
+  Status finish(Status ended) override;
+  Status error() override;
+  Expected<std::string> explain(const CallShape& shape) override;
+  Expected<double> forecast_us(const CallShape& shape) override;
+  // Collective if the ranks are processes.
+  Expected<void*> alloc(uint64_t bytes, const ControlGather& control) override;
+  Status free(void* ptr, const ControlGather& control) override;
+  Status register_memory(void* ptr, uint64_t bytes, const ControlGather& control) override;
+  Status deregister_memory(void* ptr, const ControlGather& control) override;
+  /// Errors: as DeviceTracing::start.
+  Status set_trace(StepTrace* trace) override;
+  void wake() override;
+  int ordinal() const override { return transport_.device(); }
   DeviceEngineKind kind() const { return world_.engine; }
   const DeviceWorld& world() const { return world_; }
   CudaTransport& transport() { return transport_; }
   /// Stores a region's local addresses for kernels, by rank. Call it before a buffer may be in the region.
   Status write_region(uint32_t region, std::span<const SharedRegions::View> views);
-  /// Wakes the watcher, after an abort was raised.
-  void wake();
-
-  /// Traces the calls from now on to `trace`, but not running calls. After a call with nullptr none is traced. No other
-  /// thread may touch the trace meanwhile. Errors: as DeviceTracing::start.
-  Status set_trace(StepTrace* trace);
   /// Called first on a failure, with the error and the running calls. The watch lock is held.
   using FailureHook = std::function<void(const Status&, std::vector<FlightCurrent>)>;
   void set_failure_hook(FailureHook hook);
@@ -147,7 +121,7 @@ class DeviceEngine {
     cuda::OwnedEvent event;
     OperationShape shape;
     uint64_t tag, issued_ns, deadline_ns;
-    std::shared_ptr<Operation> op;
+    std::shared_ptr<WorkState> work;  // nullptr: nobody waits
     std::shared_ptr<DevicePlan> plan;
     cuda::PinnedMemory tables;  // of a large launch
     std::shared_ptr<LaunchTrace> trace;
@@ -160,50 +134,62 @@ class DeviceEngine {
     std::shared_ptr<LaunchTrace> trace;
     uint32_t call = 0;
   };
+  /// A call on its way into a stream.
+  struct Item {
+    DeviceEngine* engine;
+    const Call* call;
+    std::shared_ptr<DevicePlan> plan;
+    uint64_t scratch_offset = 0;  // calls of one group do not share scratch
+    cuda::Stream stream() const { return static_cast<cuda::Stream>(call->stream); }
+    cuda::Event launch_event() const { return static_cast<cuda::Event>(call->launch_event); }
+    void end(const Status& s) const {
+      if (call->work != nullptr) call->work->end(s);
+    }
+  };
   struct Launch;
   class Rounds;
   class StreamIssue;
   DeviceEngine(Rank rank, const HostLayout& hosts, const DeviceWorld& world, const PlannerSettings& settings,
-               CudaTransport& transport, const KernelTable& host_kernels, double connect_deadline_s);
+               std::unique_ptr<CudaTransport> transport, const KernelTable& host_kernels, double connect_deadline_s);
   Status start();
-  Expected<std::shared_ptr<DevicePlan>> plan(const PlanRequest& request);
+  Expected<std::shared_ptr<DevicePlan>> plan(const CallShape& request);
   Status compile_plan(DevicePlan& plan);
-  Expected<std::unique_ptr<Program>> compile_program(const PlanRequest& request, const DeviceCandidate& how);
+  Expected<std::unique_ptr<Program>> compile_program(const CallShape& request, const DeviceCandidate& how);
   Status add_fallback(DevicePlan& plan);
   Status lower_plan(DevicePlan& plan);
   Expected<std::byte*> lower_program(const Program& program, const DeviceCandidate& how, uint32_t num_channels,
                                      Ports& ports, DeviceProgram& header);
-  DeviceCall device_call(const DeviceRequest& request, const DevicePlan& plan);
+  DeviceCall device_call(const Item& item);
   Status order_plan(DevicePlan& plan);
   Status write_end(bool writer, uint32_t index);
   Expected<bool> connect(DevicePlan& plan);
-  static Status connect_all(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  static Status connect_all(std::span<const Item> items);
   /// Distance from a message's sender to its receiver on the ring of ranks. 0 for messages to itself and collectives.
-  Rank distance_of(const PlanRequest& r) const {
+  Rank distance_of(const CallShape& r) const {
     if (!is_point_to_point(r.collective)) return 0;
     return (r.collective == Collective::kSend ? r.root - rank_ + nranks_ : rank_ - r.root + nranks_) % nranks_;
   }
-  static Status launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  static Status launch_rounds(std::span<const Item> items);
   static Status launch(Launch& launch);
   Status check_buffer(std::string_view name, const void* ptr) const;
   Status reserve_scratch(uint64_t bytes);
-  static Status reserve_scratch(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
+  static Status reserve_scratch(std::span<Item> items);
   /// Equal for the communicator's ranks in this process, and unique.
   uint64_t communicator() const;
   /// Orders the call after the communicator's earlier calls, and records the event for the next ones.
   Status begin_in(cuda::Stream stream);
-  Status end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan, Left left);
+  Status end_in(cuda::Stream stream, const Item& item, Left left);
   struct StreamItem {
-    const DevicePlan* plan;
-    const DeviceRequest* request;
+    const Item* item;
     StreamStep step;
   };
-  static Status run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans);
-  Status issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
-                     cuda::Stream stream);
+  static Status run_streams(std::span<const Item> items);
+  Status issue_calls(std::span<const Item> items, cuda::Stream stream);
   Status issue(std::span<const StreamItem> items, cuda::Stream stream);
   uint32_t slot_index(const ConnectionKey& key, Rank reader);
-  Status not_this(const DeviceRequest& request, const Status& why) const;
+  Status prepare(Item& item);
+  void finish_calls();
+  SharedRegions::Install install();
   void watch();
   bool retire();
   void trace_call(Outstanding& o);
@@ -217,10 +203,10 @@ class DeviceEngine {
   Status report() const;
   std::string who_waits(const Outstanding& o, Rank peer) const;
 
-  const Rank rank_;
   const int nranks_;
   const DeviceWorld world_;
   const double connect_deadline_s_;
+  const std::unique_ptr<CudaTransport> owned_;
   CudaTransport& transport_;
   PortTable ports_;
   const KernelTable& host_kernels_;
@@ -229,7 +215,7 @@ class DeviceEngine {
   std::shared_ptr<KernelLoader> kernels_;
 
   std::mutex mutex_;                              // guards the following members: one call is issued at a time
-  std::list<std::shared_ptr<DevicePlan>> plans_;  // newest first
+  PlanCache<DevicePlan> plans_;
   std::vector<End> reads_, writes_;
   std::vector<SlotUse> slots_;
   cuda::PinnedMemory control_;

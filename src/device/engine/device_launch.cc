@@ -38,14 +38,14 @@ Status DeviceEngine::begin_in(cuda::Stream stream) {
   return {};
 }
 
-Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, const std::shared_ptr<DevicePlan>& plan,
-                            Left left) {
+Status DeviceEngine::end_in(cuda::Stream stream, const Item& item, Left left) {
   const cuda::Driver* d = cuda::driver();
+  const Call& call = *item.call;
   // Messages between two ranks have no number in the order that all ranks share, and are not posted on its status page.
-  const Collective c = plan->request.collective;
+  const Collective c = call.shape.collective;
   const uint64_t sequence = is_point_to_point(c) ? 0 : next_sequence_++;
-  const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{plan->request.root, c == Collective::kRecv}];
-  if (sequence != 0) transport_.board(rank_)->post(sequence, plan->program->operation, request.tag);
+  const uint64_t number = sequence != 0 ? 0 : ++message_numbers_[{call.shape.root, c == Collective::kRecv}];
+  if (sequence != 0) transport_.board(rank_)->post(sequence, item.plan->program->operation, call.tag);
   if (cuda::captures(stream)) {
     if (sequence != 0) transport_.board(rank_)->finish(sequence);
     RONDO_TRY(cuda::check(d->event_record_with_flags(graph_serial_.get(), stream, cuda::kEventRecordExternal),
@@ -53,7 +53,7 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
     const std::lock_guard lock(watch_mutex_);
     replayed_ = true;
     issuing_ = false;
-    end_operation(request.op, {});  // it runs whenever the graph does
+    item.end({});  // it runs whenever the graph does
     watch_changed_.notify_all();
     return {};
   }
@@ -62,12 +62,12 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
   any_ = true;
   Outstanding o{sequence,
                 {},
-                plan->program->operation,
-                request.tag,
+                item.plan->program->operation,
+                call.tag,
                 monotonic_ns(),
-                static_cast<uint64_t>(request.deadline_s * 1e9),
-                request.op,
-                plan,
+                call.deadline_ns,
+                call.work,
+                item.plan,
                 std::move(left.tables),
                 std::move(left.trace),
                 left.call,
@@ -88,16 +88,12 @@ Status DeviceEngine::end_in(cuda::Stream stream, const DeviceRequest& request, c
 
 // One launch: a kernel, its calls in units, and their owners.
 struct DeviceEngine::Launch {
-  struct Member {
-    const Entry* entry;
-    std::shared_ptr<DevicePlan> plan;
-  };
   cuda::Context context = nullptr;
   cuda::Function function = nullptr;
   std::shared_ptr<LaunchTrace> trace;  // nullptr: not traced, or captured
   std::vector<DeviceUnit> units;
   std::vector<DeviceCall> calls;
-  std::vector<Member> members;
+  std::vector<const Item*> members;
   uint32_t blocks = 0;
   std::set<const DeviceEngine*> engines;
   std::vector<cuda::Event> told;  // callers' events, each once
@@ -105,7 +101,7 @@ struct DeviceEngine::Launch {
   cuda::OwnedEvent ended;
 
   /// One stream carries the launch. The other streams and this one wait for each other.
-  cuda::Stream stream() const { return members[0].entry->request->stream; }
+  cuda::Stream stream() const { return members[0]->stream(); }
 
   LaunchArgs args{};
   cuda::PinnedMemory tables;
@@ -113,16 +109,15 @@ struct DeviceEngine::Launch {
 
   /// Collects the callers' launch events. Errors: kUnsupported (a captured launch can record only one event).
   Status find_events() {
-    for (const Member& m : members)
-      if (const cuda::Event e = m.entry->request->launch_event;
-          e != nullptr && std::find(told.begin(), told.end(), e) == told.end())
+    for (const Item* m : members)
+      if (const cuda::Event e = m->launch_event(); e != nullptr && std::find(told.begin(), told.end(), e) == told.end())
         told.push_back(e);
     if (told.size() < 2 || !cuda::captures(stream())) return {};
     return Status(
         StatusCode::kUnsupported,
         fmt::format(
             "rank {}: {} calls of a captured group have different launch_events: one launch can record only one",
-            members[0].entry->engine->rank_, told.size()));
+            members[0]->engine->rank_, told.size()));
   }
 
   /// Memory for the records of traced calls. nullptr if no call is traced, or if allocation failed; that is only
@@ -138,12 +133,12 @@ struct DeviceEngine::Launch {
 std::shared_ptr<LaunchTrace> DeviceEngine::Launch::open_trace() const {
   uint64_t records = 0;
   DeviceEngine* keeper = nullptr;
-  for (const Member& m : members) {
-    const std::lock_guard lock(m.entry->engine->watch_mutex_);
-    if (!m.entry->engine->tracing_.on()) continue;
-    if (keeper == nullptr) keeper = m.entry->engine;
-    records += most_records(m.plan->header);
-    if (m.plan->fallback != nullptr) records += most_records(m.plan->header_fallback);
+  for (const Item* m : members) {
+    const std::lock_guard lock(m->engine->watch_mutex_);
+    if (!m->engine->tracing_.on()) continue;
+    if (keeper == nullptr) keeper = m->engine;
+    records += most_records(m->plan->header);
+    if (m->plan->fallback != nullptr) records += most_records(m->plan->header_fallback);
   }
   if (keeper == nullptr) return nullptr;
   const std::lock_guard lock(keeper->watch_mutex_);
@@ -176,8 +171,8 @@ Status DeviceEngine::launch(Launch& l) {
   LaunchArgs& args = l.args;
   const cuda::Stream stream = l.stream();
   std::vector<cuda::Stream> others;
-  for (const Launch::Member& m : l.members) {
-    const cuda::Stream s = m.entry->request->stream;
+  for (const Item* m : l.members) {
+    const cuda::Stream s = m->stream();
     if (s != stream && std::find(others.begin(), others.end(), s) == others.end()) others.push_back(s);
   }
   cuda::OwnedEvent join;
@@ -189,10 +184,10 @@ Status DeviceEngine::launch(Launch& l) {
     RONDO_TRY(cuda::check(d->stream_wait_event(stream, join.get(), 0), "cuStreamWaitEvent"));
   }
   std::vector<DeviceEngine*> begun;
-  for (const Launch::Member& m : l.members)
-    if (std::find(begun.begin(), begun.end(), m.entry->engine) == begun.end()) {
-      RONDO_TRY(m.entry->engine->begin_in(stream));
-      begun.push_back(m.entry->engine);
+  for (const Item* m : l.members)
+    if (std::find(begun.begin(), begun.end(), m->engine) == begun.end()) {
+      RONDO_TRY(m->engine->begin_in(stream));
+      begun.push_back(m->engine);
     }
   void* params[] = {&args};
   cuda::LaunchConfig config{l.blocks, 1, 1, kBlockThreads, 1, 1, 0, stream, nullptr, 0};
@@ -201,39 +196,41 @@ Status DeviceEngine::launch(Launch& l) {
     RONDO_TRY(l.trace->begin(stream));
     args.trace = l.trace->on_device();
   }
-  DeviceEngine& first = *l.members[0].entry->engine;
+  DeviceEngine& first = *l.members[0]->engine;
   RONDO_TRY(first.kernels_->launch_in_order(config, l.function, params, captured, l.told));
   if (!others.empty()) RONDO_TRY(cuda::check(d->event_record(join.get(), stream), "cuEventRecord"));
   for (const cuda::Stream s : others)
     RONDO_TRY(cuda::check(d->stream_wait_event(s, join.get(), 0), "cuStreamWaitEvent"));
   if (captured && l.tables.size_bytes() != 0)  // replays read it
     first.transport_.keep(std::make_shared<cuda::PinnedMemory>(std::move(l.tables)));
-  for (const Launch::Member& m : l.members) {
-    Left left{{}, l.trace, static_cast<uint32_t>(&m - l.members.data())};  // calls and members have the same order
-    if (&m == &l.members[0]) left.tables = std::move(l.tables);
-    RONDO_TRY(m.entry->engine->end_in(stream, *m.entry->request, m.plan, std::move(left)));
+  for (size_t i = 0; i < l.members.size(); ++i) {
+    Left left{{}, l.trace, static_cast<uint32_t>(i)};  // calls and members have the same order
+    if (i == 0) left.tables = std::move(l.tables);
+    RONDO_TRY(l.members[i]->engine->end_in(stream, *l.members[i], std::move(left)));
   }
   return {};
 }
 
 // The kernel's form of a call. The regions of this rank's buffers are looked up each time, because memory may have been
 // freed and allocated again at the same address.
-DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& plan) {
+DeviceCall DeviceEngine::device_call(const Item& item) {
+  const Call& r = *item.call;
+  const DevicePlan& plan = *item.plan;
   DeviceCall c{};
   c.program = reinterpret_cast<const DeviceProgram*>(plan.lowered);
   c.comm = comm_.as<DeviceComm>();
   c.control = reinterpret_cast<DeviceControl*>(control_.on_device());
   c.in = static_cast<const std::byte*>(r.in);
   c.out = static_cast<std::byte*>(r.out);
-  c.scratch = scratch_.as() + r.scratch_offset;
+  c.scratch = scratch_.as() + item.scratch_offset;
   c.premul_at = r.premul_at;
   std::memcpy(c.premul, r.premul, sizeof c.premul);
-  c.deadline_ns = static_cast<uint64_t>(r.deadline_s * 1e9);
+  c.deadline_ns = r.deadline_ns;
   c.tag = r.tag;
-  if (!cuda::captures(r.stream)) {  // a replay would repeat its number
-    const Collective collective = plan.request.collective;
+  if (!cuda::captures(item.stream())) {  // a replay would repeat its number
+    const Collective collective = r.shape.collective;
     c.index =
-        call_index(is_point_to_point(collective) ? ++num_messages_[{plan.request.root, collective == Collective::kRecv}]
+        call_index(is_point_to_point(collective) ? ++num_messages_[{r.shape.root, collective == Collective::kRecv}]
                                                  : ++num_calls_);
   }
   if (plan.fallback == nullptr) return c;
@@ -251,19 +248,18 @@ DeviceCall DeviceEngine::device_call(const DeviceRequest& r, const DevicePlan& p
 // has the same position in both its ranks' orders. Therefore the first unfinished message is running on both.
 class DeviceEngine::Rounds {
  public:
-  Rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans)
-      : entries_(entries), plans_(plans) {
+  explicit Rounds(std::span<const Item> items) {
     std::vector<uint64_t> communicators;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
-        end_operation(entries[i].request->op, {});
+    for (const Item& item : items) {
+      if (item.plan->program->num_loops == 0) {  // nothing to move, on any rank
+        item.end({});
         continue;
       }
-      const PlanRequest& r = plans[i]->request;
-      Pending p{i, is_point_to_point(r.collective), 0, 0};
-      const uint64_t communicator = entries[i].engine->communicator();
+      const CallShape& r = item.call->shape;
+      Pending p{&item, is_point_to_point(r.collective), 0, 0};
+      const uint64_t communicator = item.engine->communicator();
       const auto it = std::find(communicators.begin(), communicators.end(), communicator);
-      p.place = p.message ? entries[i].engine->distance_of(r) : static_cast<int>(it - communicators.begin());
+      p.place = p.message ? item.engine->distance_of(r) : static_cast<int>(it - communicators.begin());
       p.direction = p.message ? 2 * r.root + (r.collective == Collective::kSend) : 0;
       if (it == communicators.end()) communicators.push_back(communicator);
       pending_.push_back(p);
@@ -279,7 +275,7 @@ class DeviceEngine::Rounds {
   Expected<Launch> next() {
     const Pending first = pending_.front();
     Launch l;
-    l.function = plans_[first.index]->function;
+    l.function = first.item->plan->function;
     l.context = context_of(first);
     l.engines = engines_at(first, l);
     Pending reached = first;
@@ -294,26 +290,26 @@ class DeviceEngine::Rounds {
         l.engines = std::move(engines);
         reached = lead;
       }
-      const std::pair<const DeviceEngine*, Rank> unit{entries_[lead.index].engine, lead.direction};
+      const std::pair<const DeviceEngine*, Rank> unit{lead.item->engine, lead.direction};
       if (std::find(taken.begin(), taken.end(), unit) != taken.end()) continue;
       taken.push_back(unit);
       const Unit u = unit_of(lead, l.function);
       if (u.calls.empty()) continue;  // goes to the next launch
       const auto first_call = static_cast<uint32_t>(l.calls.size());
-      for (const size_t i : u.calls) {
-        l.calls.push_back(entries_[i].engine->device_call(*entries_[i].request, *plans_[i]));
-        l.members.push_back({&entries_[i], plans_[i]});
+      for (const Item* item : u.calls) {
+        l.calls.push_back(item->engine->device_call(*item));
+        l.members.push_back(item);
       }
       l.add_unit(u.lanes, u.channels, first_call);
       std::erase_if(pending_, [&](const Pending& p) {
-        return std::find(u.calls.begin(), u.calls.end(), p.index) != u.calls.end();
+        return std::find(u.calls.begin(), u.calls.end(), p.item) != u.calls.end();
       });
     }
     if (const uint32_t room = room_of(l.engines); l.blocks > room)
       return Status(StatusCode::kExhausted,
                     fmt::format("rank {}: a group's launch needs {} blocks and the device holds {} at once: put fewer "
                                 "communicators into a group, or set RONDO_DEVICE_BLOCKS lower",
-                                l.members[0].entry->engine->rank_, l.blocks, room));
+                                l.members[0]->engine->rank_, l.blocks, room));
     return l;
   }
 
@@ -331,28 +327,26 @@ class DeviceEngine::Rounds {
 
  private:
   struct Pending {
-    size_t index;
+    const Item* item;
     bool message;
     int place;       // for a message its distance, for other calls the communicator's index
     Rank direction;  // for a message: the peer and the direction
   };
   struct Unit {
-    std::vector<size_t> calls;
+    std::vector<const Item*> calls;
     uint32_t lanes = 0, channels = 0;
   };
 
-  cuda::Context context_of(const Pending& p) const { return entries_[p.index].engine->transport_.context(); }
+  static cuda::Context context_of(const Pending& p) { return p.item->engine->transport_.context(); }
 
   // The calls of one engine and direction, in order, as long as they need this kernel.
   Unit unit_of(const Pending& lead, cuda::Function function) const {
     Unit u;
     for (const Pending& p : pending_) {
-      if (entries_[p.index].engine != entries_[lead.index].engine || p.message != lead.message ||
-          p.direction != lead.direction)
-        continue;
-      const DevicePlan& plan = *plans_[p.index];
+      if (p.item->engine != lead.item->engine || p.message != lead.message || p.direction != lead.direction) continue;
+      const DevicePlan& plan = *p.item->plan;
       if (plan.function != function) break;
-      u.calls.push_back(p.index);
+      u.calls.push_back(p.item);
       u.lanes = std::max(u.lanes, plan.num_lanes);
       u.channels = std::max(u.channels, plan.num_channels);
     }
@@ -365,7 +359,7 @@ class DeviceEngine::Rounds {
     std::set<std::pair<const DeviceEngine*, Rank>> seen;
     for (const Pending& p : pending_)
       if (p.message == at.message && p.place == at.place && context_of(p) == l.context &&
-          seen.insert({entries_[p.index].engine, p.direction}).second)
+          seen.insert({p.item->engine, p.direction}).second)
         fn(p);
   }
   uint32_t blocks_at(const Pending& at, const Launch& l) const {
@@ -379,19 +373,17 @@ class DeviceEngine::Rounds {
   std::set<const DeviceEngine*> engines_at(const Pending& at, const Launch& l) const {
     std::set<const DeviceEngine*> engines;
     each_unit(at, l, [&](const Pending& p) {
-      if (!unit_of(p, l.function).calls.empty()) engines.insert(entries_[p.index].engine);
+      if (!unit_of(p, l.function).calls.empty()) engines.insert(p.item->engine);
     });
     return engines;
   }
 
-  const std::span<const Entry> entries_;
-  const std::span<const std::shared_ptr<DevicePlan>> plans_;
   std::vector<Pending> pending_;
 };
 
-Status DeviceEngine::launch_rounds(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+Status DeviceEngine::launch_rounds(std::span<const Item> items) {
   std::vector<Launch> launches;
-  for (Rounds rounds(entries, plans); !rounds.empty();) {
+  for (Rounds rounds(items); !rounds.empty();) {
     RONDO_TRY_ASSIGN(auto l, rounds.next());
     launches.push_back(std::move(l));
   }

@@ -65,7 +65,7 @@ uint32_t DevicePlanner::most_channels(uint32_t lanes, uint32_t wish) const {
 }
 
 uint32_t DevicePlanner::channels_for(double bytes, uint64_t least_bytes, uint32_t lanes,
-                                     const PlanRequest& request) const {
+                                     const CallShape& request) const {
   const double wanted = bytes / static_cast<double>(least_bytes);
   const uint32_t most = most_channels(lanes, request.max_blocks);
   const uint32_t least_blocks = std::max({1u, planner_.settings().device_least_blocks, uint32_t{request.min_blocks}});
@@ -92,7 +92,7 @@ double DevicePlanner::forecast(const DeviceCandidate& c, double whole_bytes, Ran
          moved * whole_bytes / (world_.link_gigabytes_per_s * costs_.efficiency[p]);
 }
 
-void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vector<DeviceCandidate>& found) {
+void DevicePlanner::add_forms(const Algorithm& a, const CallShape& r, std::vector<DeviceCandidate>& found) {
   const bool stream = world_.engine == DeviceEngineKind::kStream;
   const double whole =
       static_cast<double>(whole_elems(r.collective, r.count_elems, nranks_)) * dtype_bytes(r.types().wire);
@@ -122,7 +122,7 @@ void DevicePlanner::add_forms(const Algorithm& a, const PlanRequest& r, std::vec
   }
 }
 
-Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanRequest& request, bool staged_only) {
+Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const CallShape& request, bool staged_only) {
   RONDO_TRY_ASSIGN(const auto usable, planner_.usable(request, staged_only));
   std::vector<DeviceCandidate> found;
   // A limit below the lanes of every algorithm is kept as far as possible.
@@ -147,9 +147,9 @@ Expected<std::vector<DeviceCandidate>> DevicePlanner::candidates(const PlanReque
   return found;
 }
 
-Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const PlanRequest& request,
+Expected<std::vector<DeviceCandidate>> DevicePlanner::fallbacks(const CallShape& request,
                                                                 const DeviceCandidate& direct) {
-  PlanRequest staged = request;
+  CallShape staged = request;
   staged.algorithm = nullptr;  // the fallback need not be the required algorithm
   RONDO_TRY_ASSIGN(auto found, candidates(staged, true));
   for (DeviceCandidate& c : found)

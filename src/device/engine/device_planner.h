@@ -9,7 +9,6 @@
 // Thread safety: belongs to the holder of the communicator's device engine.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,21 +65,21 @@ class DevicePlanner {
   /// `planner`: the communicator's, for its algorithms and settings. Must outlive this.
   DevicePlanner(int nranks, const DeviceWorld& world, Planner& planner);
   /// All candidates for a call, best first. staged_only: those that do not touch peers' buffers. Errors: kUnsupported.
-  Expected<std::vector<DeviceCandidate>> candidates(const PlanRequest& request, bool staged_only = false);
+  Expected<std::vector<DeviceCandidate>> candidates(const CallShape& request, bool staged_only = false);
   /// Candidates that can replace a direct one if some rank's buffers cannot be reached, best first, each with the
   /// number of channels that both will use. Errors: kUnsupported.
-  Expected<std::vector<DeviceCandidate>> fallbacks(const PlanRequest& request, const DeviceCandidate& direct);
+  Expected<std::vector<DeviceCandidate>> fallbacks(const CallShape& request, const DeviceCandidate& direct);
   /// The plan for a message between two ranks. Both ends compute the same.
   DeviceCandidate message(uint64_t bytes) const;
   std::string describe(const DeviceCandidate& c) const;
 
  private:
-  void add_forms(const Algorithm& a, const PlanRequest& request, std::vector<DeviceCandidate>& found);
+  void add_forms(const Algorithm& a, const CallShape& request, std::vector<DeviceCandidate>& found);
   double forecast(const DeviceCandidate& c, double whole_bytes, Rank root) const;
   uint32_t lanes_of(const Algorithm& a, Rank root);
   uint32_t most_blocks(uint32_t wish) const;
   uint32_t most_channels(uint32_t lanes, uint32_t wish) const;
-  uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes, const PlanRequest& request) const;
+  uint32_t channels_for(double bytes, uint64_t least_bytes, uint32_t lanes, const CallShape& request) const;
 
   const int nranks_;
   const DeviceWorld world_;

@@ -12,7 +12,6 @@
 namespace rondo {
 namespace {
 
-constexpr size_t kMaxPlans = 1024;
 constexpr uint64_t kMaxConnectWaitNs = 100'000;  // between two polls for the others' halves of connections
 
 ConnectionForm form_of(DeviceEnd end) {
@@ -59,20 +58,12 @@ class DeviceEngine::Ports final : public PortIndex {
   DevicePlan& plan_;
 };
 
-Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& request) {
+Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const CallShape& request) {
   const bool may_be_direct = transport_.may_be_direct();
-  for (auto it = plans_.begin(); it != plans_.end(); ++it)
-    if ((*it)->request == request && (*it)->may_be_direct == may_be_direct) {
-      plans_.splice(plans_.begin(), plans_, it);
-      return plans_.front();
-    }
+  if (const auto* known = plans_.find(request, may_be_direct)) return *known;
   auto made = std::make_shared<DevicePlan>();
   made->request = request;
   made->may_be_direct = may_be_direct;
-  if (request.counts != nullptr) {
-    made->counts = std::make_unique<VariableCounts>(*request.counts);
-    made->request.counts = made->counts.get();
-  }
   if (is_point_to_point(request.collective)) {
     made->how = device_planner_.message(request.count_elems * dtype_bytes(request.dtype));
     RONDO_TRY(compile_plan(*made));
@@ -93,20 +84,18 @@ Expected<std::shared_ptr<DevicePlan>> DeviceEngine::plan(const PlanRequest& requ
     if (next != found.end()) made->reason += "; next best " + device_planner_.describe(*next);
   }
   made->program->reason = made->reason;
-  plans_.push_front(made);
-  // Removes the oldest. Its device memory stays for captured launches (it lives with the communicator).
-  if (plans_.size() > kMaxPlans) plans_.pop_back();
-  return made;
+  // The device memory of a plan that goes stays for captured launches: it lives as long as the communicator.
+  return *plans_.add(std::move(made));
 }
 
-Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const PlanRequest& r, const DeviceCandidate& how) {
+Expected<std::unique_ptr<Program>> DeviceEngine::compile_program(const CallShape& r, const DeviceCandidate& how) {
   const Algorithm* const algorithm = how.algorithm;
   ProgramShape shape;
   shape.operation = operation_shape(r, algorithm != nullptr ? algorithm_index(*algorithm) : 0);
   // The host's inline program becomes words or lines: whole messages of a slot.
   shape.protocol = how.protocol == DeviceProtocol::kSimple ? Protocol::kSimple : Protocol::kInline;
   shape.message_bytes = how.message_bytes;
-  shape.counts = r.counts;
+  shape.counts = r.counts.get();
   const Rank root = collective_is_rooted(r.collective) ? r.root : 0;
   if (algorithm != nullptr && algorithm->direct && nranks_ > 1) {
     shape.direct = true;
@@ -254,44 +243,41 @@ Expected<bool> DeviceEngine::connect(DevicePlan& plan) {
   return all;
 }
 
-Status DeviceEngine::connect_all(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+Status DeviceEngine::connect_all(std::span<const Item> items) {
   const uint64_t since = monotonic_ns();
   for (uint64_t wait_ns = 1000;; wait_ns = std::min(wait_ns * 2, kMaxConnectWaitNs)) {
-    const DeviceEngine* missing = nullptr;
-    size_t which = 0;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      DeviceEngine& e = *entries[i].engine;
+    const Item* missing = nullptr;
+    for (const Item& item : items) {
+      DeviceEngine& e = *item.engine;
       RONDO_TRY(e.error());
       cuda::CurrentContext current(e.transport_.context());
-      const auto connected = e.connect(*plans[i]);
+      const auto connected = e.connect(*item.plan);
       if (!connected.ok()) {
         RONDO_TRY(e.lost_peer_soon());  // memory of an ended process cannot be opened
         return connected.status();
       }
-      const bool all = *connected;
-      if (!all && missing == nullptr) {
-        missing = &e;
-        which = i;
-      }
+      if (!*connected && missing == nullptr) missing = &item;
     }
     if (missing == nullptr) return {};
+    const DeviceEngine& e = *missing->engine;
+    const DevicePlan& plan = *missing->plan;
     const double waited_s = static_cast<double>(monotonic_ns() - since) * 1e-9;
-    if (waited_s > missing->connect_deadline_s_) {
+    if (waited_s > e.connect_deadline_s_) {
       Rank whom = -1;
-      for (const uint32_t i : plans[which]->reads)
-        if (!missing->reads_[i].ready && whom < 0) whom = missing->reads_[i].key.key.writer;
-      for (const uint32_t i : plans[which]->writes)
-        if (!missing->writes_[i].ready && whom < 0) whom = missing->writes_[i].key.key.reader;
-      for (const uint32_t i : plans[which]->slots)
-        if (!missing->slots_[i].ready && whom < 0) whom = missing->slots_[i].reader;
+      for (const uint32_t i : plan.reads)
+        if (!e.reads_[i].ready && whom < 0) whom = e.reads_[i].key.key.writer;
+      for (const uint32_t i : plan.writes)
+        if (!e.writes_[i].ready && whom < 0) whom = e.writes_[i].key.key.reader;
+      for (const uint32_t i : plan.slots)
+        if (!e.slots_[i].ready && whom < 0) whom = e.slots_[i].reader;
       return Status(
           StatusCode::kTimeout,
           fmt::format(
               "rank {}: waited {:.1f} s (RONDO_INIT_TIMEOUT_S or init_deadline_s) for rank {} to make its end of a "
               "connection: has it called {}?",
-              missing->rank_, waited_s, whom, collective_name(plans[which]->request.collective)));
+              e.rank_, waited_s, whom, collective_name(plan.request.collective)));
     }
-    RONDO_TRY(missing->lost_peer());
+    RONDO_TRY(e.lost_peer());
     timespec pause{0, static_cast<long>(wait_ns)};
     nanosleep(&pause, nullptr);
   }

@@ -67,7 +67,7 @@ bool DeviceEngine::retire() {
     if (r == cuda::kSuccess && o.trace != nullptr) trace_call(o);
     if (!status.ok() && failure_.ok()) take_failure(status);
     if (status.ok() && o.sequence != 0) transport_.board(rank_)->finish(o.sequence);
-    end_operation(o.op, status);
+    if (o.work != nullptr) o.work->end(status);
     free_events_.push_back(std::move(o.event));
     outstanding_.pop_front();
     any = true;
@@ -91,6 +91,7 @@ void DeviceEngine::trace_call(Outstanding& o) {
 }
 
 Status DeviceEngine::set_trace(StepTrace* trace) {
+  if (trace == nullptr) (void)drain();
   cuda::CurrentContext current(transport_.context());
   RONDO_TRY(current.status());
   {
@@ -253,10 +254,10 @@ void DeviceEngine::wake() {
   watch_changed_.notify_all();
 }
 
-Status DeviceEngine::wait(const Operation& op) {
+Status DeviceEngine::wait(WorkState& work) {
   std::unique_lock lock(watch_mutex_);
-  watch_changed_.wait(lock, [&] { return op.done.load(std::memory_order_acquire) || stop_; });
-  return op.status;
+  watch_changed_.wait(lock, [&] { return work.done.load(std::memory_order_acquire) || stop_; });
+  return work.status;
 }
 
 // Every call ends: by itself, at its deadline, or soon after an abort or a death.

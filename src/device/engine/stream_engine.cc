@@ -75,7 +75,7 @@ uint32_t DeviceEngine::slot_index(const ConnectionKey& key, Rank reader) {
 }
 
 Status DeviceEngine::order_plan(DevicePlan& plan) {
-  const PlanRequest& r = plan.request;
+  const CallShape& r = plan.request;
   const Program& p = *plan.program;
   plan.slots.clear();
   plan.step_slots.assign(p.lanes.size(), {});
@@ -106,7 +106,7 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
   ProgramShape shape;
   shape.operation = p.operation;
   shape.message_bytes = plan.how.message_bytes;
-  shape.counts = r.counts;
+  shape.counts = r.counts.get();
   RONDO_TRY_ASSIGN(const AllPrograms all,
                    compile_all(*plan.how.algorithm, planner_.hosts(), r.root, shape, host_kernels_));
   auto played = play_through(all.programs);
@@ -117,37 +117,35 @@ Status DeviceEngine::order_plan(DevicePlan& plan) {
 
 // Each rank's calls go into one stream, in order. In a group of several ranks each has its own stream, because they
 // wait for one another. These streams are forked from the callers' streams and joined to them.
-Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans) {
+Status DeviceEngine::run_streams(std::span<const Item> items) {
   const cuda::Driver* d = cuda::driver();
   struct Share {
     DeviceEngine* engine;
-    std::vector<Entry> entries;
-    std::vector<std::shared_ptr<DevicePlan>> plans;
+    std::vector<Item> items;
     cuda::Stream stream = nullptr;
     std::vector<cuda::Stream> others;  // callers' streams except `stream`
   };
   std::vector<Share> shares;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (plans[i]->program->num_loops == 0) {  // nothing to move, on any rank
-      end_operation(entries[i].request->op, {});
+  for (const Item& item : items) {
+    if (item.plan->program->num_loops == 0) {  // nothing to move, on any rank
+      item.end({});
       continue;
     }
-    auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == entries[i].engine; });
-    if (it == shares.end()) it = shares.insert(it, {entries[i].engine, {}, {}, nullptr, {}});
-    it->entries.push_back(entries[i]);
-    it->plans.push_back(plans[i]);
+    auto it = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.engine == item.engine; });
+    if (it == shares.end()) it = shares.insert(it, {item.engine, {}, nullptr, {}});
+    it->items.push_back(item);
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
-    s.stream = s.entries[0].request->stream;
+    s.stream = s.items[0].stream();
     if (shares.size() > 1) {
       if (s.engine->own_stream_.context() == nullptr) {
         RONDO_TRY_ASSIGN(s.engine->own_stream_, cuda::OwnedStream::make());
       }
       s.stream = s.engine->own_stream_.get();
     }
-    for (const Entry& e : s.entries)
-      if (const cuda::Stream o = e.request->stream;
+    for (const Item& item : s.items)
+      if (const cuda::Stream o = item.stream();
           o != s.stream && std::find(s.others.begin(), s.others.end(), o) == s.others.end())
         s.others.push_back(o);
     if (s.others.empty()) continue;
@@ -159,10 +157,10 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
   }
   for (Share& s : shares) {
     cuda::CurrentContext current(s.engine->transport_.context());
-    for (const Entry& e : s.entries)  // no kernel waits, so this means that the stream has reached the calls
-      if (const cuda::Event told = e.request->launch_event; told != nullptr)
+    for (const Item& item : s.items)  // no kernel waits, so this means that the stream has reached the calls
+      if (const cuda::Event told = item.launch_event(); told != nullptr)
         RONDO_TRY(cuda::check(d->event_record(told, s.stream), "cuEventRecord"));
-    RONDO_TRY(s.engine->issue_calls(s.entries, s.plans, s.stream));
+    RONDO_TRY(s.engine->issue_calls(s.items, s.stream));
   }
   for (Share& s : shares) {
     if (s.others.empty()) continue;
@@ -177,8 +175,7 @@ Status DeviceEngine::run_streams(std::span<const Entry> entries, std::span<const
 
 // Issues the collectives one after the other, then all messages between two ranks, by distance and then by number in
 // their connection, so that no rank sends more than its peer can have taken (stream_order.h).
-Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const std::shared_ptr<DevicePlan>> plans,
-                                 cuda::Stream stream) {
+Status DeviceEngine::issue_calls(std::span<const Item> calls, cuda::Stream stream) {
   struct Keyed {
     int distance;
     uint64_t number;
@@ -187,21 +184,19 @@ Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const
   };
   std::vector<Keyed> messages;
   std::map<std::pair<Rank, bool>, uint64_t> numbers;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const DevicePlan& plan = *plans[i];
-    const DeviceRequest& request = *entries[i].request;
-    if (is_point_to_point(plan.request.collective)) {
-      const bool receives = plan.request.collective == Collective::kRecv;
-      const Rank peer = plan.request.root;
-      for (const StreamStep& step : plan.order)
-        messages.push_back({distance_of(plan.request), numbers[{peer, receives}]++, receives, {&plan, &request, step}});
-      continue;
-    }
+  for (const Item& call : calls) {
+    const CallShape& shape = call.call->shape;
+    const bool receives = shape.collective == Collective::kRecv;
     std::vector<StreamItem> items;
-    for (const StreamStep& step : plan.order) items.push_back({&plan, &request, step});
+    for (const StreamStep& step : call.plan->order) {
+      if (is_point_to_point(shape.collective))
+        messages.push_back({distance_of(shape), numbers[{shape.root, receives}]++, receives, {&call, step}});
+      else items.push_back({&call, step});
+    }
+    if (is_point_to_point(shape.collective)) continue;
     RONDO_TRY(begin_in(stream));
     RONDO_TRY(issue(items, stream));
-    RONDO_TRY(end_in(stream, request, plans[i], {}));
+    RONDO_TRY(end_in(stream, call, {}));
   }
   if (messages.empty()) return {};
   std::stable_sort(messages.begin(), messages.end(), [](const Keyed& a, const Keyed& b) {
@@ -211,8 +206,8 @@ Status DeviceEngine::issue_calls(std::span<const Entry> entries, std::span<const
   for (const Keyed& m : messages) items.push_back(m.item);
   RONDO_TRY(begin_in(stream));
   RONDO_TRY(issue(items, stream));
-  for (size_t i = 0; i < entries.size(); ++i)
-    if (is_point_to_point(plans[i]->request.collective)) RONDO_TRY(end_in(stream, *entries[i].request, plans[i], {}));
+  for (const Item& call : calls)
+    if (is_point_to_point(call.call->shape.collective)) RONDO_TRY(end_in(stream, call, {}));
   return {};
 }
 
@@ -224,9 +219,9 @@ class DeviceEngine::StreamIssue {
       : e_(engine), stream_(stream), ops_(stream), sent_(engine.slots_.size()), received_(engine.slots_.size()) {}
 
   Status add(const StreamItem& item) {
-    const Program& p = *item.plan->program;
+    const Program& p = *item.item->plan->program;
     const ProgramStep& s = p.lanes[item.step.lane][item.step.pc];
-    const DevicePlan::StepSlots& slots = item.plan->step_slots[item.step.lane][item.step.pc];
+    const DevicePlan::StepSlots& slots = item.item->plan->step_slots[item.step.lane][item.step.pc];
     const uint64_t skip = s.is(kFlagCredit) ? 0 : item.step.loop * p.loop_elems;
     const uint64_t num_elems = s.is(kFlagCredit) ? 0 : std::min(p.loop_elems, s.src.num_elems - skip);
     ins_.clear();
@@ -270,11 +265,11 @@ class DeviceEngine::StreamIssue {
 
   // The address of an element in the rank's own buffers.
   std::byte* own(const StreamItem& item, Buffer b, uint64_t elem) const {
-    const DeviceRequest& request = *item.request;
-    std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(request.in))
-                      : b == Buffer::kOut ? static_cast<std::byte*>(request.out)
-                                          : e_.scratch_.as() + request.scratch_offset;
-    return base + elem * item.plan->program->elem_bytes[static_cast<int>(b)];
+    const Call& call = *item.item->call;
+    std::byte* base = b == Buffer::kIn    ? const_cast<std::byte*>(static_cast<const std::byte*>(call.in))
+                      : b == Buffer::kOut ? static_cast<std::byte*>(call.out)
+                                          : e_.scratch_.as() + item.item->scratch_offset;
+    return base + elem * item.item->plan->program->elem_bytes[static_cast<int>(b)];
   }
   Status copy(std::byte* to, const std::byte* from, uint64_t bytes) {
     if (to == from) return {};
@@ -284,7 +279,7 @@ class DeviceEngine::StreamIssue {
   }
 
   Status move(const StreamItem& item, const ProgramStep& s, uint64_t skip, uint64_t num_elems) {
-    const uint64_t bytes = num_elems * item.plan->program->wire_bytes;
+    const uint64_t bytes = num_elems * item.item->plan->program->wire_bytes;
     std::byte* const src = s.has(kVerbSrc) ? own(item, s.src_buffer, s.src.first_elem + skip) : nullptr;
     std::byte* const dst = s.has(kVerbDst) ? own(item, s.dst_buffer, s.dst.first_elem + skip) : nullptr;
     if (s.copies) {
@@ -298,8 +293,8 @@ class DeviceEngine::StreamIssue {
     void* params[] = {&args};
     const auto blocks = static_cast<unsigned>(std::clamp<uint64_t>(num_elems / (kBlockThreads * 8), 1, 256));
     cuda::LaunchConfig config{blocks, 1, 1, kBlockThreads, 1, 1, 0, stream_, nullptr, 0};
-    RONDO_TRY(
-        cuda::check(cuda::driver()->launch_kernel(&config, item.plan->function, params, nullptr), "cuLaunchKernelEx"));
+    RONDO_TRY(cuda::check(cuda::driver()->launch_kernel(&config, item.item->plan->function, params, nullptr),
+                          "cuLaunchKernelEx"));
     // Further readers get copies of the first reader's data.
     const size_t written = args.num_dst - (dst != nullptr ? 1 : 0);
     for (size_t i = written; i < outs_.size(); ++i) RONDO_TRY(copy(outs_[i].data, outs_[0].data, bytes));
@@ -307,7 +302,7 @@ class DeviceEngine::StreamIssue {
   }
 
   ReduceArgs reduce_args(const StreamItem& item, const ProgramStep& s, const std::byte* src, std::byte* dst) const {
-    const Program& p = *item.plan->program;
+    const Program& p = *item.item->plan->program;
     ReduceArgs args{};
     args.own = UINT32_MAX;
     for (size_t i = 0; i <= ins_.size(); ++i) {  // own source after src_position received operands
@@ -322,8 +317,8 @@ class DeviceEngine::StreamIssue {
       if (args.num_dst < ReduceArgs::kMaxSinks) args.dst[args.num_dst++] = out.data;
     args.divide_by = s.is(kFlagFinal) ? p.divide_by : 0;
     args.premultiply = s.prescale;
-    args.premul_at = item.request->premul_at;
-    std::memcpy(args.premul, item.request->premul, sizeof args.premul);
+    args.premul_at = item.item->call->premul_at;
+    std::memcpy(args.premul, item.item->call->premul, sizeof args.premul);
     args.own_type = static_cast<uint8_t>(s.src_buffer == Buffer::kIn    ? p.types.input
                                          : s.src_buffer == Buffer::kOut ? p.types.output
                                                                         : p.types.wire);

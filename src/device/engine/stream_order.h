@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
+#include "plan/call.h"
 #include "plan/program.h"
-#include "plan/request.h"
 #include "rondo/status.h"
 
 namespace rondo {

@@ -1,0 +1,334 @@
+#include "engine/host_backend.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace rondo {
+namespace {
+
+// Watches one queue whose driver role the waiting thread holds.
+class QueueWatch final : public WaitObserver {
+ public:
+  explicit QueueWatch(OperationQueue& queue) : queue_(queue) {}
+  bool urgent() override { return queue_.transport().aborted_by().has_value() && queue_.check_abort(); }
+  bool give_up(uint64_t waited_ns) override {
+    queue_.diagnose(waited_ns);
+    return queue_.has_failed();
+  }
+  void crowded() override { queue_.even_out(); }
+
+ private:
+  OperationQueue& queue_;
+};
+
+// Watches the queues of a batch; takes a queue's role to look closer.
+class BatchWatch final : public WaitObserver {
+ public:
+  explicit BatchWatch(const std::vector<OperationQueue*>& queues) : queues_(queues) {}
+  bool urgent() override {
+    for (OperationQueue* q : queues_)
+      if (q->transport().aborted_by() && q->drive()) {
+        q->check_abort();
+        q->leave();
+      }
+    return false;
+  }
+  bool give_up(uint64_t waited_ns) override {
+    for (OperationQueue* q : queues_)
+      if (q->drive()) {
+        q->diagnose(waited_ns);
+        q->leave();
+      }
+    return false;
+  }
+
+ private:
+  const std::vector<OperationQueue*>& queues_;
+};
+
+bool all_done(std::span<const std::shared_ptr<Operation>> batch) {
+  return std::all_of(batch.begin(), batch.end(),
+                     [](const auto& op) { return op->done.load(std::memory_order_acquire); });
+}
+
+Status first_error(std::span<const std::shared_ptr<Operation>> batch) {
+  for (const auto& op : batch)
+    if (!op->status.ok()) return op->status;
+  return {};
+}
+
+void fill(const Call& c, const Plan& plan, Operation& op) {
+  op.program = plan.program.get();
+  op.fallback = plan.fallback.get();
+  op.in = static_cast<const std::byte*>(c.in);
+  op.out = static_cast<std::byte*>(c.out);
+  op.in_bytes = c.in_bytes;
+  op.out_bytes = c.out_bytes;
+  op.deadline_ns = c.deadline_ns;
+  op.tag = c.tag;
+  std::memcpy(op.premul, c.premul, sizeof(op.premul));
+}
+
+}  // namespace
+
+void HostBackend::lock() {
+  if (queue_.drive()) [[likely]]
+    return;
+  queue_.contend();
+  for (uint32_t i = 0; !queue_.drive(); ++i)
+    if (i < 100) cpu_pause();
+    else sched_yield();
+  queue_.stop_contending();
+}
+
+Status HostBackend::check(Call& c) const {
+  if (c.premul_at != nullptr)
+    return bad("premul", "is said to stand in device memory, but this is a communicator of host memory");
+  if (c.stream != nullptr)
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("rank {}: stream is set, but this is a communicator of host memory; leave it null", rank_));
+  if (c.launch_event != nullptr)
+    return Status(
+        StatusCode::kUnsupported,
+        fmt::format("rank {}: launch_event is set, but a call on host memory launches no kernel; leave it null: "
+                    "a blocking call is complete when it (or its group) has returned",
+                    rank_));
+  c.shape.min_blocks = c.shape.max_blocks = 0;
+  return {};
+}
+
+Status HostBackend::submit(std::span<Call> calls) {
+  Call& c = calls.front();
+  if (calls.size() == 1 && c.work == nullptr) [[likely]] {
+    const std::lock_guard driver(*this);
+    if (queue_.idle()) [[likely]] {
+      if (queue_.has_failed()) [[unlikely]]
+        return queue_.failure();
+      const auto planned = planner_.plan(c.shape);
+      if (!planned.ok()) [[unlikely]]
+        return not_started(c.shape, planned.status());
+      blocking_.reset();
+      fill(c, **planned.value(), blocking_);
+      return blocking_.program->once && queue_.may_run_once() ? run_once() : run_alone();
+    }
+  }
+  return submit_all(calls);  // behind the asynchronous operations that are under way
+}
+
+// The path of a small message: one pass over the lanes without bookkeeping.
+Status HostBackend::run_once() {
+  Operation& op = blocking_;
+  const Program& p = *op.program;
+  QueueWatch watch(queue_);
+  HostSpin spin(queue_.spin(), watch, queue_.bell());
+  Executor& executor = queue_.executor_;
+  queue_.alone_ = &op;
+  op.started = true;
+  queue_.number(op);
+  const bool traced = executor.is_traced();
+  if (traced) [[unlikely]]
+    executor.begin_once();
+  const auto step = traced ? &Executor::step_once_traced : &Executor::step_once;
+  for (size_t i = 0; i < p.lanes.size(); ++i) {
+    if (i + 1 == p.lanes.size() && i != 0) queue_.announce(op);  // what others wait for is out
+    for (const ProgramStep& s : p.lanes[i]) {
+      if ((executor.*step)(op, s)) {
+        // Nobody waits for this rank, and the message was there: so, perhaps, is the next operation's.
+        if (p.writes.empty())
+          for (ReadPort* r : s.recv) r->fifo.prefetch(s.once_steps);
+        continue;
+      }
+      for (size_t lane = 0; lane < p.lanes.size(); ++lane) op.lanes[lane] = {0, lane < i ? uint64_t{1} : 0};
+      op.lanes[i].pc = static_cast<uint32_t>(&s - p.lanes[i].data());  // for the diagnosis
+      do {
+        if (!spin.idle(executor.missing())) return queue_.failure();
+        executor.forget_missing();
+      } while (!(executor.*step)(op, s));
+      spin.moved();
+    }
+  }
+  if (p.lanes.size() == 1) queue_.announce(op);
+  queue_.alone_ = nullptr;
+  queue_.finish(op);
+  return {};
+}
+
+Status HostBackend::run_alone() {
+  Operation& op = blocking_;
+  queue_.begin_alone(op);
+  if (!op.done.load(std::memory_order_relaxed)) {
+    QueueWatch watch(queue_);
+    HostSpin spin(queue_.spin(), watch, queue_.bell());
+    for (;;) {
+      if (queue_.step_alone(op)) {
+        if (op.done.load(std::memory_order_relaxed)) break;
+        spin.moved();
+      } else if (!spin.idle(queue_.executor().missing())) {
+        break;  // the queue has failed, and op with it
+      }
+    }
+  }
+  queue_.rest();
+  return std::move(op.status);
+}
+
+Expected<std::shared_ptr<Operation>> HostBackend::admit(const Call& c) {
+  auto op = c.work != nullptr ? std::static_pointer_cast<Operation>(c.work) : std::make_shared<Operation>(this);
+  const std::lock_guard driver(*this);
+  std::erase_if(under_way_, [](const auto& o) { return o->done.load(std::memory_order_acquire); });
+  const auto planned = planner_.plan(c.shape);
+  if (!planned.ok()) return not_started(c.shape, planned.status());
+  op->plan = *planned.value();
+  fill(c, **planned.value(), *op);
+  under_way_.push_back(op);
+  queue_.admit(*op);
+  op->submitted.store(true, std::memory_order_release);
+  return op;
+}
+
+Status HostBackend::submit_all(std::span<Call> calls) {
+  Status first;
+  std::vector<std::shared_ptr<Operation>> blocking;
+  std::vector<HostBackend*> asynchronous;
+  for (Call& c : calls) {
+    auto& b = *static_cast<HostBackend*>(c.backend);
+    auto admitted = [&]() -> Expected<std::shared_ptr<Operation>> {
+      if (c.work != nullptr)
+        if (const Status s = b.start_progress(); !s.ok()) return b.not_started(c.shape, s);
+      return b.admit(c);
+    }();
+    if (!admitted.ok()) {
+      if (c.work != nullptr) c.work->end(admitted.status());
+      if (first.ok()) first = admitted.status();
+    } else if (c.work == nullptr) {
+      blocking.push_back(std::move(*admitted));
+    } else if (std::find(asynchronous.begin(), asynchronous.end(), &b) == asynchronous.end()) {
+      asynchronous.push_back(&b);
+    }
+  }
+  for (HostBackend* b : asynchronous) b->kick_progress();
+  Status ran = run(blocking);
+  return first.ok() ? ran : first;
+}
+
+std::vector<OperationQueue*> HostBackend::queues_of(std::span<const std::shared_ptr<Operation>> batch) {
+  std::vector<OperationQueue*> queues;
+  for (const auto& op : batch) {
+    OperationQueue* const q = &static_cast<HostBackend*>(op->backend)->queue_;
+    if (std::find(queues.begin(), queues.end(), q) == queues.end()) queues.push_back(q);
+  }
+  return queues;
+}
+
+Status HostBackend::run(std::span<const std::shared_ptr<Operation>> batch) {
+  const std::vector<OperationQueue*> queues = queues_of(batch);
+  if (queues.empty()) return {};
+  BatchWatch watch(queues);
+  SpinSettings settings = queues[0]->spin();
+  HostSpin spin(settings, watch, queues.size() == 1 ? queues[0]->bell() : nullptr);
+  for (OperationQueue* q : queues) q->contend();
+  constexpr uint32_t kPassesPerCheck = 1 << 14;  // other operations may move while one is stuck
+  for (uint32_t pass = 1; !all_done(batch); ++pass) {
+    bool moved = false;
+    for (OperationQueue* q : queues)
+      if (q->drive()) {
+        moved |= q->step();
+        q->leave();
+      }
+    if (moved) spin.moved();
+    else spin.idle();
+    if (pass % kPassesPerCheck == 0) watch.give_up(0);
+  }
+  for (OperationQueue* q : queues) {
+    q->stop_contending();
+    q->rest();
+  }
+  return first_error(batch);
+}
+
+Status HostBackend::wait(WorkState& work) {
+  const std::shared_ptr<Operation> op(std::shared_ptr<Operation>(), static_cast<Operation*>(&work));  // the caller's
+  return run(std::span(&op, 1));
+}
+
+Status HostBackend::drain() {
+  lock();
+  const std::vector<std::shared_ptr<Operation>> mine = under_way_;  // kept alive: others may forget them meanwhile
+  unlock();
+  return run(mine);
+}
+
+void HostBackend::stop() {
+  (void)drain();
+  progress_.reset();
+}
+
+Status HostBackend::finish(Status ended) {
+  const std::lock_guard driver(*this);
+  return ended.ok() ? queue_.compare_calls() : ended;
+}
+
+Status HostBackend::error() {
+  if (const auto by = transport_.aborted_by())
+    return Status(StatusCode::kAborted, fmt::format("rank {}: {}", rank_, abort_text(transport_, *by)));
+  return {};
+}
+
+Status HostBackend::start_progress() {
+  const std::lock_guard guard(progress_mutex_);
+  if (progress_ != nullptr) return {};
+  RONDO_TRY_ASSIGN(progress_, ProgressThread::create(queue_, binding_));
+  return {};
+}
+
+void HostBackend::kick_progress() {
+  const std::lock_guard guard(progress_mutex_);
+  progress_->kick();
+}
+
+Expected<std::string> HostBackend::explain(const CallShape& shape) {
+  const std::lock_guard driver(*this);
+  RONDO_TRY_ASSIGN(const auto* plan, planner_.plan(shape));
+  return (*plan)->reason;
+}
+
+Expected<double> HostBackend::forecast_us(const CallShape& shape) {
+  const std::lock_guard driver(*this);
+  RONDO_TRY_ASSIGN(const auto found, planner_.candidates(shape));
+  return found.front().forecast_ns / 1e3;
+}
+
+Expected<void*> HostBackend::alloc(uint64_t bytes, const ControlGather&) {
+  const std::lock_guard driver(*this);
+  return transport_.alloc(bytes);
+}
+
+Status HostBackend::free(void* ptr, const ControlGather&) {
+  const std::lock_guard driver(*this);
+  return transport_.free(ptr);
+}
+
+// Threads reach any buffer as it stands.
+bool HostBackend::reaches(const void* ptr, uint64_t bytes) const {
+  const RemoteAddress at = transport_.describe(ptr, bytes);
+  return at.region != RemoteAddress::kNowhere && at.region != RemoteAddress::kByCopy;
+}
+
+Status HostBackend::register_memory(void* ptr, uint64_t bytes, const ControlGather&) {
+  if (reaches(ptr, bytes)) return {};
+  return Status(StatusCode::kUnsupported,
+                fmt::format("rank {}: host memory of a process cannot be mapped by the others when it "
+                            "is there already: take it from rondo_alloc",
+                            rank_));
+}
+
+Status HostBackend::deregister_memory(void* ptr, const ControlGather&) {
+  return reaches(ptr, 1) ? Status() : bad("ptr", "is not registered");
+}
+
+}  // namespace rondo

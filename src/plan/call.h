@@ -1,0 +1,83 @@
+// Call: one call of one rank, filled in place by the public functions (C, C++, NCCL), checked once, and read by the
+// backend that runs it. CallShape is the part that a plan depends on. All of a shape is equal on all ranks, or belongs
+// to a pair of ranks that check each other (the counts of all_to_all_v, the peer of send and recv).
+//
+// Thread safety: values; of a WorkState `submitted` and `done` are for any thread, and `status` once it is done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "algorithms/registry.h"
+#include "rondo/status.h"
+#include "schedule/extent.h"
+
+namespace rondo {
+
+class Backend;
+
+/// A call with a count for each rank. A side of one part per rank has nranks entries, the other one has one.
+struct VariableCounts {
+  PartExtents in, out;
+  bool packed = true;        // no offsets were given: every rank knows where everything stands
+  bool pairwise = false;     // all_to_all_v: a rank knows its own row and column only
+  uint64_t agreed_hash = 0;  // of what all ranks must agree on
+  friend bool operator==(const VariableCounts&, const VariableCounts&) = default;
+};
+
+/// The only key of plans.
+struct CallShape {
+  Collective collective = Collective::kAllReduce;
+  uint64_t count_elems = 0;       // variable counts: their sum where all ranks know it, else 0
+  Rank root = 0;                  // send, recv: the peer
+  Dtype dtype = Dtype::kFloat32;  // of the input
+  Op op = Op::kSum;
+  uint8_t row = 0;  // row_index()
+  // Of a call on devices: thread blocks of its launch, within what the communicator has; 0: as many as it has.
+  uint16_t min_blocks = 0, max_blocks = 0;
+  uint32_t promises = 0;
+  const Algorithm* algorithm = nullptr;                    // nullptr: free choice
+  std::shared_ptr<const VariableCounts> counts = nullptr;  // nullptr: the same count everywhere
+
+  TypeRow types() const { return row_at(row, dtype); }
+  friend bool operator==(const CallShape& a, const CallShape& b) {
+    return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.row == b.row && a.root == b.root &&
+           a.count_elems == b.count_elems && a.algorithm == b.algorithm && a.promises == b.promises &&
+           a.min_blocks == b.min_blocks && a.max_blocks == b.max_blocks &&
+           (a.counts == b.counts || (a.counts != nullptr && b.counts != nullptr && *a.counts == *b.counts));
+  }
+};
+
+/// How a call ends: shared by the caller's Work and by the backend until the call is done.
+struct WorkState {
+  explicit WorkState(Backend* b = nullptr) : backend(b) {}
+  void end(Status s) {
+    status = std::move(s);
+    submitted.store(true, std::memory_order_release);
+    done.store(true, std::memory_order_release);  // the owner may free it from here on
+  }
+  Backend* backend;
+  std::atomic<bool> submitted{false};  // false while it waits in an open group
+  std::atomic<bool> done{false};
+  Status status;  // valid when done
+};
+
+struct Call {
+  CallShape shape;
+  const void* in = nullptr;
+  void* out = nullptr;
+  void* stream = nullptr;                // of device memory: orders the call
+  uint64_t in_bytes = 0, out_bytes = 0;  // of the buffers that this rank holds; 0: it has none
+  uint64_t deadline_ns = 0;
+  uint64_t tag = 0;
+  void* launch_event = nullptr;         // of device memory: recorded when the call's kernel has begun
+  const void* premul_at = nullptr;      // in device memory, read when the call runs; nullptr: `premul`
+  alignas(8) std::byte premul[8] = {};  // copied: a grouped call runs when the caller's scale may be gone
+  Backend* backend = nullptr;
+  std::shared_ptr<WorkState> work = nullptr;  // nullptr: a blocking call
+};
+
+}  // namespace rondo

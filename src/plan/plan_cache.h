@@ -1,0 +1,48 @@
+// PlanCache: plans by the shape of their calls. It has sets of four, the newest plan first: a repeated call costs one
+// lookup in a set.
+// Thread safety: the owner's.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plan/call.h"
+
+namespace rondo {
+
+/// P has a `request` and says whether it was made while buffers could be reached (`may_be_direct`).
+template <class P>
+class PlanCache {
+ public:
+  /// nullptr: not there.
+  const std::shared_ptr<P>* find(const CallShape& shape, bool may_be_direct) const {
+    const std::shared_ptr<P>* set = &plans_[set_of(shape)];
+    for (size_t i = 0; i < kWays; ++i)
+      if (set[i] != nullptr && set[i]->request == shape && set[i]->may_be_direct == may_be_direct) [[likely]]
+        return &set[i];
+    return nullptr;
+  }
+  /// The oldest plan of its set goes.
+  const std::shared_ptr<P>* add(std::shared_ptr<P> plan) {
+    std::shared_ptr<P>* set = &plans_[set_of(plan->request)];
+    std::move_backward(set, set + kWays - 1, set + kWays);
+    set[0] = std::move(plan);
+    return set;
+  }
+  void clear() { std::fill(plans_.begin(), plans_.end(), nullptr); }
+
+ private:
+  static constexpr size_t kSets = 512, kWays = 4;
+  static size_t set_of(const CallShape& s) {
+    const uint64_t h = (s.count_elems * 0x9E3779B97F4A7C15u) ^ (static_cast<uint64_t>(s.collective) << 32) ^
+                       (static_cast<uint64_t>(s.dtype) << 40) ^ (static_cast<uint64_t>(s.op) << 48) ^
+                       (static_cast<uint64_t>(s.row) << 52) ^ (static_cast<uint64_t>(s.root) << 16) ^
+                       reinterpret_cast<uintptr_t>(s.algorithm);
+    return static_cast<size_t>(h ^ h >> 31) % kSets * kWays;
+  }
+  std::vector<std::shared_ptr<P>> plans_ = std::vector<std::shared_ptr<P>>(kSets * kWays);
+};
+
+}  // namespace rondo
