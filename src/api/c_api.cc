@@ -83,7 +83,7 @@ Status options_of(const rondo_call& c, Dtype dtype, TypeRow* row, CallOptions* o
   return {};
 }
 
-// What a call of the C ABI has beside its shape and buffers. Arguments that only this ABI can get wrong are checked first.
+// The parts of a C call other than its shape and buffers. Checks first what only this ABI can get wrong.
 class Entry {
  public:
   Entry(rondo_comm* comm, rondo_dtype dtype, rondo_op op, const rondo_call* call, rondo_work** work)

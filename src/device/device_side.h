@@ -1,5 +1,5 @@
-// How a communicator of device memory gets its DeviceEngine: the choice of the device, and what its ranks know about the
-// devices and the links between them.
+// How a communicator of device memory gets its DeviceEngine: the choice of the device, and what its ranks know about
+// the devices and the links between them.
 // Thread safety: pure functions; make_device_engine is collective.
 #pragma once
 
