@@ -1,5 +1,5 @@
-// Communicator: one rank's end of a group of ranks, and its collectives. The C++ form of rondo.h, with the same
-// semantics and the same thread safety.
+// Communicator: one rank's handle of a set of ranks, and its collectives. This is the C++ form of rondo.h. Semantics
+// and thread safety are the same.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace rondo {
 
 using UniqueId = rondo_unique_id;
 
-/// Aborts the making of communicators from another thread: an init, split, shrink or grow with this token (Config)
-/// returns kAborted at most 100 ms after raise(). Copies share one flag. Thread safety: any thread.
+/// Lets another thread abort an init, split, shrink or grow. If the call has this token in its Config, it returns
+/// kAborted within 100 ms after raise(). Copies share one flag. Thread safety: any thread.
 class RONDO_API AbortToken {
  public:
   AbortToken();
@@ -49,6 +49,9 @@ struct Config {
 inline constexpr int kNoColour = RONDO_NO_COLOUR;  // Communicator::split
 
 /// Optional parts of a call. The defaults give a plain call.
+///
+/// A call on device memory is ordered in `stream` (nullptr: the default stream). It returns when it is enqueued. With a
+/// Work, the Work reports when the device is done. error() reports later failures. A CUDA graph can capture the call.
 struct CallOptions {
   TypeRow* row = nullptr;           // nullptr: uniform_row(dtype)
   double deadline_s = 0;            // 0: the communicator's
@@ -58,16 +61,17 @@ struct CallOptions {
   void* stream = nullptr;           // communicators of device memory: the CUDA stream that orders the call
   uint32_t promises = 0;            // RONDO_PROMISE_*
   uint64_t tag = 0;
-  // Device memory only: limits of the thread blocks in the call's launch, at most 1024; 0: the communicator's limits.
-  // The lowest upper limit wins. A limit below the algorithm's minimum is kept as far as possible. A group's launch has
-  // as many blocks as its widest call. Equal on all ranks. Ignored for host memory and by the stream engine.
+  // Device memory only: limits of the number of thread blocks in the call's launch, at most 1024. 0: the communicator's
+  // limits. The lowest upper limit is used. If the algorithm needs more blocks, the launch has as few as possible. The
+  // launch of a group has as many blocks as its largest call. Equal on all ranks. Ignored for host memory and by the
+  // stream engine.
   int min_blocks = 0;
   int max_blocks = 0;
-  // Device memory only: a CUDA event, recorded when all blocks of the call's kernel have begun. (Before CUDA 12.3, and
-  // if no kernel waits, it is recorded when the stream reaches the call.) Work that waits for the event therefore takes
-  // no place on the device that the call needs. Create it without timing, in this process, on the call's device. It is
-  // not recorded if there is no data to move. During capture, one event of a group becomes part of the graph. The call
-  // may end before the event is recorded.
+  // Device memory only: a CUDA event. It is recorded when all blocks of the call's kernel have begun. (Before CUDA
+  // 12.3, and if no kernel waits, it is recorded when the stream reaches the call.) Work that waits for the event
+  // therefore cannot occupy a part of the device that the call needs. Create it without timing, in this process, on the
+  // call's device. It is not recorded if there is no data to move. During capture, one event of a group becomes part of
+  // the graph. The call may end before the event is recorded.
   void* launch_event = nullptr;
   bool check_only = false;  // validates the call, but neither runs it nor adds it to a group
 };
@@ -75,21 +79,17 @@ struct CallOptions {
 struct Operation;  // src/engine
 class CommunicatorImpl;  // src/api
 
-/// Calls on device memory are ordered in CallOptions::stream (nullptr: the default stream) and return as soon as they
-/// are enqueued. With a Work, the Work reports when the device is done. They can be captured into CUDA graphs. error()
-/// reports later failures.
-
-/// An asynchronous operation. Movable; destroying it does not wait. It may outlive its communicator: destroying the
-/// communicator completes the operation, and the Work reports the result.
+/// An asynchronous operation. It can be moved. Its destruction does not wait. It may outlive its communicator: the
+/// destruction of the communicator completes the operation, and the Work then reports the result.
 class RONDO_API Work {
  public:
   Work() = default;
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
-  /// Blocks until the operation is done and drives it meanwhile.
+  /// Waits until the operation is done, and drives it meanwhile.
   Status wait();
-  /// kInProgress, or the final status.
+  /// Returns kInProgress, or the final status.
   Status test();
 
  private:
@@ -101,9 +101,10 @@ class RONDO_API Work {
 class RONDO_API Communicator {
  public:
   static Expected<UniqueId> make_unique_id();
-  /// The same id on all ranks that pass the same "host:port" and secret. Nothing else has to be exchanged. Rank 0
-  /// passes open = true: its process listens there until all ranks have joined, and host is one of its own names or
-  /// addresses. The other ranks may call first. Errors: kInvalidArgument, kSystem (unknown name, port in use).
+  /// Returns the same id on all ranks that pass the same "host:port" and secret. The ranks need to exchange nothing
+  /// else. Rank 0 passes open = true. Its process then listens there until all ranks have joined, and host must be one
+  /// of its names or addresses. The other ranks may call earlier. Errors: kInvalidArgument, kSystem (unknown name, port
+  /// in use).
   static Expected<UniqueId> unique_id_at(const std::string& host_port, const std::string& secret, bool open);
   static Expected<std::unique_ptr<Communicator>> init_rank(int nranks, const UniqueId& id, Rank rank,
                                                            const Config& config = {});
@@ -115,126 +116,132 @@ class RONDO_API Communicator {
 
   Rank rank() const;
   int size() const;
-  /// "inproc" (threads), "shm" (processes on one host), "shm+tcp", "shm+ucx" (several hosts, shared memory on each),
-  /// "tcp", "ucx" (also on one host), "cuda_p2p". O(1).
+  /// Returns "inproc" (threads), "shm" (processes on one host), "shm+tcp", "shm+ucx" (several hosts, shared memory on
+  /// each), "tcp", "ucx" (also on one host) or "cuda_p2p". O(1).
   std::string_view transport() const;
 
-  /// in, out: count_elems. Blocks if work is nullptr. Errors: kInvalidArgument, kMismatch, kTimeout, kPeerLost,
-  /// kAborted, kUnsupported. explain_plan names the algorithm, which determines steps and bytes.
+  /// Stores the sum of all inputs in every out. in, out: count_elems. Blocks if work is nullptr. Errors:
+  /// kInvalidArgument, kMismatch, kTimeout, kPeerLost, kAborted, kUnsupported. explain_plan names the algorithm, which
+  /// determines steps and bytes.
   Status all_reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
                     const CallOptions* options = nullptr, Work* work = nullptr);
-  /// in: size() * count_elems, out: count_elems.
+  /// Stores part rank() of the sum of all inputs in out. in: size() * count_elems, out: count_elems.
   Status reduce_scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op,
                         const CallOptions* options = nullptr, Work* work = nullptr);
-  /// in: count_elems, out: size() * count_elems.
+  /// Stores every rank's input as its part of every out. in: count_elems, out: size() * count_elems.
   Status all_gather(const void* in, void* out, uint64_t count_elems, Dtype dtype,
                     const CallOptions* options = nullptr, Work* work = nullptr);
 
   /// Copies the root's in to every rank's out. in: count_elems, used on the root only, where it may equal out.
   Status broadcast(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                    const CallOptions* options = nullptr, Work* work = nullptr);
-  /// The sum of all in, into the root's out. out: count_elems, used on the root only.
+  /// Stores the sum of all inputs in the root's out. in, out: count_elems; out is used on the root only.
   Status reduce(const void* in, void* out, uint64_t count_elems, Dtype dtype, Op op, Rank root,
                 const CallOptions* options = nullptr, Work* work = nullptr);
-  /// Part p of in goes to rank p and becomes part rank() of its out. in, out: size() * count_elems; never in place.
+  /// Sends part p of in to rank p, where it becomes part rank() of out. in, out: size() * count_elems; never in place.
   Status all_to_all(const void* in, void* out, uint64_t count_elems, Dtype dtype, const CallOptions* options = nullptr,
                     Work* work = nullptr);
-  /// Every rank's in becomes its part of the root's out. in: count_elems; out: size() * count_elems, on the root only.
+  /// Stores every rank's input as its part of the root's out. in: count_elems; out: size() * count_elems, on the root
+  /// only.
   Status gather(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                 const CallOptions* options = nullptr, Work* work = nullptr);
-  /// Part p of the root's in becomes rank p's out. in: size() * count_elems, on the root only; out: count_elems.
+  /// Stores part p of the root's input in rank p's out. in: size() * count_elems, on the root only; out: count_elems.
   Status scatter(const void* in, void* out, uint64_t count_elems, Dtype dtype, Rank root,
                  const CallOptions* options = nullptr, Work* work = nullptr);
   /// Returns after all ranks have called it.
   Status barrier(const CallOptions* options = nullptr, Work* work = nullptr);
 
-  /// One message from this rank to `peer`. The peer calls recv with the same count and type. Calls between two ranks
-  /// match in their order. send may return before the peer has received (the connection holds up to 2 MiB), but
-  /// programs must not depend on it: put calls that wait for each other into a group. peer may be this rank. Zero
-  /// elements: no message.
+  /// Sends one message to `peer`, which calls recv with the same count and type. Calls between two ranks match in their
+  /// order. send may return before the peer has received the message, because the connection buffers up to 2 MiB.
+  /// Programs must not depend on this: put calls that wait for each other into a group. peer may be this rank. With
+  /// zero elements there is no message.
   Status send(const void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
   Status recv(void* buffer, uint64_t count_elems, Dtype dtype, Rank peer, const CallOptions* options = nullptr,
               Work* work = nullptr);
 
-  /// all_gather with counts[r] elements from rank r, stored at out + offsets[r] on every rank (offsets nullptr: the
-  /// parts follow one another). counts, offsets: size() values, in elements, read before the call returns. counts must
-  /// be equal on all ranks; all ranks pass offsets or none does. Zero counts are allowed. In place: in == out +
+  /// Stores counts[r] elements of rank r at out + offsets[r] on every rank. If offsets is nullptr the parts follow one
+  /// another. counts and offsets have size() values, in elements. The call reads them before it returns. counts must be
+  /// equal on all ranks. Either all ranks pass offsets or none does. Counts may be zero. In place: in == out +
   /// offsets[rank()].
   Status all_gather_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
                       const CallOptions* options = nullptr, Work* work = nullptr);
-  /// reduce_scatter in which rank r gets the counts[r] elements at in + offsets[r]. Otherwise as all_gather_v.
+  /// Gives rank r the counts[r] elements of the sum at in + offsets[r]. counts and offsets as for all_gather_v.
   Status reduce_scatter_v(const void* in, void* out, const uint64_t* counts, const uint64_t* offsets, Dtype dtype,
                           Op op, const CallOptions* options = nullptr, Work* work = nullptr);
-  /// in_counts[p] elements at in + in_offsets[p] go to rank p; out_counts[p] elements from rank p arrive at out +
-  /// out_offsets[p]. Each rank passes its own counts only; each pair of ranks checks that its counts agree (kMismatch).
+  /// Sends in_counts[p] elements at in + in_offsets[p] to rank p, and stores out_counts[p] elements from rank p at out
+  /// + out_offsets[p]. Each rank passes only its own counts. Each pair of ranks checks that its counts agree
+  /// (kMismatch).
   Status all_to_all_v(const void* in, const uint64_t* in_counts, const uint64_t* in_offsets, void* out,
                       const uint64_t* out_counts, const uint64_t* out_offsets, Dtype dtype,
                       const CallOptions* options = nullptr, Work* work = nullptr);
 
-  /// Bytes of device memory allocated for this rank's connections so far; 0 for host memory.
+  /// Returns the bytes of device memory allocated for this rank's connections so far; 0 for host memory.
   uint64_t device_bytes() const;
 
-  /// Allocates memory that all ranks can access. A call whose buffers are all in such memory may go straight from
-  /// buffer to buffer. Collective, equal bytes on all ranks; page-aligned, zeroed. Processes map each other's memory,
-  /// within the init deadline, with the same errors on all ranks. Devices hold at most 1024 such regions at a time.
-  /// Errors: kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout, kPeerLost, kAborted,
-  /// kSystem.
+  /// Allocates memory that all ranks can access. A call whose buffers are all in such memory may copy straight from
+  /// buffer to buffer. All ranks must call it, with equal bytes. The memory is page-aligned and zeroed. Processes map
+  /// each other's memory within the init deadline. All ranks get the same errors. Devices can have at most 1024 such
+  /// regions at a time. Errors: kInvalidArgument, kExhausted, kMismatch (another call, other bytes), kTimeout,
+  /// kPeerLost, kAborted, kSystem.
   Expected<void*> alloc(uint64_t bytes);
-  /// Collective. On devices it waits for this rank's calls; no replay of a graph with a call on this memory may be
-  /// running or follow. The communicator frees the rest when it ends. Errors: kInvalidArgument, the errors of alloc.
-  /// After an error the memory stays allocated until the communicator ends.
+  /// Frees memory of alloc. All ranks must call it. On devices it waits for this rank's calls. Do not run a graph with
+  /// a call on this memory at the same time or later. The communicator frees the rest when it ends. Errors:
+  /// kInvalidArgument, the errors of alloc. After an error the memory is allocated until the communicator ends.
   Status free(void* ptr);
 
-  /// Registers the caller's own memory for the same purpose. On devices: all or part of one cuMemAlloc allocation
-  /// (cudaMalloc, a PyTorch tensor) on this rank's device. Collective; bytes may differ between ranks. Other processes
-  /// open an allocation once for all its registrations.
+  /// Makes the caller's own memory accessible to all ranks. On devices this is all or part of one cuMemAlloc allocation
+  /// (cudaMalloc, a PyTorch tensor) on this rank's device. All ranks must call it; bytes may differ between ranks.
+  /// Other processes open an allocation once for all its registrations.
   ///
   /// Each call checks that its buffers still belong to their registered allocation. If one does not, or was never
-  /// registered, all ranks run the call through staging memory (explain_plan names both paths). A captured call decides
-  /// at capture. This is only a safety net: other processes keep the memory mapped until all ranks deregister it or
-  /// destroy the communicator, and freeing mapped memory is undefined in CUDA.
+  /// registered, all ranks run the call through staging memory (explain_plan names both paths). A captured call checks
+  /// this only at capture. Do not rely on the check: other processes have the memory mapped until all ranks deregister
+  /// it or destroy the communicator, and the behaviour of CUDA is undefined if mapped memory is freed.
   ///
-  /// If ranks are threads that reach each other's memory, or if no call goes from buffer to buffer (streams, host
-  /// memory, device_direct = off), the registration is only noted: nothing is exchanged and the call is not collective.
-  /// Errors: kInvalidArgument (memory of another device, beyond its allocation, registered already), kUnsupported
+  /// Sometimes a registration needs no exchange: if ranks are threads that can access each other's memory, or if no
+  /// call copies from buffer to buffer (streams, host memory, device_direct = off). Then the ranks need not all call
+  /// it. Errors: kInvalidArgument (memory of another device, beyond its allocation, registered already), kUnsupported
   /// (memory that other processes cannot open: managed, pooled, from cuMemCreate; host memory between processes), the
   /// errors of alloc. O(ranks) opened handles.
   Status register_memory(void* ptr, uint64_t bytes);
-  /// Ends a registration. `ptr` is the registered pointer; its memory may already be freed. Collective, and waits as
-  /// free does. After it returns ok, no other process has the memory mapped for it. Errors: kInvalidArgument (not
-  /// registered), kMismatch (ranks pass different registrations; all stay registered), the errors of alloc.
+  /// Ends a registration. `ptr` is the registered pointer. Its memory may already be freed. All ranks must call it. It
+  /// waits as free does. When it has returned ok, no other process has the memory mapped for it. Errors:
+  /// kInvalidArgument (not registered), kMismatch (ranks pass different registrations; all stay registered), the errors
+  /// of alloc.
   Status deregister_memory(void* ptr);
 
-  // New communicators from this one (docs/communicators.md). These calls wait for all participating ranks, therefore
-  // each rank needs its own thread. They wait at most the init deadline. All but shrink return kAborted if a rank
-  // aborts this communicator meanwhile. Parent and children are independent: use, abort and destroy them in any order.
+  // These make new communicators from this one (docs/communicators.md). They wait for all participating ranks, at most
+  // until the init deadline. Therefore each rank needs its own thread. All but shrink return kAborted if a rank aborts
+  // this communicator meanwhile. Parent and children are independent: use, abort and destroy them in any order.
 
-  /// Collective. Ranks of equal colour form a communicator, ordered by (key, rank). Colour kNoColour (or any negative):
-  /// ok and nullptr. All ranks get the same errors: kMismatch, kTimeout (names the missing ranks), kPeerLost, kAborted,
-  /// kSystem, kInvalidArgument (a rank's config).
+  /// Makes a communicator of the ranks of equal colour, ordered by (key, rank). All ranks must call it. A rank with
+  /// kNoColour (or any negative colour) gets ok and nullptr. All ranks get the same errors: kMismatch, kTimeout (names
+  /// the missing ranks), kPeerLost, kAborted, kSystem, kInvalidArgument (a rank's config).
   Expected<std::unique_ptr<Communicator>> split(int colour, int key, const Config& config = {});
-  /// Collective over the live ranks that are not in `excluded`, also after an error or abort. They agree on the
-  /// surviving ranks and form a communicator of them, in rank order. A rank that dies meanwhile is left out too.
-  /// `excluded` must be equal on all callers; excluded ranks do not call. Errors: kTimeout (names the ranks that are
+  /// Makes a communicator of the surviving ranks, in rank order. All live ranks that are not in `excluded` must call
+  /// it, also after an error or abort. They agree on the survivors. A rank that dies meanwhile is left out too.
+  /// `excluded` must be equal on all callers. Excluded ranks do not call it. Errors: kTimeout (names the ranks that are
   /// alive but did not call), kMismatch (another rank excluded this one), kAborted (the token), kSystem.
   Expected<std::unique_ptr<Communicator>> shrink(const std::vector<Rank>& excluded = {}, const Config& config = {});
-  /// Collective over this communicator's ranks, which keep their numbers, and new_nranks - size() newcomers, which call
-  /// init_rank(new_nranks, id, rank) with ranks from size() on. Only rank 0 needs the id. Errors: those of init_rank.
+  /// Makes a communicator of this one's ranks, which keep their numbers, and of new_nranks - size() newcomers. All
+  /// ranks of this communicator must call it. The newcomers call init_rank(new_nranks, id, rank) with ranks from size()
+  /// on. Only rank 0 needs the id. Errors: those of init_rank.
   Expected<std::unique_ptr<Communicator>> grow(int new_nranks, const UniqueId* id, const Config& config = {});
 
   /// Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error and shrink are
-  /// accepted. Also returns kMismatch if another rank's last 64 calls differ from this rank's. Optional: destruction
-  /// waits too.
+  /// accepted. Also returns kMismatch if another rank's last 64 calls differ from this rank's. You need not call it:
+  /// the destructor waits too.
   Status finalize();
-  /// From any thread.
+  /// Aborts the communicator on all ranks. Any thread may call it.
   void abort();
-  /// Ok, or the error that stopped this communicator. Never blocks.
+  /// Returns ok, or the error that stopped this communicator. Never blocks.
   Status error() const;
-  /// The plan of such a call, and the reason for it.
+  /// Returns the plan of such a call, and the reason for it.
   std::string explain_plan(Collective collective, uint64_t count_elems, Dtype dtype, Op op);
-  /// The planner's forecast for such a call in microseconds, equal on all ranks. Uses row, algorithm and promises of
-  /// options. Errors: kInvalidArgument, kUnsupported (no algorithm satisfies the options; send and recv have no plan).
+  /// Returns the planner's forecast for such a call in microseconds, equal on all ranks. Uses row, algorithm and
+  /// promises of options. Errors: kInvalidArgument, kUnsupported (no algorithm satisfies the options; send and recv
+  /// have no plan).
   Expected<double> forecast_us(Collective collective, uint64_t count_elems, Dtype dtype, Op op, Rank root = 0,
                                const CallOptions* options = nullptr);
 
@@ -246,12 +253,13 @@ class RONDO_API Communicator {
   std::unique_ptr<CommunicatorImpl> impl_;
 };
 
-/// Sets settings that override the built-in defaults only, as lines of a configuration file: for libraries with setting
-/// names of their own. `rondo info` and errors show `from` as their source. A call replaces the settings of earlier
-/// calls and affects communicators made later. Errors: kInvalidArgument. Thread safety: any thread.
+/// Sets settings from lines of a configuration file. They override only the built-in defaults. A library that has its
+/// own names for settings can use it. `rondo info` and errors show `from` as the source of the settings. A call
+/// replaces the settings of earlier calls and affects communicators that are made later. Errors: kInvalidArgument.
+/// Thread safety: any thread.
 RONDO_API Status set_default_settings(const std::string& lines, const std::string& from);
 
-/// Operations issued by this thread between start and end run as one batch (see rondo_group_start).
+/// Begin and end a group: the operations that this thread issues between them run as one batch (rondo_group_start).
 RONDO_API void group_start();
 RONDO_API Status group_end();
 

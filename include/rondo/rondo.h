@@ -4,10 +4,10 @@
  * operation, sequence number and the remedy. Function signatures do not change: later features become fields of
  * rondo_call and rondo_config, whose size_bytes must be their size in this release.
  *
- * Thread safety: different communicators may be used from different threads at once. Calls on one communicator are
- * serialised inside; the caller must issue them in the same order on all ranks. rondo_comm_abort may be called from
- * any thread at any time. In a child of fork() every call on a communicator of the parent returns RONDO_UNSUPPORTED,
- * and rondo_comm_destroy does not affect the parent's. pthread_cancel takes effect after the call. */
+ * Thread safety: several threads may use different communicators at once. rondo serialises the calls on one
+ * communicator. The caller must make them in the same order on all ranks. rondo_comm_abort may be called from any
+ * thread at any time. In a child of fork(), every call on a communicator of the parent returns RONDO_UNSUPPORTED, and
+ * rondo_comm_destroy does not affect the parent. pthread_cancel takes effect after the call. */
 #ifndef RONDO_RONDO_H_
 #define RONDO_RONDO_H_
 
@@ -28,7 +28,7 @@ extern "C" {
 #define RONDO_ENUM_INT
 #endif
 
-typedef struct rondo_comm rondo_comm; /* one rank's end of a communicator */
+typedef struct rondo_comm rondo_comm; /* one rank's handle of a communicator */
 typedef struct rondo_work rondo_work; /* one asynchronous operation */
 typedef struct rondo_abort rondo_abort; /* cancels the making of communicators from another thread */
 
@@ -87,16 +87,16 @@ enum {
   RONDO_PROMISE_SAME_BITS_PER_TRANSPORT = 1 << 4  /* ... nor on whether ranks are threads or processes */
 };
 
-/* 128 bytes that every rank of a communicator gets: addresses, port, 128-bit secret. Treat as opaque and
- * confidential. */
+/* Contains addresses, a port and a secret of 128 bits. All ranks of a communicator get the same id. Treat it as opaque
+ * and confidential. */
 typedef struct rondo_unique_id {
   char bytes[128];
 } rondo_unique_id;
 
 typedef struct rondo_config {
   size_t size_bytes;  /* sizeof(rondo_config) */
-  double deadline_s;  /* of an operation; 0: RONDO_TIMEOUT_S or 600 */
-  double init_deadline_s; /* of making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
+  double deadline_s;  /* for each operation; 0: RONDO_TIMEOUT_S or 600 */
+  double init_deadline_s;   /* for making the communicator; 0: RONDO_INIT_TIMEOUT_S or 120 */
   const rondo_abort* abort; /* once raised, making the communicator or its children ends with RONDO_ABORTED; or NULL */
   const char* settings;     /* lines "key = value" of a configuration file; override the file and the environment; or
                              * NULL */
@@ -132,26 +132,30 @@ typedef struct rondo_call {
         RONDO_MEMORY_HOST, 0, 0, NULL                                                                             \
   }
 
-/* "0.1.0" */
+/* Returns the version of the library: "0.1.0". */
 RONDO_API const char* rondo_version(void);
+/* Returns the short text of a status. */
 RONDO_API const char* rondo_status_string(rondo_status status);
-/* The last error of this communicator, or of this thread if comm is NULL. Valid until this thread's next call of it. */
+/* Returns the last error of this communicator, or of this thread if comm is NULL. The string is valid until this
+ * thread calls the function again. */
 RONDO_API const char* rondo_last_error(const rondo_comm* comm);
 
-/* Makes an id and opens its rendezvous in this process, which must live until all ranks have joined. */
+/* Makes an id and opens its rendezvous in this process. The process must live until all ranks have joined. */
 RONDO_API rondo_status rondo_get_unique_id(rondo_unique_id* id);
-/* Collective. Every rank passes the same id and nranks and its own rank. */
+/* Makes a communicator. All ranks must call it with the same id and nranks, each with its own rank. */
 RONDO_API rondo_status rondo_comm_init_rank(rondo_comm** comm, int nranks, const rondo_unique_id* id, int rank,
                                             const rondo_config* config);
-/* All ranks of a communicator inside this process: comms[0..nranks-1]. */
+/* Makes a communicator with all its ranks in this process: comms[0..nranks-1]. */
 RONDO_API rondo_status rondo_comm_init_all(rondo_comm** comms, int nranks, const rondo_config* config);
-/* Rank and number of ranks from torchrun's, mpirun's or srun's variables; one rank without any (docs/launch.md). */
+/* Makes a communicator. Reads the rank and the number of ranks from the variables of torchrun, mpirun or srun. Without
+ * such variables the communicator has one rank (docs/launch.md). */
 RONDO_API rondo_status rondo_comm_init_env(rondo_comm** comm, const rondo_config* config);
 RONDO_API rondo_status rondo_comm_rank(const rondo_comm* comm, int* rank);
 RONDO_API rondo_status rondo_comm_size(const rondo_comm* comm, int* nranks);
-/* RONDO_OK, or the error that stopped the communicator. Never blocks. */
+/* Returns RONDO_OK, or the error that stopped the communicator. Never blocks. */
 RONDO_API rondo_status rondo_comm_error(rondo_comm* comm);
-/* From any thread: current and later operations on all ranks return RONDO_ABORTED, which names this rank. */
+/* Aborts the communicator. Current and later operations on all ranks return RONDO_ABORTED with this rank's number. Any
+ * thread may call it. */
 RONDO_API rondo_status rondo_comm_abort(rondo_comm* comm);
 /* Waits for this rank's outstanding work and returns its first error. Afterwards only abort, error, shrink and
  * destroy are accepted. Also returns RONDO_MISMATCH if another rank's last 64 calls differ from this rank's. */
@@ -160,22 +164,23 @@ RONDO_API rondo_status rondo_comm_finalize(rondo_comm* comm);
  * reports the result. */
 RONDO_API rondo_status rondo_comm_destroy(rondo_comm* comm);
 
-/* An abort handle for rondo_config.abort. raise may be called from any thread at any time: calls that wait with the
- * handle return RONDO_ABORTED at most 100 ms later. free: communicators do not need their handle any more. */
+/* These make, raise and free an abort handle for rondo_config.abort. Any thread may raise it at any time. Calls that
+ * wait with the handle then return RONDO_ABORTED within 100 ms. The handle may be freed before the communicators that
+ * were made with it. */
 RONDO_API rondo_status rondo_abort_create(rondo_abort** abort);
 RONDO_API rondo_status rondo_abort_raise(rondo_abort* abort);
 RONDO_API rondo_status rondo_abort_free(rondo_abort* abort);
 
-/* New communicators from an existing one; docs/communicators.md. These calls wait for all participating ranks, at
- * most the init deadline; each rank needs its own thread. comm is unchanged; it and the new one may be destroyed in
- * any order.
+/* These make a new communicator from an existing one (docs/communicators.md). They wait for all participating ranks,
+ * at most until the init deadline. Therefore each rank needs its own thread. comm does not change. It and the new
+ * communicator may be destroyed in any order.
  *
- * split:  collective; ranks of equal colour form a communicator, ordered by (key, rank). A rank with RONDO_NO_COLOUR
- *         (or any negative colour) gets NULL.
- * shrink: collective over the live ranks that are not excluded, also after errors and aborts: a communicator of them,
- *         in rank order. excluded: num_excluded ranks, equal on all callers; excluded ranks do not call.
- * grow:   collective over comm's ranks, which keep their numbers, and newcomers, which call rondo_comm_init_rank with
- *         new_nranks, the same id and the ranks from comm's size on. id may be NULL on all ranks but 0. */
+ * split:  all ranks call it. Ranks of equal colour form a communicator, ordered by (key, rank). A rank with
+ *         RONDO_NO_COLOUR (or any negative colour) gets NULL.
+ * shrink: all live ranks that are not excluded call it, also after errors and aborts. They form a communicator, in rank
+ *         order. excluded has num_excluded ranks and is equal on all callers. Excluded ranks do not call it.
+ * grow:   all ranks of comm call it and keep their numbers. Newcomers call rondo_comm_init_rank with new_nranks, the
+ *         same id and the ranks from comm's size on. id may be NULL on all ranks but 0. */
 RONDO_API rondo_status rondo_comm_split(rondo_comm* comm, int colour, int key, rondo_comm** part,
                                         const rondo_config* config);
 RONDO_API rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, int num_excluded, rondo_comm** smaller,
@@ -183,12 +188,19 @@ RONDO_API rondo_status rondo_comm_shrink(rondo_comm* comm, const int* excluded, 
 RONDO_API rondo_status rondo_comm_grow(rondo_comm* comm, int new_nranks, const rondo_unique_id* id,
                                        rondo_comm** larger, const rondo_config* config);
 
-/* The collectives. call: NULL for defaults. work: NULL blocks; otherwise *work is set and must be given to
- * rondo_work_wait or rondo_work_free. With RONDO_MEMORY_CUDA no call blocks: it returns once it is enqueued in its
- * stream, and rondo_comm_error reports later failures. In place: all_reduce, broadcast and reduce in == out;
- * reduce_scatter and scatter out == in + rank * count_elems; all_gather and gather in == out + rank * count_elems;
- * all_to_all never. Other overlaps are refused. count_elems may be 0 (still collective). Buffers that a rank does
- * not use may be NULL.
+/* The collectives. call may be NULL for defaults. If work is NULL the call blocks. Otherwise it sets *work, which the
+ * caller must pass to rondo_work_wait or rondo_work_free. With RONDO_MEMORY_CUDA no call blocks: it returns when it is
+ * enqueued in its stream, and rondo_comm_error reports later failures. count_elems may be 0, but all ranks must still
+ * make the call. Buffers that a rank does not use may be NULL.
+ *
+ * A call is in place if the buffers overlap in this way. Other overlaps are refused.
+ *
+ *   all_reduce, broadcast, reduce    in == out
+ *   reduce_scatter, scatter          out == in + rank * count_elems
+ *   all_gather, gather               in == out + rank * count_elems
+ *   all_to_all                       never
+ *
+ * Sizes of the buffers:
  *
  * all_reduce:     in, out: count_elems
  * reduce_scatter: in: nranks * count_elems, out: count_elems
@@ -219,22 +231,23 @@ RONDO_API rondo_status rondo_scatter(rondo_comm* comm, const void* in, void* out
                                      rondo_dtype dtype, int root, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_barrier(rondo_comm* comm, const rondo_call* call, rondo_work** work);
 
-/* One message between two ranks. They call send and recv with the same count and type; calls between two ranks match
- * in their order. A send may return before its message is received, or not: put calls that wait for each other into
- * a group. peer may be this rank. Zero elements: no message. */
+/* Sends or receives one message between two ranks. One rank calls send and the other calls recv, with the same count
+ * and type. Calls between two ranks match in their order. A send may or may not return before its message is received.
+ * Therefore put calls that wait for each other into a group. peer may be this rank. With zero elements there is no
+ * message. */
 RONDO_API rondo_status rondo_send(rondo_comm* comm, const void* buffer, uint64_t count_elems, rondo_dtype dtype,
                                   int peer, const rondo_call* call, rondo_work** work);
 RONDO_API rondo_status rondo_recv(rondo_comm* comm, void* buffer, uint64_t count_elems, rondo_dtype dtype, int peer,
                                   const rondo_call* call, rondo_work** work);
 
-/* Collectives with a count for each rank. counts and offsets: nranks values, in elements, read before the call
- * returns; offsets NULL: the parts follow one another. Zero counts are allowed.
+/* Collectives with a count for each rank. counts and offsets have nranks values, in elements. The call reads them
+ * before it returns. If offsets is NULL the parts follow one another. Counts may be zero.
  *
- * all_gather_v:     rank r gives counts[r] elements, stored at out + offsets[r]; counts equal on all ranks, offsets
- *                   given by all ranks or by none. In place: in == out + offsets[rank]
- * reduce_scatter_v: rank r gets the counts[r] elements of the sum at in + offsets[r]; likewise
- * all_to_all_v:     in_counts[p] elements at in + in_offsets[p] go to rank p, out_counts[p] from rank p arrive at
- *                   out + out_offsets[p]. Each pair of ranks checks that its counts agree (RONDO_MISMATCH) */
+ * all_gather_v:     stores counts[r] elements of rank r at out + offsets[r]. counts must be equal on all ranks. Either
+ *                   all ranks pass offsets or none does. In place: in == out + offsets[rank]
+ * reduce_scatter_v: gives rank r the counts[r] elements of the sum at in + offsets[r]. counts and offsets as above
+ * all_to_all_v:     sends in_counts[p] elements at in + in_offsets[p] to rank p, and stores out_counts[p] elements of
+ *                   rank p at out + out_offsets[p]. Each pair of ranks checks that its counts agree (RONDO_MISMATCH) */
 RONDO_API rondo_status rondo_all_gather_v(rondo_comm* comm, const void* in, void* out, const uint64_t* counts,
                                           const uint64_t* offsets, rondo_dtype dtype, const rondo_call* call,
                                           rondo_work** work);
@@ -246,34 +259,35 @@ RONDO_API rondo_status rondo_all_to_all_v(rondo_comm* comm, const void* in, cons
                                           const uint64_t* out_offsets, rondo_dtype dtype, const rondo_call* call,
                                           rondo_work** work);
 
-/* Blocks until done and frees the work. */
+/* Waits until the work is done and frees it. */
 RONDO_API rondo_status rondo_work_wait(rondo_work* work);
-/* RONDO_OK when done, RONDO_IN_PROGRESS, or the error. Does not free. */
+/* Returns RONDO_OK if the work is done, RONDO_IN_PROGRESS, or the error. Does not free the work. */
 RONDO_API rondo_status rondo_work_test(rondo_work* work);
-/* Frees without waiting; the operation still completes. */
+/* Frees the work without waiting. The operation still completes. */
 RONDO_API rondo_status rondo_work_free(rondo_work* work);
 
-/* Collects the operations that this thread issues on any communicators and ranks of this process between start and
- * end. end runs them as one batch in no particular order: they must not touch each other's output. With work == NULL
- * an operation in a group is finished when rondo_group_end returns. Groups nest; the outermost end runs them. */
+/* start begins a group: it collects the operations that this thread issues on any communicators and ranks of this
+ * process. end runs them as one batch in any order. An operation must not use another one's output. With work == NULL
+ * an operation of a group is done when rondo_group_end returns. Groups nest. The outermost end runs all operations. */
 RONDO_API rondo_status rondo_group_start(void);
 RONDO_API rondo_status rondo_group_end(void);
 
-/* Memory that all ranks of the communicator can access. Collective, equal bytes on all ranks. Operations whose
- * buffers are all in such memory go straight from buffer to buffer. Freed collectively, or with the communicator. */
+/* alloc allocates memory that all ranks of the communicator can access. All ranks must call it, with equal bytes.
+ * Operations whose buffers are all in such memory may copy straight from buffer to buffer. All ranks must call free.
+ * The communicator frees the rest when it ends. */
 RONDO_API rondo_status rondo_alloc(rondo_comm* comm, uint64_t bytes, void** ptr);
 RONDO_API rondo_status rondo_free(rondo_comm* comm, void* ptr);
 
-/* Registers the caller's own memory for the same purpose: on devices, all or part of an allocation of cuMemAlloc
- * (cudaMalloc) on this rank's device. Collective; bytes may differ between ranks. Each call checks that its buffers
- * still belong to the registered allocation; if one does not, all ranks run the call through staging memory. Call
- * rondo_deregister, also collective, before freeing the memory: it waits for this rank's calls, and afterwards no
- * other process has the memory mapped. Host memory: a no-op among threads; RONDO_UNSUPPORTED among processes: use
- * rondo_alloc. */
+/* register makes the caller's own memory accessible to all ranks. On devices this is all or part of an allocation of
+ * cuMemAlloc (cudaMalloc) on this rank's device. All ranks must call it; bytes may differ between ranks. Each
+ * operation checks that its buffers still belong to the registered allocation. If one does not, all ranks run the
+ * operation through staging memory. All ranks must call rondo_deregister before they free the memory. It waits for
+ * this rank's calls. Afterwards no other process has the memory mapped. For host memory, register does nothing among
+ * threads and returns RONDO_UNSUPPORTED among processes: use rondo_alloc. */
 RONDO_API rondo_status rondo_register(rondo_comm* comm, void* ptr, uint64_t bytes);
 RONDO_API rondo_status rondo_deregister(rondo_comm* comm, void* ptr);
 
-/* Writes the plan of such a call and the reason as one line of text, at most capacity bytes with the final 0. */
+/* Writes the plan of such a call and the reason as one line, at most capacity bytes with the final 0. */
 RONDO_API rondo_status rondo_explain_plan(rondo_comm* comm, const char* collective, uint64_t count_elems,
                                           rondo_dtype dtype, rondo_op op, char* text, size_t capacity);
 
