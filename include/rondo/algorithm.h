@@ -1,6 +1,6 @@
-// The registry of algorithms. Programs and plugins add rows of their own.
+// The registry of algorithms. Programs and plugins can add rows to it.
 //
-// An algorithm is a template over P that calls the verbs of recorder.h, and a row that names it:
+// An algorithm has two parts: a template over P that calls the verbs of recorder.h, and a row with its name:
 //
 //     template <class P>
 //     void star_all_reduce(P& p, rondo::Rank rank, int nranks, rondo::Rank root) { ... }
@@ -10,12 +10,12 @@
 //                                 .record = star_all_reduce<rondo::Recorder>, .cost = star_cost, .rank_order = true};
 //     rondo::Status status = rondo::register_algorithm(star);
 //
-// The new row is equal to the library's own: CallOptions::algorithm and RONDO_ALGO name it, the planner may choose it,
-// and `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
+// The new row is equal to the library's own rows. CallOptions::algorithm and RONDO_ALGO can name it. The planner may
+// choose it. `rondo check|explain|perf --plugin FILE.so` prove, print and measure it (examples/05_own_algorithm).
 //
-// Register before the first communicator is made, the same rows in the same order on all ranks. Making a communicator
-// fails and names the ranks whose rows differ. A process that loads a plugin itself calls dlopen, then
-// rondo_register_algorithms, as the command line does. Thread safety: all functions may be called from any thread.
+// Register rows before the first communicator is made. All ranks must register the same rows in the same order. If they
+// differ, no communicator is made, and the error names the ranks. A process that loads a plugin itself calls dlopen and
+// then rondo_register_algorithms, as the command line does. Thread safety: all functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -42,26 +42,27 @@ struct Cost {
 struct Algorithm {
   /// [a-z][a-z0-9_]*, at most kMaxAlgorithmName characters, unique within the collective.
   std::string_view name;
-  /// Not send or recv.
+  /// Any collective except send and recv.
   Collective collective;
-  /// One line for people.
+  /// One line for `rondo check` and other lists.
   std::string_view summary;
-  /// Records one rank's part; root is 0 for collectives without one. Called from any thread, now and whenever a plan is
-  /// made. The recording must depend on the arguments only. It throws nothing.
+  /// Records one rank's part. root is 0 if the collective has none. Registration calls it, and later every plan, from
+  /// any thread. The recording must depend on the arguments only. The function must not throw.
   void (*record)(Recorder& p, Rank rank, int nranks, Rank root);
-  /// For the most expensive root.
+  /// Returns the cost for the most expensive root.
   Cost (*cost)(int nranks);
-  /// Accesses the peers' own buffers. They must be mapped, or readable by copy if the algorithm only pulls.
+  /// True if it accesses the peers' own buffers. They must be mapped. If it only pulls, they may also be readable by
+  /// copy.
   bool direct = false;
-  /// Every sum is formed in ascending rank order, with the bits of one process that adds ranks 0 .. N-1.
+  /// True if every sum adds in ascending rank order. It then has the bits of one process that adds ranks 0 .. N-1.
   bool rank_order = false;
-  /// Direct, and only reads from peers' buffers.
+  /// True if it is direct and only reads from peers' buffers.
   bool pulls_only = false;
-  /// Records one rank's part for ranks on several hosts. nullptr: record serves them too.
+  /// Records one rank's part for ranks on several hosts. nullptr: `record` is used there too.
   void (*record_on_hosts)(Recorder& p, Rank rank, const HostLayout& hosts, Rank root) = nullptr;
-  /// The cost of record_on_hosts. Set both functions or neither.
+  /// Returns the cost of record_on_hosts. Set both functions or neither.
   Cost (*cost_on_hosts)(const HostLayout& hosts) = nullptr;
-  /// Made for several hosts: on one host it runs only when it is named.
+  /// True if it is made for several hosts. On one host it runs only if the caller names it.
   bool for_hosts = false;
 };
 inline constexpr size_t kMaxAlgorithmName = 23;
@@ -69,24 +70,25 @@ inline constexpr size_t kMaxAlgorithms = 255;
 /// Version of the layouts that an algorithm compiles in: Algorithm, Recorder, RankSchedule.
 inline constexpr uint32_t kAlgorithmAbi = 4;
 
-/// Adds a row permanently, after proving it for 1 to 8 ranks and all roots, by itself and before and after every other
-/// row for 4 ranks. A row with record_on_hosts is also proven on several hosts. (More ranks and other hosts are proven
-/// when such a communicator is made.) Strings are copied; the functions must stay, therefore a plugin is never closed.
-/// Do not pass `abi`: its default shows the library which headers the caller was compiled with. Errors: kUnsupported
-/// for headers with another layout; kInvalidArgument for a wrong field, for a failed proof (names the first wrong
-/// instruction), after the first attempt to make a communicator, and beyond kMaxAlgorithms rows. About 0.1 s.
+/// Proves a row and adds it permanently. The proof covers 1 to 8 ranks and all roots. For 4 ranks it also covers the
+/// row before and after every other row. A row with record_on_hosts is also proven on several hosts. More ranks and
+/// other hosts are proven when such a communicator is made. The strings are copied. The functions must stay in memory,
+/// therefore a plugin is never closed. Do not pass `abi`: its default is the version of the headers that the caller was
+/// compiled with. Errors: kUnsupported for headers with another layout; kInvalidArgument for a wrong field, for a
+/// failed proof (names the first wrong instruction), after the first attempt to make a communicator, and beyond
+/// kMaxAlgorithms rows. Takes about 0.1 s.
 RONDO_API Status register_algorithm(const Algorithm& algorithm, uint32_t abi = kAlgorithmAbi);
-/// All rows, the library's own first. Rows are never moved or removed.
+/// Returns all rows, the library's own first. Rows are never moved or removed.
 RONDO_API std::span<const Algorithm> all_algorithms();
-/// nullptr if there is none.
+/// Returns the row with this name; nullptr if there is none.
 RONDO_API const Algorithm* find_algorithm(Collective collective, std::string_view name);
 
-/// Proves an algorithm, registered or not, on `hosts` and for all roots (beyond 16 ranks: for 0, 1, N/2, N-2 and N-1):
-/// the result, one order of addition on all ranks, no deadlock, no race, the stated cost. Errors: kInvalidArgument with
-/// the first wrong instruction and the reason. O(instructions of all ranks).
+/// Proves an algorithm on `hosts`, registered or not. The proof covers the result, one order of addition on all ranks,
+/// deadlocks, races and the stated cost. It covers all roots up to 16 ranks, and the roots 0, 1, N/2, N-2 and N-1
+/// beyond. Errors: kInvalidArgument with the first wrong instruction and the reason. O(instructions of all ranks).
 RONDO_API Status prove_algorithm(const Algorithm& algorithm, const HostLayout& hosts);
-/// Every step as text, as `rondo explain` prints it. 1 to 256 ranks; the algorithm must be proven for them. For an
-/// invalid number of ranks, root or algorithm it returns a line with the error.
+/// Returns every step as text, as `rondo explain` prints it. There may be 1 to 256 ranks. The algorithm must be proven
+/// for them. If the number of ranks, the root or the algorithm is invalid, it returns a line with the error.
 RONDO_API std::string explain_algorithm(const Algorithm& algorithm, const HostLayout& hosts, Rank root = 0);
 
 }  // namespace rondo

@@ -1,15 +1,14 @@
-// The verbs of algorithms, and Recorder: the P that turns an algorithm's definition into one rank's RankSchedule.
+// Recorder: has the verbs of algorithms. It is the P of a definition, and turns it into one rank's RankSchedule.
 // Algorithms outside of this library use the same verbs (algorithm.h).
 //
-// A definition states, in this order: the number of chunks of each buffer (`chunks`), then lanes, and in each lane the
-// verbs. Every verb checks its operands at once. The Recorder keeps the first error with its source line (`error`) and
-// records nothing after it. Equal port sets share one table entry.
+// A definition first calls `chunks`, with the number of chunks of each buffer. Then it calls `lane` for each lane, and
+// the verbs of this lane after it. Every verb checks its operands at once. The Recorder keeps the first error with its
+// source line (`error`) and records nothing after it. Equal port sets share one table entry.
 //
-// Every verb ends with a default argument, `at`, that callers leave out: the compiler fills in the line of the call,
-// for messages.
+// The last argument of every verb, `at`, has a default: the compiler inserts the line of the call, for error texts.
 //
-// Thread safety: none; one Recorder records one rank. Learned from: NCCL's PAT step generator (one definition, two
-// readers).
+// Thread safety: none. One Recorder records one rank. Learned from: NCCL's PAT step generator (a kernel and the CPU use
+// one definition).
 #pragma once
 
 #include <initializer_list>
@@ -22,7 +21,8 @@
 
 namespace rondo {
 
-/// A chunk operand: `in(c)`, `out(c)`, `scratch(c)`, or `num` chunks, cyclic modulo the buffer's chunk count.
+/// A chunk operand: `in(c)`, `out(c)` or `scratch(c)`, or a range of `num` chunks from c on. The range may continue at
+/// chunk 0 after the buffer's last chunk.
 struct Chunk {
   Buffer buffer;
   int first;
@@ -32,10 +32,10 @@ constexpr Chunk in(int first, int num = 1) { return {Buffer::kIn, first, num}; }
 constexpr Chunk out(int first, int num = 1) { return {Buffer::kOut, first, num}; }
 constexpr Chunk scratch(int first, int num = 1) { return {Buffer::kScratch, first, num}; }
 
-/// kFinal: the result of this reduction holds all contributions for the first time.
+/// kFinal: the result of this reduction contains all contributions for the first time.
 enum class Sum { kPartial, kFinal };
 
-/// The rank's own source follows `position` received operands in the order of addition.
+/// The order of addition: `position` received operands come before the rank's own source.
 struct Order {
   int position = 0;
 };
@@ -47,11 +47,11 @@ struct TextLine {
   const char* file = nullptr;  // as the compiler names it; nullptr: unknown
   int line = 0;
 
-  /// The line of the call that leaves this argument out.
+  /// As a default argument, returns the line of the call.
   static constexpr TextLine here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
   }
-  /// "ring.h:52"; empty if unknown.
+  /// Returns "ring.h:52"; empty if unknown.
   RONDO_API std::string text() const;
 };
 /// Source lines of one rank's instructions, by lane and pc.
@@ -64,12 +64,12 @@ class Recorder {
     s_.nranks = nranks;
   }
 
-  /// Number of chunks of each buffer, 1..65535. scratch_chunks is 0 or equals in_chunks or out_chunks: scratch chunk c
-  /// has the length of their chunk c, and the wire type.
+  /// Sets the number of chunks of each buffer, 1..65535. scratch_chunks is 0, or equals in_chunks or out_chunks: then
+  /// scratch chunk c has the length of their chunk c. Scratch has the wire type.
   RONDO_API void chunks(int in_chunks, int out_chunks, int scratch_chunks = 0, TextLine at = TextLine::here());
-  /// The following instructions go to lane `index`.
+  /// Adds the following instructions to lane `index`.
   RONDO_API void lane(int index, TextLine at = TextLine::here());
-  /// A set of ports. Receive sets are listed in the order of addition.
+  /// Returns a set of ports. A receive set lists its ports in the order of addition.
   PortSet ports(std::initializer_list<Port> p) { return PortSet(p); }
 
   void send(Chunk src, const PortSet& to, TextLine at = TextLine::here()) {
@@ -103,19 +103,19 @@ class Recorder {
                              TextLine at = TextLine::here()) {
     put(at, Verb::kRecvReduceCopySend, &src, &from, &dst, &to, sum, order);
   }
-  /// The lane continues after `lane` has finished its instruction `pc` in the same loop.
+  /// Makes the current lane wait until `lane` has finished its instruction `pc` in the same loop.
   RONDO_API void wait(int lane, int pc, TextLine at = TextLine::here());
-  /// The next recorded instruction accesses the peers' own buffers (see kFlagDirect).
+  /// Makes the next instruction access the peers' own buffers (see kFlagDirect).
   Recorder& direct() {
     next_flags_ |= kFlagDirect;
     return *this;
   }
-  /// Direct: reads `theirs`, a chunk of the peer's in or out buffer, into dst.
+  /// Reads `theirs`, a chunk of the peer's own in or out buffer, into dst (kFlagDirect).
   void pull(const PortSet& from, Chunk theirs, Chunk dst, TextLine at = TextLine::here()) {
     next_flags_ |= kFlagDirect;
     put(at, Verb::kRecv, nullptr, &from, &dst, nullptr, Sum::kPartial, {}, &theirs);
   }
-  /// A message without elements.
+  /// Sends a message without elements.
   void send_credit(const PortSet& to, TextLine at = TextLine::here()) {
     next_flags_ |= kFlagCredit;
     put(at, Verb::kSend, nullptr, nullptr, nullptr, &to);
@@ -125,11 +125,11 @@ class Recorder {
     put(at, Verb::kRecv, nullptr, &from, nullptr, nullptr);
   }
 
-  /// From now on also stores the source line of each instruction there.
+  /// Stores the source line of each following instruction in `lines`.
   void keep_lines(TextLines* lines) { lines_ = lines; }
-  /// The first error with its place; empty if there is none.
+  /// Returns the first error with its source line; empty if there is none.
   const std::string& error() const { return error_; }
-  /// The lane of the next instruction.
+  /// Returns the lane of the next instruction.
   size_t current_lane() const { return lane_; }
   RankSchedule take() { return std::move(s_); }
 

@@ -1,13 +1,13 @@
-// Schedules: the plain data that algorithms are recorded into.
+// Schedules: plain data that the Recorder makes from an algorithm.
 //
-// An algorithm is a header-only template over a recorder-like P (see src/algorithms/). Recording it for one rank gives
-// that rank's RankSchedule: lanes of 16-byte instructions, a table of port sets, chunk counts. A schedule holds no
-// sizes, pointers, threads, element types or transports. It is the only input of the engine, the checker and the
-// renderer.
+// An algorithm is a template over P (see src/algorithms/). The Recorder records it for one rank. The result is that
+// rank's RankSchedule: lanes of 16-byte instructions, a table of port sets, and the numbers of chunks. A schedule
+// contains no sizes, pointers, threads, element types or transports. The checker and the renderer use nothing else. The
+// planner compiles it into the program that the engine executes.
 //
-// A lane executes its instructions in order, once per loop of the data; lanes of a rank run concurrently. Each
-// instruction moves one message: it gathers the sources {src chunk, received messages}, reduces if there are several,
-// and scatters to the sinks {dst chunk, sends}.
+// A lane executes its instructions in order, once in each loop. The lanes of a rank run concurrently. Each instruction
+// moves one message: it gathers the sources {src chunk, received messages}, reduces them if there are several, and
+// stores the result in the sinks {dst chunk, sends}.
 //
 // Host and device: plain data, no dependency. tests/schedule/layout_test.cc freezes the layout.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace rondo {
 
-/// The value is the four bits {src, recv, dst, send}. An executor needs one body for all of them.
+/// The value has the four bits {src, recv, dst, send}. One function can execute all verbs.
 enum class Verb : uint8_t {
   kWait = 0,
   kCopy = 0b0101,
@@ -55,14 +55,15 @@ constexpr std::string_view verb_name(Verb v) {
 enum class Buffer : uint8_t { kIn = 0, kOut = 1, kScratch = 2 };
 
 enum InstructionFlags : uint8_t {
-  kFlagFinal = 1,   // the written data holds every contribution for the first time: avg divides here
+  kFlagFinal = 1,   // the written data contains every contribution for the first time: avg divides here
   kFlagDirect = 2,  // recv operands are read from (pull), and send operands written to (push), the peers' own buffers.
                     // recv port p reads chunk src_first of p's src_buffer (`in` or `out`; also for a plain recv, which
                     // has no source of its own); send port p writes chunk dst_first of p's `out`
   kFlagCredit = 4,  // a message without elements: "my buffers are at ..." (entry), "I am done" (exit)
 };
 
-/// 16 bytes, size-free. Chunk ranges are cyclic modulo the buffer's chunk count.
+/// An instruction has 16 bytes and no data sizes. A range of chunks may continue at chunk 0 after the buffer's last
+/// one.
 struct Instruction {
   Verb verb = Verb::kWait;
   uint8_t buffers = 0;     // src buffer | dst buffer << 4
@@ -83,10 +84,10 @@ struct Instruction {
 };
 static_assert(sizeof(Instruction) == 16);
 
-/// One end of a connection. A connection is a first-in-first-out sequence of messages.
-/// Unicast (group 0): from one writer to one reader; `tag` distinguishes several.
-/// Multicast (group > 0): from one writer to a fixed set of readers; each message is written once for all of them.
-/// (writer, group, tag) names it: all algorithms that share one must mean the same readers.
+/// One end of a connection. A connection delivers messages in the order in which they were sent.
+/// Unicast (group 0) has one writer and one reader. `tag` distinguishes several such connections.
+/// Multicast (group > 0) has one writer and a fixed set of readers. Each message is written once for all of them. The
+/// name is (writer, group, tag): all algorithms that use the same name must mean the same readers.
 struct Port {
   Rank peer = 0;
   uint16_t tag = 0;
@@ -95,12 +96,12 @@ struct Port {
 };
 static_assert(sizeof(Port) == 8);
 
-/// Multicast groups. All algorithms draw from this one list.
+/// Multicast groups. All algorithms use this list.
 inline constexpr uint16_t kUnicast = 0;
 inline constexpr uint16_t kGroupAll = 1;  // every other rank of the communicator
 inline constexpr uint16_t kGroupHost = 2;  // every other rank of the writer's host
 
-/// Reserved for send and recv, which run beside the collectives. Algorithms may use all other tags.
+/// The tag of send and recv, which may run at the same time as collectives. Algorithms may use all other tags.
 inline constexpr uint16_t kTagPointToPoint = 0xFFF0;
 
 /// Receive sets are in the order of addition, send sets in any order.
@@ -123,7 +124,7 @@ struct RankSchedule {
   const PortSet& send_ports(const Instruction& i) const { return port_sets[i.send_set]; }
 };
 
-/// All ranks, for the checker and the renderer. The engine needs only its own rank's.
+/// The schedules of all ranks, for the checker and the renderer. A rank's planner needs only its own.
 struct Schedule {
   Collective collective = Collective::kAllReduce;
   int32_t nranks = 1;

@@ -1,8 +1,8 @@
 // Status and Expected<T>, which every fallible call of rondo returns.
 //
-// RONDO_STATUS_CODES is the only table of codes: it generates the C++ enum, the C constants' values, their text and the
-// printed remedy. The first place that notices an error adds the facts (rank, peer, operation, step, errno); callers
-// pass it on unchanged with RONDO_TRY. Nothing is thrown.
+// RONDO_STATUS_CODES is the only table of codes. It generates the C++ enum, the texts and the remedies. The C
+// constants in rondo.h have the same values. The first function that notices an error adds the facts (rank, peer,
+// operation, step, errno). Callers pass it on unchanged with RONDO_TRY. Nothing is thrown.
 //
 // Thread safety: a Status is a value; concurrent reads are safe.
 #pragma once
@@ -42,9 +42,9 @@ enum class StatusCode : int {
 #undef RONDO_X
 };
 
-/// The short text of a code, for example "peer lost". O(1).
+/// Returns the short text of a code, for example "a peer was lost". O(1).
 RONDO_API std::string_view status_text(StatusCode code);
-/// The remedy for any error of this code; empty if each message gives its own.
+/// Returns the remedy for any error of this code; empty if each message gives its own.
 RONDO_API std::string_view status_remedy(StatusCode code);
 
 class [[nodiscard]] Status {
@@ -61,9 +61,9 @@ class [[nodiscard]] Status {
 
   bool ok() const { return detail_ == nullptr; }
   StatusCode code() const { return detail_ ? detail_->code : StatusCode::kOk; }
-  /// The facts, without the code's text and remedy; empty when ok.
+  /// Returns the facts, without the code's text and remedy; empty if ok.
   std::string_view message() const { return detail_ ? std::string_view(detail_->message) : std::string_view(); }
-  /// For users: "peer lost: rank 2 ...; restart the job, ...".
+  /// Returns the full text: "a peer was lost: rank 2 ... [restart the job, ...]".
   RONDO_API std::string to_string() const;
 
  private:
@@ -79,7 +79,7 @@ namespace internal {
 [[noreturn]] RONDO_API void no_value(const Status& status);
 }  // namespace internal
 
-/// A value, or the Status with the reason why there is none. Reading the value of an error is a bug: it prints the
+/// A value, or the Status with the reason why there is none. It is a bug to read the value of an error: this prints the
 /// status and aborts the process, in every build.
 template <class T>
 class [[nodiscard]] Expected {

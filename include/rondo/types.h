@@ -1,6 +1,6 @@
-// The tables of element types, reduction operators and type rows. Names, sizes, kernels, tests, the command line and
-// the C constants are generated from them or checked against them. A new dtype or op is one row here and one functor in
-// src/kernels.
+// The tables of element types, reduction operators, collectives and type rows. Names and sizes are generated from them.
+// The kernel tables, the tests and the command line iterate over them. CONTRIBUTING.md (recipe 3) lists every file that
+// a new element type or operator needs.
 //
 // Host and device: plain constexpr data, no dependency.
 #pragma once
@@ -14,8 +14,8 @@ namespace rondo {
 
 using Rank = int32_t;
 
-// X(enumerator, value, name, bytes, accumulator): values equal ncclDataType_t's, so handles convert by cast.
-// 8- and 16-bit floats are summed and multiplied in fp32 and rounded once per instruction.
+// X(enumerator, value, name, bytes, accumulator). The values are those of ncclDataType_t, so a cast converts them.
+// Floats of 8 and 16 bits are added and multiplied in fp32, and rounded once per instruction.
 #define RONDO_DTYPES(X)                         \
   X(kInt8, 0, "int8", 1, kInt8)                 \
   X(kUint8, 1, "uint8", 1, kUint8)              \
@@ -39,10 +39,10 @@ enum class Dtype : uint8_t {
 inline constexpr int kNumDtypes = 0 RONDO_DTYPES(RONDO_X);
 #undef RONDO_X
 
-// X(enumerator, value, name): values equal ncclRedOp_t's. Integer sums and products wrap. avg divides the sum by the
-// number of ranks once, in the accumulation type, at the instruction that completes it (integers truncate toward zero).
-// min and max propagate NaN (IEEE 754-2019 minimum and maximum: NaN in, NaN out; -0 < +0), because a NaN in a gradient
-// must not vanish. premul_sum scales each rank's input by that rank's scalar before the addition.
+// X(enumerator, value, name). The values are those of ncclRedOp_t. Integer sums and products wrap. avg divides the sum
+// by the number of ranks once, in the accumulator type, at the instruction that completes the sum (integers truncate
+// toward zero). min and max propagate NaN, because a NaN in a gradient must not vanish (IEEE 754-2019 minimum and
+// maximum; -0 < +0). premul_sum scales each rank's input by that rank's scalar before the addition.
 #define RONDO_OPS(X)        \
   X(kSum, 0, "sum")         \
   X(kProd, 1, "prod")       \
@@ -65,8 +65,8 @@ enum class Holders : uint8_t { kNobody, kRoot, kEverybody };
 /// The size of such a buffer: the call's count once, or once for each rank (part r belongs to rank r).
 enum class Parts : uint8_t { kOne, kEach };
 
-// X(enumerator, value, name, reduces, in: holders, parts, out: holders, parts). Values are part of the C ABI. send and
-// recv are the two ends of one message between two ranks; their "root" is the peer.
+// X(enumerator, value, name, reduces, in: holders, parts, out: holders, parts). The values are part of the C ABI. send
+// and recv are the two ends of one message between two ranks. Their "root" is the peer.
 #define RONDO_COLLECTIVES(X)                                                             \
   X(kAllReduce, 0, "all_reduce", true, kEverybody, kOne, kEverybody, kOne)               \
   X(kReduceScatter, 1, "reduce_scatter", true, kEverybody, kEach, kEverybody, kOne)      \
@@ -97,7 +97,7 @@ constexpr uint32_t dtype_bytes(Dtype t) {
   };
   return kBytes[static_cast<int>(t)];
 }
-/// The accumulator type of sums and products of `t`.
+/// Returns the accumulator type of sums and products of `t`.
 constexpr Dtype accumulator_of(Dtype t) {
   constexpr Dtype kAcc[] = {
 #define RONDO_X(e, v, name, bytes, acc) Dtype::acc,
@@ -140,20 +140,20 @@ inline constexpr CollectiveTraits kCollectiveTraits[] = {
 constexpr const CollectiveTraits& collective_traits(Collective c) { return kCollectiveTraits[static_cast<int>(c)]; }
 constexpr std::string_view collective_name(Collective c) { return collective_traits(c).name; }
 constexpr bool collective_reduces(Collective c) { return collective_traits(c).reduces; }
-/// True if one rank, the root, gives or gets data that the others do not.
+/// Returns true if one rank, the root, gives or gets data that the others do not.
 constexpr bool collective_is_rooted(Collective c) {
   return collective_traits(c).in_holders == Holders::kRoot || collective_traits(c).out_holders == Holders::kRoot;
 }
-/// True for send and recv, which only two ranks call.
+/// Returns true for send and recv, which only two ranks call.
 constexpr bool is_point_to_point(Collective c) { return c == Collective::kSend || c == Collective::kRecv; }
-/// The factor of the call's count on ranks that hold the buffer.
+/// Returns the number of parts of a buffer. Each part has the call's count of elements.
 constexpr uint64_t parts(Parts p, int nranks) { return p == Parts::kEach ? static_cast<uint64_t>(nranks) : 1; }
-/// Elements of S, the whole that algorithms cut: the larger of the two buffers.
+/// Returns the elements of S, the larger of the two buffers, which algorithms divide into chunks.
 constexpr uint64_t whole_elems(Collective c, uint64_t count_elems, int nranks) {
   const CollectiveTraits& t = collective_traits(c);
   return count_elems * parts(t.in_parts == Parts::kEach ? t.in_parts : t.out_parts, nranks);
 }
-/// Inverse of the name functions; nothing for an unknown name.
+/// Inverse functions of the names. They return nothing for an unknown name.
 constexpr std::optional<Dtype> dtype_from_name(std::string_view s) {
   for (int i = 0; i < kNumDtypes; ++i)
     if (dtype_name(static_cast<Dtype>(i)) == s) return static_cast<Dtype>(i);
@@ -178,7 +178,7 @@ struct TypeRow {
   Dtype output;
   friend constexpr bool operator==(const TypeRow&, const TypeRow&) = default;
 };
-/// The row of a call that names one type only.
+/// Returns the row of a call that names only one type.
 constexpr TypeRow uniform_row(Dtype t) { return {t, t, accumulator_of(t), t}; }
 
 namespace detail {
@@ -194,11 +194,12 @@ constexpr int position(const Dtype (&list)[kSize], Dtype t) {
 }
 }  // namespace detail
 
-/// The table of type rows: every uniform row; and input, output of {float, bfloat16, half} with a wire of these or fp8,
-/// accumulated in fp32. 0 for a uniform row, 1 .. 45 for a mixed one, nothing for an unsupported row. Mixed rows round
-/// (docs/types.md): every operand to the wire type, the rank's own as if it were sent; partial sums when they are sent;
-/// the result of a collective that several ranks get to the wire type, so that all have the same bits; the result of
-/// reduce_scatter and reduce once, from the accumulator.
+/// Returns the number of a supported row: 0 for a uniform row, 1 .. 45 for a mixed one, nothing for other rows. In a
+/// mixed row, input and output are float, bfloat16 or half. The wire is one of these or fp8. The accumulator is fp32.
+///
+/// Mixed rows round in these places (docs/types.md). Every operand is rounded to the wire type, the rank's own as if it
+/// were sent. Partial sums are rounded when they are sent. If several ranks get a result, it is rounded to the wire
+/// type, so that all have the same bits. The result of reduce_scatter and reduce is rounded once, from the accumulator.
 constexpr std::optional<uint8_t> row_index(const TypeRow& row) {
   if (row == uniform_row(row.input)) return 0;
   const int in = detail::position(detail::kMixedEnds, row.input), wire = detail::position(detail::kMixedWires, row.wire),
@@ -206,14 +207,14 @@ constexpr std::optional<uint8_t> row_index(const TypeRow& row) {
   if (in < 0 || wire < 0 || out < 0 || row.accumulator != Dtype::kFloat32) return std::nullopt;
   return static_cast<uint8_t>(1 + (in * 5 + wire) * 3 + out);
 }
-/// Inverse of row_index; `input` selects the uniform row of index 0.
+/// Inverse function of row_index. `input` selects the uniform row if the index is 0.
 constexpr TypeRow row_at(uint8_t index, Dtype input) {
   if (index == 0) return uniform_row(input);
   const int i = index - 1;
   return {detail::kMixedEnds[i / 15], detail::kMixedWires[i / 3 % 5], Dtype::kFloat32, detail::kMixedEnds[i % 3]};
 }
 inline constexpr int kNumRows = 46;
-/// True if rondo supports this row; other rows are refused by name.
+/// Returns true if rondo supports this row. A call with another row fails, and its error names the types.
 constexpr bool row_supported(const TypeRow& row) { return row_index(row).has_value(); }
 
 }  // namespace rondo
