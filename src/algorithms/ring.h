@@ -1,9 +1,9 @@
 // Ring all-reduce, reduce-scatter and all-gather.
 //
 //        0 ---> 1          Every rank r sends only to r + 1 and receives only from r - 1 (modulo N).
-//        ^      |          The data is cut into N chunks. In the reduce-scatter half, chunk c starts at rank c + 1,
-//        |      v          collects one contribution per hop and is complete at rank c. In the all-gather half the
-//        3 <--- 2          complete chunk c goes round once more.
+//        ^      |          The data has N chunks. In the reduce-scatter half, rank c + 1 sends chunk c, each further
+//        |      v          rank adds its contribution, and rank c gets the complete sum. In the all-gather half,
+//        3 <--- 2          rank c sends the complete chunk c, and each rank forwards it.
 //
 //   4 ranks, rank 0:              step 1  send chunk 3
 //     reduce-scatter              step 2  recv chunk 2, add mine, send on
@@ -14,17 +14,18 @@
 //                                 step 6  recv chunk 2, keep it, send on
 //                                         recv chunk 1, keep it
 //
-// Three lanes, one for each role of a rank: "start" sends its own contribution, "reduce" adds received data, "gather"
-// passes complete chunks on. A rank may therefore start the next loop's chunk while an earlier one still travels. A
-// connection has one writing and one reading lane. Tags distinguish the four kinds of message: kFirst (a rank's own
-// contribution), kPartial (a partial sum), kComplete (a complete chunk from its owner), kPassedOn.
+// There are three lanes, one for each role of a rank. "start" sends the rank's own contribution, "reduce" adds received
+// data, "gather" forwards complete chunks. A rank can therefore start the next loop while it still processes an earlier
+// one. A connection has one writing lane and one reading lane. Therefore each kind of message has a tag: kFirst (a
+// rank's own contribution), kPartial (a partial sum), kComplete (a complete chunk from its owner), kPassedOn (a
+// complete chunk from another rank).
 //
-// On several hosts the ring visits one host after the other (host_ring.h): a message crosses M times on its way round M
-// hosts, however the ranks are distributed. Chunks keep the numbers of their owners.
+// On several hosts the ring visits one host after the other (host_ring.h). With M hosts a chunk crosses between hosts M
+// times in one circle, however the ranks are distributed. Chunks keep the numbers of their owners.
 //
 // Steps: all-reduce 2(N-1), the halves N-1. Bytes sent per rank: 2(N-1)/N S and (N-1)/N S.
-// Order of addition: x[c+1], x[c+2], ..., x[c] for chunk c, or in ring order on hosts and places; it depends on the
-// partition.
+// Order of addition for chunk c: x[c+1], x[c+2], ..., x[c], or the ring's order on several hosts or places. It
+// therefore depends on the number of the chunk.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 #pragma once
 
@@ -39,11 +40,11 @@ struct Ring {
   Rank rank;
   int nranks;
   Rank next, prev;
-  /// The chunk of the rank `back` hops behind.
+  /// Returns the chunk of the rank that is `back` hops behind this one.
   constexpr int chunk(int back) const { return (rank - back + nranks) % nranks; }
-  /// The port of the sum of chunk(back): its first hop carries one rank's own contribution.
+  /// Returns the port that receives the sum of chunk(back). If back is 2, it is one rank's own contribution.
   constexpr Port sums(int back) const { return {prev, back == 2 ? kFirst : kPartial}; }
-  /// The port of the complete chunk(back): its first hop comes from its owner.
+  /// Returns the port that receives the complete chunk(back). If back is 1, its owner sends it.
   constexpr Port complete(int back) const { return {prev, back == 1 ? kComplete : kPassedOn}; }
 };
 

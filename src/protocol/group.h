@@ -1,5 +1,5 @@
-// A group of threads that work on one message together, as seen by the ends of a FIFO. SoloGroup: one thread calls an
-// end. On the host it works alone; in a kernel, the block's barriers surround the calls.
+// The group of threads that work on one message together. SoloGroup means that one thread calls an end of a FIFO. On
+// the host, no other thread works on the message. In a kernel, the block's barriers are around the calls.
 #pragma once
 
 #include "base/host_device.h"

@@ -1,26 +1,26 @@
-// Messages that bypass the ring of a FIFO. If writer and reader share no ring, it only hands a message to the transport
-// in the same process, and either side may skip it:
+// Messages that bypass the ring of a FIFO. If writer and reader share no memory, the ring only passes a message to the
+// transport in the same process. Either side may bypass it:
 //
-//   Loan     zero-copy send: the data stays in the caller's buffer; the transport sends from there and returns it
-//   Landing  posted receive: the reader registers the destination of its next message; the transport stores it there
+//   Loan     zero-copy send: the data stays in the caller's buffer; the transport sends from there, then returns it
+//   Landing  posted receive: the reader posts the destination of its next message; the transport stores it there
 //
-// If they share a ring, and the kernel lets the reader read the writer's memory, the line may hold the message's
+// If they share a ring, and the kernel lets the reader read the writer's memory, the line may contain the message's
 // address (DataPlace in fifo.h):
 //
-//   writer   posts the line with the address. It copies the data into the ring when it needs their place, when its
-//            call fails, or when its call is over and a reader is late
-//   reader   reads there, and then checks that the line still has the address; otherwise the message is in the ring.
-//            It refuses memory that the kernel does not let it read (a device's mapping, a process that forbids it).
-//            The writer puts a refused message into the ring when it waits or ends, and makes no more zero-copy sends
-//            on this connection. A reader that adds block by block checks after each block. If the middle is unreadable
-//            although both ends were readable, its call fails
+//   writer   posts the line with the address. It copies the data into the ring when it needs its buffer, when its call
+//            fails, or when its call is over and a reader is late
+//   reader   reads at the address. Then it checks that the line still has the address. Otherwise the message is in the
+//            ring. It refuses memory that the kernel does not let it read (a device's mapping, a process that forbids
+//            it). The writer copies a refused message into the ring when it waits or when its call ends. It makes no
+//            more zero-copy sends on this connection. A reader that adds block by block checks after each block. If
+//            both ends of a message were readable but a block between them is not, the reader's call fails
 //
-// Therefore the writer never waits for a reader, and data read from reused memory is never used.
+// Therefore the writer never waits for a reader, and data from reused memory is never used.
 //
-// The message keeps its line, its place in the ring and its credit. Each message may or may not bypass the ring; other
-// code does not notice.
+// A message that bypasses the ring still has its line, its space in the ring and its credit. Other code does not notice
+// the difference.
 //
-// Thread safety: one thread at a time on the engine's side of each, one on the transport's.
+// Thread safety: of each object, one thread at a time may use the engine's side, and one the transport's side.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@
 namespace rondo {
 
 /// The zero-copy send of one line of a FifoWriter. The engine fills it before it posts the line. The transport returns
-/// it once for each reader, after its last read of the data.
+/// it once for each reader, when it no longer reads the data.
 class Loan {
  public:
   // The engine's side.
@@ -43,18 +43,19 @@ class Loan {
     out_.store(readers_, std::memory_order_relaxed);  // the line's flag publishes it
   }
   bool is_out() const { return out_.load(std::memory_order_acquire) != 0; }
-  /// True if that step's zero-copy send is still out.
+  /// Returns true if the transport has not returned the zero-copy send of this step yet.
   bool is_out(uint64_t step) const { return step_ == step && is_out(); }
 
   // The transport's side.
   void set_readers(uint32_t readers) { readers_ = readers; }
-  /// The data of a posted step that was not yet returned for this reader; nullptr: its message is in the ring. (The
-  /// line's previous message may still be out.)
+  /// Returns the data of a posted step that was not yet returned for this reader; nullptr if its message is in the
+  /// ring. (The line's previous message may not be returned yet.)
   const std::byte* data(uint64_t step) const {
     return step_ == step && out_.load(std::memory_order_relaxed) != 0 ? data_ : nullptr;
   }
   void give_back() { out_.fetch_sub(1, std::memory_order_release); }
-  /// Ends it for all readers: none will read it, and none may return it afterwards. True if it was out.
+  /// Returns the send for all readers at once: the transport no longer reads the data, and must not call give_back().
+  /// Returns true if it was not returned before.
   bool let_go() { return out_.exchange(0, std::memory_order_release) != 0; }
 
  private:
@@ -67,14 +68,16 @@ class Loan {
 /// The posted receive of one FifoReader: the message that its owner waits for.
 class Landing {
  public:
-  /// Adds `bytes` of a message from `offset` on to the destination. `data` may have any alignment.
+  /// Adds `bytes` of a message, which begin at `offset` in the message, to the destination. `data` may have any
+  /// alignment.
   using Add = std::function<void(const std::byte* data, uint32_t offset, uint32_t bytes)>;
 
   // The engine's side.
-  /// Post a receive only once: the transport may already be using it.
+  /// Returns true if a receive was posted for this flag. Post it only once, because the transport may already use it.
   bool has_asked(uint64_t flag) const { return asked_ == flag; }
-  /// Posts a receive: the message with this flag, if it has this many bytes, goes to `at`, as it is or through `add`.
-  /// Until take_back() or its arrival the transport owns the memory at `at` and the memory that `add` reads.
+  /// Posts a receive. If the message with this flag has `bytes` bytes, the transport stores it at `at`, or passes it to
+  /// `add`. Until the message arrives or take_back() is called, the transport owns the memory at `at` and the memory
+  /// that `add` reads.
   void ask(uint64_t flag, uint32_t bytes, std::byte* at, Add add = nullptr) {
     asked_ = flag;
     at_ = at;
@@ -82,18 +85,18 @@ class Landing {
     add_ = std::move(add);
     wanted_.store(flag, std::memory_order_release);
   }
-  /// True while the message with this flag may still use the posted receive.
+  /// Returns true while the message with this flag may still use the posted receive.
   bool waits_for(uint64_t flag) const {
     const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
     return wanted == flag || (wanted == kLanding && asked_ == flag);
   }
-  /// The destination of an arrived message; nullptr: it is in the ring.
+  /// Returns the destination of an arrived message; nullptr if the message is in the ring.
   const std::byte* find(uint64_t flag) const { return landed_ == flag ? at_ : nullptr; }
-  /// After a message has arrived: cancels the posted receive.
+  /// Cancels the posted receive. Call it after a message has arrived.
   void take_back() { wanted_.store(kNone, std::memory_order_relaxed); }
 
-  // The transport's side. Store a message's line after its data.
-  /// Delivers a complete message. True: to its destination; false: it belongs into the ring.
+  // The transport's side. It must store a message's line after its data.
+  /// Delivers a complete message to its destination. Returns false if it must go into the ring instead.
   bool put(const std::byte* data, uint64_t bytes, uint64_t flag) {
     if (!begin(bytes, flag)) return false;
     if (add_ != nullptr) add_(data, 0, bytes_);
@@ -102,21 +105,22 @@ class Landing {
     return true;
   }
   static constexpr size_t kPieceBytes = 64;  // whole elements of any type, and whole cache lines
-  /// Claims the posted receive for a message that is still being received; finish() or drop() must follow. False: the
-  /// message belongs into the ring.
+  /// Claims the posted receive for a message that is still being received. Call finish() or drop() afterwards. Returns
+  /// false if the message must go into the ring instead.
   bool claim(uint64_t bytes, uint64_t flag) { return begin(bytes, flag); }
-  /// Destination of a claimed message that is received as it is; nullptr: use add().
+  /// Returns the destination of a claimed message that is copied; nullptr if it is added: then use add().
   std::byte* place() const { return add_ == nullptr ? at_ : nullptr; }
-  /// The claimed message's bytes from `offset` on, each once: a multiple of kPieceBytes, except the last ones.
+  /// Adds bytes of the claimed message, which begin at `offset`. Add each byte once. `bytes` must be a multiple of
+  /// kPieceBytes, except at the end of the message.
   void add(const std::byte* data, uint64_t offset, uint64_t bytes) {
     add_(data, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
   }
-  /// All bytes are there.
+  /// Ends a claim: all bytes have arrived.
   void finish() {
     landed_ = asked_;
     wanted_.store(kNone, std::memory_order_release);
   }
-  /// The message will not arrive.
+  /// Ends a claim: the message will not arrive.
   void drop() { wanted_.store(kNone, std::memory_order_release); }
 
  private:
@@ -131,7 +135,7 @@ class Landing {
   uint64_t asked_ = kNone;  // the last one
   std::byte* at_ = nullptr;
   uint32_t bytes_ = 0;
-  Add add_;  // empty: as it is
+  Add add_;  // empty: the message is copied
   std::atomic<uint64_t> wanted_ = kNone;
   uint64_t landed_ = kNone;  // the last one
 };

@@ -3,16 +3,17 @@
 //     line i of a slot     | data 8i .. 8i+3 | flag | data 8i+4 .. 8i+7 | flag |     two atomic words
 //
 //     slot s mod K         ceil(bytes / 8) lines of step s; each thread writes, or waits for, lines of its own
-//     room                 as in fifo.h: the readers' counters
+//     space                the readers' counters, as in fifo.h
 //
-// A word is one 64-bit access: a reader that finds the flag has the data. There is no fence and no second read; half of
-// the bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is 0: an unwritten line is
-// never taken for a message, and a line of the same step with another fingerprint is a mismatch. 255 divides
-// kFingerprints, therefore equal calls whose numbers differ by less than 255 have different flags.
+// Each word is one 64-bit access. Therefore a reader that finds the flag in a word has its data. It needs no fence and
+// no second read. Half of the bytes are flags. flag(s) = the fingerprint mod 255, plus 1 | (s + 1) mod 2^24. No flag is
+// 0, so a line that was never written does not look like a message. If a line has the right step and another
+// fingerprint, the ranks disagree. 255 divides kFingerprints. Therefore equal calls have different flags if their
+// numbers differ by less than 255.
 //
-// The step wraps after 2^24 messages, and a line that only long messages use might still hold an equal flag. Therefore
-// in the K steps from every multiple of 2^23 on the writer fills whole slots (ll_fills): no line of a slot is older
-// than 2^23 steps.
+// The step wraps after 2^24 messages. A line that only long messages use could then still contain an equal flag.
+// Therefore the writer fills whole slots (ll_fills) in the K steps from every multiple of 2^23 on. No line of a slot is
+// then older than 2^23 steps.
 //
 // Host and device; `Mem` holds the accesses (memory.h). Thread safety: a line is written by one thread at a time.
 // Learned from: NCCL's LL protocol.
@@ -31,20 +32,20 @@ inline constexpr uint32_t kLlStepMask = (1u << 24) - 1;
 inline constexpr uint64_t kLlFillPeriod = uint64_t{1} << 23;
 
 constexpr uint64_t ll_lines(uint64_t bytes) { return (bytes + kLlDataBytes - 1) / kLlDataBytes; }
-/// The slot size for messages of this size.
+/// Returns the slot size for messages of this size.
 constexpr uint64_t ll_slot_bytes(uint64_t message_bytes) { return ll_lines(message_bytes) * kLlLineBytes; }
 
 constexpr uint32_t make_ll_flag(uint32_t fingerprint, uint64_t step) {
   static_assert(kFingerprints % 255 == 0);
   return (1 + fingerprint % 255) << 24 | (static_cast<uint32_t>(step + 1) & kLlStepMask);
 }
-/// True if the message of this step fills its slot to the end. Steps before the first period write into zeroed memory
-/// of a new connection.
+/// Returns true if the message of this step must fill its slot to the end. Steps before the first period write into the
+/// zeroed memory of a new connection.
 constexpr bool ll_fills(uint64_t step, uint32_t num_slots) {
   return step >= kLlFillPeriod && (step & (kLlFillPeriod - 1)) < num_slots;
 }
 
-/// The offset of a step's slot. num_slots is a power of two.
+/// Returns the offset of a step's slot. num_slots is a power of two.
 constexpr uint64_t slot_offset(uint64_t step, uint32_t num_slots, uint32_t slot_bytes) {
   return (step & (num_slots - 1)) * slot_bytes;
 }

@@ -3,13 +3,13 @@
 //     line     | piece 0 | piece 1 | ... | piece 6 | data, flag |      eight pieces of 16 bytes
 //              thread 0   thread 1         thread 6   thread 7         of eight neighbours in a warp
 //
-// One instruction of a warp stores all pieces of a line, and a line arrives as a whole: a reader that finds the flag
-// has the data, and 15/16 of the bytes are data. Only NVLink and accesses within a device guarantee that lines arrive
-// as a whole; the code that makes the connection must ensure it. flag(s) and room are as in fifo.h, slots as in ll.h.
-// The step has 40 bits in a flag, therefore lines are never cleaned.
+// One instruction of a warp stores all pieces of a line, and a line arrives as a whole. Therefore a reader that finds
+// the flag has the data. 15/16 of the bytes are data. Only NVLink and accesses within a device guarantee that lines
+// arrive as a whole. The code that makes the connection must check this. flag(s) and the free space are as in fifo.h,
+// slots as in ll.h. The step has 40 bits in a flag, therefore lines are never cleaned.
 //
-// On the host one thread stores the pieces in order, the one with the flag last and with release. Thread safety: a line
-// is written by one group of threads at a time, each with its own piece. Learned from: NCCL's LL128 protocol.
+// On the host, one thread stores the pieces in order. It stores the piece with the flag last and with release. Thread
+// safety: one group of threads at a time writes a line, each thread its own piece. Learned from: NCCL's LL128 protocol.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ namespace rondo {
 inline constexpr uint32_t kLl128LineBytes = 128, kLl128DataBytes = 120, kLl128Pieces = 8;
 
 constexpr uint64_t ll128_lines(uint64_t bytes) { return (bytes + kLl128DataBytes - 1) / kLl128DataBytes; }
-/// The slot size for messages of this size.
+/// Returns the slot size for messages of this size.
 constexpr uint64_t ll128_slot_bytes(uint64_t message_bytes) { return ll128_lines(message_bytes) * kLl128LineBytes; }
 
 template <class Mem>
 struct Ll128 {
-  /// Ignores data.hi of the last piece, which holds the flag.
+  /// Stores one piece of a line. The flag replaces data.hi of the last piece.
   RONDO_HOST_DEVICE static void store(std::byte* line, uint32_t piece, WordPair data, uint64_t flag) {
     if (piece == kLl128Pieces - 1) data.hi = flag;
     Mem::store_piece(line, piece, data);
   }
-  /// All threads of a line get the same result.
+  /// Reads one piece of a line. All threads of a line get the same result.
   RONDO_HOST_DEVICE static Arrival load(const std::byte* line, uint32_t piece, uint32_t fingerprint, uint64_t step,
                                         WordPair& data) {
     uint64_t flag;

@@ -1,10 +1,10 @@
 // HostMem: the memory-order policy of host threads and processes.
 //
-// A policy has all accesses of protocol code to words shared with another rank. There are no stand-alone fences: the
-// order comes from the release store and the acquire load of a flag or counter. ThreadSanitizer understands these, and
-// devices have them at system scope. DeviceMem (device_memory.cuh) has the same interface.
+// The protocol code accesses words that it shares with another rank only through a policy. There are no stand-alone
+// fences: the release store and the acquire load of a flag or counter give the order. ThreadSanitizer understands them,
+// and devices have them at system scope. DeviceMem (device_memory.cuh) has the same interface.
 //
-// A pair is two adjacent 64-bit words, 16-byte aligned, each of them atomic. A line of 128 bytes ends with a flag: a
+// A pair is two adjacent 64-bit words, 16-byte aligned. Each word is atomic. A line of 128 bytes ends with a flag. A
 // reader that finds the flag has the whole line (ll128.h).
 #pragma once
 
@@ -34,7 +34,7 @@ struct HostMem {
     std::atomic_ref<uint64_t>(*p).store(v, std::memory_order_release);
 #endif
   }
-  /// Takes a line from its last reader before it is written, off the latency path.
+  /// Fetches a line that will be written soon from the reader's cache. This hides the latency of the fetch.
   static void prefetch_for_write(const void* p) {
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(p)));
@@ -53,16 +53,16 @@ struct HostMem {
   static void store_release32(uint32_t* p, uint32_t v) {
     std::atomic_ref<uint32_t>(*p).store(v, std::memory_order_release);
   }
-  /// The previous value; acquires and releases.
+  /// Adds v. Returns the previous value. Acquires and releases.
   static uint64_t fetch_add(uint64_t* p, uint64_t v) {
     return std::atomic_ref<uint64_t>(*p).fetch_add(v, std::memory_order_acq_rel);
   }
   static uint64_t fetch_or(uint64_t* p, uint64_t v) {
     return std::atomic_ref<uint64_t>(*p).fetch_or(v, std::memory_order_acq_rel);
   }
-  // On a device both words are relaxed: a message contains the data that was read for it, so those reads precede the
-  // store and everything that follows from the message. C++ has no order by data dependency, therefore the host's
-  // second word is released and acquired.
+  // On a device both words are relaxed. The stored data depends on the data that was read for it. Therefore those reads
+  // precede the store, and everything that depends on the message. C++ has no order by data dependency. Therefore the
+  // host releases and acquires the second word.
   static WordPair load_pair(const std::byte* p) {
     const auto* words = reinterpret_cast<const uint64_t*>(p);
     const uint64_t hi = load_acquire(words + 1);
@@ -73,14 +73,15 @@ struct HostMem {
     store_relaxed(words, v.lo);
     store_release(words + 1, v.hi);
   }
-  /// Stores pieces of 16 bytes of a line, 0 to 7, in this order; the last one's second word is the flag.
+  /// Stores piece `piece` of a line, 16 bytes. Store the pieces 0 to 7 in this order. The second word of piece 7 is the
+  /// flag.
   static void store_piece(std::byte* line, uint32_t piece, WordPair v) {
     auto* words = reinterpret_cast<uint64_t*>(line + 16 * piece);
     store_relaxed(words, v.lo);
     if (piece == 7) store_release(words + 1, v.hi);
     else store_relaxed(words + 1, v.hi);
   }
-  /// A piece, and the flag found with it.
+  /// Returns a piece, and the flag of its line.
   static WordPair load_piece(const std::byte* line, uint32_t piece, uint64_t& flag) {
     flag = load_acquire(reinterpret_cast<const uint64_t*>(line) + 15);
     const auto* words = reinterpret_cast<const uint64_t*>(line + 16 * piece);

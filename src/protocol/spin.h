@@ -1,16 +1,16 @@
-// HostSpin: every wait of a host thread.
+// HostSpin: waits for messages on a host thread.
 //
-// idle() is called when nothing moved. It pauses a few times (a cache line may be in transit), then yields the core
-// (the peer may need it: ranks often outnumber cores), and after a long time sleeps on a futex for a bounded time.
-// About once a millisecond it asks its Observer whether to go on: abort flags, the deadline, lost peers, mismatches.
-// Therefore every wait of rondo has a deadline, and the fast path reads no clock.
+// The thread calls idle() when nothing moved. idle() first pauses, because a cache line may be in transit. Then it
+// yields the core, because ranks often outnumber cores and the peer may need it. After a long time it sleeps on a futex
+// for a bounded time. About once a millisecond it calls its WaitObserver, which checks abort flags, the deadline, lost
+// peers and mismatches. Therefore every such wait has a deadline, and the fast path reads no clock.
 //
-// Waking: a sleeper sets its Doorbell's `asleep` word. A rank that posts a message or returns room checks the word of
-// the affected rank and wakes it (ring). There is no fence between post and check, and a wake-up can be missed; the
-// bounded sleep (kMaxSleepUs) makes that a delay, never a hang, and keeps fences out of the fast path.
+// Waking: a thread sets the `asleep` word of its Doorbell before it sleeps. A rank that posts a message or finishes one
+// checks the word of the affected rank and wakes it (ring). There is no fence between post and check. Therefore a
+// wake-up can be missed. The sleep is bounded (kMaxSleepUs), so a missed wake-up only causes a delay.
 //
-// Measured: a yield hands a core over in 0.6 to 1.4 us, a futex wake-up of an idle virtual core takes 22 to 29 us,
-// nanosleep 82 us. Therefore: pause briefly, yield for long, sleep last.
+// Measured: a yield gives a core to another thread in 0.6 to 1.4 us. A futex wake-up of an idle virtual core takes 22
+// to 29 us, nanosleep 82 us. Therefore a thread pauses briefly, yields for long and sleeps last.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct alignas(64) Doorbell {
 inline uint32_t load_cpu(const Doorbell& b) {
   return std::atomic_ref<uint32_t>(const_cast<uint32_t&>(b.cpu)).load(std::memory_order_relaxed);
 }
-/// True if both owners are known to run on one processor.
+/// Returns true if both owners are known to run on one processor.
 inline bool same_cpu(const Doorbell& a, const Doorbell& b) { return load_cpu(a) != 0 && load_cpu(a) == load_cpu(b); }
 
 /// Wakes the owner of the bell if it sleeps.
@@ -51,12 +51,12 @@ inline void cpu_pause() {
 #endif
 }
 
-/// Decides whether a wait goes on. Called from the waiting thread.
+/// Decides whether a wait continues. The waiting thread calls it.
 class WaitObserver {
  public:
-  virtual bool urgent() = 0;                   // cheap, at every yield: true ends the wait (an abort flag is up)
+  virtual bool urgent() = 0;                     // at every yield, must be cheap: true ends the wait (an abort flag)
   virtual bool give_up(uint64_t waited_ns) = 0;  // about every millisecond: true ends the wait
-  virtual void crowded() {}                      // every so many yields while ranks are oversubscribed
+  virtual void crowded() {}                      // after some number of yields while ranks are oversubscribed
  protected:
   ~WaitObserver() = default;
 };
@@ -68,8 +68,9 @@ struct SpinSettings {
   bool callers_compete = false;  // ranks' callers and progress threads together outnumber cores
   int home_cpu = -1;  // a caller returns to it, if ranks of several hosts outnumber the cores that they share
 
-  /// For a progress thread while its caller computes. A sleeping thread takes the core from the computing thread as
-  /// soon as it is woken; a yielding one waits for its turn. It therefore sleeps soon if it has no core of its own.
+  /// Returns the settings for a progress thread while its caller computes. A sleeping thread gets the core of the
+  /// computing thread as soon as it is woken. A yielding thread waits for its time slice. A progress thread without a
+  /// core of its own therefore sleeps early.
   SpinSettings in_background() const {
     constexpr uint32_t kPauses = 64, kYieldUs = 100;
     SpinSettings s = *this;
@@ -81,7 +82,7 @@ struct SpinSettings {
     return s;
   }
 };
-/// Settings for `local_ranks` ranks on `cpus` processors.
+/// Returns the settings for `local_ranks` ranks on `cpus` processors.
 SpinSettings spin_settings(int local_ranks, int cpus);
 
 class HostSpin {
@@ -90,8 +91,9 @@ class HostSpin {
   HostSpin(const SpinSettings& settings, WaitObserver& observer, Doorbell* own_bell)
       : settings_(settings), observer_(observer), bell_(own_bell) {}
 
-  /// Nothing moved. `missing`: the rank whose message or room is missing, nullptr if unknown. If it runs on this core,
-  /// it needs the core, and the thread yields at once. False: stop waiting; the observer has the reason.
+  /// Waits a little, because nothing moved. `missing`: the rank that must send a message or finish one, nullptr if
+  /// unknown. If it runs on this core, it needs the core, and the thread yields at once. Returns false if the wait must
+  /// end. The observer then has the reason.
   bool idle(const Doorbell* missing = nullptr) {
     if (++idles_ <= settings_.pauses && !(settings_.crowded && shares_core(missing))) [[likely]] {
       cpu_pause();
@@ -99,7 +101,7 @@ class HostSpin {
     }
     return idle_slow();
   }
-  /// Something moved: start over.
+  /// Begins a new wait, because something moved.
   void moved() {
     idles_ = 0;
     waiting_since_ns_ = 0;
@@ -123,17 +125,17 @@ class HostSpin {
 
 uint64_t monotonic_ns();
 
-/// Requests turns of 0.1 ms from the scheduler: the calling thread then runs soon after waking, even if others compute
-/// on all cores. Linux 6.12 and later, threads of the ordinary policies; elsewhere no effect.
+/// Requests time slices of 0.1 ms from the scheduler. The calling thread then runs soon after it is woken, even if
+/// other threads compute on all cores. It has an effect on Linux 6.12 and later, for threads of the ordinary policies.
 void take_short_turns();
-/// The `index`-th processor of those that the calling thread may use, cyclic. -1: unknown.
+/// Returns a processor that the calling thread may use: number `index` in their list, modulo its length. -1: unknown.
 int nth_cpu(int index);
-/// Moves the calling thread to this processor, if it may run there, and restores its affinity mask. Without it, an
-/// uneven start would last, because the scheduler does not move threads that yield all the time.
+/// Moves the calling thread to this processor, if it may run there, and restores its affinity mask. The scheduler
+/// itself does not move threads that yield all the time, so ranks could stay distributed unevenly.
 void go_to_cpu(int cpu);
 /// Moves the owner of `bells[own]` to another processor if its own has at least two more owners than the other and it
-/// is the last of them. nullptr: an owner on another host. A scheduler that only sees runnable threads can leave 3 and
-/// 1 on two processors for long.
+/// is the last of them. nullptr is an owner on another host. A scheduler considers only runnable threads and can leave
+/// 3 of them on one processor and 1 on another for long.
 void even_out(const std::vector<const Doorbell*>& bells, size_t own);
 
 }  // namespace rondo

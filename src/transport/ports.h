@@ -1,8 +1,8 @@
-// Ports: this rank's ends of the communicator's connections, made on first use and kept.
+// Ports: this rank's ends of the communicator's connections. They are made at first use and kept.
 //
-// All programs that name a connection share it, therefore its step counter is here. Operations take turns on an end:
-// each reserves its steps when it is queued (`reserved`), and may use the end only once `step` has reached the first of
-// them.
+// All programs with the same connection share its port. Therefore its step counter is here. Operations use an end one
+// after the other. An operation reserves its steps when it starts (`reserved`). It may use the end when `step` has
+// reached the first of them.
 //
 // Thread safety: everything belongs to the communicator's driver.
 #pragma once
@@ -23,19 +23,19 @@ struct WritePort {
   FifoWriter<HostMem, HostGroup> fifo;
   std::vector<uint32_t> counters;       // the readers' counter indices
   std::vector<Doorbell*> reader_bells;  // of readers that may sleep until this rank posts
-  uint64_t reserved = 0;                // the step after all queued operations
+  uint64_t reserved = 0;                // the step after those of all started operations
   Loan* loans = nullptr;                // by line; nullptr: all messages go through the ring
   bool lends_by_address = false;        // zero-copy sends by address, to readers that pull
   const std::byte* lent_now = nullptr;  // data of the message that is posted next, if readers are to pull it
 
-  /// The zero-copy send of the next line; nullptr if unavailable.
+  /// Returns the zero-copy send of the next line; nullptr if unavailable.
   Loan* loan() const {
     if (loans == nullptr) [[likely]]
       return nullptr;
     Loan& l = loans[fifo.step() & (fifo.num_lines() - 1)];
     return l.is_out() ? nullptr : &l;  // its line was reused before the data were returned
   }
-  /// Makes n steps visible, or one message of the ring. The last call before the wire.
+  /// Makes n steps, or one message of the ring, visible to the readers, and wakes them.
   void post(uint32_t n, uint32_t fingerprint) {
     fifo.post(n, fingerprint);
     for (Doorbell* bell : reader_bells) ring(*bell);
@@ -55,13 +55,13 @@ struct ReadPort {
   Landing* landing = nullptr;  // nullptr: all messages come through the ring
   bool pulls = false;          // some messages come by address
 
-  /// The arrived message's data in its posted receive; nullptr: in the ring.
+  /// Returns the arrived message's data in its posted receive; nullptr if it is in the ring.
   const std::byte* landed(uint32_t fingerprint) const {
     return landing != nullptr ? landing->find(make_flag(fingerprint, fifo.step())) : nullptr;
   }
-  /// True if the arrived message cannot be pulled and its writer has not put it into the ring yet.
+  /// Returns true if the arrived message cannot be pulled and its writer has not copied it into the ring yet.
   bool waits_for_ring() const { return pulls && fifo.is_refused() && fifo.lent_at() != 0; }
-  /// Asks the writer to put a message that cannot be pulled into the ring.
+  /// Requests a message in the ring that cannot be pulled, and wakes its writer.
   void refuse() const {
     fifo.refuse();
     if (writer_bell != nullptr) ring(*writer_bell);
@@ -78,10 +78,12 @@ struct ReadPort {
 class PortTable {
  public:
   PortTable(Rank rank, Transport& transport) : rank_(rank), transport_(transport) {}
-  /// The writing end of the connection to `readers` (one port per reader; multicast if their group is one).
+  /// Returns the writing end of the connection to `readers`. There is one port for each reader. If their group is not
+  /// kUnicast, the connection is a multicast.
   Expected<WritePort*> writer(const std::vector<Port>& readers, bool inline_only);
+  /// Returns the reading end of the connection from `from`. Its writer may not have made it yet.
   ReadPort* reader(const Port& from, bool inline_only);
-  /// Checks whether the writer has made the connection.
+  /// Connects the port if the writer has made the connection. Returns true if so.
   bool try_connect(ReadPort& port);
   Transport& transport() { return transport_; }
 
